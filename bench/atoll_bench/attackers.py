@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atoll_runtime.learner.client import SyncerClient
-from atoll_runtime.sync.link import Ask
-from atoll_runtime.sync.progress import Offer
+from atoll_runtime.protocol.link import Ask
+from atoll_runtime.protocol.progress import Offer
 
 SCALE = 1e4
 BITS_SHARE = 0.01

@@ -23,7 +23,7 @@ from atoll_runtime.learner.proposal import Ending
 from atoll_runtime.learner.saver import Saver
 from atoll_runtime.learner.snapshot import Snapshots
 from atoll_runtime.model import describe
-from atoll_runtime.sync.fragments import build_layout
+from atoll_runtime.protocol.fragments import build_layout
 from atoll_runtime.transport.grpc_client import GrpcNetwork
 from atoll_runtime.transport.tls import Tls
 

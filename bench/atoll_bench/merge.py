@@ -22,7 +22,7 @@ from atoll_runtime.merge.buffers import Buffers
 from atoll_runtime.merge.gradients import BITS, Gradient, HostPart, scan
 from atoll_runtime.merge.rda import merge_step
 from atoll_runtime.model import describe
-from atoll_runtime.sync.fragments import Fragment, Layout, LayoutError, build_layout
+from atoll_runtime.protocol.fragments import Fragment, Layout, LayoutError, build_layout
 
 COLD = 256 << 20
 """Bytes over which inputs and copies rotate, so that no cache holds the next ones."""

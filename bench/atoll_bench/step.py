@@ -20,7 +20,7 @@ from atoll_runtime.learner.fragments import Fragments, host_part, wire_type
 from atoll_runtime.learner.inner import Inner
 from atoll_runtime.learner.mesh import span
 from atoll_runtime.model import describe, initial
-from atoll_runtime.sync.fragments import build_layout
+from atoll_runtime.protocol.fragments import build_layout
 
 RATE = 1e-3
 BATCHES = 8

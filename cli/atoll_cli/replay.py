@@ -42,7 +42,7 @@ def run_replay(options: argparse.Namespace) -> int:
     if options.check is not None:
         of_bucket("--check", options.check)
     try:
-        from atoll_runtime.sync.encoding import TapeError
+        from atoll_runtime.protocol.encoding import TapeError
     except ImportError as error:
         raise lacking(error, "replay needs the runtime's packages", "runtime") from error
     try:
@@ -201,7 +201,7 @@ def summary(path: Path, replay: Replay) -> str:
 
 
 def tell_failures(replays: Sequence[Replay], *, as_json: bool) -> None:
-    """The failure trace, as a table or as JSON; see `atoll_runtime.sync.failures.Happening` for the fields."""
+    """The failure trace, as a table or as JSON; see `atoll_runtime.protocol.failures.Happening` for the fields."""
     trace = [
         {"shard": each.facts.shard, **dataclasses.asdict(happening)}
         for each in replays

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from atoll_runtime.checkpoint import Cut, Part, Skipped
     from atoll_runtime.merge.gradients import HostPart
-    from atoll_runtime.sync.effects import Member
-    from atoll_runtime.sync.fragments import Fragment
+    from atoll_runtime.protocol.effects import Member
+    from atoll_runtime.protocol.fragments import Fragment
     from atoll_runtime.syncer.segments import Volume
     from atoll_runtime.syncer.state import Version
     from atoll_runtime.transport.messages import (

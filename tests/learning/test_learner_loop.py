@@ -40,10 +40,10 @@ from atoll_runtime.learner.proposal import NOTHING, Ending, Proposal
 from atoll_runtime.learner.schedule import REWARM, learning_rate
 from atoll_runtime.learner.snapshot import Snapshots
 from atoll_runtime.model import describe, initial
-from atoll_runtime.sync.fragments import build_layout
-from atoll_runtime.sync.identifiers import NO_CUT, CutId, RoundId
-from atoll_runtime.sync.link import Ask
-from atoll_runtime.sync.progress import Offer
+from atoll_runtime.protocol.fragments import build_layout
+from atoll_runtime.protocol.identifiers import NO_CUT, CutId, RoundId
+from atoll_runtime.protocol.link import Ask
+from atoll_runtime.protocol.progress import Offer
 from atoll_runtime.transport.messages import Fenced, Refused, Stop
 
 pytestmark = pytest.mark.timeout(300)  # 15 s alone, most of it the compiler's

@@ -8,7 +8,7 @@ import pytest
 from atoll_runtime.contract import PRESETS, InnerSpec, MeshSpec, ModelSpec
 from atoll_runtime.model import describe, fits, resolve
 from atoll_runtime.model.objective import objective
-from atoll_runtime.sync.fragments import build_layout
+from atoll_runtime.protocol.fragments import build_layout
 
 NAMES = [pytest.param(name, id=name) for name in PRESETS]
 FRAGMENTS = 24

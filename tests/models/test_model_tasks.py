@@ -18,7 +18,7 @@ from atoll_runtime.learner.inner import Inner
 from atoll_runtime.learner.mesh import span
 from atoll_runtime.model import check, describe, initial
 from atoll_runtime.model.objective import objective
-from atoll_runtime.sync.fragments import build_layout
+from atoll_runtime.protocol.fragments import build_layout
 
 SPEC = ModelSpec(task="mine:Line")
 

@@ -20,7 +20,7 @@ from atoll_runtime.learner.fragments import Fragments, host_part, wire_type
 from atoll_runtime.learner.inner import Inner
 from atoll_runtime.learner.mesh import join, leave
 from atoll_runtime.model import describe, initial
-from atoll_runtime.sync.fragments import build_layout
+from atoll_runtime.protocol.fragments import build_layout
 
 SPEC = ModelSpec(dimensions=Dimensions(layers=2, width=16, heads=2, kv_heads=2, hidden=36, vocabulary=256))
 """Dense: of a sort, which experts need, XLA cannot write down a program for CPUs (jaxlib 0.10)."""

@@ -25,7 +25,7 @@ import google_crc32c
 import msgspec
 import numpy as np
 
-from atoll_runtime.sync.fragments import TensorInfo, build_layout
+from atoll_runtime.protocol.fragments import TensorInfo, build_layout
 from atoll_runtime.syncer import journal as journals
 from atoll_runtime.syncer.journal import Journal
 from atoll_runtime.syncer.state import Version

@@ -21,7 +21,7 @@ from atoll_runtime.learner.mesh import join, leave, span
 from atoll_runtime.learner.saver import Saver
 from atoll_runtime.learner.snapshot import NOTHING, Facts, Snapshots
 from atoll_runtime.model import describe, initial
-from atoll_runtime.sync.fragments import build_layout
+from atoll_runtime.protocol.fragments import build_layout
 
 SIZE = Dimensions(
     layers=2, width=16, heads=2, kv_heads=2, hidden=36, vocabulary=256, experts=2, expert_hidden=8

@@ -9,7 +9,7 @@ from cpu_mesh import all_results, coordinator, start
 from atoll_runtime.checkpoint.units import UnitStore
 from atoll_runtime.contract import Dimensions, ModelSpec
 from atoll_runtime.model import describe
-from atoll_runtime.sync.fragments import build_layout
+from atoll_runtime.protocol.fragments import build_layout
 
 SIZE = Dimensions(
     layers=2, width=16, heads=2, kv_heads=2, hidden=36, vocabulary=256, experts=2, expert_hidden=8

@@ -12,7 +12,7 @@ import pytest
 from atoll_runtime.learner.peers import LOST_PEERS, NAMED, Peers
 from atoll_runtime.learner.serving import TapStream
 from atoll_runtime.learner.snapshot import NOTHING, Capture, Snapshots
-from atoll_runtime.sync.fragments import TensorInfo, build_layout
+from atoll_runtime.protocol.fragments import TensorInfo, build_layout
 from atoll_runtime.transport.messages import DirectoryReply, PeerAddress
 from atoll_runtime.transport.peer import Pace, PeerClient, PeerServer, SnapshotHead
 from atoll_runtime.transport.tls import Tls

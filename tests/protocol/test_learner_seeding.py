@@ -38,7 +38,7 @@ from atoll_runtime.learner.saver import Saver
 from atoll_runtime.learner.serving import Serving
 from atoll_runtime.learner.snapshot import NOTHING, Facts, Snapshots
 from atoll_runtime.model import describe, initial
-from atoll_runtime.sync.fragments import build_layout, part_bounds
+from atoll_runtime.protocol.fragments import build_layout, part_bounds
 from atoll_runtime.transport.messages import DirectoryReply, PeerAddress
 from atoll_runtime.transport.peer import PeerClient, PeerServer, Piece, SnapshotRequest
 from atoll_runtime.transport.tls import Tls

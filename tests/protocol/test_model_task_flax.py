@@ -15,7 +15,7 @@ from atoll_runtime.learner.inner import Inner
 from atoll_runtime.learner.mesh import span
 from atoll_runtime.model import describe, initial
 from atoll_runtime.model.objective import objective
-from atoll_runtime.sync.fragments import build_layout
+from atoll_runtime.protocol.fragments import build_layout
 
 SAMPLES = Path(__file__).resolve().parents[2] / "manifests" / "samples"
 SAMPLE = yaml.safe_load((SAMPLES / "flax-task.yaml").read_text())["spec"]

@@ -17,8 +17,8 @@ import pytest
 from atoll_runtime.checkpoint import GlobalStore
 from atoll_runtime.contract import CheckpointSpec, RunContract, SyncerStatus, TargetSpec, identity
 from atoll_runtime.model import describe
+from atoll_runtime.protocol.fragments import build_layout
 from atoll_runtime.replay import replay
-from atoll_runtime.sync.fragments import build_layout
 from atoll_runtime.transport.grpc_client import GrpcNetwork
 from atoll_runtime.transport.tls import Tls
 

@@ -15,15 +15,15 @@ import protocol_parties
 import pytest
 
 from atoll_runtime.contract import OuterSpec, QuorumSpec, RunContract, TargetSpec, dump, identity
+from atoll_runtime.protocol.effects import Member, Merge
+from atoll_runtime.protocol.events import Persisted
+from atoll_runtime.protocol.identifiers import RoundId
+from atoll_runtime.protocol.rules import Rules
+from atoll_runtime.protocol.tape import Decided, read
 from atoll_runtime.replay import replay
 from atoll_runtime.replay.folder import load
 from atoll_runtime.simulate.fleet.rounds import World
 from atoll_runtime.simulate.fleet.scenario import Costs, Life, Scenario
-from atoll_runtime.sync.effects import Member, Merge
-from atoll_runtime.sync.events import Persisted
-from atoll_runtime.sync.identifiers import RoundId
-from atoll_runtime.sync.rules import Rules
-from atoll_runtime.sync.tape import Decided, read
 
 pytestmark = pytest.mark.timeout(600)
 

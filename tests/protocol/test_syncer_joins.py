@@ -10,9 +10,9 @@ from typing import Any
 
 from atoll_runtime.checkpoint import GlobalStore
 from atoll_runtime.model import describe, initial
-from atoll_runtime.sync.events import Joined
-from atoll_runtime.sync.fragments import build_layout
-from atoll_runtime.sync.rules import Rules
+from atoll_runtime.protocol.events import Joined
+from atoll_runtime.protocol.fragments import build_layout
+from atoll_runtime.protocol.rules import Rules
 from atoll_runtime.syncer.driver import Driver
 from atoll_runtime.syncer.recovery import recover
 from atoll_runtime.syncer.tape import Tape

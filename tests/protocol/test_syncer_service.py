@@ -28,10 +28,10 @@ from atoll_runtime.contract import (
     identity,
 )
 from atoll_runtime.model import describe, initial
-from atoll_runtime.sync.events import Joined, Part, Reported, Tick
-from atoll_runtime.sync.fragments import MOST_PADDING, Layout, build_layout, part_bounds
-from atoll_runtime.sync.identifiers import CUT_EPOCH, RoundId
-from atoll_runtime.sync.rules import Rules
+from atoll_runtime.protocol.events import Joined, Part, Reported, Tick
+from atoll_runtime.protocol.fragments import MOST_PADDING, Layout, build_layout, part_bounds
+from atoll_runtime.protocol.identifiers import CUT_EPOCH, RoundId
+from atoll_runtime.protocol.rules import Rules
 from atoll_runtime.syncer import __main__ as main
 from atoll_runtime.syncer.__main__ import contract, recovered
 from atoll_runtime.syncer.driver import Driver

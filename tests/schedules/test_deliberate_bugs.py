@@ -13,22 +13,22 @@ from sim_disk import Mount
 from soak import schedule
 
 from atoll_runtime.learner.proposal import Proposal
-from atoll_runtime.sync import anchors, claims, restoring
-from atoll_runtime.sync.contributions import Contributions
-from atoll_runtime.sync.coordinator import Coordinator
-from atoll_runtime.sync.cuts import Cuts
-from atoll_runtime.sync.effects import Publish, Remember, SendOrders
-from atoll_runtime.sync.events import FinalCut, Persisted
-from atoll_runtime.sync.follower import Follower
-from atoll_runtime.sync.identifiers import NO_CUT
-from atoll_runtime.sync.ledger import REFUSED, Account
-from atoll_runtime.sync.link import Link
-from atoll_runtime.sync.machine import Syncer
-from atoll_runtime.sync.norms import Norms
-from atoll_runtime.sync.progress import Progress
-from atoll_runtime.sync.roster import Roster
-from atoll_runtime.sync.rounds import Rounds
-from atoll_runtime.sync.units import Unit
+from atoll_runtime.protocol import anchors, claims, restoring
+from atoll_runtime.protocol.contributions import Contributions
+from atoll_runtime.protocol.coordinator import Coordinator
+from atoll_runtime.protocol.cuts import Cuts
+from atoll_runtime.protocol.effects import Publish, Remember, SendOrders
+from atoll_runtime.protocol.events import FinalCut, Persisted
+from atoll_runtime.protocol.follower import Follower
+from atoll_runtime.protocol.identifiers import NO_CUT
+from atoll_runtime.protocol.ledger import REFUSED, Account
+from atoll_runtime.protocol.link import Link
+from atoll_runtime.protocol.machine import Syncer
+from atoll_runtime.protocol.norms import Norms
+from atoll_runtime.protocol.progress import Progress
+from atoll_runtime.protocol.roster import Roster
+from atoll_runtime.protocol.rounds import Rounds
+from atoll_runtime.protocol.units import Unit
 from atoll_runtime.syncer import records
 from atoll_runtime.syncer.driver import Driver
 from atoll_runtime.syncer.journal import Journal

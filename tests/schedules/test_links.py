@@ -10,7 +10,7 @@ from lone_shard import LONE
 from sim_scenario import Island, Scenario, Weather
 from sim_world import World
 
-from atoll_runtime.sync.ledger import Account
+from atoll_runtime.protocol.ledger import Account
 
 P = H = 12
 STEP = 5.0

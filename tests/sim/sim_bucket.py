@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from sim_values import Value, Violation
 
 from atoll_runtime.checkpoint import Cut, Part, Skipped, StoreError
-from atoll_runtime.sync import clocks
-from atoll_runtime.sync.identifiers import CutId
+from atoll_runtime.protocol import clocks
+from atoll_runtime.protocol.identifiers import CutId
 
 if TYPE_CHECKING:
     from sim_shard import ShardProcess

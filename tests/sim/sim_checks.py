@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from sim_bucket import WholeCut
 from sim_values import Delta, Incarnation, Value, Violation
 
-from atoll_runtime.sync import clocks
-from atoll_runtime.sync.effects import Effect, Merge, Note, Publish, RecordCut, SendPull
-from atoll_runtime.sync.events import (
+from atoll_runtime.protocol import clocks
+from atoll_runtime.protocol.effects import Effect, Merge, Note, Publish, RecordCut, SendPull
+from atoll_runtime.protocol.events import (
     Event,
     FinalCut,
     Joined,
@@ -23,11 +23,11 @@ from atoll_runtime.sync.events import (
     Part,
     Received,
 )
-from atoll_runtime.sync.identifiers import CutId
-from atoll_runtime.sync.ledger import MISSED, REFUSED, Account
-from atoll_runtime.sync.rules import COORDINATOR
-from atoll_runtime.sync.waiting import why
-from atoll_runtime.sync.weights import weight
+from atoll_runtime.protocol.identifiers import CutId
+from atoll_runtime.protocol.ledger import MISSED, REFUSED, Account
+from atoll_runtime.protocol.rules import COORDINATOR
+from atoll_runtime.protocol.waiting import why
+from atoll_runtime.protocol.weights import weight
 from atoll_runtime.transport.messages import FetchHead
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, replace
 
-from atoll_runtime.sync.rules import Rules
+from atoll_runtime.protocol.rules import Rules
 
 FAULTS = (
     "crash here",

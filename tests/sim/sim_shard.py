@@ -17,13 +17,13 @@ from sim_network import SimNetwork
 from sim_values import Pending, SymbolicArrays, Value, Violation
 
 from atoll_runtime.checkpoint import StoreError
+from atoll_runtime.protocol.effects import Effect
+from atoll_runtime.protocol.events import Event
+from atoll_runtime.protocol.identifiers import CUT_EPOCH, RoundId
+from atoll_runtime.protocol.machine import Syncer
+from atoll_runtime.protocol.rules import COORDINATOR, Rules
 from atoll_runtime.simulate.eventloop import Process
 from atoll_runtime.simulate.network import Server
-from atoll_runtime.sync.effects import Effect
-from atoll_runtime.sync.events import Event
-from atoll_runtime.sync.identifiers import CUT_EPOCH, RoundId
-from atoll_runtime.sync.machine import Syncer
-from atoll_runtime.sync.rules import COORDINATOR, Rules
 from atoll_runtime.syncer import records, recovery
 from atoll_runtime.syncer.backoff import Backoff
 from atoll_runtime.syncer.driver import Driver

@@ -20,9 +20,9 @@ from atoll_runtime.learner.client import SyncerClient
 from atoll_runtime.learner.island import start_of
 from atoll_runtime.learner.loop import Loop
 from atoll_runtime.learner.proposal import Ending
+from atoll_runtime.protocol.fragments import part_bounds
+from atoll_runtime.protocol.progress import Offer, Progress
 from atoll_runtime.simulate.network import Party
-from atoll_runtime.sync.fragments import part_bounds
-from atoll_runtime.sync.progress import Offer, Progress
 
 if TYPE_CHECKING:
     from sim_world import World

@@ -29,8 +29,8 @@ from atoll_runtime.contract import (
     SyncerAddress,
     TargetSpec,
 )
+from atoll_runtime.protocol.fragments import Layout, Piece, fingerprint, lay
 from atoll_runtime.simulate.eventloop import Process, SimLoop
-from atoll_runtime.sync.fragments import Layout, Piece, fingerprint, lay
 
 RESTART_SECONDS = 20.0
 """A shard or unit that was killed is there again within this time."""

@@ -17,6 +17,8 @@ from atoll_runtime.contract import GraceSpec, UnitContract
 from atoll_runtime.learner.client import SyncerClient
 from atoll_runtime.learner.loop import Loop, Start
 from atoll_runtime.learner.proposal import Ending
+from atoll_runtime.protocol.effects import Member
+from atoll_runtime.protocol.rules import Rules
 from atoll_runtime.simulate.eventloop import SimLoop
 from atoll_runtime.simulate.fleet.learner import TOKENS
 from atoll_runtime.simulate.fleet.rounds import World
@@ -24,8 +26,6 @@ from atoll_runtime.simulate.fleet.scenario import Costs, Life, Scenario, simulat
 from atoll_runtime.simulate.network import Party
 from atoll_runtime.simulate.training.learner import Way
 from atoll_runtime.simulate.training.shard import Shard, WorkSeconds
-from atoll_runtime.sync.effects import Member
-from atoll_runtime.sync.rules import Rules
 
 Decision = tuple[int, int, tuple[Member, ...]]
 """Step, fragment, and all that the syncer knows of each member: incarnation, weight, steps, tokens, anchor."""

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from atoll_runtime.protocol import schedule
+from atoll_runtime.protocol.rules import Rules
 from atoll_runtime.simulate.fleet.learner import TOKENS
 from atoll_runtime.simulate.fleet.rounds import Outcome, Stalled, World, outcome
 from atoll_runtime.simulate.fleet.scenario import Costs, Life, Scenario
 from atoll_runtime.simulate.fleet.speeds import Drift
-from atoll_runtime.sync import schedule
-from atoll_runtime.sync.rules import Rules
 
 MIX = (1.0, 1.0, 1.0, 1.0, 1.18, 1.18, 1.18, 1.18)
 RULES = Rules(

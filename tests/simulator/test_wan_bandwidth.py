@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from atoll_runtime.contract import ModelSpec
 from atoll_runtime.model import describe
+from atoll_runtime.protocol.fragments import build_layout
+from atoll_runtime.protocol.schedule import due
 from atoll_runtime.simulate.wan.bandwidth import need, sustains, utilization
 from atoll_runtime.simulate.wan.link import hidden_step, outlook
 from atoll_runtime.simulate.wan.published import GRID_RATIO, Comparison, comparisons
 from atoll_runtime.simulate.wan.traffic import Method, Traffic, rounds, shares
-from atoll_runtime.sync.fragments import build_layout
-from atoll_runtime.sync.schedule import due
 
 WAITING = [method for method in Method if method is not Method.DECOUPLED]
 FIGURES = comparisons()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from atoll_runtime.sync.rules import Rules
+from atoll_runtime.protocol.rules import Rules
 
 LONE = Rules(
     fragments=1,

@@ -48,8 +48,8 @@ from atoll_runtime.contract import (
 from atoll_runtime.interfaces import Network
 from atoll_runtime.learner.client import SyncerClient
 from atoll_runtime.model import describe, initial
-from atoll_runtime.sync.fragments import build_layout, part_bounds
-from atoll_runtime.sync.progress import Progress
+from atoll_runtime.protocol.fragments import build_layout, part_bounds
+from atoll_runtime.protocol.progress import Progress
 from atoll_runtime.transport.codecs import DTYPES
 
 ANSWER_SECONDS = 20.0

@@ -9,7 +9,7 @@ import pytest
 
 from atoll_bench.merge import layout_of, measure
 from atoll_cli.__main__ import main
-from atoll_runtime.sync.fragments import TensorInfo, build_layout
+from atoll_runtime.protocol.fragments import TensorInfo, build_layout
 
 
 def test_a_figure_has_the_speed_of_merge_and_copy_and_the_memory(

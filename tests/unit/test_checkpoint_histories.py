@@ -8,7 +8,7 @@ import pytest
 
 from atoll_runtime.checkpoint import GlobalStore, Part, Slice, StoreError, arrays, parts
 from atoll_runtime.contract import CheckpointSpec
-from atoll_runtime.sync.identifiers import CutId
+from atoll_runtime.protocol.identifiers import CutId
 from atoll_runtime.syncer.cuts import Cuts, Job
 
 

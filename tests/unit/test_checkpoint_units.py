@@ -16,7 +16,7 @@ from atoll_runtime.learner.agree import Agreement
 from atoll_runtime.learner.mesh import span
 from atoll_runtime.learner.saver import Saver
 from atoll_runtime.learner.snapshot import Capture, Facts, Snapshot
-from atoll_runtime.sync.fragments import TensorInfo, build_layout
+from atoll_runtime.protocol.fragments import TensorInfo, build_layout
 
 LAYOUT = build_layout([TensorInfo("w", (8,), False, False)], 1)
 KEEP = 2

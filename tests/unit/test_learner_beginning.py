@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 from lone_shard import LONE
 
-from atoll_runtime.sync.restoring import begin
-from atoll_runtime.sync.units import Unit
+from atoll_runtime.protocol.restoring import begin
+from atoll_runtime.protocol.units import Unit
 from atoll_runtime.syncer.status import unit_report
 from atoll_runtime.transport.messages import Beginning, Report, decode
 

@@ -14,10 +14,10 @@ from atoll_runtime.contract import RunContract, UnitContract
 from atoll_runtime.learner.client import SyncerClient
 from atoll_runtime.learner.island import _merged
 from atoll_runtime.learner.loop import Loop, Start
-from atoll_runtime.sync.fragments import TensorInfo, build_layout
-from atoll_runtime.sync.identifiers import NO_CUT, RoundId
-from atoll_runtime.sync.link import Ask
-from atoll_runtime.sync.progress import Offer
+from atoll_runtime.protocol.fragments import TensorInfo, build_layout
+from atoll_runtime.protocol.identifiers import NO_CUT, RoundId
+from atoll_runtime.protocol.link import Ask
+from atoll_runtime.protocol.progress import Offer
 from atoll_runtime.transport.changes import Holdings
 from atoll_runtime.transport.messages import (
     WHOLE,

@@ -34,8 +34,8 @@ from atoll_runtime.evaluator.measure import Measure
 from atoll_runtime.learner import island
 from atoll_runtime.learner.errors import Terminal
 from atoll_runtime.model import ModelError, check, describe
-from atoll_runtime.sync.fragments import build_layout
-from atoll_runtime.sync.rules import Rules
+from atoll_runtime.protocol.fragments import build_layout
+from atoll_runtime.protocol.rules import Rules
 from atoll_runtime.syncer import __main__ as syncer
 from atoll_runtime.syncer.status import Status
 

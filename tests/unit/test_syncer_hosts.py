@@ -11,10 +11,10 @@ import pytest
 from msgspec.structs import replace
 
 from atoll_runtime.contract import RunContract, identity
-from atoll_runtime.sync.events import Part
-from atoll_runtime.sync.fragments import TensorInfo, build_layout
-from atoll_runtime.sync.identifiers import NO_CUT, CutId, RoundId
-from atoll_runtime.sync.linkmeter import LinkReading
+from atoll_runtime.protocol.events import Part
+from atoll_runtime.protocol.fragments import TensorInfo, build_layout
+from atoll_runtime.protocol.identifiers import NO_CUT, CutId, RoundId
+from atoll_runtime.protocol.linkmeter import LinkReading
 from atoll_runtime.syncer import hosts
 from atoll_runtime.syncer.sessions import Session, Sessions
 from atoll_runtime.transport.messages import (

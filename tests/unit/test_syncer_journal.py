@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atoll_runtime.sync.fragments import Fragment, Layout, TensorInfo, build_layout
+from atoll_runtime.protocol.fragments import Fragment, Layout, TensorInfo, build_layout
 from atoll_runtime.syncer import folders, records
 from atoll_runtime.syncer import journal as journals
 from atoll_runtime.syncer.errors import JournalError, Terminal

@@ -12,11 +12,11 @@ import pytest
 
 from atoll_runtime.checkpoint import GlobalStore
 from atoll_runtime.contract import OuterSpec, RunContract, TargetSpec
-from atoll_runtime.sync.effects import RecordCut
-from atoll_runtime.sync.events import Tick
-from atoll_runtime.sync.fragments import TensorInfo, build_layout
-from atoll_runtime.sync.identifiers import CUT_EPOCH, CutId
-from atoll_runtime.sync.rules import Rules
+from atoll_runtime.protocol.effects import RecordCut
+from atoll_runtime.protocol.events import Tick
+from atoll_runtime.protocol.fragments import TensorInfo, build_layout
+from atoll_runtime.protocol.identifiers import CUT_EPOCH, CutId
+from atoll_runtime.protocol.rules import Rules
 from atoll_runtime.syncer.recovery import Start, durable, recover
 
 LAYOUT = build_layout([TensorInfo("w", (10,), stacked=False, embedding=False)], 1)

@@ -15,7 +15,7 @@ import pytest
 
 from atoll_operator.certificates.authority import Authority, Pair
 from atoll_runtime.contract import RunContract
-from atoll_runtime.sync.identifiers import NO_CUT
+from atoll_runtime.protocol.identifiers import NO_CUT
 from atoll_runtime.syncer.status import Status, StatusServer
 from atoll_runtime.transport.grpc_client import GrpcNetwork
 from atoll_runtime.transport.grpc_server import GrpcServer

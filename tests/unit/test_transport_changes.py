@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from atoll_runtime.merge.rda import Result
-from atoll_runtime.sync.fragments import TensorInfo, build_layout, part_bounds
+from atoll_runtime.protocol.fragments import TensorInfo, build_layout, part_bounds
 from atoll_runtime.syncer.state import State
 from atoll_runtime.transport import changes, codecs, int4
 from atoll_runtime.transport.changes import Holdings

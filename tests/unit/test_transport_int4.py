@@ -8,7 +8,7 @@ from hypothesis.extra.numpy import arrays
 
 from atoll_runtime.merge.gradients import Gradient, HostPart, scan
 from atoll_runtime.merge.rda import merge_step
-from atoll_runtime.sync.fragments import Fragment, Piece
+from atoll_runtime.protocol.fragments import Fragment, Piece
 from atoll_runtime.transport import codecs, int4
 
 FINITE = st.floats(-(2.0**99), 2.0**99, width=32, allow_subnormal=False)

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from atoll_runtime.sync.events import Part
-from atoll_runtime.sync.identifiers import NO_CUT, RoundId
+from atoll_runtime.protocol.events import Part
+from atoll_runtime.protocol.identifiers import NO_CUT, RoundId
 from atoll_runtime.transport.chunks import CHUNK, Assembly
 from atoll_runtime.transport.grpc_client import GrpcNetwork
 from atoll_runtime.transport.grpc_server import GrpcServer

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atoll_runtime.sync.identifiers import RoundId
+from atoll_runtime.protocol.identifiers import RoundId
 from atoll_runtime.transport import codecs
 from atoll_runtime.transport.chunks import CHUNK, Assembly, filled, split
 from atoll_runtime.transport.messages import (

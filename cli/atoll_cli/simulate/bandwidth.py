@@ -104,8 +104,8 @@ def _of_model(preset: str, method: Method, traffic: Traffic) -> Traffic:
     from atoll_runtime.contract import PRESETS, ModelSpec
     from atoll_runtime.model import describe
     from atoll_runtime.model.presets import resolve
+    from atoll_runtime.protocol.fragments import build_layout
     from atoll_runtime.simulate.wan.traffic import rounds, shares
-    from atoll_runtime.sync.fragments import build_layout
 
     spec = ModelSpec(preset=values.choice("--model", preset, PRESETS))
     traffic = replace(traffic, layers=traffic.layers or resolve(spec).layers)

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from atoll_cli.simulate.output import Column, Report
 from atoll_runtime.contract import GraceSpec, OuterSpec
+from atoll_runtime.protocol.rules import Rules
 from atoll_runtime.simulate.fleet import merging
 from atoll_runtime.simulate.fleet.account import CAUSES
 from atoll_runtime.simulate.fleet.goodput import Case, estimate
 from atoll_runtime.simulate.fleet.published import CALIBRATED, GRID, PUBLISHED
 from atoll_runtime.simulate.fleet.setting import DAY, Fleet, Recovery
-from atoll_runtime.sync.rules import Rules
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

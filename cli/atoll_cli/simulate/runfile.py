@@ -16,8 +16,8 @@ from atoll_operator.api.trainingrun import TrainingRunSpec
 from atoll_operator.plan.pods.topology import chips_of, generation_of, slice_of
 from atoll_operator.plan.run.elastic import sizes
 from atoll_runtime import model
+from atoll_runtime.protocol.fragments import LayoutError
 from atoll_runtime.simulate.planner import run as planner
-from atoll_runtime.sync.fragments import LayoutError
 
 KIND = "TrainingRun"
 

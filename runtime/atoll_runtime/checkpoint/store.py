@@ -11,7 +11,7 @@ from atoll_runtime.checkpoint import layout, manifest, parts
 from atoll_runtime.checkpoint.bucket import Bucket, Damaged, StoreError
 from atoll_runtime.checkpoint.cut import Cut, Skipped
 from atoll_runtime.checkpoint.parts import Part, Slice
-from atoll_runtime.sync import clocks
+from atoll_runtime.protocol import clocks
 
 READING_SECONDS = 600.0
 """That a reader of the newest checkpoint has at least: as long as a unit tries to be seeded from one."""

@@ -18,7 +18,7 @@ from atoll_runtime.checkpoint import layout, manifest
 from atoll_runtime.checkpoint.bucket import Bucket, Damaged
 from atoll_runtime.checkpoint.cut import Skipped
 from atoll_runtime.checkpoint.manifest import HostManifest, PartEntry
-from atoll_runtime.sync.fragments import Array, Layout
+from atoll_runtime.protocol.fragments import Array, Layout
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,7 +119,7 @@ class LedgerReport(Report):
     trained: int = 0
     merged: int = 0
     discarded: dict[str, int] = {}
-    """By reason: `Missed`, `Refused`, `Replaced`, `Finished`; see `atoll_runtime.sync.ledger`."""
+    """By reason: `Missed`, `Refused`, `Replaced`, `Finished`; see `atoll_runtime.protocol.ledger`."""
     in_flight: int = 0
 
     @classmethod

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from atoll_runtime.learner.agree import Agreement
-from atoll_runtime.sync.fragments import Array
+from atoll_runtime.protocol.fragments import Array
 
 WORDS = 1 << 20
 """int32 values of one collective: 4 MiB on each device. The size is fixed, so that it is compiled once."""

@@ -22,13 +22,13 @@ from numpy.typing import NDArray
 from atoll_runtime.contract import RunContract, UnitContract
 from atoll_runtime.interfaces import Network
 from atoll_runtime.learner.session import Arrival, Counters, ShardSession
-from atoll_runtime.sync.events import Part
-from atoll_runtime.sync.fragments import Layout
-from atoll_runtime.sync.identifiers import CutId
-from atoll_runtime.sync.link import Ask
-from atoll_runtime.sync.linkmeter import LinkMeter
-from atoll_runtime.sync.progress import Offer
-from atoll_runtime.sync.rules import COORDINATOR
+from atoll_runtime.protocol.events import Part
+from atoll_runtime.protocol.fragments import Layout
+from atoll_runtime.protocol.identifiers import CutId
+from atoll_runtime.protocol.link import Ask
+from atoll_runtime.protocol.linkmeter import LinkMeter
+from atoll_runtime.protocol.progress import Offer
+from atoll_runtime.protocol.rules import COORDINATOR
 from atoll_runtime.transport import codecs
 from atoll_runtime.transport.messages import PROTOCOL, Beginning, Fenced, Hello, Refused, Stop
 

@@ -17,7 +17,7 @@ from jax.sharding import Mesh
 from atoll_runtime.learner.compilation import Wrap, uncached
 from atoll_runtime.learner.mesh import local_range
 from atoll_runtime.model.axes import over_devices
-from atoll_runtime.sync.fragments import Fragment, Layout, part_bounds
+from atoll_runtime.protocol.fragments import Fragment, Layout, part_bounds
 
 
 class Fragments:

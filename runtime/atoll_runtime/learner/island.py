@@ -33,7 +33,7 @@ from atoll_runtime.learner.saver import Saver
 from atoll_runtime.learner.serving import Serving
 from atoll_runtime.learner.snapshot import Snapshots
 from atoll_runtime.model import ModelError, check, describe, fits, resolve
-from atoll_runtime.sync.fragments import Layout, LayoutError, build_layout
+from atoll_runtime.protocol.fragments import Layout, LayoutError, build_layout
 from atoll_runtime.transport.grpc_client import GrpcNetwork
 from atoll_runtime.transport.messages import Beginning, DirectoryRequest, Refused
 from atoll_runtime.transport.peer import PeerClient, PeerServer

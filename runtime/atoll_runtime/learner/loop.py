@@ -26,9 +26,9 @@ from atoll_runtime.learner.inner import Inner
 from atoll_runtime.learner.proposal import NOTHING, WHOLE, Ending, Proposal
 from atoll_runtime.learner.schedule import learning_rate
 from atoll_runtime.learner.snapshot import Facts, Snapshots
-from atoll_runtime.sync.identifiers import CutId
-from atoll_runtime.sync.link import Ask
-from atoll_runtime.sync.progress import Offer, Progress
+from atoll_runtime.protocol.identifiers import CutId
+from atoll_runtime.protocol.link import Ask
+from atoll_runtime.protocol.progress import Offer, Progress
 from atoll_runtime.transport.messages import Fenced
 
 DATA_TIMEOUT = 120.0

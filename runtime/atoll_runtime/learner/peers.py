@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from atoll_runtime.contract import UnitContract
 from atoll_runtime.learner.pulled import Assembly, Pulled
-from atoll_runtime.sync.fragments import Layout
+from atoll_runtime.protocol.fragments import Layout
 from atoll_runtime.transport.messages import DirectoryReply, PeerAddress
 from atoll_runtime.transport.peer import Declined, Pace, PeerClient, Piece, SnapshotRequest
 from atoll_runtime.transport.transport import TransportError

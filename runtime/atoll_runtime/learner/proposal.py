@@ -9,8 +9,8 @@ from enum import IntEnum
 import numpy as np
 
 from atoll_runtime.learner.client import Arrival
-from atoll_runtime.sync.identifiers import NO_CUT, CutId
-from atoll_runtime.sync.link import Ask
+from atoll_runtime.protocol.identifiers import NO_CUT, CutId
+from atoll_runtime.protocol.link import Ask
 
 NOTHING = -1
 """No arrival, no pull."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from atoll_runtime.checkpoint.units import Moments, tile
-from atoll_runtime.sync.fragments import Array, Layout
+from atoll_runtime.protocol.fragments import Array, Layout
 from atoll_runtime.transport.peer import Piece
 from atoll_runtime.transport.transport import TransportError
 

@@ -12,7 +12,7 @@ from atoll_runtime.checkpoint.manifest import HostManifest
 from atoll_runtime.checkpoint.units import FragmentPart, UnitStore
 from atoll_runtime.contract import UnitContract
 from atoll_runtime.learner.snapshot import Snapshot
-from atoll_runtime.sync.fragments import Layout
+from atoll_runtime.protocol.fragments import Layout
 
 KEEP = 2
 """Complete saves of a unit: a damaged newest one has a predecessor."""

@@ -18,7 +18,7 @@ from atoll_runtime.learner.agree import Agreement
 from atoll_runtime.learner.errors import SeedUnavailable, Terminal
 from atoll_runtime.learner.peers import Peers
 from atoll_runtime.learner.pulled import Pulled
-from atoll_runtime.sync.fragments import Layout, translate
+from atoll_runtime.protocol.fragments import Layout, translate
 from atoll_runtime.syncer.backoff import Backoff
 
 DEADLINE = 600.0

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from atoll_runtime.contract import RunContract, UnitContract, identity
 from atoll_runtime.learner.snapshot import Snapshots, Tap
-from atoll_runtime.sync.fragments import Layout
+from atoll_runtime.protocol.fragments import Layout
 from atoll_runtime.transport.peer import Pace, Parts, SnapshotHead, SnapshotRequest
 from atoll_runtime.transport.transport import Peer
 

@@ -19,12 +19,12 @@ import msgspec
 from numpy.typing import NDArray
 
 from atoll_runtime.interfaces import Network
-from atoll_runtime.sync.events import Part
-from atoll_runtime.sync.identifiers import CutId
-from atoll_runtime.sync.link import Ask, Link
-from atoll_runtime.sync.linkmeter import LinkMeter
-from atoll_runtime.sync.linkshare import LinkShare
-from atoll_runtime.sync.rules import TRANSFER_SECONDS
+from atoll_runtime.protocol.events import Part
+from atoll_runtime.protocol.identifiers import CutId
+from atoll_runtime.protocol.link import Ask, Link
+from atoll_runtime.protocol.linkmeter import LinkMeter
+from atoll_runtime.protocol.linkshare import LinkShare
+from atoll_runtime.protocol.rules import TRANSFER_SECONDS
 from atoll_runtime.syncer.backoff import Backoff
 from atoll_runtime.transport import codecs
 from atoll_runtime.transport.changes import Holdings

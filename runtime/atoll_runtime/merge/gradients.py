@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from atoll_runtime.contract import Codec
 from atoll_runtime.merge import kernels
-from atoll_runtime.sync.fragments import Fragment
+from atoll_runtime.protocol.fragments import Fragment
 
 BITS: dict[Codec, np.dtype[Any]] = {
     "bf16": np.dtype(np.uint16),

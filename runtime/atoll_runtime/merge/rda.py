@@ -21,7 +21,7 @@ from atoll_runtime.merge import kernels
 from atoll_runtime.merge.buffers import Buffers
 from atoll_runtime.merge.clipping import clipped, factors
 from atoll_runtime.merge.gradients import BITS, Gradient, HostPart, Input, MergeError, cuts, scan
-from atoll_runtime.sync.fragments import Array, Fragment, Piece
+from atoll_runtime.protocol.fragments import Array, Fragment, Piece
 
 _Job: TypeAlias = tuple[Callable[[int, int], bool], int, tuple[int, int]]
 """What to compute, of which piece, and from which element to which."""

@@ -22,7 +22,7 @@ from atoll_runtime.model import axes
 from atoll_runtime.model.decoder import Batch
 from atoll_runtime.model.presets import ModelError
 from atoll_runtime.model.tasks import Task
-from atoll_runtime.sync.fragments import TensorInfo
+from atoll_runtime.protocol.fragments import TensorInfo
 
 WHOLE = ("layers", "scale")
 """Names of dimensions that are never split over devices."""

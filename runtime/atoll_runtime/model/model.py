@@ -9,7 +9,7 @@ import numpy as np
 from atoll_runtime.contract import ModelSpec
 from atoll_runtime.model import parameters
 from atoll_runtime.model.presets import ModelError, resolve
-from atoll_runtime.sync.fragments import TensorInfo
+from atoll_runtime.protocol.fragments import TensorInfo
 
 if TYPE_CHECKING:
     from atoll_runtime.model.admission import Admitted

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from atoll_runtime.contract import Dimensions
-from atoll_runtime.sync.fragments import TensorInfo
+from atoll_runtime.protocol.fragments import TensorInfo
 
 Axes = Mapping[str, tuple[str, ...]]
 """By flat name, what each dimension of a tensor is."""

@@ -10,10 +10,10 @@ import numpy as np
 
 from atoll_runtime.merge.gradients import Gradient, HostPart, scan
 from atoll_runtime.merge.rda import merge_step
-from atoll_runtime.sync.encoding import TapeError
-from atoll_runtime.sync.fragments import Array
-from atoll_runtime.sync.frames import checksum
-from atoll_runtime.sync.tape import Contributed, Facts, Opening
+from atoll_runtime.protocol.encoding import TapeError
+from atoll_runtime.protocol.fragments import Array
+from atoll_runtime.protocol.frames import checksum
+from atoll_runtime.protocol.tape import Contributed, Facts, Opening
 
 if TYPE_CHECKING:  # the checkpoint's machinery takes seconds to import
     from atoll_runtime.checkpoint import Cut

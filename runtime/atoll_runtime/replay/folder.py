@@ -6,8 +6,8 @@ import mmap
 from collections.abc import Iterator
 from pathlib import Path
 
-from atoll_runtime.sync.encoding import TapeError, plain
-from atoll_runtime.sync.tape import Facts, Opening, read
+from atoll_runtime.protocol.encoding import TapeError, plain
+from atoll_runtime.protocol.tape import Facts, Opening, read
 from atoll_runtime.syncer import segments
 
 

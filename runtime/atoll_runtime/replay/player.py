@@ -8,14 +8,12 @@ from pathlib import Path
 
 from atoll_runtime.contract import TapeDepth
 from atoll_runtime.merge.gradients import MergeError
-from atoll_runtime.replay.arrays import Held, arrays, recompute, sums
-from atoll_runtime.replay.folder import load, nothing_whole
-from atoll_runtime.sync.effects import Member, Merge
-from atoll_runtime.sync.encoding import TapeError, encode, plain
-from atoll_runtime.sync.events import MergeFailed, Persisted
-from atoll_runtime.sync.failures import Happening, Watch
-from atoll_runtime.sync.identifiers import RoundId
-from atoll_runtime.sync.tape import (
+from atoll_runtime.protocol.effects import Member, Merge
+from atoll_runtime.protocol.encoding import TapeError, encode, plain
+from atoll_runtime.protocol.events import MergeFailed, Persisted
+from atoll_runtime.protocol.failures import Happening, Watch
+from atoll_runtime.protocol.identifiers import RoundId
+from atoll_runtime.protocol.tape import (
     FORMAT,
     Closed,
     Computed,
@@ -27,6 +25,8 @@ from atoll_runtime.sync.tape import (
     decisions,
     read,
 )
+from atoll_runtime.replay.arrays import Held, arrays, recompute, sums
+from atoll_runtime.replay.folder import load, nothing_whole
 
 
 @dataclass(frozen=True)

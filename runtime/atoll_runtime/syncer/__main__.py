@@ -32,8 +32,8 @@ from atoll_runtime.interfaces import Bucket
 from atoll_runtime.merge.rda import warm
 from atoll_runtime.model import ModelError, check, describe, initial
 from atoll_runtime.process import asked_to_end, fail, log_to_stderr, until
-from atoll_runtime.sync.fragments import Layout, LayoutError, build_layout
-from atoll_runtime.sync.rules import COORDINATOR, Rules
+from atoll_runtime.protocol.fragments import Layout, LayoutError, build_layout
+from atoll_runtime.protocol.rules import COORDINATOR, Rules
 from atoll_runtime.syncer.backoff import Backoff
 from atoll_runtime.syncer.driver import Driver
 from atoll_runtime.syncer.errors import JournalError, Terminal

@@ -10,8 +10,8 @@ from atoll_runtime.contract import OuterSpec
 from atoll_runtime.merge.buffers import Buffers
 from atoll_runtime.merge.gradients import Gradient, HostPart, scan
 from atoll_runtime.merge.rda import merge_step
-from atoll_runtime.sync.effects import Member
-from atoll_runtime.sync.fragments import Fragment, Layout
+from atoll_runtime.protocol.effects import Member
+from atoll_runtime.protocol.fragments import Fragment, Layout
 from atoll_runtime.syncer.state import Version
 from atoll_runtime.transport import codecs
 from atoll_runtime.transport.messages import Header

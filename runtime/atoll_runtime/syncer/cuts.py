@@ -14,7 +14,7 @@ import numpy as np
 from atoll_runtime.checkpoint import Part, StoreError
 from atoll_runtime.contract import CheckpointSpec
 from atoll_runtime.interfaces import Bucket
-from atoll_runtime.sync.identifiers import CutId
+from atoll_runtime.protocol.identifiers import CutId
 from atoll_runtime.syncer.backoff import Backoff
 
 log = logging.getLogger(__name__)

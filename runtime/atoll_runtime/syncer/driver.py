@@ -16,7 +16,7 @@ from typing import Any
 from atoll_runtime.contract import RunContract
 from atoll_runtime.interfaces import Arrays, Bucket
 from atoll_runtime.merge.gradients import MergeError
-from atoll_runtime.sync.effects import (
+from atoll_runtime.protocol.effects import (
     Effect,
     Evict,
     Exclude,
@@ -36,7 +36,7 @@ from atoll_runtime.sync.effects import (
     StopAll,
     Wake,
 )
-from atoll_runtime.sync.events import (
+from atoll_runtime.protocol.events import (
     CutEnded,
     CutOrdered,
     Event,
@@ -46,9 +46,9 @@ from atoll_runtime.sync.events import (
     Persisted,
     Tick,
 )
-from atoll_runtime.sync.fragments import Layout
-from atoll_runtime.sync.identifiers import CutId, RoundId
-from atoll_runtime.sync.tape import Facts
+from atoll_runtime.protocol.fragments import Layout
+from atoll_runtime.protocol.identifiers import CutId, RoundId
+from atoll_runtime.protocol.tape import Facts
 from atoll_runtime.syncer.arrays import NumpyArrays
 from atoll_runtime.syncer.cuts import Cuts, Job
 from atoll_runtime.syncer.latest import Latest

@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncIterator
 
 from atoll_runtime.contract import SyncerStatus
-from atoll_runtime.sync.events import Orders, ShardLeft, ShardTold
+from atoll_runtime.protocol.events import Orders, ShardLeft, ShardTold
 from atoll_runtime.syncer.driver import Driver
 from atoll_runtime.syncer.summary import Other
 from atoll_runtime.transport.messages import Figures, Order, ShardHello, Tell, Up

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable
 
 from atoll_runtime.contract import SyncerStatus, dump
 from atoll_runtime.interfaces import Network
-from atoll_runtime.sync.events import Ordered
+from atoll_runtime.protocol.events import Ordered
 from atoll_runtime.syncer.backoff import Backoff
 from atoll_runtime.syncer.driver import Driver
 from atoll_runtime.transport.messages import PROTOCOL, Down, Figures, Order, Refused, ShardHello, Tell, Up

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from atoll_runtime.contract import RunContract, identity
-from atoll_runtime.sync.events import Joined, Marked, Offered, Part, Reported
-from atoll_runtime.sync.fragments import Layout
-from atoll_runtime.sync.identifiers import NO_CUT, NOTHING
-from atoll_runtime.sync.linkmeter import LinkReading
-from atoll_runtime.sync.rules import COORDINATOR, TRANSFER_SECONDS, Rules
+from atoll_runtime.protocol.events import Joined, Marked, Offered, Part, Reported
+from atoll_runtime.protocol.fragments import Layout
+from atoll_runtime.protocol.identifiers import NO_CUT, NOTHING
+from atoll_runtime.protocol.linkmeter import LinkReading
+from atoll_runtime.protocol.rules import COORDINATOR, TRANSFER_SECONDS, Rules
 from atoll_runtime.syncer.sessions import Session
 from atoll_runtime.transport import codecs
 from atoll_runtime.transport.messages import (

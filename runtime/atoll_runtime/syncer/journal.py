@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from atoll_runtime.interfaces import Disk
-from atoll_runtime.sync.fragments import Layout
+from atoll_runtime.protocol.fragments import Layout
 from atoll_runtime.syncer import records
 from atoll_runtime.syncer.disk import LOCAL
 from atoll_runtime.syncer.errors import JournalError, Terminal

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from atoll_runtime.merge.gradients import HostPart
-from atoll_runtime.sync.identifiers import RoundId
-from atoll_runtime.sync.rules import TRANSFER_SECONDS
+from atoll_runtime.protocol.identifiers import RoundId
+from atoll_runtime.protocol.rules import TRANSFER_SECONDS
 from atoll_runtime.transport import codecs
 from atoll_runtime.transport.chunks import Assembly
 from atoll_runtime.transport.messages import Header, WireError

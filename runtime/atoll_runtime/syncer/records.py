@@ -12,7 +12,7 @@ from typing import Any, Literal
 import msgspec
 
 from atoll_runtime.interfaces import Disk
-from atoll_runtime.sync import frames
+from atoll_runtime.protocol import frames
 from atoll_runtime.syncer.errors import JournalError
 
 MAGIC = b"ATJ1"

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from atoll_runtime.checkpoint import Cut, Part, StoreError
 from atoll_runtime.contract import RunContract
 from atoll_runtime.interfaces import Bucket, Disk
-from atoll_runtime.sync import restoring
-from atoll_runtime.sync.fragments import Layout, translate
-from atoll_runtime.sync.identifiers import CUT_EPOCH
-from atoll_runtime.sync.machine import Syncer
-from atoll_runtime.sync.rules import COORDINATOR, Rules
+from atoll_runtime.protocol import restoring
+from atoll_runtime.protocol.fragments import Layout, translate
+from atoll_runtime.protocol.identifiers import CUT_EPOCH
+from atoll_runtime.protocol.machine import Syncer
+from atoll_runtime.protocol.rules import COORDINATOR, Rules
 from atoll_runtime.syncer.disk import LOCAL
 from atoll_runtime.syncer.errors import Terminal
 from atoll_runtime.syncer.journal import Journal

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from atoll_runtime.sync.frames import Buffer, frame
-from atoll_runtime.sync.tape import MAGIC
+from atoll_runtime.protocol.frames import Buffer, frame
+from atoll_runtime.protocol.tape import MAGIC
 
 PATTERN = "tape-*.atl"
 VOLUME_SHARE = 4

@@ -7,9 +7,9 @@ import logging
 import time
 from collections.abc import AsyncIterator
 
-from atoll_runtime.sync.events import Declined, Left, Offered, Received
-from atoll_runtime.sync.fragments import MOST_PADDING
-from atoll_runtime.sync.units import Unit
+from atoll_runtime.protocol.events import Declined, Left, Offered, Received
+from atoll_runtime.protocol.fragments import MOST_PADDING
+from atoll_runtime.protocol.units import Unit
 from atoll_runtime.syncer import hosts
 from atoll_runtime.syncer.driver import Driver
 from atoll_runtime.syncer.followers import FollowerSession

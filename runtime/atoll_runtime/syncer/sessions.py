@@ -6,7 +6,7 @@ import asyncio
 import logging
 from dataclasses import dataclass, field
 
-from atoll_runtime.sync.effects import Effect, Evict, Exclude, Publish, Release, SendMarkers, SendPull
+from atoll_runtime.protocol.effects import Effect, Evict, Exclude, Publish, Release, SendMarkers, SendPull
 from atoll_runtime.transport.messages import Announce, Down, Fenced, Marker, Over, Pull
 
 log = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atoll_runtime.merge.rda import Result
-from atoll_runtime.sync.fragments import Array, Layout
+from atoll_runtime.protocol.fragments import Array, Layout
 from atoll_runtime.transport import changes, codecs
 from atoll_runtime.transport.changes import Change
 from atoll_runtime.transport.messages import WHOLE

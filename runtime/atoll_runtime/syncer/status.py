@@ -23,9 +23,9 @@ from atoll_runtime.contract import (
     WaitReport,
     identity,
 )
-from atoll_runtime.sync.machine import Syncer
-from atoll_runtime.sync.units import Unit
-from atoll_runtime.sync.waiting import waits, why
+from atoll_runtime.protocol.machine import Syncer
+from atoll_runtime.protocol.units import Unit
+from atoll_runtime.protocol.waiting import waits, why
 from atoll_runtime.syncer.service import Service
 from atoll_runtime.syncer.summary import summary
 from atoll_runtime.transport.messages import Report

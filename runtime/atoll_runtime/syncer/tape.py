@@ -16,14 +16,14 @@ from pathlib import Path
 from typing import Literal
 
 from atoll_runtime.contract import TapeDepth
-from atoll_runtime.sync.effects import Effect, Member
-from atoll_runtime.sync.encoding import TapeError, encode
-from atoll_runtime.sync.events import Event, MergeFailed, Persisted
-from atoll_runtime.sync.fragments import Array
-from atoll_runtime.sync.frames import Buffer, checksum
-from atoll_runtime.sync.identifiers import RoundId
-from atoll_runtime.sync.machine import Syncer
-from atoll_runtime.sync.tape import (
+from atoll_runtime.protocol.effects import Effect, Member
+from atoll_runtime.protocol.encoding import TapeError, encode
+from atoll_runtime.protocol.events import Event, MergeFailed, Persisted
+from atoll_runtime.protocol.fragments import Array
+from atoll_runtime.protocol.frames import Buffer, checksum
+from atoll_runtime.protocol.identifiers import RoundId
+from atoll_runtime.protocol.machine import Syncer
+from atoll_runtime.protocol.tape import (
     Closed,
     Computed,
     Contributed,

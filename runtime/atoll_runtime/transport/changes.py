@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from atoll_runtime.sync.fragments import Array
+from atoll_runtime.protocol.fragments import Array
 from atoll_runtime.transport import codecs, int4
 from atoll_runtime.transport.messages import WHOLE, FetchHead
 from atoll_runtime.transport.transport import TransportError

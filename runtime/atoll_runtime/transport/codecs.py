@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from atoll_runtime.sync.fragments import Array
+from atoll_runtime.protocol.fragments import Array
 from atoll_runtime.transport import int4
 
 DTYPES: dict[str, np.dtype[Any]] = {

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 import grpc
 import grpc.aio
 
-from atoll_runtime.sync.rules import TRANSFER_SECONDS
+from atoll_runtime.protocol.rules import TRANSFER_SECONDS
 from atoll_runtime.transport.chunks import MESSAGE_LIMIT, Assembly, split
 from atoll_runtime.transport.grpc_server import SERVICE
 from atoll_runtime.transport.messages import (

@@ -13,7 +13,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from atoll_runtime.sync.fragments import Array
+from atoll_runtime.protocol.fragments import Array
 
 BLOCK = 64
 """Elements that share a scale. Of normal values, nearest steps miss by 10 % of their length; with 256 by 12 %."""

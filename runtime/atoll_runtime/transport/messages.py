@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from atoll_runtime.sync.events import Orders, Part, Standing
-from atoll_runtime.sync.identifiers import NO_CUT, CutId, RoundId
-from atoll_runtime.sync.linkmeter import LinkReading
+from atoll_runtime.protocol.events import Orders, Part, Standing
+from atoll_runtime.protocol.identifiers import NO_CUT, CutId, RoundId
+from atoll_runtime.protocol.linkmeter import LinkReading
 
 PROTOCOL = 7
 """Both ends must speak the same. What `Hello` and `Refused` have in common stays as it is: by them two versions find

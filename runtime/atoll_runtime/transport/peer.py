@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from atoll_runtime.sync.fragments import MOST_PADDING
+from atoll_runtime.protocol.fragments import MOST_PADDING
 from atoll_runtime.transport import grpc_client, grpc_server
 from atoll_runtime.transport.chunks import Assembly, split
 from atoll_runtime.transport.messages import WireError

@@ -20,7 +20,7 @@ from atoll_operator.plan.pods.names import EVALUATED_LIMIT, NAMES_LIMIT
 from atoll_operator.plan.pods.topology import GENERATIONS, MAX_HOSTS, chips_of
 from atoll_runtime.contract import OPTIMIZERS, ModelSpec
 from atoll_runtime.model import describe, resolve
-from atoll_runtime.sync.fragments import cut
+from atoll_runtime.protocol.fragments import cut
 
 Object = dict[str, Any]
 LONG = 3600

@@ -22,7 +22,7 @@ from atoll_operator.crd.schema import pieces
 from atoll_runtime.contract import SIZES, ModelSpec
 from atoll_runtime.learner import optimiser
 from atoll_runtime.model import describe, fits, resolve
-from atoll_runtime.sync.fragments import build_layout, cut
+from atoll_runtime.protocol.fragments import build_layout, cut
 
 pytestmark = pytest.mark.timeout(300)
 FIELD = re.compile(r"^(spec(\.\S+?|\[\d+\])*: |metadata\.name )")

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import inf
 
+from atoll_runtime.protocol.quorum import Ready, decide
 from atoll_runtime.simulate.fleet.setting import Fleet
 from atoll_runtime.simulate.fleet.timeline import Timeline
-from atoll_runtime.sync.quorum import Ready, decide
 
 CAUSES: Mapping[str, str] = {
     "useful": "steps that count",

@@ -7,15 +7,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from atoll_runtime.protocol.events import Event, Offered, Part, Received, Reported
+from atoll_runtime.protocol.identifiers import NO_CUT, RoundId
+from atoll_runtime.protocol.link import Errand, Link
+from atoll_runtime.protocol.linkshare import LinkShare
+from atoll_runtime.protocol.machine import Syncer
+from atoll_runtime.protocol.progress import Progress
+from atoll_runtime.protocol.rules import TRANSFER_SECONDS
 from atoll_runtime.simulate.fleet.scenario import Life, Scenario, Wire
 from atoll_runtime.simulate.fleet.speeds import Drift
-from atoll_runtime.sync.events import Event, Offered, Part, Received, Reported
-from atoll_runtime.sync.identifiers import NO_CUT, RoundId
-from atoll_runtime.sync.link import Errand, Link
-from atoll_runtime.sync.linkshare import LinkShare
-from atoll_runtime.sync.machine import Syncer
-from atoll_runtime.sync.progress import Progress
-from atoll_runtime.sync.rules import TRANSFER_SECONDS
 
 TOKENS = 1000
 """Of an inner step: a learner's batch does not depend on its speed."""

@@ -9,9 +9,9 @@ from functools import lru_cache
 
 import numpy as np
 
+from atoll_runtime.protocol.rules import Rules
 from atoll_runtime.simulate.fleet.rounds import World
 from atoll_runtime.simulate.fleet.scenario import Life, Scenario
-from atoll_runtime.sync.rules import Rules
 
 MOST_LEARNERS = 4
 """Simulated: of more, each quarter by speed stands for its part. Twice as many change the share by less than 0.1 %."""

@@ -1,7 +1,7 @@
 """Learners of given speeds and the syncer's own state machine, in simulated time and without tensors.
 
-The machine (`sync.machine`), a learner's link (`sync.link`) and its counters (`sync.progress`) are those that run in
-the pods; here are only the clock, the time that things take, and who comes and goes.
+The machine (`protocol.machine`), a learner's link (`protocol.link`) and its counters (`protocol.progress`) are those
+that run in the pods; here are only the clock, the time that things take, and who comes and goes.
 """
 
 from __future__ import annotations
@@ -15,10 +15,7 @@ from typing import Any
 
 from numpy.random import Generator
 
-from atoll_runtime.simulate.fleet.learner import SIZE, Hours, Learner
-from atoll_runtime.simulate.fleet.scenario import Life, Scenario
-from atoll_runtime.simulate.fleet.speeds import Drift
-from atoll_runtime.sync.effects import (
+from atoll_runtime.protocol.effects import (
     Evict,
     Exclude,
     Member,
@@ -29,10 +26,13 @@ from atoll_runtime.sync.effects import (
     SendPull,
     Wake,
 )
-from atoll_runtime.sync.events import Event, Joined, Left, Merged, Persisted, Tick
-from atoll_runtime.sync.identifiers import RoundId
-from atoll_runtime.sync.ledger import Account
-from atoll_runtime.sync.restoring import begin
+from atoll_runtime.protocol.events import Event, Joined, Left, Merged, Persisted, Tick
+from atoll_runtime.protocol.identifiers import RoundId
+from atoll_runtime.protocol.ledger import Account
+from atoll_runtime.protocol.restoring import begin
+from atoll_runtime.simulate.fleet.learner import SIZE, Hours, Learner
+from atoll_runtime.simulate.fleet.scenario import Life, Scenario
+from atoll_runtime.simulate.fleet.speeds import Drift
 
 EVENTS_PER_STEP = 40
 """Events of a learner in the time of one of its steps, at most. About 5 are usual; so many mean that nothing moves."""

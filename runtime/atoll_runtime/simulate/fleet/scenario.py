@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from atoll_runtime.contract import GraceSpec
+from atoll_runtime.protocol.rules import Rules
 from atoll_runtime.simulate.fleet.speeds import DRIFT_STEPS
-from atoll_runtime.sync.rules import Rules
 
 NO_CUTS = 10**9
 """Global steps between two checkpoints, which stop nobody."""

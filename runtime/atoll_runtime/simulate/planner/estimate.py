@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
+from atoll_runtime.protocol.rules import Rules
 from atoll_runtime.simulate.fleet import merging
 from atoll_runtime.simulate.fleet.goodput import Estimate, repeat
 from atoll_runtime.simulate.fleet.setting import DAY, Fleet, Heal, Recovery
@@ -17,7 +18,6 @@ from atoll_runtime.simulate.planner.run import Assumptions, Pool, Run
 from atoll_runtime.simulate.planner.steps import Step, global_step, step_of
 from atoll_runtime.simulate.wan.bandwidth import Need, need
 from atoll_runtime.simulate.wan.traffic import CODEC_BITS, Method, Traffic, shares
-from atoll_runtime.sync.rules import Rules
 
 INTERRUPTIONS = 200
 """That a pool sees in one simulated stretch at least: the goodput is then known to a few per cent of what is lost."""

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from atoll_runtime.contract import SeedSource, TapeDepth
+from atoll_runtime.protocol.fragments import Layout, TensorInfo, build_layout
 from atoll_runtime.simulate.fleet.setting import YEAR
-from atoll_runtime.sync.fragments import Layout, TensorInfo, build_layout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

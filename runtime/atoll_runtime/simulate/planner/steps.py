@@ -56,5 +56,5 @@ def step_of(pool: Pool, run: Run, assumed: Assumptions) -> Step:
 
 
 def global_step(run: Run, assumed: Assumptions) -> float:
-    """Seconds of a step of the syncer's clock: the slowest unit's (`sync.pace`)."""
+    """Seconds of a step of the syncer's clock: the slowest unit's (`protocol.pace`)."""
     return max(step_of(pool, run, assumed).seconds for pool in run.pools)

@@ -16,6 +16,7 @@ from atoll_runtime.learner.island import start_of
 from atoll_runtime.learner.loop import Loop
 from atoll_runtime.learner.proposal import Ending
 from atoll_runtime.learner.snapshot import Snapshot, Snapshots
+from atoll_runtime.protocol.fragments import Layout
 from atoll_runtime.simulate.fleet.scenario import Costs
 from atoll_runtime.simulate.fleet.speeds import Drift
 from atoll_runtime.simulate.network import Party, Server, SimNetwork
@@ -24,7 +25,6 @@ from atoll_runtime.simulate.training.forgetting import Forgetful
 from atoll_runtime.simulate.training.programs import Programs
 from atoll_runtime.simulate.training.setting import Setting
 from atoll_runtime.simulate.training.shard import Shard
-from atoll_runtime.sync.fragments import Layout
 
 LOOK_SECONDS = 0.01
 """Between two looks for the first cut, and for the syncer's answer."""

@@ -14,8 +14,8 @@ from atoll_runtime.learner.inner import Inner
 from atoll_runtime.learner.mesh import span
 from atoll_runtime.model import describe, initial
 from atoll_runtime.model.objective import objective
+from atoll_runtime.protocol.fragments import Array, build_layout
 from atoll_runtime.simulate.training.setting import HELD_OUT, TOGETHER
-from atoll_runtime.sync.fragments import Array, build_layout
 
 
 class Programs:

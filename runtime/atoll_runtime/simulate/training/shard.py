@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from atoll_runtime.contract import OuterSpec, RunContract
+from atoll_runtime.protocol.effects import Effect, Member, Note
+from atoll_runtime.protocol.events import Declined, Event, Offered, Received
+from atoll_runtime.protocol.fragments import Array, Layout
+from atoll_runtime.protocol.identifiers import RoundId
+from atoll_runtime.protocol.machine import Syncer
+from atoll_runtime.protocol.rules import Rules
 from atoll_runtime.simulate.eventloop import SimLoop
 from atoll_runtime.simulate.fleet.scenario import Costs
 from atoll_runtime.simulate.network import Server
 from atoll_runtime.simulate.storage import MemoryBucket, ScratchDisk
-from atoll_runtime.sync.effects import Effect, Member, Note
-from atoll_runtime.sync.events import Declined, Event, Offered, Received
-from atoll_runtime.sync.fragments import Array, Layout
-from atoll_runtime.sync.identifiers import RoundId
-from atoll_runtime.sync.machine import Syncer
-from atoll_runtime.sync.rules import Rules
 from atoll_runtime.syncer.arrays import NumpyArrays
 from atoll_runtime.syncer.driver import Driver
 from atoll_runtime.syncer.journal import Journal

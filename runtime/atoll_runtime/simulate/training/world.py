@@ -7,6 +7,8 @@ from dataclasses import replace
 import numpy as np
 
 from atoll_runtime.learner.client import SyncerClient
+from atoll_runtime.protocol.fragments import Array
+from atoll_runtime.protocol.rules import Rules
 from atoll_runtime.simulate.eventloop import SimLoop
 from atoll_runtime.simulate.fleet.speeds import DRIFT_STEPS, Drift
 from atoll_runtime.simulate.training.learner import Island, Learner
@@ -14,8 +16,6 @@ from atoll_runtime.simulate.training.programs import Programs
 from atoll_runtime.simulate.training.result import Result
 from atoll_runtime.simulate.training.setting import Setting
 from atoll_runtime.simulate.training.shard import UNLIMITED, Shard, WorkSeconds
-from atoll_runtime.sync.fragments import Array
-from atoll_runtime.sync.rules import Rules
 
 SLOWNESS = 4
 """A training that takes so many times the time of its steps has come to a stop."""

@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 from enum import StrEnum
 
-from atoll_runtime.sync.fragments import Layout
-from atoll_runtime.sync.schedule import offset
+from atoll_runtime.protocol.fragments import Layout
+from atoll_runtime.protocol.schedule import offset
 
 GIGA = 1e9
 CODEC_BITS = {"bf16": 16.0, "float32": 32.0, "int4": 4.25}

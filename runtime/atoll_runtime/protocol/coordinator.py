@@ -1,0 +1,139 @@
+"""What shard 0 decides for the whole run: the clock, cuts, the end, and who is silent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from atoll_runtime.protocol.effects import RememberStep, SendMarkers, StopAll
+from atoll_runtime.protocol.events import CutOrdered, Event, Orders, ShardLeft, ShardTold, Standing
+from atoll_runtime.protocol.identifiers import CutId, RoundId
+from atoll_runtime.protocol.machine import Syncer
+from atoll_runtime.protocol.pace import Pace
+from atoll_runtime.protocol.rules import COORDINATOR
+
+
+@dataclass
+class Coordinator(Syncer):
+    """Shard 0."""
+
+    pace: Pace = field(default_factory=Pace)
+    shards: dict[int, Standing] = field(default_factory=dict)
+    """Where the other shards are that are connected."""
+
+    def __post_init__(self) -> None:
+        self.orders = Orders(step=self.step, cut=self.cuts.newest)
+
+    @property
+    def current(self) -> bool:
+        """The newest cut stands and holds all that was ever merged, in every shard, and nothing can be merged now.
+
+        So it stays: what another shard has told may be older than its newest merge only where learners are connected.
+        """
+        standings = [self.standing, *self.shards.values()]
+        whole = len(standings) == self.rules.shards
+        return whole and all(each.idle and each.kept == self.cuts.newest for each in standings)
+
+    @property
+    def behind(self) -> list[int]:
+        """Shards that are not at their end."""
+        others = range(COORDINATOR + 1, self.rules.shards)
+        return [shard for shard in others if shard not in self.shards or not self.shards[shard].done]
+
+    @property
+    def news(self) -> Orders:
+        return self.orders
+
+    def _hear(self, event: Event, now: float) -> None:
+        match event:
+            case ShardTold(shard, standing):
+                self._shard_told(shard, standing)
+            case ShardLeft(shard):
+                self.shards.pop(shard, None)
+            case CutOrdered(step):
+                self._cut_ordered(step)
+
+    def _shard_told(self, shard: int, standing: Standing) -> None:
+        self.shards[shard] = standing
+        if standing.saved == self.cuts.newest:
+            self.cuts.parts.add(shard)
+        self._set_clock(max(self.orders.step, standing.step))  # which shard 0 has forgotten with its volume
+
+    def _decide(self, now: float) -> None:
+        silent = tuple(sorted(self.rounds.roster.silent.items()))
+        self.orders = replace(self.orders, ending=self._reached, silent=silent)
+
+    @property
+    def _reached(self) -> bool:
+        """The run is at its target."""
+        steps, tokens = self.rules.target_steps, self.rules.target_tokens
+        return (steps is not None and self.orders.step >= steps) or (
+            tokens is not None and self.tokens >= tokens
+        )
+
+    # the clock
+
+    def _keep_clock(self, now: float) -> None:
+        """It goes on when shard 0 has opened all its rounds, and the slowest live unit has had time for a step (so
+        real H ≈ H)."""
+        if self._clock_runs and now >= self.pace.due(self.rounds.slowest):
+            self.pace.advance(now, self.rounds.slowest)
+            self._set_clock(self.orders.step + 1)
+
+    @property
+    def _clock_runs(self) -> bool:
+        level = self.step >= self.orders.step
+        return level and not self._reached and self.may_open(self.orders.step + 1)
+
+    def _set_clock(self, step: int) -> None:
+        if step > self.orders.step:
+            rounds = self.rounds
+            self.orders = replace(self.orders, step=step, seconds=rounds.slowest, fastest=rounds.fastest)
+            if self.rules.shards > 1:
+                self.rounds.effects.append(RememberStep(step))
+
+    def _wakes(self, now: float) -> list[float]:
+        wakes = super()._wakes(now)
+        if self._clock_runs:
+            wakes.append(max(self.pace.due(self.rounds.slowest), now))
+        return wakes
+
+    # cuts and the end
+
+    def _persisted(self, round_id: RoundId, now: float) -> None:
+        super()._persisted(round_id, now)
+        if not self.orders.ending and self.cuts.due(self.step):
+            self._begin_cut(self.step)
+
+    def _begin_cut(self, step: int, final: bool = False) -> None:
+        """The others hear of it with the next orders, learners by a marker."""
+        cut = self.cuts.following(step, final)
+        self._record(cut)
+        self.orders = replace(self.orders, cut=cut)
+        self.rounds.effects.append(SendMarkers(cut))
+
+    def _cut_ordered(self, step: int) -> None:
+        """Begins a cut, unless one of this step or a later one stands or is under way. The final one goes before."""
+        newest = self.cuts.newest
+        if self.final or self.orders.ending:
+            return
+        if step <= newest.step and (self.cuts.running or self.cuts.saved == newest):
+            return
+        if step <= newest.step and not newest.number and self.cuts.merges == self.rounds.merges:
+            self._save()  # what the run begins with: each shard has it, unless it has merged since and was restarted
+        else:
+            self._begin_cut(max(step, self.step))
+
+    def _heed(self, cut: CutId) -> str:
+        if not self.final and self.cuts.forgotten(cut):
+            self._begin_cut(self.step)  # a later one takes its place
+        return super()._heed(cut)
+
+    def _conclude(self) -> None:
+        """Begins the final cut once every shard has told that it is at its end."""
+        begun = self.cuts.newest.final and self.cuts.saving == self.cuts.newest
+        if self.standing.done and not begun and not self.behind:
+            self._begin_cut(self.step, final=True)
+
+    def _finished(self, uri: str) -> None:
+        super()._finished(uri)
+        self.rounds.effects.append(StopAll(self.step))

@@ -1,0 +1,91 @@
+"""Consistent cuts without a pause: a shard's part of them.
+
+Shard 0 alone begins a cut, and tells the other shards and the learners (Chandy and Lamport, 1985). Every message of a
+learner says at which cut it had recorded itself last, so one that overtakes what shard 0 says shows it (Lai and Yang,
+1987): a shard takes none that was sent after a cut for which it has not recorded itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from atoll_runtime.protocol import clocks
+from atoll_runtime.protocol.identifiers import NO_CUT, CutId
+
+GIVEN_UP = -1
+
+
+@dataclass
+class Cuts:
+    """Cuts for which this shard has recorded itself."""
+
+    interval: int
+    """Global steps between two cuts."""
+    newest: CutId = NO_CUT
+    merges: int = 0
+    """Merges that the newest cut holds; GIVEN_UP once it was given up."""
+    started: int = 1
+    """Number of the first cut of this process; see `CutId`."""
+    saving: CutId = NO_CUT
+    """The newest one that was handed to be saved since the process began."""
+    saved: CutId = NO_CUT
+    """The newest one of which this shard's part stands, as far as this process knows; at shard 0, that is whole."""
+    running: bool = False
+    """The newest cut is neither whole nor given up."""
+    parts: set[int] = field(default_factory=set)
+    """Shards other than 0 whose part of the newest cut stands, as they told shard 0."""
+    marks: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Of each unit that has recorded itself for the newest cut: incarnation, tokens trained."""
+
+    def due(self, step: int) -> bool:
+        """`step` has passed another interval, and no cut is under way."""
+        return not self.running and step // self.interval > max(self.newest.step, 0) // self.interval
+
+    def following(self, step: int, final: bool = False) -> CutId:
+        """The cut that shard 0 begins next, at global step `step`."""
+        return CutId(max(self.started, self.newest.number + 1), max(step, self.newest.step + 1), final)
+
+    def forgotten(self, cut: CutId) -> bool:
+        """A learner knows of this cut, and shard 0 does not: it was begun before its volume was lost or restored."""
+        return self.newest < cut and cut.number < self.started
+
+    def unheard(self, cut: CutId) -> str:
+        """Why what was sent after `cut` is not taken; empty when it is: the shard has recorded itself for it."""
+        return (
+            "" if cut <= self.newest else f"it was sent after cut {cut.step}, of which shard 0 has not told"
+        )
+
+    def record(self, cut: CutId, merges: int) -> None:
+        """The state is recorded now, for a cut that is later than the newest."""
+        self.newest, self.merges = cut, merges
+        self.marks, self.parts = {}, set()
+
+    def save(self) -> None:
+        """The newest one is handed to be saved."""
+        self.saving, self.running = self.newest, True
+
+    def ended(self, cut: CutId, whole: bool, own: bool = True) -> None:
+        """It is under way no more; see `CutEnded`."""
+        if whole:
+            self.saved = max(self.saved, cut)
+        if cut == self.newest:
+            self.running = False
+            self.merges = self.merges if whole and own else GIVEN_UP
+
+    def keeps(self, merges: int) -> bool:
+        """The newest cut stands and holds these merges, all that there were."""
+        return self.saved == self.newest and self.merges == merges
+
+    def mark(self, unit: str, incarnation: int, host: int, cut: CutId, trained: int) -> bool:
+        """A host has recorded itself; true where that is the unit's word on the newest cut."""
+        if cut != self.newest or host != 0:
+            return False
+        self.marks[unit] = incarnation, trained
+        return True
+
+    def clocks(self) -> dict[str, dict[str, int]]:
+        """Vector clocks of the units that have recorded themselves for the newest cut."""
+        marked = {
+            clocks.unit(name, incarnation): trained for name, (incarnation, trained) in self.marks.items()
+        }
+        return {who: {who: trained} for who, trained in marked.items()}

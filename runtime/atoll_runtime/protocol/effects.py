@@ -1,0 +1,182 @@
+"""What the state machine asks for. Times are seconds of one steady clock."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from atoll_runtime.protocol.events import Orders, Standing
+from atoll_runtime.protocol.identifiers import CutId, RoundId
+
+
+@dataclass(frozen=True)
+class Member:
+    """A unit's whole contribution to a round."""
+
+    unit: str
+    incarnation: int
+    weight: float
+    steps: int
+    tokens: int
+    anchor: int
+    cursor: int
+    inner_step: int
+    trained: int
+    """Tokens of the incarnation up to this contribution."""
+
+
+@dataclass(frozen=True)
+class SendPull:
+    """Ask every host of a unit for its part."""
+
+    round: RoundId
+    unit: str
+    least: int
+    """Least version that a contribution may be taken against."""
+
+
+@dataclass(frozen=True)
+class Exclude:
+    """Membership of a round is frozen: tell every other unit to go on without it."""
+
+    round: RoundId
+    members: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Merge:
+    """Every member's body is here: merge these, in this order (by unit name)."""
+
+    round: RoundId
+    members: tuple[Member, ...]
+
+
+@dataclass(frozen=True)
+class Release:
+    """Forget the held parts of a round, of one unit or of all, and tell that unit, or all, that it is over."""
+
+    round: RoundId
+    unit: str | None
+
+
+@dataclass(frozen=True)
+class Persist:
+    """Write the merged fragment and `record` (the machine's durable state after it) to the disk."""
+
+    round: RoundId
+    record: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Remember:
+    """Write `record` to the disk before what follows it: a cut that begins, or the end."""
+
+    record: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class RememberJoin:
+    """A higher incarnation was seen: the machine's record, as it is by then, is on the disk before the unit is
+    welcomed. It is long, and one serves all joins before it."""
+
+
+@dataclass(frozen=True)
+class Publish:
+    """Tell every connected host of a new version."""
+
+    fragment: int
+    version: int
+    needed: tuple[str, ...] = ()
+    """Units that can contribute against no older one: it holds a contribution of theirs, or they have none yet."""
+
+
+@dataclass(frozen=True)
+class Evict:
+    """End the sessions of an incarnation that was replaced."""
+
+    unit: str
+    newest: int
+
+
+@dataclass(frozen=True)
+class RecordCut:
+    """Fix this shard's state for a cut, now: the durable fragments and `record`; save it in the background."""
+
+    cut: CutId
+    record: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class SendMarkers:
+    """Pass the marker of a cut to every connected host."""
+
+    cut: CutId
+
+
+@dataclass(frozen=True)
+class RememberStep:
+    """Write the run's clock to the disk, before it is announced."""
+
+    step: int
+
+
+@dataclass(frozen=True)
+class SendOrders:
+    """Tell the other shards, once all that stands before is on the disk."""
+
+    orders: Orders
+
+
+@dataclass(frozen=True)
+class SendStanding:
+    """Tell shard 0."""
+
+    standing: Standing
+
+
+@dataclass(frozen=True)
+class StopAll:
+    """The run is finished: every learner leaves."""
+
+    step: int
+
+
+@dataclass(frozen=True)
+class Note:
+    """A line of the event tape."""
+
+    entry: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Wake:
+    """Send `Tick` at this time; replaces the last one."""
+
+    at: float
+
+
+Effect = (
+    SendPull
+    | Exclude
+    | Merge
+    | Release
+    | Persist
+    | Remember
+    | RememberJoin
+    | Publish
+    | Evict
+    | RecordCut
+    | SendMarkers
+    | RememberStep
+    | SendOrders
+    | SendStanding
+    | StopAll
+    | Note
+    | Wake
+)
+
+
+def note(what: str, **facts: object) -> Note:
+    """A line of the event tape."""
+    return Note({"event": what, **facts})

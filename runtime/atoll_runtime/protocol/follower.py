@@ -1,0 +1,42 @@
+"""What a shard other than 0 does with what shard 0 has decided."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from atoll_runtime.protocol.events import Event, Ordered, Orders
+from atoll_runtime.protocol.machine import Syncer
+from atoll_runtime.protocol.units import Unit
+
+
+@dataclass
+class Follower(Syncer):
+    """A shard that merges its own tensors by shard 0's clock."""
+
+    def _hear(self, event: Event, now: float) -> None:
+        if isinstance(event, Ordered):
+            self._take_orders(event.orders, now)
+
+    def _take_orders(self, orders: Orders, now: float) -> None:
+        before, self.orders = self.orders, orders
+        self.rounds.seconds, self.rounds.quickest = orders.seconds, orders.fastest
+        if orders.silent != before.silent:
+            self.rounds.hush(dict(orders.silent), now)
+        if orders.final and not self.final:
+            self._finished(orders.final)
+
+    def _met(self, unit: Unit) -> None:
+        unit.hushed = (unit.name, unit.incarnation) in self.orders.silent
+
+    def _conclude(self) -> None:
+        """Records this shard for the cut that shard 0 has begun; the same again where this process has not saved what
+        an earlier one had recorded, and nothing was merged since."""
+        cut, cuts = self.orders.cut, self.cuts
+        if cut > cuts.newest:
+            if cut.final:
+                # What was being collected when a crash made this shard forget that it was at its end.
+                self.rounds.close("the final cut has begun")
+            if not (cut.final and self.rounds.held):
+                self._record(cut)
+        elif cut == cuts.newest and cuts.saving != cut and cuts.merges == self.rounds.merges:
+            self._save()

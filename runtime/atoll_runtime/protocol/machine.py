@@ -1,0 +1,223 @@
+"""A shard's state machine: rounds, membership, cuts, the end. Pure: events in, effects out.
+
+What is said here holds for every shard. `coordinator.py` has what shard 0 decides for all, `follower.py` what another
+shard does with that.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from atoll_runtime.protocol.effects import (
+    Effect,
+    Evict,
+    RecordCut,
+    Remember,
+    RememberJoin,
+    SendOrders,
+    SendStanding,
+    Wake,
+    note,
+)
+from atoll_runtime.protocol.events import (
+    CutEnded,
+    Declined,
+    Event,
+    FinalCut,
+    Joined,
+    Left,
+    Marked,
+    Merged,
+    MergeFailed,
+    Offered,
+    Orders,
+    Persisted,
+    Received,
+    Reported,
+    Standing,
+)
+from atoll_runtime.protocol.identifiers import CutId, RoundId
+from atoll_runtime.protocol.shard import ShardState
+from atoll_runtime.protocol.units import Unit
+
+
+@dataclass
+class Syncer(ShardState):
+    """One shard of a run's syncer. `handle` is its only way to change."""
+
+    _told: Orders | Standing | None = None
+    """What the others, or shard 0, were told last."""
+
+    def handle(self, event: Event, now: float) -> list[Effect]:
+        """What to do about `event`; effects are carried out in their order."""
+        effects = self.rounds.effects = []
+        self.rounds.roster.expire(now)
+        match event:
+            case Joined():
+                self._joined(event)
+            case Left():
+                self._left(event)
+            case Reported():
+                self._reported(event, now)
+            case Offered() | Received():
+                self._contributed(event, now)
+            case Declined():
+                self._heed(event.part.cut)
+                self.rounds.decline(event.part, event.why)
+            case Merged():
+                held = self.rounds.merged(event, now)
+                self.rounds.write(held, self.record())
+            case MergeFailed():
+                self.rounds.discard(event.round, event.reason)
+            case Persisted():
+                self._persisted(event.round, now)
+            case Marked():
+                self._marked(event)
+            case CutEnded(cut, whole, own):
+                self.cuts.ended(cut, whole, own)
+            case FinalCut():
+                self._finished(event.uri)
+            case _:
+                self._hear(event, now)
+        name = subject(event)
+        self.rounds.look(name, now)
+        if not self.final:
+            self._advance(now, name)
+        self._tell()
+        return effects
+
+    def _joined(self, event: Joined) -> None:
+        unit = self.units.get(event.unit)
+        if unit is None:
+            unit = self.units[event.unit] = Unit.new(event.unit, self.rounds.owned)
+        if event.incarnation < unit.incarnation:
+            self.rounds.effects.append(Evict(event.unit, unit.incarnation))
+            return
+        renewed = unit.join(event, self.step)
+        self._met(unit)
+        self.rounds.joined(event, renewed)
+        if renewed:
+            self.rounds.effects += [Evict(event.unit, event.incarnation), RememberJoin()]
+        self._note("joined", unit=event.unit, incarnation=event.incarnation, host=event.host)
+
+    def _left(self, event: Left) -> None:
+        unit = self.units.get(event.unit)
+        if unit is not None and event.incarnation == unit.incarnation:
+            unit.leave(event)
+            self._note("left", unit=event.unit, incarnation=event.incarnation, host=event.host)
+
+    def _reported(self, event: Reported, now: float) -> None:
+        unit = self.units.get(event.unit)
+        if unit is not None:
+            unit.report(event, now)
+            if self.final:
+                unit.account.finish()
+
+    def _persisted(self, round_id: RoundId, now: float) -> None:
+        self.committed = dict(self.rounds.persisted(round_id, now))
+
+    def _record(self, cut: CutId) -> None:
+        """Records this shard's state."""
+        self.cuts.record(cut, self.committed["merges"])
+        self.rounds.effects.append(Remember(self.record()))
+        self._save()
+
+    def _save(self) -> None:
+        """Has what was recorded for the newest cut saved."""
+        cut = self.cuts.newest
+        self.cuts.save()
+        self.rounds.effects.append(RecordCut(cut, self.part(cut)))
+        self._note("cut", cut=cut.step, final=cut.final)
+
+    def _contributed(self, event: Offered | Received, now: float) -> None:
+        unheard = self._heed(event.part.cut)
+        if unheard:
+            self.rounds.decline(event.part, unheard)
+        elif isinstance(event, Offered):
+            self.rounds.offer(event, now)
+        else:
+            self.rounds.take(event, now)
+
+    def _heed(self, cut: CutId) -> str:
+        """A learner has recorded itself for this cut: why that is not believed, else empty."""
+        return self.cuts.unheard(cut)
+
+    def _marked(self, event: Marked) -> None:
+        why = self._heed(event.cut)
+        if why:
+            self._note("refused", unit=event.unit, host=event.host, why=why)
+        if self.cuts.mark(event.unit, event.incarnation, event.host, event.cut, event.trained):
+            self._note("marker", cut=event.cut.step, unit=event.unit)
+
+    def _finished(self, uri: str) -> None:
+        self.final = uri
+        self.orders = replace(self.orders, final=uri)
+        for unit in self.units.values():
+            unit.account.finish()
+        self._note("finished", uri=uri)
+        self.rounds.effects.append(Remember(self.record()))
+
+    def _hear(self, event: Event, now: float) -> None:
+        """An event that only shard 0, or only another shard, does something about."""
+
+    def _met(self, unit: Unit) -> None:
+        """A host of this unit has joined."""
+
+    def _decide(self, now: float) -> None:
+        """Before the rounds go on."""
+
+    def _keep_clock(self, now: float) -> None:
+        """After the rounds have gone on, before the next one is opened."""
+
+    def _conclude(self) -> None:
+        """When nothing else is left to do now."""
+
+    def _advance(self, now: float, name: str) -> None:
+        self._decide(now)
+        self.rounds.ending = self.finishing
+        self.rounds.progress(now, name)
+        self._keep_clock(now)
+        if self.opens:
+            self._launch(now)
+        self.rounds.ending = self.finishing
+        self._conclude()
+        wakes = self._wakes(now)
+        if wakes:
+            self.rounds.effects.append(Wake(max(min(wakes), now)))
+
+    def _launch(self, now: float) -> None:
+        """Takes the next step."""
+        self.step = self.following
+        p = self.due(self.step)
+        if p is not None and self.step > self.rounds.versions[p].current:
+            self.rounds.open(RoundId(self.step, p, 0, self.rounds.lineage), now)
+
+    def _wakes(self, now: float) -> list[float]:
+        """When there may be something to do, without an event."""
+        wakes, ends = self.rounds.wakes(now), self.rounds.roster.ends
+        if math.isfinite(ends):
+            wakes.append(ends + 0.001)
+        if self.opens:
+            wakes.append(now)
+        return wakes
+
+    def _tell(self) -> None:
+        news = self.news
+        if self.rules.shards > 1 and news != self._told:
+            self._told = news
+            told = SendOrders(news) if isinstance(news, Orders) else SendStanding(news)
+            self.rounds.effects.append(told)
+
+    def _note(self, what: str, **facts: object) -> None:
+        self.rounds.effects.append(note(what, t=self.step, **facts))
+
+
+def subject(event: Event) -> str:
+    """The unit whose event it is, where that says whether the unit lives, or is waited for; else empty."""
+    match event:
+        case Joined() | Left() | Reported():
+            return event.unit
+        case Declined(part) | Offered(part) | Received(part):
+            return part.unit
+    return ""

@@ -1,0 +1,82 @@
+"""What a unit has trained on that is in no version yet, by fragment; the same on all hosts of the unit. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from atoll_runtime.protocol.identifiers import NO_CUT, CutId
+from atoll_runtime.protocol.link import Ask
+
+
+@dataclass
+class Counter:
+    """What of one fragment is in no version that the unit holds."""
+
+    version: int
+    steps: int = 0
+    tokens: int = 0
+    offered: tuple[int, int] | None = None
+    """Steps and tokens of the newest contribution."""
+
+
+@dataclass(frozen=True)
+class Offer:
+    """What a contribution says of itself."""
+
+    anchor: int
+    steps: int
+    tokens: int
+    trained: int
+    """Tokens of this incarnation: the contribution holds the last `tokens` of them."""
+    cut: CutId
+
+
+class Progress:
+    """Counters of every fragment, and the newest cut at which the unit has recorded itself."""
+
+    def __init__(self, versions: Sequence[int], targets: Sequence[int]) -> None:
+        """`targets`: the version of each fragment that must be held before it is contributed."""
+        self.counters = [Counter(version) for version in versions]
+        self.trained = 0
+        """Tokens of this incarnation."""
+        self.cut = NO_CUT
+        self._targets = list(targets)
+
+    @property
+    def versions(self) -> tuple[int, ...]:
+        return tuple(counter.version for counter in self.counters)
+
+    def step(self, tokens: int) -> None:
+        """An inner step on `tokens` tokens has ended."""
+        self.trained += tokens
+        for counter in self.counters:
+            counter.steps += 1
+            counter.tokens += tokens
+
+    def adopt(self, number: int, version: int) -> None:
+        """A version of a fragment was taken: the work on it is merged or gone, but for what came after the newest
+        contribution."""
+        old = self.counters[number]
+        steps, tokens = old.offered or (old.steps, old.tokens)
+        self.counters[number] = Counter(version, old.steps - steps, old.tokens - tokens)
+        # An older version than was promised comes from a shard that lost its journal: the promise is void.
+        self._targets[number] = min(self._targets[number], version)
+
+    def offer(self, number: int, ask: Ask) -> Offer | None:
+        """A contribution of this fragment; None while it has made no step, or is behind what is asked for.
+
+        A promise holds as far as the shard can keep it: a volume that was restored may have less than was promised.
+        """
+        counter = self.counters[number]
+        if counter.steps == 0 or counter.version < max(min(self._targets[number], ask.newest), ask.least):
+            return None
+        counter.offered = counter.steps, counter.tokens
+        return Offer(counter.version, counter.steps, counter.tokens, self.trained, self.cut)
+
+    def see(self, cut: CutId) -> bool:
+        """True when the cut is news: the unit records itself now, before it takes or sends anything else."""
+        if cut <= self.cut:
+            return False
+        self.cut = cut
+        return True

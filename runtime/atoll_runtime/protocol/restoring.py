@@ -1,0 +1,87 @@
+"""A shard's machine at its beginning, or from what survives its process: the record of its journal, or of a cut."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from atoll_runtime.protocol import ledger
+from atoll_runtime.protocol.coordinator import Coordinator
+from atoll_runtime.protocol.events import Orders
+from atoll_runtime.protocol.follower import Follower
+from atoll_runtime.protocol.identifiers import CutId
+from atoll_runtime.protocol.machine import Syncer
+from atoll_runtime.protocol.norms import Norms
+from atoll_runtime.protocol.rules import COORDINATOR, Rules
+from atoll_runtime.protocol.units import BY_FRAGMENT, Unit
+
+
+def begin(rules: Rules, sizes: tuple[int, ...], versions: list[int], step: int = 0) -> Syncer:
+    """A machine that starts from these versions: no unit known, no round in flight."""
+    kind = Coordinator if rules.shard == COORDINATOR else Follower
+    return kind.begin(rules, sizes, versions, step)
+
+
+def restore(rules: Rules, sizes: tuple[int, ...], record: Mapping[str, Any]) -> Syncer:
+    """The machine as `record` left it: no host connected, no round in flight."""
+    machine = begin(rules, sizes, list(record["versions"]), record["step"])
+    rounds = machine.rounds
+    rounds.merges, rounds.last_quorum = record["merges"], record["last_quorum"]
+    for versions, history in zip(rounds.versions, record["history"], strict=True):
+        versions.history = list(history)
+    for versions, (merges, refused) in zip(rounds.versions, record.get("norms", ()), strict=False):
+        versions.norms = Norms([list(levels) for levels in merges], list(refused))
+    rounds.units = {name: Unit.restore(name, rounds.owned, state) for name, state in record["units"].items()}
+    machine.final = record["final"]
+    machine.cuts.newest = CutId(*record["cut"])
+    machine.cuts.merges = record["cut_merges"]
+    if machine.coordinates:
+        # A final cut that was being saved is given up: shard 0 begins another one when it is at its end.
+        cut = replace(machine.cuts.newest, final=False)
+        machine.orders = Orders(max(record["clock"], machine.step), cut=cut, final=machine.final)
+    machine.committed = machine.record()
+    return machine
+
+
+def continued(
+    rules: Rules,
+    sizes: tuple[int, ...],
+    machines: Sequence[Mapping[str, Any]],
+    versions: Sequence[int],
+    step: int,
+    uri: str,
+) -> Syncer:
+    """The beginning of another lineage: a cut goes on, in whatever number of shards it was taken.
+
+    Args:
+        machines: records of all shards in the cut.
+        versions: of this shard's fragments in it.
+        step: the cut's.
+        uri: the cut's address; where it is the final one, the run is finished. Empty: it has more to do since, or
+            shard 0 is to say so.
+    """
+    same = len(machines) == rules.shards
+    number, _, final = machines[0]["cut"]
+    record = dict(machines[rules.shard] if same else machines[0])
+    record["versions"] = list(versions)
+    record["history"] = [[version] for version in versions]
+    record["step"] = record["clock"] = max(step, *versions)
+    record["final"], record["cut"] = uri if final else "", [number, step, final]
+    record["cut_merges"] = record["merges"]
+    # Every unit receives every fragment anew, so none holds its own contributions.
+    record["units"] = {
+        name: {**unit, **dict.fromkeys(BY_FRAGMENT, ())} for name, unit in record["units"].items()
+    }
+    if not same:
+        record["norms"] = ()
+        count = sum(size > 0 for size in sizes)
+        for name, unit in record["units"].items():
+            accounts = [each["units"][name]["account"] for each in machines if name in each["units"]]
+            unit["account"] = ledger.carried(accounts, count)
+    machine = restore(rules, sizes, record)
+    if machine.final:
+        for each in machine.units.values():
+            each.account.finish()
+        machine.committed = machine.record()
+    return machine

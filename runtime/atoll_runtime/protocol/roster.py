@@ -1,0 +1,107 @@
+"""Who of a shard's units lives, and whom each round waits for: kept as it changes, unit by unit.
+
+An event is of one unit at most, so what it costs does not grow with the others. All of it follows from the units and
+the rounds, and is found anew where they are read back: it stands in no record and on no tape.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from atoll_runtime.protocol.identifiers import RoundId
+from atoll_runtime.protocol.ranking import Ranking
+from atoll_runtime.protocol.round import Round
+from atoll_runtime.protocol.rules import FAST_FACTOR, Rules
+from atoll_runtime.protocol.units import Unit
+
+
+class Roster:
+    """As of the last event. Times never go back."""
+
+    def __init__(self, rules: Rules, units: Iterable[Unit], collecting: Iterable[Round]) -> None:
+        self.live: dict[str, Unit] = {}
+        """Units that can contribute now, in no order."""
+        self.awaited: dict[RoundId, set[str]] = {}
+        """Of each collecting round: the live units that may still contribute."""
+        self.silent: dict[str, int] = {}
+        """Incarnations of connected units that have reported, but not lately."""
+        self.connected: set[str] = set()
+        """Units of which a host is here, also where others are wanted."""
+        self._silence, self._slow_factor = rules.silent_after, rules.slow_factor
+        self._collecting: dict[RoundId, Round] = {}
+        self._ends = Ranking()
+        self._steady, self._new = Ranking(), Ranking()
+        """Step times. Newcomers are asked where nobody is steady; who is, stays so while it lives."""
+        self._least = Ranking()
+        """The shortest step of each."""
+        for unit in units:
+            self.look(unit, -math.inf)
+        for held in collecting:
+            self.open(held)
+
+    @property
+    def slowest(self) -> float:
+        """Seconds of an inner step of the slowest live unit that sets the pace of the run: one whose steps take more
+        than `Rules.slow_factor` times the median keeps its own. A newcomer counts once its pace is steady."""
+        paces = self._steady if len(self._steady) else self._new
+        return paces.largest(self._slow_factor * paces.median)
+
+    @property
+    def fastest(self) -> float:
+        """Seconds of the shortest step of a live unit, by its own report: `FAST_FACTOR` below the median's at most, so
+        that none alone decides it. 0 where none is known."""
+        first = self._least.first()
+        return max(first[0], self._least.median / FAST_FACTOR) if first else 0.0
+
+    @property
+    def ends(self) -> float:
+        """Until when all that live now do so without another report."""
+        first = self._ends.first()
+        return math.inf if first is None else first[0]
+
+    def expire(self, now: float) -> None:
+        """Time has come so far: units that were silent for too long live no more."""
+        while (first := self._ends.first()) is not None and first[0] < now:
+            self.silent[first[1]] = self.live[first[1]].incarnation
+            self._leave(first[1])
+
+    def look(self, unit: Unit, now: float) -> None:
+        """Something of the unit has changed, or of what a round has of it."""
+        (self.connected.add if unit.hosts else self.connected.discard)(unit.name)
+        until = unit.until(self._silence)
+        self.silent.pop(unit.name, None)
+        if until is None or until < now:
+            self._leave(unit.name)
+            if until is not None:
+                self.silent[unit.name] = unit.incarnation
+            return
+        self.live[unit.name] = unit
+        self._ends.set(unit.name, until)
+        paces = self._steady if unit.pace.steady else self._new
+        paces.set(unit.name, unit.pace.value or 0.0)
+        if math.isfinite(unit.pace.least):
+            self._least.set(unit.name, unit.pace.least)
+        for round_id, held in self._collecting.items():
+            if held.answered(unit.name):
+                self.awaited[round_id].discard(unit.name)
+            else:
+                self.awaited[round_id].add(unit.name)
+
+    def open(self, held: Round) -> None:
+        """A round collects from now on."""
+        self._collecting[held.id] = held
+        self.awaited[held.id] = {name for name in self.live if not held.answered(name)}
+
+    def close(self, round_id: RoundId) -> None:
+        """A round collects no more."""
+        self._collecting.pop(round_id, None)
+        self.awaited.pop(round_id, None)
+
+    def _leave(self, name: str) -> None:
+        if self.live.pop(name, None) is None:
+            return
+        for values in (self._ends, self._steady, self._new, self._least):
+            values.drop(name)
+        for awaited in self.awaited.values():
+            awaited.discard(name)

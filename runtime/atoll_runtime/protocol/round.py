@@ -1,0 +1,151 @@
+"""A round in flight: one fragment at one global step, from its opening until it is durable."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Self
+
+from atoll_runtime.protocol import membership, quorum
+from atoll_runtime.protocol.contributions import Contributions
+from atoll_runtime.protocol.effects import Member
+from atoll_runtime.protocol.events import Part
+from atoll_runtime.protocol.identifiers import RoundId
+from atoll_runtime.protocol.rules import Rules
+
+LEAST_REST = 0.1
+"""Seconds, or the slowest unit's step where that is longer: doubles with each attempt whose answers were not taken."""
+MOST_DOUBLINGS = 10
+
+
+@dataclass
+class Round:
+    """What is known of it, and what follows from that alone."""
+
+    id: RoundId
+    opened: float
+    expires: float
+    rests: float
+    """Until when it is kept though nobody is left to wait for."""
+    stage: Literal["Collecting", "Receiving", "Merging", "Writing"] = "Collecting"
+    """Headers are collected until membership is frozen; then the members' bodies are received."""
+    contributions: Contributions = field(default_factory=Contributions)
+    grace_until: float | None = None
+    """Set when the quorum is met."""
+    members: tuple[Member, ...] = ()
+    levels: dict[str, float] = field(default_factory=dict)
+    """Norms of the members, as `norms` compares them."""
+    frozen: float = 0.0
+    """When the merge began."""
+    pulled: set[tuple[str, int]] = field(default_factory=set)
+    """(unit, incarnation) asked so far."""
+    declined: set[str] = field(default_factory=set)
+    """Units whose answer was not taken: not waited for any more."""
+    expected: dict[str, float] = field(default_factory=dict)
+    """Seconds until the body is here, as the unit's headers say."""
+    deadlines: dict[str, float] = field(default_factory=dict)
+    """Until when each unit's body is awaited."""
+    record: Mapping[str, Any] = field(default_factory=dict)
+    """What is being written with its merge."""
+
+    @classmethod
+    def begin(cls, round_id: RoundId, now: float, patience: float, step: float) -> Self:
+        """A round that collects from now on.
+
+        Args:
+            patience: seconds that a first attempt waits for its quorum, at least.
+            step: seconds of an inner step of the slowest live unit.
+        """
+        patience = max(patience, 10 * step) * min(2**round_id.attempt, 8)
+        # At once after a first answer that was not taken; units whose hosts disagree would answer the same for ever.
+        rest = max(step, LEAST_REST) * (2 ** min(round_id.attempt, MOST_DOUBLINGS) - 1)
+        return cls(round_id, now, now + patience, now + min(rest, patience))
+
+    @property
+    def open(self) -> bool:
+        """Its merge has not begun: parts are taken, and dropped."""
+        return self.stage in ("Collecting", "Receiving")
+
+    def answered(self, unit: str) -> bool:
+        """The unit's header is not waited for: it is in, or was not taken."""
+        return unit in self.contributions.members or unit in self.declined
+
+    def decide(
+        self, awaited: Collection[str], minimum: int, ending: bool, now: float
+    ) -> quorum.Ready | quorum.Waiting | quorum.Expired:
+        """What it should do now while it collects.
+
+        Args:
+            awaited: live units that may still contribute.
+            minimum: K.
+            ending: no new rounds are opened.
+        """
+        expires = self.expires
+        if not awaited and ending:
+            expires = now
+        elif not awaited and self.declined:
+            expires = self.rests
+        return quorum.decide(
+            self.contributions.members,
+            awaited,
+            minimum=minimum,
+            grace_until=self.grace_until,
+            expires=expires,
+            now=now,
+        )
+
+    def wakes(self, now: float) -> list[float]:
+        """When it must be looked at again."""
+        if self.stage == "Collecting":
+            rests = [self.rests] if self.declined and self.rests > now else []
+            return [self.expires if self.grace_until is None else self.grace_until, *rests]
+        if self.stage == "Receiving":
+            return [self.deadlines[name] for name in self.contributions.lacking] or [self.rests]
+        return []
+
+    def expect(self, part: Part, seconds: float, rules: Rules, now: float) -> None:
+        """A header of the unit is in, whose body is expected in so many seconds."""
+        if len(self.contributions.parts[part.unit]) > 1:
+            seconds = max(seconds, self.expected[part.unit])
+        self.expected[part.unit] = seconds
+        self.deadlines[part.unit] = membership.deadline(now, seconds, rules.patience, rules.transfer)
+
+    def close(self, minimum: int, interval: float) -> dict[str, str]:
+        """Freezes membership. Gives the units that are no members though a header of theirs is in, and why.
+
+        Args:
+            minimum: K.
+            interval: seconds between two rounds of the fragment; infinite where that is not known.
+        """
+        self.stage = "Receiving"
+        expected = {name: self.expected[name] for name in self.contributions.members}
+        others = set(self.contributions.units) - set(membership.choose(expected, minimum, interval))
+        return {
+            name: f"it needs {expected[name]:.0f} s, an interval has {interval:.0f}"
+            if name in expected
+            else "late"
+            for name in sorted(others)
+        }
+
+    def overdue(self, live: Collection[str], now: float) -> dict[str, str]:
+        """Members whose bodies are not awaited any more, and why."""
+        found = {}
+        for name in self.contributions.lacking:
+            if name not in live:
+                found[name] = "it has left or is silent, and its body is not here"
+            elif now >= self.deadlines[name]:
+                found[name] = f"its body was expected within {self.expected[name]:.0f} s"
+        return found
+
+    def drop(self, unit: str, minimum: int) -> None:
+        """The unit goes on without this round."""
+        self.contributions.drop(unit)
+        self.declined.add(unit)
+        if len(self.contributions.members) < minimum:
+            self.grace_until = None
+
+    def freeze(self, now: float) -> None:
+        """Every member's body is here: these are merged, in this order."""
+        members = self.contributions.members
+        self.stage, self.frozen, self.levels = "Merging", now, self.contributions.levels
+        self.members = tuple(members[name] for name in sorted(members))

@@ -1,0 +1,152 @@
+"""The state of a shard, and what follows from it at any time. `machine.py` has what changes it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from atoll_runtime.protocol import clocks, schedule
+from atoll_runtime.protocol.cuts import Cuts
+from atoll_runtime.protocol.events import Orders, Part, Standing
+from atoll_runtime.protocol.identifiers import NO_CUT, CutId
+from atoll_runtime.protocol.rounds import Rounds
+from atoll_runtime.protocol.rules import COORDINATOR, Rules
+from atoll_runtime.protocol.units import Unit
+from atoll_runtime.protocol.versions import Versions
+
+
+@dataclass
+class ShardState:
+    """What a shard knows."""
+
+    rules: Rules
+    rounds: Rounds
+    cuts: Cuts
+    step: int = 0
+    """The last global step whose round, if one was due, was opened here."""
+    orders: Orders = field(default_factory=Orders)
+    """What shard 0 has decided: here, or as it told this shard."""
+    final: str = ""
+    """URI of the final cut; not empty once finished."""
+    committed: dict[str, Any] = field(default_factory=dict)
+    """The record of the newest durable merge: what a cut holds, together with the durable fragments."""
+
+    @classmethod
+    def begin(cls, rules: Rules, sizes: tuple[int, ...], versions: list[int], step: int = 0) -> Self:
+        """A machine that starts from these versions: no unit known, no round in flight."""
+        cuts = Cuts(rules.cut_interval, CutId(0, step))
+        if not len(versions) == len(sizes) == rules.fragments:
+            raise ValueError(
+                f"outer.fragments: {rules.fragments}, but the state holds {len(versions)} versions"
+            )
+        known = [Versions(p, size, [versions[p]]) for p, size in enumerate(sizes)]
+        machine = cls(rules, Rounds(rules, known), cuts, max(step, *versions))
+        machine.committed = machine.record()
+        return machine
+
+    @property
+    def coordinates(self) -> bool:
+        """This is shard 0, which decides for all."""
+        return self.rules.shard == COORDINATOR
+
+    @property
+    def versions(self) -> list[int]:
+        return [versions.current for versions in self.rounds.versions]
+
+    @property
+    def units(self) -> dict[str, Unit]:
+        return self.rounds.units
+
+    @property
+    def tokens(self) -> int:
+        """Tokens merged: a token counts when each fragment that the shard owns has it."""
+        return self.rounds.tokens // max(len(self.rounds.owned), 1)
+
+    @property
+    def sealed(self) -> bool:
+        """The final cut has begun: nothing is merged any more that is not in it."""
+        return self.orders.ending and self.orders.cut.final
+
+    @property
+    def finishing(self) -> bool:
+        """No new rounds: all up to the last step of the run's clock were opened."""
+        return self.orders.ending and (self.sealed or self.step >= self.orders.step)
+
+    @property
+    def standing(self) -> Standing:
+        """What shard 0 should know of this shard."""
+        done = self.finishing and not self.rounds.held
+        kept = self.cuts.saved if self.cuts.keeps(self.rounds.merges) else NO_CUT
+        return Standing(self.step, done, self.cuts.saved, kept, self._idle)
+
+    @property
+    def _idle(self) -> bool:
+        collecting = all(held.stage == "Collecting" for held in self.rounds.held.values())
+        return collecting and not self.rounds.roster.connected
+
+    @property
+    def current(self) -> bool:
+        """The newest cut stands and holds all that was ever merged and can be, as far as this shard knows."""
+        return self.standing.idle and self.standing.kept == self.cuts.newest
+
+    @property
+    def behind(self) -> list[int]:
+        """Shards for which the end waits."""
+        return [COORDINATOR]
+
+    @property
+    def news(self) -> Orders | Standing:
+        """What the others, or shard 0, are told."""
+        return self.standing
+
+    def part(self, cut: CutId) -> dict[str, Any]:
+        """What a cut holds of this machine, besides the durable fragments."""
+        vector = clocks.vector(self.rules.shard, self.committed)
+        return {**self.committed, "cut": [cut.number, cut.step, cut.final], "vector": vector}
+
+    @property
+    def following(self) -> int:
+        """The step that this shard takes next. One that was away skips what lies more than H behind the clock: in H
+        steps each fragment is due once."""
+        return max(self.step, self.orders.step - self.rules.interval) + 1
+
+    @property
+    def opens(self) -> bool:
+        """The next step is up to the clock, and may be taken now."""
+        return self.following <= self.orders.step and self.may_open(self.following)
+
+    def may_open(self, step: int) -> bool:
+        """There is room for what is due at this step, and enough units live for a round."""
+        if self.sealed or len(self.rounds.roster.live) < self.rules.quorum:
+            return False
+        p = self.due(step)
+        return p is None or self.rounds.room(p)
+
+    def due(self, step: int) -> int | None:
+        """The fragment that is due here."""
+        p = schedule.due(step, self.rules.fragments, self.rules.interval)
+        return p if p in self.rounds.owned else None
+
+    def admit(self, part: Part) -> str:
+        """Why a part is not wanted now; empty when it is."""
+        return self.cuts.unheard(part.cut) or self.rounds.admit(part)
+
+    def live(self, now: float) -> list[Unit]:
+        """Units that can contribute now, by name."""
+        return self.rounds.live(now)
+
+    def record(self) -> dict[str, Any]:
+        """Everything small that must survive a restart, JSON types only."""
+        return {
+            "step": self.step,
+            "clock": self.orders.step,
+            "versions": list(self.versions),
+            "history": [list(versions.history) for versions in self.rounds.versions],
+            "merges": self.rounds.merges,
+            "norms": [[each.norms.merges, each.norms.refused] for each in self.rounds.versions],
+            "last_quorum": self.rounds.last_quorum,
+            "final": self.final,
+            "cut": [self.cuts.newest.number, self.cuts.newest.step, self.cuts.newest.final],
+            "cut_merges": self.cuts.merges,
+            "units": {name: unit.record() for name, unit in self.units.items()},
+        }

@@ -1,0 +1,220 @@
+"""What the syncer knows of each unit: incarnation, hosts, pace, and what of its work was merged."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from atoll_runtime.protocol.effects import Member
+from atoll_runtime.protocol.events import Joined, Left, Part, Reported
+from atoll_runtime.protocol.identifiers import RoundId
+from atoll_runtime.protocol.ledger import Account, Span
+from atoll_runtime.protocol.rules import MOST_STALE_INTERVALS
+from atoll_runtime.protocol.steptime import StepTime
+
+HISTORY = MOST_STALE_INTERVALS + 2
+"""Versions of each fragment that are remembered: a contribution's anchor must be one of them."""
+DURABLE = (
+    "incarnation",
+    "past_steps",
+    "past_tokens",
+    "step",
+    "steps",
+    "tokens",
+    "merged_cursor",
+    "merged_step",
+    "contributions",
+    "last_merge",
+    "first_merge_time",
+    "seeded_step",
+    "seed_message",
+    "dropped",
+    "refused",
+    "turn",
+)
+"""Fields that survive a restart of the syncer as they are."""
+BY_FRAGMENT = ("marks", "joined", "spoiled")
+"""So do these."""
+
+
+@dataclass
+class Unit:
+    """One learner unit through all its incarnations."""
+
+    name: str
+    account: Account
+    incarnation: int = 0
+    """The highest seen; everything of a lower one is refused."""
+    hosts_wanted: int = 1
+    hosts: set[int] = field(default_factory=set)
+    """Connected now, of the current incarnation."""
+    addresses: dict[int, str] = field(default_factory=dict)
+    """Where each connected host serves its snapshots."""
+    past_steps: int = 0
+    past_tokens: int = 0
+    """Sums of earlier incarnations."""
+    step: int = 0
+    """The unit's own inner step."""
+    steps: int = 0
+    tokens: int = 0
+    """Sums of this incarnation."""
+    loss: float | None = None
+    tokens_per_second: float = 0.0
+    pace: StepTime = field(default_factory=StepTime)
+    """Seconds of an inner step."""
+    reported: float | None = None
+    """When host 0 last reported, in this connection."""
+    hushed: bool = False
+    """Shard 0 has told that it is silent: a shard to which units do not report knows by that alone."""
+    merged_cursor: int = 0
+    merged_step: int = 0
+    """Data position and inner step of the newest merged contribution: where a new incarnation goes on."""
+    contributions: int = 0
+    last_merge: int = 0
+    """Global step; of a unit that has none, the step at which it joined."""
+    first_merge_time: float | None = None
+    seeded_step: int = 0
+    seed_message: str = ""
+    dropped: int = 0
+    """Contributions that were refused or discarded."""
+    refused: int = 0
+    """Contributions that were refused for what they are."""
+    turn: float = 1.0
+    """Rounds of a fragment of which the unit's link carries one, by its newest header."""
+    marks: dict[int, int] = field(default_factory=dict)
+    """For each fragment the inner step of its last merged contribution."""
+    joined: dict[int, int] = field(default_factory=dict)
+    """For each fragment the newest version that holds a contribution of this incarnation."""
+    spoiled: dict[int, int] = field(default_factory=dict)
+    """For each fragment the newest version against which a contribution of this incarnation was refused."""
+
+    @classmethod
+    def new(cls, name: str, owned: tuple[int, ...]) -> Unit:
+        """A unit that was never seen. `owned`: fragments of which the shard owns a part."""
+        return cls(name, Account(owned))
+
+    @property
+    def complete(self) -> bool:
+        return len(self.hosts) == self.hosts_wanted
+
+    def until(self, least: float) -> float | None:
+        """When the unit, without another report, has been silent for too long to be waited for: after ten of its steps,
+        `least` seconds at least; infinite where it need not report. None where a host is missing, its pace is not
+        known, or shard 0 has told that it is silent."""
+        if math.isinf(least) and self.complete:
+            return None if self.hushed else math.inf
+        if not self.complete or self.pace.value is None or self.reported is None:
+            return None
+        return self.reported + max(least, 10 * self.pace.value)
+
+    def live(self, now: float, least: float) -> bool:
+        """All hosts connected, and heard of lately at a known pace."""
+        until = self.until(least)
+        return until is not None and now <= until
+
+    def join(self, event: Joined, step: int) -> bool:
+        """Takes a host in; true when its incarnation is new."""
+        renewed = event.incarnation > self.incarnation
+        if renewed:
+            self.past_steps += self.steps
+            self.past_tokens += self.tokens
+            self.account.replace(event.incarnation)
+            self.incarnation = event.incarnation
+            self.steps = self.tokens = self.contributions = 0
+            self.first_merge_time = self.loss = self.reported = None
+            self.tokens_per_second = 0.0
+            self.last_merge = step
+            self.pace = StepTime()
+            self.hosts.clear()
+            self.addresses.clear()
+            self.marks.clear()
+            self.joined.clear()
+            self.spoiled.clear()
+        self.hosts_wanted = event.hosts
+        self.hosts.add(event.host)
+        self.addresses[event.host] = event.address
+        if renewed or event.host == 0:
+            self.seeded_step, self.seed_message = event.seeded_step, event.seed_message
+        return renewed
+
+    def leave(self, event: Left) -> None:
+        if event.incarnation == self.incarnation:
+            self.hosts.discard(event.host)
+            self.addresses.pop(event.host, None)
+            self.reported = None
+            if not self.hosts:
+                self.tokens_per_second = 0.0
+
+    def report(self, event: Reported, now: float) -> None:
+        """Host 0 speaks for the unit. The first report's duration holds compilation and does not count."""
+        if event.incarnation != self.incarnation or event.host != 0:
+            return
+        made = event.steps - self.steps
+        if made > 0 and self.reported is not None and event.step_seconds > 0:
+            self.pace.add(event.step_seconds)
+            self.tokens_per_second = (event.tokens - self.tokens) / made / event.step_seconds
+        self.step, self.steps, self.tokens = event.step, event.steps, event.tokens
+        self.account.advance(event.tokens)
+        self.loss = event.loss
+        self.reported = now
+
+    def latest(self, p: int) -> int | None:
+        """The newest version of fragment `p` that holds a contribution of this incarnation."""
+        return self.joined.get(p)
+
+    def refuse(self, p: int, anchor: int) -> None:
+        """A contribution is refused for what it is: its work since that version counts only until there is a newer
+        one."""
+        self.refused += 1
+        self.spoiled[p] = max(anchor, self.spoiled.get(p, anchor))
+        self.account.refuse(p)
+
+    def disputed(self, part: Part) -> str:
+        """Why the part cannot hold the tokens that it says; empty when it can: none that have their fate already."""
+        begun, settled = part.trained - part.tokens, self.account.settled.get(part.round.fragment, 0)
+        if begun < settled:
+            return (
+                f"tokens: [{begun}, {part.trained}) begin before {settled}, where each has its fate already"
+            )
+        return ""
+
+    def freeze(self, p: int, member: Member) -> None:
+        """Its contribution is in a round whose membership is frozen."""
+        self.account.freeze(p, Span(member.incarnation, member.trained - member.tokens, member.trained))
+
+    def merged(self, round_id: RoundId, member: Member, time: float) -> int | None:
+        """Books a merged contribution; gives the inner steps since this fragment's last one, if known."""
+        p = round_id.fragment
+        self.account.merge(p)
+        self.merged_cursor = max(self.merged_cursor, member.cursor)
+        self.merged_step = max(self.merged_step, member.inner_step)
+        if member.incarnation != self.incarnation:
+            return (
+                None  # replaced after the membership was frozen: the work counts, the merge is not the heir's
+            )
+        self.contributions += 1
+        self.last_merge = max(self.last_merge, round_id.step)
+        self.first_merge_time = self.first_merge_time if self.first_merge_time is not None else time
+        self.joined[p] = round_id.step
+        before = self.marks.get(p)
+        self.marks[p] = member.inner_step
+        return None if before is None else member.inner_step - before
+
+    def record(self) -> dict[str, Any]:
+        """Durable state, JSON types only."""
+        state: dict[str, Any] = {name: getattr(self, name) for name in DURABLE}
+        for name in BY_FRAGMENT:
+            state[name] = list(getattr(self, name).items())
+        return state | {"account": self.account.record()}
+
+    @classmethod
+    def restore(cls, name: str, owned: tuple[int, ...], record: Mapping[str, Any]) -> Unit:
+        """The unit as it was, with no host connected."""
+        account = Account.restore(owned, record["account"])
+        # A record of an older version may lack some.
+        unit = cls(name, account, **{key: record[key] for key in DURABLE if key in record})
+        for field_name in BY_FRAGMENT:
+            setattr(unit, field_name, dict(record.get(field_name, ())))
+        return unit

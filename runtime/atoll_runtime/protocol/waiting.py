@@ -1,0 +1,90 @@
+"""What a syncer is waiting for, in words, for its status."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from atoll_runtime.protocol import quorum
+from atoll_runtime.protocol.machine import Syncer
+from atoll_runtime.protocol.round import Round
+from atoll_runtime.protocol.units import Unit
+
+
+def why(machine: Syncer, now: float) -> str:
+    """One sentence; several rounds in flight are told one after the other."""
+    if machine.final:
+        return f"finished at global step {machine.step}; the final cut is {machine.final}"
+    if machine.rounds.held:
+        waits = [f"round of {held.id}: {stage(machine, held, now)}" for held in machine.rounds.held.values()]
+        return "; ".join(waits)
+    if machine.finishing:
+        if machine.cuts.newest.final:
+            return f"the target is reached at global step {machine.step}; writing the final cut"
+        return f"the target is reached; waiting for shard {', '.join(map(str, machine.behind))}"
+    live, needed = len(machine.live(now)), machine.rules.quorum
+    if live < needed:
+        return f"{live} live units, K={needed} are needed{absent(machine, now)}"
+    if not machine.coordinates:
+        return f"global step {machine.step}, {live} connected units, the next step when shard 0 says so"
+    return f"global step {machine.step}, {live} live units, the next step when the slowest has made one"
+
+
+def stage(machine: Syncer, held: Round, now: float) -> str:
+    """Where a round is."""
+    if held.stage == "Receiving":
+        names, count = ", ".join(held.contributions.lacking), len(held.contributions.members)
+        if count < machine.rules.quorum:
+            return f"{quorum.short(count, machine.rules.quorum)}, the next attempt follows"
+        return f"{count} members, receiving the contributions of {names}"
+    if held.stage == "Merging":
+        return "merging"
+    if held.stage == "Writing":
+        return "writing to the journal"
+    rounds = machine.rounds
+    decision = held.decide(rounds.awaited(held, now), machine.rules.quorum, rounds.ending, now)
+    return "ready to merge" if isinstance(decision, quorum.Ready) else decision.why
+
+
+def absent(machine: Syncer, now: float) -> str:
+    """The units that cannot contribute, and what each lacks."""
+    reasons = []
+    for name, unit in sorted(machine.units.items()):
+        if unit.live(now, machine.rules.silent_after):
+            continue
+        if not unit.complete:
+            reasons.append(f"{name}: {len(unit.hosts)} of {unit.hosts_wanted} hosts connected")
+        elif unit.hushed:
+            reasons.append(f"{name}: silent, as shard 0 tells")
+        elif unit.pace.value is None or unit.reported is None:
+            reasons.append(f"{name}: has not made two steps yet")
+        else:
+            reasons.append(f"{name}: silent for {now - unit.reported:.0f} s")
+    return f" ({'; '.join(reasons)})" if reasons else ""
+
+
+@dataclass(frozen=True)
+class Wait:
+    """Tokens of one fragment that a round has passed by, or that are on their way."""
+
+    fragment: int
+    tokens: int
+    since: int
+    """Global step of the round."""
+    what: str
+    """What they wait for."""
+
+
+def waits(machine: Syncer, unit: Unit) -> list[Wait]:
+    """What a unit's tokens wait for, by fragment. Those that are trained for the next round wait for nothing else."""
+    found, account = [], unit.account
+    for p in account.owned:
+        tokens = account.position - account.settled.get(p, 0)
+        held = next((each for each in machine.rounds.held.values() if each.id.fragment == p), None)
+        passed = [
+            version for version in machine.rounds.versions[p].history if version > (unit.latest(p) or 0)
+        ]
+        if held is not None and held.stage == "Receiving" and unit.name in held.contributions.lacking:
+            found.append(Wait(p, tokens, held.id.step, "its link carries the contribution to this round"))
+        elif passed and tokens:
+            found.append(Wait(p, tokens, passed[0], "it has been a member of no round since this one"))
+    return found

@@ -1,0 +1,210 @@
+"""What a contribution may claim of its tokens and steps."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from lone_shard import LONE
+
+from atoll_runtime.protocol import claims, restoring
+from atoll_runtime.protocol.effects import Merge, Note, SendPull
+from atoll_runtime.protocol.events import Joined, Merged, Offered, Part, Persisted, Received, Reported
+from atoll_runtime.protocol.restoring import begin
+
+KNOWN = {"run-v6e": (512, 1024), "extra": (64,), "run-a-b": (8,)}
+
+
+@pytest.mark.parametrize(
+    ("unit", "tokens"),
+    [("run-v6e-0", (512, 1024)), ("run-v6e-12", (512, 1024)), ("extra", (64,)), ("run-a-b-3", (8,))]
+    + [(unit, ()) for unit in ("run-v6e-x", "run-v5e-0", "other", "")],
+)
+def test_a_units_batch_is_known_by_its_name_or_by_its_pools(unit: str, tokens: tuple[int, ...]) -> None:
+    assert claims.step_tokens(KNOWN, unit) == tokens
+
+
+@pytest.mark.parametrize(
+    ("steps", "tokens", "elapsed", "fastest", "reason"),
+    [
+        (24, 24 * 512, 24.0, 1.0, ""),
+        (24, 24 * 1024, 24.0, 1.0, ""),
+        (24, 10**15, 24.0, 1.0, "tokens: 1000000000000000 in 24 steps"),
+        (24, 24 * 512 + 1, 24.0, 1.0, "trains on 12288 or 24576"),
+        (24, 12 * 512 + 12 * 1024, 24.0, 1.0, "tokens: "),
+        (10**9, 10**9 * 512, 24.0, 1.0, "steps: 1000000000 in 24 s"),
+        (112, 112 * 512, 24.0, 1.0, ""),
+        (113, 113 * 512, 24.0, 1.0, "time for 112"),
+        (16, 16 * 512, 0.0, 1.0, ""),
+        (10**9, 10**9 * 512, math.inf, 1.0, ""),
+        (10**9, 10**9 * 512, 24.0, 0.0, ""),
+        (10**9, 10**9 * 512, math.inf, 0.0, ""),
+    ],
+)
+def test_claims_are_held_against_batch_and_time(
+    steps: int, tokens: int, elapsed: float, fastest: float, reason: str
+) -> None:
+    found = claims.impossible(steps, tokens, step_tokens=(512, 1024), elapsed=elapsed, fastest=fastest)
+    assert reason in found and bool(reason) == bool(found)
+
+
+def test_tokens_of_a_unit_whose_batch_is_not_known_are_not_judged() -> None:
+    assert claims.impossible(1, 10**12, step_tokens=(), elapsed=1.0, fastest=1.0) == ""
+
+
+@given(
+    st.lists(st.floats(0.001, 100.0), min_size=1, max_size=200),
+    st.integers(1, 10**6),
+    st.floats(0.25, 1.0),
+    st.floats(0.0, 1000.0),
+)
+def test_no_honest_unit_is_refused_whatever_its_steps_take(
+    seconds: list[float], batch: int, seen: float, late: float
+) -> None:
+    """Its anchor was merged before its first step; the shortest step that it has reported is up to four times as long
+    as its shortest is."""
+    steps, fastest = len(seconds), min(seconds) / seen
+    elapsed = math.fsum(seconds) + late
+    assert not claims.impossible(steps, steps * batch, step_tokens=(batch,), elapsed=elapsed, fastest=fastest)
+
+
+@given(st.integers(1, 10**9), st.integers(0, 10**15), st.integers(1, 10**6), st.floats(0.0, 1e6))
+def test_what_is_taken_weighs_no_more_than_batch_and_time_allow(
+    steps: int, tokens: int, batch: int, elapsed: float
+) -> None:
+    if not claims.impossible(steps, tokens, step_tokens=(batch,), elapsed=elapsed, fastest=1.0):
+        assert tokens**2 / steps <= (16 + 4 * elapsed + 1e-6 * elapsed) * batch**2 * (1 + 1e-9)
+
+
+class Shard:
+    """A machine with the guard on, one fragment, and units of ten tokens a step that step once a second."""
+
+    def __init__(self, *units: str, quorum: int = 1) -> None:
+        rules = replace(
+            LONE, guard=True, step_tokens={name: (10,) for name in units}, quorum=quorum, grace_fraction=0.8
+        )
+        self.machine, self.now = begin(rules, (10,), [0]), 0.0
+        self.pulls: list[SendPull] = []
+        self.notes: list[dict[str, object]] = []
+        self.members: list[tuple[str, ...]] = []
+        for name in units:
+            self.tell(Joined(name, 1, 0, 1, 0, ""))
+        self.run(3)
+
+    def tell(self, event: object) -> None:
+        pending = [event]
+        while pending:
+            for effect in self.machine.handle(pending.pop(0), self.now):  # type: ignore[arg-type]
+                match effect:
+                    case SendPull():
+                        self.pulls.append(effect)
+                    case Note(entry):
+                        self.notes.append(dict(entry))
+                    case Merge(round_id, members):
+                        self.members.append(tuple(member.unit for member in members))
+                        pending += [Merged(round_id, 0.0), Persisted(round_id)]
+
+    def run(self, seconds: int) -> None:
+        for _ in range(seconds):
+            self.now += 1.0
+            n = int(self.now)
+            for name, unit in self.machine.units.items():
+                if unit.hosts:
+                    self.tell(Reported(name, 1, 0, n, n, 10 * n, 1.0, 1.0, n))
+
+    def part(self, unit: str, **claims: int) -> Part:
+        """An honest answer to the round that is open, but for `claims`."""
+        (round_id,) = self.machine.rounds.held
+        anchor, n = self.machine.versions[0], int(self.now)
+        steps = max(1, n - self.machine.units[unit].marks.get(0, 0))
+        honest = Part(unit, 1, 0, 1, round_id, anchor, steps, 10 * steps, n, n, 0, 10, 10, 10 * n)
+        return replace(honest, **claims)
+
+    def answer(self, part: Part, square: float = 1.0) -> None:
+        self.tell(Offered(part))
+        self.tell(Received(part, square))
+
+    def refusals(self) -> list[str]:
+        return [str(note["why"]) for note in self.notes if note["event"] == "refused"]
+
+
+def test_a_header_of_impossible_tokens_counts_for_no_quorum_and_its_unit_is_told_why() -> None:
+    shard = Shard("a", "b", quorum=2)
+    shard.answer(shard.part("a"))
+    shard.tell(Offered(shard.part("b", tokens=10**14, trained=10**14)))
+    (why,) = shard.refusals()
+    assert "tokens: 100000000000000 in" in why and shard.members == []
+    unit = shard.machine.units["b"]
+    assert unit.refused == 1 and unit.account.balanced and unit.account.position < 10**6
+    assert shard.pulls[-1].round.attempt > 0, "the round is discarded, and the next attempt opened"
+    assert shard.machine.units["a"].refused == 0
+
+
+def test_the_first_contribution_of_a_unit_that_has_trained_alone_for_long_is_taken() -> None:
+    """The syncer came late, or was away."""
+    shard = Shard("a")
+    shard.run(2000)
+    shard.answer(shard.part("a"))
+    assert (shard.members, shard.refusals()) == ([("a",)], [])
+
+
+def test_steps_that_time_does_not_allow_are_refused() -> None:
+    shard = Shard("a")
+    shard.answer(shard.part("a"))
+    assert shard.members == [("a",)]
+    shard.run(2)
+    shard.tell(Offered(shard.part("a", steps=10**6, tokens=10**7, trained=10**7 + 1000)))
+    (why,) = shard.refusals()
+    assert "steps: 1000000 in 3 s" in why
+
+
+def test_a_shard_that_was_restarted_does_not_know_when_its_versions_were_merged_and_refuses_no_steps() -> (
+    None
+):
+    shard = Shard("a")
+    shard.answer(shard.part("a"))
+    record = shard.machine.record()
+    again = Shard("a")
+    again.machine, again.pulls = restoring.restore(shard.machine.rules, (10,), record), []
+    again.tell(Joined("a", 1, 0, 1, 0, ""))
+    again.run(3)
+    again.answer(again.part("a", steps=500, tokens=5000, trained=5030))
+    assert again.refusals() == [] and again.members[-1] == ("a",)
+
+
+def test_work_that_was_refused_is_contributed_with_the_next_while_nothing_newer_is_merged() -> None:
+    shard = Shard("a")
+    shard.tell(Offered(shard.part("a", tokens=10**9, trained=10**9)))
+    assert len(shard.refusals()) == 1
+    shard.run(1)
+    shard.answer(shard.part("a"))
+    account = shard.machine.units["a"].account
+    assert shard.members == [("a",)] and account.balanced and account.discarded == {}
+
+
+def test_work_that_was_refused_is_replaced_by_a_newer_version_and_stands_in_the_ledger_as_refused() -> None:
+    shard = Shard("a", "b")
+    shard.answer(shard.part("b"))
+    shard.answer(shard.part("a", anchor=0))
+    shard.run(1)
+    while "a" not in shard.members[-1]:
+        shard.answer(shard.part("b"))
+        shard.answer(shard.part("a"))
+        shard.run(1)
+    unit, version = shard.machine.units["a"], shard.machine.versions[0]
+    shard.run(1)
+    settled = unit.account.settled[0]
+    shard.tell(Offered(shard.part("a", tokens=10**9, trained=2 * 10**9)))
+    shard.answer(shard.part("b"))
+    assert shard.members[-1] == ("b",) and shard.machine.versions[0] > version
+    lost = unit.account.position - settled
+    shard.run(1)
+    late = shard.part("a", anchor=version)
+    assert f"the work since version {version} was refused" in shard.machine.admit(late)
+    shard.answer(shard.part("a", steps=1, tokens=10))
+    shard.answer(shard.part("b"))
+    assert "a" in shard.members[-1], shard.notes[-5:]
+    assert unit.account.discarded == {"Refused": lost} and unit.account.balanced

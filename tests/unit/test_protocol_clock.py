@@ -1,0 +1,177 @@
+"""How shards divide the fragments, keep level, and agree that a cut is consistent; and the ledger's arithmetic."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from lone_shard import LONE
+
+from atoll_runtime.protocol import clocks, ledger
+from atoll_runtime.protocol.effects import SendOrders
+from atoll_runtime.protocol.events import Joined, Left, Ordered, Orders, Reported, ShardTold, Standing, Tick
+from atoll_runtime.protocol.fragments import LayoutError, TensorInfo, build_layout, translate
+from atoll_runtime.protocol.ledger import FINISHED, MISSED, REPLACED, Account, Span
+from atoll_runtime.protocol.machine import Syncer
+from atoll_runtime.protocol.restoring import begin
+
+TENSORS = [
+    TensorInfo("embedding/table", (64, 8), stacked=False, embedding=True),
+    TensorInfo("final/norm", (8,), stacked=False, embedding=False),
+    *(TensorInfo(f"layers/{name}", (6, 8, width), True, False) for name, width in (("q", 8), ("up", 24))),
+]
+
+
+@given(st.integers(1, 6), st.integers(1, 8))
+def test_each_piece_belongs_to_one_shard_whole_and_to_the_same_fragment_whatever_the_number_of_shards(
+    fragments: int, shards: int
+) -> None:
+    whole, cut = build_layout(TENSORS, fragments), build_layout(TENSORS, fragments, shards)
+    assert cut.fingerprint == whole.fingerprint and cut.width == fragments
+    for p, fragment in enumerate(whole.fragments):
+        dealt = [piece for s in range(shards) for piece in cut.shard(s).fragments[p].pieces]
+        assert sorted(map(repr, dealt)) == sorted(map(repr, fragment.pieces))
+    assert cut.split(1).fragments == whole.fragments
+    assert [cut.shard(s).size for s in range(shards)] == [
+        cut.split(shards).shard(s).size for s in range(shards)
+    ]
+
+
+def test_shards_are_balanced_and_more_shards_than_pieces_are_refused() -> None:
+    sizes = [build_layout(TENSORS, 4, 3).shard(s).size for s in range(3)]
+    assert max(sizes) <= 4 / 3 * sum(sizes) / 3
+    with pytest.raises(LayoutError, match=r"syncer.shards: 15 does not fit this model, which has 14 pieces"):
+        build_layout(TENSORS, 4, 15)
+
+
+def test_versions_are_carried_to_another_number_of_shards_and_are_the_cuts_where_pieces_differ() -> None:
+    old, new = build_layout(TENSORS, 2, 2), build_layout(TENSORS, 2, 3)
+    level = translate((8, 9, 8, 9), old, new, step=10)
+    assert set(zip((q % 2 for q in range(6)), level, strict=True)) <= {(0, 8), (1, 9), (0, 0), (1, 0)}
+    apart = translate((8, 9, 6, 9), old, old.split(1), step=10)
+    assert apart == (10, 9), "what is part of one version and part of another is named by the cut"
+
+
+SECOND = replace(LONE, interval=8, shard=1, shards=2)
+
+
+def follower() -> Syncer:
+    """Shard 1 at global step 3, with one unit connected, which reports to shard 0 alone."""
+    machine = begin(SECOND, (10,), [3], 3)
+    machine.handle(Joined("a", 1, 0, 1, 0, ""), 0.0)
+    return machine
+
+
+def steps(machine: Syncer, now: float) -> list[int]:
+    """The clock at this moment, for as long as it goes on without waiting."""
+    taken = [machine.step]
+    while machine.handle(Tick(), now) and machine.step > taken[-1]:
+        taken.append(machine.step)
+    return taken
+
+
+def test_a_shard_that_was_away_skips_to_an_interval_behind_the_clock_and_takes_that_without_pacing() -> None:
+    machine = follower()
+    assert steps(machine, 9.0) == [3], "shard 0 has not told it"
+    machine.handle(Ordered(Orders(step=100)), 10.0)
+    assert steps(machine, 10.0) == list(range(93, 101))
+    assert steps(machine, 1000.0) == [100], "the clock stands where shard 0 is silent"
+    (held,) = machine.rounds.held
+    assert held.step == 96, "in an interval each fragment is due once"
+
+
+def test_no_round_is_opened_while_shard_0_is_away() -> None:
+    machine = follower()
+    assert steps(machine, 10.0**6) == [3] and not machine.rounds.held
+
+
+def test_a_shard_waits_for_no_unit_that_shard_0_says_is_silent_until_it_is_back_or_replaced() -> None:
+    machine = follower()
+    machine.handle(Ordered(Orders(step=3, silent=(("a", 1), ("b", 7)))), 4.0)
+    assert machine.live(4.0) == []
+    machine.handle(Joined("b", 7, 0, 1, 0, ""), 5.0)
+    machine.handle(Ordered(Orders(step=100, silent=(("a", 1), ("b", 7)))), 6.0)
+    assert steps(machine, 6.0) == [3], "K = 1 unit is needed"
+    machine.handle(Ordered(Orders(step=100, silent=(("b", 7),))), 7.0)
+    assert steps(machine, 7.0)[-1] == 100
+    (held,) = machine.rounds.held.values()
+    assert held.pulled == {("a", 1)}
+    machine.handle(Joined("b", 8, 0, 1, 0, ""), 8.0)
+    assert [unit.name for unit in machine.live(8.0)] == ["a", "b"]
+    assert held.pulled == {("a", 1), ("b", 8)}
+
+
+def test_shard_0_tells_who_is_connected_and_silent_and_when_it_is_back() -> None:
+    machine = begin(replace(LONE, shards=2), (10,), [3], 3)
+    machine.handle(Joined("a", 1, 0, 1, 0, ""), 0.0)
+    for step in (1, 2):
+        machine.handle(Reported("a", 1, 0, step, step, 10 * step, 1.0, 1.0, step), float(step))
+    machine.handle(Tick(), 32.0)
+    assert machine.orders.silent == ()
+    assert SendOrders(replace(machine.orders, silent=(("a", 1),))) in machine.handle(Tick(), 32.1)
+    machine.handle(Reported("a", 1, 0, 3, 3, 30, 1.0, 1.0, 3), 50.0)
+    assert machine.orders.silent == ()
+    machine.handle(Tick(), 90.0)
+    machine.handle(Left("a", 1, 0), 91.0)
+    assert machine.orders.silent == (), "who is not connected is not waited for anyway"
+
+
+def test_shard_0_that_lost_its_volume_goes_on_from_the_clock_that_it_had_told_the_others() -> None:
+    machine = begin(replace(LONE, shards=2), (10,), [3], 3)
+    machine.handle(ShardTold(1, Standing(90, False, machine.cuts.newest)), 1.0)
+    assert machine.orders.step == 90 and machine.record()["clock"] == 90
+    machine.handle(ShardTold(1, Standing(80, False, machine.cuts.newest)), 1.0)
+    assert machine.orders.step == 90, "nothing goes back"
+
+
+def test_a_cut_is_consistent_when_nobody_knows_more_of_a_party_than_it_recorded_of_itself() -> None:
+    shard, unit = {"shard/0": 40, "unit/a/1": 700}, {"unit/a/1": 700}
+    assert clocks.inconsistency({"shard/0": shard, "unit/a/1": unit}) == ""
+    late = {"unit/a/1": 690}
+    assert clocks.inconsistency({"shard/0": shard, "unit/a/1": late}) == (
+        "shard/0 knows unit/a/1 at 700, which recorded itself at 690"
+    )
+
+
+def test_a_token_is_in_flight_then_merged_or_missed() -> None:
+    account = Account(owned=(0,))
+    account.advance(300)
+    assert (account.trained, account.in_flight) == (300, 300)
+    account.freeze(0, Span(0, 0, 100))
+    account.merge(0)
+    account.freeze(0, Span(0, 130, 250))
+    account.merge(0)
+    account.freeze(0, Span(0, 260, 300))
+    account.merge(0)
+    assert account.merged == 100 + 120 + 40
+    assert account.discarded == {MISSED: 40}
+    assert account.in_flight == 0 and account.balanced
+
+
+def test_what_is_being_merged_when_its_incarnation_is_replaced_still_counts_and_the_rest_is_lost() -> None:
+    account = Account(owned=(0, 1), incarnation=1)
+    account.advance(100)
+    account.freeze(0, Span(1, 20, 80))
+    account.replace(2)
+    assert account.discarded == {REPLACED: 140} and account.in_flight == 60 and account.balanced
+    crashed = Account.restore((0, 1), account.record())
+    assert crashed.discarded == {REPLACED: 200} and crashed.in_flight == 0 and crashed.balanced
+    account.merge(0)
+    assert account.merged == 60 and account.in_flight == 0 and account.balanced
+    account.advance(7)
+    account.finish()
+    assert account.discarded == {REPLACED: 140, FINISHED: 14} and account.balanced
+
+
+def test_accounts_of_two_shards_are_carried_into_three_in_whole_tokens() -> None:
+    old = [Account(owned=(0, 1), incarnation=4), Account(owned=(0,), incarnation=4)]
+    for account in old:
+        account.advance(90)
+        account.freeze(0, Span(4, 0, 60))
+        account.merge(0)
+    record = ledger.carried([account.record() for account in old], owned=5)
+    account = Account.restore((0, 1, 2, 3, 4), record)
+    assert account.merged == 5 * (120 // 3) and account.trained == 5 * 90 and account.balanced
+    assert account.discarded == {REPLACED: 5 * 50} and account.incarnation == 4

@@ -1,0 +1,242 @@
+"""Cuts: shard 0 begins them and nobody else; what overtakes its word is refused, or shows that it has forgotten one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from lone_shard import LONE
+
+from atoll_runtime.learner.proposal import Proposal
+from atoll_runtime.protocol import restoring
+from atoll_runtime.protocol.effects import (
+    Effect,
+    Note,
+    RecordCut,
+    Remember,
+    RememberStep,
+    SendMarkers,
+    SendOrders,
+    SendStanding,
+)
+from atoll_runtime.protocol.events import (
+    CutEnded,
+    CutOrdered,
+    Declined,
+    Event,
+    Joined,
+    Left,
+    Marked,
+    Merged,
+    Offered,
+    Ordered,
+    Orders,
+    Part,
+    Persisted,
+    Received,
+    Reported,
+    ShardLeft,
+    ShardTold,
+    Standing,
+    Tick,
+)
+from atoll_runtime.protocol.identifiers import NO_CUT, CutId, RoundId
+from atoll_runtime.protocol.rules import Rules
+from atoll_runtime.syncer import hosts
+
+FIRST = replace(LONE, cut_interval=100, shards=2)
+SECOND = replace(FIRST, shard=1)
+STARTED = 1000
+"""Number of the first cut that this process begins."""
+CUT = CutId(STARTED + 5, 7)
+
+
+class Shard:
+    """A machine at global step 1, in whose first round it waits for unit a; what it was told of cuts since."""
+
+    def __init__(self, rules: Rules) -> None:
+        self.machine = restoring.begin(rules, (10,), [0])
+        self.machine.cuts.started = STARTED
+        self.effects: list[Effect] = []
+        self.tell(
+            Joined("a", 1, 0, 1, 0, ""), *(Reported("a", 1, 0, n, n, 10 * n, 1.0, 0.1, n) for n in (1, 2))
+        )
+        if rules.shard:
+            self.tell(Ordered(Orders(step=1, cut=self.machine.cuts.newest)))
+        (self.round,) = self.machine.rounds.held
+        self.effects.clear()
+
+    def tell(self, *events: Event, now: float = 1.0) -> Shard:
+        for event in events:
+            self.effects += self.machine.handle(event, now)
+        return self
+
+    @property
+    def recorded(self) -> list[CutId]:
+        return [each.cut for each in self.effects if isinstance(each, RecordCut)]
+
+    @property
+    def notes(self) -> list[object]:
+        return [each.entry.get("why") for each in self.effects if isinstance(each, Note)]
+
+    def merge(self) -> Shard:
+        received = Received(part(self.round, NO_CUT), 1.0)
+        return self.tell(received, Merged(self.round, 0.0), Persisted(self.round))
+
+    def again(self, rules: Rules) -> Shard:
+        """The next process on the same volume."""
+        last = [each for each in self.effects if isinstance(each, Remember)][-1]
+        next_one = object.__new__(Shard)
+        next_one.machine, next_one.effects = restoring.restore(rules, (10,), last.record), []
+        next_one.machine.cuts.started = STARTED + 1000
+        return next_one
+
+
+def part(round_id: RoundId, cut: CutId) -> Part:
+    return Part("a", 1, 0, 1, round_id, 0, 2, 20, 2, 2, 0, 10, 10, 20, cut)
+
+
+Telling = Callable[[Part], Event]
+
+
+@pytest.mark.parametrize(
+    "telling",
+    [lambda part: Received(part, 1.0), Offered, lambda part: Declined(part, "")],
+    ids=["part", "header", "declined"],
+)
+@pytest.mark.parametrize("rules", [FIRST, SECOND], ids=["shard-0", "another"])
+def test_what_was_sent_after_a_cut_that_a_shard_was_not_told_of_is_refused_by_name(
+    rules: Rules, telling: Telling
+) -> None:
+    shard = Shard(rules)
+    late = part(shard.round, CUT)
+    assert "cut 7, of which shard 0 has not told" in shard.machine.admit(late), "before its body is read"
+    shard.tell(telling(late))
+    assert shard.recorded == [] and shard.machine.cuts.newest == CutId(0)
+    assert shard.machine.units["a"].dropped == 1
+    assert shard.machine.admit(replace(late, cut=NO_CUT)) != "" or isinstance(telling(late), Declined)
+
+
+def test_another_shard_records_itself_when_shard_0_tells_and_then_takes_what_was_sent_after_the_cut() -> None:
+    shard = Shard(SECOND).tell(Ordered(Orders(step=1, cut=CUT)))
+    assert shard.recorded == [CUT]
+    assert shard.machine.admit(part(shard.round, CUT)) == ""
+    shard.tell(Ordered(Orders(step=1, cut=CUT)), Ordered(Orders(step=1, cut=CutId(0))))
+    assert shard.recorded == [CUT], "once, and none that is older"
+
+
+def test_a_cut_that_a_learner_knows_and_shard_0_has_lost_with_its_volume_is_overtaken_at_once() -> None:
+    shard, forgotten = Shard(FIRST), CutId(STARTED - 1, 90)
+    shard.tell(Marked("a", 1, 0, forgotten, 20))
+    (cut,) = shard.recorded
+    assert cut > forgotten and cut.number == STARTED
+    assert shard.machine.admit(part(shard.round, forgotten)) == ""
+    shard.tell(Marked("a", 1, 0, forgotten, 20), Received(part(shard.round, forgotten), 1.0))
+    assert shard.recorded == [cut], "no second one for the same"
+
+
+def test_a_learner_that_names_a_cut_that_was_never_begun_is_refused_and_no_cut_begins() -> None:
+    shard = Shard(FIRST)
+    shard.tell(Marked("a", 1, 0, CUT, 20))
+    assert shard.recorded == [] and any("cut 7" in str(why) for why in shard.notes)
+    assert restoring.restore(FIRST, (10,), shard.machine.record()).cuts.newest == CutId(0)
+
+
+def test_shard_0_writes_each_decision_down_before_it_tells_the_others() -> None:
+    shard = Shard(FIRST)
+    shard.merge().tell(*(Tick() for _ in range(3)), now=2.0).tell(CutOrdered(5))
+    known, cut = 1, CutId(0)
+    for effect in shard.effects:
+        match effect:
+            case RememberStep(step):
+                known = step
+            case Remember(record):
+                known, cut = record["clock"], CutId(*record["cut"])
+            case SendOrders(orders):
+                assert (orders.step, orders.cut) == (known, cut)
+    assert known > 1 and shard.recorded
+    assert [each.orders.cut for each in shard.effects if isinstance(each, SendOrders)][-1] == cut
+    assert any(isinstance(each, SendMarkers) for each in shard.effects)
+
+
+def test_a_shard_that_was_killed_while_it_saved_its_part_saves_the_same_again_if_nothing_was_merged() -> None:
+    shard = Shard(SECOND).tell(Ordered(Orders(step=1, cut=CUT)))
+    again = shard.again(SECOND).tell(Ordered(Orders(step=1, cut=CUT)), Tick())
+    assert again.recorded == [CUT]
+    again.tell(CutEnded(CUT, whole=True))
+    assert [each.standing.saved for each in again.effects if isinstance(each, SendStanding)][-1] == CUT
+    shard.effects.append(Remember({**shard.merge().machine.record(), "cut_merges": 0}))
+    later = shard.again(SECOND).tell(Ordered(Orders(step=1, cut=CUT)))
+    assert later.recorded == [], "it would hold more than it may"
+
+
+def test_shard_0_knows_whose_part_of_the_newest_cut_stands() -> None:
+    shard = Shard(FIRST).tell(CutOrdered(5))
+    (cut,) = shard.recorded
+    shard.tell(ShardTold(1, Standing(1, False, CutId(0))))
+    assert shard.machine.cuts.parts == set()
+    shard.tell(ShardTold(1, Standing(1, False, cut)), ShardTold(1, Standing(1, False, NO_CUT)))
+    assert shard.machine.cuts.parts == {1}, "it stands, whatever becomes of the shard"
+    shard.tell(CutOrdered(9))
+    assert shard.machine.cuts.parts == set()
+
+
+def test_an_order_begins_a_cut_unless_one_that_holds_as_much_is_under_way() -> None:
+    shard = Shard(FIRST).tell(CutOrdered(25), CutOrdered(25))
+    assert [(cut.step, cut.final) for cut in shard.recorded] == [(25, False)]
+    again = shard.again(FIRST).tell(CutOrdered(25))
+    assert [cut.step for cut in again.recorded] == [26], "the other process's is nobody's any more"
+    again.tell(CutEnded(again.recorded[0], whole=False))
+    again.tell(CutOrdered(25))
+    assert [cut.step for cut in again.recorded] == [26, 27], "the one before was given up"
+    again.tell(CutEnded(again.recorded[1], whole=True), CutOrdered(25), CutOrdered(27))
+    assert [cut.step for cut in again.recorded] == [26, 27], "it stands"
+
+
+def test_the_newest_cut_is_current_once_each_shard_holds_its_merges_in_it_and_no_learner_is_left() -> None:
+    shard = Shard(FIRST).tell(CutOrdered(5))
+    (cut,) = shard.recorded
+    kept = Standing(1, False, cut, cut, idle=True)
+    shard.tell(ShardTold(1, kept), Left("a", 1, 0))
+    assert not shard.machine.current, "it does not stand"
+    shard.tell(CutEnded(cut, whole=True))
+    assert shard.machine.current
+    for change in ({"kept": NO_CUT}, {"kept": CutId(0)}, {"idle": False}):
+        assert not shard.tell(ShardTold(1, replace(kept, **change))).machine.current, change
+    assert not shard.tell(ShardTold(1, kept), ShardLeft(1)).machine.current
+    shard.tell(ShardTold(1, kept), Joined("a", 1, 0, 1, 0, ""))
+    assert not shard.machine.current, "a learner may bring more"
+    shard.merge().tell(Left("a", 1, 0))
+    assert not shard.machine.current, "shard 0 has merged since"
+
+
+def test_a_shard_without_learners_is_idle_once_the_round_whose_members_it_has_frozen_is_durable() -> None:
+    shard = Shard(SECOND)
+    assert not shard.machine.standing.idle
+    shard.tell(Received(part(shard.round, NO_CUT), 1.0), Left("a", 1, 0))
+    assert not shard.machine.standing.idle, "it merges what came last"
+    shard.tell(Merged(shard.round, 0.0))
+    assert not shard.machine.standing.idle
+    assert shard.tell(Persisted(shard.round)).machine.standing.idle
+
+
+def test_a_shard_says_of_a_cut_that_it_holds_all_while_nothing_was_merged_since() -> None:
+    shard = Shard(SECOND).tell(Ordered(Orders(step=1, cut=CUT)))
+    assert shard.machine.standing.kept == NO_CUT, "its part does not stand"
+    shard.tell(CutEnded(CUT, whole=True))
+    assert shard.machine.standing.kept == CUT
+    assert shard.merge().machine.standing.kept == NO_CUT
+    lost = Shard(SECOND).tell(Ordered(Orders(step=1, cut=CUT)), CutEnded(CUT, whole=True, own=False))
+    assert (lost.machine.standing.saved, lost.machine.standing.kept) == (CUT, NO_CUT)
+
+
+def test_the_last_cut_that_a_shard_takes_from_a_host_and_those_after_it_are_ones_that_hosts_agree_on() -> (
+    None
+):
+    """In int32: a marker that does not fit would end every learner of the run, and again after each restart."""
+    for step in (hosts.LAST_STEP, hosts.LAST_STEP + 1000):
+        cut = CutId(hosts.LAST_CUT, step, True)
+        values = Proposal({}, {}, cut).values(1)
+        agreed = Proposal({}, {}).agreed(values, values).cut
+        assert (agreed.number, agreed.step, agreed.final) == (cut.number, cut.step, cut.final)

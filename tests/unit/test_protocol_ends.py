@@ -1,0 +1,277 @@
+"""How a run ends, or is suspended, when something changes on the way: the target, the shards, the units, the orders."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import permutations
+
+import pytest
+from sim_scenario import Island, Scenario, Weather
+from sim_shard import ShardProcess
+from sim_world import World
+
+from atoll_runtime.merge.gradients import HostPart, Scan
+from atoll_runtime.protocol import clocks, restoring
+from atoll_runtime.protocol.effects import (
+    Effect,
+    Merge,
+    RecordCut,
+    Remember,
+    RememberJoin,
+    SendOrders,
+    SendPull,
+    StopAll,
+)
+from atoll_runtime.protocol.events import (
+    CutOrdered,
+    FinalCut,
+    Joined,
+    Merged,
+    Offered,
+    Ordered,
+    Orders,
+    Part,
+    Persisted,
+    Received,
+    Reported,
+    ShardLeft,
+    ShardTold,
+    Standing,
+    Tick,
+)
+from atoll_runtime.protocol.identifiers import NO_CUT, CutId, RoundId
+from atoll_runtime.protocol.machine import Syncer
+from atoll_runtime.protocol.rules import Rules
+from atoll_runtime.protocol.waiting import why
+from atoll_runtime.syncer.parts import Parts
+from atoll_runtime.transport.messages import Header
+
+RULES = Rules(
+    fragments=1,
+    interval=1,
+    overlap=1,
+    quorum=1,
+    grace_fraction=0.0,
+    grace_steps=1.0,
+    target_steps=20,
+    target_tokens=None,
+    cut_interval=1000,
+)
+SIZES = (10,)
+
+
+class Story:
+    """One machine, told one event after the other, a tenth of a second apart."""
+
+    def __init__(self, machine: Syncer) -> None:
+        self.machine, self.now, self.effects = machine, 0.0, list[Effect]()
+
+    def tell(self, *events: object) -> Story:
+        self.effects = []
+        for event in events:
+            self.now += 0.1
+            self.effects += self.machine.handle(event, self.now)  # type: ignore[arg-type]
+        return self
+
+    def cuts(self) -> list[CutId]:
+        return [effect.cut for effect in self.effects if isinstance(effect, RecordCut)]
+
+    def vector(self) -> dict[str, int]:
+        """Of the cut recorded last."""
+        recorded = [effect for effect in self.effects if isinstance(effect, RecordCut)]
+        return dict(recorded[-1].record["vector"])
+
+    def remembered(self) -> dict[str, object]:
+        """What stands in the journal."""
+        last = [effect for effect in self.effects if isinstance(effect, Remember | RememberJoin)][-1]
+        return dict(last.record) if isinstance(last, Remember) else self.machine.record()
+
+
+def joined(unit: str, incarnation: int = 1, host: int = 0, hosts: int = 1) -> Joined:
+    return Joined(unit, incarnation, host, hosts, 0, "")
+
+
+def reported(unit: str, step: int) -> Reported:
+    return Reported(unit, 1, 0, step, step, 10 * step, 1.0, 0.1, step)
+
+
+def part(round_id: RoundId, step: int, unit: str = "a", host: int = 0, hosts: int = 1) -> Part:
+    share = 10 // hosts
+    start, stop = host * share, (host + 1) * share
+    return Part(unit, 1, host, hosts, round_id, 0, step, 10 * step, step, step, start, stop, 10, 10 * step)
+
+
+def collecting(rules: Rules, hosts: int = 1) -> tuple[Story, RoundId]:
+    """A machine with an open round that waits for unit a."""
+    story = Story(restoring.begin(rules, SIZES, [0]))
+    story.tell(*(joined("a", host=host, hosts=hosts) for host in range(hosts)))
+    story.tell(reported("a", 1), reported("a", 2), reported("a", 3))
+    return story, next(iter(story.machine.rounds.held))
+
+
+def named(story: Story) -> list[tuple[int, bool]]:
+    """Steps of the cuts that were recorded last, and whether each is final."""
+    return [(cut.step, cut.final) for cut in story.cuts()]
+
+
+def sent(story: Story) -> list[SendOrders]:
+    return [effect for effect in story.effects if isinstance(effect, SendOrders)]
+
+
+def test_a_shard_knows_of_a_unit_what_it_has_merged_of_it_and_not_what_it_heard_of_later_steps() -> None:
+    """A final cut is recorded when the merge that was under way is durable; the unit trains on meanwhile."""
+    story = Story(restoring.begin(replace(RULES, shard=1, shards=2), SIZES, [0]))
+    story.tell(joined("a"), Ordered(Orders(1)))
+    (round_id,) = story.machine.rounds.held
+    story.tell(Received(part(round_id, 3), 1.0), Tick())
+    assert any(isinstance(effect, Merge) for effect in story.effects)
+    final = CutId(50, 50, True)
+    assert story.tell(Ordered(Orders(1, ending=True, cut=final)), Offered(part(round_id, 5))).cuts() == []
+    assert story.tell(Merged(round_id, 0.0), Persisted(round_id)).cuts() == [final]
+    assert story.vector() == {"shard/1": 1, "unit/a/1": 30}
+    assert clocks.inconsistency({"shard/1": story.vector(), "unit/a/1": {"unit/a/1": 30}}) == ""
+    assert "knows unit/a/1 at 30" in clocks.inconsistency(
+        {"shard/1": story.vector(), "unit/a/1": {"unit/a/1": 20}}
+    ), "what is merged and was trained after the mark is seen"
+
+
+def at_its_end(rules: Rules = RULES) -> Story:
+    """Shard 0 at its target."""
+    return Story(restoring.begin(rules, SIZES, [20], 20)).tell(Tick())
+
+
+@pytest.mark.parametrize(
+    ("changed", "ends"),
+    [
+        (replace(RULES, target_steps=40), False),
+        (replace(RULES, target_steps=None, target_tokens=10**6), False),
+        (replace(RULES, target_steps=10), True),
+        (RULES, True),
+    ],
+    ids=["raised", "in-tokens", "lowered", "same"],
+)
+def test_a_final_cut_that_was_being_saved_when_shard_0_died_is_begun_anew_or_given_up_for_a_new_target(
+    changed: Rules, ends: bool
+) -> None:
+    story = at_its_end()
+    assert named(story) == [(21, True)]
+    again = Story(restoring.restore(changed, SIZES, story.remembered())).tell(Tick())
+    assert named(again) == [(22, True)] * ends
+    assert again.machine.finishing == ends and again.machine.orders.cut.final == ends
+
+
+TWO = replace(RULES, shards=2)
+DONE, BUSY = Standing(20, True, NO_CUT), Standing(20, False, NO_CUT)
+
+
+def test_the_final_cut_begins_once_every_other_shard_has_told_that_it_is_at_its_end() -> None:
+    story = at_its_end(TWO)
+    assert named(story) == [] and [each.orders.ending for each in sent(story)] == [True]
+    assert "waiting for shard 1" in why(story.machine, story.now)
+    assert named(story.tell(ShardTold(1, BUSY))) == []
+    assert named(story.tell(ShardTold(1, DONE), ShardLeft(1), Tick())) == [(21, True)]
+    waiting = at_its_end(TWO).tell(ShardTold(1, BUSY), ShardLeft(1), Tick())
+    assert named(waiting) == [], "nothing is known of one that is away"
+
+
+def test_another_shard_goes_on_when_shard_0_is_started_with_a_raised_target() -> None:
+    story = Story(restoring.begin(replace(TWO, shard=1), SIZES, [20], 20))
+    final = CutId(5, 21, True)
+    story.tell(Ordered(Orders(20, ending=True)), Ordered(Orders(20, ending=True, cut=final)))
+    assert named(story) == [(21, True)] and story.machine.standing.done
+    story.tell(joined("a"), Ordered(Orders(21, cut=replace(final, final=False))))
+    assert named(story) == [] and not story.machine.finishing and story.machine.rounds.held
+
+
+def test_another_shard_is_finished_when_shard_0_tells_and_remembers_it() -> None:
+    story = Story(restoring.begin(replace(TWO, shard=1), SIZES, [20], 20))
+    story.tell(Ordered(Orders(20, ending=True, final="cut/21")))
+    assert story.machine.final == "cut/21" == story.remembered()["final"]
+    assert not any(isinstance(effect, StopAll) for effect in story.effects), "shard 0 stops the learners"
+
+
+def world(rules: Rules, saving: float, seed: int = 0) -> World:
+    """Two units on a calm network; a save takes up to `saving` seconds."""
+    islands = (Island("u0", 1, 1.0, 10), Island("u1", 2, 0.8, 10))
+    return World(
+        Scenario(seed, rules, (SIZES,) * rules.shards, islands, Weather(0.01, saving=saving), ((10**9, ""),))
+    )
+
+
+def processes(w: World) -> Iterator[ShardProcess]:
+    for slot in w.shards:
+        assert slot.process is not None
+        yield slot.process
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+@pytest.mark.parametrize("seed", range(2))
+def test_a_run_whose_target_is_raised_while_its_final_cut_is_saved_ends_at_the_new_one(
+    shards: int, seed: int
+) -> None:
+    w = world(replace(RULES, shards=shards), saving=300.0, seed=seed)
+    while not all(
+        slot.process and slot.process.service and slot.process.machine.cuts.newest.final for slot in w.shards
+    ):
+        w.step()
+    w.change_target(20)
+    w.run_for(50)
+    w.calm()
+    w.run()
+    assert [process.machine.step >= 40 for process in processes(w)] == [True] * shards
+    assert w.bucket.newest() is not None and max(w.bucket.cuts) >= 40
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_shard_that_is_killed_while_it_saves_the_cut_of_a_suspension_is_asked_again_and_saves_it(
+    seed: int,
+) -> None:
+    w = world(replace(RULES, shards=2, target_steps=60), saving=5.0, seed=seed)
+    w.run_for(20)
+    w.suspend()
+    w.run_for(2.5)
+    for slot in w.shards:
+        w.crash(slot)
+    w.calm()
+    while w.suspension is not None:
+        w.step()  # the world's own check: the newest cut holds what each shard holds
+    assert w.bucket.newest() is not None
+    w.run()
+
+
+def test_an_order_does_not_take_the_place_of_the_final_cut_or_come_after_the_end() -> None:
+    story = at_its_end()
+    assert named(story.tell(CutOrdered(25))) == []
+    story.tell(FinalCut("cut/21"))
+    assert named(story.tell(CutOrdered(25), joined("a"))) == []
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [order for order in permutations([(0, 3), (0, 5), (1, 5)]) if order.index((0, 3)) < order.index((0, 5))],
+)
+def test_a_unit_of_which_one_host_connects_anew_in_a_round_is_in_it_with_what_all_hosts_answered_last(
+    answers: tuple[tuple[int, int], ...],
+) -> None:
+    """Host 0 has answered at step 3, host 1 lost its part; both are asked again, and answer at step 5. A host sends its
+    answers in their order."""
+    story, round_id = collecting(RULES, hosts=2)
+    story.tell(joined("a", host=1, hosts=2))
+    assert [effect.round for effect in story.effects if isinstance(effect, SendPull)] == [round_id]
+    events = [Received(part(round_id, step, host=host, hosts=2), 1.0) for host, step in answers]
+    story.tell(reported("a", 4), reported("a", 5), *events, Tick())
+    merges = [effect for effect in story.effects if isinstance(effect, Merge)]
+    assert [(member.unit, member.trained) for merge in merges for member in merge.members] == [("a", 50)]
+
+
+def test_a_part_that_takes_the_place_of_an_earlier_one_takes_its_bytes_too() -> None:
+    parts = Parts(100)
+    for step, size in ((3, 40), (5, 60)):
+        part = Part("a", 1, 0, 1, RoundId(1, 0, 0), 0, 1, 1, 0, 0, 0, size // 2, 30, step)
+        header = Header(part, "bf16", size)
+        assert parts.reserve(header) == ""
+        parts.hold(header, HostPart(0, memoryview(bytes(size)), Scan(True, ())))
+    assert parts.used == 60
+    parts.release(RoundId(1, 0, 0), None)
+    assert parts.used == 0

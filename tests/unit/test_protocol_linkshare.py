@@ -1,0 +1,65 @@
+"""A unit's share of its link: how often it takes part, and how soon it believes that the link has changed."""
+
+from __future__ import annotations
+
+import pytest
+
+from atoll_runtime.protocol.linkshare import LinkShare
+
+P = 4
+INTERVAL = 40.0
+"""Seconds between two rounds of a fragment: one of any fragment opens every 10 s."""
+
+
+def share(seconds: float, until: float = 2 * INTERVAL) -> LinkShare:
+    """A link on which a contribution, and a version, take so many seconds; every fragment was sent once."""
+    made = LinkShare(P)
+    for step in range(int(until * P / INTERVAL)):
+        made.asked(step % P, step, step * INTERVAL / P)
+    for p in range(P):
+        made.joined(p, until)
+        made.pushed(p, seconds)
+        made.fetched(seconds)
+    return made
+
+
+def taken(made: LinkShare, seconds: float, begin: float, rounds: int) -> list[bool]:
+    """In which of the next rounds it takes part, one after the other on the link."""
+    found, free = [], begin
+    for n in range(rounds):
+        now = begin + n * INTERVAL / P
+        made.asked(n % P, 1000 + n, now)
+        found.append(made.ready(n % P, now, int(free > now), ()))
+        if found[-1]:
+            made.joined(n % P, now)
+            free = max(now, free) + seconds
+            made.pushed(n % P, seconds)
+            made.fetched(seconds)
+    return found
+
+
+@pytest.mark.parametrize(("seconds", "times"), [(4.0, 1.0), (10.0, 1.0), (20.0, 2.0), (50.0, 5.0)])
+def test_a_link_is_in_as_many_rounds_of_each_fragment_as_it_carries(seconds: float, times: float) -> None:
+    found = taken(share(seconds), seconds, 100.0, 400)
+    for p in range(P):
+        assert sum(found[p::P]) == pytest.approx(100 / times, rel=0.1)
+
+
+def test_a_link_that_is_back_from_an_outage_is_used_at_once() -> None:
+    made = share(4.0)
+    made.joined(0, 100.0)
+    made.missed(0, 120.0)
+    assert made.seconds == 240.0
+    found = taken(made, 4.0, 220.0, 40)
+    first = found.index(True)
+    assert first <= 1
+    assert all(found[first + 1 :])
+
+
+def test_an_idle_link_is_tried_after_the_time_that_a_contribution_is_expected_to_take() -> None:
+    made = share(50.0)
+    while made.ready(0, 80.0, 0, ()):
+        made.joined(0, 80.0)
+    assert not made.ready(0, 80.0 + 2 * 50.0 - 1.0, 0, (0,))
+    assert made.ready(0, 80.0 + 2 * 50.0, 0, ())
+    assert not made.ready(0, 80.0 + 2 * 50.0, 1, ())

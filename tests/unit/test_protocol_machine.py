@@ -1,0 +1,537 @@
+"""The protocol by behaviours: small worlds in simulated time around the state machines that really run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from sim_scenario import Island, Scenario, Weather
+from sim_shard import ShardProcess
+from sim_unit import UnitProcess
+from sim_values import Value
+from sim_world import World
+
+from atoll_runtime.protocol import restoring
+from atoll_runtime.protocol.effects import Effect, Merge, Release, SendPull
+from atoll_runtime.protocol.events import Joined, Marked, Part, Received, Reported, Tick
+from atoll_runtime.protocol.identifiers import NO_CUT, CutId, RoundId
+from atoll_runtime.protocol.link import Ask, Link
+from atoll_runtime.protocol.machine import Syncer
+from atoll_runtime.protocol.progress import Progress
+from atoll_runtime.protocol.rules import Rules
+from atoll_runtime.protocol.waiting import why
+
+P, H = 4, 8
+RULES = Rules(
+    fragments=P,
+    interval=H,
+    overlap=2,
+    quorum=1,
+    grace_fraction=0.8,
+    grace_steps=1.0,
+    target_steps=60,
+    target_tokens=None,
+    cut_interval=1000,
+)
+
+
+def world(rules: Rules = RULES, *paces: float, hosts: int = 1, seed: int = 0, saving: float = 0.0) -> World:
+    """Units u0, u1 … of these paces, ten tokens a step, on a calm network; about to make their first step. A save takes
+    up to `saving` seconds."""
+    islands = tuple(Island(f"u{i}", hosts, pace, 10) for i, pace in enumerate(paces or (1.0,)))
+    sizes = ((10,) * rules.fragments,) * rules.shards
+    w = World(Scenario(seed, rules, sizes, islands, Weather(0.01, saving=saving), ()))
+    until(w, lambda: all(unit.processes and unit.processes[0].begun for unit in w.units))
+    return w
+
+
+def until(w: World, condition: Callable[[], Any], seconds: float = 600.0) -> None:
+    """Runs until `condition`; fails after so many simulated seconds."""
+    deadline = w.now + seconds
+    while not condition():
+        assert w.now < deadline, w.checks.why()
+        w.step()
+
+
+def start(w: World, number: int = 0) -> None:
+    """Starts a shard; returns when it serves."""
+    w.shards[number].start()
+    until(w, lambda: shard(w, number).service)
+
+
+def shard(w: World, number: int = 0) -> ShardProcess:
+    process = w.shards[number].process
+    assert process is not None
+    return process
+
+
+def newest(w: World, number: int) -> UnitProcess:
+    return w.units[number].processes[-1]
+
+
+def merges(w: World, number: int = 0) -> list[Value]:
+    """Every merge that shard holds, in order."""
+    found = []
+    for value in shard(w, number).memory:
+        here: Value | None = value
+        while here is not None and here.members:
+            found.append(here)
+            here = here.parent
+    return sorted(found, key=lambda each: each.version)
+
+
+def test_units_of_like_pace_reach_the_target_at_the_real_interval() -> None:
+    w = world(RULES, 1.0, 1.1)
+    w.run()
+    machine = shard(w).machine
+    assert machine.step == 60 and machine.final == "sim://bucket/global/60"
+    assert machine.rounds.merges == 60 * P // H
+    assert machine.rounds.interval.value == pytest.approx(H, rel=0.2)
+    assert sum(len(value.members) == 2 for value in merges(w)) > 0.8 * len(merges(w))
+
+
+def test_the_clock_keeps_the_pace_of_the_slowest() -> None:
+    w = world(replace(RULES, target_steps=500), 0.1, 2.0)
+    w.run_for(10)
+    step = shard(w).machine.step
+    w.run_for(60)
+    assert 25 <= shard(w).machine.step - step <= 31
+
+
+def test_without_a_live_unit_the_clock_stands_still_and_says_why() -> None:
+    w = world()
+    assert "u0: has not made two steps yet" in why(shard(w).machine, w.now)
+    w.run_for(20)
+    step = shard(w).machine.step
+    w.units[0].kill()
+    w.run_for(500)
+    assert shard(w).machine.step - step <= 3  # the broken sessions are noticed after two seconds at most
+    said = why(shard(w).machine, w.now)
+    assert "no live unit left" in said or "0 live units, K=1" in said
+    w.units[0].start()
+    w.run_for(20)
+    assert shard(w).machine.step > step + 3
+
+
+def test_a_round_below_quorum_is_discarded_whole_and_tried_again() -> None:
+    w = world(replace(RULES, quorum=2, patience=10.0), 1.0, 1.0)
+    until(w, lambda: len(merges(w)) >= 2)
+    w.units[0].kill()
+    until(w, lambda: any(round_id.attempt >= 2 for round_id in shard(w).machine.rounds.held))
+    assert all(len(value.members) == 2 for value in merges(w))
+    assert shard(w).machine.units["u1"].dropped >= 2  # its answers to the attempts that were given up
+    w.units[0].start()
+    w.run()
+    assert all(len(value.members) == 2 for value in merges(w))
+
+
+def test_a_unit_that_dies_does_not_block_and_its_successor_goes_on_from_what_was_merged() -> None:
+    w = world(RULES, 1.0, 1.0)
+    w.run_for(25)
+    trained = newest(w, 1).trained
+    before = len(merges(w))
+    w.units[1].kill()
+    w.run_for(10)
+    later = merges(w)[before + 1 :]
+    assert len(later) >= 3 and all(member.who[0] == "u0" for value in later for member in value.members)
+    unit = shard(w).machine.units["u1"]
+    merged = unit.merged_step
+    assert 0 < merged <= trained // 10 and unit.past_tokens == 0
+    w.units[1].start()
+    until(w, lambda: newest(w, 1).steps == 2)
+    assert unit.past_tokens == (unit.past_steps + 1) * 10 > 0  # the first step is reported with the second
+    assert unit.contributions == 0
+    until(w, lambda: unit.step == merged + 2)
+    until(w, lambda: unit.contributions > 0)
+    assert unit.first_merge_time is not None and unit.account.balanced
+
+
+def test_a_replaced_incarnation_is_fenced_and_counts_no_more() -> None:
+    w = world(RULES, 1.0, 1.0)
+    w.run_for(20)
+    old = newest(w, 1)
+    w.units[1].start()  # the old one still runs
+    until(w, lambda: not old.alive)
+    held = {value.version for value in merges(w)}
+    w.run()
+    late = [m.who for value in merges(w) if value.version not in held for m in value.members]
+    assert ("u1", 1) not in late[1:] and ("u1", 2) in late
+
+
+def test_a_host_that_connects_anew_is_asked_again_for_the_round_that_waits_for_it() -> None:
+    w = world(replace(RULES, overlap=1), 1.0)
+    until(w, lambda: shard(w).machine.rounds.held and merges(w))
+    round_id = next(iter(shard(w).machine.rounds.held))
+    next(iter(newest(w, 0).channels)).cut()
+    until(w, lambda: merges(w)[-1].version == round_id.step, RULES.patience / 2)
+
+
+def test_a_killed_shard_has_lost_no_merge_that_was_announced() -> None:
+    w = world(replace(RULES, target_steps=200), 1.0)
+    for _ in range(6):
+        count = len(merges(w))
+        until(w, lambda count=count: len(merges(w)) > count)  # merged in memory, not on the disk yet
+        seen = [value.version for value in shard(w).state]
+        w.shards[0].crash()
+        w.run_for(1)
+        start(w)
+        assert [value.version for value in shard(w).state] == seen
+        w.run_for(12)
+    w.run()  # its checks compare every version that anybody had with what the shard holds
+
+
+def test_a_unit_steps_on_at_its_pace_whatever_happens_to_the_syncer() -> None:
+    w = world(RULES, 0.5, 0.7)
+    before = [newest(w, i).steps for i in (0, 1)]
+    for _ in range(5):
+        w.shards[0].crash()
+        w.run_for(7)
+        start(w)
+        w.run_for(7)
+    steps = [newest(w, i).steps - before[i] for i in (0, 1)]
+    assert steps == [pytest.approx(70 / 0.5, abs=1), pytest.approx(70 / 0.7, abs=1)]
+
+
+def test_the_loss_of_one_shard_stalls_its_versions_alone() -> None:
+    w = world(replace(RULES, shards=2, target_steps=300), 1.0)
+    w.run_for(30)
+    w.shards[1].crash()
+    adopted = [value.version for value in newest(w, 0).hosts[0].anchors]
+    w.run_for(40)
+    now = [value.version for value in newest(w, 0).hosts[0].anchors]
+    assert all(later > earlier for earlier, later in zip(adopted[:P], now[:P], strict=True))
+    assert now[P:] == adopted[P:]
+
+
+def test_a_shard_that_was_away_comes_level_and_merges_each_fragment_once_on_the_way() -> None:
+    w = world(replace(RULES, shards=2, target_steps=300), 1.0)
+    w.run_for(30)
+    w.shards[1].crash()
+    w.run_for(60)
+    start(w, 1)
+    known = len(merges(w, 1))
+    until(w, lambda: shard(w, 1).machine.step >= shard(w).machine.step - 1, 30)
+    # Besides, what was under way when the shard was lost.
+    caught_up = [value.fragment for value in merges(w, 1)[known:] if value.version > 60]
+    assert len(caught_up) == len(set(caught_up)) <= P
+    w.run_for(60)
+    assert abs(shard(w, 1).machine.step - shard(w).machine.step) <= 2
+
+
+def test_a_shard_that_lost_its_volume_goes_on_from_the_newest_cut_in_another_lineage() -> None:
+    w = world(replace(RULES, cut_interval=10), 1.0, 1.0)
+    until(w, lambda: max(w.bucket.cuts, default=0) >= 20)
+    cut = w.bucket.newest()
+    assert cut is not None
+    w.shards[0].crash()
+    w.shards[0].disk.wipe()
+    start(w)
+    assert [value.source for value in shard(w).state] == [value.source for value in cut.values]
+    until(w, lambda: {value.lineage for value in newest(w, 0).hosts[0].anchors} == {shard(w).lineage})
+    w.run()
+    assert shard(w).machine.step == 60
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_shards_of_which_one_was_away_keep_the_learners_pace_once_they_are_level(seed: int) -> None:
+    w = world(replace(RULES, shards=2, quorum=2, target_steps=500), 1.0, 1.0, 1.0, seed=seed)
+    w.run_for(40)
+    w.shards[1].crash()
+    w.run_for(20)
+    start(w, 1)
+    w.run_for(10)
+    step = shard(w).machine.step
+    w.run_for(60)
+    assert shard(w).machine.step - step == pytest.approx(60, abs=2)
+
+
+@pytest.mark.parametrize("number", [10**6, 2**31 - 1])
+def test_a_learner_that_tells_of_a_cut_that_was_never_begun_harms_itself_alone(number: int) -> None:
+    w = world(replace(RULES, shards=2, quorum=1, target_steps=100), 1.0, 1.0)
+    w.run_for(40)
+    false = CutId(number, 10**5)
+    for s in (0, 1):
+        process = shard(w, s)
+        process.context.run(process.driver.feed, Marked("u0", 1, 0, false, 0))
+    w.run_for(20)
+    steps = [shard(w, number).machine.step for number in (0, 1)]
+    assert max(steps) < 70 and max(steps) - min(steps) <= 2
+    w.run()
+    assert [shard(w, number).machine.step for number in (0, 1)] == [100, 100]
+    assert max(w.bucket.cuts) < 10**5
+
+
+def test_a_cut_taken_while_everyone_trains_is_consistent_and_stops_nobody() -> None:
+    w = world(replace(RULES, shards=2, cut_interval=5), 0.8, 0.8, hosts=2, saving=4.0)
+    before, began = newest(w, 0).steps, w.now
+    until(w, lambda: len(w.bucket.parts) >= 5)  # each complete cut is judged by the world's checks
+    assert newest(w, 0).steps - before == pytest.approx((w.now - began) / 0.8, abs=1)
+    both = {"unit/u0/1", "unit/u1/1"}
+    until(w, lambda: any(both <= set(cut.meta["marks"]) for cut in w.bucket.cuts.values()))
+
+
+def test_a_shard_that_was_away_when_the_final_cut_began_takes_part_in_it_and_merges_no_more() -> None:
+    w = world(replace(RULES, shards=2, target_steps=20), 1.0, 1.0)
+    until(w, lambda: shard(w).machine.cuts.newest.final)
+    assert not shard(w, 1).machine.cuts.newest.final
+    w.shards[1].crash()
+    w.run_for(5)
+    start(w, 1)
+    w.run()
+    final = w.bucket.newest()
+    assert final is not None and final.parts[1].final
+    assert list(final.parts[1].values) == shard(w, 1).memory
+
+
+def test_the_run_ends_though_the_last_learner_joined_after_all_clocks_stood_still() -> None:
+    w = world(replace(RULES, shards=2, target_steps=10), 1.0)
+    until(w, lambda: shard(w, 1).machine.standing.done and not shard(w).machine.cuts.newest.final)
+    w.units[0].kill()
+    w.run_for(10)
+    w.units[0].start()
+    w.run()
+    assert all(slot.process is not None and slot.process.machine.final for slot in w.shards)
+
+
+def test_at_the_end_every_token_has_its_fate() -> None:
+    w = world(replace(RULES, quorum=2), 1.0, 1.3)
+    w.run()
+    for unit in shard(w).machine.units.values():
+        account = unit.account
+        assert account.in_flight == 0
+        assert account.trained == account.merged + sum(account.discarded.values())
+        assert account.merged > 0.5 * account.trained
+
+
+def test_a_target_in_tokens_ends_the_run() -> None:
+    w = world(replace(RULES, target_steps=None, target_tokens=200), 1.0)
+    w.run()
+    assert shard(w).machine.tokens >= 200
+
+
+def test_a_restored_machine_goes_on_where_the_record_was_made() -> None:
+    w = world(RULES, 1.0, 1.0)
+    w.run_for(30)
+    before = shard(w).machine
+    record = w.shards[0].written()[2]
+    again = restoring.restore(RULES, (10,) * P, record)
+    assert {**again.record(), "units": {}} == {**record, "units": {}}
+    assert again.step <= before.step and again.rounds.merges == before.rounds.merges > 0
+    assert again.units["u0"].joined == before.units["u0"].joined
+    assert not again.live(w.now)
+
+
+def collecting(hosts: int = 1) -> tuple[Syncer, RoundId]:
+    """A machine with one unit and an open round, and what it wants."""
+    machine = restoring.begin(RULES, (10,) * P, [0] * P)
+    for host in range(hosts):
+        machine.handle(Joined("a", 1, host, hosts, 0, ""), 0.0)
+    pulls: list[Effect] = []
+    for second in range(1, 20):
+        machine.handle(Reported("a", 1, 0, second, second, 10 * second, 1.0, 1.0, second), float(second))
+        pulls += [each for each in machine.handle(Tick(), second + 0.5) if isinstance(each, SendPull)]
+        pulls += [SendPull(each, "a", 0) for each in machine.rounds.held]
+        if pulls:
+            return machine, next(iter(machine.rounds.held))
+    pytest.fail("no round was opened")
+
+
+def test_hosts_that_disagree_are_dropped_and_counted() -> None:
+    machine, round_id = collecting(hosts=2)
+    part = Part("a", 1, 0, 2, round_id, 0, 3, 30, 3, 3, 0, 6, 12, 30)
+    machine.handle(Received(part, 1.0), 20.0)
+    effects = machine.handle(Received(replace(part, host=1, start=6, stop=12, steps=4), 1.0), 20.0)
+    assert Release(round_id, "a") in effects
+    assert machine.units["a"].dropped == 1 and not any(isinstance(each, Merge) for each in effects)
+
+
+def test_a_unit_whose_hosts_always_disagree_is_asked_less_and_less() -> None:
+    machine, first = collecting(hosts=2)
+    asked, attempts = [first], []
+    for tenth in range(200, 6200):
+        now = tenth / 10
+        effects: list[Effect] = []
+        for round_id in asked:
+            part = Part("a", 1, 0, 2, round_id, 0, 3, 30, 3, 3, 0, 6, 12, 30)
+            effects += machine.handle(Received(part, 1.0), now)
+            effects += machine.handle(Received(replace(part, host=1, start=6, stop=12, steps=4), 1.0), now)
+        effects += machine.handle(Reported("a", 1, 0, tenth, tenth, 10 * tenth, 1.0, 1.0, tenth), now)
+        asked = [each.round for each in effects if isinstance(each, SendPull)]
+        attempts += [round_id.attempt for round_id in asked]
+    assert max(attempts) >= 6 and len(attempts) < 50
+    assert machine.units["a"].dropped >= len(attempts) and machine.rounds.merges == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"incarnation": 9}, "not the current one"),
+        ({"round": RoundId(99, 0, 0)}, "is over"),
+        ({"round": RoundId(2, 1, 0, "lost")}, "is over"),
+        ({"anchor": 5}, "not a known version"),
+        ({"steps": 0}, "weigh nothing"),
+        ({"trained": 20}, "less than the 30 tokens"),
+        ({"host": 1}, "does not exist"),
+        ({"start": 8, "stop": 20}, "does not lie in a fragment"),
+        ({"padded": 6, "stop": 6}, "10 elements are wanted"),
+    ],
+)
+def test_a_part_that_does_not_count_is_refused_with_the_reason(change: dict[str, Any], reason: str) -> None:
+    machine, round_id = collecting()
+    part = Part("a", 1, 0, 1, round_id, 0, 3, 30, 3, 3, 0, 12, 12, 30)
+    assert machine.admit(part) == ""
+    assert reason in machine.admit(replace(part, **change))
+
+
+def test_a_part_that_comes_twice_or_late_is_counted_and_not_merged_again() -> None:
+    machine, round_id = collecting()
+    part = Part("a", 1, 0, 1, round_id, 0, 3, 30, 3, 3, 0, 12, 12, 30)
+    first = machine.handle(Received(part, 1.0), 20.0)
+    again = machine.handle(Received(part, 1.0), 20.1)
+    assert sum(isinstance(each, Merge) for each in first + again) == 1
+    assert machine.units["a"].dropped == 1
+
+
+def test_a_fragment_of_a_lost_lineage_is_contributed_only_after_the_new_one_was_taken() -> None:
+    link = Link([4], lineage="lost")
+    link.welcomed("new", [4], [4], NO_CUT)
+    link.asked(RoundId(6, 0, 0, "new"), 4)
+    link.adopt(0, 4, "lost")  # what was under way when the journal was lost
+    assert not link.answerable() and not link.answered(RoundId(6, 0, 0, "new"))
+    errand = link.errand()
+    assert errand is not None and link.fetched(errand, 4, NO_CUT)
+    link.asked(RoundId(6, 0, 1, "new"), 4)
+    assert not link.answerable()  # fetched, but not the anchor yet
+    link.adopt(0, 4, "new")
+    assert link.answerable() and link.answered(RoundId(6, 0, 1, "new"))
+
+
+def test_a_learner_takes_the_older_versions_of_a_shard_that_came_back_without_its_newest_merges() -> None:
+    link = Link([48, 40], lineage="one")
+    assert link.welcomed("one", [40, 40], [40, 40], NO_CUT)
+    link.asked(RoundId(48, 0, 0, "one"), 40)
+    link.asked(RoundId(50, 1, 0, "one"), 40)
+    assert set(link.answerable()) == {1}, "version 48 of fragment 0 is known to nobody else"
+    errand = link.errand()
+    assert errand is not None and link.fetched(errand, 40, NO_CUT)
+    link.adopt(0, 40, "one")
+    assert set(link.answerable()) == {0, 1} and link.errand() is None
+
+
+def test_what_was_fetched_before_a_shard_came_back_without_it_is_not_taken_for_what_it_has_now() -> None:
+    link = Link([24], lineage="one")
+    link.announced(0, 48, True)
+    errand = link.errand()
+    assert errand is not None
+    assert not link.welcomed("one", [48], [48], NO_CUT), (
+        "the shard has all that it had: nothing is thrown away"
+    )
+    assert link.fetched(errand, 48, NO_CUT)
+    assert link.welcomed("one", [24], [24], NO_CUT)
+    assert link.errand() is None, "the anchor, 24, is what the shard has"
+    assert not link.fetched(errand, 48, NO_CUT), "it was under way when the shard came back"
+    link.adopt(0, 48, "one")  # the hosts of the unit had agreed on it by then
+    link.asked(RoundId(48, 0, 0, "one"), 24)
+    assert not link.answerable()
+    errand = link.errand()
+    assert errand is not None and link.fetched(errand, 24, NO_CUT)
+    link.adopt(0, 24, "one")
+    assert link.answerable()
+
+
+def test_a_welcome_that_a_fetched_version_has_overtaken_takes_nothing_back() -> None:
+    link = Link([24], lineage="one")
+    assert not link.welcomed("one", [48], [48], NO_CUT, "first life")
+    errand = link.errand()
+    assert errand is not None and link.fetched(errand, 72, NO_CUT, "first life")
+    assert not link.welcomed("one", [48], [48], NO_CUT, "first life"), "it was said before 72 was merged"
+    link.adopt(0, 72, "one")
+    assert link.errand() is None and link.offered == [72]
+    assert link.welcomed("one", [48], [48], NO_CUT, "second life"), "the shard has lost 72"
+    errand = link.errand()
+    assert errand is not None and errand.version == 48
+
+
+@pytest.mark.parametrize("hosts", [1, 2])
+@pytest.mark.parametrize("back", [1, 2, 6])
+def test_a_run_goes_on_when_a_shards_volume_is_restored_as_it_was_some_merges_ago(
+    back: int, hosts: int
+) -> None:
+    w = world(RULES, 1.0, 1.1, hosts=hosts)
+    until(w, lambda: shard(w).machine.rounds.merges >= 6)
+    snapshot, before = w.shards[0].disk.snapshot(), shard(w).machine.rounds.merges
+    until(w, lambda: shard(w).machine.rounds.merges >= before + back)
+    w.run_for(1.5)  # the learners have taken it
+    w.shards[0].restore_volume(snapshot)
+    start(w)
+    until(w, lambda: w.finished)
+    w.checks.ended()
+
+
+@pytest.mark.parametrize("hosts", [1, 2])
+def test_a_unit_that_was_promised_what_a_restored_volume_has_lost_contributes_all_the_same(
+    hosts: int,
+) -> None:
+    """It was seeded from the very cut that the volume stands at again, so there is nothing for it to fetch."""
+    rules = replace(RULES, quorum=2, target_steps=200, cut_interval=16)
+    islands = (Island("u0", 1, 1.0, 10), Island("u1", hosts, 1.1, 10))
+    w = World(Scenario(0, rules, ((10,) * P,), islands, Weather(0.4), ()))
+    until(w, lambda: w.bucket.newest() is not None and shard(w).machine.step >= 40)
+    before = w.bucket.newest()
+    until(w, lambda: w.bucket.newest() is not before)
+    cut = w.bucket.newest()
+    assert cut is not None
+    snapshot, held = w.shards[0].disk.snapshot(), tuple(value.version for value in cut.values)
+    until(w, lambda: all(now > then for now, then in zip(shard(w).machine.versions, held, strict=True)))
+    w.units[1].kill()
+    w.units[1].start()
+    until(w, lambda: w.units[1].processes and newest(w, 1).begun)
+    assert newest(w, 1).progress.versions == held
+    w.checks._welcomed.clear()  # the journal of the restored volume does not know of the heir yet
+    w.shards[0].restore_volume(snapshot)
+    start(w)
+    until(w, lambda: w.finished)
+    w.checks.ended()
+
+
+def test_a_promise_that_a_shard_cannot_keep_any_more_is_void() -> None:
+    link = Link([40], lineage="one")
+    link.welcomed("one", [48], [48], NO_CUT)
+    progress = Progress([40], [48])
+    progress.step(10)
+    link.asked(RoundId(50, 0, 0, "one"), 40)
+    assert progress.offer(0, link.answerable()[0]) is None
+    link.disconnected()
+    link.welcomed("one", [40], [40], NO_CUT)
+    assert not link.wanted
+    link.asked(RoundId(48, 0, 0, "one"), 40)
+    assert progress.offer(0, link.answerable()[0]) is not None
+
+
+def test_what_was_fetched_of_an_offer_that_was_lost_since_is_thrown_away() -> None:
+    link = Link([40], lineage="one")
+    link.welcomed("one", [48], [48], NO_CUT)
+    errand = link.errand()
+    assert errand is not None
+    link.disconnected()
+    assert link.welcomed("one", [40], [40], NO_CUT)
+    assert not link.fetched(errand, 48, NO_CUT) and link.offered == [40]
+
+
+def test_a_fragment_without_elements_is_never_fetched_whatever_its_shard_says() -> None:
+    link = Link([4, 0], lineage="lost", empty=frozenset({1}))
+    link.welcomed("new", [4, 0], [4, 0], NO_CUT)
+    link.announced(1, 9, True)
+    assert set(link.wanted) == {0}
+
+
+def test_a_unit_that_was_promised_a_version_of_a_lost_lineage_is_content_with_what_there_is() -> None:
+    progress = Progress([3], [10])
+    ask = Ask(RoundId(11, 0, 0), 3, newest=10)
+    progress.step(10)
+    assert progress.offer(0, ask) is None
+    progress.adopt(0, 3)
+    progress.step(10)
+    assert progress.offer(0, ask) is not None

@@ -1,0 +1,250 @@
+"""What a shard keeps of its units as they change is what a walk over all of them finds."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from soak import schedule
+
+from atoll_runtime.protocol.effects import Effect, Merge, Persist, SendPull, Wake
+from atoll_runtime.protocol.encoding import decode, encode
+from atoll_runtime.protocol.events import (
+    Event,
+    Joined,
+    Left,
+    Merged,
+    Part,
+    Persisted,
+    Received,
+    Reported,
+    Tick,
+)
+from atoll_runtime.protocol.identifiers import RoundId
+from atoll_runtime.protocol.machine import Syncer
+from atoll_runtime.protocol.ranking import Ranking
+from atoll_runtime.protocol.restoring import begin
+from atoll_runtime.protocol.rules import Rules
+
+RULES = Rules(
+    fragments=2,
+    interval=2,
+    overlap=2,
+    quorum=2,
+    grace_fraction=0.8,
+    grace_steps=1.0,
+    target_steps=10**6,
+    target_tokens=10**9,
+)
+NAMES = tuple("abcde")
+
+
+def walked(machine: Syncer, now: float) -> dict[str, Any]:
+    """What the roster says, by a look at every unit."""
+    live = machine.live(now)
+    steady = [unit for unit in live if unit.pace.steady]
+    return {
+        "live": [unit.name for unit in live],
+        "slowest": max((unit.pace.value or 0.0 for unit in steady or live), default=0.0),
+        "ends": min((unit.until(machine.rules.silent_after) or 0.0 for unit in live), default=math.inf),
+        "silent": {
+            unit.name: unit.incarnation
+            for unit in machine.units.values()
+            if (until := unit.until(machine.rules.silent_after)) is not None and until < now
+        },
+        "connected": {unit.name for unit in machine.units.values() if unit.hosts},
+        "tokens": sum(unit.account.merged for unit in machine.units.values()),
+        "awaited": {
+            held.id: set(machine.rounds.awaited(held, now))
+            for held in machine.rounds.held.values()
+            if held.stage == "Collecting"
+        },
+    }
+
+
+def kept(machine: Syncer) -> dict[str, Any]:
+    """The same, as it was kept."""
+    roster = machine.rounds.roster
+    return {
+        "live": sorted(roster.live),
+        "slowest": roster.slowest,
+        "ends": roster.ends,
+        "silent": roster.silent,
+        "connected": roster.connected,
+        "tokens": machine.rounds.tokens,
+        "awaited": dict(roster.awaited),
+    }
+
+
+def asked(machine: Syncer, now: float) -> bool:
+    """Every live unit was sent a Pull for every round that collects."""
+    return all(
+        (unit.name, unit.incarnation) in held.pulled
+        for held in machine.rounds.held.values()
+        for unit in machine.live(now)
+        if held.stage == "Collecting"
+    )
+
+
+changes = st.tuples(
+    st.sampled_from(
+        ("join", "join", "replace", "leave", "report", "report", "report", "report", "part", "tick")
+    ),
+    st.sampled_from(NAMES),
+    st.sampled_from((0, 0, 0, 1)),
+    st.sampled_from((0.0, 0.01, 0.3, 1.0, 20.0, 31.0)),
+    st.sampled_from((0.2, 1.0, 5.0, 300.0)),
+)
+
+
+@settings(max_examples=60)
+@given(st.lists(changes, max_size=100), st.integers(0, 100))
+def test_after_every_event_what_is_kept_is_what_a_walk_finds(
+    events: list[tuple[str, str, int, float, float]], recorded: int
+) -> None:
+    """Also on from where the machine was read back from a tape."""
+    machine, now = begin(RULES, (10,) * 2, [0, 0]), 1.0
+    incarnations, steps = dict.fromkeys(NAMES, 1), dict.fromkeys(NAMES, 0)
+    pulls: dict[str, RoundId] = {}
+
+    def feed(event: Event) -> None:
+        effects = machine.handle(event, now)
+        assert kept(machine) == walked(machine, now)
+        assert asked(machine, now)
+        for effect in effects:
+            match effect:
+                case SendPull(round_id, unit):
+                    pulls[unit] = round_id
+                case Merge(round_id):
+                    feed(Merged(round_id, now))
+                case Persist(round_id):
+                    feed(Persisted(round_id))
+
+    for name in "ab":
+        feed(Joined(name, 1, 0, 1, 0, ""))
+    for number, (what, name, host, passed, seconds) in enumerate(events):
+        now += passed
+        if number == recorded:
+            machine = decode(encode(machine))
+        n, hosts = incarnations[name], 2 if name == "e" else 1
+        match what:
+            case "join":
+                feed(Joined(name, n, host % hosts, hosts, 0, ""))
+            case "replace":
+                incarnations[name], steps[name] = n + 1, 0
+                feed(Joined(name, n + 1, 0, hosts, 0, ""))
+            case "leave":
+                feed(Left(name, n, host % hosts))
+            case "report":
+                steps[name] += 1
+                k = steps[name]
+                feed(Reported(name, n, 0, k, k, 10 * k, 1.0, seconds, k))
+            case "part" if name in pulls:
+                k = max(steps[name], 1)
+                anchor = machine.versions[pulls[name].fragment]
+                feed(
+                    Received(
+                        Part(name, n, 0, 1, pulls[name], anchor, k, 10 * k, k, k, 0, 12, 12, 10 * k), 1.0
+                    )
+                )
+            case _:
+                feed(Tick())
+
+
+@settings(max_examples=10)
+@given(st.integers(0, 10**9))
+def test_in_a_whole_run_with_faults_what_is_kept_is_what_a_walk_finds(seed: int) -> None:
+    real = Syncer.handle
+
+    def handle(machine: Syncer, event: Event, now: float) -> list[Effect]:
+        effects = real(machine, event, now)
+        assert kept(machine) == walked(machine, now)
+        assert asked(machine, now)
+        return effects
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Syncer, "handle", handle)
+        outcome = schedule(seed)
+    assert not outcome.failure, str(outcome)
+
+
+class Unwalked(dict[Any, Any]):
+    """Its entries can be had by name alone."""
+
+    def __iter__(self) -> Any:
+        raise AssertionError("a walk over all units")
+
+    keys = values = items = __iter__  # type: ignore[assignment]
+
+
+def test_a_report_walks_over_no_units() -> None:
+    machine, now = begin(RULES, (10,) * 2, [0, 0]), 1.0
+    for name in NAMES:
+        machine.handle(Joined(name, 1, 0, 1, 0, ""), now)
+    for k in (1, 2, 3, 4):
+        for name in NAMES:
+            machine.handle(Reported(name, 1, 0, k, k, 10 * k, 1.0, 1.0, k), now := now + 0.2)
+    rounds = machine.rounds
+    assert len(rounds.held) == RULES.overlap, "no more are opened"
+    rounds.units, rounds.roster.live = Unwalked(rounds.units), Unwalked(rounds.roster.live)
+    machine.handle(Reported("a", 1, 0, 9, 9, 90, 1.0, 1.5, 9), now + 0.01)
+    assert rounds.units["a"].step == 9
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(NAMES), st.none() | st.floats(0, 1e9)), max_size=100),
+    st.floats(0, 1e9),
+)
+def test_a_ranking_knows_the_least_the_median_and_the_largest_below_a_limit(
+    changed: list[tuple[str, float | None]], limit: float
+) -> None:
+    ranking, values = Ranking(), dict[str, float]()
+    for name, value in changed:
+        if value is None:
+            ranking.drop(name)
+            values.pop(name, None)
+        else:
+            ranking.set(name, value)
+            values[name] = value
+        found = sorted(values.values())
+        assert ranking.first() == min(((value, name) for name, value in values.items()), default=None)
+        assert ranking.median == (found[(len(found) - 1) // 2] if found else 0)
+        assert ranking.largest(limit) == max((each for each in found if each <= limit), default=0)
+
+
+@pytest.mark.parametrize(
+    ("paces", "slowest"),
+    [
+        ([1.0], 1.0),
+        ([1.0, 3.9], 3.9),
+        ([1.0, 4.1], 1.0),
+        ([1.0, 1.1, 1.2, 3600.0], 1.2),
+        ([0.001, 1.0, 1.2], 1.2),
+        ([1.0, 1.0, 5.0, 5.0, 5.0], 5.0),
+    ],
+)
+def test_a_unit_that_is_slower_than_four_times_the_median_does_not_set_the_clock(
+    paces: list[float], slowest: float
+) -> None:
+    machine = begin(replace(RULES, slow_factor=4.0), (10,) * 2, [0, 0])
+    for index, pace in enumerate(paces):
+        name = f"u{index}"
+        machine.handle(Joined(name, 1, 0, 1, 0, ""), 1.0)
+        for step in (1, 2, 3):
+            machine.handle(Reported(name, 1, 0, step, step, 10 * step, 1.0, pace, step), 1.0 + step / 100)
+    assert len(machine.rounds.roster.live) == len(paces)
+    assert machine.rounds.roster.slowest == slowest
+
+
+def test_at_the_time_that_the_machine_asks_for_a_silent_unit_is_waited_for_no_more() -> None:
+    machine = begin(RULES, (10,) * 2, [0, 0])
+    machine.handle(Joined("a", 1, 0, 1, 0, ""), 1.0)
+    machine.handle(Reported("a", 1, 0, 1, 1, 10, 1.0, 1.0, 1), 2.0)
+    effects = machine.handle(Reported("a", 1, 0, 2, 2, 20, 1.0, 1.0, 2), 3.0)
+    (at,) = (effect.at for effect in effects if isinstance(effect, Wake))
+    assert set(machine.rounds.roster.live) == {"a"}
+    assert machine.handle(Tick(), at) == [] and not machine.rounds.roster.live

@@ -1,0 +1,148 @@
+"""The protocol's pure rules: fragments, schedule, weights, grace, quorum."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise, product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from atoll_runtime.protocol import quorum, schedule
+from atoll_runtime.protocol.fragments import LayoutError, TensorInfo, build_layout, part_bounds
+from atoll_runtime.protocol.grace import Ema, Timing
+from atoll_runtime.protocol.rules import Rules
+from atoll_runtime.protocol.weights import weight
+
+PLAIN = TensorInfo("w", (6, 5), stacked=False, embedding=False)
+EMBEDDING = TensorInfo("table", (7, 3), stacked=False, embedding=True)
+
+tensor_lists = st.lists(
+    st.tuples(st.integers(1, 40), st.integers(1, 6), st.booleans()), min_size=1, max_size=12
+).map(
+    lambda rows: [
+        TensorInfo(f"t{i}", (layers, size), stacked=stacked, embedding=False)
+        for i, (size, layers, stacked) in enumerate(rows)
+    ]
+)
+
+
+@given(tensor_lists, st.integers(1, 6))
+def test_every_element_is_in_one_fragment_and_comes_back(tensors: list[TensorInfo], fragments: int) -> None:
+    pieces = sum(t.shape[0] if t.stacked else 1 for t in tensors)
+    if fragments > pieces:
+        with pytest.raises(LayoutError, match=rf"outer.fragments: {fragments} .* {pieces} pieces"):
+            build_layout(tensors, fragments)
+        return
+    layout = build_layout(tensors, fragments)
+    assert layout.fingerprint == build_layout(list(reversed(tensors)), fragments).fingerprint
+    values = {t.name: np.random.default_rng(1).standard_normal(t.shape, np.float32) for t in tensors}
+    back: dict[str, np.ndarray] = {}
+    for p in range(fragments):
+        layout.unflatten(p, layout.flatten(values, p), back)
+    assert layout.size == sum(math.prod(t.shape) for t in tensors)
+    assert all(np.array_equal(values[name], back[name]) for name in values)
+
+
+@settings(max_examples=40)
+@given(st.lists(st.integers(1, 30), min_size=2, max_size=7), st.integers(2, 3))
+def test_the_largest_fragment_is_at_most_four_thirds_of_the_best_possible(
+    sizes: list[int], bins: int
+) -> None:
+    if bins > len(sizes):
+        return
+    tensors = [TensorInfo(f"t{i}", (size,), stacked=False, embedding=False) for i, size in enumerate(sizes)]
+    peak = max(fragment.size for fragment in build_layout(tensors, bins).fragments)
+    best = min(
+        max(sum(s for s, b in zip(sizes, choice, strict=True) if b == each) for each in range(bins))
+        for choice in product(range(bins), repeat=len(sizes))
+    )
+    assert peak <= best * 4 / 3 + 1e-9
+
+
+def test_a_layout_names_the_embedding_and_differs_with_the_cut() -> None:
+    layout = build_layout([PLAIN, EMBEDDING], 2)
+    assert [piece.embedding for f in layout.fragments for piece in f.pieces] == [False, True]
+    assert layout.fingerprint != build_layout([PLAIN, EMBEDDING], 1).fingerprint
+
+
+@given(st.integers(1, 1000), st.integers(1, 16))
+def test_parts_are_even_and_cover_the_padded_fragment(size: int, parts: int) -> None:
+    bounds = part_bounds(size, parts)
+    assert len({stop - start for start, stop in bounds}) == 1
+    assert bounds[0][0] == 0 and size <= bounds[-1][1] < size + parts
+    assert all(a[1] == b[0] for a, b in pairwise(bounds))
+
+
+@given(st.integers(1, 30), st.integers(0, 30))
+def test_each_fragment_is_due_once_in_an_interval(fragments: int, more: int) -> None:
+    interval = fragments + more
+    found = [schedule.due(step, fragments, interval) for step in range(interval, 2 * interval)]
+    assert sorted(p for p in found if p is not None) == list(range(fragments))
+    assert found[0] == 0
+    assert schedule.due(0, fragments, interval) is None
+
+
+@pytest.mark.parametrize(
+    ("steps", "tokens", "expected"), [(0, 0, 0.0), (0, 5, 0.0), (4, 8, 16.0), (2, 8, 32.0), (4, 16, 64.0)]
+)
+def test_a_weight_is_quantity_times_quality(steps: int, tokens: int, expected: float) -> None:
+    assert weight(steps, tokens) == expected
+
+
+@pytest.mark.parametrize(
+    ("quorum_seconds", "sync_seconds", "max_steps", "expected"),
+    [(0.5, 0.5, 10, 0.8), (0.0, 0.0, 1, 1.0), (1.5, 0.9, 1, 0.0), (0.5, 0.5, 0, 0.0)],
+    ids=["slack", "at-most-a-step", "no-slack", "no-grace"],
+)
+def test_grace_is_a_fraction_of_the_slack_within_its_bounds(
+    quorum_seconds: float, sync_seconds: float, max_steps: float, expected: float
+) -> None:
+    timing = Timing(Ema(1.0, quorum_seconds), Ema(1.0, sync_seconds))
+    rules = Rules(2, 4, 1, 1, grace_fraction=0.8, grace_steps=max_steps, target_steps=1, target_tokens=None)
+    assert timing.grace(1.0, rules) == pytest.approx(expected)
+
+
+def test_an_average_takes_its_first_sample_whole() -> None:
+    average = Ema(0.5)
+    average.add(4.0)
+    average.add(8.0)
+    assert average.value == 6.0
+
+
+def decide(contributed: str, awaited: str, grace_until: float | None, now: float) -> object:
+    return quorum.decide(
+        contributed.split(), awaited.split(), minimum=2, grace_until=grace_until, expires=10.0, now=now
+    )
+
+
+def test_a_round_is_merged_when_all_are_in_or_the_grace_is_over_and_says_what_it_waits_for() -> None:
+    assert decide("a b", "", 5.0, 1.0) == quorum.Ready()
+    assert decide("a b", "c", 5.0, 5.0) == quorum.Ready()
+    for waits, until, why in (
+        (decide("a b", "d c", 5.0, 4.0), 5.0, "2 in (K=2), grace window for c, d"),
+        (decide("a", "b", None, 1.0), 10.0, "1 of K=2 contributions in, waiting for b"),
+        (decide("a", "", None, 1.0), 10.0, "1 of K=2 contributions in, no live unit left to wait for"),
+    ):
+        assert isinstance(waits, quorum.Waiting)
+        assert (waits.until, waits.why) == (until, why)
+    assert decide("a", "b", None, 10.0) == quorum.Expired("1 of K=2 contributions in at the time-out")
+
+
+@pytest.mark.parametrize(("turn", "intervals"), [(1.0, 8), (4.0, 8), (4.1, 10), (16.0, 32), (1e6, 64)])
+def test_an_anchor_may_be_eight_intervals_old_or_twice_the_turn_of_a_slow_link(
+    turn: float, intervals: int
+) -> None:
+    rules = Rules(
+        fragments=2,
+        interval=12,
+        overlap=2,
+        quorum=1,
+        grace_fraction=0.8,
+        grace_steps=1.0,
+        target_steps=9,
+        target_tokens=None,
+    )
+    assert rules.oldest(turn) == 12 * intervals
