@@ -22,7 +22,7 @@ def test_a_learner_of_before_this_field_is_understood() -> None:
 
 def test_the_syncer_shows_it_of_a_unit() -> None:
     machine, unit = begin(LONE, (10,), [0]), Unit.new("a", (0,))
-    shown = unit_report(machine, unit, BEGINNING).beginning
+    shown = unit_report(machine, unit, Report(1, 1, 8, 5.0, 1.0, 8, BEGINNING)).beginning
     assert shown is not None
     assert (shown.joined, shown.stepped, shown.compiling) == (10.0, 30.5, 12.25)
     assert (shown.compiled, shown.loaded) == (3, 16)

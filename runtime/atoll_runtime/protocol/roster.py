@@ -49,8 +49,8 @@ class Roster:
 
     @property
     def fastest(self) -> float:
-        """Seconds of the shortest step of a live unit, by its own report: `FAST_FACTOR` below the median's at most, so
-        that none alone decides it. 0 where none is known."""
+        """Seconds of the shortest step of a live unit whose pace is steady, by its own report: `FAST_FACTOR` below the
+        median's at most, so that none alone decides it. 0 where none is known."""
         first = self._least.first()
         return max(first[0], self._least.median / FAST_FACTOR) if first else 0.0
 
@@ -80,7 +80,7 @@ class Roster:
         self._ends.set(unit.name, until)
         paces = self._steady if unit.pace.steady else self._new
         paces.set(unit.name, unit.pace.value or 0.0)
-        if math.isfinite(unit.pace.least):
+        if unit.pace.steady:
             self._least.set(unit.name, unit.pace.least)
         for round_id, held in self._collecting.items():
             if held.answered(unit.name):
