@@ -40,13 +40,7 @@ def test_a_units_link_is_told_as_it_is_and_what_breaks_is_counted(
         assert 0 < near.rtt_seconds < DELAY_SECONDS <= far.rtt_seconds < 10 * DELAY_SECONDS
         assert far.up_gbps < near.up_gbps and far.down_gbps < near.down_gbps
         assert near.failures == far.failures == 0 < far.busy_share <= 1
-        rtt = float(
-            next(
-                line.split()[1]
-                for line in shard.plain("/metrics").splitlines()
-                if line.startswith('atoll_syncer_unit_link_rtt_seconds{unit="far"}')
-            )
-        )
+        rtt = shard.figure('unit_link_rtt_seconds{unit="far"}')
         assert DELAY_SECONDS <= rtt < 10 * DELAY_SECONDS
 
         assert shard.end(signal.SIGKILL) == -signal.SIGKILL

@@ -32,17 +32,17 @@ def frame(magic: bytes, head: bytes, bodies: Sequence[Buffer]) -> bytes:
     return FRAME.pack(magic, crc, len(head), size)
 
 
-def take(magic: bytes, content: Any, start: int) -> tuple[memoryview, memoryview, int] | None:
-    """Head and body of the record at `start`, and where it ends; None when it is torn or damaged."""
+def take(magic: bytes, content: Any, start: int) -> tuple[Any, Any, int] | None:
+    """Head and body of the record at `start`, slices of `content`, and where it ends; None when it is torn or
+    damaged."""
     found = content[start : start + FRAME.size]
     if len(found) < FRAME.size:
         return None
-    name, crc, head, body = FRAME.unpack(found)
-    end = start + FRAME.size + head + body
+    name, crc, head_size, body_size = FRAME.unpack(found)
+    body_at = start + FRAME.size + head_size
+    end = body_at + body_size
     if name != magic or end > len(content):  # never asks for the memory that a damaged length names
         return None
-    checked = memoryview(content[start + FRAME.size - LENGTHS.size : end])
-    if checksum(checked) != crc:
-        return None
-    behind = LENGTHS.size + head
-    return checked[LENGTHS.size : behind], checked[behind:], end
+    head, body = content[start + FRAME.size : body_at], content[body_at:end]
+    whole = checksum(found[-LENGTHS.size :], head, body) == crc
+    return (head, body, end) if whole else None

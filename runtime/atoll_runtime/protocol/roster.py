@@ -68,7 +68,10 @@ class Roster:
 
     def look(self, unit: Unit, now: float) -> None:
         """Something of the unit has changed, or of what a round has of it."""
-        (self.connected.add if unit.hosts else self.connected.discard)(unit.name)
+        if unit.hosts:
+            self.connected.add(unit.name)
+        else:
+            self.connected.discard(unit.name)
         until = unit.until(self._silence)
         self.silent.pop(unit.name, None)
         if until is None or until < now:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+
+import msgspec
 
 from atoll_runtime.contract import RunContract, identity
 from atoll_runtime.protocol.events import Joined, Marked, Offered, Part, Reported
 from atoll_runtime.protocol.fragments import Layout
 from atoll_runtime.protocol.identifiers import NO_CUT, NOTHING
-from atoll_runtime.protocol.linkmeter import LinkReading
 from atoll_runtime.protocol.rules import COORDINATOR, TRANSFER_SECONDS, Rules
 from atoll_runtime.syncer.sessions import Session
 from atoll_runtime.transport import codecs
 from atoll_runtime.transport.messages import (
     PROTOCOL,
-    Beginning,
     Header,
     Hello,
     Mark,
@@ -167,9 +167,9 @@ def reported(session: Session, report: Report) -> Reported:
     seconds = report.step_seconds
     if seconds != 0 and not SHORTEST_STEP <= seconds <= LONGEST_STEP:  # nor is NaN
         raise ValueError(f"step_seconds: {seconds} must be 0, or within {SHORTEST_STEP:g} … {LONGEST_STEP:g}")
-    if report.beginning is not None and (wrong := impossible(report.beginning)):
-        raise ValueError(wrong)
-    if wrong := unlike(report.link):
+    beginning = msgspec.structs.asdict(report.beginning) if report.beginning is not None else {}
+    wrong = outside("beginning", beginning, {}) or outside("link", vars(report.link), {"busy_share": 1})
+    if wrong:
         raise ValueError(wrong)
     return Reported(
         session.unit,
@@ -184,21 +184,13 @@ def reported(session: Session, report: Report) -> Reported:
     )
 
 
-def impossible(beginning: Beginning) -> str:
-    """The field whose number no beginning has, and which JSON may not have either; else empty."""
-    for field in beginning.__struct_fields__:
-        found = getattr(beginning, field)
-        if not 0 <= found <= LAST_SECOND:
-            return f"beginning.{field}: {found} must be within 0 … {LAST_SECOND}"
-    return ""
-
-
-def unlike(link: LinkReading) -> str:
-    """The field whose number no link has, and which JSON may not have either; else empty."""
-    for name, found in vars(link).items():
-        most = 1.0 if name == "busy_share" else LAST_SECOND
-        if not 0 <= found <= most:
-            return f"link.{name}: {found} must be within 0 … {most:g}"
+def outside(kind: str, found: Mapping[str, float], limits: Mapping[str, int]) -> str:
+    """The field whose number no unit has, and which JSON may not have either; else empty. Without a limit of its own it
+    may come up to LAST_SECOND."""
+    for name, value in found.items():
+        most = limits.get(name, LAST_SECOND)
+        if not 0 <= value <= most:
+            return f"{kind}.{name}: {value} must be within 0 … {most}"
     return ""
 
 

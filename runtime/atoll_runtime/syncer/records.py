@@ -95,9 +95,7 @@ def take(content: Any, start: int, path: Path) -> Record | None:
         return None
     head, body, end = found
     try:
-        return Record(
-            msgspec.msgpack.decode(head, type=Head), bytes(body), end
-        )  # a copy lies at an even address
+        return Record(msgspec.msgpack.decode(head, type=Head), body, end)
     except msgspec.MsgspecError as error:
         raise JournalError(
             f"{path}: byte {start}: not this version's journal: {error}: {remedy(path)}"
