@@ -124,11 +124,6 @@ class ControlPlane(Startable):
     def stop_apiserver(self) -> None:
         self._daemons["kube-apiserver"].stop(signal.SIGKILL)
 
-    def restart_apiserver(self) -> None:
-        """Kills the API server and starts it again on the same port, with the same data."""
-        self.stop_apiserver()
-        self.start_apiserver()
-
     def _start_etcd(self) -> None:
         peer = free_port()
         client = f"http://127.0.0.1:{self._etcd_port}"
