@@ -151,9 +151,10 @@ def test_an_operator_whose_queue_is_stuck_is_not_alive(bench: Bench, gate: IllGa
     bench.run(units=1)
     bench.until("all pods", lambda: len(bench.pods()) == 3)
     bench.until("alive", lambda: one.page("/healthz") == (200, "ok"))
-    gate.silent = True
+    gate.holds_writes = True
+    fail(bench)
     _, text = bench.until("not alive", lambda: (found := one.page("/healthz"))[0] == 503 and found)
     assert text.startswith("a key has waited for")
     assert one.figures()["atoll_queue_oldest_seconds"] > 2
-    gate.silent = False
+    gate.holds_writes = False
     bench.until("alive again", lambda: one.page("/healthz")[0] == 200)

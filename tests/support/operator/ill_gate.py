@@ -40,6 +40,8 @@ class IllGate:
         """Every request is answered 503, and open watches are cut."""
         self.silent = False
         """Nothing passes, as behind a firewall: connections stay, and what was sent arrives when this ends."""
+        self.holds_writes = False
+        """What is not a GET waits until this ends; reads and watches pass."""
         self.error_in = ""
         """The end of the path of a watch that gets an ERROR event with code 500, once."""
         self.errors = self.refused = 0
@@ -73,6 +75,8 @@ class IllGate:
 
     async def _carry(self, request: web.Request) -> web.StreamResponse:
         await self._silence()
+        while self.holds_writes and request.method != "GET":
+            await asyncio.sleep(LOOK_SECONDS)
         if self.ill:
             self.refused += 1
             return web.json_response(ILL, status=503)
