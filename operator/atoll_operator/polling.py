@@ -35,7 +35,6 @@ UNITS_PER_SECOND = 100.0
 """Unit reports read per second and run, so that polling costs the same for runs of any size."""
 INTERVALS = 5
 """Of the syncer's polls between two polls of the evaluator: a result comes per checkpoint, not per step."""
-MISPLACED = "SyncerShardMismatch"
 
 S = TypeVar("S", SyncerState, EvaluatorState)
 
@@ -214,8 +213,8 @@ class SyncerPoller(Poller[SyncerState]):
 
     async def _heard(self, poll: Poll[SyncerState], report: Any, session: ClientSession) -> SyncerState:
         if (report.shard, report.shards) != (0, poll.shards):
-            other = f"shard {report.shard} of {report.shards}"
-            raise PollFailed(MISPLACED, f"{other} answers, not 0 of {poll.shards}")
+            other = f"shard {report.shard} of {report.shards} answers, not 0 of {poll.shards}"
+            raise PollFailed("SyncerShardMismatch", other)
         new = await super()._heard(poll, report, session)
         wanted = poll.wanted if new.serves else None
         if wanted is not None and not wanted.stands(report):

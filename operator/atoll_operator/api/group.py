@@ -47,6 +47,12 @@ TPU = "google.com/tpu"
 """Resource, and key of the taint of TPU nodes."""
 
 
+def metadata(name: str, namespace: str, run: str, owner: Object) -> Object:
+    """Of an object that belongs to this run, with its controller reference."""
+    labels = {LABEL_MANAGER: MANAGER, LABEL_RUN: run}
+    return {"name": name, "namespace": namespace, "labels": labels, "ownerReferences": [owner]}
+
+
 def owner(kind: str, name: str, uid: str) -> Object:
     """A controller reference to one of our own objects: who deletes that in the foreground waits for what it owns."""
     return {

@@ -28,8 +28,6 @@ from atoll_runtime.contract.rules import WHOLE, cel, checked, immutable, immutab
 
 MAX_RESTARTS = 1024
 """Restarts in one status."""
-
-
 MAX_SLICES = 64
 """Slices of one unit."""
 MAX_STREAM = 8191

@@ -13,7 +13,7 @@ import hashlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 
-from atoll_operator.api.group import LABEL_RUN, Object
+from atoll_operator.api.group import Object, metadata
 from atoll_operator.certificates.authority import Authority, Pair, client_context, is_due
 from atoll_operator.certificates.members import Member, RunOwner
 from atoll_operator.cluster import LABELS, Cluster
@@ -114,15 +114,9 @@ class RunCertificates:
             return await self._cluster.get("Secret", namespace, name)
 
     def _body(self, name: str, owned: Object, kind: str, data: Mapping[str, bytes]) -> Object:
-        labels = {**LABELS, LABEL_RUN: self.run.name}
-        metadata = {
-            "name": name,
-            "namespace": self.run.namespace,
-            "labels": labels,
-            "ownerReferences": [owned],
-        }
+        named = metadata(name, self.run.namespace, self.run.name, owned)
         encoded = {key: base64.b64encode(value).decode() for key, value in data.items()}
-        return {"apiVersion": "v1", "kind": "Secret", "type": kind, "metadata": metadata, "data": encoded}
+        return {"apiVersion": "v1", "kind": "Secret", "type": kind, "metadata": named, "data": encoded}
 
 
 def _value(secret: Object, key: str) -> bytes:

@@ -108,11 +108,8 @@ class Reconciler:
         self._settings, self._metrics = controller.settings, controller.metrics
         self._syncers, self._evaluators = controller.syncers, controller.evaluators
         self._recorder, self._applier = controller.recorder, controller.applier
-        self._cluster, self._inventory, self._queue = (
-            controller.cluster,
-            controller.inventory,
-            controller.queue,
-        )
+        self._cluster, self._inventory = controller.cluster, controller.inventory
+        self._queue = controller.queue
         self._memory: dict[Key, Memory] = {}
 
     async def __call__(self, key: Key) -> None:

@@ -8,7 +8,6 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from atoll_operator import polling
 from atoll_operator.plan.pods import view as observe
 from atoll_operator.plan.unit import failure, waiting
 
@@ -84,7 +83,7 @@ def tables() -> set[str]:
 def test_every_reason_of_a_condition_stands_in_a_table() -> None:
     reasons = given(ROOT / "operator")
     assert {"QuorumNotMet", "Placing", "SyncerUnavailable", "SpecChanged", "Suspending", "BackOff"} <= reasons
-    assert sorted((reasons | {waiting.QUEUED, waiting.GATED, polling.MISPLACED}) - tables()) == []
+    assert sorted((reasons | {waiting.QUEUED, waiting.GATED}) - tables()) == []
 
 
 def test_every_reason_of_a_failure_stands_in_a_table() -> None:

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from jax._src.clusters import ClusterEnv, cloud_tpu_cluster, cluster
 from pod_kinds import all_pods, learner_unit, settings, values
 
-from atoll_operator.plan.pods import gang
-from atoll_operator.plan.pods.environment import LIBTPU_ARGUMENTS, tpu_environment
+from atoll_operator.plan.pods.environment import LIBTPU_ARGUMENTS, check_names, tpu_environment
 from atoll_operator.plan.pods.topology import GENERATIONS, slice_of
 from atoll_operator.plan.unit.unit import UnitObserved
 from atoll_runtime.contract import ENV_UNIT, parse_unit
@@ -130,6 +129,7 @@ def test_a_hang_between_slices_ends_the_processes_and_the_administrators_flags_c
 
 
 def test_the_largest_slice_needs_names_that_fit_into_a_variable() -> None:
-    gang.check(v5p("16x20x28", 1))
+    fits, long = v5p("16x20x28", 1), v5p("16x20x28", 1, namespace="n" * 40)
+    check_names(fits.slice, fits.host_names)
     with pytest.raises(ValueError, match=r"2240 hosts have \d+ characters.*131071.*shorter names"):
-        gang.check(v5p("16x20x28", 1, namespace="n" * 40))
+        check_names(long.slice, long.host_names)

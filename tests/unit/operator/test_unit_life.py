@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -57,14 +55,11 @@ def test_a_suspension_does_not_wait_for_the_pod_of_a_lost_node() -> None:
     assert scene.condition("Draining")[0] == "False"
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"), [({"topology": "3x3"}, "topology"), ({"topology": "2x2", "slices": 2}, "slices 2: ")]
-)
-def test_a_unit_that_cannot_be_made_says_why_and_does_nothing(changes: dict[str, Any], said: str) -> None:
+def test_a_unit_that_cannot_be_made_says_why_and_does_nothing() -> None:
     scene = Scene()
-    scene.spec = scene.spec.model_copy(update=changes)
+    scene.spec = scene.spec.model_copy(update={"topology": "3x3"})
     assert not scene.turn() or not scene.turn()
-    assert scene.condition("Scheduled")[1] == "SpecInvalid" and said in scene.condition("Scheduled")[2]
+    assert scene.condition("Scheduled")[1] == "SpecInvalid" and "topology" in scene.condition("Scheduled")[2]
     assert scene.names() == []
 
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 
 from atoll_operator.api import group
 from atoll_operator.api.group import Object
 from atoll_operator.plan.pods import environment as tpu
 from atoll_operator.plan.pods import template
 from atoll_operator.plan.pods.names import pod_group, pod_name
-from atoll_operator.plan.pods.topology import check_slices
 from atoll_operator.plan.unit.unit import UnitObserved
 from atoll_runtime import contract
 
@@ -52,38 +50,27 @@ class PodPlacement:
     """Pools that lack hosts or still run an old pod of the unit; taken only if no other pool has room."""
 
 
-def check(unit: UnitObserved) -> None:
-    """Raises ValueError if there can be no such unit. The message names the field and what would be right."""
-    check_slices(unit.slice, unit.spec.slices, "slices")
-    tpu.check_names(unit.slice, _host_names(unit))
-
-
 def service(unit: UnitObserved) -> Object:
-    metadata = {"name": unit.name, **_metadata(unit), "labels": _labels(unit)}
-    return template.headless(metadata, {group.LABEL_UNIT: unit.name}, PORTS)
+    return template.headless(_metadata(unit, unit.name), {group.LABEL_UNIT: unit.name}, PORTS)
 
 
 def pods(unit: UnitObserved, places: Mapping[int, PodPlacement]) -> tuple[Object, ...]:
     return tuple(_pod(unit, host, places[host]) for host in sorted(places))
 
 
-def _metadata(unit: UnitObserved) -> Object:
-    return {
-        "namespace": unit.namespace,
-        "ownerReferences": [group.owner(group.UNIT_KIND, unit.name, unit.uid)],
-    }
-
-
-def _labels(unit: UnitObserved) -> dict[str, str]:
-    labels = {group.LABEL_MANAGER: group.MANAGER, group.LABEL_RUN: unit.spec.run}
-    return labels | {group.LABEL_UNIT: unit.name, group.LABEL_COMPONENT: group.LEARNER}
+def _metadata(unit: UnitObserved, name: str) -> Object:
+    owner = group.owner(group.UNIT_KIND, unit.name, unit.uid)
+    metadata = group.metadata(name, unit.namespace, unit.spec.run, owner)
+    metadata["labels"] |= {group.LABEL_UNIT: unit.name, group.LABEL_COMPONENT: group.LEARNER}
+    return metadata
 
 
 def _pod(unit: UnitObserved, host: int, place: PodPlacement) -> Object:
     placement, incarnation = unit.status.placement, unit.status.incarnation
     number = str(host // unit.slice.hosts)
     peers = {group.LABEL_UNIT: unit.name, group.LABEL_PLACEMENT: str(placement), group.LABEL_SLICE: number}
-    labels = {**_labels(unit), **peers, group.LABEL_HOST: str(host)}
+    metadata = _metadata(unit, pod_name(unit.name, incarnation, host))
+    labels = {**metadata["labels"], **peers, group.LABEL_HOST: str(host)}
     if place.holds:
         labels[group.LABEL_HOLDS] = f"{unit.uid}.{number}"
     annotations = {group.ANNOTATION_INCARNATION: str(incarnation), group.ANNOTATION_CONTRACT: unit.contract}
@@ -97,7 +84,6 @@ def _pod(unit: UnitObserved, host: int, place: PodPlacement) -> Object:
         "subdomain": unit.name,
         **_node_choice(unit, place, f"{unit.uid}.{number}", peers),
     }
-    metadata = {"name": pod_name(unit.name, incarnation, host), **_metadata(unit)}
     metadata |= template.pod_metadata(unit.pod_settings, labels, annotations)
     pod: Object = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
     _enqueue(pod, unit)
@@ -179,7 +165,7 @@ def _in_pool(pods: Object, **more: Object) -> Object:
 def _container(unit: UnitObserved, host: int) -> Object:
     shape, settings, slices = unit.slice, unit.pod_settings, unit.spec.slices
     arguments = settings.variable(tpu.LIBTPU_ARGUMENTS)
-    environment = dict(tpu.tpu_environment(shape, slices, host, _host_names(unit), arguments))
+    environment = dict(tpu.tpu_environment(shape, slices, host, unit.host_names, arguments))
     environment[contract.ENV_UNIT] = contract.brief(_contract(unit, host))
     tpus = {group.TPU: str(shape.chips_per_host)}
     main = template.container(settings, "atoll_runtime.learner", environment, unit.spec.resources, **tpus)
@@ -194,7 +180,7 @@ def _container(unit: UnitObserved, host: int) -> Object:
 
 
 def _contract(unit: UnitObserved, host: int) -> contract.UnitContract:
-    names = _host_names(unit)
+    names = unit.host_names
     return contract.UnitContract(
         unit=unit.name,
         incarnation=unit.status.placement,
@@ -207,13 +193,3 @@ def _contract(unit: UnitObserved, host: int) -> contract.UnitContract:
         stream=unit.spec.stream,
         streams=unit.spec.streams,
     )
-
-
-def _host_names(unit: UnitObserved) -> tuple[str, ...]:
-    return host_names(unit.namespace, unit.name, unit.status.placement, unit.hosts)
-
-
-@lru_cache(maxsize=64)
-def host_names(namespace: str, unit: str, placement: int, hosts: int) -> tuple[str, ...]:
-    """DNS names in order of hosts. Cached: every pod names them all, several times."""
-    return tuple(f"{pod_name(unit, placement, host)}.{unit}.{namespace}.svc" for host in range(hosts))

@@ -171,22 +171,6 @@ def slice_of(accelerator: str, topology: str, machine_type: str | None = None) -
     )
 
 
-def check_slices(shape: Slice, slices: int, field: str) -> None:
-    """Raises ValueError if a unit cannot have so many slices; the message names the field and what would be right.
-
-    Multislice needs slices of several hosts (GKE's page on multislice).
-    """
-    such = f"a {shape.topology} slice of {shape.machine}"
-    if slices > 1 and shape.hosts == 1:
-        needs = "a unit of several slices takes slices of several hosts"
-        raise ValueError(f"{field} {slices}: {needs}, and {such} has one; 1 is right, or a larger topology")
-    if slices * shape.hosts > MAX_HOSTS:
-        most = f"at most {MAX_HOSTS // shape.hosts} is right"
-        raise ValueError(
-            f"{field} {slices}: a unit has at most {MAX_HOSTS} hosts, and {such} has {shape.hosts}; {most}"
-        )
-
-
 def offers(generation: Generation) -> str:
     """The available topologies with their machine types as text for a message."""
     named = dict.fromkeys(name for machine in generation.machines for name in machine.topologies)

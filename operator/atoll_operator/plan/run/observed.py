@@ -112,6 +112,12 @@ class RunObserved:
     evaluator_pods: tuple[PodView, ...] = ()
 
     @property
+    def merged(self) -> bool:
+        """Whether something was merged."""
+        report = self.syncer.status
+        return self.status.global_step > 0 or (report is not None and report.global_step > 0)
+
+    @property
     def own_units(self) -> dict[str, UnitFacts]:
         """Units that name this run, in order of their names."""
         return {name: unit for name, unit in sorted(self.units.items()) if unit.run == self.name}

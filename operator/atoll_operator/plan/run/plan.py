@@ -67,7 +67,6 @@ def plan_run(run: RunObserved, now: float) -> RunPlan:
     starts_until = completion.start_end(spec, old, now)
     facts = RunFacts(
         run=run,
-        units=units,
         wanted=len(expected),
         learning=sum(is_true(status.conditions, "Learning") for status in present.values()),
         taken=tuple(name for name in wanted if name in run.units and name not in units),

@@ -14,7 +14,7 @@ from atoll_operator.plan.pods.names import syncer
 from atoll_operator.plan.run.completion import STARTING_PHASES, Outcome, QuorumLost
 from atoll_operator.plan.run.evaluation import EvaluationPlan
 from atoll_operator.plan.run.figures import last_heal_seconds, syncer_figures, unit_figures
-from atoll_operator.plan.run.observed import RunObserved, UnitFacts
+from atoll_operator.plan.run.observed import RunObserved
 from atoll_operator.plan.run.rollout import Rollout
 from atoll_operator.plan.run.suspension import Suspension
 from atoll_operator.plan.run.syncer_state import UNAVAILABLE
@@ -59,7 +59,7 @@ def describe(
 
 def _figures(facts: RunFacts) -> dict[str, object]:
     """Those of the syncer stay as they are without a report, and while it starts and has not read its journal."""
-    run, old, units = facts.run, facts.run.status, facts.units.values()
+    run, old, units = facts.run, facts.run.status, facts.run.own_units.values()
     over = old.phase in ("Complete", "Failed")
     ready, report = old.units_ready if over else facts.learning, run.syncer.status
     return {
@@ -140,14 +140,13 @@ def _degraded(facts: RunFacts) -> State:
         train = "" if run.status.phase in STARTING_PHASES else "units train on without merges"
         text = "; ".join(filter(None, (facts.syncer_wait or syncer.message, train)))
         return state(True, syncer.reason or UNAVAILABLE, text)
-    begun = run.status.global_step > 0 or (report is not None and report.global_step > 0)
-    if syncer.down and begun and (facts.learning or not facts.starting):
+    if syncer.down and run.merged and (facts.learning or not facts.starting):
         text = "; ".join(filter(None, (syncer.down, facts.syncer_wait)))
         text += "; units train on, tensors of these shards are not merged"
         return state(True, "SyncerShardDown", text)
     if report is not None and report.checkpoint.error:
         return state(True, "CheckpointFailed", report.checkpoint.error)
-    return _units_degraded({name: unit.status for name, unit in sorted(facts.units.items())})
+    return _units_degraded({name: unit.status for name, unit in run.own_units.items()})
 
 
 def _units_degraded(units: dict[str, LearnerUnitStatus]) -> State:
@@ -207,8 +206,6 @@ class RunFacts:
     """What was observed and decided, from which the status follows."""
 
     run: RunObserved
-    units: Mapping[str, UnitFacts]
-    """Units that name this run."""
     wanted: int
     """Units that the spec asks for, and those that users created."""
     learning: int

@@ -47,7 +47,7 @@ def plan_suspension(run: RunObserved, now: float) -> Suspension | None:
     if known.status == "True":
         return Suspension(since=since, done=True, reason=known.reason, message=known.message)
     kept = "spec.suspend is true: no pods, the journal is kept"
-    if not _has_merges(run) or old.syncer_shards not in (0, run.spec.syncer.shards):
+    if not run.merged or old.syncer_shards not in (0, run.spec.syncer.shards):
         return Suspension(since=since, done=True, message=kept)
     if order is not None and order.refused:
         message = f"{kept}; the syncer saved no checkpoint of the last step: {order.refused}"
@@ -69,12 +69,6 @@ def plan_suspension(run: RunObserved, now: float) -> Suspension | None:
         message = f"{kept}; no checkpoint of the last step after {LIMIT_SECONDS:.0f} s ({waits}) {why}"
         return Suspension(since=since, done=True, reason=NOT_SAVED, message=message.rstrip())
     return Suspension(since=since, done=False, checkpoint=wanted, message=waits, wake=end)
-
-
-def _has_merges(run: RunObserved) -> bool:
-    """Whether there may be merges that no checkpoint holds."""
-    report = run.syncer.status
-    return run.status.global_step > 0 or (report is not None and report.global_step > 0)
 
 
 def _stopped(unit: UnitFacts) -> bool:

@@ -38,11 +38,8 @@ COPIED = ("model", "data", "inner", "outer", "quorum", "target", "checkpoint")
 
 def metadata(run: RunObserved, name: str) -> Object:
     """Of an object that the run owns."""
-    labels, owners = (
-        {group.LABEL_MANAGER: group.MANAGER, group.LABEL_RUN: run.name},
-        [group.owner(group.RUN_KIND, run.name, run.uid)],
-    )
-    return {"name": name, "namespace": run.namespace, "labels": labels, "ownerReferences": owners}
+    owner = group.owner(group.RUN_KIND, run.name, run.uid)
+    return group.metadata(name, run.namespace, run.name, owner)
 
 
 def run_contract(run: RunObserved) -> RunContract:
@@ -151,8 +148,8 @@ def _workload(
     """
     settings, name = run.settings, f"{run.name}-{component}"
     selector = {group.LABEL_RUN: run.name, group.LABEL_COMPONENT: component}
-    labels = {group.LABEL_MANAGER: group.MANAGER, **selector}
-    named = {**metadata(run, name), "labels": labels}
+    named = metadata(run, name)
+    named["labels"] |= selector
     main["ports"] = template.container_ports(ports)
     main |= {
         "startupProbe": _probe("/healthz", period=2, failures=150),  # it may take 5 min to start
@@ -163,7 +160,7 @@ def _workload(
     pod["nodeSelector"] = dict(spec.node_selector)
     tolerations = map(template.literals, spec.tolerations)
     pod["tolerations"] = [*template.lost_nodes(template.LEAVE_SECONDS), *tolerations]
-    pod_metadata = template.pod_metadata(settings, labels, {group.ANNOTATION_CONTRACT: digest})
+    pod_metadata = template.pod_metadata(settings, named["labels"], {group.ANNOTATION_CONTRACT: digest})
     set_spec = {
         "replicas": replicas,
         "serviceName": name,

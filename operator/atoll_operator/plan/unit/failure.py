@@ -36,14 +36,12 @@ _DISRUPTIONS = {
     "TerminationByKubelet": HOST_MAINTENANCE,
     STOPPED: PREEMPTED,
 }
-_REJECTIONS = [
-    "UnexpectedAdmissionError",
-    "NodeAffinity",
-    "NodePorts",
-    "TaintToleration",
-    "TopologyAffinityError",
-]
-_POD_REASONS = dict.fromkeys(_REJECTIONS, ADMISSION_REJECTED) | {
+_POD_REASONS = {
+    "UnexpectedAdmissionError": ADMISSION_REJECTED,
+    "NodeAffinity": ADMISSION_REJECTED,
+    "NodePorts": ADMISSION_REJECTED,
+    "TaintToleration": ADMISSION_REJECTED,
+    "TopologyAffinityError": ADMISSION_REJECTED,
     "Evicted": EVICTED,
     "NodeShutdown": HOST_MAINTENANCE,
     "Terminated": HOST_MAINTENANCE,

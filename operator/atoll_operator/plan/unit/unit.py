@@ -12,6 +12,7 @@ from atoll_operator.api.learnerunit import LearnerUnitSpec, LearnerUnitStatus, U
 from atoll_operator.api.sections import RecoverySpec
 from atoll_operator.plan.conditions import Notice, State, clip, is_true, parse_time, state, transition
 from atoll_operator.plan.nodes import NodeView
+from atoll_operator.plan.pods.names import pod_name
 from atoll_operator.plan.pods.template import PodSettings, digest
 from atoll_operator.plan.pods.topology import Slice, slice_of
 from atoll_operator.plan.pods.view import PodView, Removal
@@ -95,6 +96,12 @@ class UnitObserved:
     def hosts(self) -> int:
         """Of all slices. The first slice has the first hosts, and so on."""
         return self.spec.slices * self.slice.hosts
+
+    @cached_property
+    def host_names(self) -> tuple[str, ...]:
+        """DNS names of the hosts, in their order."""
+        names = (pod_name(self.name, self.status.placement, host) for host in range(self.hosts))
+        return tuple(f"{name}.{self.name}.{self.namespace}.svc" for name in names)
 
     @property
     def chips(self) -> int:
