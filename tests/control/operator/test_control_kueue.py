@@ -24,18 +24,13 @@ SHAPE = {"accelerator": "tpu-v6e-slice", "topology": "2x4", "machineType": "ct6e
 
 
 @pytest.fixture(scope="module")
-def nodes(controlled: tuple[ControlPlane, Kwok]) -> tuple[ControlPlane, Kwok]:
-    """A cluster with three slices of nodes; the real scheduler decides who gets which."""
+def crowded(controlled: tuple[ControlPlane, Kwok]) -> Iterator[ControlPlane]:
+    """A cluster with Kueue and three slices of nodes; the real scheduler decides who gets which."""
     kind = {"machine": SHAPE["machineType"], **{key: SHAPE[key] for key in ("accelerator", "topology")}}
     names = [(pool, f"{pool}-{host}") for pool in ("red", "green", "blue") for host in range(2)]
     controlled[1].add(tpu_node(name, pool=pool, chips=4, **kind) for pool, name in names)
-    return controlled
-
-
-@pytest.fixture(scope="module")
-def kueue(nodes: tuple[ControlPlane, Kwok]) -> Iterator[Kueue]:
-    with Kueue(nodes[0]) as started:
-        yield started
+    with Kueue(controlled[0]):
+        yield controlled[0]
 
 
 class Town(Bench):
@@ -84,14 +79,14 @@ class Town(Bench):
         pods = self.list("Pod")
         return [pod for pod in pods if pod["metadata"]["labels"].get("atoll.dev/unit") == f"{name}-p-0"]
 
-    def until_runs(self, name: str, used: int = CHIPS) -> None:
+    def until_runs(self, name: str) -> None:
         """Its one gang, and nothing else of it, runs."""
 
         def runs() -> bool:
             pods = self.gang(name)
             gangs = {pod["metadata"]["labels"]["atoll.dev/placement"] for pod in pods}
             whole = len(pods) == 2 and len(gangs) == 1
-            return whole and all(pod["status"]["phase"] == "Running" for pod in pods) and self.used() == used
+            return whole and all(pod["status"]["phase"] == "Running" for pod in pods) and self.used() == CHIPS
 
         self.until(f"{name} runs", runs)
 
@@ -113,25 +108,11 @@ class Town(Bench):
 
 
 @pytest.fixture
-def town(
-    nodes: tuple[ControlPlane, Kwok], settle: Callable[..., AbstractContextManager[Town]]
-) -> Iterator[Town]:
-    with settle(nodes[0], Town) as one:
+def town(crowded: ControlPlane, settle: Callable[..., AbstractContextManager[Town]]) -> Iterator[Town]:
+    with settle(crowded, Town) as one:
         yield one
 
 
-@pytest.mark.long
-def test_a_unit_that_exists_before_kueue_waits_for_it(town: Town, request: pytest.FixtureRequest) -> None:
-    town.apply("a")
-    town.until_queued("a")
-    request.getfixturevalue("kueue")
-    town.queue(CHIPS)
-    town.until_runs("a")
-    town.change("a", suspend=True)
-    town.until_nothing_is_left()
-
-
-@pytest.mark.usefixtures("kueue")
 def test_quota_for_one_unit_goes_from_unit_to_unit_and_none_of_it_is_lost(town: Town) -> None:
     town.queue(CHIPS)
     town.apply("a")
@@ -164,7 +145,6 @@ def test_quota_for_one_unit_goes_from_unit_to_unit_and_none_of_it_is_lost(town: 
     town.until_nothing_is_left()
 
 
-@pytest.mark.usefixtures("kueue")
 def test_a_unit_that_the_queue_stops_for_another_waits_again_and_says_why(town: Town) -> None:
     town.queue(CHIPS, withinClusterQueue="LowerPriority")
     town.post("workloadpriorityclasses", "WorkloadPriorityClass", "important", {"value": 1000})
@@ -180,39 +160,3 @@ def test_a_unit_that_the_queue_stops_for_another_waits_again_and_says_why(town: 
     town.until_runs("a")
     town.delete("TrainingRun", "a")
     town.until("nothing is left", lambda: town.used() == 0 and not town.names("Pod"))
-
-
-@pytest.mark.long
-@pytest.mark.usefixtures("kueue")
-def test_another_queue_is_a_rolling_change_and_no_queue_is_none(town: Town) -> None:
-    town.queue(CHIPS)
-    town.apply("a", queueName="nobody")
-    town.until_queued("a")
-    town.change("a", queueName=None)
-    town.until_runs("a", used=0)
-    for pod in town.gang("a"):
-        metadata = pod["metadata"]
-        assert not any("kueue" in key for key in (*metadata["labels"], *metadata["annotations"]))
-        assert not metadata.get("finalizers")
-
-
-@pytest.mark.long
-@pytest.mark.usefixtures("kueue")
-def test_by_force_the_quota_of_a_unit_on_lost_nodes_comes_back(
-    town: Town, nodes: tuple[ControlPlane, Kwok]
-) -> None:
-    town.queue(CHIPS)
-    town.apply("a", recovery={"forceDelete": True})
-    town.until_runs("a")
-    _, kwok = nodes
-    kwok.stop()
-    try:
-        town.until_queued("a")  # its next gang waits for the quota of the old one
-        assert town.unit("a-p-0")["lastFailure"]["reason"] == "NodeLost"
-        assert town.used() == CHIPS
-        admitted = lambda: town.condition("LearnerUnit", "a-p-0", "Scheduled")[1] != "Queued"  # noqa: E731
-        town.until("it has it", lambda: admitted() and len(town.gang("a")) == 2)
-        town.until("and nobody else", lambda: town.workloads() == {"a-p-0-2"} and town.used() == CHIPS)
-    finally:
-        kwok.start()
-    town.until_runs("a")

@@ -122,28 +122,6 @@ def test_a_leader_that_was_paused_does_nothing_when_it_wakes(bench: Bench) -> No
     assert (bench.unit("r-one-0")["incarnation"], len(bench.unit("r-one-0")["restarts"])) == (3, 2)
 
 
-def test_a_leader_that_is_cut_off_stops_before_another_one_acts_and_stands_by_afterwards(
-    bench: Bench, gate: IllGate
-) -> None:
-    lease = "12"  # the last 3.6 s of one that is not renewed are nobody's
-    first = led(bench, lease, KUBECONFIG=str(gate.kubeconfig))
-    second = standby(bench, lease)
-    gate.silent = True
-    bench.until("the first one stops", lambda: stands_by(first))
-    assert stands_by(second)
-    bench.until("the second one leads", lambda: leads(second))
-    assert first.page("/healthz")[0] == 200
-    gate.silent = False
-    fail(bench)
-    healed(bench)
-    assert stands_by(first)
-    second.kill()
-    bench.until("the first one leads again, in the same process", lambda: leads(first))
-    fail(bench, 2)
-    healed(bench, 3)
-    assert first.alive
-
-
 def test_an_operator_whose_queue_is_stuck_is_not_alive(bench: Bench, gate: IllGate) -> None:
     """Without a lease: with one it would give its work up long before."""
     settings = {"ATOLL_RESYNC_SECONDS": "1", "ATOLL_STUCK_SECONDS": "2"}

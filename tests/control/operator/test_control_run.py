@@ -1,13 +1,17 @@
-"""A run from `apply` to its end: objects, conditions, certificates, evaluator, clean-up."""
+"""A run from `apply` to its end: objects, conditions, certificates, evaluator, `kubectl scale`, clean-up."""
 
 from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from control_bench import Bench
 from cryptography import x509
+
+from atoll_local.controlplane import ControlPlane
 
 pytestmark = [pytest.mark.control, pytest.mark.timeout(300)]
 UNITS = ["r-one-0", "r-one-1", "r-two-0"]
@@ -70,30 +74,6 @@ def test_a_run_becomes_objects_and_conditions_and_keeps_its_status_when_it_is_co
     assert bench.get("Service", "r-syncer")["metadata"] == made["metadata"]
 
 
-def test_a_syncer_that_is_silent_or_has_another_runs_certificate_is_a_condition_and_no_heal(
-    bench: Bench,
-) -> None:
-    bench.operator()
-    run = bench.begin()
-    bench.run("other", units=1)
-    names = {"r-syncer-tls", "other-syncer-tls"}
-    bench.until("certificates", lambda: names <= bench.names("Secret"))
-    another = (bench.namespace, "other")
-    bench.syncers.serve(bench.namespace, "r", bench.report(run), certificate_of=another)
-    bench.until_condition("TrainingRun", "r", "Ready", "False", "SyncerCertificateInvalid")
-    assert bench.status("TrainingRun", "r")["globalStep"] == 0
-    uids = bench.uids()
-    bench.serve(run)
-    bench.until_condition("TrainingRun", "r", "Ready", "True")
-    kept = bench.syncers.statuses.pop(f"{bench.namespace}/r/0")
-    bench.until_condition("TrainingRun", "r", "Ready", "False", "SyncerUnavailable")
-    assert bench.condition("TrainingRun", "r", "Degraded")[:2] == ("True", "SyncerUnavailable")
-    assert bench.condition("LearnerUnit", "r-one-0", "Learning")[0] == "True"
-    bench.syncers.statuses[f"{bench.namespace}/r/0"] = kept
-    bench.until_condition("TrainingRun", "r", "Ready", "True")
-    assert uids.items() <= bench.uids().items()
-
-
 def test_the_evaluators_result_is_in_the_status_until_it_is_not_wanted_any_more(bench: Bench) -> None:
     bench.operator()
     run, _ = bench.learn(units=1, evaluation={"tokens": 4096})
@@ -117,3 +97,32 @@ def test_the_evaluators_result_is_in_the_status_until_it_is_not_wanted_any_more(
     bench.change(evaluation=None)
     bench.until("removed", lambda: EVALUATOR not in bench.names("StatefulSet") | bench.names("Service"))
     bench.until("no result", lambda: "evaluation" not in bench.status("TrainingRun", "r"))
+
+
+def test_kubectl_scale_changes_the_number_of_units_and_a_file_that_names_none_leaves_it(
+    bench: Bench, plane: ControlPlane, tmp_path: Path, control: Callable[..., None]
+) -> None:
+    control("garbage-collector-controller")
+    bench.operator()
+    bench.run()
+
+    def scale(replicas: int, *units: str) -> None:
+        said = plane.kubectl("-n", bench.namespace, "scale", "trun/r", f"--replicas={replicas}")
+        assert "scaled" in said
+        bench.until(f"the units are {units}", lambda: bench.names("LearnerUnit") == set(units))
+
+    scale(2, "r-one-0", "r-one-1")
+    bench.until("two are counted", lambda: bench.status("TrainingRun", "r")["units"] == 2)
+    selector = bench.status("TrainingRun", "r")["selector"].replace("=", "%3D").replace(",", "%2C")
+    path = bench.api.path("Pod", bench.namespace) + f"?labelSelector={selector}"
+    bench.until("the selector finds their pods", lambda: len(bench.api.call("GET", path)["items"]) == 2)
+    scale(4, "r-one-0", "r-one-1", "r-one-2", "r-two-0")
+    body = bench.get("TrainingRun", "r")
+    del body["spec"]["units"], body["status"]
+    file, metadata = tmp_path / "run.json", {"name": "r", "namespace": bench.namespace}
+    file.write_text(json.dumps({**body, "metadata": metadata}))
+    plane.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(file))
+    assert bench.get("TrainingRun", "r")["spec"]["units"] == 4
+    scale(0)
+    bench.until_condition("TrainingRun", "r", "Ready", "True", "ScaledToZero")
+    bench.until("no pods", lambda: not bench.pods())

@@ -1,4 +1,4 @@
-"""A way to an API server that answers 503, ends a watch with an ERROR event, or is silent, when a test says so."""
+"""A way to an API server that answers 503, ends a watch with an ERROR event, or holds writes, when a test says so."""
 
 from __future__ import annotations
 
@@ -38,8 +38,6 @@ class IllGate:
     def __init__(self, pair: Pair, kubeconfig: Path, authority: str, through: Path) -> None:
         self.ill = False
         """Every request is answered 503, and open watches are cut."""
-        self.silent = False
-        """Nothing passes, as behind a firewall: connections stay, and what was sent arrives when this ends."""
         self.holds_writes = False
         """What is not a GET waits until this ends; reads and watches pass."""
         self.error_in = ""
@@ -68,13 +66,7 @@ class IllGate:
         async with session as self._session, answering(self._carry, near) as address:
             yield address
 
-    async def _silence(self) -> None:
-        """Waits until it ends. A caller who goes meanwhile does not call back what it has sent."""
-        while self.silent:
-            await asyncio.sleep(LOOK_SECONDS)
-
     async def _carry(self, request: web.Request) -> web.StreamResponse:
-        await self._silence()
         while self.holds_writes and request.method != "GET":
             await asyncio.sleep(LOOK_SECONDS)
         if self.ill:
@@ -91,10 +83,8 @@ class IllGate:
                 }
                 response.set_status(answer.status)
                 response.headers.update(headers)
-                await self._silence()
                 await response.prepare(request)
                 async for part in self._parts(request, answer):
-                    await self._silence()
                     await response.write(part)
                 return response
         except (aiohttp.ClientError, OSError):  # either side is down

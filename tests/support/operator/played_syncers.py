@@ -60,14 +60,11 @@ class Syncers:
             status["checkpoint"] = {**known, "uri": "gs://bucket/run", "current": True, "newestStep": step}
         return web.Response(status=202)
 
-    def serve(
-        self, namespace: str, run: str, status: Object, certificate_of: tuple[str, str] | None = None
-    ) -> None:
-        """Starts to answer for a shard of a run, with the run's own certificate or another run's."""
+    def serve(self, namespace: str, run: str, status: Object) -> None:
+        """Starts to answer for a shard of a run."""
         shard = status.get("shard", 0)
-        owner_namespace, owner = certificate_of or (namespace, run)
         host = f"{run}-syncer-{shard}.{run}-syncer.{namespace}.svc"
-        self._serve(host, f"{namespace}/{run}/{shard}", status, owner_namespace, f"{owner}-syncer-tls")
+        self._serve(host, f"{namespace}/{run}/{shard}", status, namespace, f"{run}-syncer-tls")
 
     def serve_evaluator(self, namespace: str, run: str, status: Object) -> None:
         """Starts to answer for the run's evaluator."""

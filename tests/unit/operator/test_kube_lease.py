@@ -80,10 +80,11 @@ def test_never_two_lead_whatever_their_clocks_show_and_whoever_is_cut_off(
             for each in candidates:
                 each.cut_off = world.dice.random() < 0.3
             await world.watch(candidates, world.dice.uniform(0.0, 8.0))
+        world.led.clear()
         for each in candidates:
             each.cut_off = False
         await world.watch(candidates, 2 * SECONDS)
-        assert world.led
+        assert world.led, "whoever was cut off stands for it again"
         for each in candidates:
             await each.end()
 

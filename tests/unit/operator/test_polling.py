@@ -44,24 +44,25 @@ WAITING = EvaluatorStatus(run_uid="u", phase="Waiting")
 
 
 @functools.cache
-def contexts() -> tuple[ssl.SSLContext, ssl.SSLContext]:
-    """Of the pod and of the operator."""
-    authority = Authority.new("r", NOW)
-    pair = authority.issue("r-syncer", "spiffe://atoll.dev/s", HOSTS, NOW)
+def contexts(run: str = "r") -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    """Of a pod of this run, which trusts the run `r`, and of the operator for `r`."""
+    ours, theirs = Authority.new("r", NOW), Authority.new("other", NOW)
+    pair = (ours if run == "r" else theirs).issue("r-syncer", "spiffe://atoll.dev/s", HOSTS, NOW)
     client = client_context()
-    authority.equip(client, authority.issue("operator", "spiffe://atoll.dev/o", (), NOW))
-    return pod_context(authority.pair.certificate, pair.certificate, pair.key), client
+    ours.equip(client, ours.issue("operator", "spiffe://atoll.dev/o", (), NOW))
+    return pod_context(ours.pair.certificate, pair.certificate, pair.key), client
 
 
 @asynccontextmanager
 async def polled(
-    handle: Handler, changed: Any = lambda *_: None, kind: Any = SyncerPoller, shards: int = 1
+    handle: Handler, changed: Any = lambda *_: None, kind: Any = SyncerPoller, shards: int = 1, of: str = "r"
 ) -> AsyncIterator[Any]:
-    """A poller of the pod that answers so; shard `n` is at `/n`."""
-    async with answering(handle, contexts()[0]) as address:
+    """A poller of the pod of the run `of` that answers so; shard `n` is at `/n`."""
+    pod, operator = contexts(of)
+    async with answering(handle, pod) as address:
         urls = {"syncer_url": f"{address}/{{shard}}", "evaluator_url": address}
         poller = kind(Settings(runtime_image="i", poll_seconds=0.05, **urls), Metrics(), changed)
-        poller.ensure(RUN, "u", shards, contexts()[1])
+        poller.ensure(RUN, "u", shards, operator)
         try:
             yield poller
         finally:
@@ -100,6 +101,14 @@ async def test_a_report_is_read_whole_up_to_a_limit(report: Report, padding: str
         await asyncio.wait_for(heard.wait(), 30)
         state = poller.state(RUN, "u")
     assert (state.reason, state.status) == (reason, None if reason else report)
+
+
+async def test_a_pod_with_the_certificate_of_another_run_is_not_believed() -> None:
+    heard = asyncio.Event()
+    async with polled(Answers([200]).handle, lambda *_: heard.set(), of="other") as poller:
+        await asyncio.wait_for(heard.wait(), 30)
+        state = poller.state(RUN, "u")
+    assert (state.reason, state.status) == ("SyncerCertificateInvalid", None)
 
 
 @dataclass

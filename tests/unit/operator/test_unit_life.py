@@ -14,6 +14,7 @@ from atoll_operator.api.learnerunit import Restart
 from atoll_operator.api.sections import RecoverySpec
 from atoll_operator.plan.conditions import format_time, parse_time
 from atoll_operator.plan.pods import names
+from atoll_operator.plan.pods.view import view
 from atoll_operator.plan.unit.incarnation import budget_of, jitter
 from atoll_runtime.contract import EXIT_VERSION, INCARNATION_FILE, LedgerReport, LinkReport, UnitReport
 from atoll_runtime.learner.incarnation import MEMORY_FILE
@@ -256,6 +257,25 @@ def test_pods_read_their_incarnation_where_it_is_looked_for_and_keep_what_outliv
     assert MEMORY_FILE.startswith(f"{mounts['tmp']}/")
 
 
+@pytest.mark.parametrize("text", ["²", "9" * 5000, "-1", "1.5", "", "٣"])
+def test_a_number_that_is_none_of_ours_is_taken_for_none(text: str) -> None:
+    labels = {"atoll.dev/placement": text, "atoll.dev/host": text}
+    pod = view({"metadata": {"name": "p", "labels": labels, "annotations": {"atoll.dev/incarnation": text}}})
+    assert (pod.placement, pod.host, pod.incarnation) == (0, 0, 0)
+
+
+def test_of_several_containers_the_learners_own_counts_wherever_it_stands() -> None:
+    ended = {"exitCode": 65, "message": "incarnation 1\nNonFiniteLoss: step 3\n"}
+    main = {"name": "main", "state": {"terminated": ended}}
+    proxy = {"name": "istio-proxy", "state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}}}
+    killed = {"name": "istio-proxy", "lastState": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}}
+    for statuses in ([proxy, main], [main, proxy], [killed, main]):
+        pod = view({"metadata": {"name": "p"}, "status": {"containerStatuses": statuses}})
+        assert (pod.exit_code, pod.exit_message, pod.started_at) == (65, "NonFiniteLoss: step 3", None)
+    alone = view({"metadata": {"name": "p"}, "status": {"containerStatuses": [killed]}})
+    assert (alone.exit_code, alone.exit_reason) == (None, "")
+
+
 @pytest.mark.parametrize(("sees_nodes", "seconds"), [(True, 30), (False, 4)])
 def test_pods_leave_a_lost_node_in_time_where_the_operator_sees_none(sees_nodes: bool, seconds: int) -> None:
     scene = Scene(sees_nodes=sees_nodes, recovery={"node_lost_seconds": 4}).place()
@@ -270,12 +290,14 @@ def test_a_unit_in_a_queue_says_so_and_no_deadline_runs() -> None:
     status, reason, message = scene.condition("Scheduled")
     assert (status, reason, scene.status.restart_count, scene.plan.wake) == ("False", "Queued", 0, None)
     assert "kubectl describe workload r-two-0-1-" in message
+    assert "kueue" in str(scene.pods) and "kueue" not in str(Scene().rest().pods), "no queue is none"
     scene.pod(0)["spec"]["schedulingGates"] = [{"name": "example.com/scan"}]
     scene.rest()
     assert scene.condition("Scheduled")[1] == "SchedulingGated" and "example.com/scan" in scene.status.message
 
 
-def test_a_group_has_a_name_that_a_label_can_hold_and_that_a_later_unit_does_not_share() -> None:
+def test_pods_and_groups_have_names_that_fit_and_a_group_one_that_a_later_unit_does_not_share() -> None:
     unit = names.unit_name("r" * (names.NAMES_LIMIT - 10), "p" * 10, 255)
+    assert len(names.pod_name(unit, names.MAX_INCARNATION, 1535)) == 63, "as long as a host name may be"
     assert len(names.pod_group(unit, names.MAX_INCARNATION, "3fa9c0de")) <= 63
     assert names.pod_group("r-two-0", 1, "3fa9c0de") != names.pod_group("r-two-0", 1, "77aac0de")
