@@ -50,18 +50,6 @@ def evaluated(world: World) -> bool:
 
 
 @scene
-async def pods_that_end_when_the_run_finishes_are_no_failures(world: World) -> None:
-    for pod in world.pods(UNIT):
-        world.cluster.fail_pod(pod, 0)
-    world.syncer.finished = True
-    await world.until("Complete", lambda: world.condition("TrainingRun", "r", "Complete")[0] == "True")
-    await world.until("no pods", lambda: not world.pods())
-    await world.until("Finished", lambda: world.unit(UNIT)["phase"] == "Finished")
-    assert world.unit(UNIT)["incarnation"] == 1
-    assert world.condition("LearnerUnit", UNIT, "Draining")[0] == "False"
-
-
-@scene
 async def deleted_unit_is_made_again_above_the_incarnation_that_the_syncer_knows(world: World) -> None:
     world.syncer.known[WITNESS] = 7
     await asyncio.sleep(20)
@@ -91,37 +79,6 @@ async def unit_made_anew_waits_until_the_syncer_tells_its_last_incarnation(world
 
 
 @scene
-async def operator_that_starts_again_does_not_report_a_sound_run_as_ill(world: World) -> None:
-    await world.until("ready", lambda: ready(world)[0] == "True")
-    before = world.run()["conditions"]
-    world.stop()
-    await asyncio.sleep(30)
-    world.operate()
-    for _ in range(60):
-        await asyncio.sleep(0.5)
-        found = {each["type"]: each["lastTransitionTime"] for each in world.run()["conditions"]}
-        assert found == {each["type"]: each["lastTransitionTime"] for each in before}
-
-
-@scene
-async def unit_without_capacity_waits_and_the_run_goes_on(world: World) -> None:
-    before = world.uids(WITNESS)
-    full = {"taints": [{"key": "full", "effect": "NoSchedule"}]}
-    for node in list(world.server.every("Node")):
-        if node["metadata"]["name"].startswith("two-"):
-            world.server.change({**node, "spec": full})
-    world.cluster.fail_pod(world.pods(UNIT)[0], 64, "DataInvalid: no such shard")
-    capacity = ("False", "CapacityUnavailable")
-    await world.until("it says why", lambda: world.condition("LearnerUnit", UNIT, "Scheduled") == capacity)
-    await world.until("Degraded", lambda: world.condition("TrainingRun", "r", "Degraded")[0] == "True")
-    assert (ready(world)[0], world.uids(WITNESS)) == ("True", before)
-    status = world.unit(UNIT)
-    assert (status["incarnation"], status["restartCount"]) == (2, 1)
-    world.cluster.mend_nodes()
-    await world.until("it learns again", lambda: world.unit(UNIT)["phase"] == "Learning")
-
-
-@scene
 async def change_of_the_quorum_restarts_the_syncer_alone(world: World) -> None:
     def contract() -> Any:
         template = world.server.get("StatefulSet", "r-syncer")["spec"]["template"]
@@ -132,39 +89,6 @@ async def change_of_the_quorum_restarts_the_syncer_alone(world: World) -> None:
     await world.until("another template", lambda: contract() != old)
     await asyncio.sleep(30)
     assert [world.uids(name) for name in (UNIT, WITNESS)] == before
-
-
-@scene
-async def roll_out_never_has_fewer_units_than_all_but_one(world: World) -> None:
-    fewest = 2
-
-    def rolled() -> bool:
-        nonlocal fewest
-        learning = [world.condition("LearnerUnit", name, "Learning")[0] for name in (UNIT, WITNESS)]
-        fewest = min(fewest, learning.count("True"))
-        return bool(
-            world.run().get("unitsUpdated") == 2 and world.run()["unitsSummary"] == "2/2" and fewest < 2
-        )
-
-    world.change_run(image="image:new")
-    await world.until("all have it", rolled)
-    assert fewest == 1
-    assert {pod["spec"]["containers"][0]["image"] for pod in world.pods()} == {"image:new"}
-    assert [world.unit(name)["restartCount"] for name in (UNIT, WITNESS)] == [0, 0]
-
-
-@scene
-async def suspension_gives_the_chips_back_before_the_last_step_is_saved(world: World) -> None:
-    await world.until("it trains", lambda: world.run()["globalStep"] > 0)
-    world.change_run(suspend=True)
-    before = world.syncer.saved
-    await world.until("a checkpoint", lambda: world.syncer.saved != before)
-    assert not world.pods()
-    await world.until("Suspended", lambda: world.condition("TrainingRun", "r", "Suspended")[0] == "True")
-    assert world.syncer.saved == world.syncer.step == world.run()["globalStep"]
-    world.change_run(suspend=False)
-    await world.until("it learns again", lambda: learns(world, 2, UNIT, WITNESS))
-    assert world.unit(UNIT)["restartCount"] == 0
 
 
 @scene

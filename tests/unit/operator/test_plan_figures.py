@@ -12,7 +12,7 @@ from run_scene import NOW, RunScene, unit_status
 from atoll_operator.api.common import MAX_REASONS, Cost, CostStatus
 from atoll_operator.api.learnerunit import LearnerUnitStatus
 from atoll_operator.plan import cost
-from atoll_operator.plan.conditions import format_time
+from atoll_operator.plan.conditions import format_time, only_figures
 from atoll_operator.plan.run.syncer_state import SyncerState
 from atoll_runtime.contract import LedgerReport, SyncerStatus, UnitReport, WaitReport
 
@@ -39,6 +39,28 @@ def test_traffic_is_a_mean_of_a_steady_rate() -> None:
     partial = before.heard(report(4, 10**10, down="shard 1"), 4)
     assert partial.traffic == before.traffic, "a shard more or less is no traffic"
     assert partial.heard(report(6, 2 * 10**10, down="shard 1"), 6).traffic.into > before.traffic.into
+
+
+def test_the_syncer_serves_since_the_last_of_its_shards_came() -> None:
+    state, seen = SyncerState(), []
+    for second, down in ((1.0, ""), (2.0, ""), (4.0, "shard 1"), (6.0, "shard 1"), (8.0, "")):
+        state = state.heard(report(second, 0, down=down), second)
+        seen.append((state.answers, state.serving_since))
+    assert seen == [(True, 1.0), (True, 1.0), (True, None), (True, None), (True, 8.0)]
+    again = state.heard(SyncerStatus(run_uid="u", phase="Starting"), 10.0)
+    assert (again.status.time, again.status.units, again.serving_since) == (8.0, {}, None)
+
+
+@pytest.mark.parametrize(
+    ("phase", "shards", "over"),
+    [("Running", 1, False), ("Finishing", 1, True), ("Finished", 1, True), ("Finishing", 2, False),
+     ("Finished", 2, True)],
+)  # fmt: skip
+def test_several_shards_need_units_until_the_last_one_has_finished(
+    phase: Any, shards: int, over: bool
+) -> None:
+    told = SyncerStatus(run_uid="u", phase=phase, shards=shards)
+    assert SyncerState(status=told, answering_since=1.0).finishing is over
 
 
 def test_the_cost_of_failures_adds_up_by_reason_and_reasons_without_room_are_one() -> None:
@@ -160,3 +182,18 @@ def test_a_units_ledger_lists_the_first_of_the_tokens_that_wait_for_its_link() -
     unit = UnitReport(incarnation=1, hosts=1, state="Learning", waits=waits)
     assert cost.shown_ledger(LedgerReport(), 4, unit).waits == tuple(waits[:64])
     assert cost.shown_ledger(LedgerReport(), 4).waits == ()
+
+
+def test_figures_and_messages_of_true_conditions_can_wait() -> None:
+    def status(count: int, ready: str = "True", **figures: Any) -> dict[str, Any]:
+        learning = {"type": "Learning", "status": ready, "reason": "R", "message": f"{count} merged"}
+        return {"phase": "Running", "conditions": [learning], **figures}
+
+    assert only_figures(
+        status(1), status(2, step=9, tokens=8, loss=1.0, sharePercent=3, ledger={"trained": 1})
+    )
+    assert not only_figures(status(1), status(2, ready="False"))
+    assert not only_figures(status(1, "False"), status(2, "False"))
+    assert not only_figures(status(1), status(1, message="heals"))
+    assert not only_figures(status(1), status(1, restartCount=1))
+    assert not only_figures(status(1, lastHealSeconds=3.0), status(1))

@@ -12,6 +12,7 @@ from atoll_operator.api.learnerunit import Heal
 from atoll_operator.api.trainingrun import TrainingRunStatus
 from atoll_operator.plan.conditions import document, find, format_time, refused, state, transition
 from atoll_operator.plan.pods.view import PodView
+from atoll_operator.plan.unit.waiting import hindrance
 from atoll_runtime.contract import LedgerReport, parse_run
 
 TERMINAL = PodView(name="r-syncer-1", exit_code=64, exit_message="LayoutMismatch: no")
@@ -163,6 +164,12 @@ def test_missing_or_waiting_syncer_pods_are_named() -> None:
     assert run.condition("Ready")[2] == "no pod r-syncer-0: see kubectl describe statefulset r-syncer"
     run.see(syncer_pods=(PodView(name="r-syncer-1", unschedulable="0/3 nodes: cpu"),))
     assert run.condition("Ready")[2].startswith("r-syncer-1: 0/3 nodes: cpu; no pod r-syncer-0: ")
+
+
+def test_a_pod_that_runs_again_is_hindered_by_nothing_that_was_before() -> None:
+    ended = {"exit_code": 64, "exit_reason": "Error", "exit_message": "JournalFailed: x"}
+    assert "JournalFailed" in hindrance(PodView(name="p", **ended))
+    assert hindrance(PodView(name="p", phase="Running", started_at=NOW, **ended)) == ""
 
 
 def new_run() -> RunScene:

@@ -1,4 +1,4 @@
-"""What is known of runs, units, pods and nodes, and which key is reconciled when."""
+"""What is known of runs, units, pods and nodes, and which key is reconciled after which change or report."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import contextlib
 import itertools
 import random
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,25 +16,19 @@ from memory_apiserver import Server
 from memory_client import MemoryCluster
 
 from atoll_operator.kube.cache import Change, Key, Object
-from atoll_operator.kube.errors import Conflict
-from atoll_operator.kube.queue import WorkQueue
 from atoll_operator.metrics.process import Metrics
 from atoll_operator.operator import RECONCILERS
 from atoll_operator.plan.pods.view import PodView
-from atoll_operator.reconcilers.controller import Controller, Memory
+from atoll_operator.plan.run.syncer_state import SyncerState
+from atoll_operator.reconcilers.controller import Controller
 from atoll_operator.reconcilers.inventory import Inventory
 from atoll_operator.reconcilers.run import RunReconciler
 from atoll_operator.reconcilers.unit import UnitReconciler
-from atoll_operator.reconcilers.wakeups import (
-    FIGURES_SECONDS,
-    RUN_SECONDS,
-    STARTING_SECONDS,
-    wakeups,
-)
+from atoll_operator.reconcilers.wakeups import RUN_SECONDS, STARTING_SECONDS, report_wakeups, wakeups
 from atoll_operator.settings import Settings
+from atoll_runtime.contract import BeginningReport, CheckpointReport, LedgerReport, SyncerStatus, UnitReport
 
 UNITS = 400
-SLOW_UNIT = FIGURES_SECONDS["LearnerUnit"]
 RUN, UNIT = Key("TrainingRun", "n", "r"), Key("LearnerUnit", "n", "u")
 OF_UNIT = {"atoll.dev/run": "r", "atoll.dev/unit": "u"}
 
@@ -140,61 +135,66 @@ def test_a_change_wakes_whom_it_concerns_when_it_matters(
     assert last == woken
 
 
-class OneUnit:
-    """A unit on an API server, and a queue that notes its passes."""
-
-    def __init__(self) -> None:
-        self.server = Server(random.Random(0))
-        metadata = {"name": "u", "namespace": "ns"}
-        body = {"apiVersion": "v", "kind": "LearnerUnit", "metadata": metadata, "spec": {"run": "r"}}
-        self.inventory, self.memory = Inventory(), Memory("u")
-        self.inventory.put("LearnerUnit", self.server.create(body))
-        self.passes: list[tuple[str, float]] = []
-        self.queue: WorkQueue[Key] = WorkQueue(self._note)
-        settings, metrics = Settings(runtime_image="i"), Metrics()
-        controller = Controller(settings, MemoryCluster(self.server, metrics), self.inventory, metrics, {})
-        controller.queue = self.queue
-        self.reconciler = UnitReconciler(controller)
-
-    async def _note(self, key: Key) -> None:
-        self.passes.append((key.kind, asyncio.get_running_loop().time()))
-
-    async def write(self, **status: Any) -> bool:
-        """Whether the API server has the status now."""
-        key = Key("LearnerUnit", "ns", "u")
-        body = self.inventory.get(key)
-        assert body is not None
-        await self.reconciler._write(key, body, status, self.memory)
-        return self.server.get("LearnerUnit", "u").get("status") == status
+REPORTED = UnitReport(incarnation=1, hosts=4, state="Learning", step=10, loss=2.0)
+STATUS = SyncerStatus(run_uid="u", phase="Running", global_step=5, units={"a": REPORTED, "b": REPORTED})
+STATE = SyncerState(status=STATUS, answering_since=1.0)
+UNIT_NEWS: dict[str, Any] = {
+    "incarnation": 2, "hosts": 3, "state": "Gone", "seeded_step": 4, "seed_message": "skipped one",
+    "first_merge_time": 9.0, "beginning": BeginningReport.model_construct(),
+}  # fmt: skip
+RUN_NEWS: dict[str, Any] = {
+    "run_uid": "v", "target_steps": 9, "restarts": 1, "shard": 1, "shards": 2, "fragments": 4,
+    "final_checkpoint": "gs://b/r", "down": "shard 1: away",
+}  # fmt: skip
 
 
-def test_figures_wait_for_their_turn_and_anything_else_is_written_at_once_and_wakes_the_run(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(
-        "atoll_operator.reconcilers.controller.time.monotonic", lambda: asyncio.get_running_loop().time()
+def told(old: SyncerState, new: SyncerState) -> set[str]:
+    """Names of what is reconciled at once after this report, of the run r with the units a, b and idle."""
+    inventory = Inventory()
+    for version, name in enumerate(("a", "b", "idle"), 1):
+        inventory.put("LearnerUnit", thing("LearnerUnit", version, name, spec={"run": "r"}))
+    return {key.name for key in report_wakeups(RUN, old, new, inventory)}
+
+
+def after(**changes: Any) -> SyncerState:
+    return replace(STATE, status=STATUS.model_copy(update=changes))
+
+
+def unit_after(**changes: Any) -> SyncerState:
+    return after(units={"a": REPORTED.model_copy(update=changes), "b": REPORTED})
+
+
+def test_figures_of_a_report_wait_and_everything_else_is_acted_on_at_once() -> None:
+    unit_figures = UnitReport.model_fields.keys() - UNIT_NEWS.keys()
+    run_figures = SyncerStatus.model_fields.keys() - {*RUN_NEWS, "checkpoint", "phase", "units"}
+    assert not told(STATE, replace(STATE, misses=1, merged=7))
+    assert not told(STATE, unit_after(**dict.fromkeys(unit_figures, 99)))
+    assert not told(
+        STATE, after(**dict.fromkeys(run_figures, 99) | {"ledger": {"a": LedgerReport(trained=9)}})
     )
+    for name, value in UNIT_NEWS.items():
+        assert told(STATE, unit_after(step=11, **{name: value})) == {"r", "a"}, name
+    assert told(unit_after(loss=None), STATE) == {"r", "a"}, "its first loss"
+    assert told(STATE, after(units={"a": REPORTED, "c": REPORTED})) == {"r", "b", "c"}
+    for name, value in RUN_NEWS.items():
+        assert "r" in told(STATE, after(**{name: value})), name
+    for news in ({"newest_step": 5, "uri": "gs://b/5"}, {"error": "403"}, {"current": True}):
+        assert told(STATE, after(checkpoint=CheckpointReport(**news))) == {"r"}, news
 
-    async def work() -> None:
-        unit = OneUnit()
-        working = asyncio.create_task(unit.queue.run())
-        assert await unit.write(phase="Learning", step=1)
-        assert not await unit.write(phase="Learning", step=2)
-        await asyncio.sleep(SLOW_UNIT)
-        (run, at), (waits, put_off) = unit.passes
-        assert (run, waits) == ("TrainingRun", "LearnerUnit") and at < 0.1
-        assert 0.8 * SLOW_UNIT <= put_off - at <= SLOW_UNIT + 0.1
-        assert await unit.write(phase="Learning", step=3)
-        assert await unit.write(phase="Healing", step=3)
-        assert await unit.write(phase="Healing", step=3), "nothing to write"
-        await asyncio.sleep(1)
-        assert [kind for kind, _ in unit.passes[2:]] == ["TrainingRun"], "figures alone do not wake it"
-        unit.server.change(unit.server.get("LearnerUnit", "u") | {"spec": {"run": "s"}})
-        with pytest.raises(Conflict):
-            await unit.write(phase="Learning")
-        working.cancel()
 
-    leap(work())
+@pytest.mark.parametrize(
+    "other",
+    [
+        pytest.param(after(phase="Finishing"), id="another-phase"),
+        pytest.param(replace(STATE, answering_since=None, reason="SyncerUnavailable"), id="unavailable"),
+        pytest.param(after(down="shard 1: no route"), id="a-shard-is-down"),
+        pytest.param(SyncerState(), id="unknown"),
+    ],
+)
+def test_all_units_are_due_if_the_syncer_comes_goes_or_changes_its_phase(other: SyncerState) -> None:
+    for found in (told(STATE, other), told(other, STATE)):
+        assert found == {"r", "a", "b", "idle"}
+    assert told(after(down="shard 1: no route"), after(down="shard 2: no route")) == {"r"}
 
 
 def test_each_object_is_looked_at_once_in_the_time_of_a_resync_and_never_many_at_once(
