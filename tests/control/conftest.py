@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,6 @@ from typing import Any
 import pytest
 from apiserver import Api, Refusal, with_token
 from control_bench import Bench
-from controllers import controllers
 from held_ports import held_ports
 from ill_gate import IllGate
 from operator_process import Operator
@@ -23,7 +23,7 @@ from atoll_local.controlplane import CONTROL_PROGRAMS, ControlPlane
 from atoll_local.errors import HostError
 from atoll_local.kubectl import ESTABLISHED
 from atoll_local.kwok import Kwok
-from atoll_local.programs import find_all, silent
+from atoll_local.programs import find, find_all, silent
 
 ROOT = Path(__file__).resolve().parents[2]
 NEEDED = {
@@ -40,6 +40,7 @@ NEEDED = {
 }
 """Programs behind the fixtures and imports of a test."""
 NUMBERS = itertools.count(1)
+END_SECONDS = 20
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -115,6 +116,24 @@ def _environment(kubeconfig: Path, namespace: str, port: int) -> dict[str, str]:
         "ATOLL_RUNTIME_IMAGE": "atoll.dev/runtime:test",
         "ATOLL_HEALTH_PORT": str(port),
     }
+
+
+@contextlib.contextmanager
+def controllers(plane: ControlPlane, folder: Path, *names: str) -> Iterator[None]:
+    """Runs these alone, with Kubernetes' own time-outs; `folder` gets their log."""
+    with (folder / f"{names[0]}.log").open("wb") as log:
+        process = subprocess.Popen(
+            [
+                find("kube-controller-manager"), f"--kubeconfig={plane.kubeconfig}", "--leader-elect=false",
+                f"--controllers={','.join(names)}", "--secure-port=0",
+            ],
+            stdout=log, stderr=log,
+        )  # fmt: skip
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait(END_SECONDS)
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
 import re
@@ -14,14 +15,14 @@ import pytest
 from apiserver import Api, Refusal
 from control_bench import Bench
 from drawn import PARTS, drawn
-from made import made
+from memory_world import World, played
 from objects import RUN, TWO_HOSTS
 from refusals import Row, patched, rows
 from specs import FIELDS
 
 from atoll_cli.simulate.admission import faults
 from atoll_operator.api.common import EVALUATED, RUN_CONDITIONS
-from atoll_operator.api.group import LABEL_UNIT
+from atoll_operator.api.group import LABEL_SLICE, LABEL_UNIT, NODE_POOL, TPU
 from atoll_operator.plan.pods.topology import slice_of
 
 pytestmark = [pytest.mark.control, pytest.mark.timeout(300)]
@@ -35,6 +36,43 @@ HOST = patched(RUN, {"metadata.name": "host"})
 ROLES = ("syncer", "evaluator")
 SEEN_SECONDS = 120
 """A run with a shorter deadline may have ended when we look."""
+PASSES = 30
+"""Seconds of simulated time, in which every object gets what it needs."""
+
+
+def made(bodies: Iterable[Object]) -> list[Object]:
+    """All objects of a memory world in which these were reconciled: every pod gets a node, and nothing runs on it."""
+
+    async def work(world: World) -> list[Object]:
+        world.operate()
+        for body in bodies:
+            world.server.create({**body, "metadata": {**body["metadata"], "namespace": "ns"}})
+        for _ in range(PASSES):
+            await asyncio.sleep(1)
+            for pod in list(world.server.every("Pod")):
+                if "nodeName" not in pod["spec"] and not pod["spec"].get("schedulingGates"):
+                    bind(world, pod)
+        return list(world.server.objects.values())
+
+    return played(0, work)
+
+
+def bind(world: World, pod: Object) -> None:
+    """To a node of its own, in the node pool of its slice."""
+    name, labels = pod["metadata"]["name"], pod["metadata"]["labels"]
+    pool = {
+        NODE_POOL: f"{labels[LABEL_UNIT]}-{labels.get(LABEL_SLICE)}",
+        **pod["spec"].get("nodeSelector", {}),
+    }
+    status = {"allocatable": {TPU: "8"}, "conditions": [{"type": "Ready", "status": "True"}]}
+    metadata = {"name": f"node-{name}", "namespace": "ns", "labels": pool}
+    world.server.create(
+        {"apiVersion": "v1", "kind": "Node", "metadata": metadata, "spec": {}, "status": status}
+    )
+    bound = world.server.get("Pod", name)
+    bound["spec"]["nodeName"] = f"node-{name}"
+    bound["status"]["conditions"] = [{"type": "PodScheduled", "status": "True"}]
+    world.server.change(bound)
 
 
 def offered(

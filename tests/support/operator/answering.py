@@ -1,14 +1,20 @@
-"""A small real HTTP server, in the place of the API server or of a pod."""
+"""A small real HTTP server, in the place of the API server or of a pod; in a thread of its own, if need be."""
 
 from __future__ import annotations
 
+import asyncio
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from typing import Any, TypeVar
 
 from aiohttp import web
 
 from atoll_operator.certificates.authority import load_pair
+
+T = TypeVar("T")
+END_SECONDS = 20
 
 
 def pod_context(bundle: bytes, certificate: bytes, key: bytes) -> ssl.SSLContext:
@@ -34,3 +40,33 @@ async def answering(
         yield f"{'https' if context else 'http'}://127.0.0.1:{runner.addresses[0][1]}"
     finally:
         await runner.cleanup()
+
+
+class LoopThread:
+    """An event loop in a thread of its own until it is closed; what was entered is left then."""
+
+    def __init__(self, name: str) -> None:
+        self._held = AsyncExitStack()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name=name)
+        self._thread.start()
+
+    def enter(self, context: AbstractAsyncContextManager[T]) -> T:
+        return self._run(self._held.enter_async_context(context))
+
+    def close(self) -> None:
+        self._run(self._end())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(END_SECONDS)
+        self._loop.close()
+
+    def _run(self, work: Coroutine[None, None, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(END_SECONDS)
+
+    async def _end(self) -> None:
+        await self._held.aclose()
+        rest: set[asyncio.Task[Any]] = asyncio.all_tasks() - {asyncio.current_task()}  # type: ignore[arg-type]
+        for task in rest:
+            task.cancel()
+        await asyncio.gather(*rest, return_exceptions=True)
+        await asyncio.sleep(0.1)  # connections over TLS end after their session

@@ -12,8 +12,7 @@ from pathlib import Path
 import aiohttp
 import yaml
 from aiohttp import web
-from answering import answering
-from loop_thread import LoopThread
+from answering import LoopThread, answering
 from yarl import URL
 
 from atoll_local.pki import Pair

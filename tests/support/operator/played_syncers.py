@@ -7,9 +7,8 @@ import ssl
 from typing import Any
 
 from aiohttp import web
-from answering import answering, pod_context
+from answering import LoopThread, answering, pod_context
 from apiserver import Api, Object
-from loop_thread import LoopThread
 
 
 class Syncers:

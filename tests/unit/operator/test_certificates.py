@@ -15,7 +15,7 @@ from answering import pod_context
 from memory_apiserver import Server, Weather
 from memory_client import MemoryCluster
 
-from atoll_operator.certificates.authority import AUTHORITY_LIFE, Authority, client_context
+from atoll_operator.certificates.authority import AUTHORITY_LIFE, Authority
 from atoll_operator.certificates.members import RunOwner, members
 from atoll_operator.certificates.secrets import RunCertificates
 from atoll_operator.kube.client import AT_ONCE
@@ -91,29 +91,6 @@ def handshake(server: ssl.SSLContext, client: ssl.SSLContext, name: str) -> None
     with contextlib.suppress(ssl.SSLWantReadError):
         sides[0].read(1)
     assert all(done)
-
-
-def server_context(authority: Authority, trust: Authority) -> ssl.SSLContext:
-    pair = authority.issue("r-syncer", "spiffe://atoll.dev/x", ["r-syncer.ns.svc"], NOW)
-    return pod_context(trust.pair.certificate, pair.certificate, pair.key)
-
-
-def equipped(authority: Authority) -> ssl.SSLContext:
-    context = client_context()
-    authority.equip(context, authority.issue("operator", "spiffe://atoll.dev/o", (), NOW))
-    return context
-
-
-def test_members_of_one_run_trust_each_other_and_no_other_run() -> None:
-    ours, theirs = Authority.new("r", NOW), Authority.new("other", NOW)
-    client = equipped(ours)
-    handshake(server_context(ours, ours), client, "r-syncer.ns.svc")
-    with pytest.raises(ssl.SSLCertVerificationError):
-        handshake(server_context(theirs, ours), client, "r-syncer.ns.svc")
-    with pytest.raises(ssl.SSLError):
-        handshake(server_context(ours, theirs), client, "r-syncer.ns.svc")
-    with pytest.raises(ssl.SSLCertVerificationError):
-        handshake(server_context(ours, ours), client, "elsewhere.ns.svc")
 
 
 async def test_an_authority_near_its_end_is_replaced_and_the_context_in_use_follows(secrets: Secrets) -> None:

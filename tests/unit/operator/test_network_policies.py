@@ -24,6 +24,13 @@ def listens(pod: Object) -> set[int]:
     return {port["containerPort"] for port in pod["spec"]["containers"][0]["ports"]}
 
 
+def sources(kind: str) -> list[Object]:
+    """Who is let in: rules with a `namespaceSelector`, or without one."""
+    rules = [rule for policy in POLICIES for rule in policy["spec"]["ingress"]]
+    found = [source for rule in rules for source in rule.get("from", [])]
+    return [source for source in found if ("namespaceSelector" in source) is (kind == "far")]
+
+
 @pytest.mark.parametrize("component", [SYNCER, EVALUATOR, LEARNER])
 def test_a_policy_opens_the_ports_on_which_a_pod_listens(component: str) -> None:
     pod = pods()[component]
@@ -38,27 +45,14 @@ def test_a_policy_opens_the_ports_on_which_a_pod_listens(component: str) -> None
 
 def test_who_is_let_in_from_the_namespace_is_a_learner_or_another_shard() -> None:
     members = [pods()[component]["metadata"]["labels"].items() for component in (LEARNER, SYNCER)]
-    near = [
-        source["podSelector"]["matchLabels"]
-        for policy in POLICIES
-        for rule in policy["spec"]["ingress"]
-        for source in rule.get("from", [])
-        if "namespaceSelector" not in source
-    ]
+    near = [source["podSelector"]["matchLabels"] for source in sources("near")]
     assert near and all(any(labels.items() <= member for member in members) for labels in near)
 
 
 def test_the_operator_is_let_in_by_the_labels_and_the_namespace_that_it_has() -> None:
     deployment = yaml.safe_load((ROOT / "manifests" / "deployment.yaml").read_text())
-    asked = [
-        source
-        for policy in POLICIES
-        for rule in policy["spec"]["ingress"]
-        for source in rule.get("from", [])
-        if "namespaceSelector" in source
-    ]
-    assert len(asked) == 2
-    for source in asked:
+    assert len(sources("far")) == 2
+    for source in sources("far"):
         labels = deployment["spec"]["template"]["metadata"]["labels"].items()
         assert source["podSelector"]["matchLabels"].items() <= labels
         namespace = source["namespaceSelector"]["matchLabels"]["kubernetes.io/metadata.name"]

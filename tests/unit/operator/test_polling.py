@@ -7,7 +7,7 @@ import datetime
 import functools
 import logging
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -44,21 +44,26 @@ WAITING = EvaluatorStatus(run_uid="u", phase="Waiting")
 
 
 @functools.cache
-def contexts(run: str = "r") -> tuple[ssl.SSLContext, ssl.SSLContext]:
-    """Of a pod of this run, which trusts the run `r`, and of the operator for `r`."""
-    ours, theirs = Authority.new("r", NOW), Authority.new("other", NOW)
-    pair = (ours if run == "r" else theirs).issue("r-syncer", "spiffe://atoll.dev/s", HOSTS, NOW)
-    client = client_context()
+def authority(run: str) -> Authority:
+    return Authority.new(run, NOW)
+
+
+def contexts(
+    of: str = "r", trusts: str = "r", hosts: Sequence[str] = HOSTS
+) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    """Of a pod with a certificate of this run, which trusts another or the same, and of the operator for `r`."""
+    ours, client = authority("r"), client_context()
+    pair = authority(of).issue("r-syncer", "spiffe://atoll.dev/s", hosts, NOW)
     ours.equip(client, ours.issue("operator", "spiffe://atoll.dev/o", (), NOW))
-    return pod_context(ours.pair.certificate, pair.certificate, pair.key), client
+    return pod_context(authority(trusts).pair.certificate, pair.certificate, pair.key), client
 
 
 @asynccontextmanager
 async def polled(
-    handle: Handler, changed: Any = lambda *_: None, kind: Any = SyncerPoller, shards: int = 1, of: str = "r"
+    handle: Handler, changed: Any = lambda *_: None, kind: Any = SyncerPoller, shards: int = 1, **tls: Any
 ) -> AsyncIterator[Any]:
-    """A poller of the pod of the run `of` that answers so; shard `n` is at `/n`."""
-    pod, operator = contexts(of)
+    """A poller of the pod that answers so; shard `n` is at `/n`."""
+    pod, operator = contexts(**tls)
     async with answering(handle, pod) as address:
         urls = {"syncer_url": f"{address}/{{shard}}", "evaluator_url": address}
         poller = kind(Settings(runtime_image="i", poll_seconds=0.05, **urls), Metrics(), changed)
@@ -103,12 +108,20 @@ async def test_a_report_is_read_whole_up_to_a_limit(report: Report, padding: str
     assert (state.reason, state.status) == (reason, None if reason else report)
 
 
-async def test_a_pod_with_the_certificate_of_another_run_is_not_believed() -> None:
+@pytest.mark.parametrize(
+    ("tls", "reason"),
+    [
+        pytest.param({"of": "other"}, "SyncerCertificateInvalid", id="a-pod-of-another-run"),
+        pytest.param({"hosts": ["elsewhere"]}, "SyncerCertificateInvalid", id="another-pod"),
+        pytest.param({"trusts": "other"}, "SyncerUnavailable", id="a-pod-that-does-not-know-us"),
+    ],
+)
+async def test_members_of_one_run_trust_each_other_and_no_other_run(tls: dict[str, Any], reason: str) -> None:
     heard = asyncio.Event()
-    async with polled(Answers([200]).handle, lambda *_: heard.set(), of="other") as poller:
+    async with polled(Answers([200]).handle, lambda *_: heard.set(), **tls) as poller:
         await asyncio.wait_for(heard.wait(), 30)
         state = poller.state(RUN, "u")
-    assert (state.reason, state.status) == ("SyncerCertificateInvalid", None)
+    assert (state.reason, state.status) == (reason, None)
 
 
 @dataclass
