@@ -19,6 +19,7 @@ from atoll_operator.plan.conditions import refused
 from atoll_operator.plan.pods.view import PodView, Removal
 from atoll_operator.plan.unit.deadlines import follow
 from atoll_operator.plan.unit.plan import plan_unit
+from atoll_operator.plan.unit.status import describe
 from atoll_operator.plan.unit.unit import UnitObserved, UnitPlan
 from atoll_operator.reconcilers.controller import REFUSED_SECONDS, Memory, Reconciler, refusal_of
 from atoll_operator.reconcilers.inventory import Body
@@ -45,6 +46,7 @@ class UnitReconciler(Reconciler):
         if not refusal and (plan.create or self._any_gone(key, unit.uid, plan.remove)):
             self._queue.add(key)  # the next pass says in one write what has come of it
             return
+        plan = describe(unit, plan)
         if refusal:
             plan = replace(plan, status=refused(plan.status, unit.status, "Scheduled", refusal, now))
         await self._conclude(key, body, memory, plan, now)

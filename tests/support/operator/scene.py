@@ -21,6 +21,7 @@ from atoll_operator.plan.pods.view import view
 from atoll_operator.plan.run.syncer_state import SyncerState
 from atoll_operator.plan.unit.deadlines import follow
 from atoll_operator.plan.unit.plan import plan_unit
+from atoll_operator.plan.unit.status import describe
 from atoll_operator.plan.unit.unit import Pace, UnitObserved, UnitPlan
 from atoll_runtime.contract import EXIT_RESTART, LastWords, LedgerReport, SyncerStatus, UnitReport
 
@@ -97,7 +98,8 @@ class Scene(SceneCluster):
     def look(self, after: float = 0.0) -> UnitPlan:
         """The plan of now, or of so much later, that nobody carries out."""
         self.now += after
-        self.plan = plan_unit(self.observe())
+        unit = self.observe()
+        self.plan = describe(unit, plan_unit(unit))
         self.now -= after
         return self.plan
 

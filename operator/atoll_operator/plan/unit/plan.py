@@ -19,7 +19,6 @@ from atoll_operator.plan.pods.view import PodView, removals
 from atoll_operator.plan.unit import deadlines, drain, failure, inactive, incarnation, placement
 from atoll_operator.plan.unit.failure import POD_DELETED, Action, Cause, classify
 from atoll_operator.plan.unit.placement import Pods
-from atoll_operator.plan.unit.status import describe
 from atoll_operator.plan.unit.unit import UnitObserved, UnitPlan
 
 EXIT_GRACE_SECONDS = 15.0
@@ -89,12 +88,13 @@ def _reconcile(unit: UnitObserved, kept: Pods, outgoing: Pods, stale: Pods) -> U
     taken = {pod.host for pod in outgoing if not pod.ended}
     places = placement.place(unit, kept, outgoing, stale)
     places = {host: place for host, place in places.items() if host not in taken}
-    return replace(
-        describe(unit, kept),
+    return UnitPlan(
+        status=unit.status,
         service=gang.service(unit),
         create=() if unit.syncer.finishing else gang.pods(unit, places),
         remove=remove,
         renew=tuple(pod for pod in kept if pod.incarnation < unit.status.incarnation and not pod.leaves),
+        members=tuple(kept),
         wake=stuck,
     )
 

@@ -9,6 +9,7 @@ and between the end of the one before and the end of the heal.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from atoll_operator.api.learnerunit import Heal, HealStages, LearnerUnitStatus, UnitPhase
@@ -20,9 +21,10 @@ from atoll_operator.plan.unit.unit import BACK_OFF, UnitObserved, UnitPlan
 from atoll_runtime.contract import BeginningReport, LinkReport, UnitReport
 
 
-def describe(unit: UnitObserved, pods: Sequence[PodView]) -> UnitPlan:
-    """A plan with the status of a unit whose incarnation is not lost, the heal that ends now, and Events; `pods` are
-    those that stay, in order of hosts."""
+def describe(unit: UnitObserved, plan: UnitPlan) -> UnitPlan:
+    """The plan; for a unit that runs, with its status, the heal that ends now, and Events."""
+    if (pods := plan.members) is None:
+        return plan
     hosts = unit.hosts
     wait = waiting.waiting(pods, unit.recovery.startup_seconds, unit.now)
     placed = sum(bool(pod.node) for pod in pods)
@@ -63,7 +65,8 @@ def describe(unit: UnitObserved, pods: Sequence[PodView]) -> UnitPlan:
     phase: UnitPhase = "Joining" if ready else "Starting" if scheduled else "Scheduling"
     phase = "Learning" if learning else "Healing" if healing else phase
     message = "" if learning else next((text for _, _, text in states.values() if text), "")
-    return UnitPlan(status=unit.written(status, phase, message, states), notices=tuple(notices))
+    status = unit.written(status, phase, message, states)
+    return replace(plan, status=status, notices=tuple(notices))
 
 
 def _reached(name: str, reached: bool, wait: tuple[str, str] | None, reason: str, message: str) -> State:

@@ -199,6 +199,8 @@ class UnitPlan:
     remove: tuple[Removal, ...] = ()
     renew: tuple[PodView, ...] = ()
     """Pods that are told the incarnation in `status`; their process restarts for it."""
+    members: tuple[PodView, ...] | None = None
+    """The pods that stay, in order of hosts, of a unit that runs: `status.describe` follows when nothing is created."""
     notices: tuple[Notice, ...] = ()
     wake: float | None = None
     """When to plan again without an event."""
