@@ -91,9 +91,8 @@ class App:
             else:
                 problem = "may not watch nodes: the pods of a lost node are replaced when they are deleted"
                 tell(logging.WARNING, problem)
-            own = self._settings
-            feed = self._feed = Feed(self._cluster, watches, own.namespaces, self._dispatcher)
-            await until_first(watch(feed, own.resync_seconds), self._lead(feed))
+            feed = self._feed = Feed(self._cluster, watches, self._settings.namespaces, self._dispatcher)
+            await until_first(watch(feed, self._settings.resync_seconds), self._lead(feed))
 
     async def _lead(self, feed: Feed) -> None:
         await feed.filled.wait()

@@ -48,8 +48,7 @@ async def _run_kopf(feed: Feed) -> None:
             kopf.stop()
         failures = 1 if time.monotonic() - started > STEADY_SECONDS else failures + 1
         wait = back_off(failures, *BACK_OFF)
-        problem = "the watches ended; starts them again"
-        tell(logging.WARNING, problem, error=reason, seconds=round(wait, 2))
+        tell(logging.WARNING, "the watches ended; starts them again", error=reason, seconds=round(wait, 2))
         await asyncio.sleep(wait)
 
 

@@ -16,8 +16,7 @@ from atoll_operator.api.trainingrun import TrainingRunStatus
 
 MESSAGE_LIMIT = 4096
 S = TypeVar("S", LearnerUnitStatus, TrainingRunStatus)
-ConditionStatus = Literal["True", "False", "Unknown"]
-State = tuple[ConditionStatus, str, str]
+State = tuple[Literal["True", "False", "Unknown"], str, str]
 """Status, reason, message."""
 ABSENT = Condition(type="", status="Unknown", reason="Absent", last_transition_time="")
 FIGURES = frozenset(

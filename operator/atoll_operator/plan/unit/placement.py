@@ -35,18 +35,18 @@ def place(unit: UnitObserved, kept: Pods, outgoing: Pods, stale: Pods) -> dict[i
     """The pods that may be created now, by host.
 
     Args:
-        kept, outgoing: pods of the placement that stay, and that are replaced.
+        kept, outgoing: pods of the placement that stay, and that are replaced once they have ended.
         stale: all others; they have their hosts until they have ended.
     """
     if unit.now < _gives_way_until(unit):
         return {}
-    exist = {pod.host for pod in kept}
+    taken = {pod.host for pod in (*kept, *(pod for pod in outgoing if not pod.ended))}
     size, places = unit.slice.hosts, dict[int, PodPlacement]()
     for first in range(0, unit.hosts, size):
         hosts = range(first, first + size)
         here, gone = ([pod for pod in pods if pod.host in hosts] for pods in (kept, outgoing))
         wanted = {first: PodPlacement()} if size == 1 else _place_slice(unit, hosts, here, gone, stale)
-        places |= {host: place for host, place in wanted.items() if host not in exist}
+        places |= {host: place for host, place in wanted.items() if host not in taken}
     return places
 
 

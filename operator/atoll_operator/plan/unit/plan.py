@@ -85,9 +85,7 @@ def _reconcile(unit: UnitObserved, kept: Pods, outgoing: Pods, stale: Pods) -> U
     # Hosts of a failed unit wait for each other; pods that give way to a new spec end in peace.
     grace = DRAIN_SECONDS if unit.status.heal_start_time is None else 1
     remove, stuck = removals((*outgoing, *stale), grace, unit.recovery.force_delete, unit.now)
-    taken = {pod.host for pod in outgoing if not pod.ended}
     places = placement.place(unit, kept, outgoing, stale)
-    places = {host: place for host, place in places.items() if host not in taken}
     return UnitPlan(
         status=unit.status,
         service=gang.service(unit),
