@@ -88,7 +88,7 @@ class Feed:
         return "; ".join(f"{path}: {text}" for path, (text, refused) in self._problems.items() if refused)
 
     def event(self, kind: str, deleted: bool, body: Object) -> None:
-        """Skips an object that cannot be read, because anybody may create one."""
+        """Skips an object that cannot be read: users may create any."""
         try:
             self._sink.event(kind, deleted, body)
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
@@ -215,7 +215,7 @@ class KopfThread:
         return registry
 
 
-# The feed tells of failed requests, and the supervisor of an end.
+# The feed logs failed requests, and the supervisor the end of kopf.
 logging.getLogger("kopf").setLevel(logging.CRITICAL)
 
 

@@ -38,7 +38,7 @@ RESYNC_SHARES = 0.8, 1.0
 
 
 class Controller:
-    """Made anew for each term, because another operator may have acted."""
+    """One for each term, because another operator may have acted since the last one."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class Memory:
     certificates: RunCertificates | None = None
     """Of a run."""
     orders: object = None
-    """What a run's units were woken for last: whether it is over, whether it is suspended, how units recover."""
+    """For which state of a run its units were enqueued last: is it over, is it suspended, how do units recover."""
 
 
 class Reconciler:
@@ -181,7 +181,7 @@ class Reconciler:
     async def _conclude(
         self, key: Key, body: Body, memory: Memory, plan: RunPlan | UnitPlan, now: float
     ) -> None:
-        """Writes the status, then the Events, and sees to the next pass."""
+        """Writes the status, then the Events, and schedules the next pass."""
         await self._write(key, body, document(plan.status), memory)
         self._recorder.tell(body, plan.notices, now)
         if plan.wake is not None:

@@ -80,7 +80,7 @@ class Inventory:
         return self._note(self.cache.delete(kind, body))
 
     def keep(self, kind: str, namespace: str, present: Collection[Key], version: int) -> list[Change]:
-        """Deletes what a fresh list of a namespace, or of the cluster, did not have at this resource version."""
+        """Deletes the objects that a fresh list of a namespace, or of the cluster, at this resource version lacks."""
         changes = self.cache.prune(self.cache.keys(kind, namespace), present, version)
         return [change for change in map(self._note, changes) if change is not None]
 
@@ -136,7 +136,7 @@ class Inventory:
         return bool(self._deleted_nodes or self.cache.keys("Node"))
 
     def _note(self, change: Change | None) -> Change | None:
-        """Keeps what is derived from the nodes in step with the cache."""
+        """Updates what is derived from the nodes after a change of the cache."""
         if change is not None and change.key.kind == "Node":
             name = change.key.name
             self._chips = None

@@ -31,7 +31,7 @@ class UnitReconciler(Reconciler):
     async def _reconcile(self, key: Key, body: Body, memory: Memory, now: float) -> None:
         unit = self._observe(key, body, memory, now)
         plan = plan_unit(unit)
-        if plan.advance and plan.doubtful:  # a watch that lags behind must cost no incarnation
+        if plan.advance and plan.needs_fresh_list:  # a watch that lags behind must cost no incarnation
             listed = await self._cluster.list("Pod", key.namespace, f"{LABEL_UNIT}={key.name}")
             self._inventory.replace_pods(key, *listed)
             plan = plan_unit(self._observe(key, body, memory, now))
@@ -43,8 +43,8 @@ class UnitReconciler(Reconciler):
                 self._metrics.restarts.labels(plan.status.last_failure.reason).inc()
             return
         refusal = await refusal_of(self._act(key, plan))
-        if not refusal and (plan.create or self._any_gone(key, unit.uid, plan.remove)):
-            self._queue.add(key)  # the next pass says in one write what has come of it
+        if not refusal and (plan.create or self._any_deleted(key, unit.uid, plan.remove)):
+            self._queue.add(key)  # the next pass writes the status, with the new pods in it
             return
         plan = describe(unit, plan)
         if refusal:
@@ -69,7 +69,7 @@ class UnitReconciler(Reconciler):
         run_key = Key("TrainingRun", key.namespace, unit.spec.run)
         run = self._inventory.live(run_key)
         if run is not None and controller_uid(body) not in ("", run["metadata"]["uid"]):
-            run = None  # a unit of an earlier run of this name, on its way out
+            run = None  # the garbage collector will delete this unit of an earlier run of the name
         syncer = self._syncers.state(run_key, run["metadata"]["uid"] if run is not None else "")
         pods = self._inventory.pods_of(key, metadata["uid"])
         if any(pod.exit_code == 0 for pod in pods):
@@ -86,7 +86,7 @@ class UnitReconciler(Reconciler):
             status=unit.status,
             pods=pods,
             annotations=metadata.get("annotations", {}),
-            **self._wishes(run),
+            **self._from_run(run),
             syncer=syncer.dated(now - monotonic),
             pace=pace and replace(pace, since=pace.since + now - monotonic),
             nodes=self._inventory.nodes_of(pods),
@@ -94,7 +94,7 @@ class UnitReconciler(Reconciler):
             sound_chips=self._inventory.sound_chips((unit.spec.accelerator, unit.spec.topology)),
         )
 
-    def _wishes(self, run: Body | None) -> dict[str, Any]:
+    def _from_run(self, run: Body | None) -> dict[str, Any]:
         """What the run wants of its units: fields of `UnitObserved`."""
         if run is None:
             return {"stop": "RunNotFound"}
@@ -118,8 +118,8 @@ class UnitReconciler(Reconciler):
         renewals = (self._renew(key, pod, plan.status.incarnation) for pod in plan.renew)
         await gather_bounded((*map(self._create, plan.create), *removes, *renewals))
 
-    def _any_gone(self, key: Key, uid: str, removals: Sequence[Removal]) -> bool:
-        """Whether one of these pods is gone for good by now: no watch tells of what the store knows already."""
+    def _any_deleted(self, key: Key, uid: str, removals: Sequence[Removal]) -> bool:
+        """Whether one of these pods has left the cache already: the later event of the watch then enqueues nothing."""
         left = {pod.uid for pod in self._inventory.pods_of(key, uid)}
         return any(removal.uid not in left for removal in removals)
 
@@ -130,7 +130,7 @@ class UnitReconciler(Reconciler):
                 "Pod", key.namespace, pod.name, pod.uid, annotations=told
             )
         except (NotFound, Conflict):
-            return  # the watch tells of its loss
+            return  # the watch will report its deletion
         self._inventory.put("Pod", body)
 
     async def _create(self, pod: Object) -> None:

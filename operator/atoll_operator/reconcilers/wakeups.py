@@ -37,7 +37,7 @@ RUN_SECONDS = 1.0
 STARTING_SECONDS = 1.0
 """Between two passes over a unit whose pods come up."""
 PROMPT = ("deletion_time", "disruption", "exit_code", "finished_at", "incarnation")
-"""Fields of a pod's view that change when it fails, or is told something."""
+"""Fields of a pod's view that change when it fails, or gets another incarnation."""
 FIGURES_SECONDS = {"TrainingRun": 10.0, "LearnerUnit": 30.0}
 """Between two writes of a status for the sake of progress figures; the syncer has fresher ones."""
 WakeUp = tuple[Key, float]
@@ -93,7 +93,7 @@ def report_wakeups(run: Key, old: SyncerState, new: SyncerState, inventory: Inve
 
 
 class Dispatcher:
-    """Takes what the watches report into the inventory, and enqueues the keys that it concerns."""
+    """Applies events and lists of the watches to the inventory, and enqueues the keys of `wakeups`."""
 
     def __init__(self, inventory: Inventory) -> None:
         self._inventory = inventory
@@ -101,15 +101,15 @@ class Dispatcher:
         """None while this operator does not lead."""
 
     def event(self, kind: str, deleted: bool, body: Object) -> None:
-        self._pass_on(self._inventory.drop(kind, body) if deleted else self._inventory.put(kind, body))
+        self._enqueue(self._inventory.drop(kind, body) if deleted else self._inventory.put(kind, body))
 
     def listed(self, kind: str, namespace: str, present: Collection[Key], version: int) -> None:
         for change in self._inventory.keep(kind, namespace, present, version):
-            self._pass_on(change)
+            self._enqueue(change)
         if self.queue is not None:  # the API server answers again
             self.queue.retry_failed()
 
-    def _pass_on(self, change: Change | None) -> None:
+    def _enqueue(self, change: Change | None) -> None:
         if change is not None and self.queue is not None:
             for key, delay in wakeups(change, self._inventory):
                 self.queue.add(key, delay)

@@ -243,9 +243,9 @@ def test_those_that_stay_are_not_given_up_while_the_api_server_takes_no_pod() ->
 
 
 def test_absence_is_confirmed_before_it_costs_an_incarnation_and_what_was_seen_is_not() -> None:
-    assert learning().vanish(1).look().doubtful
-    assert not learning().fail(1).look().doubtful
-    assert without_host().look().doubtful
+    assert learning().vanish(1).look().needs_fresh_list
+    assert not learning().fail(1).look().needs_fresh_list
+    assert without_host().look().needs_fresh_list
 
 
 @pytest.mark.parametrize(

@@ -150,15 +150,15 @@ def _of_host(pod: PodView, reason: str) -> str:
     return PREEMPTED if reason == HOST_MAINTENANCE and pod.spot else reason
 
 
-def first(causes: Iterable[Cause]) -> Cause | None:
-    """The cause that tells most: the pod that ended first, because its peers fail as a consequence.
+def most_specific(causes: Iterable[Cause]) -> Cause | None:
+    """The most specific cause, and among those the pod that ended first: its peers fail as a consequence.
 
-    A pod that is only deleted, missing or ended by SIGTERM tells less than one that ended by itself.
+    A pod that was deleted, is missing or ended by SIGTERM is less specific than one that ended by itself.
     """
-    return min(causes, key=_telling, default=None)
+    return min(causes, key=_specificity, default=None)
 
 
-def _telling(cause: Cause) -> tuple[bool, bool, float, str]:
+def _specificity(cause: Cause) -> tuple[bool, bool, float, str]:
     vague = cause.reason == POD_DELETED or (
         cause.reason == APP_ERROR and cause.exit_code == SIGNALLED + signal.SIGTERM
     )

@@ -52,7 +52,7 @@ class Budget:
 def budget_of(restarts: Sequence[Restart], recovery: RecoverySpec, now: float, jitter: float) -> Budget:
     """The first heal in a window is immediate; the n-th after it waits 5 s · 2ⁿ⁻¹, at most 300 s, after the last.
 
-    A restart noted for the future, by a wrong clock, is not believed.
+    A restart that lies in the future comes from a wrong clock, and is ignored.
 
     Args:
         jitter: from 0 to 1; it must be the same for the same wait.
@@ -120,7 +120,7 @@ def for_capacity(unit: UnitObserved, why: str, budget: Budget) -> UnitPlan:
     plan = raise_incarnation(unit, unit.status.model_copy(update={"restarts": (*budget.recent, restart)}))
     message = f"looks for another place: {why}"
     notice = Notice("Normal", CAPACITY_UNAVAILABLE, message, f"{unit.status.placement}")
-    return replace(plan, notices=(notice,), doubtful=True)
+    return replace(plan, notices=(notice,), needs_fresh_list=True)
 
 
 def raise_incarnation(

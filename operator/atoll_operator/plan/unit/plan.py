@@ -2,7 +2,7 @@
 reconcile each slot (docs/healing.md has the table).
 
 A slot with a cause needs a new incarnation of the unit, which is stored first. In the next pass the failed pod is one
-that never ran the new incarnation, so its slot has no cause any more, and is brought about without further cost. So a
+that never ran the new incarnation, so its slot has no cause any more, and is reconciled without another charge. So a
 crash between any two writes is harmless: what a slot needs follows from the stored status and the pods alone.
 """
 
@@ -54,7 +54,7 @@ def plan_unit(unit: UnitObserved) -> UnitPlan:
     wake = earliest(*(slot.wake for slot in slots))
     pods = [slot.pod for slot in slots if slot.pod is not None]
     move = None if unit.syncer.finishing else drain.asked(unit) or nodes.leaving(pods, unit.nodes)
-    cause = failure.first(slot.cause for slot in slots if slot.cause is not None)
+    cause = failure.most_specific(slot.cause for slot in slots if slot.cause is not None)
     if cause is None and not unit.syncer.finishing:
         cause, deadline = deadlines.overdue(unit, pods)
         wake = earliest(wake, deadline)
@@ -65,7 +65,7 @@ def plan_unit(unit: UnitObserved) -> UnitPlan:
         never = [slot for slot in slots if slot.pod is None and not unit.met]  # these were never created
         replaced = sum(slot.action is Action.REPLACE_POD for slot in slots) - len(never)
         plan = incarnation.after_failure(unit, cause, action, replaced, budget)
-        return replace(plan, doubtful=unit.met and len(pods) < len(slots))
+        return replace(plan, needs_fresh_list=unit.met and len(pods) < len(slots))
     if move is not None and drain.may_begin(unit, budget):
         return drain.begin(unit, move)
     replace_pod, uids = Action.REPLACE_POD, {pod.uid for pod in pods}
@@ -81,8 +81,8 @@ def plan_unit(unit: UnitObserved) -> UnitPlan:
 
 
 def _reconcile(unit: UnitObserved, kept: Pods, outgoing: Pods, stale: Pods) -> UnitPlan:
-    """Bring each slot about by itself. A pod that is replaced keeps its chips and its DNS name until it has ended."""
-    # Hosts of a failed unit wait for each other; pods that give way to a new spec end in peace.
+    """Reconcile each slot independently. A pod that is replaced keeps its chips and its DNS name until it has ended."""
+    # Hosts of a failed unit wait for each other; pods of an old spec may end between two steps.
     grace = DRAIN_SECONDS if unit.status.heal_start_time is None else 1
     remove, stuck = removals((*outgoing, *stale), grace, unit.recovery.force_delete, unit.now)
     places = placement.place(unit, kept, outgoing, stale)
@@ -125,7 +125,7 @@ def judge(unit: UnitObserved, host: int, pod: PodView | None, replaceable: bool)
     lost, wake = nodes.lost(pod, node, unit.recovery.node_lost_seconds, unit.now, unit.stepped)
     if lost is not None:
         return Slot(host, pod, Action.LEAVE_PLACE, lost)
-    if (patience := _exits_in_peace(pod)) is not None and patience > unit.now:
+    if (patience := _exit_grace_end(pod)) is not None and patience > unit.now:
         return Slot(host, pod, Action.SERVING, wake=patience)
     found = classify(pod, incarnation)
     # Nothing is known against pod and node, so that the slot will survive a restart.
@@ -151,7 +151,7 @@ def _may_replace(unit: UnitObserved, pods: tuple[PodView, ...]) -> bool:
     return not any(pod.node and unit.pool_of(pod) in unit.poor_pools for pod in pods)
 
 
-def _exits_in_peace(pod: PodView) -> float | None:
+def _exit_grace_end(pod: PodView) -> float | None:
     """Unix seconds until which the end of this pod is no failure; None if it is."""
     if pod.exit_code != 0 or not pod.ended or pod.deletion_time is not None or pod.finished_at is None:
         return None

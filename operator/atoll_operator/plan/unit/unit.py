@@ -192,13 +192,13 @@ class UnitPlan:
 
     status: LearnerUnitStatus
     advance: bool = False
-    doubtful: bool = False
-    """It follows from the absence of something, which a lagging watch would show too: confirm it by a fresh list."""
+    needs_fresh_list: bool = False
+    """The plan follows from the absence of a pod. A watch that lags shows the same: list the pods, and plan again."""
     service: Object | None = None
     create: tuple[Object, ...] = ()
     remove: tuple[Removal, ...] = ()
     renew: tuple[PodView, ...] = ()
-    """Pods that are told the incarnation in `status`; their process restarts for it."""
+    """Pods whose annotation gets the incarnation in `status`; their process restarts for it."""
     members: tuple[PodView, ...] | None = None
     """The pods that stay, in order of hosts, of a unit that runs: `status.describe` follows when nothing is created."""
     notices: tuple[Notice, ...] = ()
