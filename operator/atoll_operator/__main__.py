@@ -25,11 +25,11 @@ def main() -> int:
         return 2
     # What the modules made stays: to walk over it takes the collector 50 ms, which would fall into some heal.
     gc.freeze()
-    logs.tell(logging.INFO, "starts", server=access.server, namespaces=configured.namespaces or "all")
+    logs.log(logging.INFO, "starts", server=access.server, namespaces=configured.namespaces or "all")
     try:
         asyncio.run(App(configured, access).run())
     except (OSError, Refused, Unreachable) as error:
-        logs.tell(logging.ERROR, "ends", error=f"{type(error).__name__}: {error}")
+        logs.log(logging.ERROR, "ends", error=f"{type(error).__name__}: {error}")
         return 1
     except Exception:
         logs.LOG.exception("ends: a part of the operator failed")

@@ -15,7 +15,7 @@ from atoll_operator.cluster import LABELS, Cluster
 from atoll_operator.kube.events import Feed, Watch
 from atoll_operator.kube.lease import Leadership, lease_name
 from atoll_operator.kube.login import Credentials
-from atoll_operator.kube.logs import tell
+from atoll_operator.kube.logs import log
 from atoll_operator.kube.queue import until_first, wait_for_api
 from atoll_operator.kube.watches import watch
 from atoll_operator.metrics.process import Metrics, serve
@@ -90,7 +90,7 @@ class App:
                 watches.append(Watch("Node", cluster_scoped=True))
             else:
                 problem = "may not watch nodes: the pods of a lost node are replaced when they are deleted"
-                tell(logging.WARNING, problem)
+                log(logging.WARNING, problem)
             feed = self._feed = Feed(self._cluster, watches, self._settings.namespaces, self._dispatcher)
             await until_first(watch(feed, self._settings.resync_seconds), self._lead(feed))
 

@@ -16,7 +16,7 @@ from aiohttp import ClientError, ClientSession, ClientTimeout, TCPConnector
 from pydantic import ValidationError
 
 from atoll_operator.kube.cache import Key
-from atoll_operator.kube.logs import tell
+from atoll_operator.kube.logs import log
 from atoll_operator.kube.queue import back_off
 from atoll_operator.metrics.process import Metrics
 from atoll_operator.plan.pods.names import evaluator_host, shard_host
@@ -147,7 +147,7 @@ class Poller(Generic[S]):
                 to_come = old.status is None and new.reason == f"{self.role}Unavailable"
                 level = logging.INFO if to_come else logging.WARNING
                 fields = {"object": str(poll.run), "url": self._address(poll.run)[0], "reason": new.reason}
-                tell(level, str(error), **fields)
+                log(level, str(error), **fields)
             return new
 
     async def _fetch(self, poll: Poll[S], session: ClientSession) -> Any:
@@ -232,7 +232,7 @@ class SyncerPoller(Poller[SyncerState]):
                 return replace(wanted, refused=answer if refused else "")
         except (ClientError, TimeoutError, OSError) as error:
             problem = "the syncer cannot be asked for a checkpoint"
-            tell(logging.WARNING, problem, object=str(run), url=url, error=str(error))
+            log(logging.WARNING, problem, object=str(run), url=url, error=str(error))
             return wanted
 
 

@@ -21,7 +21,7 @@ from atoll_operator.kube.apply import check_owner
 from atoll_operator.kube.cache import Cache, Key
 from atoll_operator.kube.client import AT_ONCE
 from atoll_operator.kube.errors import AlreadyExists, NotFound, Refused
-from atoll_operator.kube.logs import tell
+from atoll_operator.kube.logs import log
 from atoll_operator.kube.queue import gather_bounded
 from atoll_operator.plan.pods.names import ca_secret, tls_secret
 from atoll_runtime.contract import identity
@@ -78,7 +78,7 @@ class RunCertificates:
             new["metadata"]["resourceVersion"] = secret["metadata"]["resourceVersion"]
             secret = await self._cluster.apply(new)
             authority = _authority(secret)
-            tell(logging.INFO, "the run has a new authority", object=str(run))
+            log(logging.INFO, "the run has a new authority", object=str(run))
         if not authority.accept(self._pair.certificate, (), now):
             uri = identity(run.namespace, run.name, "operator", "operator")
             self._pair = authority.issue("atoll-operator", uri, (), now)
@@ -99,7 +99,7 @@ class RunCertificates:
         current = _value(secret, "ca.crt") == authority.pair.certificate
         if not current or not authority.accept(_value(secret, "tls.crt"), member.hosts, now):
             secret = await self._cluster.apply(body())
-            tell(logging.INFO, "a certificate was renewed", object=str(run), secret=name)
+            log(logging.INFO, "a certificate was renewed", object=str(run), secret=name)
         self._cache.mark("Secret", secret, mark)
 
     async def _find(self, name: str, make: Callable[[], Object]) -> Object:

@@ -20,7 +20,7 @@ import kopf
 
 from atoll_operator.kube.cache import Key, Object, key_of
 from atoll_operator.kube.client import ApiClient
-from atoll_operator.kube.logs import tell
+from atoll_operator.kube.logs import log
 from atoll_operator.kube.queue import back_off
 
 BACK_OFF = 0.25, 1.0
@@ -94,7 +94,7 @@ class Feed:
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             metadata = body.get("metadata", {})
             name = f"{kind} {metadata.get('namespace', '')}/{metadata.get('name', '')}"
-            tell(logging.ERROR, f"cannot be read: {type(error).__name__}: {error}", object=name)
+            log(logging.ERROR, f"cannot be read: {type(error).__name__}: {error}", object=name)
 
     def listed(self, watch: Watch, bodies: Iterable[Object], version: int) -> None:
         """After the events of a list: what it did not have was deleted."""
@@ -110,7 +110,7 @@ class Feed:
             self._problems.pop(path, None)
         elif self._problems.get(path) != (problem, refused):
             self._problems[path] = problem, refused
-            tell(logging.WARNING, "a watch is down and will be tried again", path=path, error=problem)
+            log(logging.WARNING, "a watch is down and will be tried again", path=path, error=problem)
 
     def post(self, function: Callable[..., object], *arguments: Any) -> None:
         """Calls the function in the main loop, from kopf's thread; calls keep their order."""

@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Coroutine, Mapping
 from atoll_operator.kube.cache import Object
 from atoll_operator.kube.client import ApiClient
 from atoll_operator.kube.errors import AlreadyExists, ApiError, Conflict, NotFound, Unreachable
-from atoll_operator.kube.logs import tell
+from atoll_operator.kube.logs import log
 from atoll_operator.kube.queue import until_first
 
 API_VERSION = "coordination.k8s.io/v1"
@@ -94,20 +94,20 @@ class Leadership:
                     await until_first(work(), self._renew())
                 finally:
                     self._until = float("-inf")
-                self._tell(logging.WARNING, "lost the lease; stands by")
+                self._log(logging.WARNING, "lost the lease; stands by")
         finally:
             await self._release()
 
     async def _acquire(self) -> None:
-        told = ""
+        logged = ""
         while not await self._take():
-            if self._is_anothers and told != self._holder:
-                told = self._holder
-                self._tell(logging.INFO, "stands by", holder=told)
+            if self._is_anothers and logged != self._holder:
+                logged = self._holder
+                self._log(logging.INFO, "stands by", holder=logged)
             left = self._since + self._duration - self._clock()
             wait = min(left, LOOK_SECONDS) if self._is_anothers else LOOK_SECONDS
             await asyncio.sleep(max(wait, 0.0) + random.uniform(0.0, QUICK_SECONDS))
-        self._tell(logging.INFO, "leads", identity=self._identity)
+        self._log(logging.INFO, "leads", identity=self._identity)
 
     async def _renew(self) -> None:
         """Returns when another operator has the lease, or it could not be renewed in time."""
@@ -155,7 +155,7 @@ class Leadership:
         except (Conflict, AlreadyExists):
             return False  # another operator was quicker
         except (Unreachable, NotFound) as error:  # NotFound: of the namespace
-            self._tell(logging.WARNING, "cannot take or renew the lease", error=str(error))
+            self._log(logging.WARNING, "cannot take or renew the lease", error=str(error))
             return False
         self._spec, self._since, self._until = body["spec"], sent, sent + DEADLINE_SHARE * self._seconds
         return True
@@ -179,12 +179,12 @@ class Leadership:
                 if body is not None and self._holder == self._identity:
                     spec = {**body["spec"], "holderIdentity": "", "renewTime": _now()}
                     await self._client.replace({**body, "spec": spec})
-                    self._tell(logging.INFO, "gave the lease back")
+                    self._log(logging.INFO, "gave the lease back")
         except (TimeoutError, Unreachable, ApiError) as error:
-            self._tell(logging.WARNING, "the lease was not given back", error=str(error))
+            self._log(logging.WARNING, "the lease was not given back", error=str(error))
 
-    def _tell(self, level: int, message: str, **fields: object) -> None:
-        tell(level, message, lease=self._metadata["name"], **fields)
+    def _log(self, level: int, message: str, **fields: object) -> None:
+        log(level, message, lease=self._metadata["name"], **fields)
 
 
 def _now() -> str:

@@ -42,5 +42,5 @@ def configure(log_format: Literal["json", "text"]) -> None:
     LOG.setLevel(logging.INFO)
 
 
-def tell(level: int, message: str, **fields: object) -> None:
+def log(level: int, message: str, **fields: object) -> None:
     LOG.log(level, message, extra={"fields": fields})

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from atoll_operator.kube.errors import ApiError, NamespaceEnding, NotLeading, Retry, Unreachable
-from atoll_operator.kube.logs import LOG, tell
+from atoll_operator.kube.logs import LOG, log
 
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
@@ -125,7 +125,7 @@ class WorkQueue(Generic[K]):
     def _failed(self, key: K, record: _Record, error: Exception) -> None:
         """Retry after twice the last delay, or the first one after a change. Log each reason once."""
         if isinstance(error, NamespaceEnding):  # no try can succeed; the object's own end comes as an event
-            tell(logging.INFO, "the namespace is being deleted", object=str(key), error=str(error))
+            log(logging.INFO, "the namespace is being deleted", object=str(key), error=str(error))
             return
         first = error.seconds if isinstance(error, Retry) else BACK_OFF_SECONDS
         record.failures += 1
@@ -134,9 +134,9 @@ class WorkQueue(Generic[K]):
             record.reason = reason
             fields = {"object": str(key), "error": record.reason, "seconds": round(wait, 2)}
             if isinstance(error, Retry):
-                tell(logging.INFO, "put off", **fields)
+                log(logging.INFO, "put off", **fields)
             elif isinstance(error, (ApiError, NotLeading, Unreachable)):
-                tell(logging.WARNING, "will try again", **fields)
+                log(logging.WARNING, "will try again", **fields)
             else:
                 LOG.error("a bug; will try again", exc_info=error, extra={"fields": fields})
         self.add_after(key, wait)
@@ -192,16 +192,16 @@ async def gather_bounded(works: Iterable[Coroutine[None, None, None]], at_once: 
 
 async def wait_for_api(ask: Callable[[], Awaitable[T]], seconds: float = START_SECONDS) -> T:
     """Retries `ask` while it raises Unreachable; raises the last one after so many seconds."""
-    deadline, told = asyncio.get_running_loop().time() + seconds, ""
+    deadline, logged = asyncio.get_running_loop().time() + seconds, ""
     while True:
         try:
             return await ask()
         except Unreachable as error:
             if asyncio.get_running_loop().time() >= deadline:
                 raise
-            if str(error) != told:
-                told = str(error)
-                tell(logging.WARNING, "waits for the API server", error=told)
+            if str(error) != logged:
+                logged = str(error)
+                log(logging.WARNING, "waits for the API server", error=logged)
         await asyncio.sleep(random.uniform(0.5, 1.0))
 
 

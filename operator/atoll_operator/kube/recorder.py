@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from atoll_operator.kube.cache import Object
 from atoll_operator.kube.client import ApiClient
 from atoll_operator.kube.errors import AlreadyExists, ApiError, NotLeading, Unreachable
-from atoll_operator.kube.logs import tell
+from atoll_operator.kube.logs import log
 
 REMEMBERED = 4096
 """Occasions that are remembered, and Events that may wait to be written."""
@@ -32,21 +32,21 @@ class Recorder:
     def __init__(self, client: ApiClient, component: str) -> None:
         self._client = client
         self._component = component
-        self._told: OrderedDict[str, None] = OrderedDict()
+        self._recorded: OrderedDict[str, None] = OrderedDict()
         self._waiting: asyncio.Queue[Object] = asyncio.Queue(REMEMBERED)
 
-    def tell(self, body: Object, notices: Iterable[Notice], now: float) -> None:
+    def record(self, body: Object, notices: Iterable[Notice], now: float) -> None:
         """Logs messages about an object and queues its Events; `now` is in Unix seconds."""
         for notice in notices:
             kind, reason, message, _ = notice
             event = self._event(body, notice, now)
-            if (name := event["metadata"]["name"]) in self._told:
+            if (name := event["metadata"]["name"]) in self._recorded:
                 continue
-            self._told[name] = None
-            if len(self._told) > REMEMBERED:
-                self._told.popitem(last=False)
+            self._recorded[name] = None
+            if len(self._recorded) > REMEMBERED:
+                self._recorded.popitem(last=False)
             level = logging.INFO if kind == "Normal" else logging.WARNING
-            tell(level, message, object=_about(event), reason=reason)
+            log(level, message, object=_about(event), reason=reason)
             if self._waiting.full():  # the log has it
                 self._waiting.get_nowait()
             self._waiting.put_nowait(event)
@@ -60,7 +60,7 @@ class Recorder:
                 pass
             except (ApiError, NotLeading, Unreachable) as error:
                 fields = {"reason": event["reason"], "error": str(error)}
-                tell(logging.WARNING, "an Event could not be written", object=_about(event), **fields)
+                log(logging.WARNING, "an Event could not be written", object=_about(event), **fields)
 
     def _event(self, body: Object, notice: Notice, now: float) -> Object:
         (kind, reason, message, occasion), metadata = notice, body["metadata"]

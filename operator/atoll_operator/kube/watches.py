@@ -19,7 +19,7 @@ from atoll_operator.kube.cache import version_of
 from atoll_operator.kube.client import METADATA_LIST, decode
 from atoll_operator.kube.errors import ApiError, Refused, Unreachable
 from atoll_operator.kube.events import BACK_OFF, WATCH_SECONDS, Feed, KopfThread
-from atoll_operator.kube.logs import tell
+from atoll_operator.kube.logs import log
 from atoll_operator.kube.queue import back_off
 
 METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
@@ -48,7 +48,7 @@ async def _run_kopf(feed: Feed) -> None:
             kopf.stop()
         failures = 1 if time.monotonic() - started > STEADY_SECONDS else failures + 1
         wait = back_off(failures, *BACK_OFF)
-        tell(logging.WARNING, "the watches ended; starts them again", error=reason, seconds=round(wait, 2))
+        log(logging.WARNING, "the watches ended; starts them again", error=reason, seconds=round(wait, 2))
         await asyncio.sleep(wait)
 
 

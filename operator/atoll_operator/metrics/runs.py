@@ -48,8 +48,8 @@ class RunCollector(Collector):
         )
         for run in runs:
             for item in run.get("status", {}).get("conditions", ()):
-                told = (*_name(run), item["type"], item["reason"])
-                conditions.add_metric(told, item["status"] == "True")
+                values = (*_name(run), item["type"], item["reason"])
+                conditions.add_metric(values, item["status"] == "True")
         yield conditions
         members = GaugeMetricFamily(
             "atoll_run_units", "LearnerUnits of a run by phase.", labels=(*RUN, "phase")

@@ -128,7 +128,7 @@ def lost(
     return Cause(NODE_LOST, f"node {pod.node} {why}", pod.name, pod.node), None
 
 
-def told_by_host(pod: PodView, nodes: Mapping[str, NodeView]) -> PodView:
+def with_shutdown(pod: PodView, nodes: Mapping[str, NodeView]) -> PodView:
     """The pod with what its node says about a shutdown. An announced one is maintenance, also on a Spot node."""
     node = nodes.get(pod.node)
     return pod if node is None else replace(pod, spot=(pod.spot or node.spot) and not node.maintenance)
@@ -161,5 +161,5 @@ def of_lost_nodes(
         if force and not node.off and node.silent_since is not None
     ]
     late = [pod for pod, end in silent if end <= now]
-    told, stuck = removals(late, LOST_GRACE_SECONDS, True, now)
-    return (*certain, *told), earliest(stuck, *(end for _, end in silent if end > now))
+    overdue, stuck = removals(late, LOST_GRACE_SECONDS, True, now)
+    return (*certain, *overdue), earliest(stuck, *(end for _, end in silent if end > now))

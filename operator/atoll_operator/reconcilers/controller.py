@@ -183,7 +183,7 @@ class Reconciler:
     ) -> None:
         """Writes the status, then the Events, and schedules the next pass."""
         await self._write(key, body, document(plan.status), memory)
-        self._recorder.tell(body, plan.notices, now)
+        self._recorder.record(body, plan.notices, now)
         if plan.wake is not None:
             self._queue.add_after(key, plan.wake - now)
 

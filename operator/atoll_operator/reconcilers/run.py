@@ -20,7 +20,7 @@ from atoll_operator.certificates.secrets import RunCertificates
 from atoll_operator.kube.cache import Key, controller_uid, key_of
 from atoll_operator.kube.client import AT_ONCE
 from atoll_operator.kube.errors import Conflict, NotFound, Retry
-from atoll_operator.kube.logs import tell
+from atoll_operator.kube.logs import log
 from atoll_operator.kube.queue import gather_bounded
 from atoll_operator.plan.conditions import document, refused
 from atoll_operator.plan.pods.names import evaluator, syncer, tls_secret
@@ -108,7 +108,7 @@ class RunReconciler(Reconciler):
         await self._poll(key, run, plan, certificates)
         await self._apply(plan.apply)
         for removal in plan.remove_pods:
-            tell(logging.INFO, "replaces a pod", object=str(key), pod=removal.name)
+            log(logging.INFO, "replaces a pod", object=str(key), pod=removal.name)
             await self._remove_pod(key.namespace, removal)
             self._queue.add(key)  # the watch has nothing new to report
         certified = certificates if plan.poll_syncer else None

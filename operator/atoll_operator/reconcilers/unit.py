@@ -124,10 +124,10 @@ class UnitReconciler(Reconciler):
         return any(removal.uid not in left for removal in removals)
 
     async def _renew(self, key: Key, pod: PodView, incarnation: int) -> None:
-        told = {ANNOTATION_INCARNATION: str(incarnation)}
+        change = {ANNOTATION_INCARNATION: str(incarnation)}
         try:
             body = await self._cluster.patch_metadata(
-                "Pod", key.namespace, pod.name, pod.uid, annotations=told
+                "Pod", key.namespace, pod.name, pod.uid, annotations=change
             )
         except (NotFound, Conflict):
             return  # the watch will report its deletion

@@ -118,7 +118,7 @@ def test_events_beyond_those_that_may_wait_are_dropped_and_stand_in_the_log(
         unit = {"apiVersion": "v1", "kind": "Thing", "metadata": {"name": "a", "namespace": "ns", "uid": "u"}}
         for wave in (7, 4):
             notices = [Notice("Normal", "Healed", f"{wave}/{n}", f"{wave}/{n}") for n in range(wave)]
-            recorder.tell(unit, [*notices, notices[-1]], 0.0)
+            recorder.record(unit, [*notices, notices[-1]], 0.0)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(recorder.run(), 10)
 

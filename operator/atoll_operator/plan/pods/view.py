@@ -30,7 +30,7 @@ class PodView:
     unit: str = ""
     placement: int = 0
     incarnation: int = 0
-    """The incarnation that its process has, or was told to take."""
+    """The incarnation in its annotation: its process has it, or is to restart for it."""
     made_for: int = 0
     """The incarnation for which the pod was created; it is part of the pod's name."""
     host: int = 0
@@ -81,7 +81,7 @@ class PodView:
     def missed(self, incarnation: int) -> bool:
         """Whether no process of this incarnation has run in this pod, or may still run."""
         if self.incarnation < incarnation:
-            return True  # it was never told
+            return True  # its annotation is older
         restarted = not self.ended and self.ended_incarnation == incarnation - 1
         return self.made_for < incarnation and self.ended_incarnation != incarnation and not restarted
 

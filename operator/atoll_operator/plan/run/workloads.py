@@ -122,8 +122,8 @@ def evaluator_objects(run: RunObserved, replicas: int | None) -> tuple[Object, .
     spec = run.spec.evaluation
     if spec is None or replicas is None:
         return ()
-    told = EvaluationContract(**{name: getattr(spec, name) for name in EvaluationSpec.model_fields})
-    environment = {contract.ENV_EVALUATION: contract.brief(told), "JAX_PLATFORMS": "cpu"}
+    evaluation = EvaluationContract(**{name: getattr(spec, name) for name in EvaluationSpec.model_fields})
+    environment = {contract.ENV_EVALUATION: contract.brief(evaluation), "JAX_PLATFORMS": "cpu"}
     main = template.container(run.settings, "atoll_runtime.evaluator", environment, spec.resources)
     main["image"] = spec.image or main["image"]
     made_of = digest(run.settings, said(spec, "resources", "final_seconds"), said(spec.resources))

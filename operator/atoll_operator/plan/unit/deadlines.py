@@ -99,7 +99,7 @@ def _not_connected(unit: UnitObserved, pods: Sequence[PodView]) -> Finding:
     message = f"not all hosts were connected to the syncer {seconds} s after {after}"
     action = Action.RESTART_PROCESS if since is None else Action.LEAVE_PLACE
     cause = Cause(STARTUP_TIMED_OUT, message, pods[0].name, pods[0].node, action=action)
-    return _told(unit, max(moment or 0.0 for moment in (*moments, since)) + seconds, cause)
+    return _due_by_report(unit, max(moment or 0.0 for moment in (*moments, since)) + seconds, cause)
 
 
 def _hangs(unit: UnitObserved, pods: Sequence[PodView]) -> Finding:
@@ -115,10 +115,10 @@ def _hangs(unit: UnitObserved, pods: Sequence[PodView]) -> Finding:
     if unit.report is not None and unit.report.state == "Gone":
         message += "; no host is connected to the syncer"
     cause = Cause(HANG, message, pods[0].name, pods[0].node, action=Action.RESTART_PROCESS)
-    return _told(unit, pace.since + seconds, cause)
+    return _due_by_report(unit, pace.since + seconds, cause)
 
 
-def _told(unit: UnitObserved, moment: float, cause: Cause) -> Finding:
+def _due_by_report(unit: UnitObserved, moment: float, cause: Cause) -> Finding:
     """A deadline that is judged by the syncer's reports. A report from before the deadline proves nothing."""
     heard = unit.syncer.heard_at
     if moment <= unit.now and heard is not None and heard < moment:

@@ -196,5 +196,5 @@ def _give_up(unit: UnitObserved, status: LearnerUnitStatus, notice: Notice, budg
     status, _ = ended_heal(status, unit.now)
     status = status.model_copy(update={"restarts": budget.recent})
     status = unit.written(status, "Failed", message, states)
-    told = Notice("Warning", BUDGET_EXHAUSTED, message, f"{status.incarnation}")
-    return UnitPlan(status=status, advance=True, notices=(notice, told))
+    end = Notice("Warning", BUDGET_EXHAUSTED, message, f"{status.incarnation}")
+    return UnitPlan(status=status, advance=True, notices=(notice, end))

@@ -103,7 +103,7 @@ def observe(unit: UnitObserved) -> tuple[Slot, ...]:
     newest: dict[int, PodView] = {}
     for pod in sorted(unit.pods, key=lambda pod: pod.made_for):
         if pod.placement == unit.status.placement and pod.host < hosts:
-            newest[pod.host] = nodes.told_by_host(pod, unit.nodes)
+            newest[pod.host] = nodes.with_shutdown(pod, unit.nodes)
     if unit.syncer.finishing:  # pods may end
         return tuple(Slot(host, newest.get(host), Action.SERVING) for host in range(hosts))
     replaceable = _may_replace(unit, tuple(newest.values()))

@@ -53,8 +53,8 @@ def describe(unit: UnitObserved, plan: UnitPlan) -> UnitPlan:
         by_itself = find(unit.status.conditions, "Healing").reason == BACK_OFF
         if last is not None and not by_itself:
             status = status.model_copy(update={"last_heal_seconds": last.seconds, "last_heal": last})
-            told = f"incarnation {status.incarnation} was merged {last.seconds:.1f} s after the failure"
-            notices.append(Notice("Normal", "Healed", told, f"{status.incarnation}"))
+            text = f"incarnation {status.incarnation} was merged {last.seconds:.1f} s after the failure"
+            notices.append(Notice("Normal", "Healed", text, f"{status.incarnation}"))
     status = _with_stages(status, pods, unit.report)
     heal = status.last_heal
     if heal is not None and heal != unit.status.last_heal and heal.stages.catch_up is not None:
