@@ -75,7 +75,6 @@ def check_owner(
     name, labels_found = found["metadata"]["name"], found["metadata"].get("labels", {})
     if not controller_uid(found) or not labels.items() <= labels_found.items():
         ours = owner["kind"]
-        problem = f"{kind} {name!r} is not the {ours}'s: delete it, or use another name for the {ours}"
-        raise Refused(problem)
+        raise Refused(f"{kind} {name!r} is not the {ours}'s: delete it, or use another name for the {ours}")
     if not inherit:
         raise Retry(2.0, f"{kind} {name!r} belongs to an earlier object of the same name")

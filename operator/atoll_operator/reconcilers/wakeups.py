@@ -3,8 +3,8 @@
 | change | key | delay |
 |---|---|---|
 | a run's or a unit's object changed or was deleted | itself | none |
-| a unit changed | its run | `RUN_SECONDS` |
-| a unit was deleted | its run | none |
+| a unit changed; was deleted | its run | `RUN_SECONDS`; none |
+| a run was deleted, stops, resumes, ends, or changes `recovery` | its units | none |
 | a StatefulSet changed | its run | none |
 | a pod was created, failed, is not ready any more, or changed in another way | its unit or run | none |
 | a pod came up a step | its unit or run | `STARTING_SECONDS` |
@@ -13,6 +13,7 @@
 | another owned object changed or was deleted | its unit or run | `STARTING_SECONDS` |
 | an object is missing in a fresh list | as if it was deleted | the same |
 | a collection was listed again after its watch was down | keys whose last pass failed | none |
+| the operator stored an incarnation, applied a unit, created pods, or deleted a pod at once | itself | none |
 | the operator wrote more than figures of a unit's status | its run | `RUN_SECONDS` |
 | a syncer's report: more than figures changed | the run, or the units concerned | none |
 | a run was reconciled and its syncer is polled | the run and its units | `FIGURES_SECONDS` |
