@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -176,6 +177,30 @@ def test_below_its_quorum_a_round_is_discarded_when_a_member_does_not_come() -> 
     shard.feed(Received(shard.offer("b", 1, 0.5), 1.0))
     shard.feed(Left("a", 1, 0))
     assert 1 not in shard.merged and shard.round(1).attempt == 1
+
+
+@pytest.mark.parametrize("seconds", [0.1, 2.0 * P], ids=["it answers later", "its link is slow as well"])
+def test_a_unit_that_answers_first_and_is_refused_each_time_does_not_shut_out_a_later_one(
+    seconds: float,
+) -> None:
+    shard = Shard(replace(RULES, quorum=2, grace_fraction=0.0), units="abc")
+    shard.until_open(1)
+    attempts = []
+    while 1 not in shard.merged:
+        attempts.append(shard.round(1))
+        wrong, right = shard.offer("a", 1, 0.1), shard.offer("b", 1, 0.1)
+        shard.run(1)
+        late = shard.part("c", 1)
+        shard.feed(Offered(late, seconds))
+        shard.feed(Received(right, 1.0))
+        shard.feed(Received(wrong, math.inf))
+        shard.run(3)
+        if any(each == Exclude(late.round, ("a", "b", "c")) for each in shard.told):
+            shard.feed(Received(late, 1.0))
+        shard.feed(Tick())
+        assert len(attempts) < 5
+    assert shard.merged[1] == ("b", "c")
+    assert len(attempts) > 1, "in the first attempt it is shut out, for the window is short"
 
 
 def test_a_link_that_takes_longer_than_an_interval_is_a_member_only_where_the_quorum_needs_it() -> None:

@@ -148,7 +148,7 @@ class Admission:
         held.expect(part, seconds, rules, now)
         if held.grace_until is None and len(held.contributions.members) >= rules.quorum:
             self.timing.quorum.add(now - held.opened)
-            held.grace_until = now + self.timing.grace(self.slowest, rules)
+            held.grace_until = max(now + self.timing.grace(self.slowest, rules), held.rests)
 
     def _impossible(self, part: Part, unit: Unit, versions: Versions, now: float) -> str:
         """Why what a header claims cannot be; empty when it can."""

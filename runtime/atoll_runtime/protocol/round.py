@@ -26,7 +26,7 @@ class Round:
     opened: float
     expires: float
     rests: float
-    """Until when it is kept though nobody is left to wait for."""
+    """Until when it is kept though nobody is left to wait for, and its grace window lasts at least."""
     stage: Literal["Collecting", "Receiving", "Merging", "Writing"] = "Collecting"
     """Headers are collected until membership is frozen; then the members' bodies are received."""
     contributions: Contributions = field(default_factory=Contributions)
@@ -58,7 +58,7 @@ class Round:
         """
         patience = max(patience, 10 * step) * min(2**round_id.attempt, 8)
         # At once after a first answer that was not taken; units whose hosts disagree would answer the same for ever.
-        rest = max(step, LEAST_REST) * (2 ** min(round_id.attempt, MOST_DOUBLINGS) - 1)
+        rest = max(step, LEAST_REST) * (doublings(round_id) - 1)
         return cls(round_id, now, now + patience, now + min(rest, patience))
 
     @property
@@ -115,9 +115,10 @@ class Round:
 
         Args:
             minimum: K.
-            interval: seconds between two rounds of the fragment; infinite where that is not known.
+            interval: seconds between two rounds of the fragment; infinite where that is not known. Each attempt takes
+                links twice as slow: those that were quickest did not make the last one.
         """
-        self.stage = "Receiving"
+        self.stage, interval = "Receiving", interval * doublings(self.id)
         expected = {name: self.expected[name] for name in self.contributions.members}
         others = set(self.contributions.units) - set(membership.choose(expected, minimum, interval))
         return {
@@ -149,3 +150,8 @@ class Round:
         members = self.contributions.members
         self.stage, self.frozen, self.levels = "Merging", now, self.contributions.levels
         self.members = tuple(members[name] for name in sorted(members))
+
+
+def doublings(round_id: RoundId) -> int:
+    """How much more an attempt grants than the first one."""
+    return int(2 ** min(round_id.attempt, MOST_DOUBLINGS))
