@@ -60,9 +60,12 @@ class Tools:
         )
 
 
-def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
-    said, _ = process.communicate(timeout=WAIT + 30)
-    return process.returncode, said
+def end(*processes: subprocess.Popen[str], well: bool = True) -> str:
+    """Wait for all, which have to end well, or not so; what the last one said."""
+    for process in processes:
+        said, _ = process.communicate(timeout=WAIT + 30)
+        assert (process.returncode == 0) is well, said
+    return said
 
 
 def test_helm_and_kubectl_end_for_a_run_that_trains_is_suspended_and_is_complete(
@@ -77,14 +80,11 @@ def test_helm_and_kubectl_end_for_a_run_that_trains_is_suspended_and_is_complete
     assert install.poll() is None, "no unit learns yet"
     assert tools.health() == "InProgress"
     status = bench.serve(run)
-    for process in (install, ready):
-        code, said = ended(process)
-        assert code == 0, said
+    end(install, ready)
     assert bench.condition("TrainingRun", "r", "Ready")[:2] == ("True", "QuorumLearning")
     assert tools.health() == "Current"
 
-    code, said = ended(tools.helm(suspend=True))
-    assert code == 0, said
+    end(tools.helm(suspend=True))
     assert bench.condition("TrainingRun", "r", "Ready")[:2] == ("True", "Suspended")
     assert bench.condition("TrainingRun", "r", "Suspended")[0] == "True"
     assert tools.health() == "Current"
@@ -92,9 +92,7 @@ def test_helm_and_kubectl_end_for_a_run_that_trains_is_suspended_and_is_complete
     resume, complete = tools.helm(), tools.wait("Complete")
     bench.settled(*UNITS)
     status |= bench.report(run, "Finished")
-    for process in (complete, resume):
-        code, said = ended(process)
-        assert code == 0, said
+    end(complete, resume)
     assert bench.condition("TrainingRun", "r", "Ready")[:2] == ("True", "TargetReached")
     assert tools.health() == "Current"
 
@@ -106,9 +104,7 @@ def test_helm_and_kubectl_end_for_a_run_that_fails(bench: Any, plane: Any, tmp_p
     run = bench.until("the run", lambda: bench.get("TrainingRun", "r"))
     failed = tools.wait("Failed")
     bench.serve(run, phase="Failed", message="the model cannot be made")
-    code, said = ended(failed)
-    assert code == 0, said
+    end(failed)
     assert bench.condition("TrainingRun", "r", "Stalled")[0] == "True"
     assert tools.health() == "Failed"
-    code, said = ended(install)
-    assert code != 0 and "r" in said
+    assert "r" in end(install, well=False)

@@ -57,21 +57,11 @@ async def test_a_status_is_written_whole_over_the_version_that_was_seen_alone(
 
 
 async def test_another_object_of_the_same_name_is_not_annotated(bench: Bench, cluster: Cluster) -> None:
-    told = {"atoll.dev/incarnation": "7"}
-    pod = {
-        "automountServiceAccountToken": False,
-        "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
-        "containers": [{
-            "name": "main", "image": "runtime",
-            "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
-        }],
-    }  # fmt: skip
-    body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": pod}
-    uid = bench.create(body)["metadata"]["uid"]
+    told, uid = {"seen": "7"}, unit(bench)["metadata"]["uid"]
     with pytest.raises(Conflict):
-        await cluster.patch_metadata("Pod", bench.namespace, "p", "another", annotations=told)
+        await cluster.patch_metadata("LearnerUnit", bench.namespace, "u", "another", annotations=told)
     with pytest.raises(NotFound):
-        await cluster.patch_metadata("Pod", bench.namespace, "q", uid, annotations=told)
-    assert "annotations" not in bench.get("Pod", "p")["metadata"]
-    await cluster.patch_metadata("Pod", bench.namespace, "p", uid, annotations=told)
-    assert bench.get("Pod", "p")["metadata"]["annotations"] == told
+        await cluster.patch_metadata("LearnerUnit", bench.namespace, "v", uid, annotations=told)
+    assert "annotations" not in bench.get("LearnerUnit", "u")["metadata"]
+    await cluster.patch_metadata("LearnerUnit", bench.namespace, "u", uid, annotations=told)
+    assert bench.get("LearnerUnit", "u")["metadata"]["annotations"] == told

@@ -7,6 +7,7 @@ from typing import Any
 
 from objects import TWO_HOSTS
 from run_scene import RunScene
+from scene import Scene
 
 from atoll_operator.api.group import EVALUATOR, LEARNER, SYNCER, Object
 from atoll_operator.api.learnerunit import LearnerUnitSpec, LearnerUnitStatus
@@ -29,18 +30,10 @@ def settings(template: Object | None = None, **environment: str) -> PodSettings:
 def learner_unit(which: PodSettings | None = None, number: int = 3, **changes: Any) -> UnitObserved:
     """A unit of two hosts, or one with other fields of its own or of its spec."""
     own = {name: changes.pop(name) for name in ("namespace", "name", "uid") if name in changes}
-    if "topology" in changes:
-        changes = {"machine_type": None, **changes}
-    return UnitObserved(
-        **{"namespace": "ns", "name": "r-two-0", "uid": "3fa9c0de", **own},
-        now=0.0,
-        generation=1,
-        spec=LearnerUnitSpec.model_validate(TWO_HOSTS.model_dump() | changes),
-        status=LearnerUnitStatus(placement=number, incarnation=number),
-        settings=which or settings(),
-        pods=(),
-        sees_nodes=True,
-    )
+    kind = {"machine_type": None} if "topology" in changes else {}
+    scene = Scene(LearnerUnitSpec.model_validate(TWO_HOSTS.model_dump() | kind | changes))
+    scene.set(settings=which or settings(), status=LearnerUnitStatus(placement=number, incarnation=number))
+    return replace(scene.observe(), **own)
 
 
 def all_pods(unit: UnitObserved) -> tuple[Object, ...]:

@@ -9,10 +9,10 @@ from atoll_operator.api.group import ACCELERATOR, NODE_POOL, TOPOLOGY, TPU
 from atoll_operator.api.learnerunit import LearnerUnitSpec
 from atoll_operator.plan.conditions import format_time
 from atoll_operator.plan.nodes import IMPENDING_TERMINATION, NodeView, view_node
+from atoll_operator.plan.pods.topology import slice_of
 
 Object = dict[str, Any]
 NOW = 1_700_000_000.0
-HOSTS = {"2x2": 1, "2x4": 2, "4x4": 4}
 
 
 class SceneCluster:
@@ -21,7 +21,7 @@ class SceneCluster:
     def __init__(self, spec: LearnerUnitSpec) -> None:
         self.now = NOW
         self.spec = spec
-        self.size = HOSTS[spec.topology]
+        self.size = slice_of(spec.accelerator, spec.topology, spec.machine_type).hosts
         self.pods: dict[str, Object] = {}
         self.nodes: dict[str, NodeView] = {}
         self.uids = 0

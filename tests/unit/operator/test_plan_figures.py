@@ -159,14 +159,17 @@ def test_bytes_stay_when_a_syncer_pod_begins_to_count_from_zero() -> None:
 def test_figures_do_not_fall_nor_count_twice_where_shard_0_has_yet_to_hear_of_another_shard() -> None:
     scene = RunScene().syncer(bytes_in=100, global_step=30, tokens=900, restarts=1)
     scene.step()
-    scene.syncer(bytes_in=10, global_step=31, tokens=500, restarts=0, down="shard 1: away").step()
+    scene.syncer(bytes_in=10, global_step=3, tokens=500, restarts=0, down="shard 1: away").step()
     status = scene.status
-    assert (status.bytes_in, status.tokens, status.syncer_restarts) == (100, 900, 1)
+    assert (status.global_step, status.progress_percent, status.bytes_in) == (30, 30, 100)
+    assert (status.tokens, status.syncer_restarts) == (900, 1)
     scene.silent().step()
     scene.syncer(bytes_in=60, global_step=32, tokens=950, restarts=2).step()
     assert (scene.status.bytes_in, scene.status.earlier_bytes_in) == (100, 40)
     scene.syncer(bytes_in=65, global_step=33, tokens=990, restarts=2).step()
     assert (scene.status.bytes_in, scene.status.syncer_restarts) == (105, 2)
+    scene.syncer("Starting", global_step=0).step()  # no shard has read its journal
+    assert (scene.status.global_step, scene.status.tokens, scene.status.progress_percent) == (33, 990, 33)
 
 
 def test_ledger_adds_up_the_smallest_reasons_that_have_no_room() -> None:

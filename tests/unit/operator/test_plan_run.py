@@ -253,19 +253,3 @@ def test_run_that_stays_refused_has_the_same_status_at_every_try() -> None:
     degraded = find(old.conditions, "Degraded")
     assert (degraded.status, degraded.last_transition_time) == ("True", format_time(NOW + 5))
     assert tries[0] == tries[1] == tries[2]
-
-
-@pytest.mark.parametrize(
-    ("phase", "down", "report"),
-    [("Starting", "", {"global_step": 0}), ("Running", DOWN, {"global_step": 3, "tokens": 7})],
-    ids=["no shard has read its journal", "one of two shards starts"],
-)
-def test_progress_does_not_fall_while_a_new_operator_waits_for_a_syncer_that_starts(
-    phase: str, down: str, report: dict[str, Any]
-) -> None:
-    made = scene(target={"globalSteps": 100})
-    made.syncer(global_step=42, tokens=9000, bytes_in=10).step()
-    status = made.syncer(phase, down, **report).step().status
-    assert (status.global_step, status.tokens, status.progress_percent) == (42, 9000, 42)
-    status = made.syncer(global_step=43, tokens=9100).step().status
-    assert (status.global_step, status.tokens) == (43, 9100)

@@ -98,6 +98,9 @@ def test_syncer_pods_are_replaced_for_what_they_are_made_of() -> None:
     assert [spec for spec in changes if syncer_digest(run_of(OLD, **spec).run()) == old] == []
     for spec in ({"syncer": {"storage": "9Gi", "shards": 3}}, {"units": 1, "recovery": {"maxRestarts": 3}}):
         assert syncer_digest(run_of(OLD, **spec).run()) == old
+    scene = run_of(OLD)
+    scene.step()
+    assert scene.change(quorum={"min": 2}).plan().apply_units == (), "units do not restart with their syncer"
 
 
 def pod(number: int, contract: str = "new", **changes: Any) -> PodView:
