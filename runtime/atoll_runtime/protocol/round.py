@@ -118,9 +118,9 @@ class Round:
             interval: seconds between two rounds of the fragment; infinite where that is not known. Each attempt takes
                 links twice as slow: those that were quickest did not make the last one.
         """
-        self.stage, interval = "Receiving", interval * doublings(self.id)
+        self.stage, most = "Receiving", interval * doublings(self.id)
         expected = {name: self.expected[name] for name in self.contributions.members}
-        others = set(self.contributions.units) - set(membership.choose(expected, minimum, interval))
+        others = set(self.contributions.units) - set(membership.choose(expected, minimum, most))
         return {
             name: f"it needs {expected[name]:.0f} s, an interval has {interval:.0f}"
             if name in expected
