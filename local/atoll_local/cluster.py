@@ -12,6 +12,7 @@ from typing import Any
 
 from atoll_local import addons, cgroups, host
 from atoll_local.bucket import FakeGcs
+from atoll_local.chips import TPU_ENVIRONMENT
 from atoll_local.controlplane import CONTROL_PROGRAMS, ControlPlane
 from atoll_local.errors import ClusterError, HostError, StateError
 from atoll_local.images import build_images, install_images, made_from
@@ -26,13 +27,6 @@ from atoll_local.record import Record
 
 API_PORT = 6443
 NODE_PROGRAMS = ("kubectl", "kubelet", "kube-proxy", "coredns", "helm", "fake-gcs-server")
-TPU_ENVIRONMENT = {
-    "JAX_PLATFORMS": "cpu",
-    "JAX_NUM_CPU_DEVICES": "1",
-    # One thread per pod: four learners share two cores.
-    "OMP_NUM_THREADS": "1",
-    "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1",
-}
 
 
 class Cluster:

@@ -1,14 +1,18 @@
 """Programs are kept between runs; text that a small model can learn."""
 
+import os
+
 import numpy as np
 import pytest
 from compile_cache import keep_programs
 
+from atoll_local.chips import TPU_ENVIRONMENT
 from atoll_runtime.data import write_text
 
 WORDS = ("island", "merges", "what", "the", "learners", "sent", "and", "trains", "on", "its", "own", "clock")
 
 keep_programs()
+os.environ.setdefault("XLA_FLAGS", TPU_ENVIRONMENT["XLA_FLAGS"])
 
 
 @pytest.fixture(scope="session")

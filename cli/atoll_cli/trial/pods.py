@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from atoll_local.chips import TPU_ENVIRONMENT
 from atoll_local.controlplane import free_port
 from atoll_operator.api.group import Object
 from atoll_operator.plan.pods.view import PodView, view
@@ -27,10 +28,6 @@ from atoll_runtime.contract import (
     parse_unit,
 )
 
-OWN = {
-    "JAX_PLATFORMS": "cpu",
-    "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1",  # processes share the cores
-}
 LEFT_OUT = ("HOME", "NUMBA_CACHE_DIR")
 """Variables that name paths of a container."""
 TAIL = 64 * 1024
@@ -181,7 +178,7 @@ class Pods:
         [main] = pod.body["spec"]["containers"]
         told = {item["name"]: item["value"] for item in main["env"] if "value" in item}
         environment = {name: value for name, value in told.items() if name not in LEFT_OUT}
-        environment |= OWN | dict(self._places(pod, told))
+        environment |= TPU_ENVIRONMENT | dict(self._places(pod, told))
         _, *arguments = main["command"]  # its own `python` is the image's
         with (pod.folder / "log").open("ab") as log:
             pod.process = subprocess.Popen(
