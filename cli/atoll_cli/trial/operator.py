@@ -25,6 +25,7 @@ from atoll_operator.plan.run.plan import plan_run
 from atoll_operator.plan.run.syncer_state import UNAVAILABLE, SyncerState
 from atoll_operator.plan.unit.deadlines import follow
 from atoll_operator.plan.unit.plan import plan_unit
+from atoll_operator.plan.unit.status import describe
 from atoll_operator.plan.unit.unit import Pace, UnitObserved
 from atoll_runtime.contract import SyncerAddress, SyncerStatus, dump, identity, parse_run
 from atoll_runtime.files import replace
@@ -129,24 +130,23 @@ class Operator:
         """Whether the plan changed what the next pass sees, which therefore should follow at once."""
         unit, state = self.units[name], self.syncer
         unit.pace = follow(unit.pace, state.report_of(name), state.serving_since, now)
-        plan = plan_unit(
-            UnitObserved(
-                now=now,
-                name=name,
-                namespace=NAMESPACE,
-                uid=unit.uid,
-                generation=1,
-                spec=unit.spec,
-                status=unit.status,
-                pods=tuple(pod.view for pod in self.pods.of_unit(name)),
-                stop="Finished" if self.status.phase in ("Complete", "Failed") else "",
-                recovery=self.spec.recovery,
-                begun=self.status.global_step > 0,
-                settings=self._observed().settings,
-                syncer=state,
-                pace=unit.pace,
-            )
+        observed = UnitObserved(
+            now=now,
+            name=name,
+            namespace=NAMESPACE,
+            uid=unit.uid,
+            generation=1,
+            spec=unit.spec,
+            status=unit.status,
+            pods=tuple(pod.view for pod in self.pods.of_unit(name)),
+            stop="Finished" if self.status.phase in ("Complete", "Failed") else "",
+            recovery=self.spec.recovery,
+            begun=self.status.global_step > 0,
+            settings=self._observed().settings,
+            syncer=state,
+            pace=unit.pace,
         )
+        plan = describe(observed, plan_unit(observed))
         unit.status = plan.status
         if plan.advance:
             return True
