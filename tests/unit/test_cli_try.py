@@ -32,7 +32,7 @@ from atoll_cli.trial.verdict import Kill, Trial, judge
         ),
         ("units: 2", "units: 0", "at least two units are wanted, so that one can be lost"),
         (
-            "globalSteps: 110",
+            "globalSteps: 150",
             "tokens: 1000000",
             "spec.target.globalSteps: 2 or more are wanted; or give --steps",
         ),

@@ -112,7 +112,7 @@ def test_kubectl_scale_changes_the_number_of_units_and_a_file_that_names_none_le
         bench.until(f"the units are {units}", lambda: bench.names("LearnerUnit") == set(units))
 
     scale(2, "r-one-0", "r-one-1")
-    bench.until("two are counted", lambda: bench.status("TrainingRun", "r")["units"] == 2)
+    bench.until("two are counted", lambda: bench.status("TrainingRun", "r").get("units") == 2)
     selector = bench.status("TrainingRun", "r")["selector"].replace("=", "%3D").replace(",", "%2C")
     path = bench.api.path("Pod", bench.namespace) + f"?labelSelector={selector}"
     bench.until("the selector finds their pods", lambda: len(bench.api.call("GET", path)["items"]) == 2)
