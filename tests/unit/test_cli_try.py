@@ -32,8 +32,8 @@ from atoll_cli.trial.verdict import Kill, Trial, judge
         ),
         ("units: 2", "units: 0", "at least two units are wanted, so that one can be lost"),
         (
-            "globalSteps: 150",
-            "tokens: 1000000",
+            "globalSteps: ",
+            "tokens: 10000",
             "spec.target.globalSteps: 2 or more are wanted; or give --steps",
         ),
         ("sequenceLength: 128", "sequenceLength: 1", "spec.data.sequenceLength"),

@@ -187,10 +187,12 @@ def _show(name: str, spec: TrainingRunSpec, folder: Path, console: Console, *, b
             until("half of the target", lambda: operator.status.global_step >= target // 2)
         with console.stage("heal", "One learner killed with SIGKILL; the others go on"):
             kill = trial.killed = Kill.of(max(operator.units), operator.units)
+            operator.pods.give_way()
             for pod in operator.pods.of_unit(kill.unit):
                 console.say(f"killing {pod.name}")
                 pod.signal(9)
             until(f"{kill.unit} merged again", lambda: kill.healed(operator.units[kill.unit].status))
+            operator.pods.give_way()
             kill.note(operator.units)
             console.say(str(kill))
         with console.stage("finish", "To the target, and what was learnt"):

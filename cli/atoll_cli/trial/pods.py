@@ -30,6 +30,8 @@ from atoll_runtime.contract import (
 
 LEFT_OUT = ("HOME", "NUMBA_CACHE_DIR")
 """Variables that name paths of a container."""
+NICE = 10
+"""Of a learner that gives way to others."""
 TAIL = 64 * 1024
 """Bytes of a log in which the last error is looked for."""
 _ERROR = re.compile(r" ERROR atoll[.\w]*: (.+)")
@@ -166,6 +168,12 @@ class Pods:
             elif not pod.told and pod.process is None:  # of the syncer, which keeps its journal
                 self._start(pod, now)
 
+    def give_way(self) -> None:
+        """Let learners that start later have the cores before those of now: on a cluster each has a host of its own."""
+        for pod in self.all.values():
+            if pod.told and pod.process is not None and pod.alive:
+                os.setpriority(os.PRIO_PGRP, pod.process.pid, NICE)
+
     def close(self) -> None:
         """Kill every process."""
         for pod in self.all.values():
@@ -187,7 +195,7 @@ class Pods:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                start_new_session=True,  # Ctrl-C is for us; we end them
+                process_group=0,  # Ctrl-C is for us; we end them
             )
         pod.started = now
 
