@@ -22,10 +22,10 @@ SLICES = 3
 class SimNetwork(network.SimNetwork):
     """A host's way to one shard, or another shard's to shard 0."""
 
-    def __init__(self, client: UnitProcess | ShardProcess, slot: ShardSlot) -> None:
+    def __init__(self, client: UnitProcess | ShardProcess, slot: ShardSlot, distance: float = 0.0) -> None:
         super().__init__(client)
         self._client: Any = client
-        self._slot, self._world = slot, client.world
+        self._slot, self._world, self._distance = slot, client.world, distance
 
     def reach(self) -> ShardProcess:
         """The process at the other end, unless it is away or the way to it is broken."""
@@ -37,7 +37,7 @@ class SimNetwork(network.SimNetwork):
         return process
 
     def delay(self) -> float:
-        return self._world.delay()
+        return self._world.delay() + self._distance
 
     def push_seconds(self) -> Iterator[float]:
         for _ in range(SLICES):

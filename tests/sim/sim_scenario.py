@@ -65,6 +65,8 @@ class Island:
     """Every so many seconds, from this second on, others use the link for so many seconds."""
     lie: str = ""
     """What is wrong with all of its contributions: their `tokens`, or their `norm`."""
+    distance: float = 0.0
+    """Seconds that a message of the unit takes, one way, besides the network's delay."""
 
     def transfer(self, now: float, seconds: float) -> float:
         """How long it takes to send what takes so many seconds on a free link."""

@@ -182,7 +182,7 @@ class Host(NumberlessIsland):
             stream=0,
             streams=1,
         )
-        self.networks = [SimNetwork(unit, slot) for slot in world.shards]
+        self.networks = [SimNetwork(unit, slot, unit.island.distance) for slot in world.shards]
         run, layout, clock = world.run_contract, world.layout, world.loop.time
         self.client = SyncerClient(run, contract, layout, self.bounds, self.padded, self.networks, clock)
         versions = [value.version for value in self.anchors]
