@@ -1,39 +1,90 @@
 """Failures in which the API server or a controller of Kubernetes has a part, and an operator that is killed.
 
 These are eviction, admission and quota; test_control_placement.py has the controllers that take pods from lost nodes.
-All other failures are rows of the table in tests/support/operator/memory_failures.py, or scenes of memory_scenes.py.
+All failures are rows of the table in tests/support/operator/memory_failures.py, or scenes of memory_scenes.py; eight of
+the rows are told here too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from control_bench import Bench
+from memory_accidents import Accidents
+from memory_failures import BY_NAME, HOSTS, UNIT, WITNESS
 from refusals import UNIT as BY_HAND
 from refusals import patched
 
 pytestmark = [pytest.mark.control, pytest.mark.timeout(300)]
-UNIT, VICTIM = "r-two-0", "r-two-0-1-1"
 Control = Callable[..., None]
 UNITS = ["r-one-0", "r-one-1", "r-two-0"]
+ROWS = (
+    "exit status", "out of memory", "says that it is final", "container says why", "deleted by force",
+    "evicted by the API", "evicted by the kubelet", "rejected by the kubelet",
+)  # fmt: skip
 PODS = {"r-one-0-1-0", "r-one-1-1-0", "r-two-0-1-0", "r-two-0-1-1"}
 
 
-def test_eviction_by_the_api_moves_the_unit(bench: Bench) -> None:
+class RealServer:
+    """As much of the memory world's server as an accident of a pod needs, on the real one."""
+
+    def __init__(self, bench: Bench) -> None:
+        self._bench = bench
+        self.get, self.delete = bench.get, bench.delete
+
+    def change(self, body: Any) -> None:
+        self._bench.kubelet.status(self._bench.namespace, body["metadata"]["name"], body["status"])
+
+
+class RealCluster(Accidents):
+    """Accidents of the memory world that befall pods of a real API server."""
+
+    def __init__(self, server: Any) -> None:
+        self.server = server
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_failure_has_the_same_consequences_on_a_real_api_server_as_in_the_memory_world(
+    bench: Bench, name: str
+) -> None:
+    row = BY_NAME[name]
     bench.operator()
-    bench.begin()
-    body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": VICTIM}}
+    bench.begin(units=1)
+    before, witness = by_host(bench), bench.uids(WITNESS)
     bench.kubelet.idle.add(bench.namespace)  # a pod that is gone before the operator sees it says nothing
-    bench.api.call("POST", bench.api.path("Pod", bench.namespace, VICTIM) + "/eviction", body)
-    bench.until("a failure", lambda: "lastFailure" in bench.unit(UNIT))
+    if name == "evicted by the API":
+        evict(bench, before[1]["metadata"]["name"])
+    else:
+        server = RealServer(bench)
+        row.act(SimpleNamespace(server=server, cluster=RealCluster(server)), before[1])
+    failure = bench.until("a failure", lambda: bench.unit(UNIT).get("lastFailure"))
     bench.kubelet.idle.discard(bench.namespace)
-    bench.until("new pods", lambda: set(bench.pods(UNIT)) == {"r-two-0-2-0", "r-two-0-2-1"})
-    failure = bench.unit(UNIT)["lastFailure"]
-    assert (failure["reason"], failure["pod"]) == ("Evicted", VICTIM)
-    assert "EvictionByEvictionAPI" in failure["message"]
+    bench.until("it runs again", lambda: told(bench) == ["2", "2"] and bench.run_pods(UNIT))
+    assert (failure["reason"], failure.get("exitCode")) == (row.reason, row.exit_code)
+    assert row.words in failure["message"]
+    after = bench.uids(UNIT).values()
+    assert [host for host, pod in enumerate(before) if pod["metadata"]["uid"] not in after] == HOSTS[
+        row.replaced
+    ]
+    assert bench.uids(WITNESS) == witness
+
+
+def evict(bench: Bench, pod: str) -> None:
+    body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod}}
+    bench.api.call("POST", bench.api.path("Pod", bench.namespace, pod) + "/eviction", body)
+
+
+def by_host(bench: Bench) -> list[Any]:
+    return sorted(bench.pods(UNIT).values(), key=lambda pod: str(pod["metadata"]["labels"]["atoll.dev/host"]))
+
+
+def told(bench: Bench) -> list[str]:
+    """The incarnation that each pod is to serve."""
+    return [pod["metadata"]["annotations"]["atoll.dev/incarnation"] for pod in by_host(bench)]
 
 
 @pytest.mark.parametrize("refuser", ["service account", "quota"])
