@@ -88,6 +88,15 @@ FIGURES: dict[str, Figure] = {
             ("--steps", "160", "of data-parallel training with the same tokens; default %(default)s"),
         ),
     ),
+    "restore": (
+        measures.restore,
+        "what a shard and a seeded host read from a bucket, against one copy of the same bytes; a minute or two",
+        "runtime,local",
+        (
+            ("--parameters", "64M", "at least so many; default %(default)s"),
+            ("--repeat", "3", "pairs of a restore and a copy; default %(default)s"),
+        ),
+    ),
     "step": (
         measures.step,
         "the inner step against a plain loop's",

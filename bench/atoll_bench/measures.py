@@ -147,6 +147,27 @@ def data(options: argparse.Namespace) -> None:
         raise CommandError(str(error)) from error
 
 
+def restore(options: argparse.Namespace) -> None:
+    parameters = count("--parameters", options.parameters, most=10**10)
+    repeat = count("--repeat", options.repeat, most=100)
+    from atoll_bench.merge import BenchError
+    from atoll_bench.restore import measure
+    from atoll_local.errors import ClusterError, HostError
+    from atoll_runtime.checkpoint import StoreError
+
+    columns: Columns = {
+        "WHAT": lambda figure: figure.what,
+        "BYTES": lambda figure: f"{figure.bytes_ratio:.3f} of its part",
+        "SECONDS": lambda figure: f"{figure.seconds_ratio:.2f} of the copy",
+    }
+    try:
+        _print("", measure(parameters, repeat), columns, options.json)
+    except BenchError as error:
+        raise UsageError(str(error)) from error
+    except (ClusterError, HostError, StoreError) as error:
+        raise CommandError(str(error)) from error
+
+
 def operator(options: argparse.Namespace) -> None:
     repeat = count("--repeat", options.repeat, most=100)
     limit = options.scheduler_qps

@@ -16,6 +16,8 @@ class SlowLink:
 
     def __init__(self, host: str, port: int) -> None:
         self.latency = 0.0
+        self.received = 0
+        """Bytes that the server has sent."""
         self.port = 0
         """The proxy's port, once entered."""
         self._target = host, port
@@ -72,6 +74,7 @@ class SlowLink:
 
     async def _delay(self, reader: asyncio.StreamReader, late: asyncio.Queue[tuple[float, bytes]]) -> None:
         while data := await reader.read(CHUNK):
+            self.received += len(data)
             await late.put((self._loop.time() + self.latency, data))
         await late.put((0.0, b""))
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from atoll_bench.command import main as bench
 from atoll_local.bucket import FakeGcs
 from atoll_local.errors import ClusterError
 
@@ -51,3 +52,16 @@ def test_errors_name_the_bucket_and_the_address(bucket: FakeGcs, tmp_path: Path)
     down = FakeGcs(tmp_path, port=0)
     with pytest.raises(ClusterError, match=f"{down.url} does not answer"):
         down.create_bucket("runs")
+
+
+def test_a_shard_that_starts_reads_its_part_from_the_bucket_and_little_else(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """Few parameters: manifests and the reader's own files count for more than with many."""
+    bench(["restore", "--json", "--parameters", "16M", "--repeat", "1"])
+    lines = [json.loads(line) for line in capfd.readouterr().out.splitlines() if line.startswith("{")]
+    assert [list(line) for line in lines] == [["what", "bytes_ratio", "seconds_ratio"]] * 2
+    shard, host = lines
+    assert (shard["what"], host["what"]) == ("shard", "host")
+    assert 0.5 < shard["bytes_ratio"] <= 1.05
+    assert min(shard["seconds_ratio"], host["seconds_ratio"]) > 0

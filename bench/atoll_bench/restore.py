@@ -1,0 +1,122 @@
+"""What a starting shard and a seeded host read from the bucket, against one copy of the same bytes.
+
+A checkpoint of 8 shards is saved on a real bucket server. One process then reads as a shard that has lost its journal,
+or as a host of a unit of several hosts, and copies one object as long as its part: in turns, directly. Another process
+reads once through a proxy that counts the bytes.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+from unittest.mock import patch
+
+import numpy as np
+
+from atoll_bench.merge import layout_of
+from atoll_bench.slowlink import SlowLink
+from atoll_local.bucket import FakeGcs
+from atoll_runtime.checkpoint import Bucket, GlobalStore, Part
+from atoll_runtime.protocol.fragments import Layout
+from atoll_runtime.syncer.slices import slices
+from atoll_runtime.syncer.state import State
+
+SHARDS = 8
+HOSTS = 4
+"""Of the unit whose host is seeded."""
+FRAGMENTS = 24
+STEP = 100
+URI = "gs://bench/run"
+COPIED = "copied"
+"""Folder of the objects that are copied."""
+WHAT = ("shard", "host")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class RestoreFigure:
+    """One line of `atoll bench restore --json`."""
+
+    what: str
+    bytes_ratio: float
+    """Bytes received, over those of its part in float32: of a shard Θ and momentum, of a host its share of Θ."""
+    seconds_ratio: float
+    """Median over pairs of a restore and a copy of as many bytes right after it, of their seconds."""
+
+
+def measure(parameters: int, repeat: int) -> Iterator[RestoreFigure]:
+    """Raises as `merge.layout_of`, and `ClusterError`, `StoreError`: the bucket server cannot be used."""
+    layout = layout_of(parameters, FRAGMENTS).split(SHARDS)
+    sizes = [layout.shard(shard).size for shard in range(SHARDS)]
+    largest = int(np.argmax(sizes))
+    parts = {"shard": 8 * sizes[largest], "host": 4 * layout.size // HOSTS}
+    with (
+        tempfile.TemporaryDirectory(prefix="atoll-bench-restore-") as folder,
+        FakeGcs(Path(folder) / "gcs", port=0) as server,
+        SlowLink(server.address, server.port) as link,
+    ):
+        direct = server.environment()
+        near = f"http://127.0.0.1:{link.port}"
+        counted = {name: near if value == server.url else value for name, value in direct.items()}
+        server.create_bucket("bench")
+        _in_process(direct, save, layout, parts)
+        for what in WHAT:
+            before = link.received
+            _in_process(counted, restore, what, largest)
+            received = link.received - before
+            ratios = _in_process(direct, seconds_ratios, what, largest, parts[what], repeat)
+            yield RestoreFigure(what, received / parts[what], float(np.median(ratios)))
+
+
+def save(layout: Layout, parts: Mapping[str, int]) -> None:
+    """A whole checkpoint of random numbers, and objects as long as each part."""
+    store, random = GlobalStore(URI), np.random.default_rng(0)
+    theta, momentum = (
+        {name: random.standard_normal(shape, np.float32) for name, shape in layout.shapes.items()}
+        for _ in range(2)
+    )
+    for shard in range(SHARDS):
+        own = layout.shard(shard)
+        state = State.from_tensors(own, "bf16", theta, momentum, [STEP] * len(own.fragments), "")
+        tensors = slices(own, state.snapshot())
+        store.save_part(Part(STEP, shard, SHARDS, tensors, state.versions, {"run_uid": "bench"}))
+    store.complete(STEP, SHARDS, {"run_uid": "bench"})
+    for what, size in parts.items():
+        Bucket(URI).write(f"{COPIED}/{what}", random.bytes(size))
+
+
+def restore(what: str, shard: int) -> None:
+    """As `syncer.recovery` and `learner.seed` do."""
+    store = GlobalStore(URI)
+    own = (shard, SHARDS) if what == "shard" else None
+    cut, skipped = store.newest(momentum=what == "shard", own=own)
+    assert cut is not None and not skipped, skipped
+
+
+def seconds_ratios(what: str, shard: int, size: int, repeat: int) -> list[float]:
+    """Of `repeat` restores, each over the copy after it; the first one, which imports, does not count."""
+    bucket = Bucket(URI)
+    pairs = [
+        (_seconds(restore, what, shard), _seconds(bucket.read, f"{COPIED}/{what}", 0, size))
+        for _ in range(repeat + 1)
+    ]
+    return [one / other for one, other in pairs[1:]]
+
+
+def _seconds(work: Callable[..., object], *arguments: object) -> float:
+    started = time.perf_counter()
+    work(*arguments)
+    return time.perf_counter() - started
+
+
+def _in_process(environment: Mapping[str, str], work: Callable[..., T], *arguments: object) -> T:
+    """In a process of its own: clients of the bucket read its address once."""
+    own = patch.dict(os.environ, {"JAX_PLATFORMS": "cpu", **environment})
+    with own, multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(work, arguments)
