@@ -7,7 +7,9 @@ import pytest
 from compile_cache import keep_programs
 
 from atoll_local.chips import TPU_ENVIRONMENT
+from atoll_runtime.contract import Dimensions, InnerSpec, ModelSpec, OuterSpec, QuorumSpec
 from atoll_runtime.data import write_text
+from atoll_runtime.simulate.training.setting import Setting
 
 WORDS = ("island", "merges", "what", "the", "learners", "sent", "and", "trains", "on", "its", "own", "clock")
 
@@ -27,3 +29,18 @@ def data(tmp_path_factory) -> str:
     uri = f"file://{folder}/data"
     write_text(uri, documents)
     return uri
+
+
+@pytest.fixture(scope="session")
+def setting(data) -> Setting:
+    """Of training in simulated time: one learner, a model of 6 thousand parameters, 60 steps."""
+    return Setting(
+        model=ModelSpec(dimensions=Dimensions(layers=1, width=16, heads=2, kv_heads=1, hidden=32)),
+        inner=InnerSpec(learning_rate=1e-2, warmup_steps=5),
+        outer=OuterSpec(fragments=4, interval=4),
+        quorum=QuorumSpec(),
+        data=data,
+        length=16,
+        sequences=16,
+        steps=60,
+    )

@@ -8,26 +8,16 @@ import pytest
 
 from atoll_bench import attacks, command
 from atoll_bench.attackers import ATTACKS
-from atoll_runtime.contract import Dimensions, GraceSpec, InnerSpec, ModelSpec, OuterSpec, QuorumSpec
+from atoll_runtime.contract import GraceSpec, QuorumSpec
 from atoll_runtime.simulate.training.setting import Setting
 
 pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture(scope="module")
-def setting(data) -> Setting:
-    """Four learners of which two are enough, a model of 6 thousand parameters, 40 steps."""
-    return Setting(
-        model=ModelSpec(dimensions=Dimensions(layers=1, width=16, heads=2, kv_heads=1, hidden=32)),
-        inner=InnerSpec(learning_rate=1e-2, warmup_steps=5),
-        outer=OuterSpec(fragments=4, interval=4),
-        quorum=QuorumSpec(min=2, grace=GraceSpec()),
-        data=data,
-        length=16,
-        sequences=16,
-        steps=40,
-        paces=(1.0,) * 4,
-    )
+def setting(setting) -> Setting:
+    """Four learners of which two are enough, 40 steps."""
+    return replace(setting, quorum=QuorumSpec(min=2, grace=GraceSpec()), steps=40, paces=(1.0,) * 4)
 
 
 @pytest.fixture(scope="module")

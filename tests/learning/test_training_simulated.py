@@ -6,10 +6,7 @@ import numpy as np
 import pytest
 
 from atoll_runtime.contract import (
-    Dimensions,
     GraceSpec,
-    InnerSpec,
-    ModelSpec,
     OuterSpec,
     QuorumSpec,
 )
@@ -19,26 +16,11 @@ from atoll_runtime.simulate.fleet.scenario import Costs
 from atoll_runtime.simulate.training.batches import Share
 from atoll_runtime.simulate.training.forgetting import Forgetful
 from atoll_runtime.simulate.training.reference import data_parallel
-from atoll_runtime.simulate.training.setting import STREAMS, Failures, Setting
+from atoll_runtime.simulate.training.setting import STREAMS, Failures
 from atoll_runtime.simulate.training.world import World, decoupled
 
 pytestmark = pytest.mark.timeout(600)  # 40 s alone, most of it the compiler's
 FRAGMENTS = 4
-
-
-@pytest.fixture
-def setting(data) -> Setting:
-    """One learner, a model of 6 thousand parameters, 60 steps."""
-    return Setting(
-        model=ModelSpec(dimensions=Dimensions(layers=1, width=16, heads=2, kv_heads=1, hidden=32)),
-        inner=InnerSpec(learning_rate=1e-2, warmup_steps=5),
-        outer=OuterSpec(fragments=FRAGMENTS, interval=FRAGMENTS),
-        quorum=QuorumSpec(),
-        data=data,
-        length=16,
-        sequences=16,
-        steps=60,
-    )
 
 
 @pytest.mark.parametrize("learners", [1, 2, 4, 8])

@@ -15,6 +15,7 @@ from atoll_runtime.checkpoint.units import UnitStore
 from atoll_runtime.contract import Dimensions, InnerSpec, MeshSpec, ModelSpec, UnitContract
 from atoll_runtime.learner import broadcast
 from atoll_runtime.learner.agree import Agreement
+from atoll_runtime.learner.audit import EXAMPLES, evaluation
 from atoll_runtime.learner.fragments import Fragments, host_part, wire_type
 from atoll_runtime.learner.inner import Inner
 from atoll_runtime.learner.mesh import join, leave, span
@@ -56,7 +57,9 @@ def scenario(mesh, unit, folder):
         assert not again.any(), "just received: θ is the anchor"
     losses += [step() for _ in range(2)]
     save(unit, folder, layout, inner, fragments)
-    return {"losses": losses, "sums": sums}
+    examples = random.integers(0, 256, (EXAMPLES, LENGTH + 1)).astype(np.int32)
+    audit = float(evaluation(inner, layout, examples)(fragments.anchors))
+    return {"losses": losses, "sums": sums, "audit": audit}
 
 
 def save(unit, folder, layout, inner, fragments):

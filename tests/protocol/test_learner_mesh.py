@@ -90,3 +90,11 @@ def test_what_host_0_found_is_on_every_host_bit_for_bit(results):
     assert [each["agreement"]["tensors"] for each in results] == [odd] * 3
     assert [each["agreement"]["found"] for each in results] == ["from host 0"] * 3
     assert [each["agreement"]["rest"] for each in results] == ["done", "done", None]
+
+
+def test_an_audit_has_one_result_on_any_devices_and_on_all_hosts(results):
+    one, *others = results[0]["runs"]
+    first, second = results[1]["runs"][0], results[2]["runs"][0]
+    assert first["audit"] == second["audit"]
+    for other in (*others, first):
+        assert 1 < other["audit"] == pytest.approx(one["audit"], rel=1e-5)

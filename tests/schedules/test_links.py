@@ -94,6 +94,16 @@ def test_a_unit_whose_link_is_busy_out_of_phase_with_the_others_is_in_nearly_eve
     assert seen.seconds < 1.02 * STEPS * STEP
 
 
+@pytest.mark.parametrize("round_trip", [0.3, 1.0, 2.0])
+def test_a_unit_whose_round_trip_is_shorter_than_a_step_is_in_nearly_every_round(round_trip: float) -> None:
+    far = Island("far", 1, STEP, 10, 0.02 * STEP, distance=round_trip / 2)
+    seen = run(far, *(Island(f"u{n}", 1, STEP, 10, 0.02 * STEP) for n in (1, 2)))
+    assert seen.members["far"] >= 0.9
+    assert merged(seen.accounts["far"]) >= 0.9
+    assert seen.members["u1"] >= 0.98
+    assert seen.seconds < 1.02 * STEPS * STEP
+
+
 def test_where_the_quorum_needs_a_slow_link_the_clock_follows_it() -> None:
     seen = run(*(Island(f"u{n}", 1, STEP, 10, 1.5 * STEP) for n in (1,)))
     assert seen.members["u1"] == 1.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import replace
 
@@ -14,6 +15,9 @@ from atoll_runtime.protocol import claims, restoring
 from atoll_runtime.protocol.effects import Merge, Note, SendPull
 from atoll_runtime.protocol.events import Joined, Merged, Offered, Part, Persisted, Received, Reported
 from atoll_runtime.protocol.restoring import begin
+from atoll_runtime.protocol.suspicion import REFUSALS
+from atoll_runtime.protocol.units import Unit
+from atoll_runtime.syncer.status import unit_report
 
 KNOWN = {"run-v6e": (512, 1024), "extra": (64,), "run-a-b": (8,)}
 
@@ -208,3 +212,34 @@ def test_work_that_was_refused_is_replaced_by_a_newer_version_and_stands_in_the_
     shard.answer(shard.part("b"))
     assert "a" in shard.members[-1], shard.notes[-5:]
     assert unit.account.discarded == {"Refused": lost} and unit.account.balanced
+
+
+def boast(shard: Shard) -> None:
+    """Unit b claims tokens that it cannot have trained, and a alone is merged."""
+    shard.tell(Offered(shard.part("b", tokens=10**14, trained=10**14)))
+    shard.answer(shard.part("a"))
+    shard.run(1)
+
+
+def test_a_unit_that_is_refused_again_and_again_is_suspect_and_its_successor_is_not() -> None:
+    shard = Shard("a", "b")
+    for _ in range(REFUSALS - 1):
+        boast(shard)
+    unit = shard.machine.units["b"]
+    assert (unit.refused, unit.suspect) == (REFUSALS - 1, "")
+    boast(shard)
+    boast(shard)
+    assert unit.suspect.startswith("8 of its newest 32 contributions were refused, the last one for tokens: ")
+    told = [note for note in shard.notes if note["event"] == "suspect"]
+    assert [(note["unit"], note["why"]) for note in told] == [("b", unit.suspect)], "it is told once"
+    assert shard.machine.units["a"].suspect == ""
+    report = unit_report(shard.machine, unit, None)
+    assert (report.suspect, report.refusals, report.refused) == (unit.suspect, {"tokens": 9}, 9)
+    restored = Unit.restore("b", (0,), json.loads(json.dumps(unit.record())))
+    assert (restored.suspect, restored.outcomes, restored.refusals) == (
+        unit.suspect,
+        0b111111111,
+        {"tokens": 9},
+    )
+    shard.tell(Joined("b", 2, 0, 1, 0, ""))
+    assert (unit.suspect, unit.outcomes, unit.refused) == ("", 0, 9)

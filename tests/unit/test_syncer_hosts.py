@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,7 @@ from msgspec.structs import replace
 
 from atoll_runtime.contract import RunContract, identity
 from atoll_runtime.protocol.events import Part
-from atoll_runtime.protocol.fragments import TensorInfo, build_layout
+from atoll_runtime.protocol.fragments import MOST_PADDING, TensorInfo, build_layout
 from atoll_runtime.protocol.identifiers import NO_CUT, CutId, RoundId
 from atoll_runtime.protocol.linkmeter import LinkReading
 from atoll_runtime.syncer import hosts
@@ -22,6 +23,7 @@ from atoll_runtime.transport.messages import (
     Announce,
     Beginning,
     Fenced,
+    Header,
     Hello,
     Mark,
     Message,
@@ -119,6 +121,34 @@ def test_a_report_and_a_mark_of_what_no_host_has_trained_are_refused() -> None:
         hosts.reported(session, Report(5, 5, 2**60, 1.0, 1.0, 7))
     with pytest.raises(ValueError, match="trained: -1 must be within"):
         hosts.marked(session, Mark(NO_CUT, -1))
+
+
+LAYOUT = build_layout([TensorInfo("w", (10, 10), stacked=False, embedding=False)], 1)
+SENT = Part("a", 1, 0, 1, RoundId(1, 0, 0), 0, 1, 8, 8, 1, 0, 128, 128, 8)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (
+            {"padded": 100 + MOST_PADDING + 1},
+            "range: [0, 128) of 65637 elements, where there are 65636 at most",
+        ),
+        ({"stop": 2**40, "padded": 2**40}, "range: [0, 1099511627776) of 1099511627776 elements"),
+        ({"start": 64, "stop": 64}, "range: [64, 64)"),
+        ({"start": -1}, "range: [-1, 128)"),
+        ({"round": RoundId(1, 7, 0)}, "fragment: 7 of 1 does not exist"),
+    ],
+)
+def test_sizes_that_no_fragment_of_the_layout_has_are_refused_before_a_byte_is_reserved(
+    changes: dict[str, Any], said: str
+) -> None:
+    part = dataclasses.replace(SENT, **changes)
+    header = Header(part, "bf16", 2 * (part.stop - part.start))
+    assert hosts.malformed(Header(SENT, "bf16", 256), LAYOUT, "bf16") == ""
+    assert hosts.malformed(header, LAYOUT, "bf16").startswith(said)
+    with pytest.raises(ValueError, match=re.escape(said)):
+        hosts.offered(Session("a", 1, 0), header, LAYOUT, "bf16")
 
 
 def test_a_shard_has_place_for_so_many_units_and_hosts_and_keeps_those_that_it_knows(

@@ -102,6 +102,8 @@ class Restart(Report):
     """The unit kept its hosts: containers restarted, and pods were replaced. False: it was given new hosts."""
     replaced: int = 0
     """Pods that were replaced on their hosts; the others stayed and their containers restarted."""
+    avoid: Annotated[tuple[Annotated[str, Field(max_length=253)], ...], Field(max_length=MAX_SLICES)] = ()
+    """Where it was `Suspect` and does not come back: its node, or the node pools of slices of several hosts."""
 
 
 class Failure(Report):
@@ -205,6 +207,8 @@ class LearnerUnitStatus(Report):
     """Global steps since its last merge."""
     contributions: int = 0
     """Merges of this incarnation."""
+    refusals: Annotated[dict[str, int], Field(max_length=8)] = Field(default_factory=dict)
+    """Contributions that the syncer refused, by reason: `tokens`, `steps`, `norm`."""
     share_percent: float = 0.0
     """The unit's percentage of all merged tokens."""
     lost: CostStatus | None = None

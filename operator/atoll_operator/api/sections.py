@@ -56,6 +56,9 @@ class RecoverySpec(Section):
     """Whether pods that are still terminating 30 s after their grace period are deleted by force. Units do not wait for
     such pods, but the syncer and the evaluator cannot move to another node before. After a forced deletion the
     scheduler considers their chips free although the node has not confirmed it."""
+    audit: Annotated[int, Field(ge=200, le=1_000_000)] | None = None
+    """Global steps between two audits, in which each unit evaluates the same examples with the same version of the
+    global model; one whose result differs becomes Suspect. No audits if not set. A change applies to later units."""
 
     below_quorum: Literal["Wait", "Fail"] = "Wait"
     """What to do when so many units are out of restarts that fewer than `quorum.min` are left. Wait: wait until

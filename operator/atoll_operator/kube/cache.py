@@ -74,7 +74,7 @@ class Change:
     new: Entry | None
 
 
-def without_managed_fields(body: Object, _: Any = None) -> Object:
+def without_managed_fields(body: Object) -> Object:
     """Projects to the body without `managedFields`, which is more than half of it. The original is not changed."""
     metadata = {name: value for name, value in body["metadata"].items() if name != "managedFields"}
     return {**body, "metadata": metadata}

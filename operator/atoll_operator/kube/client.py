@@ -90,11 +90,10 @@ class ApiClient:
 
     async def may_list(self, kind: str) -> bool:
         """Whether the API server allows a list of the whole cluster."""
-        try:
+        with contextlib.suppress(Refused):
             await self._call("GET", self._path(kind, ""), parameters={"limit": "1"})
-        except Refused:
-            return False
-        return True
+            return True
+        return False
 
     async def get(self, kind: str, namespace: str, name: str) -> Object:
         return await self._call("GET", self._path(kind, namespace, name))

@@ -161,10 +161,9 @@ class Leadership:
         return True
 
     async def _look(self) -> Object | None:
-        try:
+        body: Object | None = None
+        with contextlib.suppress(NotFound):
             body = await self._client.get("Lease", self._metadata["namespace"], self._metadata["name"])
-        except NotFound:
-            body = None
         spec = {} if body is None else body["spec"]
         if spec != self._spec:
             self._spec, self._since = spec, self._clock()

@@ -66,23 +66,15 @@ Check = Callable[[], tuple[bool, str]]
 async def serve(port: int, registry: CollectorRegistry, *, alive: Check, ready: Check) -> web.AppRunner:
     """Starts the server; the caller cleans the runner up. Raises OSError where the port is taken."""
 
-    async def health(_: web.Request) -> web.Response:
-        return _answer(*alive())
-
-    async def readiness(_: web.Request) -> web.Response:
-        return _answer(*ready())
-
-    async def figures(_: web.Request) -> web.Response:
-        return web.Response(body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+    async def page(request: web.Request) -> web.Response:
+        if request.path == "/metrics":
+            return web.Response(body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+        well, text = alive() if request.path == "/healthz" else ready()
+        return web.Response(status=200 if well else 503, text=text)
 
     application = web.Application()
-    pages = {"/healthz": health, "/readyz": readiness, "/metrics": figures}
-    application.add_routes([web.get(path, handler) for path, handler in pages.items()])
+    application.add_routes([web.get(path, page) for path in ("/healthz", "/readyz", "/metrics")])
     runner = web.AppRunner(application, access_log=None)
     await runner.setup()
     await web.TCPSite(runner, "0.0.0.0", port).start()
     return runner
-
-
-def _answer(well: bool, text: str) -> web.Response:
-    return web.Response(status=200 if well else 503, text=text)

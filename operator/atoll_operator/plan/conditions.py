@@ -23,7 +23,7 @@ FIGURES = frozenset(
     {
         "step", "tokens", "loss", "tokensPerSecond", "staleness", "contributions", "globalStep", "progressPercent",
         "bytesIn", "bytesOut", "gbitPerSecondIn", "gbitPerSecondOut", "estimatedSecondsLeft", "quorum", "message",
-        "ledger", "sharePercent", "stepSeconds", "link",
+        "ledger", "sharePercent", "stepSeconds", "link", "refusals",
     }
 )  # fmt: skip
 """Progress figures: a write for them alone can wait."""
@@ -90,9 +90,9 @@ def refused(status: S, old: S, condition: str, message: str, now: float) -> S:
     return status.model_copy(update=update)
 
 
-def document(status: BaseModel) -> Object:
-    """A status as it is written: camelCase, without fields that are not known."""
-    return status.model_dump(mode="json", by_alias=True, exclude_none=True)
+def document(section: BaseModel) -> Object:
+    """A status, or a part of a spec, as it is written: camelCase, without fields that are not known."""
+    return section.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
 def only_figures(old: Object, new: Object) -> bool:

@@ -36,10 +36,6 @@ def parent_key(kind: str, body: Object) -> Key | None:
     return Key("TrainingRun", namespace, labels[LABEL_RUN]) if LABEL_RUN in labels else None
 
 
-def _body(body: Object, _: Any) -> Body:
-    return Body(without_managed_fields(body))
-
-
 def _node_of(kind: str, body: Object) -> str | None:
     return body.get("spec", {}).get("nodeName") if kind == "Pod" else None
 
@@ -60,9 +56,10 @@ class Inventory:
     """Bodies of runs, units and StatefulSets; views of pods and nodes; of other owned objects the version alone."""
 
     def __init__(self) -> None:
+        kept = ("TrainingRun", "LearnerUnit", "StatefulSet")
         self.cache = Cache(
             project={
-                **dict.fromkeys(("TrainingRun", "LearnerUnit", "StatefulSet"), _body),
+                **dict.fromkeys(kept, lambda body, _: Body(without_managed_fields(body))),
                 "Pod": lambda body, _: view(body),
                 "Node": lambda body, known: view_node(body, known, time.time()),
             },

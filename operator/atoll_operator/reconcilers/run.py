@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import datetime
 import logging
 import time
 from collections.abc import Iterable
 from dataclasses import replace
+from datetime import UTC, datetime
 
 from pydantic import ValidationError
 
@@ -31,6 +31,7 @@ from atoll_operator.plan.run.status import invalid
 from atoll_operator.reconcilers.controller import REFUSED_SECONDS, Memory, Reconciler, refusal_of
 from atoll_operator.reconcilers.inventory import Body
 from atoll_operator.reconcilers.wakeups import FIGURES_SECONDS
+from atoll_runtime.contract import problems
 
 
 class RunReconciler(Reconciler):
@@ -48,7 +49,7 @@ class RunReconciler(Reconciler):
         try:
             run = self._observe(key, body, old)
         except ValidationError as error:
-            status = invalid(old, body["metadata"]["generation"], _problems(error), now)
+            status = invalid(old, body["metadata"]["generation"], problems(error, "spec."), now)
             return await self._write(key, body, document(status), memory)
         plan = plan_run(run, now)
         if plan.delete_run:
@@ -97,11 +98,10 @@ class RunReconciler(Reconciler):
 
     async def _exists(self, key: Key, uid: str) -> bool:
         """Ask the API server before units are created: watches of runs and units may lag differently."""
-        try:
+        with contextlib.suppress(NotFound):
             found = await self._cluster.get("TrainingRun", key.namespace, key.name)
-        except NotFound:
-            return False
-        return found["metadata"]["uid"] == uid and "deletionTimestamp" not in found["metadata"]
+            return found["metadata"]["uid"] == uid and "deletionTimestamp" not in found["metadata"]
+        return False
 
     async def _act(self, key: Key, run: RunObserved, plan: RunPlan, certificates: RunCertificates) -> None:
         """Carry out the plan in its order, but for the evaluator and the status. Raises Refused."""
@@ -129,7 +129,7 @@ class RunReconciler(Reconciler):
             return
         shards = run.spec.syncer.shards
         everybody = members(certificates.run, shards, certified_units(run), plan.poll_evaluator)
-        await certificates.ensure(everybody, _now())
+        await certificates.ensure(everybody, datetime.now(UTC))
         if plan.poll_syncer:
             self._syncers.ensure(key, run.uid, shards, certificates.context)
             self._syncers.order(key, plan.checkpoint)
@@ -143,7 +143,7 @@ class RunReconciler(Reconciler):
     async def _apply_unit(self, body: Object, certificates: RunCertificates | None) -> None:
         """Its certificate comes first, if the run has certificates by now."""
         if certificates is not None:
-            await certificates.ensure([unit_member(body["metadata"]["name"])], _now())
+            await certificates.ensure([unit_member(body["metadata"]["name"])], datetime.now(UTC))
         unit = await self._cluster.apply(body)
         self._inventory.put("LearnerUnit", unit)
         self._queue.add(key_of("LearnerUnit", unit))
@@ -189,12 +189,3 @@ def _unit_facts(body: Body, run: str) -> UnitFacts:
         ours=controller in ("", run),
         generation=metadata["generation"],
     )
-
-
-def _problems(error: ValidationError) -> str:
-    """What is wrong with a spec, field by field."""
-    return "; ".join(f"spec.{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()[:5])
-
-
-def _now() -> datetime.datetime:
-    return datetime.datetime.now(datetime.UTC)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -125,13 +126,11 @@ class UnitReconciler(Reconciler):
 
     async def _renew(self, key: Key, pod: PodView, incarnation: int) -> None:
         change = {ANNOTATION_INCARNATION: str(incarnation)}
-        try:
+        with suppress(NotFound, Conflict):  # the watch will report its deletion
             body = await self._cluster.patch_metadata(
                 "Pod", key.namespace, pod.name, pod.uid, annotations=change
             )
-        except (NotFound, Conflict):
-            return  # the watch will report its deletion
-        self._inventory.put("Pod", body)
+            self._inventory.put("Pod", body)
 
     async def _create(self, pod: Object) -> None:
         metadata = pod["metadata"]

@@ -22,6 +22,7 @@ from atoll_runtime.contract.orders import (
     parse_run,
     parse_syncer,
     parse_unit,
+    problems,
 )
 from atoll_runtime.contract.pod import (
     COORDINATOR_PORT,
@@ -166,4 +167,5 @@ __all__ = [
     "parse_run",
     "parse_syncer",
     "parse_unit",
+    "problems",
 ]

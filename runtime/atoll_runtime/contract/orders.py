@@ -61,6 +61,8 @@ class RunContract(Section):
     startup_seconds: int = 1800
     """From running pods until all hosts of a unit are connected: state has to be had in less."""
     tape: TapeDepth = "Decisions"
+    audit: Annotated[int, Field(ge=1)] | None = None
+    """Global steps between two audits of the units' results; None: none."""
 
 
 class UnitContract(Section):
@@ -146,12 +148,18 @@ def parse_unit(text: str | bytes) -> UnitContract:
     return _parse(UnitContract, ENV_UNIT, text)
 
 
+def problems(error: ValidationError, prefix: str = "") -> str:
+    """The first problems of a document, each with its field's path after `prefix`."""
+    return "; ".join(
+        f"{prefix}{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()[:5]
+    )
+
+
 def _parse(kind: type[S], name: str, text: str | bytes) -> S:
     try:
         return kind.model_validate_json(text)
     except ValidationError as error:
-        wrong = (f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()[:5])
         raise VersionMismatch(
-            f"{name}: {'; '.join(wrong)}. The operator that wrote it is of another version than this image: set "
+            f"{name}: {problems(error)}. The operator that wrote it is of another version than this image: set "
             "spec.image to one of the operator's version, or leave these fields out of the run"
         ) from error

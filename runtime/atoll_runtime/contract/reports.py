@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 
@@ -20,6 +20,10 @@ class Report(BaseModel):
         frozen=True,
         use_attribute_docstrings=True,
     )
+
+
+Measured = Annotated[float, AfterValidator(lambda value: float(f"{value:.3g}"))]
+"""A figure of three digits: what is measured of a link has no more."""
 
 
 class BeginningReport(Report):
@@ -53,13 +57,13 @@ class WaitReport(Report):
 class LinkReport(Report):
     """The link between a unit's host 0 and the syncer, as its transfers of the last five minutes show it."""
 
-    up_gbps: float = 0.0
+    up_gbps: Measured = 0.0
     """Largest rate to the syncer in Gbit/s; 0 where nothing was sent."""
-    down_gbps: float = 0.0
+    down_gbps: Measured = 0.0
     """Largest rate from the syncer in Gbit/s; 0 where nothing was fetched."""
-    rtt_seconds: float = 0.0
+    rtt_seconds: Measured = 0.0
     """Shortest time between a request and the first byte of its answer."""
-    busy_share: float = 0.0
+    busy_share: Measured = 0.0
     """Share of the time with a transfer under way, in the direction in which that is more."""
     failures: int = 0
     """Transfers and sessions of this incarnation that broke."""
@@ -86,6 +90,10 @@ class UnitReport(Report):
     """Merges of this incarnation."""
     refused: int = 0
     """Contributions of all incarnations that were refused for what they claim, or for their norm."""
+    refusals: dict[str, int] = {}
+    """The same by reason: `tokens`, `steps`, `norm`."""
+    suspect: str = ""
+    """Why this incarnation's results are not to be trusted; empty where nothing is known against it."""
     staleness: int = 0
     """Global steps since its last merge."""
     seeded_step: int | None = None

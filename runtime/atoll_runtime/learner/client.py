@@ -170,6 +170,11 @@ class SyncerClient:
         if self._unit.host == 0:
             self._sessions[COORDINATOR].report(step, tokens, loss, step_seconds, cursor)
 
+    def audit(self, step: int, kind: str, loss: float) -> None:
+        """What the unit got from the examples of an audit; see `learner/audit.py`."""
+        if self._unit.host == 0:
+            self._sessions[COORDINATOR].audit(step, kind, loss)
+
     def arrived(self) -> dict[int, Arrival]:
         """The newest complete version of each fragment, if it was not given out yet."""
         return self._numbered(session.arrived() for session in self._sessions)

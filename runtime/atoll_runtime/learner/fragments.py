@@ -67,6 +67,11 @@ class Fragments:
         self._sent: dict[int, Array] = {}
         """θ of a fragment as it was when its newest contribution was taken, until a version of it arrives."""
 
+    @property
+    def anchors(self) -> Sequence[Array]:
+        """What this unit last received of each fragment, flat and float32."""
+        return self._anchors
+
     def extract(self, theta: dict[str, Array], number: int) -> Array:
         """Δ = anchor − θ of one fragment, in the wire's dtype; its copy to the host is under way."""
         self._sent[number] = self._flat(theta, number)

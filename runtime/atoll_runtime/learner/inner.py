@@ -132,12 +132,31 @@ class Inner:
         self.updates += 1
         return loss
 
+    def same_on_all_shares(self, examples: np.ndarray) -> Batch:
+        """A batch of these rows int32 [n, T+1], once for each share of the mesh."""
+        shares = math.prod(self.mesh.shape[axis] for axis in ROWS)
+        rows, where = np.tile(examples, (shares, 1)), over_rows(self.mesh)
+        return {"tokens": _put(rows, where), "weights": _put(np.ones_like(rows[:, 1:], np.float32), where)}
+
+    def evaluate(self, theta: Mapping[str, Array], batch: Batch) -> Array:
+        """The loss of any parameters, to be traced: they are put on the mesh like its own."""
+        placed = {
+            name: jax.lax.with_sharding_constraint(value, self.theta[name].sharding)
+            for name, value in theta.items()
+        }
+        return self._objective.evaluate(placed, self._documents(batch))
+
+    def _documents(self, batch: Batch) -> Batch:
+        """The batch with the document of each token, where each sees its own alone."""
+        if self._separator is None:
+            return batch
+        batch = batch | {"segments": segments(batch["tokens"], self._separator)}
+        return batch | {"weights": counted(batch)}  # a task's own loss weighs by these alone
+
     def _advance(
         self, theta: dict[str, Array], state: Any, batch: Batch, rate: Array, when: Array
     ) -> tuple[dict[str, Array], Any, Array]:
-        if self._separator is not None:
-            batch = batch | {"segments": segments(batch["tokens"], self._separator)}
-            batch = batch | {"weights": counted(batch)}  # a task's own loss weighs by these alone
+        batch = self._documents(batch)
         seed, *rest = when
         rng = jax.random.key(seed)
         for number in rest:

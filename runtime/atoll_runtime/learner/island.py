@@ -19,6 +19,7 @@ from atoll_runtime.contract import RunContract, UnitContract, VersionMismatch
 from atoll_runtime.data import DataError, Prefetch, Reader, Stream
 from atoll_runtime.learner import optimiser, seed
 from atoll_runtime.learner.agree import Agreement
+from atoll_runtime.learner.audit import Audit, evaluation, examples_of
 from atoll_runtime.learner.client import Greeting, SyncerClient
 from atoll_runtime.learner.compilation import Programs
 from atoll_runtime.learner.compilation_store import CompilationStore
@@ -122,7 +123,15 @@ def train(
         programs.settle()
         client.begin(Beginning(joined, time.time(), programs.seconds, programs.compiled, programs.loaded))
 
-    loop = Loop(run, inner, fragments, client, agreement, batches, start, leave_cleanly(), snapshots, begun)
+    audit = None
+    if run.audit is not None:
+        evaluate = evaluation(inner, layout, examples_of(reader), programs)
+        evaluate(fragments.anchors).block_until_ready()  # compiles before the first step
+        audit = Audit(run.audit, run.outer, layout, inner, evaluate, start.versions)
+    leaving = leave_cleanly()
+    loop = Loop(
+        run, inner, fragments, client, agreement, batches, start, leaving, snapshots, begun, audit=audit
+    )
     try:
         ending = loop.until_end()
     except DataError as error:

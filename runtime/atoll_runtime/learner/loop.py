@@ -19,6 +19,7 @@ from jax import Array
 from atoll_runtime.contract import RunContract
 from atoll_runtime.data.prefetch import HostBatch
 from atoll_runtime.learner.agree import Agreement
+from atoll_runtime.learner.audit import Audit
 from atoll_runtime.learner.client import Arrival, SyncerClient
 from atoll_runtime.learner.errors import LossNotFinite
 from atoll_runtime.learner.fragments import Fragments, host_part
@@ -85,6 +86,7 @@ class Loop:
     snapshots: Snapshots
     begun: Callable[[], None] = lambda: None
     """Called when the first step has ended."""
+    audit: Audit | None = None
     clock: Callable[[], float] = time.monotonic
     """Seconds, by which a step's time is told."""
 
@@ -137,7 +139,8 @@ class Loop:
         capture = self.snapshots.wanted(self.progress.versions)
         done = self._of_target(self.client.merged())
         pulls, cut = self.client.pulls(), self.client.cut()
-        return Proposal(self._arrivals, pulls, cut, capture, self._ending(), done)
+        arrivals = self._arrivals if self.audit is None else self.audit.admitted(self._arrivals)
+        return Proposal(arrivals, pulls, cut, capture, self._ending(), done)
 
     def begin(self, agreed: Proposal) -> tuple[Array, int]:
         """Does what all hosts agreed on, and begins the step; gives its loss and the data position after it."""
@@ -147,6 +150,8 @@ class Loop:
         self._receive(agreed.arrivals)
         for number in agreed.arrivals:
             del self._arrivals[number]
+        if self.audit is not None:
+            self.audit.look(self.progress.versions, self.fragments.anchors)
         if agreed.capture != NOTHING:
             version = self.progress.versions[agreed.capture]
             self.snapshots.capture(agreed.capture, version, self.inner, self.fragments)
@@ -232,6 +237,8 @@ class Loop:
         self.step += 1
         if not math.isfinite(loss):
             raise LossNotFinite(self.step, loss)
+        if self.audit is not None:
+            self.audit.tell(self.client)
         self._cursor = cursor
         self.progress.step(self.inner.tokens)
         now = self.clock()

@@ -30,6 +30,7 @@ from atoll_runtime.transport import codecs
 from atoll_runtime.transport.changes import Holdings
 from atoll_runtime.transport.messages import (
     Announce,
+    Audit,
     Beginning,
     Down,
     Fenced,
@@ -124,7 +125,8 @@ class ShardSession:
         """Goes with every report."""
         self._report: Report | None = None
         self._mark: Mark | None = None
-        self._unsent: set[type[Report] | type[Mark]] = set()
+        self._audit: Audit | None = None
+        self._unsent: set[type[Report] | type[Mark] | type[Audit]] = set()
         self._headers: deque[Header] = deque()
         """They wait for the session."""
         self._quiet_until = 0.0
@@ -159,6 +161,13 @@ class ShardSession:
         with self._lock:
             self._mark = Mark(cut, trained)
             self._unsent.add(Mark)
+            self._notify()
+
+    def audit(self, step: int, kind: str, loss: float) -> None:
+        """The result of an audit; one that was not sent yet is replaced."""
+        with self._lock:
+            self._audit = Audit(step, kind, loss)
+            self._unsent.add(Audit)
             self._notify()
 
     def arrived(self) -> dict[int, Arrival]:
@@ -282,9 +291,10 @@ class ShardSession:
 
     async def _serve_link(self) -> bool:
         """One session from Hello to its end; true when it was welcomed."""
-        with self._lock:  # the last report and mark are due again
+        with self._lock:  # the last of each is due again
             hello = msgspec.structs.replace(self._hello, versions=tuple(self._link.held))
-            self._unsent = {kind for kind, last in ((Report, self._report), (Mark, self._mark)) if last}
+            known = (self._report, self._mark, self._audit)
+            self._unsent = {type(last) for last in known if last is not None}
         welcomed = False
         try:
             session = self._network.session(hello, self._outgoing())
@@ -352,6 +362,9 @@ class ShardSession:
             return self._mark
         if self._headers:
             return self._headers.popleft()
+        if Audit in self._unsent:
+            self._unsent.discard(Audit)
+            return self._audit
         self._unsent.discard(Report)
         now = self._clock()
         self._quiet_until = now + REPORT_SECONDS

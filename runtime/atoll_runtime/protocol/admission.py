@@ -187,10 +187,14 @@ class Admission:
 
     def _refuse(self, held: Round, name: str, anchor: int, why: str) -> None:
         """A contribution is wrong in itself: its unit goes on without this round, from the next version."""
-        self.units[name].refuse(held.id.fragment, anchor)
+        unit = self.units[name]
+        trusted = not unit.suspect
+        unit.refuse(held.id.fragment, anchor, why)
         self.effects.append(
             note("refused", unit=name, fragment=held.id.fragment, round=str(held.id), why=why)
         )
+        if trusted and unit.suspect:
+            self.effects.append(note("suspect", unit=name, incarnation=unit.incarnation, why=unit.suspect))
         self._exclude(held, name, why)
 
     def _exclude(self, held: Round, name: str, why: str) -> None:

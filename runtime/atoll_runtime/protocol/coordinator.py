@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from atoll_runtime.protocol.audit import Audits
 from atoll_runtime.protocol.effects import RememberStep, SendMarkers, StopAll
-from atoll_runtime.protocol.events import CutOrdered, Event, Orders, ShardLeft, ShardTold, Standing
+from atoll_runtime.protocol.events import Audited, CutOrdered, Event, Orders, ShardLeft, ShardTold, Standing
 from atoll_runtime.protocol.identifiers import CutId, RoundId
 from atoll_runtime.protocol.machine import Syncer
 from atoll_runtime.protocol.pace import Pace
@@ -19,6 +20,8 @@ class Coordinator(Syncer):
     pace: Pace = field(default_factory=Pace)
     shards: dict[int, Standing] = field(default_factory=dict)
     """Where the other shards are that are connected."""
+    audits: Audits = field(default_factory=Audits)
+    """Not in the journal: after a restart the tolerances are measured anew."""
 
     def __post_init__(self) -> None:
         self.orders = Orders(step=self.step, cut=self.cuts.newest)
@@ -51,6 +54,18 @@ class Coordinator(Syncer):
                 self.shards.pop(shard, None)
             case CutOrdered(step):
                 self._cut_ordered(step)
+            case Audited():
+                self._audited(event)
+
+    def _audited(self, event: Audited) -> None:
+        incarnations = {name: unit.incarnation for name, unit in self.units.items()}
+        if incarnations.get(event.unit) != event.incarnation:
+            return
+        for name, why in self.audits.disagreements(event, incarnations).items():
+            unit = self.units[name]
+            if not unit.suspect:
+                unit.suspect = why
+                self._note("suspect", unit=name, incarnation=unit.incarnation, why=why)
 
     def _shard_told(self, shard: int, standing: Standing) -> None:
         self.shards[shard] = standing

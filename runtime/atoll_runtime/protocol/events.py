@@ -139,6 +139,18 @@ class Marked:
 
 
 @dataclass(frozen=True)
+class Audited:
+    """What a unit got from the examples of an audit, with the versions of the global model as of `step`."""
+
+    unit: str
+    incarnation: int
+    step: int
+    kind: str
+    """Generation of its chips, and shape of its mesh."""
+    loss: float
+
+
+@dataclass(frozen=True)
 class CutOrdered:
     """The operator wants a cut of this global step or a later one, that holds all; or shard 0 itself does, at its
     start, for it knows of none that stands."""
@@ -231,6 +243,7 @@ Event = (
     | MergeFailed
     | Persisted
     | Marked
+    | Audited
     | CutOrdered
     | CutEnded
     | FinalCut

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -54,6 +54,11 @@ class Fragment:
     """Elements; 0 where a shard owns no tensor of a fragment."""
     offsets: tuple[int, ...]
     """First element of each piece."""
+
+    def cut(self, flat: Any) -> Iterator[tuple[Piece, Any]]:
+        """Each piece with its values: views of a vector of numpy, parts of one of JAX."""
+        for piece, start in zip(self.pieces, self.offsets, strict=True):
+            yield piece, flat[start : start + piece.size].reshape(piece.shape)
 
 
 @dataclass(frozen=True)
@@ -111,12 +116,10 @@ class Layout:
 
     def unflatten(self, p: int, flat: NDArray[Any], into: dict[str, Array]) -> None:
         """Writes fragment `p` into `into`; tensors that are not there yet are made (float32, zero)."""
-        fragment = self.fragments[p]
-        for piece, start in zip(fragment.pieces, fragment.offsets, strict=True):
+        for piece, values in self.fragments[p].cut(flat):
             target = into.get(piece.tensor)
             if target is None:
                 target = into[piece.tensor] = np.zeros(self.shapes[piece.tensor], np.float32)
-            values = flat[start : start + piece.size].reshape(piece.shape)
             if piece.index is None:
                 target[...] = values
             else:

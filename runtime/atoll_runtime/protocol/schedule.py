@@ -8,6 +8,11 @@ def offset(p: int, fragments: int, interval: int) -> int:
     return p * interval // fragments
 
 
+def newest(step: int, p: int, fragments: int, interval: int) -> int:
+    """The last step up to `step` at which fragment `p` was due; 0 where there is none."""
+    return max(0, step - (step - offset(p, fragments, interval)) % interval)
+
+
 def due(step: int, fragments: int, interval: int) -> int | None:
     """The fragment due at `step`, if any; P ≤ H makes it one at most. Step 0 is the initial model."""
     if step < 1:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +14,7 @@ from atoll_runtime.protocol.identifiers import RoundId
 from atoll_runtime.protocol.ledger import Account, Span
 from atoll_runtime.protocol.rules import MOST_STALE_INTERVALS
 from atoll_runtime.protocol.steptime import StepTime
+from atoll_runtime.protocol.suspicion import suspicion, with_outcome
 
 HISTORY = MOST_STALE_INTERVALS + 2
 """Versions of each fragment that are remembered: a contribution's anchor must be one of them."""
@@ -31,10 +33,11 @@ DURABLE = (
     "seeded_step",
     "seed_message",
     "dropped",
-    "refused",
     "turn",
 )
 """Fields that survive a restart of the syncer as they are."""
+SUSPICION = ("refusals", "outcomes", "suspect")
+"""So do these, which stand in no record of a healthy unit."""
 BY_FRAGMENT = ("marks", "joined", "spoiled")
 """So do these."""
 
@@ -79,8 +82,12 @@ class Unit:
     seed_message: str = ""
     dropped: int = 0
     """Contributions that were refused or discarded."""
-    refused: int = 0
-    """Contributions that were refused for what they are."""
+    refusals: dict[str, int] = field(default_factory=dict)
+    """Contributions of all incarnations that were refused for what they are, by reason: `tokens`, `steps`, `norm`."""
+    outcomes: int = 0
+    """Of the newest contributions of this incarnation; see `suspicion`."""
+    suspect: str = ""
+    """Why this incarnation's results are not to be trusted; empty where nothing is known against it."""
     turn: float = 1.0
     """Rounds of a fragment of which the unit's link carries one, by its newest header."""
     marks: dict[int, int] = field(default_factory=dict)
@@ -94,6 +101,11 @@ class Unit:
     def new(cls, name: str, owned: tuple[int, ...]) -> Unit:
         """A unit that was never seen. `owned`: fragments of which the shard owns a part."""
         return cls(name, Account(owned))
+
+    @property
+    def refused(self) -> int:
+        """Contributions of all incarnations that were refused for what they are."""
+        return sum(self.refusals.values())
 
     @property
     def complete(self) -> bool:
@@ -129,6 +141,7 @@ class Unit:
             self.pace = StepTime()
             self.hosts.clear()
             self.addresses.clear()
+            self.outcomes, self.suspect = 0, ""
             self.marks.clear()
             self.joined.clear()
             self.spoiled.clear()
@@ -164,10 +177,17 @@ class Unit:
         """The newest version of fragment `p` that holds a contribution of this incarnation."""
         return self.joined.get(p)
 
-    def refuse(self, p: int, anchor: int) -> None:
+    def refuse(self, p: int, anchor: int, why: str) -> None:
         """A contribution is refused for what it is: its work since that version counts only until there is a newer
-        one."""
-        self.refused += 1
+        one.
+
+        Args:
+            why: the reason in one word, a colon, and the figures.
+        """
+        reason = why.partition(":")[0]
+        self.refusals[reason] = self.refusals.get(reason, 0) + 1
+        self.outcomes = with_outcome(self.outcomes, True)
+        self.suspect = self.suspect or suspicion(self.outcomes, why)
         self.spoiled[p] = max(anchor, self.spoiled.get(p, anchor))
         self.account.refuse(p)
 
@@ -195,6 +215,7 @@ class Unit:
                 None  # replaced after the membership was frozen: the work counts, the merge is not the heir's
             )
         self.contributions += 1
+        self.outcomes = with_outcome(self.outcomes, False)
         self.last_merge = max(self.last_merge, round_id.step)
         self.first_merge_time = self.first_merge_time if self.first_merge_time is not None else time
         self.joined[p] = round_id.step
@@ -207,6 +228,7 @@ class Unit:
         state: dict[str, Any] = {name: getattr(self, name) for name in DURABLE}
         for name in BY_FRAGMENT:
             state[name] = list(getattr(self, name).items())
+        state |= {name: copy(value) for name in SUSPICION if (value := getattr(self, name))}
         return state | {"account": self.account.record()}
 
     @classmethod
@@ -214,7 +236,8 @@ class Unit:
         """The unit as it was, with no host connected."""
         account = Account.restore(owned, record["account"])
         # A record of an older version may lack some.
-        unit = cls(name, account, **{key: record[key] for key in DURABLE if key in record})
+        known = {key: copy(record[key]) for key in (*DURABLE, *SUSPICION) if key in record}
+        unit = cls(name, account, **known)
         for field_name in BY_FRAGMENT:
             setattr(unit, field_name, dict(record.get(field_name, ())))
         return unit

@@ -191,7 +191,8 @@ class Driver:
             case StopAll(step):
                 self._announcements.put_nowait(functools.partial(self._stop_all, step))
             case Note(entry):
-                log.log(logging.WARNING if entry["event"] == "refused" else logging.DEBUG, "%s", entry)
+                bad = entry["event"] in ("refused", "suspect")
+                log.log(logging.WARNING if bad else logging.DEBUG, "%s", entry)
             case Wake(at):
                 if self._timer is not None:
                     self._timer.cancel()

@@ -7,14 +7,15 @@ from collections.abc import Collection, Mapping
 import msgspec
 
 from atoll_runtime.contract import RunContract, identity
-from atoll_runtime.protocol.events import Joined, Marked, Offered, Part, Reported
-from atoll_runtime.protocol.fragments import Layout
+from atoll_runtime.protocol.events import Audited, Joined, Marked, Offered, Part, Reported
+from atoll_runtime.protocol.fragments import MOST_PADDING, Layout
 from atoll_runtime.protocol.identifiers import NO_CUT, NOTHING
 from atoll_runtime.protocol.rules import COORDINATOR, TRANSFER_SECONDS, Rules
 from atoll_runtime.syncer.sessions import Session
 from atoll_runtime.transport import codecs
 from atoll_runtime.transport.messages import (
     PROTOCOL,
+    Audit,
     Header,
     Hello,
     Mark,
@@ -47,7 +48,7 @@ MESSAGE_LIMIT = 400
 """Characters of what a unit says of its seed: it stands in every record of the journal."""
 
 
-def beyond(message: Hello | Report | Mark | Part) -> str:
+def beyond(message: Hello | Report | Mark | Part | Audit) -> str:
     """The field whose number no host of a run can have come to, and so must not stand in a journal; else empty."""
     for field, most in BOUNDS.items():
         found = getattr(message, field, 0)
@@ -132,9 +133,14 @@ def shortened(message: str) -> str:
     return message if len(message) <= MESSAGE_LIMIT else f"{message[: MESSAGE_LIMIT - 1]}…"
 
 
-def malformed(header: Header, codec: str) -> str:
-    """What a contribution cannot be in this run; empty when it can."""
-    part = header.part
+def malformed(header: Header, layout: Layout, codec: str) -> str:
+    """What a contribution cannot be in this run, by its layout and codec; empty when it can."""
+    part, p = header.part, header.part.round.fragment
+    if not 0 <= p < len(layout.fragments):
+        return f"fragment: {p} of {len(layout.fragments)} does not exist"
+    most = layout.fragments[p].size + MOST_PADDING
+    if not 0 <= part.start < part.stop <= part.padded <= most:
+        return f"range: [{part.start}, {part.stop}) of {part.padded} elements, where there are {most} at most"
     if header.codec != codec or header.size != codecs.pushed_size(part.stop - part.start, header.codec):
         return f"{header.size} bytes of {header.codec} for [{part.start}, {part.stop}), not {codec}"
     if not 0 <= header.seconds <= TRANSFER_SECONDS:
@@ -142,7 +148,7 @@ def malformed(header: Header, codec: str) -> str:
     return beyond(part)
 
 
-def offered(session: Session, header: Header, codec: str) -> Offered:
+def offered(session: Session, header: Header, layout: Layout, codec: str) -> Offered:
     """A header on the session.
 
     Raises:
@@ -151,7 +157,7 @@ def offered(session: Session, header: Header, codec: str) -> Offered:
     part = header.part
     if (part.unit, part.incarnation, part.host) != (session.unit, session.incarnation, session.host):
         raise ValueError(f"header: of host {part.host} of {part.unit}, incarnation {part.incarnation}")
-    if wrong := malformed(header, codec):
+    if wrong := malformed(header, layout, codec):
         raise ValueError(wrong)
     return Offered(part, header.seconds)
 
@@ -182,6 +188,19 @@ def reported(session: Session, report: Report) -> Reported:
         report.step_seconds,
         report.cursor,
     )
+
+
+def audited(session: Session, audit: Audit) -> Audited:
+    """The machine's view of an audit's result.
+
+    Raises:
+        ValueError: it counts further than a host can, or names no kind.
+    """
+    if wrong := beyond(audit):
+        raise ValueError(wrong)
+    if not 0 < len(audit.kind) <= MESSAGE_LIMIT:
+        raise ValueError(f"kind: {len(audit.kind)} characters must be within 1 … {MESSAGE_LIMIT}")
+    return Audited(session.unit, session.incarnation, audit.step, audit.kind, audit.loss)
 
 
 def outside(kind: str, found: Mapping[str, float], limits: Mapping[str, int]) -> str:

@@ -16,6 +16,7 @@ from atoll_runtime.syncer.followers import FollowerSession
 from atoll_runtime.syncer.sessions import Session
 from atoll_runtime.syncer.summary import Other
 from atoll_runtime.transport.messages import (
+    Audit,
     DirectoryReply,
     DirectoryRequest,
     Down,
@@ -137,7 +138,7 @@ class Service:
         foreign = hosts.stranger(self.run, peer, part.unit)
         if foreign:
             return foreign
-        wrong = hosts.malformed(header, self.state.codec)
+        wrong = hosts.malformed(header, self.state.layout, self.state.codec)
         if wrong:
             return wrong
         refusal = self.machine.admit(part) or self.driver.parts.reserve(header)
@@ -209,5 +210,7 @@ class Service:
                 self._reports[session.unit] = session.incarnation, message
         elif isinstance(message, Mark):
             self.driver.feed(hosts.marked(session, message))
+        elif isinstance(message, Audit) and session.host == 0:
+            self.driver.feed(hosts.audited(session, message))
         elif isinstance(message, Header):
-            self.driver.feed(hosts.offered(session, message, self.state.codec))
+            self.driver.feed(hosts.offered(session, message, self.state.layout, self.state.codec))

@@ -15,9 +15,9 @@ def slices(layout: Layout, fragments: Sequence[Version]) -> dict[str, Slice]:
     """Θ and momentum of a shard by tensor name: whole tensors, or the layers that the shard owns. Copies."""
     rows: dict[str, dict[int | None, tuple[Array, Array]]] = {}
     for fragment, held in zip(layout.fragments, fragments, strict=True):
-        for piece, start in zip(fragment.pieces, fragment.offsets, strict=True):
-            both = (held.theta[start : start + piece.size], held.momentum[start : start + piece.size])
-            theta, momentum = (flat.reshape(piece.shape) for flat in both)
+        for (piece, theta), (_, momentum) in zip(
+            fragment.cut(held.theta), fragment.cut(held.momentum), strict=True
+        ):
             rows.setdefault(piece.tensor, {})[piece.index] = theta, momentum
     return {name: _slice(found, layout.shapes[name]) for name, found in sorted(rows.items())}
 

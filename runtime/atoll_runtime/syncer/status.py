@@ -123,6 +123,8 @@ def unit_report(machine: Syncer, unit: Unit, report: Report | None) -> UnitRepor
         step_seconds=unit.pace.value or 0.0,
         contributions=unit.contributions,
         refused=unit.refused,
+        refusals=dict(unit.refusals),
+        suspect=unit.suspect,
         staleness=max(0, machine.step - unit.last_merge),
         seeded_step=unit.seeded_step,
         seed_message=unit.seed_message,
@@ -168,6 +170,17 @@ def metrics(report: SyncerStatus) -> str:
         lines.append(f"# TYPE {PREFIX}_unit_{name} gauge")
         for unit, each in report.units.items():
             lines.append(f'{PREFIX}_unit_{name}{{unit="{unit}"}} {getattr(each, name)}')
+    lines.append(f"# TYPE {PREFIX}_unit_suspect gauge")
+    lines += [
+        f'{PREFIX}_unit_suspect{{unit="{unit}"}} {bool(each.suspect):d}'
+        for unit, each in report.units.items()
+    ]
+    lines.append(f"# TYPE {PREFIX}_unit_refusals gauge")
+    for unit, each in report.units.items():
+        lines += [
+            f'{PREFIX}_unit_refusals{{unit="{unit}",reason="{reason}"}} {count}'
+            for reason, count in sorted(each.refusals.items())
+        ]
     for name in LinkReport.model_fields:
         lines.append(f"# TYPE {PREFIX}_unit_link_{name} gauge")
         for unit, each in report.units.items():

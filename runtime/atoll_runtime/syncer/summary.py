@@ -7,6 +7,7 @@ what they do is taken from it. Figures come from every shard that was ever heard
 from __future__ import annotations
 
 import datetime
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -97,6 +98,8 @@ def _unit(own: UnitReport, name: str, shards: Sequence[SyncerStatus]) -> UnitRep
             "hosts": hosts,
             "contributions": contributions,
             "refused": sum(report.refused for report in seen),
+            "refusals": dict(sum((Counter(report.refusals) for report in seen), Counter[str]())),
+            "suspect": next((report.suspect for report in seen if report.suspect), ""),
             "state": "Gone" if gone else joined,
             "staleness": max((report.staleness for report in seen), default=own.staleness),
             "first_merge_time": max(merged) if known and len(merged) == len(reports) else None,

@@ -79,6 +79,15 @@ class Mark(Message, frozen=True, tag=True):
     """Tokens of this incarnation at that moment."""
 
 
+class Audit(Message, frozen=True, tag=True):
+    """What a unit got from the examples of an audit, with the versions of the global model as of `step`. To shard 0."""
+
+    step: int
+    kind: str
+    """Generation of its chips, and shape of its mesh."""
+    loss: float
+
+
 class Welcome(Message, frozen=True, tag=True):
     """The syncer's answer to Hello: its clock, and where a new incarnation goes on."""
 
@@ -271,7 +280,7 @@ class Chunk(msgspec.Struct, frozen=True, array_like=True):
     """Of the message's memory."""
 
 
-Up = Hello | Report | Mark | Header | ShardHello | Tell | Figures
+Up = Hello | Report | Mark | Audit | Header | ShardHello | Tell | Figures
 Down = Welcome | Marker | Pull | Over | Announce | Stop | Fenced | Refused | Order
 Wire = Up | Down | PushReply | FetchRequest | FetchHead | DirectoryRequest | PeerAddress | DirectoryReply
 """Every message of the protocol."""

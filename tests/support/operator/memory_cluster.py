@@ -21,7 +21,7 @@ from atoll_operator.api.group import (
 )
 from atoll_operator.api.group import KUEUE_MANAGED as MANAGED
 from atoll_operator.plan.conditions import format_time
-from atoll_operator.plan.pods.gang import SIZE
+from atoll_operator.plan.pods.gang import REQUIRED, SIZE
 from atoll_runtime.contract import EXIT_RESTART, LastWords
 
 
@@ -110,6 +110,11 @@ class PlayedCluster(Accidents):
         selector = pod["spec"]["nodeSelector"]
         if any(labels.get(key) != selector[key] for key in selector.keys() & {NODE_POOL, ACCELERATOR}):
             return False
+        named = {"kubernetes.io/hostname": name, **labels}
+        affinity = pod["spec"].get("affinity", {}).get("nodeAffinity", {})
+        for term in affinity.get(REQUIRED, {}).get("nodeSelectorTerms", ()):
+            if any(named[each["key"]] in each.get("values", ()) for each in term["matchExpressions"]):
+                return False  # every operator is Exists or NotIn
         there = [each for each in bound if pool_of(each) == labels[NODE_POOL]]
         if any(each["spec"]["nodeName"] == name for each in there) or any(
             selects(pod, "podAntiAffinity", each) or selects(each, "podAntiAffinity", pod) for each in there
@@ -183,7 +188,7 @@ def pool_of(pod: Object) -> str:
 def terms(pod: Object, kind: str) -> list[Object]:
     """Of the required affinity or anti-affinity of a pod."""
     rules = pod["spec"].get("affinity", {}).get(kind, {})
-    return list(rules.get("requiredDuringSchedulingIgnoredDuringExecution", []))
+    return list(rules.get(REQUIRED, []))
 
 
 def selects(one: Object, kind: str, other: Object) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import itertools
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -80,6 +81,23 @@ async def heal_whose_status_is_refused_for_a_conflict_is_counted_once(world: Wor
     for metric in (world.metrics.heal_seconds, world.metrics.heal_stage_seconds):
         counts = [each.value for each in next(iter(metric.collect())).samples if each.name.endswith("_count")]
         assert set(counts) == {1.0}, counts
+
+
+@scene
+async def suspect_unit_learns_on_other_hosts_and_never_on_those_that_it_left(world: World) -> None:
+    for name, incarnation in itertools.product((UNIT, WITNESS), (1, 2, 3)):
+        nodes = sorted(pod["spec"]["nodeName"] for pod in world.pods(name))
+        places = {node.rpartition("-")[0] for node in nodes} if name == UNIT else set(nodes)
+        left = {place for restart in world.unit(name)["restarts"] for place in restart["avoid"]}
+        assert not places & left and len(left) == incarnation - 1, (places, left)
+        world.syncer.suspect[name, incarnation] = "8 refused"
+        shown = lambda name=name: world.condition("LearnerUnit", name, "Suspect")  # noqa: E731
+        await world.until("it is suspect", lambda shown=shown: shown() == ("True", "Suspect"))
+        told = f"8 refused; it ran on {', '.join(nodes)}"
+        assert told in [each["message"] for each in world.unit(name)["conditions"]]
+        assert any(told == each["message"] for each in world.server.every("Event"))
+        await world.until("it learns", lambda name=name, n=incarnation + 1: learns(world, n, name))
+        assert shown() == ("False", "NotSuspect")
 
 
 @scene

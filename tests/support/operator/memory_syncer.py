@@ -40,6 +40,8 @@ class PlayedSyncer:
         """It runs, and does not answer."""
         self.stuck: set[tuple[str, int]] = set()
         """Units and incarnations that make no step."""
+        self.suspect: dict[tuple[str, int], str] = {}
+        """Of such the reason why they are not trusted."""
         self.merged: dict[str, tuple[int, float]] = {}
         """Unit to its incarnation that learns, and since when."""
         self.known: dict[str, int] = {}
@@ -78,6 +80,7 @@ class PlayedSyncer:
                     step=0 if (name, newest) in self.stuck else self.step,
                     first_merge_time=since, contributions=1 + self.step,
                     beginning=BeginningReport(joined=since, stepped=since, compiling=0.0),
+                    suspect=self.suspect.get((name, newest), ""),
                 )  # fmt: skip
             elif name in self.known:
                 units[name] = UnitReport(incarnation=self.known[name], hosts=0, state="Gone", seeded_step=0)

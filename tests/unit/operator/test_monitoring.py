@@ -87,7 +87,7 @@ def exposed() -> Labels:
     for body in (RUNNING, unit_body("r-p-0", "Learning")):
         store.put(body["kind"], body)
     operator.registry.register(RunCollector(store, lambda: True))
-    unit = UnitReport(incarnation=1, hosts=1, state="Learning")
+    unit = UnitReport(incarnation=1, hosts=1, state="Learning", refusals={"norm": 1})
     ledger = LedgerReport(trained=3, merged=1, discarded={"Missed": 1}, in_flight=1)
     syncer = SyncerStatus(run_uid="u", phase="Running", units={"a": unit}, ledger={"a": ledger})
     newest = EvaluationReport(step=1, loss=1.0, tokens=1, split="heldout", seconds=1.0, time=1.0)

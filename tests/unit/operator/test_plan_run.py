@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from objects import TWO_HOSTS
+from pod_kinds import values
 from run_scene import NOW, RunScene, condition, deleted, replicas, specs, unit_status
 
 from atoll_operator.api.common import LedgerStatus
@@ -13,7 +15,7 @@ from atoll_operator.api.trainingrun import TrainingRunStatus
 from atoll_operator.plan.conditions import document, find, format_time, refused, state, transition
 from atoll_operator.plan.pods.view import PodView
 from atoll_operator.plan.unit.waiting import hindrance
-from atoll_runtime.contract import LedgerReport, parse_run
+from atoll_runtime.contract import ENV_SYNCER, LedgerReport, parse_run, parse_syncer
 
 TERMINAL = PodView(name="r-syncer-1", exit_code=64, exit_message="LayoutMismatch: no")
 POOLS = [
@@ -43,12 +45,29 @@ def test_units_have_streams_batches_and_capacity_of_their_pools_in_any_order() -
 
 
 def test_contract_has_the_sections_of_the_spec_and_an_address_for_each_shard() -> None:
-    plan = scene(syncer={"shards": 2, "tape": "Contributions"}, recovery={"seed": "Peer"}).plan()
+    plan = scene(
+        syncer={"shards": 2, "tape": "Contributions"}, recovery={"seed": "Peer", "audit": 500}
+    ).plan()
     config = next(body for body in plan.apply if body["kind"] == "ConfigMap")
     found = parse_run(config["data"]["run.json"])
     assert (found.uid, found.quorum.min, found.seed, found.tape) == ("u", 2, "Peer", "Contributions")
+    assert found.audit == 500
     assert [shard.host for shard in found.shards] == [f"r-syncer-{n}.r-syncer.ns.svc" for n in range(2)]
     assert replicas(plan) == 2
+
+
+def test_the_syncer_is_told_the_guard_and_every_batch_that_a_unit_may_have() -> None:
+    made = scene(outer={"guard": False})
+    old, guest = (TWO_HOSTS.model_copy(update={"pool": pool, "batch": 2}) for pool in ("a", "guests"))
+    made.unit("r-a-0", spec=old).unit("guest", spec=guest, owned=False, by_hand=True)
+    config, _, stateful_set = made.plan().apply
+    default, *_ = scene().plan().apply
+    guards = [parse_run(each["data"]["run.json"]).outer.guard for each in (default, config)]
+    told = values(stateful_set["spec"]["template"])[ENV_SYNCER]
+    assert (guards, parse_syncer(told).batches) == (
+        [True, False],
+        {"guest": (2,), "r-a": (2, 4), "r-b": (8,)},
+    )
 
 
 def holds(reason: str, part: str = "Scheduled") -> Any:

@@ -13,7 +13,7 @@ from atoll_operator.plan.unit.deadlines import RENEWAL_SECONDS
 from atoll_operator.plan.unit.failure import Action
 from atoll_operator.plan.unit.placement import RETURN_SECONDS
 from atoll_operator.plan.unit.plan import observe
-from atoll_runtime.contract import EXIT_FENCED, EXIT_TERMINAL, EXIT_VERSION
+from atoll_runtime.contract import EXIT_FENCED, EXIT_TERMINAL, EXIT_VERSION, UnitReport
 
 PAGE = Path(__file__).resolve().parents[3] / "docs/healing.md"
 PREEMPTED, EVICTED = "PreemptionByScheduler", "EvictionByEvictionAPI"
@@ -143,8 +143,7 @@ def check(scene: Scene, action: str, anew: str, charged: str) -> None:
 
 
 def without_host() -> Scene:
-    scene = restarted().unschedulable(1).wait(RETURN_SECONDS)
-    return scene
+    return restarted().unschedulable(1).wait(RETURN_SECONDS)
 
 
 def after_two(*ago: float, merged: bool) -> Scene:
@@ -168,6 +167,9 @@ def moved() -> Scene:
 
 UNITS: dict[str, list[Scene]] = {
     "no step ended for `hangSeconds`": [learning().wait(600)],
+    "the syncer finds that its results are not to be trusted (`Suspect`)": [
+        learning().set(report=UnitReport(incarnation=1, hosts=4, state="Learning", suspect="8 refused"))
+    ],
     "not all hosts are connected `startupSeconds` after the pods started": [
         Scene(recovery={"startup_seconds": 600}).place().wait(600)
     ],

@@ -155,10 +155,10 @@ def test_the_jitter_is_the_same_at_each_look_and_not_for_all_units() -> None:
 
 def test_the_link_is_as_the_unit_told_last_also_after_it_has_gone() -> None:
     link = LinkReport(up_gbps=1.23456, down_gbps=0.5, rtt_seconds=0.0420001, busy_share=0.6, failures=3)
-    scene = learning().hear(step=95, link=link)
+    scene = learning().hear(step=95, link=link, refusals={"norm": 2})
     scene.once()
     shown = link.model_copy(update={"up_gbps": 1.23, "rtt_seconds": 0.042})
-    assert scene.status.link == shown
+    assert (scene.status.link, scene.status.refusals) == (shown, {"norm": 2})
     scene.hear(hosts=0, link=LinkReport())
     scene.once()
     assert scene.status.link == shown

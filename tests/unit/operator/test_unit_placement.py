@@ -97,8 +97,7 @@ def ends(scene: Scene) -> float | None:
 
 def bound_leader(**changes: Any) -> Scene:
     """The leader has a node of pool red, and host 1 finds none there."""
-    scene = Scene(**changes).rest().bind(0, "red-0").rest().unschedulable(1)
-    return scene
+    return Scene(**changes).rest().bind(0, "red-0").rest().unschedulable(1)
 
 
 def test_a_first_pod_waits_for_capacity_without_end() -> None:

@@ -140,7 +140,7 @@ STATUS = SyncerStatus(run_uid="u", phase="Running", global_step=5, units={"a": R
 STATE = SyncerState(status=STATUS, answering_since=1.0)
 UNIT_NEWS: dict[str, Any] = {
     "incarnation": 2, "hosts": 3, "state": "Gone", "seeded_step": 4, "seed_message": "skipped one",
-    "first_merge_time": 9.0, "beginning": BeginningReport.model_construct(),
+    "first_merge_time": 9.0, "beginning": BeginningReport.model_construct(), "suspect": "8 refused",
 }  # fmt: skip
 RUN_NEWS: dict[str, Any] = {
     "run_uid": "v", "target_steps": 9, "restarts": 1, "shard": 1, "shards": 2, "fragments": 4,

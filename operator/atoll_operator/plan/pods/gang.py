@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from atoll_operator.api import group
 from atoll_operator.api.group import Object
+from atoll_operator.plan.conditions import document
 from atoll_operator.plan.pods import environment as tpu
 from atoll_operator.plan.pods import template
 from atoll_operator.plan.pods.names import pod_group, pod_name
@@ -134,12 +135,17 @@ def _node_choice(unit: UnitObserved, place: PodPlacement, holder: str, peers: Ma
     # have judged: the 40 to 55 s until a node is not ready would be more than a minute with the default.
     leave_seconds = template.LEAVE_SECONDS if unit.sees_nodes else unit.recovery.node_lost_seconds
     tpus: Object = {"key": group.TPU, "operator": "Exists"}
-    tolerations = [tpus, *template.lost_nodes(leave_seconds), *map(template.literals, spec.tolerations)]
+    tolerations = [tpus, *template.lost_nodes(leave_seconds), *map(document, spec.tolerations)]
     affinity: Object = {}
+    # Anti-affinity alone would accept a node without a pool, where the peers cannot follow.
+    rules: list[Object] = [{"key": group.NODE_POOL, "operator": "Exists"}] if place.holds else []
+    suspects = sorted({name for restart in unit.status.restarts for name in restart.avoid})
+    if suspects and group.NODE_POOL not in selector:  # a pool that the user or the unit's leader has is kept
+        key = group.NODE_POOL if unit.slice.hosts > 1 else "kubernetes.io/hostname"
+        rules.append({"key": key, "operator": "NotIn", "values": suspects})
+    if rules:
+        affinity["nodeAffinity"] = {REQUIRED: {"nodeSelectorTerms": [{"matchExpressions": rules}]}}
     if place.holds:
-        # Anti-affinity alone would accept a node without a pool, where the peers cannot follow.
-        in_a_pool = {"matchExpressions": [{"key": group.NODE_POOL, "operator": "Exists"}]}
-        affinity["nodeAffinity"] = {REQUIRED: {"nodeSelectorTerms": [in_a_pool]}}
         if place.avoid:  # only a preference: a pool that lacks hosts is better than none
             others = [{"key": group.NODE_POOL, "operator": "NotIn", "values": list(place.avoid)}]
             rather = {"weight": 100, "preference": {"matchExpressions": others}}

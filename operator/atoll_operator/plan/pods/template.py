@@ -20,6 +20,7 @@ from atoll_operator.api.common import Resources
 from atoll_operator.api.group import Object
 from atoll_operator.api.podtemplate import PodTemplate
 from atoll_operator.api.trainingrun import RuntimeStatus, TrainingRunSpec
+from atoll_operator.plan.conditions import document
 from atoll_operator.plan.pods.names import config_map, tls_secret
 from atoll_runtime.contract import INCARNATION_FILE, JOURNAL_DIR, RUN_FILE, TERMINATION_LOG, TLS_DIR
 
@@ -74,10 +75,6 @@ def pod_settings(own: PodSettings, spec: TrainingRunSpec, held: RuntimeStatus | 
     return replace(own, image=image, environment=environment, service_account=account, template=template)
 
 
-def runtime_status(spec: TrainingRunSpec, settings: PodSettings) -> RuntimeStatus:
-    return RuntimeStatus(image=settings.image, asked=spec.image or "", environment=dict(settings.environment))
-
-
 def said(section: BaseModel, *without: str) -> Object:
     """A section without these fields and without defaults, so that a new optional field does not change the hash.
 
@@ -106,11 +103,6 @@ def lost_nodes(seconds: int) -> list[Object]:
     ]
 
 
-def literals(section: BaseModel) -> Object:
-    """The pod's form of an API section whose fields are those of a pod."""
-    return section.model_dump(mode="json", by_alias=True, exclude_none=True)
-
-
 def container(
     settings: PodSettings, module: str, environment: Mapping[str, str], resources: Resources, **more: str
 ) -> Object:
@@ -121,7 +113,7 @@ def container(
         more: further resources.
     """
     plain = {name: {"name": name, "value": value} for name, value in settings.environment.items()}
-    added = {item.name: literals(item) for item in settings.template.env}
+    added = {item.name: document(item) for item in settings.template.env}
     own = {name: {"name": name, "value": value} for name, value in {"HOME": "/tmp", **environment}.items()}
     return {
         "name": CONTAINER,
@@ -140,7 +132,7 @@ def container(
             {"name": "run", "mountPath": RUN_DIR, "readOnly": True},
             {"name": "tls", "mountPath": TLS_DIR, "readOnly": True},
             {"name": "tmp", "mountPath": "/tmp"},
-            *map(literals, settings.template.volume_mounts),
+            *map(document, settings.template.volume_mounts),
         ],
     }
 
@@ -165,13 +157,13 @@ def pod_spec(settings: PodSettings, member: str, main: Object) -> Object:
             {"name": "run", "configMap": {"name": config_map(settings.run)}},
             {"name": "tls", "secret": {"secretName": tls_secret(member), "defaultMode": 0o440}},
             {"name": "tmp", "emptyDir": {}},
-            *map(literals, template.volumes),
+            *map(document, template.volumes),
         ],
     }
     if settings.service_account is not None:
         spec["serviceAccountName"] = settings.service_account
     if template.image_pull_secrets:
-        spec["imagePullSecrets"] = [literals(item) for item in template.image_pull_secrets]
+        spec["imagePullSecrets"] = [document(item) for item in template.image_pull_secrets]
     if template.priority_class_name is not None:
         spec["priorityClassName"] = template.priority_class_name
     return spec

@@ -14,6 +14,7 @@ from atoll_operator.api.group import API_VERSION, SPOT, UNIT_KIND, Object
 from atoll_operator.api.learnerunit import MAX_STREAM, LearnerUnitSpec
 from atoll_operator.api.sections import MAX_UNITS, Pool
 from atoll_operator.api.trainingrun import StreamRange, StreamsStatus, TrainingRunSpec
+from atoll_operator.plan.conditions import document
 from atoll_operator.plan.pods.names import unit_name
 from atoll_operator.plan.run.observed import RunObserved
 from atoll_operator.plan.run.workloads import metadata
@@ -90,8 +91,8 @@ def unit_specs(run: RunObserved, streams: StreamsStatus) -> dict[str, LearnerUni
 
 def unit_body(run: RunObserved, name: str, spec: LearnerUnitSpec) -> Object:
     """A LearnerUnit as it is applied."""
-    written, named = spec.model_dump(mode="json", by_alias=True, exclude_none=True), metadata(run, name)
-    return {"apiVersion": API_VERSION, "kind": UNIT_KIND, "metadata": named, "spec": written}
+    named = metadata(run, name)
+    return {"apiVersion": API_VERSION, "kind": UNIT_KIND, "metadata": named, "spec": document(spec)}
 
 
 def _unit_spec(run: RunObserved, pool: Pool) -> LearnerUnitSpec:

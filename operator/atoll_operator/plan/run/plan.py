@@ -6,11 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from atoll_operator.api.group import Object
-from atoll_operator.api.trainingrun import TrainingRunStatus
+from atoll_operator.api.trainingrun import RuntimeStatus, TrainingRunStatus
 from atoll_operator.plan.conditions import Notice, earliest, format_time, is_true
 from atoll_operator.plan.nodes import of_lost_nodes
 from atoll_operator.plan.pods.names import evaluator, syncer
-from atoll_operator.plan.pods.template import runtime_status
 from atoll_operator.plan.pods.view import Removal
 from atoll_operator.plan.run import completion
 from atoll_operator.plan.run.completion import Outcome, plan_completion
@@ -80,7 +79,9 @@ def plan_run(run: RunObserved, now: float) -> RunPlan:
         "start_time": old.start_time or format_time(now),
         "syncer_shards": spec.syncer.shards,
         "syncer_layout": _layout(run),
-        "runtime": runtime_status(spec, run.settings),
+        "runtime": RuntimeStatus(
+            image=run.settings.image, asked=spec.image or "", environment=dict(run.settings.environment)
+        ),
         "streams": streams,
         "suspend_time": suspension.since if suspension is not None else None,
         "suspended_seconds": completion.suspended_seconds(spec, old, now),

@@ -22,7 +22,7 @@ RUN_NEWS = (
 )  # fmt: skip
 """Fields of a `SyncerStatus` whose change is acted on at once, besides its phase and its units."""
 UNIT_NEWS = (
-    "incarnation", "hosts", "state", "seeded_step", "seed_message", "first_merge_time", "beginning"
+    "incarnation", "hosts", "state", "seeded_step", "seed_message", "first_merge_time", "beginning", "suspect"
 )  # fmt: skip
 """The same of a `UnitReport`, besides that it has a loss for the first time."""
 

@@ -13,6 +13,7 @@ from typing import Any
 from atoll_operator.api import group
 from atoll_operator.api.group import EVALUATOR, SYNCER, Object
 from atoll_operator.api.sections import EvaluatorSpec, SyncerSpec
+from atoll_operator.plan.conditions import document
 from atoll_operator.plan.pods import names, template
 from atoll_operator.plan.pods.template import digest, said
 from atoll_operator.plan.pods.view import PodView, Removal
@@ -52,6 +53,7 @@ def run_contract(run: RunObserved) -> RunContract:
         uid=run.uid,
         shards=tuple(SyncerAddress(host=host) for host in hosts),
         seed=spec.recovery.seed,
+        audit=spec.recovery.audit,
         startup_seconds=spec.recovery.startup_seconds,
         tape=spec.syncer.tape,
         **{name: getattr(spec, name) for name in COPIED},
@@ -158,7 +160,7 @@ def _workload(
     }
     pod = template.pod_spec(settings, name, main)
     pod["nodeSelector"] = dict(spec.node_selector)
-    tolerations = map(template.literals, spec.tolerations)
+    tolerations = map(document, spec.tolerations)
     pod["tolerations"] = [*template.lost_nodes(template.LEAVE_SECONDS), *tolerations]
     pod_metadata = template.pod_metadata(settings, named["labels"], {group.ANNOTATION_CONTRACT: digest})
     set_spec = {

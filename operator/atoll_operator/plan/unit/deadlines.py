@@ -1,5 +1,5 @@
 """Failures that no single pod shows: `startupSeconds` and `hangSeconds`, judged by the clock and the syncer's reports,
-and a user's request to restart.
+a syncer that does not trust a unit's results, and a user's request to restart.
 
 While the syncer does not answer no step is judged, and the time starts again when it is back.
 """
@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from atoll_operator.plan.pods.view import PodView
-from atoll_operator.plan.unit.failure import HANG, RESTART_REQUESTED, STARTUP_TIMED_OUT, Action, Cause
+from atoll_operator.plan.unit import failure
+from atoll_operator.plan.unit.failure import STARTUP_TIMED_OUT, Action, Cause
 from atoll_operator.plan.unit.unit import Pace, UnitObserved
 from atoll_operator.plan.unit.waiting import in_creation
 from atoll_runtime.contract import UnitReport
@@ -49,7 +50,11 @@ def overdue(unit: UnitObserved, pods: Sequence[PodView]) -> Finding:
         pods: of the mesh, in order of hosts; some may be missing.
     """
     if unit.is_asked(HEAL):
-        return Cause(RESTART_REQUESTED, f"annotation {HEAL}", "", action=Action.RESTART_PROCESS), None
+        return Cause(failure.RESTART_REQUESTED, f"annotation {HEAL}", "", action=Action.RESTART_PROCESS), None
+    report = unit.report
+    if report is not None and report.suspect and report.incarnation == unit.status.incarnation:
+        nodes = ", ".join(dict.fromkeys(pod.node for pod in pods))
+        return Cause(failure.SUSPECT, f"{report.suspect}; it ran on {nodes}", ""), None
     if not pods:
         return NOTHING
     if unit.met:
@@ -114,7 +119,7 @@ def _hangs(unit: UnitObserved, pods: Sequence[PodView]) -> Finding:
     message = f"no step has ended for {seconds} s, {since}, while the pods run"
     if unit.report is not None and unit.report.state == "Gone":
         message += "; no host is connected to the syncer"
-    cause = Cause(HANG, message, pods[0].name, pods[0].node, action=Action.RESTART_PROCESS)
+    cause = Cause(failure.HANG, message, pods[0].name, pods[0].node, action=Action.RESTART_PROCESS)
     return _due_by_report(unit, pace.since + seconds, cause)
 
 

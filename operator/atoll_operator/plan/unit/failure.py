@@ -25,6 +25,7 @@ STARTUP_TIMED_OUT = "StartupTimedOut"
 HANG = "Hang"
 CAPACITY_UNAVAILABLE = "CapacityUnavailable"
 RESTART_REQUESTED = "RestartRequested"
+SUSPECT = "Suspect"
 _OF_HOSTS = frozenset({NODE_LOST, HOST_MAINTENANCE, ADMISSION_REJECTED, PREEMPTED, EVICTED})
 """Reasons for which a pod cannot come back to its host."""
 

@@ -15,7 +15,7 @@ from atoll_operator.api.learnerunit import MAX_RESTARTS, Failure, LearnerUnitSta
 from atoll_operator.api.sections import RecoverySpec
 from atoll_operator.plan.conditions import Notice, clip, find, format_time, parse_time, state
 from atoll_operator.plan.unit import failure
-from atoll_operator.plan.unit.failure import CAPACITY_UNAVAILABLE, HOST_MAINTENANCE, Action, Cause
+from atoll_operator.plan.unit.failure import CAPACITY_UNAVAILABLE, HOST_MAINTENANCE, SUSPECT, Action, Cause
 from atoll_operator.plan.unit.status import ended_heal, last_reason
 from atoll_operator.plan.unit.unit import BACK_OFF, RUN_NOT_FOUND, UnitObserved, UnitPlan, lost
 from atoll_runtime.contract import VERSION_MISMATCH
@@ -109,7 +109,8 @@ def after_failure(
     if not _may_stay(unit):
         action = Action.LEAVE_PLACE
     stays = action < Action.LEAVE_PLACE
-    status = charged(unit, status, budget, cause.reason, in_place=stays, replaced=replaced if stays else 0)
+    how = {"in_place": stays, "replaced": replaced if stays else 0, "avoid": _suspects(unit, cause)}
+    status = charged(unit, status, budget, cause.reason, **how)
     plan = raise_incarnation(unit, status, action, replaced)
     return replace(plan, notices=(notice, *plan.notices))
 
@@ -164,6 +165,13 @@ def failing(unit: UnitObserved, cause: Cause) -> LearnerUnitStatus:
     if old.heal_start_time is None:
         update |= {"heal_start_time": format_time(min(moment, unit.now)), "heal_reason": cause.reason}
     return old.model_copy(update=update)
+
+
+def _suspects(unit: UnitObserved, cause: Cause) -> tuple[str, ...]:
+    """Where the unit may not come back after this; see `Restart.avoid`."""
+    several, pods = unit.slice.hosts > 1, unit.pods if cause.reason == SUSPECT else ()
+    found = {unit.pool_of(pod) if several else pod.node for pod in pods if not pod.leaves}
+    return tuple(sorted(found - {""}))
 
 
 def _may_stay(unit: UnitObserved) -> bool:

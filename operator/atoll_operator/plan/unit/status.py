@@ -18,7 +18,7 @@ from atoll_operator.plan.conditions import Notice, State, find, format_time, par
 from atoll_operator.plan.pods.view import PodView
 from atoll_operator.plan.unit import waiting
 from atoll_operator.plan.unit.unit import BACK_OFF, UnitObserved, UnitPlan
-from atoll_runtime.contract import BeginningReport, LinkReport, UnitReport
+from atoll_runtime.contract import BeginningReport, UnitReport
 
 
 def describe(unit: UnitObserved, plan: UnitPlan) -> UnitPlan:
@@ -116,20 +116,15 @@ def with_ledger(unit: UnitObserved, status: LearnerUnitStatus) -> LearnerUnitSta
 def _with_figures(status: LearnerUnitStatus, report: UnitReport | None) -> LearnerUnitStatus:
     if report is None:
         return status
-    figures: dict[str, Any] = {"tokens": report.tokens}
+    figures: dict[str, Any] = {"tokens": report.tokens, "refusals": report.refusals}
     if report.incarnation == status.incarnation:
         figures |= report.model_dump(include={"step", "staleness", "contributions", "seeded_step"}) | {
             "loss": status.loss if report.loss is None else round(report.loss, 4),
             "tokens_per_second": round(report.tokens_per_second, 1),
             "step_seconds": round(report.step_seconds, 4) or status.step_seconds,
-            "link": _rounded(report.link) if report.hosts else status.link,
+            "link": report.link if report.hosts else status.link,
         }
     return status.model_copy(update=figures)
-
-
-def _rounded(link: LinkReport) -> LinkReport:
-    figures = {name: float(f"{value:.3g}") for name, value in link if isinstance(value, float)}
-    return link.model_copy(update=figures)
 
 
 def last_reason(status: LearnerUnitStatus) -> str:

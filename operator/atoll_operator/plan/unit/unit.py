@@ -17,6 +17,7 @@ from atoll_operator.plan.pods.template import PodSettings, digest
 from atoll_operator.plan.pods.topology import Slice, slice_of
 from atoll_operator.plan.pods.view import PodView, Removal
 from atoll_operator.plan.run.syncer_state import SyncerState
+from atoll_operator.plan.unit.failure import SUSPECT
 from atoll_runtime.contract import UnitReport
 
 RUN_NOT_FOUND = "RunNotFound"
@@ -171,7 +172,11 @@ class UnitObserved:
     def written(
         self, status: LearnerUnitStatus, phase: UnitPhase, message: str, states: Mapping[str, State]
     ) -> LearnerUnitStatus:
-        conditions = transition(self.status.conditions, states, self.generation, self.now)
+        cause, suspect = status.last_failure, state(False, "NotSuspect")
+        if (phase == "Failed" or status.heal_start_time) and cause is not None and cause.reason == SUSPECT:
+            suspect = state(True, SUSPECT, cause.message)
+        every = {**states, "Suspect": suspect}
+        conditions = transition(self.status.conditions, every, self.generation, self.now)
         update = {"phase": phase, "message": clip(message), "conditions": conditions}
         return status.model_copy(update=update | {"observed_generation": self.generation})
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from atoll_runtime.checkpoint import Cut
 from atoll_runtime.checkpoint.units import Moments
 from atoll_runtime.contract import UnitContract
+from atoll_runtime.learner.audit import Audit
 from atoll_runtime.learner.client import SyncerClient
 from atoll_runtime.learner.fragments import Fragments, wire_type
 from atoll_runtime.learner.island import start_of
@@ -42,6 +43,8 @@ class Island:
     keeps: bool
     """A new incarnation gets the moments of the last save."""
     client: type[SyncerClient] = SyncerClient
+    programs: Programs | None = None
+    """Its own, where it computes by others than the training's."""
     moments: Moments | None = None
     incarnations: int = 0
     tokens: int = 0
@@ -79,7 +82,8 @@ class Learner(Party):
     def __init__(self, setting: Setting, programs: Programs, shard: Shard, island: Island) -> None:
         super().__init__(shard.loop)
         island.incarnations += 1
-        self._setting, self._programs, self._shard, self._island = setting, programs, shard, island
+        self._setting, self._shard, self._island = setting, shard, island
+        self._programs = island.programs or programs
         self._incarnation = island.incarnations
         self.spawn(self._train())
 
@@ -121,6 +125,9 @@ class Learner(Party):
         while not client.answered:
             await asyncio.sleep(LOOK_SECONDS)
         start = start_of(client.welcome(0.0), programs.agreement, cut, island.name, moments is None)
+        audit = None
+        if programs.audit is not None and run.audit is not None:
+            audit = Audit(run.audit, run.outer, layout, inner, programs.audit, start.versions)
         return Loop(
             run,
             inner,
@@ -131,6 +138,7 @@ class Learner(Party):
             start,
             threading.Event(),
             Snapshots([fragment.size for fragment in layout.fragments], start.targets, self._save),
+            audit=audit,
             clock=clock,
         )
 

@@ -10,6 +10,7 @@ import numpy as np
 from atoll_runtime.contract import InnerSpec, RunContract
 from atoll_runtime.data import Reader
 from atoll_runtime.learner.agree import Agreement
+from atoll_runtime.learner.audit import Evaluate, evaluation, examples_of
 from atoll_runtime.learner.inner import Inner
 from atoll_runtime.learner.mesh import span
 from atoll_runtime.model import describe, initial
@@ -31,6 +32,9 @@ class Programs:
         self.inner = Inner(self.mesh, run.model, run.inner, self.first, batch, run.data.sequence_length)
         """Never stepped itself: learners are its twins."""
         self.train = Reader(run.data.uri, "train", run.data.sequence_length)
+        self.audit: Evaluate | None = None
+        if run.audit is not None:
+            self.audit = evaluation(self.inner, self.layout, examples_of(self.train))
         exact = InnerSpec(precision="float32", remat="None")
         self._loss = jax.jit(objective(run.model, exact, self.mesh).evaluate)
         self._held_out = self._examples()

@@ -75,6 +75,8 @@ class Setting:
     costs: Costs = COSTS
     warmup: int = 0
     """Global steps over which η rises from 0."""
+    audit: int | None = None
+    """Global steps between two audits of the learners' results."""
     forget: bool = False
     """A fragment that arrives takes the optimiser's moments of its parameters to zero."""
 
@@ -123,4 +125,5 @@ class Setting:
                 uri=self.data, interval_steps=CUT_STEPS if self.failures else self.global_steps + 1
             ),
             shards=(SyncerAddress(host="simulated"),),
+            audit=self.audit,
         )

@@ -1,0 +1,117 @@
+"""The unit's part of an audit: the loss of the same few examples with the same version of the global model as others.
+
+A unit holds the version of global step T when each of its anchors is the newest of its fragment up to T. Versions pass
+by one after the other, so the unit keeps back those that are newer than T, for some steps at most, until it holds T.
+All hosts keep back the same ones, because they hold the same. A unit that was no member of one of the rounds has no
+such version, and takes part in the next audit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from atoll_runtime.contract import OuterSpec
+from atoll_runtime.data import Reader
+from atoll_runtime.learner.client import Arrival, SyncerClient
+from atoll_runtime.learner.compilation import Wrap, uncached
+from atoll_runtime.learner.inner import Inner
+from atoll_runtime.model.axes import everywhere
+from atoll_runtime.protocol import schedule
+from atoll_runtime.protocol.fragments import Layout
+
+EXAMPLES = 2
+"""Each share of the mesh evaluates them, so that every chip takes part."""
+
+Evaluate = Callable[[Sequence[Array]], Array]
+"""The loss of the global model whose flat fragments these are."""
+
+
+def examples_of(reader: Reader) -> np.ndarray:
+    """Those of every audit: int32 [n, T+1]."""
+    return np.stack([reader.example(at) for at in range(min(EXAMPLES, reader.examples))])
+
+
+def evaluation(inner: Inner, layout: Layout, examples: np.ndarray, programs: Wrap = uncached) -> Evaluate:
+    """Compiles the loss of `examples`, int32 [n, T+1]."""
+    batch = inner.same_on_all_shares(examples)
+
+    def loss(anchors: Sequence[Array], batch: dict[str, Array]) -> Array:
+        return inner.evaluate(_tensors(layout, anchors), batch)
+
+    compiled = programs("audit", jax.jit(loss, out_shardings=everywhere(inner.mesh)))
+    return lambda anchors: compiled(list(anchors), batch)
+
+
+class Audit:
+    """Of one incarnation.
+
+    Args:
+        every: global steps between two audits.
+        held: version of each fragment that the unit begins with.
+    """
+
+    def __init__(
+        self,
+        every: int,
+        outer: OuterSpec,
+        layout: Layout,
+        inner: Inner,
+        evaluate: Evaluate,
+        held: Sequence[int],
+    ) -> None:
+        self._every, self._outer, self._layout, self._evaluate = every, outer, layout, evaluate
+        chips, shape = inner.mesh.devices, "x".join(map(str, inner.mesh.devices.shape))
+        self._kind = f"{chips.flat[0].device_kind}, mesh {shape}"
+        self._patience = 4 + 4 * -(-outer.overlap * outer.interval // outer.fragments)
+        """Steps for which versions are kept back."""
+        self._waited = 0
+        self._found: tuple[int, Array] | None = None
+        self._choose(held)
+
+    def admitted(self, arrivals: dict[int, Arrival]) -> dict[int, Arrival]:
+        """What of these the unit may take now."""
+        early = {number: one for number, one in arrivals.items() if one.version <= self._step}
+        self._waited = self._waited + 1 if len(early) < len(arrivals) else 0
+        return arrivals if self._waited > self._patience else early
+
+    def look(self, versions: Sequence[int], anchors: Sequence[Array]) -> None:
+        """Begins the evaluation where the unit holds the version of the audit; all hosts do so at the same step."""
+        if tuple(versions) == self._wanted:
+            self._found = self._step, self._evaluate(anchors)
+            self._choose((self._step + 1,))
+        elif max(versions) > self._step:
+            self._choose(versions)
+
+    def tell(self, client: SyncerClient) -> None:
+        """Tells the result of an evaluation that has begun, when the step is over beneath which it was computed."""
+        if self._found is not None:
+            step, loss = self._found
+            self._found = None
+            client.audit(step, self._kind, float(loss))
+
+    def _choose(self, versions: Sequence[int]) -> None:
+        """The next audit is the first one after these versions of which each fragment has been due."""
+        first = max(max(versions), self._outer.interval)
+        self._step = -(-first // self._every) * self._every
+        width, outer = self._layout.width, self._outer
+        self._wanted = tuple(
+            schedule.newest(self._step, number % width, outer.fragments, outer.interval) if each.size else 0
+            for number, each in enumerate(self._layout.fragments)
+        )
+
+
+def _tensors(layout: Layout, flats: Sequence[Array]) -> Mapping[str, Array]:
+    """The parameters by name, of the flat fragments."""
+    rows: dict[str, dict[int | None, Array]] = {}
+    for fragment, flat in zip(layout.fragments, flats, strict=True):
+        for piece, part in fragment.cut(flat):
+            rows.setdefault(piece.tensor, {})[piece.index] = part
+    return {
+        name: found[None] if None in found else jnp.stack([found[layer] for layer in range(len(found))])
+        for name, found in rows.items()
+    }
