@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import jax
 import pytest
 
 from atoll_runtime.checkpoint.bucket import Bucket, StoreError
@@ -210,3 +211,30 @@ def test_shape_depends_on_all_that_programs_depend_on(
 ) -> None:
     digest = shape_digest(RUN.model_copy(update=run), UNIT.model_copy(update=unit), environment)
     assert (digest == shape_digest(RUN, UNIT, {})) is same
+
+
+@pytest.mark.parametrize(
+    ("own", "enabled", "kept"),
+    [
+        pytest.param(None, True, True, id="default"),
+        pytest.param("/cache", True, False, id="jax-has-its-own"),
+        pytest.param(None, False, False, id="off"),
+    ],
+)
+def test_programs_are_kept_unless_the_user_has_chosen_otherwise(
+    tmp_path: Path, own: str | None, enabled: bool, kept: bool
+) -> None:
+    chosen = {"jax_compilation_cache_dir": own, "jax_enable_compilation_cache": enabled}
+    before = {name: jax.config.values[name] for name in chosen}
+    run = RUN.model_copy(update={"checkpoint": CheckpointSpec(uri=f"file://{tmp_path}")})
+    try:
+        for name, value in chosen.items():
+            jax.config.update(name, value)
+        store = CompilationStore.of(run, UNIT)
+    finally:
+        for name, value in before.items():
+            jax.config.update(name, value)
+    assert (store is not None) == kept
+    if store is not None:
+        store.settle()
+        store.close(20)

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import Array, monitoring
+from jax.experimental.compilation_cache.compilation_cache import reset_cache
 
 from atoll_runtime.checkpoint.bucket import Bucket
 from atoll_runtime.learner.agree import Agreement
@@ -49,6 +50,18 @@ class Unit:
         """After its first step."""
         programs.settle()
         self.stores[-1].close(20)
+
+
+@pytest.fixture(autouse=True)
+def jax_cache() -> Iterator[None]:
+    """JAX's own cache, which other suites of this process use, is off: see `CompilationStore.of`."""
+    name = "jax_compilation_cache_dir"
+    before = jax.config.values[name]
+    jax.config.update(name, None)
+    reset_cache()
+    yield
+    jax.config.update(name, before)
+    reset_cache()
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import google_crc32c
+import jax
 
 from atoll_runtime.checkpoint.bucket import Bucket, StoreError
 from atoll_runtime.checkpoint.layout import CACHE
@@ -77,12 +78,18 @@ class CompilationStore:
         self._thread.start()
 
     @classmethod
-    def of(cls, run: RunContract, unit: UnitContract) -> CompilationStore:
-        """The run's store for this host.
+    def of(cls, run: RunContract, unit: UnitContract) -> CompilationStore | None:
+        """The run's store for this host; None where the user has turned caches off or has given JAX one of its own.
+
+        On CPUs JAX cannot serialise a program that it has loaded: functions are missing when it runs (JAX 0.10).
 
         Raises:
             StoreError: the checkpoint's URI is not of a bucket.
         """
+        own = jax.config.values["jax_compilation_cache_dir"]
+        if own or not jax.config.values["jax_enable_compilation_cache"]:
+            log.info("no programs are kept in the bucket; JAX's own cache: %s", own or "off")
+            return None
         bucket = Bucket(run.checkpoint.uri, BUCKET_SECONDS)
         versions = hashlib.sha256("\0".join(packages()).encode()).hexdigest()[:20]
         trial = Path(tempfile.gettempdir()) / f"{TRIAL}-{run.uid}-{unit.unit}-{unit.host}"

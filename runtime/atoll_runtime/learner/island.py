@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import jax
 import numpy as np
 
 from atoll_runtime.checkpoint import Cut, GlobalStore
@@ -68,7 +67,7 @@ def train(
     """
     layout = _layout(run)
     reader, stream = _data(run, unit)
-    compiled = CompilationStore.of(run, unit) if jax.config.values["jax_enable_compilation_cache"] else None
+    compiled = CompilationStore.of(run, unit)
     try:
         mesh = join(unit, run.inner.mesh)
         # Not before: a loss may ask for devices, and then the hosts could not join any more.
