@@ -17,6 +17,8 @@ if TYPE_CHECKING:  # the runtime is imported when the command is called
     from atoll_runtime.checkpoint import Cut
     from atoll_runtime.replay import Replay
 
+COUNTS = ("segments", "gaps", "restarts", "events", "decisions", "merges", "torn")
+
 
 def add_options(replay: argparse.ArgumentParser) -> None:
     """Options of the command."""
@@ -42,7 +44,7 @@ def run_replay(options: argparse.Namespace) -> int:
     if options.check is not None:
         of_bucket("--check", options.check)
     try:
-        from atoll_runtime.protocol.encoding import TapeError
+        from atoll_runtime.protocol.tape import TapeError
     except ImportError as error:
         raise lacking(error, "replay needs the runtime's packages", "runtime") from error
     try:
@@ -96,15 +98,8 @@ def rerun(options: argparse.Namespace) -> int:
         for path, each in zip(options.tapes, replays, strict=True):
             print(summary(path, each))
         if check is not None:
-            wrong = check["differing"]
-            print(
-                f"checkpoint of step {check['step']}: "
-                + (
-                    f"differs in {', '.join(wrong)}"
-                    if wrong
-                    else f"the same bits in {check['tensors']} tensors"
-                )
-            )
+            wrong, same = ", ".join(check["differing"]), f"the same bits in {check['tensors']} tensors"
+            print(f"checkpoint of step {check['step']}: " + (f"differs in {wrong}" if wrong else same))
     return 0 if identical and not (check and check["differing"]) else 1
 
 
@@ -148,34 +143,18 @@ def compare(cut: Cut, uri: str, replays: Sequence[Replay]) -> dict[str, Any]:
                 f"{uri}; it ends at {list(each.versions)}"
             )
     theta, momentum = tensors([(each.facts, each.wanted) for each in replays])
-    return {
-        "uri": uri,
-        "step": cut.step,
-        "tensors": len(theta),
-        "differing": differing(cut, theta, momentum),
-    }
+    wrong = differing(cut, theta, momentum)
+    return {"uri": uri, "step": cut.step, "tensors": len(theta), "differing": wrong}
 
 
 def facts(replay: Replay) -> dict[str, Any]:
     """The result of a replay as JSON."""
     difference = replay.difference
     return {
-        "run": replay.facts.run,
-        "uid": replay.facts.uid,
-        "shard": replay.facts.shard,
-        "shards": replay.facts.shards,
-        "depth": replay.depth,
-        "segments": replay.segments,
-        "gaps": replay.gaps,
-        "restarts": replay.restarts,
-        "events": replay.events,
-        "decisions": replay.decisions,
-        "merges": replay.merges,
-        "torn": replay.torn,
+        **{name: getattr(replay.facts, name) for name in ("run", "uid", "shard", "shards")},
+        **{name: getattr(replay, name) for name in ("depth", *COUNTS)},
         "seconds": round(replay.seconds, 3),
-        "step": replay.step,
-        "units": replay.units,
-        "versions": list(replay.versions),
+        **{name: getattr(replay, name) for name in ("step", "units", "versions")},
         "difference": None if difference is None else dataclasses.asdict(difference),
     }
 

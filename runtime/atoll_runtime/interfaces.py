@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from atoll_runtime.merge.gradients import HostPart
     from atoll_runtime.protocol.effects import Member
     from atoll_runtime.protocol.fragments import Fragment
-    from atoll_runtime.syncer.segments import Volume
     from atoll_runtime.syncer.state import Version
     from atoll_runtime.transport.messages import (
         Down,
@@ -28,6 +28,22 @@ if TYPE_CHECKING:
         ShardHello,
         Up,
     )
+
+VOLUME_SHARE = 4
+"""An event tape takes a quarter of its volume at most: the journal needs more."""
+
+
+@dataclass(frozen=True)
+class Volume:
+    """What a file system has for this process, in bytes."""
+
+    size: int
+    """Used and free, without what is kept for root."""
+    free: int
+
+    def share(self, limit: int) -> int:
+        """The most that an event tape of this limit takes of it."""
+        return min(limit, self.size // VOLUME_SHARE)
 
 
 class Disk(Protocol):

@@ -19,9 +19,9 @@ from atoll_runtime.protocol.effects import Member, Merge
 from atoll_runtime.protocol.events import Persisted
 from atoll_runtime.protocol.identifiers import RoundId
 from atoll_runtime.protocol.rules import Rules
-from atoll_runtime.protocol.tape import Decided, read
+from atoll_runtime.protocol.tape import Decided
 from atoll_runtime.replay import replay
-from atoll_runtime.replay.folder import load
+from atoll_runtime.replay.reader import read
 from atoll_runtime.simulate.fleet.rounds import World
 from atoll_runtime.simulate.fleet.scenario import Costs, Life, Scenario
 
@@ -69,15 +69,14 @@ def recorded(tape: Path) -> list[Decision]:
     """Every merge of the real syncer that became durable, from its event tape."""
     frozen: dict[RoundId, tuple[Member, ...]] = {}
     found = []
-    for name, segment in load(tape):
-        for record in (stored.record for stored in read(segment, name)):
-            if not isinstance(record, Decided):
-                continue
-            for effect in record.decisions:
-                if isinstance(effect, Merge):
-                    frozen[effect.round] = effect.members
-            if isinstance(record.event, Persisted):
-                found.append(decision(record.event.round, frozen[record.event.round]))
+    for entry in (stored.entry for stored in read(tape)):
+        if not isinstance(entry, Decided):
+            continue
+        for effect in entry.decisions:
+            if isinstance(effect, Merge):
+                frozen[effect.round] = effect.members
+        if isinstance(entry.event, Persisted):
+            found.append(decision(entry.event.round, frozen[entry.event.round]))
     return found
 
 

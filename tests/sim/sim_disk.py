@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path
 
+from atoll_runtime.interfaces import Volume
 from atoll_runtime.simulate.eventloop import Killed, Process
-from atoll_runtime.syncer.segments import Volume
 
 
 @dataclass(eq=False)

@@ -6,13 +6,14 @@ import math
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from soak import schedule
 
+from atoll_runtime.protocol.coordinator import Coordinator
 from atoll_runtime.protocol.effects import Effect, Merge, Persist, SendPull, Wake
-from atoll_runtime.protocol.encoding import decode, encode
 from atoll_runtime.protocol.events import (
     Event,
     Joined,
@@ -129,7 +130,7 @@ def test_after_every_event_what_is_kept_is_what_a_walk_finds(
     for number, (what, name, host, passed, seconds) in enumerate(events):
         now += passed
         if number == recorded:
-            machine = decode(encode(machine))
+            machine = msgspec.msgpack.decode(msgspec.msgpack.encode(machine), type=Coordinator)
         n, hosts = incarnations[name], 2 if name == "e" else 1
         match what:
             case "join":

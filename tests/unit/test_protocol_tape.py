@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import logging
 import os
 import threading
 import types
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, get_args, get_origin, get_type_hints
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -22,249 +23,216 @@ from hypothesis import strategies as st
 from atoll_cli.__main__ import main
 from atoll_runtime.checkpoint import GlobalStore
 from atoll_runtime.checkpoint import Part as CutPart
-from atoll_runtime.merge import gradients as incoming
-from atoll_runtime.merge.rda import merge_step
-from atoll_runtime.protocol import restoring
-from atoll_runtime.protocol.effects import Effect, Merge, Persist, Publish, RecordCut, SendPull, Wake
-from atoll_runtime.protocol.encoding import TapeError, decode, encode
-from atoll_runtime.protocol.events import (
-    Event,
-    FinalCut,
-    Joined,
-    Left,
-    Merged,
-    Part,
-    Persisted,
-    Received,
-    Reported,
-    Tick,
+from atoll_runtime.contract import (
+    CheckpointSpec,
+    DataSpec,
+    Dimensions,
+    InnerSpec,
+    ModelSpec,
+    OuterSpec,
+    QuorumSpec,
+    RunContract,
+    SyncerAddress,
+    TargetSpec,
 )
+from atoll_runtime.protocol.effects import Effect, SendPull
+from atoll_runtime.protocol.events import Event, Joined, Left, Ordered, Part, Persisted, Received, Reported
 from atoll_runtime.protocol.fragments import Array, Layout, TensorInfo, build_layout
-from atoll_runtime.protocol.frames import frame
+from atoll_runtime.protocol.frames import lead
 from atoll_runtime.protocol.identifiers import RoundId
 from atoll_runtime.protocol.rules import Rules
-from atoll_runtime.protocol.tape import MAGIC, Computed, Contributed, Decided, Facts, Opening, Record, read
+from atoll_runtime.protocol.tape import (
+    Computed,
+    Contributed,
+    Decided,
+    Entry,
+    Opening,
+    TapeError,
+    encode,
+    plain,
+)
 from atoll_runtime.replay import replay, tensors
-from atoll_runtime.syncer import segments
+from atoll_runtime.replay.reader import read
+from atoll_runtime.simulate.eventloop import SimLoop
+from atoll_runtime.simulate.storage import MemoryBucket
+from atoll_runtime.syncer.disk import LocalDisk
+from atoll_runtime.syncer.driver import Driver
+from atoll_runtime.syncer.recovery import recover
+from atoll_runtime.syncer.segments import PATTERN, number
+from atoll_runtime.syncer.sessions import Session
 from atoll_runtime.syncer.slices import slices
 from atoll_runtime.syncer.state import Version
-from atoll_runtime.syncer.tape import Snapshot, Tape
+from atoll_runtime.syncer.tape import Tape
 from atoll_runtime.transport import codecs
+from atoll_runtime.transport.messages import Announce, Header, Pull
 
 P = 3
-RULES = Rules(
-    fragments=P,
-    interval=6,
-    overlap=2,
-    quorum=1,
-    grace_fraction=0.8,
-    grace_steps=1.0,
-    target_steps=30,
-    target_tokens=None,
-    silence=3.0,
-)
 MODEL = [
     TensorInfo("embedding", (16, 8), stacked=False, embedding=True),
     TensorInfo("layers/w", (4, 8, 8), stacked=True, embedding=False),
     TensorInfo("norm", (8,), stacked=False, embedding=False),
 ]
-WHOLE = build_layout(MODEL, P)
+ADDRESS = SyncerAddress(host="s", port=1, status_port=2, health_port=3)
 
 
+@dataclass
 class Unit:
     """A learner unit whose outer gradients are noise."""
 
-    def __init__(self, name: str, hosts: int = 1) -> None:
-        self.name, self.hosts, self.incarnation = name, hosts, 0
-        self.alive = self.mute = False
-        self.steps = 0
-        self.versions, self.since = [0] * P, [0] * P
-        self.pulls: list[RoundId] = []
+    name: str
+    hosts: int
+    incarnation: int = 0
+    mute: bool = True
+    steps: int = 0
+    sessions: list[Session] = field(default_factory=list)
+    versions: list[int] = field(default_factory=list)
+    since: list[int] = field(default_factory=list)
 
 
 class Shard:
-    """A shard of a syncer with the real machine, merge and tape, in simulated time."""
+    """The driver of a shard with its machine, merges, journal and tape, in simulated time, and two units of it."""
 
-    def __init__(
-        self, folder: Path, layout: Layout = WHOLE, shard: int = 0, shards: int = 1, **options: Any
-    ) -> None:
-        self.rules = replace(RULES, target_steps=options.pop("steps", 30), shard=shard)
-        self.layout, self.random = layout, np.random.default_rng(7 + shard)
-        sizes = tuple(fragment.size for fragment in layout.fragments)
-        self.machine = restoring.begin(self.rules, sizes, [0] * P)
-        self.fragments = [
-            Version.make(0, self.noise(size), np.zeros(size, np.float32), "bf16") for size in sizes
-        ]
-        self.facts = Facts("walk", "uid", shard, shards, layout, "RDA", 0.7, 0.9, "bf16", True)
-        self.units = {"a": Unit("a"), "b": Unit("b", hosts=2)}
-        self.now, self.wake = 100.0, 0.0
-        self.events: deque[Event] = deque()
-        self.later: list[Event] = []
-        self.parts: dict[RoundId, dict[tuple[str, int], tuple[int, bytes]]] = {}
-        self.fresh: dict[RoundId, Version] = {}
-        self.tape = Tape(folder, options.pop("depth", "Contributions"), **options)
+    made: ClassVar[list[Shard]] = []
+
+    def __init__(self, folder: Path, shard: int = 0, shards: int = 1, steps: int = 30, **tape: Any) -> None:
+        self.folder, self.random = folder, np.random.default_rng(7 + shard)
+        self.run_contract = contract(shards, steps)
+        self.rules = replace(Rules.of(self.run_contract, shard), silence=3.0)
+        self.whole = build_layout(MODEL, P, shards)
+        self.layout: Layout = self.whole.shard(shard)
+        self.units = {"a": Unit("a", 1), "b": Unit("b", 2)}
+        self.bucket, self.loop = MemoryBucket(), SimLoop(lambda _: 0.2)
+        self.start(**tape)
+        self.made.append(self)
+
+    def start(self, **tape: Any) -> None:
+        """A process of the shard begins, and the units connect to it."""
+        first = {info.name: self.noise(int(np.prod(info.shape))).reshape(info.shape) for info in MODEL}
+        journal = self.folder / "journal"
+        start = recover(self.run_contract, self.rules, self.whole, journal, self.bucket, lambda: first)
+        tape = {"depth": "Contributions", **tape}
+        self.tape = Tape(self.folder / "tape", **tape)
+
+        async def begin() -> None:
+            self.driver = Driver(self.run_contract, self.whole, start, self.bucket, self.tape, 1 << 30)
+            self.driver.start()
+
+        self.loop.create_task(begin())
+        self.pass_time(0.0)
+        self.machine = self.driver.machine
+        for unit in self.units.values():
+            self.join(unit)
+
+    def kill(self) -> None:
+        """The process is gone. Its tape is written as far as it was handed over."""
+        self.tape.close()
+        self.driver.journal.close()
+        self.loop.close()
+        self.loop = SimLoop(lambda _: 0.2)
 
     def noise(self, size: int) -> Array:
         return self.random.standard_normal(size).astype(np.float32)
 
-    def begin(self) -> Shard:
-        self.tape.begin(self.facts, lambda: Snapshot(self.machine, self.now, tuple(self.fragments)))
-        for unit in self.units.values():
-            self.join(unit)
-        return self
+    @property
+    def fragments(self) -> list[Version]:
+        return self.driver.state.fragments
+
+    def pass_time(self, seconds: float) -> None:
+        until = self.loop.now + seconds
+        while (following := self.loop.next_time()) is not None and following <= until:
+            self.loop.advance()
+        self.loop.now = until
 
     def run(self, steps: int = 1000) -> Shard:
+        """So many steps of every unit that lives, or to the end of the run."""
         for _ in range(steps):
-            self.now += 0.5
-            due, self.later = self.later, []
-            for event in due:
-                self.feed(event)
-            for unit in self.units.values():
-                if unit.alive and not unit.mute:
-                    self.train(unit)
-            if self.wake and self.wake <= self.now:
-                self.feed(Tick())
             if self.machine.final:
                 break
+            self.pass_time(0.5)
+            for unit in self.units.values():
+                if not unit.mute:
+                    self.train(unit)
         return self
 
-    def restart(self, folder: Path) -> Shard:
-        """Another process on the same volume, with what is durable; the first one closed nothing."""
-        self.tape._jobs.put(None)
-        assert self.tape._thread is not None
-        self.tape._thread.join(30)
-        assert not self.tape._thread.is_alive()
-        self.machine = restoring.restore(
-            self.rules, tuple(each.size for each in self.machine.rounds.versions), self.machine.committed
-        )
-        self.now = 3.0
-        self.fresh.clear()
-        self.parts.clear()
-        self.later.clear()
-        self.tape = Tape(folder, "Contributions")
-        return self.begin()
-
     def join(self, unit: Unit) -> None:
-        unit.incarnation, unit.steps, unit.alive, unit.pulls = unit.incarnation + 1, 0, True, []
-        unit.versions = [each.version for each in self.fragments]
-        unit.since = [0] * P
-        for host in range(unit.hosts):
-            self.feed(Joined(unit.name, unit.incarnation, host, unit.hosts, 0, ""))
+        unit.incarnation, unit.steps, unit.mute = unit.incarnation + 1, 0, False
+        unit.versions, unit.since = [each.version for each in self.fragments], [0] * P
+        unit.sessions = [Session(unit.name, unit.incarnation, host) for host in range(unit.hosts)]
+        for session in unit.sessions:
+            self.driver.sessions.add(session)
+            self.driver.feed(Joined(unit.name, unit.incarnation, session.host, unit.hosts, 0, ""))
 
     def die(self, unit: Unit) -> None:
-        unit.alive = False
-        for host in range(unit.hosts):
-            self.feed(Left(unit.name, unit.incarnation, host))
+        unit.mute = True
+        for session in unit.sessions:
+            self.driver.sessions.remove(session)
+            self.driver.feed(Left(unit.name, unit.incarnation, session.host))
 
     def train(self, unit: Unit) -> None:
         unit.steps += 1
         unit.since = [count + 1 for count in unit.since]
-        steps = unit.steps
-        self.feed(Reported(unit.name, unit.incarnation, 0, steps, steps, 10 * steps, 1.0, 0.5, steps))
-        for round_id in unit.pulls[:]:
-            unit.pulls.remove(round_id)
-            self.contribute(unit, round_id)
+        k = unit.steps
+        self.driver.feed(Reported(unit.name, unit.incarnation, 0, k, k, 10 * k, 1.0, 0.5, k))
+        while not unit.sessions[0].outgoing.empty():
+            match unit.sessions[0].outgoing.get_nowait():
+                case Announce(p, version):
+                    unit.versions[p], unit.since[p] = version, 0
+                case Pull(round_id) if unit.since[round_id.fragment]:
+                    self.contribute(unit, round_id)
 
     def contribute(self, unit: Unit, round_id: RoundId) -> None:
-        p = round_id.fragment
-        size = self.layout.fragments[p].size
-        share = -(-size // unit.hosts)
-        wire = bytes(codecs.encode(self.noise(size), "bf16", share * unit.hosts))
+        p, steps, driver = round_id.fragment, unit.since[round_id.fragment], self.driver
+        fragment = self.layout.fragments[p]
+        share = -(-fragment.size // unit.hosts)
+        wire = codecs.encode(self.noise(fragment.size), "bf16", share * unit.hosts)
         for host in range(unit.hosts):
             start, stop = host * share, (host + 1) * share
-            part = Part(
-                unit.name,
-                unit.incarnation,
-                host,
-                unit.hosts,
-                round_id,
-                unit.versions[p],
-                unit.since[p],
-                10 * unit.since[p],
-                unit.steps,
-                unit.steps,
-                start,
-                stop,
-                share * unit.hosts,
-                10 * unit.steps,
-            )
-            if not self.machine.admit(part):
-                held = self.parts.setdefault(round_id, {})
-                held[unit.name, host] = start, wire[2 * start : 2 * stop]
-            self.feed(Received(part, 1.0))
+            of = unit.name, unit.incarnation, host, unit.hosts, round_id, unit.versions[p]
+            counts = steps, 10 * steps, unit.steps, unit.steps
+            part = Part(*of, *counts, start, stop, share * unit.hosts, 10 * unit.steps)
+            header = Header(part, "bf16", 2 * share)
+            if not self.machine.admit(part) and not driver.parts.reserve(header):
+                held = driver.arrays.read(fragment, header, memoryview(bytes(wire[2 * start : 2 * stop])))
+                driver.parts.hold(header, held)
+                driver.feed(Received(part, held.scan.square))
 
-    def feed(self, event: Event) -> None:
-        self.events.append(event)
-        while len(self.events):
-            event = self.events.popleft()
-            if isinstance(event, Persisted):
-                self.fragments[event.round.fragment] = self.fresh.pop(event.round)
-            effects = self.machine.handle(event, self.now)
-            self.tape.event(event, self.now, effects)
-            for effect in effects:
-                self.carry_out(effect)
-
-    def carry_out(self, effect: Effect) -> None:
-        match effect:
-            case SendPull(round_id, unit):
-                self.units[unit].pulls.append(round_id)
-            case Merge(round_id, members):
-                parts = self.parts.pop(round_id)
-                self.tape.contributions(round_id, members, parts)
-                new = self.fresh[round_id] = merged(self.facts, self.fragments, effect, parts)
-                self.tape.merged(round_id, new.theta, new.momentum)
-                self.later.append(Merged(round_id, 1e9 + self.now))
-            case Persist(round_id):
-                self.later.append(Persisted(round_id))
-            case Publish(p, version):
-                for unit in self.units.values():
-                    unit.versions[p], unit.since[p] = version, 0
-            case RecordCut(cut) if cut.final:
-                self.events.append(FinalCut("file:///cut"))
-            case Wake(at):
-                self.wake = at
+    def theta(self) -> dict[str, Array]:
+        """By tensor name."""
+        theta: dict[str, Array] = {}
+        for p, each in enumerate(self.fragments):
+            self.layout.unflatten(p, each.theta, theta)
+        return theta
 
 
-def merged(
-    facts: Facts, old: list[Version], merge: Merge, parts: Mapping[tuple[str, int], tuple[int, bytes]]
-) -> Version:
-    """The service's merge."""
-    p = merge.round.fragment
-    fragment, gradients = facts.layout.fragments[p], []
-    for member in merge.members:
-        sent = [
-            incoming.HostPart(
-                start, bytearray(body), incoming.scan(fragment, bytearray(body), facts.codec, start)
-            )
-            for (unit, _), (start, body) in parts.items()
-            if unit == member.unit
-        ]
-        gradients.append(incoming.Gradient(member.weight, tuple(sent)))
-    result = merge_step(
-        fragment,
-        gradients,
-        old[p].theta,
-        old[p].momentum,
-        codec=facts.codec,
-        rule=facts.merge,
-        learning_rate=facts.learning_rate,
-        outer_momentum=facts.momentum,
+def contract(shards: int, steps: int) -> RunContract:
+    return RunContract(
+        name="walk",
+        namespace="default",
+        uid="uid",
+        model=ModelSpec(
+            dimensions=Dimensions(layers=1, width=8, heads=1, kv_heads=1, hidden=8, vocabulary=256)
+        ),
+        data=DataSpec(uri="file:///nowhere", sequence_length=64),
+        inner=InnerSpec(),
+        outer=OuterSpec(fragments=P, interval=6, overlap=2, learning_rate=0.7, momentum=0.9),
+        quorum=QuorumSpec(min=1),
+        target=TargetSpec(global_steps=steps),
+        checkpoint=CheckpointSpec(uri="file:///nowhere", interval_steps=1000),
+        shards=(ADDRESS,) * shards,
     )
-    return Version(merge.round.step, result.theta, result.momentum, result.wire)
 
 
-def model(layout: Layout, fragments: Sequence[Version]) -> dict[str, Array]:
-    """Θ by tensor name."""
-    theta: dict[str, Array] = {}
-    for p, each in enumerate(fragments):
-        layout.unflatten(p, each.theta, theta)
-    return theta
+@pytest.fixture(autouse=True)
+def _all_end() -> Iterator[None]:
+    yield
+    while Shard.made:
+        Shard.made.pop().kill()
 
 
 @pytest.fixture(name="finished")
 def finished_fixture(tmp_path: Path) -> Shard:
     """A run to its end, in which b is replaced and a is silent for a while; its tape is in `tmp_path/tape`."""
-    shard = Shard(tmp_path / "tape", steps=60).begin().run(20)
+    shard = Shard(tmp_path, steps=60).run(20)
     shard.die(shard.units["b"])
     shard.run(5)
     shard.join(shard.units["b"])
@@ -277,20 +245,24 @@ def finished_fixture(tmp_path: Path) -> Shard:
     return shard
 
 
-def records(path: Path) -> list[tuple[Record, bytes]]:
-    return [(stored.record, bytes(stored.body)) for stored in read(path.read_bytes(), path.name)]
+def entries(path: Path) -> list[tuple[Entry, bytes]]:
+    return [(stored.entry, stored.body) for stored in read(path)]
 
 
-def write(path: Path, records: list[tuple[Record, bytes]]) -> None:
+def write(path: Path, records: list[tuple[Entry, bytes]]) -> None:
     """A tape with good checksums, whatever it says."""
     with path.open("wb") as file:
-        for record, body in records:
-            head = encode(record)
-            file.write(frame(MAGIC, head, [body]) + head + body)
+        for entry, body in records:
+            head = encode(entry)
+            file.write(lead(head, body) + head + body)
+
+
+def segments(folder: Path) -> list[Path]:
+    return sorted((folder / "tape").glob(PATTERN), key=number)
 
 
 def only(folder: Path) -> Path:
-    (path,) = segments.found(folder)
+    (path,) = segments(folder)
     return path
 
 
@@ -300,12 +272,25 @@ def same(found: Mapping[str, Array], expected: Mapping[str, Array]) -> bool:
     )
 
 
+def replays(shard: Shard, path: Path | None = None) -> Any:
+    """Re-runs the tape, which must be identical, to the model that the shard has."""
+    found = replay(path or shard.folder / "tape")
+    assert found.difference is None
+    assert same(tensors([(found.facts, found.held)])[0], shard.theta())
+    return found
+
+
 def value_of(hint: Any) -> st.SearchStrategy[Any]:
     """Values of a field of an event, to the limits of its type."""
-    if dataclasses.is_dataclass(hint):
+    if dataclasses.is_dataclass(hint) or isinstance(hint, type(msgspec.Struct)):
         return st.builds(hint, **{name: value_of(each) for name, each in get_type_hints(hint).items()})
     if get_origin(hint) is tuple:
-        return st.lists(value_of(get_args(hint)[0]), max_size=3).map(tuple)
+        each, *more = get_args(hint)
+        return (
+            st.lists(value_of(each), max_size=3).map(tuple)
+            if more == [...]
+            else st.tuples(value_of(each), *map(value_of, more))
+        )
     if get_origin(hint) is Mapping:
         simple = (
             st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats() | st.text(max_size=9)
@@ -314,7 +299,7 @@ def value_of(hint: Any) -> st.SearchStrategy[Any]:
             simple, lambda x: st.lists(x, max_size=3) | st.dictionaries(st.text(max_size=3), x, max_size=3)
         )
         return st.dictionaries(st.text(max_size=3), tree, max_size=3)
-    if get_origin(hint) in (types.UnionType,):
+    if get_origin(hint) is types.UnionType:
         return st.one_of(value_of(each) for each in get_args(hint))
     return {
         int: st.integers(-(2**63), 2**63 - 1),
@@ -327,32 +312,25 @@ def value_of(hint: Any) -> st.SearchStrategy[Any]:
 
 @given(st.data())
 def test_every_event_and_every_decision_comes_back_as_it_was(data: st.DataObject) -> None:
-    kind = data.draw(st.sampled_from([*get_args(Event), *get_args(Effect)]))
-    value = data.draw(value_of(kind))
-    again = decode(encode(value))
-    assert type(again) is kind
+    kinds = data.draw(st.sampled_from((Event, Effect)))
+    value = data.draw(value_of(data.draw(st.sampled_from(get_args(kinds)))))
+    again = msgspec.msgpack.decode(encode(value), type=kinds)
+    assert type(again) is type(value)
     assert repr(again) == repr(value) and encode(again) == encode(value)
 
 
 def test_a_whole_run_is_replayed_decision_by_decision_and_its_model_bit_for_bit(
     finished: Shard, tmp_path: Path
 ) -> None:
-    found = replay(tmp_path / "tape")
-    assert found.difference is None and found.torn == found.gaps == found.restarts == 0
+    found = replays(finished)
+    assert found.torn == found.gaps == found.restarts == 0
     assert found.merges == finished.machine.rounds.merges > 10
-    assert found.versions == tuple(each.version for each in finished.fragments)
+    assert found.versions == finished.driver.state.versions
     assert found.units == {"a": 1, "b": 2} and found.step == finished.machine.step
     theta, momentum = tensors([(found.facts, found.held)])
-    assert same(theta, model(WHOLE, finished.fragments))
     assert all(np.any(momentum[name] != 0) for name in theta)
-
-
-def test_the_failure_trace_tells_who_came_went_was_replaced_and_fell_silent(
-    finished: Shard, tmp_path: Path
-) -> None:
-    trace = [(each.unit, each.what, each.incarnation, each.host) for each in replay(tmp_path / "tape").trace]
-    story = [entry for entry in trace if entry[1] != "Dropped"]
-    assert story == [
+    trace = [(each.unit, each.what, each.incarnation, each.host) for each in found.trace]
+    assert [entry for entry in trace if entry[1] != "Dropped"] == [
         ("a", "Joined", 1, 0),
         ("b", "Joined", 1, 0),
         ("b", "Joined", 1, 1),
@@ -366,69 +344,91 @@ def test_the_failure_trace_tells_who_came_went_was_replaced_and_fell_silent(
 
 
 def test_a_machine_in_the_middle_of_rounds_comes_back_whole(tmp_path: Path) -> None:
-    shard = Shard(tmp_path).begin().run(13)
-    assert shard.machine.rounds.held
-    assert decode(encode(shard.machine)) == shard.machine
+    shard = Shard(tmp_path).run(13)
+    while not shard.machine.rounds.held:
+        shard.run(1)
+    machine = msgspec.msgpack.decode(encode(shard.machine), type=type(shard.machine))
+    assert plain(machine) == plain(shard.machine)
     undeclared = {name for name in vars(shard.machine) if name not in shard.machine.__dataclass_fields__}
     assert not undeclared
-    shard.tape.close()
+    shard.kill()
 
 
-def test_a_contribution_of_other_bits_is_found_and_named(finished: Shard, tmp_path: Path) -> None:
-    path = only(tmp_path / "tape")
-    found = records(path)
-    at = [i for i, (record, _) in enumerate(found) if isinstance(record, Contributed)][3]
-    record, body = found[at]
-    found[at] = record, bytes([body[0] ^ 1]) + body[1:]
-    write(path, found)
-    assert isinstance(record, Contributed)
-    difference = replay(tmp_path / "tape").difference
-    assert difference is not None
-    assert f"after the merge of {record.round}" in difference.what and isinstance(difference.recorded, list)
+def other_bits(found: list[tuple[Entry, bytes]]) -> str:
+    i = [i for i, (entry, _) in enumerate(found) if isinstance(entry, Contributed)][3]
+    entry, body = found[i]
+    found[i] = entry, bytes([body[0] ^ 1]) + body[1:]
+    assert isinstance(entry, Contributed)
+    return f"after the merge of {entry.round}: recorded ["
 
 
-def test_another_decision_is_found_and_named(finished: Shard, tmp_path: Path) -> None:
-    path = only(tmp_path / "tape")
-    found = records(path)
-    for i, (record, body) in enumerate(found):
-        if isinstance(record, Decided) and any(isinstance(each, SendPull) for each in record.decisions):
+def another_decision(found: list[tuple[Entry, bytes]]) -> str:
+    for i, (entry, _) in enumerate(found):
+        if isinstance(entry, Decided) and any(isinstance(each, SendPull) for each in entry.decisions):
             changed = tuple(
-                replace(each, least=each.least + 1) if isinstance(each, SendPull) else each
-                for each in record.decisions
+                msgspec.structs.replace(each, least=7) if isinstance(each, SendPull) else each
+                for each in entry.decisions
             )
-            found[i] = replace(record, decisions=changed), body
+            found[i] = msgspec.structs.replace(entry, decisions=changed), b""
             break
-    write(path, found)
-    difference = replay(path).difference
-    assert difference is not None and "'kind': 'Reported'" in difference.what
-    assert "SendPull" in str(difference.found) and difference.recorded != difference.found
+    return "decisions about {'kind': 'Reported'"
 
 
-def test_an_event_that_the_machine_never_had_is_a_difference_not_a_crash(
-    finished: Shard, tmp_path: Path
-) -> None:
-    path = only(tmp_path / "tape")
-    found = records(path)
+def an_event_that_never_was(found: list[tuple[Entry, bytes]]) -> str:
     found.insert(5, (Decided(100.0, Persisted(RoundId(9, 1, 0)), ()), b""))
-    write(path, found)
-    difference = replay(path).difference
-    assert difference is not None and "KeyError" in str(difference.found)
+    return "found KeyError"
 
 
-@pytest.mark.parametrize("place", [0.1, 0.5, 0.9])
-def test_a_damaged_byte_before_the_last_record_is_refused(
-    finished: Shard, tmp_path: Path, place: float
+def a_merge_of_no_round(found: list[tuple[Entry, bytes]]) -> str:
+    found.insert(5, (Contributed(RoundId(9, 1, 0), ()), b""))
+    return "the merge of step 9 of fragment 1"
+
+
+def another_result(found: list[tuple[Entry, bytes]]) -> str:
+    i = next(i for i, (entry, _) in enumerate(found) if isinstance(entry, Computed))
+    computed = found[i][0]
+    assert isinstance(computed, Computed)
+    found[i] = msgspec.structs.replace(computed, theta=computed.theta ^ 1), b""
+    return f"after the merge of {computed.round}"
+
+
+def test_what_differs_is_named_with_its_place_and_ends_with_1(
+    finished: Shard, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = only(tmp_path / "tape")
-    raw = bytearray(path.read_bytes())
-    raw[int(len(raw) * place)] ^= 1
-    path.write_bytes(raw)
-    with pytest.raises(TapeError, match=r"the record at byte \d+ is damaged"):
-        replay(path)
+    path = only(tmp_path)
+    whole = entries(path)
+    for change in (
+        other_bits,
+        another_decision,
+        an_event_that_never_was,
+        a_merge_of_no_round,
+        another_result,
+    ):
+        changed = list(whole)
+        named = change(changed)
+        write(path, changed)
+        assert main(["replay", str(path)]) == 1
+        said = capsys.readouterr().out
+        assert f"DIFFERENCE: {path.name}, byte " in said and named in said, change.__name__
+
+
+def test_a_damaged_byte_before_the_last_record_is_refused(
+    finished: Shard, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = only(tmp_path)
+    whole = path.read_bytes()
+    for place in (0.1, 0.5, 0.9):
+        raw = bytearray(whole)
+        raw[int(len(raw) * place)] ^= 1
+        path.write_bytes(raw)
+        with pytest.raises(TapeError, match=r"the record at byte \d+ is damaged, whole ones follow from \d+"):
+            replay(path)
+        assert main(["replay", str(path)]) == 2
+        assert "is damaged" in capsys.readouterr().err
 
 
 def test_a_torn_tail_is_tolerated(finished: Shard, tmp_path: Path) -> None:
-    path = only(tmp_path / "tape")
+    path = only(tmp_path)
     whole = replay(path)
     raw = path.read_bytes()
     for cut in (1, 30, len(raw) // 2):
@@ -440,102 +440,104 @@ def test_a_torn_tail_is_tolerated(finished: Shard, tmp_path: Path) -> None:
 
 
 def test_a_killed_syncer_goes_on_in_another_segment_and_both_are_replayed(tmp_path: Path) -> None:
-    shard = Shard(tmp_path).begin().run(20)
-    shard.restart(tmp_path).run()
+    shard = Shard(tmp_path).run(20)
+    shard.kill()
+    shard.start()
+    shard.run()
     shard.tape.close()
-    found = replay(tmp_path)
-    assert found.difference is None and found.segments == 2 and found.restarts == 1
+    found = replays(shard)
+    assert found.segments == 2 and found.restarts == 1
     assert [each.what for each in found.trace].count("Restarted") == 1
-    assert same(tensors([(found.facts, found.held)])[0], model(WHOLE, shard.fragments))
 
 
 def test_a_tape_stays_within_its_limit_and_each_segment_left_replays_by_itself(tmp_path: Path) -> None:
     limit = 120_000
-    shard = Shard(tmp_path, limit=limit, steps=100).begin().run()
+    shard = Shard(tmp_path, limit=limit, steps=100).run()
     shard.tape.close()
-    left = segments.found(tmp_path)
-    assert len(left) >= 2 and segments.number(left[0]) > 1
+    left = segments(tmp_path)
+    assert len(left) >= 2 and number(left[0]) > 1
     assert sum(path.stat().st_size for path in left) <= limit
     for path in left:
         assert replay(path).difference is None
-    found = replay(tmp_path)
-    assert found.difference is None and found.segments == len(left) and found.merges > 0
-    assert same(tensors([(found.facts, found.held)])[0], model(WHOLE, shard.fragments))
+    found = replays(shard)
+    assert found.segments == len(left) and found.merges > 0
+    left[-2].write_bytes(left[-2].read_bytes()[:-1])
+    with pytest.raises(TapeError, match=r"the segment before tape-\d+.atl is damaged in its last \d+ bytes"):
+        replay(tmp_path / "tape")
 
 
 def test_a_merge_in_flight_at_the_turn_of_a_segment_is_not_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("atoll_runtime.syncer.tape.SEGMENTS", 10_000)
-    shard = Shard(tmp_path, limit=40_000_000).begin().run(70)
+    shard = Shard(tmp_path, limit=40_000_000).run(70)
     shard.tape.close()
-    turns = [records(path) for path in segments.found(tmp_path)]
+    turns = [entries(path) for path in segments(tmp_path)]
     assert sum(isinstance(turn[1][0], Contributed) for turn in turns[1:]) > 5
-    found = replay(tmp_path)
-    assert found.difference is None
-    assert same(tensors([(found.facts, found.held)])[0], model(WHOLE, shard.fragments))
+    replays(shard)
 
 
 def test_a_model_too_large_for_the_limit_leaves_the_decisions(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    shard = Shard(tmp_path, limit=8_000).begin()
+    shard = Shard(tmp_path, limit=8_000)
     assert "records decisions alone" in caplog.text
     shard.run(10)
     shard.tape.close()
-    found = replay(segments.found(tmp_path)[-1])
+    found = replay(segments(tmp_path)[-1])
     assert found.depth == "Decisions" and found.difference is None and not found.held
 
 
-@pytest.fixture(name="slow_volume")
-def slow_volume_fixture(tmp_path: Path) -> Iterator[Callable[[], None]]:
-    """The first segment's file takes nothing until the fixture is called."""
-    pipe = tmp_path / "tape-00000001.atl"
-    os.mkfifo(pipe)
-    reader: list[threading.Thread] = []
+class Volume(LocalDisk):
+    """A disk that takes nothing until `mended`, and fails then if it has a `fault`."""
 
-    def mend() -> None:
-        if not reader:
-            reader.append(threading.Thread(target=pipe.read_bytes))
-            reader[0].start()
+    def __init__(self, fault: OSError | None = None) -> None:
+        self.mended, self._fault = threading.Event(), fault
 
-    yield mend
-    mend()
-    reader[0].join(30)
-    assert not reader[0].is_alive()
+    def write(self, file: int, parts: Sequence[memoryview]) -> int:
+        assert self.mended.wait(60)
+        if self._fault is not None:
+            raise self._fault
+        return super().write(file, parts)
+
+
+@pytest.fixture(name="slow")
+def slow_fixture() -> Iterator[Volume]:
+    volume = Volume()
+    yield volume
+    volume.mended.set()
 
 
 def test_a_slow_volume_never_blocks_the_run_and_leaves_a_gap(
-    slow_volume: Callable[[], None], tmp_path: Path, eventually: Callable[..., Any]
+    slow: Volume, tmp_path: Path, eventually: Callable[..., Any]
 ) -> None:
-    shard = Shard(tmp_path, backlog=50_000, steps=200).begin().run(100)
+    shard = Shard(tmp_path, backlog=50_000, steps=200, disk=slow).run(100)
     assert shard.machine.rounds.merges > 5
-    slow_volume()
+    slow.mended.set()
     while not shard.machine.final:
         eventually(lambda: shard.tape._waiting == 0)
         shard.run(5)
     shard.tape.close()
-    found = replay(tmp_path / "tape-00000002.atl")
-    assert found.difference is None and found.gaps == 1 and found.merges > 0
-    assert same(tensors([(found.facts, found.held)])[0], model(WHOLE, shard.fragments))
+    found = replays(shard, segments(tmp_path)[1])
+    assert found.gaps == 1 and found.merges > 0
+    assert replays(shard).gaps == 1
 
 
-def test_a_full_volume_ends_the_tape_with_one_warning_and_not_the_run(
+def test_a_volume_that_fails_ends_the_tape_with_one_warning_and_not_the_run(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (tmp_path / "tape-00000001.atl").symlink_to("/dev/full")
-    shard = Shard(tmp_path).begin().run()
-    shard.tape.close()
-    assert shard.machine.final
-    warnings = [each.message for each in caplog.records if each.levelno >= logging.WARNING]
-    assert len(warnings) == 1 and "the event tape ends here" in warnings[0]
-
-
-def test_a_volume_that_cannot_be_used_ends_the_tape_and_not_the_run(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    shard = Shard(tmp_path / "file" / "tape").begin().run()
-    shard.tape.close()
-    assert shard.machine.final
+    full = Volume(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+    full.mended.set()
+    (tmp_path / "2").mkdir()
+    (tmp_path / "2/tape").touch()
+    for shard in (Shard(tmp_path / "1", disk=full), Shard(tmp_path / "2")):
+        caplog.clear()
+        shard.run()
+        shard.tape.close()
+        assert shard.machine.final
+        warnings = [each.message for each in caplog.get_records("call") if each.levelno >= logging.WARNING]
+        assert sum("the event tape ends here" in each for each in warnings) <= 1
+        assert shard.tape._failed
 
 
 def test_atoll_replay_tells_a_person_and_a_program_what_it_found(
@@ -546,7 +548,7 @@ def test_atoll_replay_tells_a_person_and_a_program_what_it_found(
     said = capsys.readouterr().out
     assert "identical" in said and f"{finished.machine.rounds.merges} merges" in said
     with np.load(tmp_path / "theta.npz") as saved:
-        assert same(dict(saved), model(WHOLE, finished.fragments))
+        assert same(dict(saved), finished.theta())
     assert main(["replay", folder, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["identical"] is True and told["tapes"][0]["versions"] == [
@@ -554,68 +556,75 @@ def test_atoll_replay_tells_a_person_and_a_program_what_it_found(
     ]
     assert main(["replay", folder, "--failures", "--json"]) == 0
     assert [each["what"] for each in json.loads(capsys.readouterr().out)["failures"]].count("Replaced") == 1
+    assert main(["replay", folder, "--failures"]) == 0
+    assert capsys.readouterr().out.startswith("SECONDS  SHARD")
+    assert main(["replay", folder, "--print"]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert lines[0]["kind"] == "Opening" and lines[0]["machine"]["kind"] == "Coordinator"
+    assert lines[0]["facts"]["run"] == "walk" and lines[0]["depth"] == "Contributions"
     assert main(["replay", folder, "--print", "--event", "merge"]) == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert len(lines) == finished.machine.rounds.merges
 
 
-def test_atoll_replay_ends_with_1_at_a_difference_and_with_2_without_a_tape(
-    finished: Shard, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = only(tmp_path / "tape")
-    found = records(path)
-    at = next(i for i, (record, _) in enumerate(found) if isinstance(record, Computed))
-    computed = found[at][0]
-    assert isinstance(computed, Computed)
-    found[at] = replace(computed, theta=computed.theta ^ 1), b""
-    write(path, found)
-    assert main(["replay", str(path)]) == 1
-    assert f"after the merge of {computed.round}" in capsys.readouterr().out
-    assert main(["replay", str(tmp_path / "nothing")]) == 2
-    assert main(["replay", str(path), "--event", "merge"]) == 2
-    (tmp_path / "noise").write_bytes(os.urandom(1000))
-    assert main(["replay", str(tmp_path / "noise")]) == 2
-
-
-@pytest.mark.parametrize("content", [b"", b"no tape at all\n" * 99])
-def test_what_is_no_tape_cannot_be_printed_either(
-    content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("content", [b"", b"no tape at all\n" * 99, os.urandom(1000), None])
+def test_without_a_tape_it_ends_with_2(
+    content: bytes | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "notes.txt"
-    path.write_bytes(content)
+    reason = f"{path}: No such file or directory"
+    if content is not None:
+        path.write_bytes(content)
+        reason = f"{path}: no whole record of an event tape"
     for option in ([], ["--print"], ["--print", "--event", "merge"]):
         assert main(["replay", str(path), *option]) == 2
-        assert capsys.readouterr() == ("", f"atoll: {path}: no whole record of an event tape\n")
+        assert capsys.readouterr() == ("", f"atoll: {reason}\n")
+    assert main(["replay", str(path), "--event", "merge"]) == 2
+    assert main(["replay", str(tmp_path)]) == 2
+    assert "no tape-*.atl in this folder" in capsys.readouterr().err
+
+
+def test_a_tape_of_another_format_is_refused(tmp_path: Path) -> None:
+    shard = Shard(tmp_path).run(2)
+    shard.kill()
+    path = only(tmp_path)
+    found = entries(path)
+    opening, body = found[0]
+    assert isinstance(opening, Opening)
+    write(path, [(msgspec.structs.replace(opening, format=99), body), *found[1:]])
+    with pytest.raises(TapeError, match=r"format 99, this version reads \d"):
+        replay(path)
+    write(path, found[1:])
+    with pytest.raises(TapeError, match="a segment starts with an Opening"):
+        replay(path)
 
 
 def test_the_tapes_of_all_shards_together_are_checked_against_a_checkpoint(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    whole = build_layout(MODEL, P, 2)
-    shards = []
-    for s in range(2):
-        shard = Shard(tmp_path / f"shard-{s}", whole.shard(s), shard=s, shards=2).begin().run(30)
-        cut = tuple(shard.fragments)
-        shard.run(10)
+    shards = [Shard(tmp_path / str(s), shard=s, shards=2) for s in range(2)]
+    cuts: list[tuple[Version, ...]] = []
+    for step in range(40):
+        for shard in shards:
+            shard.run(1)
+            shards[1].driver.feed(Ordered(shards[0].machine.orders))
+        if step == 29:
+            cuts = [shard.driver.state.snapshot() for shard in shards]
+    assert all(shard.machine.rounds.merges > 10 for shard in shards)
+    for shard in shards:
         shard.tape.close()
-        shards.append((shard, cut))
     store = GlobalStore(f"file://{tmp_path}/bucket")
     for step, noise in ((12, 0.0), (13, 1.0)):
-        for s, (shard, cut) in enumerate(shards):
+        for s, (shard, cut) in enumerate(zip(shards, cuts, strict=True)):
             own = slices(shard.layout, cut)
             if "norm" in own:
                 own["norm"].theta[0] += noise
             store.save_part(CutPart(step, s, 2, own, tuple(each.version for each in cut)))
         store.complete(step, 2, {})
-    tapes = [str(tmp_path / f"shard-{s}") for s in range(2)]
+    tapes = [str(tmp_path / str(s) / "tape") for s in range(2)]
     assert main(["replay", *tapes, "--check", store.uri, "--step", "12"]) == 0
     assert "the same bits in 3 tensors" in capsys.readouterr().out
     assert main(["replay", tapes[0], "--check", store.uri]) == 2
     assert "2 shards" in capsys.readouterr().err
     assert main(["replay", *tapes, "--check", store.uri, "--json"]) == 1
     assert json.loads(capsys.readouterr().out)["check"]["differing"] == ["theta norm"]
-
-
-def test_opening_holds_the_depth_and_the_facts(finished: Shard, tmp_path: Path) -> None:
-    opening, _ = records(only(tmp_path / "tape"))[0]
-    assert isinstance(opening, Opening) and opening.facts == finished.facts

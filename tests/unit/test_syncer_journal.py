@@ -21,9 +21,9 @@ from hypothesis import strategies as st
 from atoll_runtime.protocol.fragments import Fragment, Layout, TensorInfo, build_layout
 from atoll_runtime.syncer import folders, records
 from atoll_runtime.syncer import journal as journals
+from atoll_runtime.syncer.disk import LOCAL
 from atoll_runtime.syncer.errors import JournalError, Terminal
 from atoll_runtime.syncer.journal import Journal
-from atoll_runtime.syncer.segments import Volume
 from atoll_runtime.syncer.state import Version
 
 
@@ -374,7 +374,7 @@ def test_a_file_system_that_does_not_say_how_large_it_is_bounds_nothing(
 ) -> None:
     silent = SimpleNamespace(f_blocks=0, f_bfree=0, f_bavail=0, f_frsize=4096)
     monkeypatch.setattr(os, "statvfs", lambda _: silent)
-    assert journals.limit(layout(), Volume.of(tmp_path), 128 << 20, 0) == journals.LEAST_GROWTH
+    assert journals.limit(layout(), LOCAL.volume(tmp_path), 128 << 20, 0) == journals.LEAST_GROWTH
 
 
 def test_a_shard_that_owns_nothing_of_a_fragment_has_it_empty(tmp_path: Path) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from atoll_runtime.protocol.audit import Audits
-from atoll_runtime.protocol.effects import RememberStep, SendMarkers, StopAll
-from atoll_runtime.protocol.events import Audited, CutOrdered, Event, Orders, ShardLeft, ShardTold, Standing
+from atoll_runtime.protocol.effects import RememberStep, SendMarkers, SendOrders, StopAll
+from atoll_runtime.protocol.events import Audited, CutOrdered, Event, ShardLeft, ShardTold, Standing
 from atoll_runtime.protocol.identifiers import CutId, RoundId
 from atoll_runtime.protocol.machine import Syncer
 from atoll_runtime.protocol.pace import Pace
@@ -22,9 +22,6 @@ class Coordinator(Syncer):
     """Where the other shards are that are connected."""
     audits: Audits = field(default_factory=Audits)
     """Not in the journal: after a restart the tolerances are measured anew."""
-
-    def __post_init__(self) -> None:
-        self.orders = Orders(step=self.step, cut=self.cuts.newest)
 
     @property
     def current(self) -> bool:
@@ -43,8 +40,8 @@ class Coordinator(Syncer):
         return [shard for shard in others if shard not in self.shards or not self.shards[shard].done]
 
     @property
-    def news(self) -> Orders:
-        return self.orders
+    def news(self) -> SendOrders:
+        return SendOrders(self.orders)
 
     def _hear(self, event: Event, now: float) -> None:
         match event:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from atoll_runtime.protocol.events import Orders, Standing
 from atoll_runtime.protocol.identifiers import CutId, RoundId
 
@@ -26,8 +28,11 @@ class Member:
     """Tokens of the incarnation up to this contribution."""
 
 
-@dataclass(frozen=True)
-class SendPull:
+class Asked(msgspec.Struct, frozen=True, tag=True):
+    """An effect, as it stands on the event tape."""
+
+
+class SendPull(Asked, frozen=True):
     """Ask every host of a unit for its part."""
 
     round: RoundId
@@ -36,53 +41,46 @@ class SendPull:
     """Least version that a contribution may be taken against."""
 
 
-@dataclass(frozen=True)
-class Exclude:
+class Exclude(Asked, frozen=True):
     """Membership of a round is frozen: tell every other unit to go on without it."""
 
     round: RoundId
     members: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Merge:
+class Merge(Asked, frozen=True):
     """Every member's body is here: merge these, in this order (by unit name)."""
 
     round: RoundId
     members: tuple[Member, ...]
 
 
-@dataclass(frozen=True)
-class Release:
+class Release(Asked, frozen=True):
     """Forget the held parts of a round, of one unit or of all, and tell that unit, or all, that it is over."""
 
     round: RoundId
     unit: str | None
 
 
-@dataclass(frozen=True)
-class Persist:
+class Persist(Asked, frozen=True):
     """Write the merged fragment and `record` (the machine's durable state after it) to the disk."""
 
     round: RoundId
     record: Mapping[str, Any]
 
 
-@dataclass(frozen=True)
-class Remember:
+class Remember(Asked, frozen=True):
     """Write `record` to the disk before what follows it: a cut that begins, or the end."""
 
     record: Mapping[str, Any]
 
 
-@dataclass(frozen=True)
-class RememberJoin:
+class RememberJoin(Asked, frozen=True):
     """A higher incarnation was seen: the machine's record, as it is by then, is on the disk before the unit is
     welcomed. It is long, and one serves all joins before it."""
 
 
-@dataclass(frozen=True)
-class Publish:
+class Publish(Asked, frozen=True):
     """Tell every connected host of a new version."""
 
     fragment: int
@@ -91,66 +89,57 @@ class Publish:
     """Units that can contribute against no older one: it holds a contribution of theirs, or they have none yet."""
 
 
-@dataclass(frozen=True)
-class Evict:
+class Evict(Asked, frozen=True):
     """End the sessions of an incarnation that was replaced."""
 
     unit: str
     newest: int
 
 
-@dataclass(frozen=True)
-class RecordCut:
+class RecordCut(Asked, frozen=True):
     """Fix this shard's state for a cut, now: the durable fragments and `record`; save it in the background."""
 
     cut: CutId
     record: Mapping[str, Any]
 
 
-@dataclass(frozen=True)
-class SendMarkers:
+class SendMarkers(Asked, frozen=True):
     """Pass the marker of a cut to every connected host."""
 
     cut: CutId
 
 
-@dataclass(frozen=True)
-class RememberStep:
+class RememberStep(Asked, frozen=True):
     """Write the run's clock to the disk, before it is announced."""
 
     step: int
 
 
-@dataclass(frozen=True)
-class SendOrders:
+class SendOrders(Asked, frozen=True):
     """Tell the other shards, once all that stands before is on the disk."""
 
     orders: Orders
 
 
-@dataclass(frozen=True)
-class SendStanding:
+class SendStanding(Asked, frozen=True):
     """Tell shard 0."""
 
     standing: Standing
 
 
-@dataclass(frozen=True)
-class StopAll:
+class StopAll(Asked, frozen=True):
     """The run is finished: every learner leaves."""
 
     step: int
 
 
-@dataclass(frozen=True)
-class Note:
+class Note(Asked, frozen=True):
     """A line of the event tape."""
 
     entry: Mapping[str, Any]
 
 
-@dataclass(frozen=True)
-class Wake:
+class Wake(Asked, frozen=True):
     """Send `Tick` at this time; replaces the last one."""
 
     at: float

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import msgspec
+
 from atoll_runtime.protocol.identifiers import NO_CUT, CutId, RoundId
 
 
@@ -43,8 +45,11 @@ class Standing:
     """No learner is connected here and no body is held: until one comes, nothing will be merged."""
 
 
-@dataclass(frozen=True)
-class Joined:
+class Told(msgspec.Struct, frozen=True, tag=True):
+    """An event, as it stands on the event tape."""
+
+
+class Joined(Told, frozen=True):
     """A host opened a session. The caller has checked that its incarnation is not an old one."""
 
     unit: str
@@ -57,8 +62,7 @@ class Joined:
     """Where other units get this host's snapshots."""
 
 
-@dataclass(frozen=True)
-class Left:
+class Left(Told, frozen=True):
     """A host's session ended."""
 
     unit: str
@@ -66,8 +70,7 @@ class Left:
     host: int
 
 
-@dataclass(frozen=True)
-class Reported:
+class Reported(Told, frozen=True):
     """Progress; `steps` and `tokens` are sums of this incarnation."""
 
     unit: str
@@ -104,30 +107,26 @@ class Part:
     """The newest cut at which the unit had recorded itself."""
 
 
-@dataclass(frozen=True)
-class Ordered:
+class Ordered(Told, frozen=True):
     """Shard 0 tells this one what it has decided."""
 
     orders: Orders
 
 
-@dataclass(frozen=True)
-class ShardTold:
+class ShardTold(Told, frozen=True):
     """Another shard tells shard 0 where it is."""
 
     shard: int
     standing: Standing
 
 
-@dataclass(frozen=True)
-class ShardLeft:
+class ShardLeft(Told, frozen=True):
     """Its session ended."""
 
     shard: int
 
 
-@dataclass(frozen=True)
-class Marked:
+class Marked(Told, frozen=True):
     """A host has recorded itself for a cut."""
 
     unit: str
@@ -138,8 +137,7 @@ class Marked:
     """Tokens of this incarnation at that moment."""
 
 
-@dataclass(frozen=True)
-class Audited:
+class Audited(Told, frozen=True):
     """What a unit got from the examples of an audit, with the versions of the global model as of `step`."""
 
     unit: str
@@ -150,16 +148,14 @@ class Audited:
     loss: float
 
 
-@dataclass(frozen=True)
-class CutOrdered:
+class CutOrdered(Told, frozen=True):
     """The operator wants a cut of this global step or a later one, that holds all; or shard 0 itself does, at its
     start, for it knows of none that stands."""
 
     step: int
 
 
-@dataclass(frozen=True)
-class CutEnded:
+class CutEnded(Told, frozen=True):
     """The cut stands in the bucket, of another shard than 0 its part; or it was given up."""
 
     cut: CutId
@@ -168,8 +164,7 @@ class CutEnded:
     """With what this shard recorded; else with what it had before it lost its journal."""
 
 
-@dataclass(frozen=True)
-class Offered:
+class Offered(Told, frozen=True):
     """A host's header: what its part of a contribution is, before the body."""
 
     part: Part
@@ -177,8 +172,7 @@ class Offered:
     """Expected until the body is here; 0 where the host has not sent one yet."""
 
 
-@dataclass(frozen=True)
-class Received:
+class Received(Told, frozen=True):
     """A part's body is here, and its header with it where that has not come yet."""
 
     part: Part
@@ -186,46 +180,40 @@ class Received:
     """Σ v² of its elements; not finite where one of them is not."""
 
 
-@dataclass(frozen=True)
-class Declined:
+class Declined(Told, frozen=True):
     """A part was not taken."""
 
     part: Part
     why: str
 
 
-@dataclass(frozen=True)
-class Merged:
+class Merged(Told, frozen=True):
     """The new fragment is computed, in memory. `time` is Unix seconds."""
 
     round: RoundId
     time: float
 
 
-@dataclass(frozen=True)
-class MergeFailed:
+class MergeFailed(Told, frozen=True):
     """The merge gave no usable fragment."""
 
     round: RoundId
     reason: str
 
 
-@dataclass(frozen=True)
-class Persisted:
+class Persisted(Told, frozen=True):
     """The new fragment is on the disk."""
 
     round: RoundId
 
 
-@dataclass(frozen=True)
-class FinalCut:
+class FinalCut(Told, frozen=True):
     """The final cut stands in the bucket and was read back."""
 
     uri: str
 
 
-@dataclass(frozen=True)
-class Tick:
+class Tick(Told, frozen=True):
     """A timer that `Wake` asked for."""
 
 

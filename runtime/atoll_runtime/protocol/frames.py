@@ -1,19 +1,37 @@
-"""Checksummed frames around the records of a file: the journal's, and those of the event tape. A torn tail shows."""
+"""Checksummed records in a file, of the journal and of the event tape: a frame, a msgpack head and raw arrays."""
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import google_crc32c
 import numpy as np
 
+MAGIC = b"ATJ1"
 FRAME = struct.Struct("<4sIIQ")
 """Magic, crc32c of all that follows it, bytes of the head, bytes of the body."""
 LENGTHS = struct.Struct("<IQ")
 
 Buffer = bytes | bytearray | memoryview
+
+
+class Frame(NamedTuple):
+    """A record as it is read: copies, the offset of its first byte and that of the byte behind it."""
+
+    head: bytes
+    body: bytes
+    start: int
+    end: int
+
+
+class Damaged(ValueError):
+    """A record is damaged, and whole ones stand behind it."""
+
+    def __init__(self, at: int, behind: list[Frame]) -> None:
+        super().__init__(f"the record at byte {at} is damaged, whole ones follow from {behind[0].start}")
+        self.at, self.behind = at, behind
 
 
 def checksum(*buffers: Buffer) -> int:
@@ -25,24 +43,37 @@ def checksum(*buffers: Buffer) -> int:
     return crc
 
 
-def frame(magic: bytes, head: bytes, bodies: Sequence[Buffer]) -> bytes:
-    """What stands before the head."""
+def lead(head: bytes, *bodies: Buffer) -> bytes:
+    """The first bytes of a record, before its head."""
     size = sum(memoryview(body).nbytes for body in bodies)
-    crc = checksum(LENGTHS.pack(len(head), size), head, *bodies)
-    return FRAME.pack(magic, crc, len(head), size)
+    return FRAME.pack(MAGIC, checksum(LENGTHS.pack(len(head), size), head, *bodies), len(head), size)
 
 
-def take(magic: bytes, content: Any, start: int) -> tuple[Any, Any, int] | None:
-    """Head and body of the record at `start`, slices of `content`, and where it ends; None when it is torn or
-    damaged."""
+def take(content: Any, start: int) -> Frame | None:
+    """The record at `start`; None when it is torn or damaged."""
     found = content[start : start + FRAME.size]
     if len(found) < FRAME.size:
         return None
     name, crc, head_size, body_size = FRAME.unpack(found)
     body_at = start + FRAME.size + head_size
     end = body_at + body_size
-    if name != magic or end > len(content):  # never asks for the memory that a damaged length names
+    if name != MAGIC or end > len(content):  # never asks for the memory that a damaged length names
         return None
     head, body = content[start + FRAME.size : body_at], content[body_at:end]
     whole = checksum(found[-LENGTHS.size :], head, body) == crc
-    return (head, body, end) if whole else None
+    return Frame(head, body, start, end) if whole else None
+
+
+def read(content: Any) -> Iterator[Frame]:
+    """Every whole record of bytes or of a mapped file, in order; ends before a torn tail. Raises `Damaged`."""
+    at = 0
+    while (found := take(content, at)) is not None:
+        yield found
+        at = found.end
+    behind, search = [], at + 1
+    while (search := content.find(MAGIC, search)) >= 0:
+        if (found := take(content, search)) is not None:
+            behind.append(found)
+        search = search + 1 if found is None else found.end
+    if behind:
+        raise Damaged(at, behind)

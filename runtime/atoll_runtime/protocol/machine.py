@@ -31,11 +31,9 @@ from atoll_runtime.protocol.events import (
     Merged,
     MergeFailed,
     Offered,
-    Orders,
     Persisted,
     Received,
     Reported,
-    Standing,
 )
 from atoll_runtime.protocol.identifiers import CutId, RoundId
 from atoll_runtime.protocol.shard import ShardState
@@ -46,7 +44,7 @@ from atoll_runtime.protocol.units import Unit
 class Syncer(ShardState):
     """One shard of a run's syncer. `handle` is its only way to change."""
 
-    _told: Orders | Standing | None = None
+    _told: SendOrders | SendStanding | None = None
     """What the others, or shard 0, were told last."""
 
     def handle(self, event: Event, now: float) -> list[Effect]:
@@ -206,8 +204,7 @@ class Syncer(ShardState):
         news = self.news
         if self.rules.shards > 1 and news != self._told:
             self._told = news
-            told = SendOrders(news) if isinstance(news, Orders) else SendStanding(news)
-            self.rounds.effects.append(told)
+            self.rounds.effects.append(news)
 
     def _note(self, what: str, **facts: object) -> None:
         self.rounds.effects.append(note(what, t=self.step, **facts))

@@ -7,6 +7,7 @@ from typing import Any, Self
 
 from atoll_runtime.protocol import clocks, schedule
 from atoll_runtime.protocol.cuts import Cuts
+from atoll_runtime.protocol.effects import SendOrders, SendStanding
 from atoll_runtime.protocol.events import Orders, Part, Standing
 from atoll_runtime.protocol.identifiers import NO_CUT, CutId
 from atoll_runtime.protocol.rounds import Rounds
@@ -41,6 +42,8 @@ class ShardState:
             )
         known = [Versions(p, size, [versions[p]]) for p, size in enumerate(sizes)]
         machine = cls(rules, Rounds(rules, known), cuts, max(step, *versions))
+        if machine.coordinates:
+            machine.orders = Orders(step=machine.step, cut=cuts.newest)
         machine.committed = machine.record()
         return machine
 
@@ -95,9 +98,9 @@ class ShardState:
         return [COORDINATOR]
 
     @property
-    def news(self) -> Orders | Standing:
+    def news(self) -> SendOrders | SendStanding:
         """What the others, or shard 0, are told."""
-        return self.standing
+        return SendStanding(self.standing)
 
     def part(self, cut: CutId) -> dict[str, Any]:
         """What a cut holds of this machine, besides the durable fragments."""

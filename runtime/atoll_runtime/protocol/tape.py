@@ -1,30 +1,35 @@
-"""The event tape: what stands in it, and its frames.
+"""What stands on an event tape. Its records are framed like the journal's.
 
 A tape is a row of segments. Each starts with an `Opening`, which holds the whole state, so each can be replayed by
-itself. A record is a frame (magic, crc32c of the rest, lengths), a head, and raw bytes.
+itself.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import mmap
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import msgspec
 
-from atoll_runtime.contract import Codec, MergeRule, RunContract, TapeDepth
-from atoll_runtime.protocol.effects import Effect, Member
-from atoll_runtime.protocol.encoding import TapeError, decode, packed
+from atoll_runtime.contract import OuterSpec, RunContract, TapeDepth
+from atoll_runtime.protocol.coordinator import Coordinator
+from atoll_runtime.protocol.effects import Effect
 from atoll_runtime.protocol.events import Event
+from atoll_runtime.protocol.follower import Follower
 from atoll_runtime.protocol.fragments import Layout
-from atoll_runtime.protocol.frames import checksum, take
+from atoll_runtime.protocol.frames import checksum
 from atoll_runtime.protocol.identifiers import RoundId
 from atoll_runtime.protocol.machine import Syncer
+from atoll_runtime.protocol.rules import COORDINATOR
 
-FORMAT = 7
-MAGIC = b"ATT1"
+FORMAT = 8
+
+
+class TapeError(ValueError):
+    """A value that a tape cannot hold, or bytes that are no tape; the message says which and where."""
 
 
 @dataclass(frozen=True)
@@ -37,38 +42,29 @@ class Facts:
     shards: int
     layout: Layout
     """The shard's own."""
-    merge: MergeRule
-    learning_rate: float
-    """η."""
-    momentum: float
-    """μ."""
-    codec: Codec
-    guard: bool
+    outer: dict[str, Any]
+    """`OuterSpec` as JSON."""
 
     @classmethod
     def of(cls, run: RunContract, shard: int, layout: Layout) -> Facts:
-        outer = run.outer
-        return cls(
-            run.name,
-            run.uid,
-            shard,
-            len(run.shards),
-            layout,
-            outer.merge,
-            outer.learning_rate,
-            outer.momentum,
-            outer.codec,
-            outer.guard,
-        )
+        outer = run.outer.model_dump(mode="json", by_alias=True)
+        return cls(run.name, run.uid, shard, len(run.shards), layout, outer)
+
+    @property
+    def spec(self) -> OuterSpec:
+        return OuterSpec.model_validate(self.outer)
 
 
-@dataclass(frozen=True)
-class Opening:
-    """Head of a segment. With depth Contributions its body is Θ, then momentum, of each fragment in turn."""
+class Entry(msgspec.Struct, frozen=True, tag=True):
+    """The head of a record."""
+
+
+class Opening(Entry, frozen=True):
+    """The first of a segment. With depth Contributions its body is Θ, then momentum, of each fragment in turn."""
 
     facts: Facts
     depth: TapeDepth
-    machine: Syncer
+    machine: msgspec.Raw
     """Every field, with the rounds in flight."""
     versions: tuple[int, ...]
     """Of the durable fragments in the body; the machine may be a merge ahead."""
@@ -80,9 +76,13 @@ class Opening:
     """The process began; the segment before was full; records were lost before this one."""
     format: int = FORMAT
 
+    def restored(self) -> Syncer:
+        """The machine."""
+        kind = Coordinator if self.facts.shard == COORDINATOR else Follower
+        return msgspec.msgpack.decode(self.machine, type=kind)
 
-@dataclass(frozen=True)
-class Decided:
+
+class Decided(Entry, frozen=True):
     """An event handed to the machine, and what it decided; durable records stand by their checksums alone."""
 
     now: float
@@ -90,8 +90,7 @@ class Decided:
     decisions: tuple[Effect, ...]
 
 
-@dataclass(frozen=True)
-class Share:
+class Share(msgspec.Struct, frozen=True):
     """One host's part of its unit's contribution, as it is merged; `size` bytes of the body, in turn."""
 
     unit: str
@@ -101,17 +100,14 @@ class Share:
     size: int
 
 
-@dataclass(frozen=True)
-class Contributed:
+class Contributed(Entry, frozen=True):
     """All that goes into a merge."""
 
     round: RoundId
-    members: tuple[Member, ...]
     shares: tuple[Share, ...]
 
 
-@dataclass(frozen=True)
-class Computed:
+class Computed(Entry, frozen=True):
     """What came out of a merge: crc32c of the float32 bytes of Θ and momentum."""
 
     round: RoundId
@@ -119,26 +115,15 @@ class Computed:
     momentum: int
 
 
-@dataclass(frozen=True)
-class Closed:
-    """The process ended in order: version and crc32c of Θ and of momentum of each durable fragment."""
-
-    versions: tuple[int, ...]
-    theta: tuple[int, ...]
-    momentum: tuple[int, ...]
+AnyEntry = Opening | Decided | Contributed | Computed
 
 
-Record = Opening | Decided | Contributed | Computed | Closed
-
-
-@dataclass(frozen=True)
-class Stored:
-    """A record as read, where it starts, and where the next one does."""
-
-    record: Record
-    body: memoryview
-    start: int
-    end: int
+def encode(value: object) -> bytes:
+    """Raises `TapeError` for a value that msgpack does not have."""
+    try:
+        return msgspec.msgpack.encode(value)
+    except (OverflowError, TypeError) as error:
+        raise TapeError(f"{value!r:.200}: {error}") from error
 
 
 def decisions(effects: Sequence[Effect]) -> tuple[Effect, ...]:
@@ -146,30 +131,30 @@ def decisions(effects: Sequence[Effect]) -> tuple[Effect, ...]:
 
     def short(effect: Any) -> Effect:
         if hasattr(effect, "record"):
-            effect = dataclasses.replace(effect, record={"crc32c": checksum(packed(effect.record))})
+            crc = checksum(encode(effect.record))
+            effect = msgspec.structs.replace(effect, record={"crc32c": crc})
         return effect  # type: ignore[no-any-return]
 
     return tuple(short(effect) for effect in effects)
 
 
-def read(tape: bytes | mmap.mmap, name: str) -> Iterator[Stored]:
-    """Every record of a segment; ends before a torn tail, which is what lies behind the last `end`.
-
-    Raises:
-        TapeError: a damaged record with whole ones behind it, or a head that is not known here.
-    """
-    view, at = memoryview(tape), 0
-    while (found := take(MAGIC, view, at)) is not None:
-        head, body, end = found
-        try:
-            record = decode(bytes(head))
-        except (TapeError, msgspec.DecodeError) as error:
-            raise TapeError(f"{name}: byte {at}: {error}") from error
-        if not isinstance(record, Record):
-            raise TapeError(f"{name}: byte {at}: {type(record).__name__} is no record of a tape")
-        yield Stored(record, body, at, end)
-        at = end
-    behind = at
-    while (behind := tape.find(MAGIC, behind + 1)) >= 0:
-        if take(MAGIC, view, behind) is not None:
-            raise TapeError(f"{name}: the record at byte {at} is damaged, whole ones follow from {behind}")
+def plain(value: object) -> Any:
+    """`value` in JSON's types, to be read and compared: an object has the `kind` of what it was."""
+    match value:
+        case list() | tuple():
+            return [plain(each) for each in value]
+        case set():
+            return sorted((plain(each) for each in value), key=str)
+        case dict():
+            return {str(key): plain(each) for key, each in value.items()}
+        case Opening():
+            return {
+                "kind": "Opening",
+                **plain({**msgspec.structs.asdict(value), "machine": value.restored()}),
+            }
+        case msgspec.Struct():
+            return {"kind": type(value).__name__, **plain(msgspec.structs.asdict(value))}
+    if dataclasses.is_dataclass(value):
+        names = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+        return {"kind": type(value).__name__, **plain(names)}
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

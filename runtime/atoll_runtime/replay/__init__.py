@@ -1,7 +1,7 @@
 """Re-runs an event tape: the same machine and the same merge, every decision and every bit compared."""
 
-from atoll_runtime.replay.arrays import Held, differing, tensors
-from atoll_runtime.replay.folder import facts_of, records
 from atoll_runtime.replay.player import Difference, Replay, replay
+from atoll_runtime.replay.reader import facts_of, records
+from atoll_runtime.replay.tensors import differing, tensors
 
-__all__ = ["Difference", "Held", "Replay", "differing", "facts_of", "records", "replay", "tensors"]
+__all__ = ["Difference", "Replay", "differing", "facts_of", "records", "replay", "tensors"]

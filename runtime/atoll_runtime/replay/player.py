@@ -6,27 +6,28 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+
 from atoll_runtime.contract import TapeDepth
-from atoll_runtime.merge.gradients import MergeError
-from atoll_runtime.protocol.effects import Member, Merge
-from atoll_runtime.protocol.encoding import TapeError, encode, plain
+from atoll_runtime.merge.gradients import HostPart, MergeError, scan
 from atoll_runtime.protocol.events import MergeFailed, Persisted
 from atoll_runtime.protocol.failures import Happening, Watch
+from atoll_runtime.protocol.frames import checksum
 from atoll_runtime.protocol.identifiers import RoundId
 from atoll_runtime.protocol.tape import (
     FORMAT,
-    Closed,
     Computed,
     Contributed,
     Decided,
     Facts,
     Opening,
-    Stored,
+    TapeError,
     decisions,
-    read,
+    plain,
 )
-from atoll_runtime.replay.arrays import Held, arrays, recompute, sums
-from atoll_runtime.replay.folder import load, nothing_whole
+from atoll_runtime.replay.reader import Stored, read
+from atoll_runtime.syncer.arrays import NumpyArrays
+from atoll_runtime.syncer.state import Version
 
 
 @dataclass(frozen=True)
@@ -69,9 +70,9 @@ class Replay:
     versions: tuple[int, ...] = ()
     """Newest durable version of each fragment."""
     trace: list[Happening] = field(default_factory=list)
-    held: list[Held] = field(default_factory=list)
+    held: list[Version] = field(default_factory=list)
     """The newest versions; empty without contributions on the tape."""
-    wanted: list[Held] = field(default_factory=list)
+    wanted: list[Version] = field(default_factory=list)
     """Those that were asked for with `at`; empty when the run was never there."""
     difference: Difference | None = None
 
@@ -87,163 +88,170 @@ def replay(path: Path, at: Sequence[int] | None = None) -> Replay:
         OSError: it cannot be read.
     """
     player: Player | None = None
-    for name, tape in load(path):
-        end = 0
-        for stored in read(tape, name):
-            if isinstance(stored.record, Opening) != (stored.start == 0):
-                raise TapeError(f"{name}: byte {stored.start}: a segment starts with an Opening, and has one")
-            if isinstance(stored.record, Opening) and player is None:
-                player = Player(stored.record, None if at is None else tuple(at))
-            assert player is not None
-            player.play(stored, name)
-            end = stored.end
-            if player.replay.difference is not None:
-                return player.replay
-        if player is not None:
-            player.torn = len(tape) - end
-            player.replay.torn += player.torn
-    if player is None:
-        raise nothing_whole(path)
-    return player.replay
+    for stored in read(path):
+        if player is None:
+            assert isinstance(stored.entry, Opening)
+            player = Player(stored.entry, None if at is None else tuple(at))
+        player.play(stored)
+        if player.difference is not None:
+            break
+    assert player is not None
+    player.end()
+    return player
 
 
-class Player:
-    """A shard as the tape has it so far."""
+class Player(Replay):
+    """A shard as the tape has it so far. Merges are computed by what computes them in the syncer."""
 
     def __init__(self, first: Opening, at: tuple[int, ...] | None) -> None:
-        self.replay = Replay(first.facts, first.depth)
-        self.torn = 0
-        """Bytes behind the last whole record of the segment before."""
-        self._watch, self._at, self._began = Watch(self.replay.trace), at, first.time
-        self._machine = first.machine
+        super().__init__(first.facts, first.depth)
+        self._watch, self._at, self._began = Watch(self.trace), at, first.time
+        self._machine = first.restored()
+        self._arrays = NumpyArrays(first.facts.spec, first.facts.layout)
         self._offset = 0.0
         """From the machine's clock to seconds since the tape began."""
-        self._frozen: dict[RoundId, tuple[Member, ...]] = {}
-        self._fresh: dict[RoundId, Held | None] = {}
-        """Merges that are not durable; None for one that failed."""
+        self._fresh: dict[RoundId, Version | None] = {}
+        """Merges that are not durable yet; None: one that gave no usable fragment."""
         self._known: dict[tuple[int, int], tuple[int, int]] = {}
-        """Checksums of Θ and momentum by fragment and version."""
-        self._segment, self._byte = "", 0
+        """Checksums by fragment and version, from before a restart or a gap."""
+        self._last: Stored | None = None
 
-    def play(self, stored: Stored, segment: str) -> None:
-        """Re-runs a record; a difference goes into `replay`."""
-        self._segment, self._byte = segment, stored.start
-        match stored.record:
+    def play(self, stored: Stored) -> None:
+        """Takes a record; sets `difference` when it does not fit."""
+        before, self._last = self._last, stored
+        match stored.entry:
             case Opening() as opening:
-                self._open(opening, stored.body)
+                self._open(opening, stored.body, 0 if before is None else before.left)
             case Decided() as decided:
                 self._decide(decided)
             case Contributed() as contributed:
                 self._contribute(contributed, stored.body)
             case Computed(round_id, theta, momentum):
                 self._compute(round_id, (theta, momentum))
-            case Closed() as closed:
-                self._close(closed)
 
-    def _open(self, opening: Opening, body: memoryview) -> None:
+    def end(self) -> None:
+        """There is no more to play."""
+        self._arrays.close()
+        if self._last is not None and self.difference is None:
+            self.torn += self._last.left
+
+    def _open(self, opening: Opening, body: bytes, torn: int) -> None:
+        machine = opening.restored()
         if opening.format != FORMAT:
             raise TapeError(f"{self._segment}: format {opening.format}, this version reads {FORMAT}")
-        if opening.why == "Full":
-            if self.torn:
-                raise TapeError(
-                    f"the segment before {self._segment} is damaged in its last {self.torn} bytes"
-                )
-            if self.replay.segments:
-                self._compare("the machine at the start of the segment", opening.machine, self._machine)
-        if opening.facts.uid != self.replay.facts.uid:
+        if opening.why == "Full" and torn:
+            raise TapeError(f"the segment before {self._segment} is damaged in its last {torn} bytes")
+        self.torn += torn
+        if opening.why == "Full" and self.segments:
+            self._compare("the machine at the start of the segment", machine, self._machine)
+        if opening.facts.uid != self.facts.uid:
             self._known.clear()
-        restarted = opening.why == "Started" and self.replay.segments > 0
-        self.replay.restarts += restarted
-        self.replay.gaps += opening.why == "Gap"
-        self.replay.segments += 1
-        self.replay.facts, self.replay.depth = opening.facts, opening.depth
-        self._machine, self._offset = opening.machine, opening.time - self._began - opening.now
-        self._frozen.clear()
+        restarted = opening.why == "Started" and self.segments > 0
+        self.restarts += restarted
+        self.gaps += opening.why == "Gap"
+        self.segments += 1
+        self.facts, self.depth = opening.facts, opening.depth
+        self._machine, self._offset = machine, opening.time - self._began - opening.now
         self._fresh.clear()
-        self.replay.held = list(arrays(opening, body)) if opening.depth == "Contributions" else []
-        for p, held in enumerate(self.replay.held):
+        self.held = snapshot(opening, body) if opening.depth == "Contributions" else []
+        for p, held in enumerate(self.held):
             found = sums(held)
-            self._compare(
-                f"checksums of Θ and momentum of fragment {p}, version {held.version}",
-                found,
-                self._known.setdefault((p, held.version), found),
-            )
-        self._watch.begin(opening.machine, self._passed(opening.now), restarted=restarted)
+            what = f"checksums of Θ and momentum of fragment {p}, version {held.version}"
+            self._compare(what, found, self._known.setdefault((p, held.version), found))
+        self._watch.begin(machine, self._passed(opening.now), restarted=restarted)
         self._stand(opening.versions)
 
     def _decide(self, decided: Decided) -> None:
-        event, replay = decided.event, self.replay
+        event, machine = decided.event, self._machine
         what = f"decisions about {plain(event)}"
         try:
-            effects = self._machine.handle(event, decided.now)
+            effects = machine.handle(event, decided.now)
         except Exception as error:  # whatever a machine does that is told what it never was told
             self._differ(what, plain(decided.decisions), f"{type(error).__name__}: {error}")
             return
         self._compare(what, decided.decisions, decisions(effects))
-        replay.events += 1
-        replay.decisions += len(effects)
-        replay.step = self._machine.step
-        replay.units = {name: unit.incarnation for name, unit in sorted(self._machine.units.items())}
-        self._watch.see(event, effects, self._machine, decided.now, self._passed(decided.now))
-        for effect in effects:
-            if isinstance(effect, Merge):
-                self._frozen[effect.round] = effect.members
+        self.events += 1
+        self.decisions += len(effects)
+        self.step = machine.step
+        self.units = {name: unit.incarnation for name, unit in sorted(machine.units.items())}
+        self._watch.see(event, effects, machine, decided.now, self._passed(decided.now))
         match event:
-            case MergeFailed(round_id, reason) if replay.depth == "Contributions":
+            case MergeFailed(round_id, reason) if self.depth == "Contributions":
                 if self._fresh.pop(round_id, None) is not None:
                     self._differ(f"the merge of {round_id}", reason, "a merge that gives a usable fragment")
             case Persisted(round_id):
                 self._persist(round_id)
 
-    def _contribute(self, contributed: Contributed, body: memoryview) -> None:
-        round_id = contributed.round
-        members = self._frozen.get(round_id, contributed.members)  # frozen before this segment, else
-        self._compare(f"members of the merge of {round_id}", contributed.members, members)
+    def _contribute(self, contributed: Contributed, body: bytes) -> None:
+        round_id, facts, at = contributed.round, self.facts, 0
+        fragment, parts = facts.layout.fragments[round_id.fragment], {}
+        for share in contributed.shares:
+            part = memoryview(body[at : at + share.size])  # a copy: a tape's bytes lie at odd addresses
+            scanned = scan(fragment, part, facts.spec.codec, share.start)
+            parts[share.unit, share.host] = HostPart(share.start, part, scanned)
+            at += share.size
+        frozen, old = self._machine.rounds.held.get(round_id), self.held[round_id.fragment]
+        if frozen is None:
+            self._differ(f"the merge of {round_id}", "contributions", "no such round")
+            return
         try:
-            held = recompute(self.replay.facts, self.replay.held[round_id.fragment], contributed, body)
+            self._fresh[round_id] = self._arrays.merge(fragment, round_id.step, frozen.members, parts, old)
         except MergeError:
             self._fresh[round_id] = None
-        else:
-            self._fresh[round_id] = held
 
     def _compute(self, round_id: RoundId, recorded: tuple[int, int]) -> None:
         held = self._fresh.get(round_id)
         found = None if held is None else sums(held)
         self._compare(f"checksums of Θ and momentum after the merge of {round_id}", recorded, found)
         self._known[round_id.fragment, round_id.step] = recorded
-        self.replay.merges += 1
+        self.merges += 1
 
     def _persist(self, round_id: RoundId) -> None:
-        versions = list(self.replay.versions)
-        versions[round_id.fragment] = round_id.step
-        if self.replay.depth == "Contributions":
+        if self.depth == "Contributions":
             held = self._fresh.pop(round_id, None)
             if held is None:
                 self._differ(f"the merge of {round_id}", "a durable version", "no contributions to it")
                 return
-            self.replay.held[round_id.fragment] = held
+            self.held[round_id.fragment] = held
+        versions = list(self.versions)
+        versions[round_id.fragment] = round_id.step
         self._stand(tuple(versions))
 
-    def _close(self, closed: Closed) -> None:
-        self._compare("versions at the end", closed.versions, self.replay.versions)
-        found = [sums(held) for held in self.replay.held]
-        if found:
-            recorded = list(zip(closed.theta, closed.momentum, strict=True))
-            self._compare("checksums of Θ and momentum at the end", recorded, found)
-
     def _stand(self, versions: tuple[int, ...]) -> None:
-        self.replay.versions = versions
+        self.versions = versions
         if versions == self._at:
-            self.replay.wanted = list(self.replay.held)
+            self.wanted = list(self.held)
 
     def _passed(self, now: float) -> float:
-        self.replay.seconds = now + self._offset
-        return self.replay.seconds
+        self.seconds = now + self._offset
+        return self.seconds
+
+    @property
+    def _segment(self) -> str:
+        assert self._last is not None
+        return self._last.segment
 
     def _compare(self, what: str, recorded: object, found: object) -> None:
-        if encode(recorded) != encode(found):  # so that NaN is itself, and 1 is not 1.0
-            self._differ(what, plain(recorded), plain(found))
+        """In a form in which NaN is equal to itself, and sets have an order."""
+        a, b = plain(recorded), plain(found)
+        if a != b:
+            self._differ(what, a, b)
 
     def _differ(self, what: str, recorded: object, found: object) -> None:
-        if self.replay.difference is None:
-            self.replay.difference = Difference(self._segment, self._byte, what, recorded, found)
+        if self.difference is None and self._last is not None:
+            self.difference = Difference(self._last.segment, self._last.start, what, recorded, found)
+
+
+def snapshot(opening: Opening, body: bytes) -> list[Version]:
+    """Every fragment at the start of a segment."""
+    flat, at, found = np.frombuffer(body, np.float32), 0, []
+    for fragment, version in zip(opening.facts.layout.fragments, opening.versions, strict=True):
+        theta, momentum = flat[at : at + 2 * fragment.size].reshape(2, fragment.size)
+        at += 2 * fragment.size
+        found.append(Version.make(version, theta, momentum, opening.facts.spec.codec))
+    return found
+
+
+def sums(held: Version) -> tuple[int, int]:
+    """crc32c of Θ and of momentum."""
+    return checksum(held.theta.data), checksum(held.momentum.data)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from atoll_runtime.checkpoint import Cut, Part, Skipped, StoreError
-from atoll_runtime.syncer.segments import Volume
+from atoll_runtime.interfaces import Volume
 
 
 class ScratchDisk:

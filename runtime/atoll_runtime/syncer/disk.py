@@ -6,13 +6,14 @@ import fcntl
 import mmap
 import os
 import shutil
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from atoll_runtime.files import sync
-from atoll_runtime.syncer.segments import Volume
+from atoll_runtime.interfaces import Volume
 
 
 class LocalDisk:
@@ -87,7 +88,11 @@ class LocalDisk:
 
     def volume(self, folder: Path) -> Volume:
         """See `Disk`."""
-        return Volume.of(folder)
+        found = os.statvfs(folder)
+        if not found.f_blocks:  # it does not say how large it is
+            return Volume(sys.maxsize, sys.maxsize)
+        usable = found.f_blocks - found.f_bfree + found.f_bavail
+        return Volume(usable * found.f_frsize, found.f_bavail * found.f_frsize)
 
 
 LOCAL = LocalDisk()

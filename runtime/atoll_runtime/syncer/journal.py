@@ -17,14 +17,13 @@ from typing import Any
 
 import numpy as np
 
-from atoll_runtime.interfaces import Disk
+from atoll_runtime.interfaces import Disk, Volume
 from atoll_runtime.protocol.fragments import Layout
 from atoll_runtime.syncer import records
 from atoll_runtime.syncer.disk import LOCAL
 from atoll_runtime.syncer.errors import JournalError, Terminal
 from atoll_runtime.syncer.folders import segments, set_aside, tidy
 from atoll_runtime.syncer.records import Head
-from atoll_runtime.syncer.segments import Volume
 from atoll_runtime.syncer.state import Version
 
 log = logging.getLogger(__name__)

@@ -1,4 +1,4 @@
-"""Journal records on disk: a checksummed frame around a msgpack head and raw arrays; a torn tail shows."""
+"""The journal's records on disk; the event tape appends its own in the same way."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ import msgspec
 
 from atoll_runtime.interfaces import Disk
 from atoll_runtime.protocol import frames
+from atoll_runtime.protocol.frames import Buffer, Damaged, Frame
 from atoll_runtime.syncer.errors import JournalError
-
-MAGIC = b"ATJ1"
 
 
 class Head(msgspec.Struct, frozen=True):
@@ -28,11 +27,8 @@ class Head(msgspec.Struct, frozen=True):
     version: int = -1
 
     def __str__(self) -> str:
-        return (
-            f"{self.kind} of fragment {self.fragment}, version {self.version}"
-            if self.version >= 0
-            else self.kind
-        )
+        named = f"{self.kind} of fragment {self.fragment}, version {self.version}"
+        return named if self.version >= 0 else self.kind
 
 
 @dataclass(frozen=True)
@@ -52,11 +48,15 @@ def write(disk: Disk, file: int, head: Head, *arrays: memoryview) -> int:
         JournalError: a number does not fit into a record; nothing was written.
     """
     try:
-        encoded = msgspec.msgpack.encode(head)
+        return append(disk, file, msgspec.msgpack.encode(head), *arrays)
     except OverflowError as error:
         raise JournalError(f"a record of a {head.kind} cannot be written: {error}") from error
-    left = [memoryview(frames.frame(MAGIC, encoded, arrays) + encoded)]
-    left += [array.cast("B") for array in arrays if array.nbytes]
+
+
+def append(disk: Disk, file: int, head: bytes, *bodies: Buffer) -> int:
+    """Appends an encoded record to an open file; gives its length in bytes. Raises `OSError`."""
+    left = [memoryview(frames.lead(head, *bodies) + head)]
+    left += [memoryview(body).cast("B") for body in bodies if memoryview(body).nbytes]
     length = sum(part.nbytes for part in left)
     while left:  # a write may be short: every turn takes at least a byte
         written = disk.write(file, left)
@@ -75,40 +75,23 @@ def read(disk: Disk, path: Path) -> Iterator[Record]:
     Raises:
         JournalError: a record is damaged that was acknowledged, for a whole one stands behind it.
     """
+
+    def decoded(found: Frame) -> Record:
+        try:
+            return Record(msgspec.msgpack.decode(found.head, type=Head), found.body, found.end)
+        except msgspec.MsgspecError as error:
+            raise JournalError(
+                f"{path}: byte {found.start}: not this version's journal: {error}: {remedy(path)}"
+            ) from error
+
     with disk.read(path) as content:
-        end = 0
-        while (record := take(content, end, path)) is not None:
-            end = record.end
-            yield record
-        behind = list(whole(content, end + 1, path))
-    if behind:
-        raise JournalError(
-            f"{path}: the record at byte {end} is damaged, and {len(behind)} whole ones stand behind it "
-            f"(the last: {behind[-1].head}): {remedy(path)}"
-        )
-
-
-def take(content: Any, start: int, path: Path) -> Record | None:
-    """The record at byte `start`; None if it is not whole."""
-    found = frames.take(MAGIC, content, start)
-    if found is None:
-        return None
-    head, body, end = found
-    try:
-        return Record(msgspec.msgpack.decode(head, type=Head), body, end)
-    except msgspec.MsgspecError as error:
-        raise JournalError(
-            f"{path}: byte {start}: not this version's journal: {error}: {remedy(path)}"
-        ) from error
-
-
-def whole(content: Any, start: int, path: Path) -> Iterator[Record]:
-    """Every whole record from byte `start` on, whatever stands between them."""
-    while (at := content.find(MAGIC, start)) >= 0:
-        record = take(content, at, path)
-        if record is not None:
-            yield record
-        start = at + 1 if record is None else record.end
+        try:
+            yield from map(decoded, frames.read(content))
+        except Damaged as error:
+            raise JournalError(
+                f"{path}: the record at byte {error.at} is damaged, and {len(error.behind)} whole ones stand behind it "
+                f"(the last: {decoded(error.behind[-1]).head}): {remedy(path)}"
+            ) from error
 
 
 def remedy(path: Path) -> str:

@@ -2,55 +2,30 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
-from atoll_runtime.protocol.frames import Buffer, frame
-from atoll_runtime.protocol.tape import MAGIC
+from atoll_runtime.interfaces import Disk
+from atoll_runtime.protocol.frames import FRAME, Buffer
+from atoll_runtime.syncer import records
 
 PATTERN = "tape-*.atl"
-VOLUME_SHARE = 4
-"""At most a quarter of the volume, which the journal needs more."""
-
-
-@dataclass(frozen=True)
-class Volume:
-    """What a file system has for this process, in bytes."""
-
-    size: int
-    """Used and free, without what is kept for root."""
-    free: int
-
-    @classmethod
-    def of(cls, folder: Path) -> Volume:
-        """One that does not say how large it is has no end. Raises `OSError`."""
-        found = os.statvfs(folder)
-        if not found.f_blocks:
-            return cls(sys.maxsize, sys.maxsize)
-        usable = found.f_blocks - found.f_bfree + found.f_bavail
-        return cls(usable * found.f_frsize, found.f_bavail * found.f_frsize)
-
-    def share(self, limit: int) -> int:
-        """The most that a tape of this limit takes of it."""
-        return min(limit, self.size // VOLUME_SHARE)
 
 
 class Segments:
     """Appends to the newest segment; the oldest ones make room. One thread at a time; raises `OSError`."""
 
-    def __init__(self, folder: Path, limit: int) -> None:
-        """Makes the folder. `limit`: bytes, where the volume is not small."""
-        folder.mkdir(parents=True, exist_ok=True)
-        self.limit = Volume.of(folder).share(limit)
-        self._folder = folder
-        self._sizes = {path: path.stat().st_size for path in found(folder)}
-        self._number = max((number(path) for path in self._sizes), default=0)
-        self._file: BinaryIO | None = None
-        self._path = folder
+    def __init__(self, disk: Disk, folder: Path, limit: int) -> None:
+        """`limit`: bytes of all segments. Those of earlier processes are counted."""
+        self._disk, self._folder, self._limit = disk, folder, limit
+        self._sizes: dict[Path, int] = {}
+        """Oldest first."""
+        for path in disk.files(folder, PATTERN):
+            file = disk.open(path)
+            self._sizes[path] = disk.size(file)
+            disk.close(file)
+        self._number = max(map(number, self._sizes), default=0)
+        self._path, self._file = folder, -1
 
     def open(self) -> None:
         """Starts another segment."""
@@ -58,43 +33,25 @@ class Segments:
         self._number += 1
         self._path = self._folder / PATTERN.replace("*", f"{self._number:08d}")
         self._sizes[self._path] = 0
-        self._file = self._path.open("wb")
+        self._file = self._disk.open(self._path, new=True)
 
     def append(self, head: bytes, bodies: Sequence[Buffer]) -> None:
-        """Adds a record, which may not reach the disk before `flush`."""
-        assert self._file is not None, "open() first"
-        lead = frame(MAGIC, head, bodies)
-        size = len(lead) + len(head) + sum(memoryview(body).nbytes for body in bodies)
-        self._make_room(size)
-        for part in (lead, head, *bodies):
-            self._file.write(part)
-        self._sizes[self._path] += size
-
-    def flush(self) -> None:
-        """Hands what was appended to the operating system; without a sync."""
-        if self._file is not None:
-            self._file.flush()
+        """Adds a record; not synced."""
+        size = FRAME.size + len(head) + sum(memoryview(body).nbytes for body in bodies)
+        for oldest in list(self._sizes):
+            if sum(self._sizes.values()) + size <= self._limit:
+                break
+            if oldest == self._path:
+                raise OSError(f"a record of {size} bytes does not fit into the tape's limit of {self._limit}")
+            del self._sizes[oldest]
+            self._disk.remove(oldest)
+        self._sizes[self._path] += records.append(self._disk, self._file, head, *bodies)
 
     def close(self) -> None:
         """Closes the newest segment."""
-        file, self._file = self._file, None
-        if file is not None:
-            file.close()
-
-    def _make_room(self, size: int) -> None:
-        used = sum(self._sizes.values())
-        for path in [path for path in self._sizes if path != self._path]:
-            if used + size <= self.limit:
-                return
-            used -= self._sizes.pop(path)
-            path.unlink(missing_ok=True)
-        if used + size > self.limit:
-            raise OSError(f"a record of {size} bytes does not fit into the tape's limit of {self.limit}")
-
-
-def found(folder: Path) -> list[Path]:
-    """The segments of a folder, oldest first."""
-    return sorted((path for path in folder.glob(PATTERN) if path.is_file()), key=number)
+        file, self._file = self._file, -1
+        if file >= 0:
+            self._disk.close(file)
 
 
 def number(path: Path) -> int:

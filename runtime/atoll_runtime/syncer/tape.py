@@ -15,24 +15,29 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import msgspec
+
 from atoll_runtime.contract import TapeDepth
+from atoll_runtime.interfaces import Disk
 from atoll_runtime.protocol.effects import Effect, Member
-from atoll_runtime.protocol.encoding import TapeError, encode
 from atoll_runtime.protocol.events import Event, MergeFailed, Persisted
 from atoll_runtime.protocol.fragments import Array
 from atoll_runtime.protocol.frames import Buffer, checksum
 from atoll_runtime.protocol.identifiers import RoundId
 from atoll_runtime.protocol.machine import Syncer
 from atoll_runtime.protocol.tape import (
-    Closed,
     Computed,
     Contributed,
     Decided,
+    Entry,
     Facts,
     Opening,
     Share,
+    TapeError,
     decisions,
+    encode,
 )
+from atoll_runtime.syncer.disk import LOCAL
 from atoll_runtime.syncer.segments import Segments
 from atoll_runtime.syncer.state import Version
 
@@ -62,47 +67,52 @@ class Snapshot:
 class Job:
     """A record for the writer."""
 
-    head: bytes | Callable[[], bytes]
-    """A function where checksums of arrays are left to the writer."""
+    head: Callable[[], bytes]
+    """Encodes it, or only hands it over: checksums of arrays are left to the writer."""
     bodies: tuple[Buffer, ...]
     opens: bool
     """It starts a segment."""
-
-    @property
-    def size(self) -> int:
-        """Bytes, about."""
-        head = len(self.head) if isinstance(self.head, bytes) else 0
-        return head + sum(memoryview(body).nbytes for body in self.bodies)
+    size: int
+    """Bytes, about."""
 
 
 class Tape:
     """Open for one life of a process. Calls come from one thread; all but `close` never wait for the disk."""
 
     def __init__(
-        self, folder: Path, depth: TapeDepth, limit: int | None = None, backlog: int = BACKLOG
+        self,
+        folder: Path,
+        depth: TapeDepth,
+        limit: int | None = None,
+        backlog: int = BACKLOG,
+        disk: Disk = LOCAL,
     ) -> None:
         """`folder` is made when it is not there; `limit`, in bytes, replaces the default of the depth."""
-        self._folder, self._depth, self._backlog = folder, depth, backlog
+        self._folder, self._depth, self._backlog, self._disk = folder, depth, backlog, disk
         self._limit = LIMITS[depth] if limit is None else limit
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._waiting = 0
         self._left = 0
         """Bytes until this segment is full."""
-        self._recording = self._failed = self._gap = False
+        self._failed = self._gap = False
         self._pending: dict[RoundId, list[Job]] = {}
         """Merges that are not durable: a new segment needs them again, since its snapshot is of before them."""
         self._thread: threading.Thread | None = None
+
+    @property
+    def _records(self) -> bool:
+        return self._thread is not None and not self._failed
 
     def begin(self, facts: Facts, snapshot: Callable[[], Snapshot]) -> None:
         """Starts the tape. `snapshot` is called now, and from `event` whenever a new segment is needed."""
         self._facts, self._snapshot = facts, snapshot
         try:
-            segments = Segments(self._folder, self._limit)
+            self._disk.make(self._folder)
+            self._limit = self._disk.volume(self._folder).share(self._limit)
         except OSError as error:
             self._fail(error)
             return
-        self._limit = segments.limit
         size = 8 * facts.layout.size
         if self._depth == "Contributions" and size > self._limit // SEGMENTS:
             log.warning(
@@ -111,26 +121,23 @@ class Tape:
                 *(size, self._limit, self._limit // SEGMENTS),
             )
             self._depth = "Decisions"
-        self._thread = threading.Thread(target=self._write, args=(segments,), name="tape", daemon=True)
+        self._thread = threading.Thread(target=self._write, name="tape", daemon=True)
         self._thread.start()
-        self._recording = True
         self._open("Started")
 
     def event(self, event: Event, now: float, effects: Sequence[Effect]) -> None:
         """What `machine.handle(event, now)` gave: call it at once, before an effect is carried out."""
-        if not self._recording or self._failed:
-            self._pending.clear()
-            return
         if isinstance(event, Persisted | MergeFailed):
             self._pending.pop(event.round, None)
-        if self._gap:
-            if not self._waiting:
-                self._gap = False
-                self._open("Gap")  # the snapshot is of after this event
+        if not self._records:
             return
-        self._put(lambda: encode(Decided(now, event, decisions(effects))))
-        if self._left <= 0:
-            self._open("Full")
+        if not self._gap:
+            self._put(lambda: Decided(now, event, decisions(effects)))
+            if self._left <= 0:
+                self._open("Full")
+        elif not self._waiting:
+            self._gap = False
+            self._open("Gap")  # the snapshot is of after this event
 
     def contributions(
         self,
@@ -139,14 +146,13 @@ class Tape:
         parts: Mapping[tuple[str, int], tuple[int, Buffer]],
     ) -> None:
         """What goes into a merge: by (unit, host), the first element and the body as it is merged."""
-        if not self._recording or self._failed or self._depth != "Contributions":
+        if not self._records or self._depth != "Contributions":
             return
         units = {member.unit for member in members}
         chosen = [(*key, *parts[key]) for key in sorted(parts) if key[0] in units]
         shares = tuple(Share(unit, host, start, len(body)) for unit, host, start, body in chosen)
-        record = Contributed(round_id, members, shares)
-        job = self._put(lambda: encode(record), tuple(body for *_, body in chosen))
-        self._pending[round_id] = [job]
+        bodies = tuple(body for *_, body in chosen)
+        self._pending[round_id] = [self._put(lambda: Contributed(round_id, shares), bodies)]
 
     def merged(self, round_id: RoundId, theta: Array, momentum: Array) -> None:
         """What came out: call it before `Merged` is handed to the machine."""
@@ -155,53 +161,45 @@ class Tape:
             def head() -> bytes:
                 return encode(Computed(round_id, checksum(theta.data), checksum(momentum.data)))
 
-            self._pending[round_id].append(self._put(head, later=True))
+            job = Job(head, (), opens=False, size=0)
+            self._pending[round_id].append(job)
+            self._hand_over(job)
 
     def close(self) -> None:
         """Writes what waits, for at most `CLOSE_SECONDS`. Blocks: not for an event loop."""
-        if self._thread is None or not self._recording:
-            return
-        if not self._gap:
-            fragments = tuple(self._snapshot().fragments)
-
-            def head() -> bytes:
-                thetas = tuple(checksum(each.theta.data) for each in fragments)
-                momenta = tuple(checksum(each.momentum.data) for each in fragments)
-                return encode(Closed(tuple(each.version for each in fragments), thetas, momenta))
-
-            self._put(head, later=True)
-        self._recording = False
-        self._jobs.put(None)
-        self._thread.join(CLOSE_SECONDS)
-        if self._thread.is_alive():
-            log.warning("the event tape is not written to its end: the volume is too slow")
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            self._jobs.put(None)
+            thread.join(CLOSE_SECONDS)
+            if thread.is_alive():
+                log.warning("the event tape is not written to its end: the volume is too slow")
 
     def _open(self, why: Literal["Started", "Full", "Gap"]) -> None:
         shot = self._snapshot()
         versions = tuple(each.version for each in shot.fragments)
-        opening = Opening(self._facts, self._depth, shot.machine, versions, shot.now, time.time(), why)
         arrays = tuple(array.data for each in shot.fragments for array in (each.theta, each.momentum))
-        whole = self._depth == "Contributions"
-        self._put(lambda: encode(opening), arrays if whole else (), opens=True)
+
+        def opening() -> Opening:
+            machine = msgspec.Raw(encode(shot.machine))
+            return Opening(self._facts, self._depth, machine, versions, shot.now, time.time(), why)
+
+        self._put(opening, arrays if self._depth == "Contributions" else (), opens=True)
         self._left = self._limit // SEGMENTS
         for jobs in self._pending.values():
             for job in jobs:
                 self._hand_over(job)
 
     def _put(
-        self,
-        head: Callable[[], bytes],
-        bodies: tuple[Buffer, ...] = (),
-        *,
-        later: bool = False,
-        opens: bool = False,
+        self, entry: Callable[[], Entry], bodies: tuple[Buffer, ...] = (), *, opens: bool = False
     ) -> Job:
-        """Encodes now, since the machine goes on, or in the writer, where checksums of arrays are needed."""
+        """Encodes now, since the machine goes on."""
         try:
-            job = Job(head if later else head(), bodies, opens)
+            head = encode(entry())
         except TapeError as error:
             self._fail(error)
-            job = Job(b"", (), opens)
+            head = b""
+        size = len(head) + sum(memoryview(body).nbytes for body in bodies)
+        job = Job(lambda: head, bodies, opens, size)
         self._hand_over(job)
         return job
 
@@ -222,21 +220,19 @@ class Tape:
             log.warning("the event tape ends here, the run goes on: %s", error)
         self._failed = True
 
-    def _write(self, segments: Segments) -> None:
+    def _write(self) -> None:
         """The writer thread. After a failure it only takes jobs away."""
+        segments: Segments | None = None
         while (job := self._jobs.get()) is not None:
             try:
                 if not self._failed:
+                    segments = segments or Segments(self._disk, self._folder, self._limit)
                     if job.opens:
                         segments.open()
-                    segments.append(job.head if isinstance(job.head, bytes) else job.head(), job.bodies)
-                    if self._jobs.empty():
-                        segments.flush()
+                    segments.append(job.head(), job.bodies)
             except OSError as error:
                 self._fail(error)
             with self._lock:
                 self._waiting -= job.size
-        try:
+        if segments is not None:
             segments.close()
-        except OSError as error:
-            self._fail(error)

@@ -1,0 +1,78 @@
+"""A tape on the disk, as it is read: a folder of segments, or one segment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from atoll_runtime.protocol import frames
+from atoll_runtime.protocol.tape import AnyEntry, Facts, Opening, TapeError, plain
+from atoll_runtime.syncer.disk import LOCAL
+from atoll_runtime.syncer.segments import PATTERN, number
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A record as read, and where it stands."""
+
+    segment: str
+    start: int
+    entry: AnyEntry
+    body: bytes
+    left: int
+    """Bytes of the segment behind it."""
+
+
+def read(path: Path) -> Iterator[Stored]:
+    """Every record, segment by segment, without torn tails.
+
+    Raises:
+        TapeError: no tape, a damaged one, or one of another version of this program.
+        OSError: it cannot be read.
+    """
+    paths = sorted((each for each in path.glob(PATTERN) if each.is_file()), key=number)
+    if path.is_dir() and not paths:
+        raise TapeError(f"{path}: no {PATTERN} in this folder")
+    some = False
+    for each in paths or [path]:
+        with LOCAL.read(each) as content:
+            try:
+                for frame in frames.read(content):
+                    some = True
+                    entry = decoded(frame, each.name)
+                    if isinstance(entry, Opening) != (frame.start == 0):
+                        raise TapeError(
+                            f"{each.name}: byte {frame.start}: a segment starts with an Opening, and has one"
+                        )
+                    yield Stored(each.name, frame.start, entry, frame.body, len(content) - frame.end)
+            except frames.Damaged as error:
+                raise TapeError(f"{each.name}: {error}") from error
+    if not some:
+        raise TapeError(f"{path}: no whole record of an event tape")
+
+
+def decoded(frame: frames.Frame, name: str) -> AnyEntry:
+    """Raises `TapeError` for what this version does not know."""
+    try:
+        entry: AnyEntry = msgspec.msgpack.decode(frame.head, type=AnyEntry)
+        return entry
+    except msgspec.MsgspecError as error:
+        raise TapeError(
+            f"{name}: byte {frame.start}: not a record of this version's tape: {error}"
+        ) from error
+
+
+def facts_of(path: Path) -> Facts:
+    """Whose tape it is. Raises as `read` does."""
+    first = next(read(path)).entry
+    assert isinstance(first, Opening)
+    return first.facts
+
+
+def records(path: Path) -> Iterator[dict[str, object]]:
+    """Each record as a JSON object to be read, without its arrays. Raises as `read` does."""
+    for stored in read(path):
+        yield {"segment": stored.segment, "byte": stored.start, **plain(stored.entry)}

@@ -1,0 +1,52 @@
+"""The model that the tapes of all shards hold: put together, and compared with a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from atoll_runtime.protocol.fragments import Array
+from atoll_runtime.protocol.tape import Facts, TapeError
+from atoll_runtime.syncer.state import Version
+
+if TYPE_CHECKING:  # the checkpoint's machinery takes seconds to import
+    from atoll_runtime.checkpoint import Cut
+
+
+def tensors(parts: Sequence[tuple[Facts, Sequence[Version]]]) -> tuple[dict[str, Array], dict[str, Array]]:
+    """Θ and momentum by tensor name, of all shards together.
+
+    Raises:
+        TapeError: the shards are not all there, or not of one run.
+    """
+    first = parts[0][0]
+    if {(facts.uid, facts.shards) for facts, _ in parts} != {(first.uid, first.shards)}:
+        raise TapeError("the tapes are not of one run: " + ", ".join(sorted({f.uid for f, _ in parts})))
+    if sorted(facts.shard for facts, _ in parts) != list(range(first.shards)):
+        given = ", ".join(str(facts.shard) for facts, _ in parts)
+        raise TapeError(
+            f"the run has {first.shards} shards, the tapes are of shard {given}: give one of each"
+        )
+    theta: dict[str, Array] = {}
+    momentum: dict[str, Array] = {}
+    for facts, fragments in parts:
+        if not fragments:
+            raise TapeError(
+                f"the tape of shard {facts.shard} holds no arrays: spec.tape must be Contributions, and the model "
+                "must fit into the tape's limit"
+            )
+        for p, held in enumerate(fragments):
+            facts.layout.unflatten(p, held.theta, theta)
+            facts.layout.unflatten(p, held.momentum, momentum)
+    return theta, momentum
+
+
+def differing(cut: Cut, theta: dict[str, Array], momentum: dict[str, Array]) -> list[str]:
+    """Tensors of the checkpoint that are not the same bits; every one of it must be there."""
+    wrong = []
+    for kind, saved, found in (("theta", cut.theta, theta), ("momentum", cut.momentum, momentum)):
+        for name in sorted(saved.keys() | found.keys()):
+            a, b = saved.get(name), found.get(name)
+            if a is None or b is None or a.shape != b.shape or a.tobytes() != b.tobytes():
+                wrong.append(f"{kind} {name}")
+    return wrong
