@@ -30,9 +30,9 @@ from atoll_runtime.protocol.roster import Roster
 from atoll_runtime.protocol.rounds import Rounds
 from atoll_runtime.protocol.units import Unit
 from atoll_runtime.syncer import records
+from atoll_runtime.syncer.arrays import Parts
 from atoll_runtime.syncer.driver import Driver
 from atoll_runtime.syncer.journal import Journal
-from atoll_runtime.syncer.parts import Parts
 from atoll_runtime.syncer.service import Service
 
 SEED = 700

@@ -44,7 +44,7 @@ from atoll_runtime.protocol.identifiers import NO_CUT, CutId, RoundId
 from atoll_runtime.protocol.machine import Syncer
 from atoll_runtime.protocol.rules import Rules
 from atoll_runtime.protocol.waiting import why
-from atoll_runtime.syncer.parts import Parts
+from atoll_runtime.syncer.arrays import Parts
 from atoll_runtime.transport.messages import Header
 
 RULES = Rules(

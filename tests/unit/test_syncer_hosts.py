@@ -16,8 +16,8 @@ from atoll_runtime.protocol.events import Part
 from atoll_runtime.protocol.fragments import MOST_PADDING, TensorInfo, build_layout
 from atoll_runtime.protocol.identifiers import NO_CUT, CutId, RoundId
 from atoll_runtime.protocol.linkmeter import LinkReading
-from atoll_runtime.syncer import hosts
-from atoll_runtime.syncer.sessions import Session, Sessions
+from atoll_runtime.syncer import handshake, hosts
+from atoll_runtime.syncer.hosts import Session, Sessions
 from atoll_runtime.transport.messages import (
     PROTOCOL,
     Announce,
@@ -38,7 +38,7 @@ def test_what_a_unit_says_of_its_seed_is_kept_in_few_characters(length: int) -> 
     """The journal holds it of every unit, in every record."""
     said = "".join(chr(97 + n % 26) for n in range(length))
     hello = Hello(PROTOCOL, "r", "a", 1, 0, 1, "f", "bf16", (0,), 0, said)
-    kept = hosts.joined(hello).seed_message
+    kept = handshake.joined(hello).seed_message
     assert len(kept) == min(length, hosts.MESSAGE_LIMIT)
     assert said.startswith(kept.removesuffix("…")) and kept.endswith("…") == (length > hosts.MESSAGE_LIMIT)
 
@@ -160,12 +160,12 @@ def test_a_shard_has_place_for_so_many_units_and_hosts_and_keeps_those_that_it_k
     def refused(unit: str, count: int = 1, **changes: Any) -> str:
         peer = Peer((identity(run.namespace, run.name, "unit", unit),), "here")
         hello = Hello(PROTOCOL, run.uid, unit, 1, 0, count, layout.fingerprint, run.outer.codec, (0,), 0, "")
-        refusal = hosts.refusal(run, layout, peer, replace(hello, **changes), known)
+        refusal = handshake.refusal(run, layout, peer, replace(hello, **changes), known)
         return "" if refusal is None else refusal.reason
 
-    known = dict.fromkeys(f"u{n}" for n in range(hosts.MOST_UNITS - 1))
-    assert refused("new") == "" == refused("new", hosts.MOST_HOSTS)
-    assert refused("new", hosts.MOST_HOSTS + 1) == "4097 hosts: a unit has 4096 at most"
+    known = dict.fromkeys(f"u{n}" for n in range(handshake.MOST_UNITS - 1))
+    assert refused("new") == "" == refused("new", handshake.MOST_HOSTS)
+    assert refused("new", handshake.MOST_HOSTS + 1) == "4097 hosts: a unit has 4096 at most"
     assert refused("new", incarnation=2**63).startswith("incarnation: 9223372036854775808 must be within")
     assert refused("new", versions=(-1,)) == "", "it holds nothing yet"
     assert refused("new", versions=(2**63,)).startswith("versions: (9223372036854775808,) must be within")

@@ -31,6 +31,7 @@ from atoll_runtime.protocol.events import (
     Merged,
     MergeFailed,
     Offered,
+    Part,
     Persisted,
     Received,
     Reported,
@@ -84,6 +85,10 @@ class Syncer(ShardState):
             self._advance(now, name)
         self._tell()
         return effects
+
+    def admit(self, part: Part) -> str:
+        """Why a part is not wanted now; empty when it is."""
+        return self.cuts.unheard(part.cut) or self.rounds.admit(part)
 
     def _joined(self, event: Joined) -> None:
         unit = self.units.get(event.unit)

@@ -8,7 +8,7 @@ from typing import Any, Self
 from atoll_runtime.protocol import clocks, schedule
 from atoll_runtime.protocol.cuts import Cuts
 from atoll_runtime.protocol.effects import SendOrders, SendStanding
-from atoll_runtime.protocol.events import Orders, Part, Standing
+from atoll_runtime.protocol.events import Orders, Standing
 from atoll_runtime.protocol.identifiers import NO_CUT, CutId
 from atoll_runtime.protocol.rounds import Rounds
 from atoll_runtime.protocol.rules import COORDINATOR, Rules
@@ -129,10 +129,6 @@ class ShardState:
         """The fragment that is due here."""
         p = schedule.due(step, self.rules.fragments, self.rules.interval)
         return p if p in self.rounds.owned else None
-
-    def admit(self, part: Part) -> str:
-        """Why a part is not wanted now; empty when it is."""
-        return self.cuts.unheard(part.cut) or self.rounds.admit(part)
 
     def live(self, now: float) -> list[Unit]:
         """Units that can contribute now, by name."""

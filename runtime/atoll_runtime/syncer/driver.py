@@ -49,12 +49,11 @@ from atoll_runtime.protocol.events import (
 from atoll_runtime.protocol.fragments import Layout
 from atoll_runtime.protocol.identifiers import CutId, RoundId
 from atoll_runtime.protocol.tape import Facts
-from atoll_runtime.syncer.arrays import NumpyArrays
+from atoll_runtime.syncer.arrays import NumpyArrays, Parts, budget
 from atoll_runtime.syncer.cuts import Cuts, Job
+from atoll_runtime.syncer.hosts import Sessions
 from atoll_runtime.syncer.latest import Latest
-from atoll_runtime.syncer.parts import Parts, budget
 from atoll_runtime.syncer.recovery import Start, durable, meta_of, part_of
-from atoll_runtime.syncer.sessions import Sessions
 from atoll_runtime.syncer.state import Version
 from atoll_runtime.syncer.tape import Snapshot, Tape
 from atoll_runtime.transport import codecs
@@ -158,10 +157,6 @@ class Driver:
             await asyncio.shield(self._joins)
         if self._written is not None:
             await asyncio.shield(self._written)
-
-    def stop(self, step: int) -> Stop:
-        """What a learner is told at the end."""
-        return Stop(step)
 
     def _carry_out(self, effect: Effect) -> None:
         match effect:
@@ -272,7 +267,7 @@ class Driver:
 
     def _stop_all(self, step: int) -> None:
         log.info("finished at global step %d: %s", step, self.machine.final)
-        self.sessions.send_all(self.stop(step))
+        self.sessions.send_all(Stop(step))
 
     def _facts(self, record: Mapping[str, Any]) -> dict[str, Any]:
         return durable(record, self.restarts, self.cuts.newest)

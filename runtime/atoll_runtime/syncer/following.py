@@ -1,17 +1,19 @@
-"""The session of another shard with shard 0: what that decides comes in, where this shard is goes out."""
+"""The session of another shard with shard 0, at both ends: what shard 0 decides, and where the other shard is."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import AsyncIterator, Callable
 
 from atoll_runtime.contract import SyncerStatus, dump
 from atoll_runtime.interfaces import Network
-from atoll_runtime.protocol.events import Ordered
+from atoll_runtime.protocol.events import Ordered, Orders, ShardLeft, ShardTold
 from atoll_runtime.syncer.backoff import Backoff
 from atoll_runtime.syncer.driver import Driver
+from atoll_runtime.syncer.summary import Other
 from atoll_runtime.transport.messages import PROTOCOL, Down, Figures, Order, Refused, ShardHello, Tell, Up
 from atoll_runtime.transport.transport import TransportError
 
@@ -76,3 +78,43 @@ class Following:
             with contextlib.suppress(TimeoutError):
                 standing = await asyncio.wait_for(self._driver.standing.after(standing), due - clock())
                 yield Tell(standing)
+
+
+class FollowerSession:
+    """At shard 0."""
+
+    def __init__(self, driver: Driver, known: Other, hello: ShardHello, incoming: AsyncIterator[Up]) -> None:
+        self.shard = hello.shard
+        self._driver, self._known, self._incoming = driver, known, incoming
+        self._seen: Orders | None = None
+        driver.shards[self.shard] = self
+        driver.feed(ShardTold(self.shard, hello.standing))
+        self._reader = asyncio.create_task(self._read())
+
+    async def news(self) -> Order:
+        """What shard 0 has announced, once this shard was not told yet."""
+        self._seen = await self._driver.orders.after(self._seen)
+        return Order(self._seen)
+
+    def leave(self) -> None:
+        """The session has ended."""
+        self._reader.cancel()
+        if self._newest:
+            del self._driver.shards[self.shard]
+            self._known.away_since = self._known.away_since or time.time()
+            self._driver.feed(ShardLeft(self.shard))
+
+    @property
+    def _newest(self) -> bool:
+        """No newer session has taken the place of this one."""
+        return self._driver.shards.get(self.shard) is self
+
+    async def _read(self) -> None:
+        async for message in self._incoming:
+            if not self._newest:
+                return
+            if isinstance(message, Tell):
+                self._driver.feed(ShardTold(self.shard, message.standing))
+            elif isinstance(message, Figures):
+                self._known.report = SyncerStatus.model_validate_json(message.report)
+                self._known.away_since = None

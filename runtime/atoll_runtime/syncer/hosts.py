@@ -1,29 +1,35 @@
-"""Who may take part in a run, and how a host's messages look to the state machine."""
+"""The connected hosts: what waits to be sent to each, and how what they say looks to the state machine."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import asyncio
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import msgspec
 
-from atoll_runtime.contract import RunContract, identity
-from atoll_runtime.protocol.events import Audited, Joined, Marked, Offered, Part, Reported
+from atoll_runtime.protocol.effects import Effect, Evict, Exclude, Publish, Release, SendMarkers, SendPull
+from atoll_runtime.protocol.events import Audited, Marked, Offered, Part, Reported
 from atoll_runtime.protocol.fragments import MOST_PADDING, Layout
-from atoll_runtime.protocol.identifiers import NO_CUT, NOTHING
-from atoll_runtime.protocol.rules import COORDINATOR, TRANSFER_SECONDS, Rules
-from atoll_runtime.syncer.sessions import Session
+from atoll_runtime.protocol.identifiers import NO_CUT
+from atoll_runtime.protocol.rules import TRANSFER_SECONDS
 from atoll_runtime.transport import codecs
 from atoll_runtime.transport.messages import (
-    PROTOCOL,
+    Announce,
     Audit,
+    Down,
+    Fenced,
     Header,
     Hello,
     Mark,
-    Refused,
+    Marker,
+    Over,
+    Pull,
     Report,
-    ShardHello,
 )
-from atoll_runtime.transport.transport import Peer
+
+log = logging.getLogger(__name__)
 
 SHORTEST_STEP, LONGEST_STEP = 1e-6, 86400.0
 """Seconds of an inner step. 0 where it is not known."""
@@ -40,97 +46,112 @@ LAST_SECOND = 10**12
 """Unix time; also of what a unit's beginning counts besides."""
 LAST_CUT = 2**31 - 1
 """Number of a cut."""
-MOST_UNITS = 8192
-"""Twice what 16 pools of 256 units have at a time: a unit that is gone for good still stands in the token ledger."""
-MOST_HOSTS = 4096
-"""Of a unit."""
 MESSAGE_LIMIT = 400
 """Characters of what a unit says of its seed: it stands in every record of the journal."""
+BACKLOG = 4096
+"""Messages that wait for one host; with more it is disconnected, and starts afresh with a Hello."""
+
+
+@dataclass(eq=False)
+class Session:
+    """One host's open session."""
+
+    unit: str
+    incarnation: int
+    host: int
+    outgoing: asyncio.Queue[Down | None] = field(default_factory=lambda: asyncio.Queue(BACKLOG))
+    """None ends the session."""
+
+    def send(self, message: Down | None) -> None:
+        try:
+            self.outgoing.put_nowait(message)
+        except asyncio.QueueFull:
+            log.warning("host %d of %s does not read its session: disconnected", self.host, self.unit)
+            while not self.outgoing.empty():
+                self.outgoing.get_nowait()
+            self.outgoing.put_nowait(None)
+
+
+class Sessions:
+    """The newest session of each (unit, host)."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, dict[int, Session]] = {}
+
+    def add(self, session: Session) -> None:
+        """An older session of the same host ends."""
+        hosts = self._open.setdefault(session.unit, {})
+        old, hosts[session.host] = hosts.get(session.host), session
+        if old is not None:
+            old.send(None)
+
+    def remove(self, session: Session) -> bool:
+        """False when a newer session took its place."""
+        hosts = self._open.get(session.unit, {})
+        if hosts.get(session.host) is not session:
+            return False
+        self._forget(session)
+        return True
+
+    def send(self, unit: str, message: Down) -> None:
+        for session in self._open.get(unit, {}).values():
+            session.send(message)
+
+    def send_all(self, message: Down | None) -> None:
+        for hosts in self._open.values():
+            for session in hosts.values():
+                session.send(message)
+
+    def carry_out(self, effect: Effect) -> None:
+        """Sends what the machine wants hosts to be told; of other effects nothing."""
+        match effect:
+            case SendPull(round_id, unit, least):
+                self.send(unit, Pull(round_id, least))
+            case Release(round_id, None):
+                self.send_all(Over(round_id))
+            case Release(round_id, str() as unit):
+                self.send(unit, Over(round_id))
+            case Exclude(round_id, members):
+                inside = set(members)
+                for unit in [name for name in self._open if name not in inside]:
+                    self.send(unit, Over(round_id))
+            case Publish(p, version, needed):
+                fetching = set(needed)
+                for unit in self._open:
+                    self.send(unit, Announce(p, version, unit in fetching))
+            case SendMarkers(cut):
+                self.send_all(Marker(cut))
+            case Evict(unit, newest):
+                self.fence(unit, newest)
+
+    def end_all(self) -> None:
+        self.send_all(None)
+
+    def fence(self, unit: str, newest: int) -> None:
+        """Ends the sessions of incarnations before `newest`; they are not this unit's any more."""
+        for session in list(self._open.get(unit, {}).values()):
+            if session.incarnation < newest:
+                session.send(Fenced(newest))
+                session.send(None)
+                self._forget(session)
+
+    def _forget(self, session: Session) -> None:
+        hosts = self._open[session.unit]
+        del hosts[session.host]
+        if not hosts:
+            del self._open[session.unit]
 
 
 def beyond(message: Hello | Report | Mark | Part | Audit) -> str:
     """The field whose number no host of a run can have come to, and so must not stand in a journal; else empty."""
-    for field, most in BOUNDS.items():
-        found = getattr(message, field, 0)
+    for name, most in BOUNDS.items():
+        found = getattr(message, name, 0)
         if not 0 <= found <= most:
-            return f"{field}: {found} must be within 0 … {most}"
+            return f"{name}: {found} must be within 0 … {most}"
     cut = message.cut if isinstance(message, Mark | Part) else NO_CUT
     if not (NO_CUT.step <= cut.step <= LAST_STEP and NO_CUT.number <= cut.number <= LAST_CUT):
         return f"cut: {cut.step}, number {cut.number} must be within 0 … {LAST_STEP}, 0 … {LAST_CUT}"
     return ""
-
-
-def stranger(run: RunContract, peer: Peer, unit: str) -> str:
-    """Why the peer is not a host of `unit`, by its certificate; empty when it is."""
-    name = identity(run.namespace, run.name, "unit", unit)
-    return "" if peer.may_be(name) else f"the certificate names {', '.join(peer.identities)}, not {name}"
-
-
-def refusal(
-    run: RunContract, layout: Layout, peer: Peer, hello: Hello, units: Collection[str]
-) -> Refused | None:
-    """Why this host cannot take part; None when it can. `units`: those that the shard knows."""
-    foreign = stranger(run, peer, hello.unit)
-    if foreign:
-        return Refused(foreign)
-    if hello.protocol != PROTOCOL:
-        versions = f"the unit's image speaks protocol {hello.protocol}, the syncer's {PROTOCOL}"
-        return Refused(f"{versions}: give both the same image", version=True)
-    wanted = {
-        "run uid": (hello.run_uid, run.uid),
-        "layout": (hello.fingerprint, layout.fingerprint),
-        "codec": (hello.codec, run.outer.codec),
-        "fragments": (len(hello.versions), len(layout.fragments)),
-    }
-    for field, (found, want) in wanted.items():
-        if found != want:
-            return Refused(f"{field}: {found!r} where this run has {want!r}")
-    if hello.incarnation < 1 or not 0 <= hello.host < hello.hosts:
-        return Refused(f"host {hello.host} of {hello.hosts}, incarnation {hello.incarnation}: no such host")
-    if found := beyond(hello):
-        return Refused(found)
-    if not all(NOTHING <= version <= LAST_STEP for version in hello.versions):
-        return Refused(f"versions: {hello.versions} must be within {NOTHING} … {LAST_STEP}")
-    if hello.hosts > MOST_HOSTS:
-        return Refused(f"{hello.hosts} hosts: a unit has {MOST_HOSTS} at most")
-    if hello.unit not in units and len(units) >= MOST_UNITS:
-        return Refused(f"{hello.unit}: this run has had {len(units)} units, and has place for no more")
-    return None
-
-
-def shard_refusal(run: RunContract, rules: Rules, peer: Peer, hello: ShardHello) -> Refused | None:
-    """Why this is no other shard of the run for shard 0; None when it is."""
-    role = identity(run.namespace, run.name, "syncer", "")
-    if peer.identities and not any(name.startswith(role) for name in peer.identities):
-        return Refused(f"the certificate names {', '.join(peer.identities)}, no syncer of this run")
-    if hello.protocol != PROTOCOL:
-        return Refused(
-            f"shard {hello.shard} speaks protocol {hello.protocol}, shard {rules.shard} {PROTOCOL}"
-        )
-    mine = run.uid, rules.shards, COORDINATOR
-    if (hello.run_uid, hello.shards, rules.shard) != mine or not 0 < hello.shard < rules.shards:
-        return Refused(
-            f"shard {hello.shard} of {hello.shards} cannot follow shard {rules.shard} of {rules.shards}"
-        )
-    return None
-
-
-def joined(hello: Hello) -> Joined:
-    """The machine's view of a Hello."""
-    return Joined(
-        hello.unit,
-        hello.incarnation,
-        hello.host,
-        hello.hosts,
-        hello.seeded_step,
-        shortened(hello.seed_message),
-        hello.address,
-    )
-
-
-def shortened(message: str) -> str:
-    """The beginning of a long one."""
-    return message if len(message) <= MESSAGE_LIMIT else f"{message[: MESSAGE_LIMIT - 1]}…"
 
 
 def malformed(header: Header, layout: Layout, codec: str) -> str:

@@ -10,10 +10,10 @@ from collections.abc import AsyncIterator
 from atoll_runtime.protocol.events import Declined, Left, Offered, Received
 from atoll_runtime.protocol.fragments import MOST_PADDING
 from atoll_runtime.protocol.units import Unit
-from atoll_runtime.syncer import hosts
+from atoll_runtime.syncer import handshake, hosts
 from atoll_runtime.syncer.driver import Driver
-from atoll_runtime.syncer.followers import FollowerSession
-from atoll_runtime.syncer.sessions import Session
+from atoll_runtime.syncer.following import FollowerSession
+from atoll_runtime.syncer.hosts import Session
 from atoll_runtime.syncer.summary import Other
 from atoll_runtime.transport.messages import (
     Audit,
@@ -31,6 +31,7 @@ from atoll_runtime.transport.messages import (
     Refused,
     Report,
     ShardHello,
+    Stop,
     Up,
     Welcome,
 )
@@ -62,7 +63,7 @@ class Service:
         """See `Endpoint`."""
         first = await asyncio.wait_for(anext(incoming, None), HELLO_SECONDS)
         if isinstance(first, ShardHello):
-            wrong = hosts.shard_refusal(self.run, self.machine.rules, peer, first)
+            wrong = handshake.shard_refusal(self.run, self.machine.rules, peer, first)
             if wrong is not None:
                 log.warning("refused %s: %s", peer.address, wrong.reason)
                 yield wrong
@@ -76,7 +77,7 @@ class Service:
         if not isinstance(first, Hello):
             yield Refused("a session starts with Hello")
             return
-        refusal = hosts.refusal(self.run, self.state.layout, peer, first, self.machine.units)
+        refusal = handshake.refusal(self.run, self.state.layout, peer, first, self.machine.units)
         if refusal is not None:
             log.warning("refused %s: %s", peer.address, refusal.reason)
             yield refusal
@@ -95,10 +96,10 @@ class Service:
         self.driver.sessions.add(session)
         reader: asyncio.Task[None] | None = None
         try:
-            self.driver.feed(hosts.joined(first))
+            self.driver.feed(handshake.joined(first))
             await self.driver.durable()
             if self.machine.final:
-                yield self.driver.stop(self.machine.step)
+                yield Stop(self.machine.step)
                 return
             unit = self.machine.units[first.unit]
             yield Welcome(
@@ -135,7 +136,7 @@ class Service:
     def _admit(self, peer: Peer, header: Header) -> str:
         """Why a part is not wanted, before its body is read; empty when it is, and its bytes are reserved."""
         part = header.part
-        foreign = hosts.stranger(self.run, peer, part.unit)
+        foreign = handshake.stranger(self.run, peer, part.unit)
         if foreign:
             return foreign
         wrong = hosts.malformed(header, self.state.layout, self.state.codec)
@@ -164,7 +165,7 @@ class Service:
 
     def fetch(self, peer: Peer, request: FetchRequest) -> tuple[FetchHead, memoryview] | str:
         """See `Endpoint`."""
-        foreign = hosts.stranger(self.run, peer, request.unit)
+        foreign = handshake.stranger(self.run, peer, request.unit)
         if foreign:
             return foreign
         if not 0 <= request.fragment < len(self.state.fragments) or request.codec != self.state.codec:
@@ -180,7 +181,7 @@ class Service:
 
     def directory(self, peer: Peer, request: DirectoryRequest) -> DirectoryReply | str:
         """See `Endpoint`."""
-        foreign = hosts.stranger(self.run, peer, request.unit)
+        foreign = handshake.stranger(self.run, peer, request.unit)
         if foreign:
             return foreign
         peers = [

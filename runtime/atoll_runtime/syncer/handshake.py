@@ -1,0 +1,92 @@
+"""Who may take part in a run, and what a host is that begins a session."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from atoll_runtime.contract import RunContract, identity
+from atoll_runtime.protocol.events import Joined
+from atoll_runtime.protocol.fragments import Layout
+from atoll_runtime.protocol.identifiers import NOTHING
+from atoll_runtime.protocol.rules import COORDINATOR, Rules
+from atoll_runtime.syncer.hosts import LAST_STEP, MESSAGE_LIMIT, beyond
+from atoll_runtime.transport.messages import PROTOCOL, Hello, Refused, ShardHello
+from atoll_runtime.transport.transport import Peer
+
+MOST_UNITS = 8192
+"""Twice what 16 pools of 256 units have at a time: a unit that is gone for good still stands in the token ledger."""
+MOST_HOSTS = 4096
+"""Of a unit."""
+
+
+def stranger(run: RunContract, peer: Peer, unit: str) -> str:
+    """Why the peer is not a host of `unit`, by its certificate; empty when it is."""
+    name = identity(run.namespace, run.name, "unit", unit)
+    return "" if peer.may_be(name) else f"the certificate names {', '.join(peer.identities)}, not {name}"
+
+
+def refusal(
+    run: RunContract, layout: Layout, peer: Peer, hello: Hello, units: Collection[str]
+) -> Refused | None:
+    """Why this host cannot take part; None when it can. `units`: those that the shard knows."""
+    foreign = stranger(run, peer, hello.unit)
+    if foreign:
+        return Refused(foreign)
+    if hello.protocol != PROTOCOL:
+        versions = f"the unit's image speaks protocol {hello.protocol}, the syncer's {PROTOCOL}"
+        return Refused(f"{versions}: give both the same image", version=True)
+    wanted = {
+        "run uid": (hello.run_uid, run.uid),
+        "layout": (hello.fingerprint, layout.fingerprint),
+        "codec": (hello.codec, run.outer.codec),
+        "fragments": (len(hello.versions), len(layout.fragments)),
+    }
+    for field, (found, want) in wanted.items():
+        if found != want:
+            return Refused(f"{field}: {found!r} where this run has {want!r}")
+    if hello.incarnation < 1 or not 0 <= hello.host < hello.hosts:
+        return Refused(f"host {hello.host} of {hello.hosts}, incarnation {hello.incarnation}: no such host")
+    if found := beyond(hello):
+        return Refused(found)
+    if not all(NOTHING <= version <= LAST_STEP for version in hello.versions):
+        return Refused(f"versions: {hello.versions} must be within {NOTHING} … {LAST_STEP}")
+    if hello.hosts > MOST_HOSTS:
+        return Refused(f"{hello.hosts} hosts: a unit has {MOST_HOSTS} at most")
+    if hello.unit not in units and len(units) >= MOST_UNITS:
+        return Refused(f"{hello.unit}: this run has had {len(units)} units, and has place for no more")
+    return None
+
+
+def shard_refusal(run: RunContract, rules: Rules, peer: Peer, hello: ShardHello) -> Refused | None:
+    """Why this is no other shard of the run for shard 0; None when it is."""
+    role = identity(run.namespace, run.name, "syncer", "")
+    if peer.identities and not any(name.startswith(role) for name in peer.identities):
+        return Refused(f"the certificate names {', '.join(peer.identities)}, no syncer of this run")
+    if hello.protocol != PROTOCOL:
+        return Refused(
+            f"shard {hello.shard} speaks protocol {hello.protocol}, shard {rules.shard} {PROTOCOL}"
+        )
+    mine = run.uid, rules.shards, COORDINATOR
+    if (hello.run_uid, hello.shards, rules.shard) != mine or not 0 < hello.shard < rules.shards:
+        return Refused(
+            f"shard {hello.shard} of {hello.shards} cannot follow shard {rules.shard} of {rules.shards}"
+        )
+    return None
+
+
+def joined(hello: Hello) -> Joined:
+    """The machine's view of a Hello."""
+    return Joined(
+        hello.unit,
+        hello.incarnation,
+        hello.host,
+        hello.hosts,
+        hello.seeded_step,
+        shortened(hello.seed_message),
+        hello.address,
+    )
+
+
+def shortened(message: str) -> str:
+    """The beginning of a long one."""
+    return message if len(message) <= MESSAGE_LIMIT else f"{message[: MESSAGE_LIMIT - 1]}…"
