@@ -6,7 +6,6 @@ import contextlib
 import errno
 import os
 import resource
-import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,7 +22,7 @@ from atoll_runtime.syncer import folders, records
 from atoll_runtime.syncer import journal as journals
 from atoll_runtime.syncer.disk import LOCAL
 from atoll_runtime.syncer.errors import JournalError, Terminal
-from atoll_runtime.syncer.journal import Journal
+from atoll_runtime.syncer.journal import Journal, Replay
 from atoll_runtime.syncer.state import Version
 
 
@@ -50,42 +49,17 @@ def begun(folder: Path, uid: str = "uid") -> Journal:
     return journal
 
 
+def resumed(folder: Path, of: Layout | None = None, tape: int = 0) -> Replay:
+    """What a journal holds."""
+    found = Journal.resume(folder, "uid", of or layout(), "bf16", tape)
+    assert found is not None
+    found[0].close()
+    return found[1]
+
+
 def segment(folder: Path) -> Path:
     (found,) = folder.glob("segment-*.wal")
     return found
-
-
-def test_a_journal_cut_at_any_byte_of_its_last_record_holds_all_records_before_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        os, "fsync", lambda file: None
-    )  # hundreds of them; test_syncer_crashes is about syncs
-    journal = begun(tmp_path / "whole")
-    journal.merge(0, version(7), {"t": 7})
-    before = segment(tmp_path / "whole").stat().st_size
-    journal.merge(1, version(8), {"t": 8})
-    journal.close()
-    whole = segment(tmp_path / "whole").read_bytes()
-    for length in range(before, len(whole) + 1):
-        folder = tmp_path / "cut"
-        folder.mkdir()
-        path = folder / segment(tmp_path / "whole").name
-        path.write_bytes(whole[:length])
-        found = Journal.resume(folder, "uid", layout(), "bf16")
-        assert found is not None
-        resumed, replay = found
-        last = length == len(whole)
-        assert replay.machine == {"t": 8 if last else 7}
-        assert [f.version for f in replay.fragments] == [7, 8 if last else 0]
-        assert np.array_equal(replay.fragments[0].theta, version(7).theta)
-        assert np.array_equal(replay.fragments[0].momentum, version(7).momentum)
-        resumed.merge(1, version(9), {"t": 9})  # and it can be written to again
-        resumed.close()
-        again = Journal.resume(folder, "uid", layout(), "bf16")
-        assert again is not None and again[1].machine == {"t": 9}
-        again[0].close()
-        shutil.rmtree(folder)
 
 
 @pytest.fixture(name="recorded", scope="module")
@@ -123,10 +97,11 @@ def test_damage_to_the_last_record_is_cut_off_and_to_an_earlier_one_is_refused(
         path = directory / "segment-00000001.wal"
         path.write_bytes(content)
         if struck == last:
-            found = Journal.resume(directory, "uid", layout(), "bf16")
-            assert found is not None and found[1].machine == {"t": last - 1}
-            assert [each.version for each in found[1].fragments] == [2, 1]
-            found[0].close()
+            found = resumed(directory)
+            assert found.machine == {"t": last - 1}
+            assert [each.version for each in found.fragments] == [2, 1]
+            assert found.fragments[0].theta.tobytes() == version(2).theta.tobytes()
+            assert found.fragments[1].momentum.tobytes() == version(1).momentum.tobytes()
             assert path.read_bytes() == recorded.content[:start]
         else:
             with pytest.raises(JournalError, match="damaged"):
@@ -173,9 +148,7 @@ def test_a_damaged_length_does_not_ask_for_the_memory_that_it_names(tmp_path: Pa
     content = bytearray(segment(tmp_path / "journal").read_bytes())
     content[good + 12 : good + 20] = (1 << 62).to_bytes(8, "little")
     segment(tmp_path / "journal").write_bytes(content)
-    found = Journal.resume(tmp_path / "journal", "uid", layout(), "bf16")
-    assert found is not None and found[1].machine == {"t": 0}
-    found[0].close()
+    assert resumed(tmp_path / "journal").machine == {"t": 0}
 
 
 def test_a_second_process_cannot_write_to_the_same_journal(tmp_path: Path) -> None:
@@ -187,9 +160,7 @@ def test_a_second_process_cannot_write_to_the_same_journal(tmp_path: Path) -> No
         begun(folder)
     journal.merge(0, version(7), {"t": 7})
     journal.close()
-    found = Journal.resume(folder, "uid", layout(), "bf16")
-    assert found is not None and found[1].machine == {"t": 7}
-    found[0].close()
+    assert resumed(folder).machine == {"t": 7}
     with pytest.raises(JournalError, match=r"a journal is there: it must be resumed"):
         begun(folder)
 
@@ -230,9 +201,7 @@ def test_a_number_that_does_not_fit_into_a_record_is_told_and_nothing_is_written
     with pytest.raises(JournalError, match="a record of a State cannot be written: "):
         journal.remember({"tokens": 2**64})
     assert segment(folder).stat().st_size == good
-    found = Journal.resume(folder, "uid", layout(), "bf16")
-    assert found is not None and found[1].machine == {"t": 0}
-    found[0].close()
+    assert resumed(folder).machine == {"t": 0}
 
 
 def test_a_snapshot_that_does_not_fit_leaves_the_old_segment(tmp_path: Path) -> None:
@@ -241,42 +210,32 @@ def test_a_snapshot_that_does_not_fit_leaves_the_old_segment(tmp_path: Path) -> 
     journal.merge(0, version(7), {"t": 7})
     with files_no_longer_than(4000), pytest.raises(JournalError, match="File too large"):
         journal.begin([version(8), version(8)], {"t": 8, "ballast": "x" * 5000})
-    found = Journal.resume(folder, "uid", layout(), "bf16")
-    assert found is not None and found[1].machine == {"t": 7}
-    found[0].close()
+    assert resumed(folder).machine == {"t": 7}
     assert [path.name for path in folder.iterdir()] == ["segment-00000001.wal"], "the draft is removed"
 
 
-def test_a_long_segment_is_replaced_by_a_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journals, "LEAST_GROWTH", 2000)
-    journal = begun(tmp_path / "journal")
-    for step in range(1, 60):
-        journal.merge(step % 2, version(step), {"t": step})
-    journal.close()
-    assert segment(tmp_path / "journal").name > "segment-00000001.wal"
-    assert segment(tmp_path / "journal").stat().st_size < 3000
-    found = Journal.resume(tmp_path / "journal", "uid", layout(), "bf16")
-    assert found is not None
-    assert [f.version for f in found[1].fragments] == [58, 59] and found[1].machine == {"t": 59}
-    found[0].close()
-
-
-def test_machine_records_alone_do_not_make_a_segment_grow_for_ever(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("merges", [True, False])
+def test_a_long_segment_is_replaced_by_a_snapshot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, merges: bool
 ) -> None:
     monkeypatch.setattr(journals, "LEAST_GROWTH", 2000)
     journal = begun(tmp_path / "journal")
     for step in range(1, 60):
-        journal.remember({"t": step})
+        if merges:
+            journal.merge(step % 2, version(step), {"t": step})
+        else:
+            journal.remember({"t": step})
     journal.close()
+    assert segment(tmp_path / "journal").name > "segment-00000001.wal"
     assert segment(tmp_path / "journal").stat().st_size < 3000
-    found = Journal.resume(tmp_path / "journal", "uid", layout(), "bf16")
-    assert found is not None and found[1].machine == {"t": 59}
-    found[0].close()
+    found = resumed(tmp_path / "journal")
+    assert found.machine == {"t": 59}
+    assert [each.version for each in found.fragments] == ([58, 59] if merges else [0, 0])
 
 
 ELEMENTS = 100_000
 """Of each of two fragments: a snapshot takes 1.6 MB, a record 0.8."""
+WIDE = layout(width=ELEMENTS)
 
 
 @contextlib.contextmanager
@@ -301,67 +260,58 @@ def volume_of(folder: Path, size: int, monkeypatch: pytest.MonkeyPatch) -> Itera
         yield
 
 
+def filled(folder: Path, steps: int, tape: int = 0) -> None:
+    """A journal of so many merges of large fragments."""
+    journal = Journal(folder, "uid", WIDE, "lineage", tape)
+    journal.begin([version(0, ELEMENTS)] * 2, {"t": 0})
+    for step in range(1, steps + 1):
+        journal.merge(step % 2, version(step, ELEMENTS), {"t": step})
+    journal.close()
+
+
 @pytest.mark.parametrize(("size", "tape"), [(5_000_000, 0), (6_000_000, 10**9), (8_000_000, 1_000_000)])
 def test_a_journal_never_outgrows_its_volume(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, tape: int
 ) -> None:
-    wide, folder = layout(width=ELEMENTS), tmp_path / "journal"
     with volume_of(tmp_path, size, monkeypatch):
         (tmp_path / "tape").write_bytes(bytes(min(tape, size // 4)))
-        journal = Journal(folder, "uid", wide, "lineage", tape)
-        journal.begin([version(0, ELEMENTS)] * 2, {"t": 0})
-        for step in range(1, 13):
-            journal.merge(step % 2, version(step, ELEMENTS), {"t": step})
-        journal.close()
-        found = Journal.resume(folder, "uid", wide, "bf16", tape)
-        assert found is not None and found[1].machine == {"t": 12}
-        found[0].close()
+        filled(tmp_path / "journal", 12, tape)
+        assert resumed(tmp_path / "journal", WIDE, tape).machine == {"t": 12}
 
 
 def test_a_journal_that_filled_its_volume_is_replaced_when_it_is_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wide, folder = layout(width=ELEMENTS), tmp_path / "journal"
-    journal = Journal(folder, "uid", wide, "lineage")
-    journal.begin([version(0, ELEMENTS)] * 2, {"t": 0})
-    for step in range(1, 6):
-        journal.merge(step % 2, version(step, ELEMENTS), {"t": step})
-    journal.close()
+    folder = tmp_path / "journal"
+    filled(folder, 5)
     with volume_of(tmp_path, segment(folder).stat().st_size + 1_700_000, monkeypatch):
-        found = Journal.resume(folder, "uid", wide, "bf16")
+        found = Journal.resume(folder, "uid", WIDE, "bf16")
         assert found is not None and found[1].machine == {"t": 5}
         found[0].remember({"t": 6})
         found[0].close()
         assert segment(folder).name == "segment-00000002.wal"
         assert segment(folder).stat().st_size < 1_700_000
-        again = Journal.resume(folder, "uid", wide, "bf16")
-        assert again is not None and again[1].machine == {"t": 6}
-        again[0].close()
+        assert resumed(folder, WIDE).machine == {"t": 6}
 
 
 def test_another_runs_journal_beside_it_makes_a_journal_shorter(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wide, folder = layout(width=ELEMENTS), tmp_path / "journal"
     with volume_of(tmp_path, 9_000_000, monkeypatch):
         (tmp_path / "journal-of-old").write_bytes(bytes(4_000_000))
-        journal = Journal(folder, "uid", wide, "lineage")
-        journal.begin([version(0, ELEMENTS)] * 2, {"t": 0})
-        for step in range(1, 13):
-            journal.merge(step % 2, version(step, ELEMENTS), {"t": step})
-        journal.close()
+        filled(tmp_path / "journal", 12)
 
 
 def test_a_volume_without_room_for_two_snapshots_ends_the_syncer_with_both_numbers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wide, size = layout(width=ELEMENTS), 4_500_000
+    size = 4_500_000
     message = (
         f"the journal of {2 * ELEMENTS} parameters needs {5 * 8 * ELEMENTS} bytes, .* volume of {size} has "
         f"{size - size // 4 - size // 16} .* more spec.syncer.storage, or more spec.syncer.shards"
     )
     with volume_of(tmp_path, size, monkeypatch):
-        journal = Journal(tmp_path / "journal", "uid", wide, "lineage", 10**9)
+        journal = Journal(tmp_path / "journal", "uid", WIDE, "lineage", 10**9)
         with pytest.raises(Terminal, match=message) as caught:
             journal.begin([version(0, ELEMENTS)] * 2, {"t": 0})
         journal.close()
@@ -383,10 +333,8 @@ def test_a_shard_that_owns_nothing_of_a_fragment_has_it_empty(tmp_path: Path) ->
     journal.begin([version(0), version(0, size=0)], {"t": 0})
     journal.merge(1, version(7, size=0), {"t": 7})
     journal.close()
-    found = Journal.resume(tmp_path / "journal", "uid", empty, "bf16")
-    assert found is not None
-    assert [each.version for each in found[1].fragments] == [0, 7] and found[1].fragments[1].theta.size == 0
-    found[0].close()
+    found = resumed(tmp_path / "journal", empty)
+    assert [each.version for each in found.fragments] == [0, 7] and found.fragments[1].theta.size == 0
 
 
 def test_another_runs_journal_is_set_aside_and_another_layout_is_terminal(tmp_path: Path) -> None:
