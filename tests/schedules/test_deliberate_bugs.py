@@ -14,7 +14,6 @@ from soak import schedule
 
 from atoll_runtime.learner.proposal import Proposal
 from atoll_runtime.protocol import anchors, claims, restoring
-from atoll_runtime.protocol.contributions import Contributions
 from atoll_runtime.protocol.coordinator import Coordinator
 from atoll_runtime.protocol.cuts import Cuts
 from atoll_runtime.protocol.effects import Publish, Remember, SendOrders
@@ -27,6 +26,7 @@ from atoll_runtime.protocol.machine import Syncer
 from atoll_runtime.protocol.norms import Norms
 from atoll_runtime.protocol.progress import Progress
 from atoll_runtime.protocol.roster import Roster
+from atoll_runtime.protocol.round import Contributions
 from atoll_runtime.protocol.rounds import Rounds
 from atoll_runtime.protocol.units import Unit
 from atoll_runtime.syncer import records

@@ -148,38 +148,12 @@ def test_a_unit_that_dies_does_not_block_and_its_successor_goes_on_from_what_was
     assert unit.first_merge_time is not None and unit.account.balanced
 
 
-def test_a_replaced_incarnation_is_fenced_and_counts_no_more() -> None:
-    w = world(RULES, 1.0, 1.0)
-    w.run_for(20)
-    old = newest(w, 1)
-    w.units[1].start()  # the old one still runs
-    until(w, lambda: not old.alive)
-    held = {value.version for value in merges(w)}
-    w.run()
-    late = [m.who for value in merges(w) if value.version not in held for m in value.members]
-    assert ("u1", 1) not in late[1:] and ("u1", 2) in late
-
-
 def test_a_host_that_connects_anew_is_asked_again_for_the_round_that_waits_for_it() -> None:
     w = world(replace(RULES, overlap=1), 1.0)
     until(w, lambda: shard(w).machine.rounds.held and merges(w))
     round_id = next(iter(shard(w).machine.rounds.held))
     next(iter(newest(w, 0).channels)).cut()
     until(w, lambda: merges(w)[-1].version == round_id.step, RULES.patience / 2)
-
-
-def test_a_killed_shard_has_lost_no_merge_that_was_announced() -> None:
-    w = world(replace(RULES, target_steps=200), 1.0)
-    for _ in range(6):
-        count = len(merges(w))
-        until(w, lambda count=count: len(merges(w)) > count)  # merged in memory, not on the disk yet
-        seen = [value.version for value in shard(w).state]
-        w.shards[0].crash()
-        w.run_for(1)
-        start(w)
-        assert [value.version for value in shard(w).state] == seen
-        w.run_for(12)
-    w.run()  # its checks compare every version that anybody had with what the shard holds
 
 
 def test_a_unit_steps_on_at_its_pace_whatever_happens_to_the_syncer() -> None:
@@ -272,19 +246,6 @@ def test_a_cut_taken_while_everyone_trains_is_consistent_and_stops_nobody() -> N
     until(w, lambda: any(both <= set(cut.meta["marks"]) for cut in w.bucket.cuts.values()))
 
 
-def test_a_shard_that_was_away_when_the_final_cut_began_takes_part_in_it_and_merges_no_more() -> None:
-    w = world(replace(RULES, shards=2, target_steps=20), 1.0, 1.0)
-    until(w, lambda: shard(w).machine.cuts.newest.final)
-    assert not shard(w, 1).machine.cuts.newest.final
-    w.shards[1].crash()
-    w.run_for(5)
-    start(w, 1)
-    w.run()
-    final = w.bucket.newest()
-    assert final is not None and final.parts[1].final
-    assert list(final.parts[1].values) == shard(w, 1).memory
-
-
 def test_the_run_ends_though_the_last_learner_joined_after_all_clocks_stood_still() -> None:
     w = world(replace(RULES, shards=2, target_steps=10), 1.0)
     until(w, lambda: shard(w, 1).machine.standing.done and not shard(w).machine.cuts.newest.final)
@@ -293,22 +254,6 @@ def test_the_run_ends_though_the_last_learner_joined_after_all_clocks_stood_stil
     w.units[0].start()
     w.run()
     assert all(slot.process is not None and slot.process.machine.final for slot in w.shards)
-
-
-def test_at_the_end_every_token_has_its_fate() -> None:
-    w = world(replace(RULES, quorum=2), 1.0, 1.3)
-    w.run()
-    for unit in shard(w).machine.units.values():
-        account = unit.account
-        assert account.in_flight == 0
-        assert account.trained == account.merged + sum(account.discarded.values())
-        assert account.merged > 0.5 * account.trained
-
-
-def test_a_target_in_tokens_ends_the_run() -> None:
-    w = world(replace(RULES, target_steps=None, target_tokens=200), 1.0)
-    w.run()
-    assert shard(w).machine.tokens >= 200
 
 
 def test_a_restored_machine_goes_on_where_the_record_was_made() -> None:

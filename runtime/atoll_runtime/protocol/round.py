@@ -2,20 +2,128 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
-from atoll_runtime.protocol import membership, quorum
-from atoll_runtime.protocol.contributions import Contributions
+from atoll_runtime.protocol import membership, norms, quorum
 from atoll_runtime.protocol.effects import Member
 from atoll_runtime.protocol.events import Part
 from atoll_runtime.protocol.identifiers import RoundId
 from atoll_runtime.protocol.rules import Rules
+from atoll_runtime.protocol.weights import weight
 
 LEAST_REST = 0.1
 """Seconds, or the slowest unit's step where that is longer: doubles with each attempt whose answers were not taken."""
 MOST_DOUBLINGS = 10
+
+
+@dataclass
+class Contributions:
+    """Headers of a round's parts, and how those of a unit's hosts become one contribution. Holds no arrays: the caller
+    keeps those, by unit and host."""
+
+    parts: dict[str, dict[int, Part]] = field(default_factory=dict)
+    members: dict[str, Member] = field(default_factory=dict)
+    """Units of which every host's header is in."""
+    bodies: dict[tuple[str, int], float] = field(default_factory=dict)
+    """(unit, host) of each part whose body is here, with Σ v² of its elements."""
+
+    def header(self, unit: str, host: int) -> Part | None:
+        """The newest of this host."""
+        return self.parts.get(unit, {}).get(host)
+
+    @property
+    def lacking(self) -> list[str]:
+        """Members of which a body is still to come, by name."""
+        bodies = self.bodies
+        return [
+            name
+            for name in sorted(self.members)
+            if any((name, host) not in bodies for host in self.parts[name])
+        ]
+
+    @property
+    def levels(self) -> dict[str, float]:
+        """The norm of each member, as `norms` compares it. All bodies must be here."""
+        squares = {
+            name: [self.bodies[name, host] for host in sorted(self.parts[name])] for name in self.members
+        }
+        return {
+            name: norms.level(math.sqrt(math.fsum(each)), self.members[name].steps)
+            for name, each in squares.items()
+        }
+
+    def outrun(self, part: Part) -> bool:
+        """A host of the unit has answered again, at a later step: this host will, too."""
+        return any(other.trained > part.trained for other in self.parts.get(part.unit, {}).values())
+
+    def supersedes(self, part: Part) -> bool:
+        """Another part of this host is in, or will come."""
+        known = self.header(part.unit, part.host)
+        newer = known is not None and known != part and known.trained >= part.trained
+        return newer or (part.unit, part.host) in self.bodies or self.outrun(part)
+
+    def admit(self, part: Part) -> str:
+        """Why the part cannot be taken, for reasons in itself or in the round; empty when it can."""
+        if self.outrun(part):
+            return f"the part of host {part.host} is of an earlier step than the others are"
+        known = self.header(part.unit, part.host)
+        if known is not None and known.trained >= part.trained:
+            return f"the part of host {part.host} is in already"
+        if not 0 <= part.host < part.hosts:
+            return f"host: {part.host} of {part.hosts} does not exist"
+        if not 0 <= part.start < part.stop <= part.padded:
+            return f"range: [{part.start}, {part.stop}) does not lie in a fragment of {part.padded} elements"
+        if part.steps < 1 or part.tokens < 1:
+            return (
+                f"steps: {part.steps} with {part.tokens} tokens since the fragment was received weigh nothing"
+            )
+        if part.trained < part.tokens:
+            return f"trained: {part.trained} is less than the {part.tokens} tokens of the contribution"
+        return ""
+
+    def add(self, part: Part) -> str:
+        """Takes an admitted header. When the unit's last does not fit the others, all are dropped: says why.
+
+        All hosts answer at the same step. When one connects anew while its part is missing, all are asked again, and
+        answer at a later step: those parts take the place of what is there.
+        """
+        if any(other.trained < part.trained for other in self.parts.get(part.unit, {}).values()):
+            self.drop(part.unit)
+        parts = self.parts.setdefault(part.unit, {})
+        parts[part.host] = part
+        if len(parts) < part.hosts:
+            return ""
+        mine = sorted(parts.values(), key=lambda each: each.start)
+        if (
+            len({(p.incarnation, p.anchor, p.steps, p.tokens, p.trained, p.padded, p.hosts) for p in mine})
+            > 1
+        ):
+            self.drop(part.unit)
+            return "the hosts of the unit disagree on anchor, steps, tokens or size"
+        if [p.start for p in mine] != [0, *(p.stop for p in mine[:-1])] or mine[-1].stop != part.padded:
+            self.drop(part.unit)
+            return f"the hosts' ranges do not cover [0, {part.padded}) exactly once"
+        self.members[part.unit] = Member(
+            part.unit,
+            part.incarnation,
+            weight(part.steps, part.tokens),
+            part.steps,
+            part.tokens,
+            part.anchor,
+            part.cursor,
+            part.inner_step,
+            part.trained,
+        )
+        return ""
+
+    def drop(self, unit: str) -> None:
+        """Forgets a unit."""
+        self.members.pop(unit, None)
+        self.bodies = {body: square for body, square in self.bodies.items() if body[0] != unit}
+        self.parts.pop(unit, None)
 
 
 @dataclass
@@ -120,7 +228,7 @@ class Round:
         """
         self.stage, most = "Receiving", interval * doublings(self.id)
         expected = {name: self.expected[name] for name in self.contributions.members}
-        others = set(self.contributions.units) - set(membership.choose(expected, minimum, most))
+        others = set(self.contributions.parts) - set(membership.choose(expected, minimum, most))
         return {
             name: f"it needs {expected[name]:.0f} s, an interval has {interval:.0f}"
             if name in expected

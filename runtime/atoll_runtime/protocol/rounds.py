@@ -130,10 +130,10 @@ class Rounds(Admission):
         self.roster.close(round_id)
         for member in held.members:
             self.units[member.unit].account.thaw(round_id.fragment)
-        for name in held.contributions.units:
+        for name in held.contributions.parts:
             self.units[name].dropped += 1
         self.effects.append(
-            note("discarded", round=str(round_id), units=sorted(held.contributions.units), why=why)
+            note("discarded", round=str(round_id), units=sorted(held.contributions.parts), why=why)
         )
         self.effects.append(Release(round_id, None))
 
