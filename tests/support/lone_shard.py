@@ -1,7 +1,15 @@
-"""The rules of a shard with one fragment for which one unit is enough."""
+"""One machine of the syncer, told one event after the other."""
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+from typing import Any, Self, TypeVar
+
+from atoll_runtime.protocol.effects import Effect, Merge, Wake
+from atoll_runtime.protocol.events import Event, Joined, Merged, Part, Persisted, Reported, Tick
+from atoll_runtime.protocol.identifiers import RoundId
+from atoll_runtime.protocol.restoring import begin
 from atoll_runtime.protocol.rules import Rules
 
 LONE = Rules(
@@ -14,3 +22,76 @@ LONE = Rules(
     target_steps=10**6,
     target_tokens=None,
 )
+"""One fragment, for which one unit is enough."""
+T = TypeVar("T", bound=Effect)
+
+
+def joined(unit: str, incarnation: int = 1, host: int = 0, hosts: int = 1) -> Joined:
+    return Joined(unit, incarnation, host, hosts, 0, "")
+
+
+def reported(unit: str, step: int, seconds: float = 1.0, tokens: int = 10) -> Reported:
+    return Reported(unit, 1, 0, step, step, tokens * step, 1.0, seconds, step)
+
+
+class Story:
+    """Units of one host, ten tokens a step. With `merges`, merges and writes take no time."""
+
+    merges = True
+
+    def __init__(self, rules: Rules = LONE, units: str = "", version: int = 0) -> None:
+        """Every fragment has ten elements, and this version."""
+        self.machine = begin(rules, (10,) * rules.fragments, [version] * rules.fragments, version)
+        self.now, self.wake = 0.0, math.inf
+        self.effects: list[Effect] = []
+        self.steps: dict[str, int] = {}
+        """Of each unit that has joined."""
+        for unit in units:
+            self.join(unit)
+
+    def tell(self, *events: Event, now: float | None = None) -> Self:
+        self.now, pending = self.now if now is None else now, list(events)
+        while pending:
+            for effect in self.machine.handle(pending.pop(0), self.now):
+                self.effects.append(effect)
+                match effect:
+                    case Wake(at):
+                        self.wake = at
+                    case Merge(round_id) if self.merges:
+                        pending = [Merged(round_id, 0.0), Persisted(round_id), *pending]
+        return self
+
+    def join(self, unit: str) -> None:
+        self.steps[unit] = 0
+        self.tell(joined(unit))
+
+    def step(self, unit: str, seconds: float = 1.0) -> None:
+        """The unit reports another step."""
+        self.steps[unit] += 1
+        self.tell(reported(unit, self.steps[unit], seconds))
+
+    def run(self, seconds: int, units: str = "") -> int:
+        """So many seconds, in each of which these units step, or all. Gives the steps of the clock in them."""
+        begun = self.machine.step
+        for _ in range(seconds):
+            self.now += 1.0
+            if self.now >= self.wake:
+                self.tell(Tick())
+            for unit in units or list(self.steps):
+                self.step(unit)
+        return self.machine.step - begun
+
+    def asked(self, kind: type[T]) -> list[T]:
+        """The effects of this kind so far."""
+        return [each for each in self.effects if isinstance(each, kind)]
+
+    def round(self, p: int = 0) -> RoundId:
+        """The one that is open."""
+        return next(round_id for round_id in self.machine.rounds.held if round_id.fragment == p)
+
+    def part(self, unit: str, p: int = 0, **changes: Any) -> Part:
+        """The unit's answer to the round that is open, of all work since its newest merged one, but for `changes`."""
+        n, anchor = self.steps[unit], self.machine.versions[p]
+        made = max(1, n - self.machine.units[unit].marks.get(p, 0))
+        honest = Part(unit, 1, 0, 1, self.round(p), anchor, made, 10 * made, n, n, 0, 10, 10, 10 * n)
+        return replace(honest, **changes)

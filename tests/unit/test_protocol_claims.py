@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from lone_shard import LONE
+from lone_shard import LONE, Story, joined
 
 from atoll_runtime.protocol import claims, restoring
 from atoll_runtime.protocol.effects import Merge, Note, SendPull
-from atoll_runtime.protocol.events import Joined, Merged, Offered, Part, Persisted, Received, Reported
-from atoll_runtime.protocol.restoring import begin
+from atoll_runtime.protocol.events import Offered, Part, Received
 from atoll_runtime.protocol.suspicion import REFUSALS
 from atoll_runtime.protocol.units import Unit
 from atoll_runtime.syncer.status import unit_report
@@ -83,53 +83,26 @@ def test_what_is_taken_weighs_no_more_than_batch_and_time_allow(
         assert tokens**2 / steps <= (16 + 4 * elapsed + 1e-6 * elapsed) * batch**2 * (1 + 1e-9)
 
 
-class Shard:
-    """A machine with the guard on, one fragment, and units of ten tokens a step that step once a second."""
+class Shard(Story):
+    """The guard is on; units step once a second."""
 
     def __init__(self, *units: str, quorum: int = 1) -> None:
-        rules = replace(
-            LONE, guard=True, step_tokens={name: (10,) for name in units}, quorum=quorum, grace_fraction=0.8
-        )
-        self.machine, self.now = begin(rules, (10,), [0]), 0.0
-        self.pulls: list[SendPull] = []
-        self.notes: list[dict[str, object]] = []
-        self.members: list[tuple[str, ...]] = []
-        for name in units:
-            self.tell(Joined(name, 1, 0, 1, 0, ""))
+        batches = {name: (10,) for name in units}
+        rules = replace(LONE, guard=True, step_tokens=batches, quorum=quorum, grace_fraction=0.8)
+        super().__init__(rules, "".join(units))
         self.run(3)
-
-    def tell(self, event: object) -> None:
-        pending = [event]
-        while pending:
-            for effect in self.machine.handle(pending.pop(0), self.now):  # type: ignore[arg-type]
-                match effect:
-                    case SendPull():
-                        self.pulls.append(effect)
-                    case Note(entry):
-                        self.notes.append(dict(entry))
-                    case Merge(round_id, members):
-                        self.members.append(tuple(member.unit for member in members))
-                        pending += [Merged(round_id, 0.0), Persisted(round_id)]
-
-    def run(self, seconds: int) -> None:
-        for _ in range(seconds):
-            self.now += 1.0
-            n = int(self.now)
-            for name, unit in self.machine.units.items():
-                if unit.hosts:
-                    self.tell(Reported(name, 1, 0, n, n, 10 * n, 1.0, 1.0, n))
-
-    def part(self, unit: str, **claims: int) -> Part:
-        """An honest answer to the round that is open, but for `claims`."""
-        (round_id,) = self.machine.rounds.held
-        anchor, n = self.machine.versions[0], int(self.now)
-        steps = max(1, n - self.machine.units[unit].marks.get(0, 0))
-        honest = Part(unit, 1, 0, 1, round_id, anchor, steps, 10 * steps, n, n, 0, 10, 10, 10 * n)
-        return replace(honest, **claims)
 
     def answer(self, part: Part, square: float = 1.0) -> None:
         self.tell(Offered(part))
         self.tell(Received(part, square))
+
+    @property
+    def members(self) -> list[tuple[str, ...]]:
+        return [tuple(member.unit for member in merge.members) for merge in self.asked(Merge)]
+
+    @property
+    def notes(self) -> list[Mapping[str, object]]:
+        return [note.entry for note in self.asked(Note)]
 
     def refusals(self) -> list[str]:
         return [str(note["why"]) for note in self.notes if note["event"] == "refused"]
@@ -143,7 +116,7 @@ def test_a_header_of_impossible_tokens_counts_for_no_quorum_and_its_unit_is_told
     assert "tokens: 100000000000000 in" in why and shard.members == []
     unit = shard.machine.units["b"]
     assert unit.refused == 1 and unit.account.balanced and unit.account.position < 10**6
-    assert shard.pulls[-1].round.attempt > 0, "the round is discarded, and the next attempt opened"
+    assert shard.asked(SendPull)[-1].round.attempt > 0, "the round is discarded, and the next attempt opened"
     assert shard.machine.units["a"].refused == 0
 
 
@@ -172,8 +145,8 @@ def test_a_shard_that_was_restarted_does_not_know_when_its_versions_were_merged_
     shard.answer(shard.part("a"))
     record = shard.machine.record()
     again = Shard("a")
-    again.machine, again.pulls = restoring.restore(shard.machine.rules, (10,), record), []
-    again.tell(Joined("a", 1, 0, 1, 0, ""))
+    again.machine = restoring.restore(shard.machine.rules, (10,), record)
+    again.tell(joined("a"))
     again.run(3)
     again.answer(again.part("a", steps=500, tokens=5000, trained=5030))
     assert again.refusals() == [] and again.members[-1] == ("a",)
@@ -241,5 +214,5 @@ def test_a_unit_that_is_refused_again_and_again_is_suspect_and_its_successor_is_
         0b111111111,
         {"tokens": 9},
     )
-    shard.tell(Joined("b", 2, 0, 1, 0, ""))
+    shard.tell(joined("b", 2))
     assert (unit.suspect, unit.outcomes, unit.refused) == ("", 0, 9)

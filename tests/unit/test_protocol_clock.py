@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from lone_shard import LONE
+from lone_shard import LONE, joined, reported
 
 from atoll_runtime.protocol import clocks, ledger
 from atoll_runtime.protocol.effects import SendOrders
-from atoll_runtime.protocol.events import Joined, Left, Ordered, Orders, Reported, ShardTold, Standing, Tick
+from atoll_runtime.protocol.events import Left, Ordered, Orders, ShardTold, Standing, Tick
 from atoll_runtime.protocol.fragments import LayoutError, TensorInfo, build_layout, translate
 from atoll_runtime.protocol.ledger import FINISHED, MISSED, REPLACED, Account, Span
 from atoll_runtime.protocol.machine import Syncer
@@ -60,7 +60,7 @@ SECOND = replace(LONE, interval=8, shard=1, shards=2)
 def follower() -> Syncer:
     """Shard 1 at global step 3, with one unit connected, which reports to shard 0 alone."""
     machine = begin(SECOND, (10,), [3], 3)
-    machine.handle(Joined("a", 1, 0, 1, 0, ""), 0.0)
+    machine.handle(joined("a"), 0.0)
     return machine
 
 
@@ -91,27 +91,27 @@ def test_a_shard_waits_for_no_unit_that_shard_0_says_is_silent_until_it_is_back_
     machine = follower()
     machine.handle(Ordered(Orders(step=3, silent=(("a", 1), ("b", 7)))), 4.0)
     assert machine.live(4.0) == []
-    machine.handle(Joined("b", 7, 0, 1, 0, ""), 5.0)
+    machine.handle(joined("b", 7), 5.0)
     machine.handle(Ordered(Orders(step=100, silent=(("a", 1), ("b", 7)))), 6.0)
     assert steps(machine, 6.0) == [3], "K = 1 unit is needed"
     machine.handle(Ordered(Orders(step=100, silent=(("b", 7),))), 7.0)
     assert steps(machine, 7.0)[-1] == 100
     (held,) = machine.rounds.held.values()
     assert held.pulled == {("a", 1)}
-    machine.handle(Joined("b", 8, 0, 1, 0, ""), 8.0)
+    machine.handle(joined("b", 8), 8.0)
     assert [unit.name for unit in machine.live(8.0)] == ["a", "b"]
     assert held.pulled == {("a", 1), ("b", 8)}
 
 
 def test_shard_0_tells_who_is_connected_and_silent_and_when_it_is_back() -> None:
     machine = begin(replace(LONE, shards=2), (10,), [3], 3)
-    machine.handle(Joined("a", 1, 0, 1, 0, ""), 0.0)
+    machine.handle(joined("a"), 0.0)
     for step in (1, 2):
-        machine.handle(Reported("a", 1, 0, step, step, 10 * step, 1.0, 1.0, step), float(step))
+        machine.handle(reported("a", step), float(step))
     machine.handle(Tick(), 32.0)
     assert machine.orders.silent == ()
     assert SendOrders(replace(machine.orders, silent=(("a", 1),))) in machine.handle(Tick(), 32.1)
-    machine.handle(Reported("a", 1, 0, 3, 3, 30, 1.0, 1.0, 3), 50.0)
+    machine.handle(reported("a", 3), 50.0)
     assert machine.orders.silent == ()
     machine.handle(Tick(), 90.0)
     machine.handle(Left("a", 1, 0), 91.0)

@@ -6,12 +6,11 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from lone_shard import LONE
+from lone_shard import LONE, Story, joined, reported
 
 from atoll_runtime.learner.proposal import Proposal
 from atoll_runtime.protocol import restoring
 from atoll_runtime.protocol.effects import (
-    Effect,
     Note,
     RecordCut,
     Remember,
@@ -25,7 +24,6 @@ from atoll_runtime.protocol.events import (
     CutOrdered,
     Declined,
     Event,
-    Joined,
     Left,
     Marked,
     Merged,
@@ -35,7 +33,6 @@ from atoll_runtime.protocol.events import (
     Part,
     Persisted,
     Received,
-    Reported,
     ShardLeft,
     ShardTold,
     Standing,
@@ -52,45 +49,33 @@ STARTED = 1000
 CUT = CutId(STARTED + 5, 7)
 
 
-class Shard:
+class Shard(Story):
     """A machine at global step 1, in whose first round it waits for unit a; what it was told of cuts since."""
 
+    merges = False
+
     def __init__(self, rules: Rules) -> None:
-        self.machine = restoring.begin(rules, (10,), [0])
+        super().__init__(rules, "a")
         self.machine.cuts.started = STARTED
-        self.effects: list[Effect] = []
-        self.tell(
-            Joined("a", 1, 0, 1, 0, ""), *(Reported("a", 1, 0, n, n, 10 * n, 1.0, 0.1, n) for n in (1, 2))
-        )
+        self.tell(*(reported("a", n, 0.1) for n in (1, 2)), now=1.0)
         if rules.shard:
             self.tell(Ordered(Orders(step=1, cut=self.machine.cuts.newest)))
-        (self.round,) = self.machine.rounds.held
+        self.open = self.round()
         self.effects.clear()
-
-    def tell(self, *events: Event, now: float = 1.0) -> Shard:
-        for event in events:
-            self.effects += self.machine.handle(event, now)
-        return self
 
     @property
     def recorded(self) -> list[CutId]:
-        return [each.cut for each in self.effects if isinstance(each, RecordCut)]
-
-    @property
-    def notes(self) -> list[object]:
-        return [each.entry.get("why") for each in self.effects if isinstance(each, Note)]
+        return [each.cut for each in self.asked(RecordCut)]
 
     def merge(self) -> Shard:
-        received = Received(part(self.round, NO_CUT), 1.0)
-        return self.tell(received, Merged(self.round, 0.0), Persisted(self.round))
+        return self.tell(Received(part(self.open, NO_CUT), 1.0), Merged(self.open, 0.0), Persisted(self.open))
 
     def again(self, rules: Rules) -> Shard:
         """The next process on the same volume."""
-        last = [each for each in self.effects if isinstance(each, Remember)][-1]
-        next_one = object.__new__(Shard)
-        next_one.machine, next_one.effects = restoring.restore(rules, (10,), last.record), []
-        next_one.machine.cuts.started = STARTED + 1000
-        return next_one
+        story = Shard(rules)
+        story.machine = restoring.restore(rules, (10,), self.asked(Remember)[-1].record)
+        story.machine.cuts.started = STARTED + 1000
+        return story
 
 
 def part(round_id: RoundId, cut: CutId) -> Part:
@@ -110,7 +95,7 @@ def test_what_was_sent_after_a_cut_that_a_shard_was_not_told_of_is_refused_by_na
     rules: Rules, telling: Telling
 ) -> None:
     shard = Shard(rules)
-    late = part(shard.round, CUT)
+    late = part(shard.open, CUT)
     assert "cut 7, of which shard 0 has not told" in shard.machine.admit(late), "before its body is read"
     shard.tell(telling(late))
     assert shard.recorded == [] and shard.machine.cuts.newest == CutId(0)
@@ -121,7 +106,7 @@ def test_what_was_sent_after_a_cut_that_a_shard_was_not_told_of_is_refused_by_na
 def test_another_shard_records_itself_when_shard_0_tells_and_then_takes_what_was_sent_after_the_cut() -> None:
     shard = Shard(SECOND).tell(Ordered(Orders(step=1, cut=CUT)))
     assert shard.recorded == [CUT]
-    assert shard.machine.admit(part(shard.round, CUT)) == ""
+    assert shard.machine.admit(part(shard.open, CUT)) == ""
     shard.tell(Ordered(Orders(step=1, cut=CUT)), Ordered(Orders(step=1, cut=CutId(0))))
     assert shard.recorded == [CUT], "once, and none that is older"
 
@@ -131,15 +116,15 @@ def test_a_cut_that_a_learner_knows_and_shard_0_has_lost_with_its_volume_is_over
     shard.tell(Marked("a", 1, 0, forgotten, 20))
     (cut,) = shard.recorded
     assert cut > forgotten and cut.number == STARTED
-    assert shard.machine.admit(part(shard.round, forgotten)) == ""
-    shard.tell(Marked("a", 1, 0, forgotten, 20), Received(part(shard.round, forgotten), 1.0))
+    assert shard.machine.admit(part(shard.open, forgotten)) == ""
+    shard.tell(Marked("a", 1, 0, forgotten, 20), Received(part(shard.open, forgotten), 1.0))
     assert shard.recorded == [cut], "no second one for the same"
 
 
 def test_a_learner_that_names_a_cut_that_was_never_begun_is_refused_and_no_cut_begins() -> None:
     shard = Shard(FIRST)
     shard.tell(Marked("a", 1, 0, CUT, 20))
-    assert shard.recorded == [] and any("cut 7" in str(why) for why in shard.notes)
+    assert shard.recorded == [] and any("cut 7" in str(note.entry.get("why")) for note in shard.asked(Note))
     assert restoring.restore(FIRST, (10,), shard.machine.record()).cuts.newest == CutId(0)
 
 
@@ -156,8 +141,8 @@ def test_shard_0_writes_each_decision_down_before_it_tells_the_others() -> None:
             case SendOrders(orders):
                 assert (orders.step, orders.cut) == (known, cut)
     assert known > 1 and shard.recorded
-    assert [each.orders.cut for each in shard.effects if isinstance(each, SendOrders)][-1] == cut
-    assert any(isinstance(each, SendMarkers) for each in shard.effects)
+    assert shard.asked(SendOrders)[-1].orders.cut == cut
+    assert shard.asked(SendMarkers)
 
 
 def test_a_shard_that_was_killed_while_it_saved_its_part_saves_the_same_again_if_nothing_was_merged() -> None:
@@ -165,7 +150,7 @@ def test_a_shard_that_was_killed_while_it_saved_its_part_saves_the_same_again_if
     again = shard.again(SECOND).tell(Ordered(Orders(step=1, cut=CUT)), Tick())
     assert again.recorded == [CUT]
     again.tell(CutEnded(CUT, whole=True))
-    assert [each.standing.saved for each in again.effects if isinstance(each, SendStanding)][-1] == CUT
+    assert again.asked(SendStanding)[-1].standing.saved == CUT
     shard.effects.append(Remember({**shard.merge().machine.record(), "cut_merges": 0}))
     later = shard.again(SECOND).tell(Ordered(Orders(step=1, cut=CUT)))
     assert later.recorded == [], "it would hold more than it may"
@@ -205,7 +190,7 @@ def test_the_newest_cut_is_current_once_each_shard_holds_its_merges_in_it_and_no
     for change in ({"kept": NO_CUT}, {"kept": CutId(0)}, {"idle": False}):
         assert not shard.tell(ShardTold(1, replace(kept, **change))).machine.current, change
     assert not shard.tell(ShardTold(1, kept), ShardLeft(1)).machine.current
-    shard.tell(ShardTold(1, kept), Joined("a", 1, 0, 1, 0, ""))
+    shard.tell(ShardTold(1, kept), joined("a"))
     assert not shard.machine.current, "a learner may bring more"
     shard.merge().tell(Left("a", 1, 0))
     assert not shard.machine.current, "shard 0 has merged since"
@@ -214,11 +199,11 @@ def test_the_newest_cut_is_current_once_each_shard_holds_its_merges_in_it_and_no
 def test_a_shard_without_learners_is_idle_once_the_round_whose_members_it_has_frozen_is_durable() -> None:
     shard = Shard(SECOND)
     assert not shard.machine.standing.idle
-    shard.tell(Received(part(shard.round, NO_CUT), 1.0), Left("a", 1, 0))
+    shard.tell(Received(part(shard.open, NO_CUT), 1.0), Left("a", 1, 0))
     assert not shard.machine.standing.idle, "it merges what came last"
-    shard.tell(Merged(shard.round, 0.0))
+    shard.tell(Merged(shard.open, 0.0))
     assert not shard.machine.standing.idle
-    assert shard.tell(Persisted(shard.round)).machine.standing.idle
+    assert shard.tell(Persisted(shard.open)).machine.standing.idle
 
 
 def test_a_shard_says_of_a_cut_that_it_holds_all_while_nothing_was_merged_since() -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import permutations
+from typing import Self
 
 import pytest
+from lone_shard import LONE, Story, joined, reported
 from sim_scenario import Island, Scenario, Weather
 from sim_shard import ShardProcess
 from sim_world import World
@@ -18,15 +20,14 @@ from atoll_runtime.protocol.effects import (
     Merge,
     RecordCut,
     Remember,
-    RememberJoin,
     SendOrders,
     SendPull,
     StopAll,
 )
 from atoll_runtime.protocol.events import (
     CutOrdered,
+    Event,
     FinalCut,
-    Joined,
     Merged,
     Offered,
     Ordered,
@@ -34,66 +35,45 @@ from atoll_runtime.protocol.events import (
     Part,
     Persisted,
     Received,
-    Reported,
     ShardLeft,
     ShardTold,
     Standing,
     Tick,
 )
 from atoll_runtime.protocol.identifiers import NO_CUT, CutId, RoundId
-from atoll_runtime.protocol.machine import Syncer
 from atoll_runtime.protocol.rules import Rules
 from atoll_runtime.protocol.waiting import why
 from atoll_runtime.syncer.arrays import Parts
 from atoll_runtime.transport.messages import Header
 
-RULES = Rules(
-    fragments=1,
-    interval=1,
-    overlap=1,
-    quorum=1,
-    grace_fraction=0.0,
-    grace_steps=1.0,
-    target_steps=20,
-    target_tokens=None,
-    cut_interval=1000,
-)
+RULES = replace(LONE, target_steps=20, cut_interval=1000)
 SIZES = (10,)
 
 
-class Story:
-    """One machine, told one event after the other, a tenth of a second apart."""
+class Machine(Story):
+    """Told one event after the other, a tenth of a second apart; `effects` are of the last `tell`."""
 
-    def __init__(self, machine: Syncer) -> None:
-        self.machine, self.now, self.effects = machine, 0.0, list[Effect]()
+    merges = False
 
-    def tell(self, *events: object) -> Story:
-        self.effects = []
+    def tell(self, *events: Event, now: float | None = None) -> Self:
+        effects: list[Effect] = []
         for event in events:
-            self.now += 0.1
-            self.effects += self.machine.handle(event, self.now)  # type: ignore[arg-type]
+            self.effects = []
+            super().tell(event, now=self.now + 0.1)
+            effects += self.effects
+        self.effects = effects
         return self
 
     def cuts(self) -> list[CutId]:
-        return [effect.cut for effect in self.effects if isinstance(effect, RecordCut)]
+        return [effect.cut for effect in self.asked(RecordCut)]
 
     def vector(self) -> dict[str, int]:
         """Of the cut recorded last."""
-        recorded = [effect for effect in self.effects if isinstance(effect, RecordCut)]
-        return dict(recorded[-1].record["vector"])
+        return dict(self.asked(RecordCut)[-1].record["vector"])
 
-    def remembered(self) -> dict[str, object]:
+    def remembered(self) -> Mapping[str, object]:
         """What stands in the journal."""
-        last = [effect for effect in self.effects if isinstance(effect, Remember | RememberJoin)][-1]
-        return dict(last.record) if isinstance(last, Remember) else self.machine.record()
-
-
-def joined(unit: str, incarnation: int = 1, host: int = 0, hosts: int = 1) -> Joined:
-    return Joined(unit, incarnation, host, hosts, 0, "")
-
-
-def reported(unit: str, step: int) -> Reported:
-    return Reported(unit, 1, 0, step, step, 10 * step, 1.0, 0.1, step)
+        return self.asked(Remember)[-1].record
 
 
 def part(round_id: RoundId, step: int, unit: str = "a", host: int = 0, hosts: int = 1) -> Part:
@@ -102,30 +82,22 @@ def part(round_id: RoundId, step: int, unit: str = "a", host: int = 0, hosts: in
     return Part(unit, 1, host, hosts, round_id, 0, step, 10 * step, step, step, start, stop, 10, 10 * step)
 
 
-def collecting(rules: Rules, hosts: int = 1) -> tuple[Story, RoundId]:
-    """A machine with an open round that waits for unit a."""
-    story = Story(restoring.begin(rules, SIZES, [0]))
-    story.tell(*(joined("a", host=host, hosts=hosts) for host in range(hosts)))
-    story.tell(reported("a", 1), reported("a", 2), reported("a", 3))
-    return story, next(iter(story.machine.rounds.held))
-
-
-def named(story: Story) -> list[tuple[int, bool]]:
+def named(story: Machine) -> list[tuple[int, bool]]:
     """Steps of the cuts that were recorded last, and whether each is final."""
     return [(cut.step, cut.final) for cut in story.cuts()]
 
 
-def sent(story: Story) -> list[SendOrders]:
-    return [effect for effect in story.effects if isinstance(effect, SendOrders)]
+def sent(story: Machine) -> list[SendOrders]:
+    return story.asked(SendOrders)
 
 
 def test_a_shard_knows_of_a_unit_what_it_has_merged_of_it_and_not_what_it_heard_of_later_steps() -> None:
     """A final cut is recorded when the merge that was under way is durable; the unit trains on meanwhile."""
-    story = Story(restoring.begin(replace(RULES, shard=1, shards=2), SIZES, [0]))
+    story = Machine(replace(RULES, shard=1, shards=2))
     story.tell(joined("a"), Ordered(Orders(1)))
     (round_id,) = story.machine.rounds.held
     story.tell(Received(part(round_id, 3), 1.0), Tick())
-    assert any(isinstance(effect, Merge) for effect in story.effects)
+    assert story.asked(Merge)
     final = CutId(50, 50, True)
     assert story.tell(Ordered(Orders(1, ending=True, cut=final)), Offered(part(round_id, 5))).cuts() == []
     assert story.tell(Merged(round_id, 0.0), Persisted(round_id)).cuts() == [final]
@@ -136,9 +108,9 @@ def test_a_shard_knows_of_a_unit_what_it_has_merged_of_it_and_not_what_it_heard_
     ), "what is merged and was trained after the mark is seen"
 
 
-def at_its_end(rules: Rules = RULES) -> Story:
+def at_its_end(rules: Rules = RULES) -> Machine:
     """Shard 0 at its target."""
-    return Story(restoring.begin(rules, SIZES, [20], 20)).tell(Tick())
+    return Machine(rules, version=20).tell(Tick())
 
 
 @pytest.mark.parametrize(
@@ -156,7 +128,9 @@ def test_a_final_cut_that_was_being_saved_when_shard_0_died_is_begun_anew_or_giv
 ) -> None:
     story = at_its_end()
     assert named(story) == [(21, True)]
-    again = Story(restoring.restore(changed, SIZES, story.remembered())).tell(Tick())
+    again = Machine(changed)
+    again.machine = restoring.restore(changed, SIZES, story.remembered())
+    again.tell(Tick())
     assert named(again) == [(22, True)] * ends
     assert again.machine.finishing == ends and again.machine.orders.cut.final == ends
 
@@ -176,7 +150,7 @@ def test_the_final_cut_begins_once_every_other_shard_has_told_that_it_is_at_its_
 
 
 def test_another_shard_goes_on_when_shard_0_is_started_with_a_raised_target() -> None:
-    story = Story(restoring.begin(replace(TWO, shard=1), SIZES, [20], 20))
+    story = Machine(replace(TWO, shard=1), version=20)
     final = CutId(5, 21, True)
     story.tell(Ordered(Orders(20, ending=True)), Ordered(Orders(20, ending=True, cut=final)))
     assert named(story) == [(21, True)] and story.machine.standing.done
@@ -185,10 +159,10 @@ def test_another_shard_goes_on_when_shard_0_is_started_with_a_raised_target() ->
 
 
 def test_another_shard_is_finished_when_shard_0_tells_and_remembers_it() -> None:
-    story = Story(restoring.begin(replace(TWO, shard=1), SIZES, [20], 20))
+    story = Machine(replace(TWO, shard=1), version=20)
     story.tell(Ordered(Orders(20, ending=True, final="cut/21")))
     assert story.machine.final == "cut/21" == story.remembered()["final"]
-    assert not any(isinstance(effect, StopAll) for effect in story.effects), "shard 0 stops the learners"
+    assert not story.asked(StopAll), "shard 0 stops the learners"
 
 
 def world(rules: Rules, saving: float, seed: int = 0) -> World:
@@ -256,12 +230,13 @@ def test_a_unit_of_which_one_host_connects_anew_in_a_round_is_in_it_with_what_al
 ) -> None:
     """Host 0 has answered at step 3, host 1 lost its part; both are asked again, and answer at step 5. A host sends its
     answers in their order."""
-    story, round_id = collecting(RULES, hosts=2)
+    story = Machine(RULES).tell(*(joined("a", host=host, hosts=2) for host in (0, 1)))
+    round_id = story.tell(*(reported("a", n, 0.1) for n in (1, 2, 3))).round()
     story.tell(joined("a", host=1, hosts=2))
-    assert [effect.round for effect in story.effects if isinstance(effect, SendPull)] == [round_id]
+    assert [effect.round for effect in story.asked(SendPull)] == [round_id]
     events = [Received(part(round_id, step, host=host, hosts=2), 1.0) for host, step in answers]
-    story.tell(reported("a", 4), reported("a", 5), *events, Tick())
-    merges = [effect for effect in story.effects if isinstance(effect, Merge)]
+    story.tell(reported("a", 4, 0.1), reported("a", 5, 0.1), *events, Tick())
+    merges = story.asked(Merge)
     assert [(member.unit, member.trained) for merge in merges for member in merge.members] == [("a", 50)]
 
 

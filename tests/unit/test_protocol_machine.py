@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from lone_shard import LONE
 from sim_scenario import Island, Scenario, Weather
 from sim_shard import ShardProcess
 from sim_unit import UnitProcess
@@ -24,16 +25,8 @@ from atoll_runtime.protocol.rules import Rules
 from atoll_runtime.protocol.waiting import why
 
 P, H = 4, 8
-RULES = Rules(
-    fragments=P,
-    interval=H,
-    overlap=2,
-    quorum=1,
-    grace_fraction=0.8,
-    grace_steps=1.0,
-    target_steps=60,
-    target_tokens=None,
-    cut_interval=1000,
+RULES = replace(
+    LONE, fragments=P, interval=H, overlap=2, grace_fraction=0.8, target_steps=60, cut_interval=1000
 )
 
 

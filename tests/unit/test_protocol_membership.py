@@ -3,28 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from lone_shard import LONE
+from lone_shard import LONE, Story
 
-from atoll_runtime.protocol.effects import Effect, Exclude, Merge, Publish, Release, Wake
-from atoll_runtime.protocol.events import (
-    Declined,
-    Event,
-    Joined,
-    Left,
-    Merged,
-    Offered,
-    Part,
-    Persisted,
-    Received,
-    Reported,
-    Tick,
-)
-from atoll_runtime.protocol.identifiers import RoundId
-from atoll_runtime.protocol.restoring import begin
+from atoll_runtime.protocol.effects import Exclude, Merge, Publish, Release
+from atoll_runtime.protocol.events import Declined, Left, Offered, Part, Received, Tick
 from atoll_runtime.protocol.rules import Rules
 from atoll_runtime.protocol.waiting import waits
 
@@ -32,61 +18,22 @@ P = 4
 RULES = replace(LONE, fragments=P, interval=P, overlap=2, grace_fraction=0.8, cut_interval=10**6)
 
 
-@dataclass
-class Shard:
-    """Units which make a step a second and say so. The disk and the merge take no time."""
+class Shard(Story):
+    """Units which make a step a second and say so."""
 
-    rules: Rules = RULES
-    units: str = "ab"
-    now: float = 0.0
-    steps: int = 0
-    wake: float = 0.0
-    told: list[Effect] = field(default_factory=list)
-    taken: dict[int, int] = field(default_factory=dict)
-    """Steps when each fragment was merged last."""
-
-    def __post_init__(self) -> None:
-        self.machine = begin(self.rules, (10,) * P, [0] * P)
-        for unit in self.units:
-            self.feed(Joined(unit, 1, 0, 1, 0, ""))
+    def __init__(self, rules: Rules = RULES, units: str = "ab") -> None:
+        super().__init__(rules, units)
         self.run(2)
-
-    def round(self, p: int) -> RoundId:
-        return next(round_id for round_id in self.machine.rounds.held if round_id.fragment == p)
 
     @property
     def merged(self) -> dict[int, tuple[str, ...]]:
         """Members of each fragment's newest merge."""
-        merges = [effect for effect in self.told if isinstance(effect, Merge)]
+        merges = self.asked(Merge)
         return {each.round.fragment: tuple(member.unit for member in each.members) for each in merges}
-
-    def feed(self, event: Event) -> None:
-        for effect in self.machine.handle(event, self.now):
-            self.told.append(effect)
-            match effect:
-                case Wake(at):
-                    self.wake = at
-                case Merge(round_id):
-                    self.taken[round_id.fragment] = self.steps
-                    self.feed(Merged(round_id, 0.0))
-                    self.feed(Persisted(round_id))
-
-    def run(self, seconds: int, silent: str = "") -> None:
-        for _ in range(seconds):
-            self.now += 1
-            self.steps += 1
-            for unit in self.units:
-                if unit not in silent:
-                    self.feed(Reported(unit, 1, 0, self.steps, self.steps, 10 * self.steps, 1.0, 1.0, 0))
-
-    def part(self, unit: str, p: int) -> Part:
-        n, anchor = self.steps, self.machine.versions[p]
-        made = n - self.taken.get(p, 0)
-        return Part(unit, 1, 0, 1, self.round(p), anchor, made, 10 * made, n, n, 0, 10, 10, 10 * n)
 
     def offer(self, unit: str, p: int, seconds: float) -> Part:
         part = self.part(unit, p)
-        self.feed(Offered(part, seconds))
+        self.tell(Offered(part, seconds))
         return part
 
     def until_open(self, p: int, serve: bool = False) -> None:
@@ -96,8 +43,8 @@ class Shard:
             if any(each.fragment == p for each in held):
                 return
             for each in held if serve else ():
-                for unit in self.units:
-                    self.feed(Received(self.part(unit, each.fragment), 1.0))
+                for unit in self.steps:
+                    self.tell(Received(self.part(unit, each.fragment), 1.0))
             self.run(1)
         raise AssertionError(f"no round of fragment {p}")
 
@@ -107,10 +54,10 @@ def test_headers_make_the_quorum_and_the_round_waits_for_the_bodies_of_its_membe
     shard.until_open(1)
     quick, slow = shard.offer("a", 1, 0.5), shard.offer("b", 1, 3.0)
     assert shard.machine.rounds.held[quick.round].stage == "Receiving"
-    shard.feed(Received(quick, 1.0))
+    shard.tell(Received(quick, 1.0))
     shard.run(3)
     assert 1 not in shard.merged
-    shard.feed(Received(slow, 1.0))
+    shard.tell(Received(slow, 1.0))
     assert shard.merged[1] == ("a", "b")
 
 
@@ -118,31 +65,31 @@ def test_other_rounds_are_opened_and_merged_while_one_waits_for_a_slow_link() ->
     shard = Shard(replace(RULES, overlap=1))
     shard.until_open(1)
     slow = shard.offer("a", 1, 3.0)
-    shard.feed(Received(shard.offer("b", 1, 0.1), 1.0))
+    shard.tell(Received(shard.offer("b", 1, 0.1), 1.0))
     for p in (2, 3):
         shard.until_open(p)
-        shard.feed(Received(shard.part("b", p), 1.0))
+        shard.tell(Received(shard.part("b", p), 1.0))
         shard.run(1)
         assert shard.merged[p] == ("b",)
     assert 1 not in shard.merged
-    shard.feed(Received(slow, 1.0))
+    shard.tell(Received(slow, 1.0))
     assert "a" in shard.merged[1]
 
 
 def test_units_that_are_no_members_are_told_at_once_and_need_not_fetch_what_lacks_their_work() -> None:
     shard = Shard()
     shard.until_open(1)
-    shard.feed(Received(shard.part("a", 1), 1.0))
-    shard.feed(Received(shard.part("b", 1), 1.0))
+    shard.tell(Received(shard.part("a", 1), 1.0))
+    shard.tell(Received(shard.part("b", 1), 1.0))
     assert shard.merged[1] == ("a", "b")
     shard.until_open(1, serve=True)
-    told = len(shard.told)
+    told = len(shard.effects)
     part = shard.offer("a", 1, 0.5)
     shard.run(3)
-    assert Exclude(part.round, ("a",)) in shard.told[told:]
-    shard.feed(Received(part, 1.0))
+    assert Exclude(part.round, ("a",)) in shard.effects[told:]
+    shard.tell(Received(part, 1.0))
     assert shard.merged[1] == ("a",)
-    assert [each.needed for each in shard.told[told:] if isinstance(each, Publish)] == [("a",)]
+    assert [each.needed for each in shard.effects[told:] if isinstance(each, Publish)] == [("a",)]
 
 
 @pytest.mark.parametrize(
@@ -152,21 +99,21 @@ def test_a_member_whose_body_does_not_come_is_dropped_and_the_others_are_merged(
     shard = Shard(replace(RULES, patience=5.0))
     shard.until_open(1)
     lost, quick = shard.offer("a", 1, 4.0), shard.offer("b", 1, 0.5)
-    shard.feed(Received(quick, 1.0))
+    shard.tell(Received(quick, 1.0))
     match happening:
         case "it leaves":
-            shard.feed(Left("a", 1, 0))
+            shard.tell(Left("a", 1, 0))
         case "refused":
-            shard.feed(Declined(lost, "the outer gradient is not finite"))
+            shard.tell(Declined(lost, "the outer gradient is not finite"))
         case "it falls silent":
-            shard.run(int(RULES.silence) + 1, silent="a")
+            shard.run(int(RULES.silence) + 1, "b")
         case _:
             shard.run(12)
             assert 1 not in shard.merged and shard.wake > shard.now
             shard.run(2)
-    shard.feed(Tick())
+    shard.tell(Tick())
     assert shard.merged[1] == ("b",)
-    assert Release(lost.round, "a") in shard.told
+    assert Release(lost.round, "a") in shard.effects
     assert shard.machine.units["a"].dropped == 1
 
 
@@ -174,8 +121,8 @@ def test_below_its_quorum_a_round_is_discarded_when_a_member_does_not_come() -> 
     shard = Shard(replace(RULES, quorum=2))
     shard.until_open(1)
     shard.offer("a", 1, 4.0)
-    shard.feed(Received(shard.offer("b", 1, 0.5), 1.0))
-    shard.feed(Left("a", 1, 0))
+    shard.tell(Received(shard.offer("b", 1, 0.5), 1.0))
+    shard.tell(Left("a", 1, 0))
     assert 1 not in shard.merged and shard.round(1).attempt == 1
 
 
@@ -191,13 +138,13 @@ def test_a_unit_that_answers_first_and_is_refused_each_time_does_not_shut_out_a_
         wrong, right = shard.offer("a", 1, 0.1), shard.offer("b", 1, 0.1)
         shard.run(1)
         late = shard.part("c", 1)
-        shard.feed(Offered(late, seconds))
-        shard.feed(Received(right, 1.0))
-        shard.feed(Received(wrong, math.inf))
+        shard.tell(Offered(late, seconds))
+        shard.tell(Received(right, 1.0))
+        shard.tell(Received(wrong, math.inf))
         shard.run(3)
-        if any(each == Exclude(late.round, ("a", "b", "c")) for each in shard.told):
-            shard.feed(Received(late, 1.0))
-        shard.feed(Tick())
+        if any(each == Exclude(late.round, ("a", "b", "c")) for each in shard.effects):
+            shard.tell(Received(late, 1.0))
+        shard.tell(Tick())
         assert len(attempts) < 5
     assert shard.merged[1] == ("b", "c")
     assert len(attempts) > 1, "in the first attempt it is shut out, for the window is short"
@@ -207,15 +154,15 @@ def test_a_link_that_takes_longer_than_an_interval_is_a_member_only_where_the_qu
     shard = Shard()
     shard.until_open(1)
     shard.offer("a", 1, 2.0 * P)
-    shard.feed(Received(shard.offer("b", 1, 0.5), 1.0))
-    shard.feed(Tick())
+    shard.tell(Received(shard.offer("b", 1, 0.5), 1.0))
+    shard.tell(Tick())
     assert shard.merged[1] == ("b",)
     shard = Shard(replace(RULES, quorum=2))
     shard.until_open(1)
     slow = shard.offer("a", 1, 2.0 * P)
-    shard.feed(Received(shard.offer("b", 1, 0.5), 1.0))
+    shard.tell(Received(shard.offer("b", 1, 0.5), 1.0))
     shard.run(P)
-    shard.feed(Received(slow, 1.0))
+    shard.tell(Received(slow, 1.0))
     assert shard.merged[1] == ("a", "b")
 
 
@@ -223,9 +170,9 @@ def test_a_host_of_which_nothing_is_measured_may_take_as_long_as_any_transfer() 
     shard = Shard(replace(RULES, quorum=2, transfer=100.0))
     shard.until_open(1)
     first = shard.offer("a", 1, 0.0)
-    shard.feed(Received(shard.offer("b", 1, 0.5), 1.0))
+    shard.tell(Received(shard.offer("b", 1, 0.5), 1.0))
     shard.run(90)
-    shard.feed(Received(first, 1.0))
+    shard.tell(Received(first, 1.0))
     assert shard.merged[1] == ("a", "b")
 
 
@@ -239,14 +186,14 @@ def test_a_round_is_not_opened_where_there_is_no_memory_for_it_beyond_those_at_w
     shard.run(4)
     assert {held.fragment for held in shard.machine.rounds.held} == {1, 2}
     for part in waiting:
-        shard.feed(Received(part, 1.0))
+        shard.tell(Received(part, 1.0))
     shard.until_open(3)
 
 
 def test_tokens_that_wait_for_a_link_are_listed_with_what_they_wait_for_and_since_when() -> None:
     shard = Shard()
     shard.until_open(1)
-    shard.feed(Received(shard.offer("b", 1, 0.5), 1.0))
+    shard.tell(Received(shard.offer("b", 1, 0.5), 1.0))
     shard.run(2)
     assert shard.merged[1] == ("b",)
     a, b = (shard.machine.units[name] for name in "ab")
@@ -256,8 +203,8 @@ def test_tokens_that_wait_for_a_link_are_listed_with_what_they_wait_for_and_sinc
     assert not [each for each in waits(shard.machine, b) if each.fragment == 1]
     shard.until_open(1, serve=True)
     sending = shard.offer("a", 1, 3.0)
-    shard.feed(Received(shard.offer("b", 1, 0.5), 1.0))
+    shard.tell(Received(shard.offer("b", 1, 0.5), 1.0))
     (carried,) = [each for each in waits(shard.machine, a) if each.fragment == 1]
     assert carried.since == sending.round.step and "its link" in carried.what
-    shard.feed(Received(sending, 1.0))
+    shard.tell(Received(sending, 1.0))
     assert not [each for each in waits(shard.machine, a) if each.fragment == 1]

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lone_shard import LONE
 from soak import schedule
 
 from atoll_runtime.protocol.coordinator import Coordinator
@@ -29,18 +30,8 @@ from atoll_runtime.protocol.identifiers import RoundId
 from atoll_runtime.protocol.machine import Syncer
 from atoll_runtime.protocol.ranking import Ranking
 from atoll_runtime.protocol.restoring import begin
-from atoll_runtime.protocol.rules import Rules
 
-RULES = Rules(
-    fragments=2,
-    interval=2,
-    overlap=2,
-    quorum=2,
-    grace_fraction=0.8,
-    grace_steps=1.0,
-    target_steps=10**6,
-    target_tokens=10**9,
-)
+RULES = replace(LONE, fragments=2, interval=2, overlap=2, quorum=2, grace_fraction=0.8, target_tokens=10**9)
 NAMES = tuple("abcde")
 
 

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lone_shard import LONE
 from sim_scenario import Island, Scenario, Weather
 from sim_values import Value
 from sim_world import World
 
-from atoll_runtime.protocol.rules import Rules
-
-RULES = Rules(
-    fragments=4,
-    interval=8,
-    overlap=2,
-    quorum=1,
-    grace_fraction=0.8,
-    grace_steps=1.0,
-    target_steps=120,
-    target_tokens=None,
-    cut_interval=1000,
+RULES = replace(
+    LONE, fragments=4, interval=8, overlap=2, grace_fraction=0.8, target_steps=120, cut_interval=1000
 )
 LOSSES = st.lists(st.tuples(st.floats(1.0, 30.0), st.floats(0.0, 20.0)), min_size=1, max_size=3)
 
