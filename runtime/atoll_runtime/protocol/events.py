@@ -175,6 +175,8 @@ class Offered:
     part: Part
     seconds: float = 0.0
     """Expected until the body is here; 0 where the host has not sent one yet."""
+    round_trip: float = 0.0
+    """Seconds to the host and back; 0 where it has not measured that yet."""
 
 
 @dataclass(frozen=True)
