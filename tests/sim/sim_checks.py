@@ -60,8 +60,9 @@ class Checks:
         self._announced: dict[str, Orders] = {}
         """By lineage of shard 0: the furthest that it has told another shard."""
         self._ended: dict[int, tuple[Value, ...]] = {}
-        self._turns: dict[tuple[ShardProcess, Part], float] = {}
-        """Of each header that a shard has taken, the most that it knew of the unit's link when that came."""
+        self._links: dict[tuple[ShardProcess, Part], tuple[float, int]] = {}
+        """Of each header that a shard has taken, the most that it knew of the unit's link when that came: `turn` and
+        `laps`."""
         self._refused: set[tuple[int, int, Incarnation]] = set()
         """Shard, fragment and incarnation of every contribution that was refused for what it is."""
         self._silent: dict[ShardProcess, set[Incarnation]] = {}
@@ -109,8 +110,8 @@ class Checks:
             part = event.part
             held = machine.rounds.held.get(part.round)
             if held is not None and held.contributions.header(part.unit, part.host) == part:
-                turn = machine.units[part.unit].turn
-                self._turns[process, part] = max(turn, self._turns.get((process, part), 0.0))
+                unit, (turn, laps) = machine.units[part.unit], self._links.get((process, part), (0.0, 0))
+                self._links[process, part] = max(turn, unit.turn), max(laps, unit.laps)
         if isinstance(event, Ordered):
             self._silent[process] = set(event.orders.silent)
         for effect in effects:
@@ -368,8 +369,8 @@ class Checks:
         self, process: ShardProcess, merge: Merge, unit: str, incarnation: int, anchor: int
     ) -> None:
         """An incarnation's first contribution is against the current version: at most H steps old, but where a
-        fragment had no merge since. Later ones are not too old for the unit's link, as the shard knew it when it took
-        their headers, but where nothing newer was merged."""
+        fragment had no merge since. Later ones, and the first one on a link with a long round trip, are not too old for
+        the unit's link, as the shard knew it when it took their headers, but where nothing newer was merged."""
         machine, p = process.machine, merge.round.fragment
         current, age = machine.versions[p], merge.round.step - anchor
         value: Value | None = process.memory[p]
@@ -377,10 +378,11 @@ class Checks:
         while value is not None and value.lineage == process.lineage:
             known = known or any(member.who == (unit, incarnation) for member in value.members)
             value = value.parent
-        if not known and anchor != current:
-            raise Violation(f"{merge.round}: {unit} counts first from {anchor}, not {current}")
         headers = machine.rounds.held[merge.round].contributions.parts[unit].values()
-        oldest = min(machine.rules.oldest(self._turns[process, header]) for header in headers)
+        links = [self._links[process, header] for header in headers]
+        if not known and anchor != current and age > min(machine.rules.first(laps) for _, laps in links):
+            raise Violation(f"{merge.round}: {unit} counts first from {anchor}, not {current}")
+        oldest = min(machine.rules.oldest(turn) for turn, _ in links)
         if not (anchor == current or age <= oldest):
             raise Violation(f"{merge.round}: {unit} is {age} steps old")
 

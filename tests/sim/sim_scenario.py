@@ -144,6 +144,7 @@ def draw(seed: int) -> Scenario:
             rng.uniform(0.5, 1.2),
             10 * rng.randint(1, 2),
             rng.choice((0.0, 0.0, 0.0, 0.5, 3.0)),
+            distance=random.Random(f"{seed}.{i}").choice((0.0, 0.0, 0.4, 1.5)),
         )
         for i in range(rng.choice((1, 2, 2, 3, 3, 4)))
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import threading
 from collections import deque
@@ -21,7 +22,7 @@ from numpy.typing import NDArray
 from atoll_runtime.interfaces import Network
 from atoll_runtime.protocol.events import Part
 from atoll_runtime.protocol.identifiers import CutId
-from atoll_runtime.protocol.link import Ask, Link
+from atoll_runtime.protocol.link import Ask, Errand, Link
 from atoll_runtime.protocol.linkmeter import LinkMeter
 from atoll_runtime.protocol.linkshare import LinkShare
 from atoll_runtime.protocol.rules import TRANSFER_SECONDS
@@ -132,7 +133,12 @@ class ShardSession:
         self._quiet_until = 0.0
         """When the next report may be sent."""
         self._parts: deque[tuple[Header, NDArray[Any]]] = deque()
-        """Contributions that wait for the link; the first one is on it."""
+        """Contributions that wait for the link."""
+        self._pushing = 0
+        """Contributions on it."""
+        self._fetching: set[int] = set()
+        """Fragments on it."""
+        self._fetch_backoff = Backoff(*BACKOFF_SECONDS)
         self._closed = False
         self._tasks: list[asyncio.Task[None]] = []
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -185,7 +191,7 @@ class ShardSession:
     def pulls(self) -> dict[int, Ask]:
         """Open rounds whose least anchor the loop has taken, and in which the link can take part."""
         with self._lock:
-            now, waiting, fetches = self._clock(), len(self._parts), self._link.wanted
+            now, waiting, fetches = self._clock(), len(self._parts) + self._pushing, self._link.wanted
             asks = self._link.answerable()
             return {p: ask for p, ask in asks.items() if self._share.ready(p, now, waiting, fetches)}
 
@@ -196,9 +202,9 @@ class ShardSession:
             if not self._link.answered(part.round):
                 self.counters.dropped += 1
                 return
-            codec, expected = self._hello.codec, self._share.seconds * (len(self._parts) + 1)
+            codec, expected = self._hello.codec, self._share.seconds * (len(self._parts) + self._pushing + 1)
             size = codecs.pushed_size(values.size, codec)
-            header = Header(part, codec, size, min(expected, TRANSFER_SECONDS))
+            header = Header(part, codec, size, min(expected, TRANSFER_SECONDS), self._share.round_trip)
             self._share.joined(part.round.fragment, self._clock())
             self._headers.append(header)
             self._parts.append((header, values))
@@ -371,42 +377,61 @@ class ShardSession:
         return self._report and msgspec.structs.replace(self._report, link=self._meter.reading(now))
 
     async def _fetch_all(self) -> None:
-        hello, backoff = self._hello, Backoff(*BACKOFF_SECONDS)
-        while await self._until(lambda: self._link.wanted):
+        async with asyncio.TaskGroup() as tasks:
+            while await self._until(lambda: self._errand is not None):
+                errand = self._errand
+                assert errand is not None
+                self._fetching.add(errand.fragment)
+                tasks.create_task(self._work(functools.partial(self._fetch_one, errand)))
+
+    @property
+    def _errand(self) -> Errand | None:
+        """What to fetch now."""
+        if len(self._fetching) >= self._share.beside:
+            return None
+        with self._lock:
+            return self._link.errand(self._fetching)
+
+    async def _fetch_one(self, errand: Errand) -> None:
+        hello, p = self._hello, errand.fragment
+        (start, stop), held = self._bounds[p], self._holdings.of(p)
+        request = FetchRequest(
+            unit=hello.unit,
+            incarnation=hello.incarnation,
+            fragment=p,
+            version=errand.version,
+            start=start,
+            stop=stop,
+            codec=hello.codec,
+            held=held.version,
+            series=held.series,
+        )
+        began = self._clock()
+        try:
+            head, body = await self._fetch(request)
+            part = await asyncio.to_thread(self._holdings.take, head, body)
+        except TransportError as error:
+            self._meter.failed()
+            log.warning("fragment %d version %d was not fetched: %s", p, errand.version, error)
             with self._lock:
-                errand = self._link.errand()
-            assert errand is not None
-            p = errand.fragment
-            (start, stop), held = self._bounds[p], self._holdings.of(p)
-            request = FetchRequest(
-                unit=hello.unit,
-                incarnation=hello.incarnation,
-                fragment=p,
-                version=errand.version,
-                start=start,
-                stop=stop,
-                codec=hello.codec,
-                held=held.version,
-                series=held.series,
-            )
-            began = self._clock()
-            try:
-                head, body = await self._fetch(request)
-                part = await asyncio.to_thread(self._holdings.take, head, body)
-            except TransportError as error:
-                self._meter.failed()
-                log.warning("fragment %d version %d was not fetched: %s", p, errand.version, error)
-                with self._lock:
-                    self._link.postpone(errand)
-                await self._until(lambda: False, backoff.seconds())
-                continue
-            backoff = Backoff(*BACKOFF_SECONDS)
+                self._link.postpone(errand)
+            await self._until(lambda: False, self._fetch_backoff.seconds())
+        else:
+            self._fetch_backoff = Backoff(*BACKOFF_SECONDS)
             with self._lock:
-                self._share.fetched(self._clock() - began)
+                self._share.fetched(self._seconds(began))
                 self.counters.bytes_in += head.size
                 self._link.counted(head.merged)
                 if self._link.fetched(errand, head.version, head.cut, head.series):
                     self._arrivals[p] = Arrival(head.version, part, errand.lineage)
+        self._fetching.discard(p)
+        self._wake()
+
+    def _seconds(self, began: float) -> float:
+        """Of a transfer, without the round trip."""
+        now = self._clock()
+        self._share.round_trip = self._meter.round_trip(now)
+        return max(now - began - self._share.round_trip, 1e-3)
 
     async def _fetch(self, request: FetchRequest) -> tuple[FetchHead, memoryview]:
         """Head and body."""
@@ -422,19 +447,26 @@ class ShardSession:
         return head, body
 
     async def _push_all(self) -> None:
-        while await self._until(lambda: self._parts):
-            header, values = self._parts[0]
-            p = header.part.round.fragment
-            accepted, seconds = await self._send(header, values)
-            with self._lock:
-                self._parts.popleft()
-                if accepted:
-                    self._share.pushed(p, seconds)
-                    self.counters.pushed += 1
-                    self.counters.bytes_out += header.size
-                else:
-                    self._share.missed(p, seconds)
-                    self.counters.dropped += 1
+        async with asyncio.TaskGroup() as tasks:
+            while await self._until(lambda: self._parts and self._pushing < self._share.beside):
+                with self._lock:
+                    self._pushing += 1
+                    header, values = self._parts.popleft()
+                tasks.create_task(self._work(functools.partial(self._push_one, header, values)))
+
+    async def _push_one(self, header: Header, values: NDArray[Any]) -> None:
+        p = header.part.round.fragment
+        accepted, seconds = await self._send(header, values)
+        with self._lock:
+            self._pushing -= 1
+            if accepted:
+                self._share.pushed(p, seconds)
+                self.counters.pushed += 1
+                self.counters.bytes_out += header.size
+            else:
+                self._share.missed(p, seconds)
+                self.counters.dropped += 1
+        self._wake()
 
     async def _send(self, header: Header, values: NDArray[Any]) -> tuple[bool, float]:
         """Sends until an answer comes, the round is over (the next waits for the link), or the attempts are used up.
@@ -454,14 +486,14 @@ class ShardSession:
                 reply = await self._push(header, body, lambda: not over())
             except TransportError as error:
                 self._meter.failed()
-                seconds = self._clock() - began
+                seconds = self._seconds(began)
                 if not over():
                     log.warning("a part for %s was not sent: %s", round_id, error)
                 await self._until(over, backoff.seconds())
                 continue
             if not reply.accepted:
                 log.info("a part for %s was not taken: %s", round_id, reply.reason)
-            return reply.accepted, self._clock() - began
+            return reply.accepted, self._seconds(began)
         return False, seconds
 
     async def _push(self, header: Header, body: memoryview, wanted: Callable[[], bool]) -> PushReply:

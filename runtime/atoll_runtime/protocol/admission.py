@@ -146,9 +146,15 @@ class Admission:
         unit.account.advance(part.trained)
         versions.width = max(versions.width, part.padded)
         held.expect(part, seconds, rules, now)
-        if held.grace_until is None and len(held.contributions.members) >= rules.quorum:
+        self._grant(held, now)
+
+    def _grant(self, held: Round, now: float) -> None:
+        """Opens the grace window once K headers are in. There are fewer again when a unit's hosts answer anew."""
+        if len(held.contributions.members) < self.rules.quorum:
+            held.grace_until = None
+        elif held.stage == "Collecting" and held.grace_until is None:
             self.timing.quorum.add(now - held.opened)
-            held.grace_until = max(now + self.timing.grace(self.slowest, rules), held.rests)
+            held.grace_until = max(now + self.timing.grace(self.slowest, self.rules), held.rests)
 
     def _impossible(self, part: Part, unit: Unit, versions: Versions, now: float) -> str:
         """Why what a header claims cannot be; empty when it can."""
@@ -168,8 +174,12 @@ class Admission:
     def _measure(self, event: Offered) -> None:
         """Takes what a header tells of its unit's link."""
         unit, interval = self.units.get(event.part.unit), self.interval_seconds
-        if unit is not None and event.part.incarnation == unit.incarnation and event.seconds and interval:
-            unit.turn = event.seconds * self.rules.fragments / interval
+        if unit is None or event.part.incarnation != unit.incarnation:
+            return
+        unit.round_trip = event.round_trip
+        if interval:
+            unit.laps = round(2 * event.round_trip / interval)
+            unit.turn = event.seconds * self.rules.fragments / interval or unit.turn
 
     def decline(self, part: Part, why: str) -> None:
         """Counts a part that is not taken; its unit goes on without this round."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 
 def unusable(
-    anchor: int, step: int, history: Sequence[int], latest: int | None, oldest: int, refused: int
+    anchor: int, step: int, history: Sequence[int], latest: int | None, oldest: int, refused: int, first: int
 ) -> str:
     """Why a contribution to the round of `step` with this anchor does not count; empty when it does.
 
@@ -14,11 +15,12 @@ def unusable(
         latest: the version that holds this incarnation's newest merged contribution; None where none was merged.
         oldest: steps. An anchor of more is too old, unless nothing newer was merged.
         refused: the newest version against which a contribution of this incarnation was refused; -1 where none was.
+        first: steps that the anchor of an incarnation's first contribution may be old where something newer was merged.
     """
     current = history[-1]
     if anchor not in history:
         return f"anchor {anchor} is not a known version (current: {current})"
-    if latest is None and anchor != current:
+    if latest is None and anchor != current and step - anchor > first:
         return f"a new incarnation counts from the current version {current}, not from {anchor}"
     if latest is not None and anchor < latest:
         return f"the work since version {anchor} was merged already"
@@ -29,7 +31,7 @@ def unusable(
     return ""
 
 
-def least(step: int, history: Sequence[int], latest: int | None, oldest: int, refused: int) -> int:
-    """The oldest usable anchor; the next version to come when there is none."""
-    usable = (anchor for anchor in history if not unusable(anchor, step, history, latest, oldest, refused))
+def least(step: int, history: Sequence[int], *limits: Any) -> int:
+    """The oldest usable anchor; the next version to come when there is none. `limits`: see `unusable`."""
+    usable = (anchor for anchor in history if not unusable(anchor, step, history, *limits))
     return min(usable, default=history[-1] + 1)

@@ -170,6 +170,8 @@ class Offered(Told, frozen=True):
     part: Part
     seconds: float = 0.0
     """Expected until the body is here; 0 where the host has not sent one yet."""
+    round_trip: float = 0.0
+    """Seconds to the host and back; 0 where it has not measured that yet."""
 
 
 class Received(Told, frozen=True):

@@ -5,7 +5,7 @@ The client keeps it behind a lock (`learner/session.py`); the model of a fleet d
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from atoll_runtime.protocol.identifiers import NO_CUT, NOTHING, CutId, RoundId
@@ -140,10 +140,11 @@ class Link:
         """The shard's merged tokens. A shard that fell back does not lead the learning rate back."""
         self.merged = max(self.merged, merged)
 
-    def errand(self) -> Errand | None:
-        """The fragment to fetch next."""
+    def errand(self, under_way: Collection[int] = ()) -> Errand | None:
+        """The fragment to fetch next, besides those that are under way."""
         for p, version in self.wanted.items():
-            return Errand(p, version, self.lineage, self.setbacks)
+            if p not in under_way:
+                return Errand(p, version, self.lineage, self.setbacks)
         return None
 
     def postpone(self, errand: Errand) -> None:

@@ -61,6 +61,10 @@ class LinkMeter:
         """The first byte of an answer came so long after its request."""
         self._rtt.add(now, -seconds)
 
+    def round_trip(self, now: float) -> float:
+        """The shortest of the window; 0 where it has none."""
+        return -self._rtt.value(now)
+
     def failed(self) -> None:
         """A transfer or a session broke."""
         self._failures += 1
@@ -71,7 +75,7 @@ class LinkMeter:
         return LinkReading(
             up.rates.value(now),
             down.rates.value(now),
-            -self._rtt.value(now),
+            self.round_trip(now),
             max(lane.busy(self._made, now) for lane in (up, down)),
             self._failures,
         )

@@ -7,6 +7,7 @@ in x of each fragment. A unit on a link that is fast enough takes part in every 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
@@ -17,10 +18,13 @@ STAGGER = 0.618
 """Fragments start with different credit, so that their turns are spread evenly over the link's time."""
 MOST_CREDIT = 4.0
 PUSHES, FETCHES = 2, 4
-"""Transfers in each direction that may wait for the link or be on it, for another round to be joined."""
-USED = 0.96
+"""Transfers in each direction that may wait for the link or be on it, for another round to be joined; on a link with a
+long round trip as many more as `beside` says."""
+USED = 0.97
 """Share of a slow link's time that is given away: where all is, queues grow, and what is trained meanwhile is lost."""
 SMOOTHING = 0.25
+NEAR = 0.1
+"""A round trip of so much of a step, or of the time between two rounds, is that of a unit next door."""
 
 
 @dataclass
@@ -30,6 +34,8 @@ class LinkShare:
     fragments: int
     interval: Ema = field(default_factory=lambda: Ema(SMOOTHING))
     """Seconds between two rounds of the same fragment."""
+    round_trip: float = 0.0
+    """Seconds. They are no part of a transfer's: while its answer is under way, the next one has the link."""
     _push: Ema = field(default_factory=lambda: Ema(SMOOTHING))
     _fetch: Ema = field(default_factory=lambda: Ema(SMOOTHING))
     _contributed: set[int] = field(default_factory=set)
@@ -53,6 +59,11 @@ class LinkShare:
         """x: seconds of a transfer, the slower direction, divided by the seconds between two rounds."""
         transfer = max(self._push.value or 0.0, self._fetch.value or 0.0)
         return transfer * self.fragments / self.interval.value if self.interval.value else 0.0
+
+    @property
+    def beside(self) -> int:
+        """Transfers in one direction that are begun without waiting for the first one's answer."""
+        return 1 + spans(self.round_trip, (self.interval.value or math.inf) / self.fragments)
 
     def pushed(self, p: int, seconds: float) -> None:
         """A contribution of fragment `p` was sent in this time."""
@@ -81,14 +92,14 @@ class LinkShare:
         if pushes and (pushes + 1) * self.seconds > (self.interval.value or 0.0):
             return False
         if self.load <= 1.0 or p not in self._contributed:
-            return pushes < PUSHES
+            return pushes < PUSHES - 1 + self.beside
         if not pushes and not fetches and now >= self._joined + 2 * self.seconds:
             return (
                 True  # idle for as long as a contribution is expected to take: it may be faster than it was
             )
         credit = {q: self._reckon(q, now) for q in self._contributed}
         # One place is kept for a fragment whose rounds have always found the link in use.
-        kept = max(credit.values()) >= credit[p] + 1.0
+        kept = (max(credit.values()) >= credit[p] + 1.0) + 1 - self.beside
         waiting = len(self._contributed.intersection(fetches))
         return credit[p] >= 1.0 and pushes < PUSHES - kept and waiting < FETCHES - kept
 
@@ -117,6 +128,11 @@ class LinkShare:
             credit = min(MOST_CREDIT, credit + rounds * min(1.0, USED / self.load if self.load else 1.0))
         self._earned[p], self._credit[p] = now, credit
         return credit
+
+
+def spans(round_trip: float, seconds: float) -> int:
+    """How many times so many seconds a round trip takes, rounded up; 0 where that is next to nothing."""
+    return max(0, math.ceil(round_trip / seconds - NEAR))
 
 
 def _measure(mean: Ema, seconds: float) -> None:

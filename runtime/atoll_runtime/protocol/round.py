@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 from atoll_runtime.protocol import membership, norms, quorum
 from atoll_runtime.protocol.effects import Member
@@ -131,12 +131,13 @@ class Round:
     """What is known of it, and what follows from that alone."""
 
     id: RoundId
-    opened: float
-    expires: float
-    rests: float
+    opened: float = 0.0
+    expires: float = 0.0
+    rests: float = 0.0
     """Until when it is kept though nobody is left to wait for, and its grace window lasts at least."""
-    stage: Literal["Collecting", "Receiving", "Merging", "Writing"] = "Collecting"
-    """Headers are collected until membership is frozen; then the members' bodies are received."""
+    stage: Literal["Early", "Collecting", "Receiving", "Merging", "Writing"] = "Early"
+    """Before its step only far units are asked. Then headers are collected until membership is frozen, and the members'
+    bodies are received."""
     contributions: Contributions = field(default_factory=Contributions)
     grace_until: float | None = None
     """Set when the quorum is met."""
@@ -156,23 +157,23 @@ class Round:
     record: Mapping[str, Any] = field(default_factory=dict)
     """What is being written with its merge."""
 
-    @classmethod
-    def begin(cls, round_id: RoundId, now: float, patience: float, step: float) -> Self:
-        """A round that collects from now on.
+    def begin(self, now: float, patience: float, step: float) -> None:
+        """Its step has come: it collects from now on.
 
         Args:
             patience: seconds that a first attempt waits for its quorum, at least.
             step: seconds of an inner step of the slowest live unit.
         """
-        patience = max(patience, 10 * step) * min(2**round_id.attempt, 8)
+        patience = max(patience, 10 * step) * min(2**self.id.attempt, 8)
         # At once after a first answer that was not taken; units whose hosts disagree would answer the same for ever.
-        rest = max(step, LEAST_REST) * (doublings(round_id) - 1)
-        return cls(round_id, now, now + patience, now + min(rest, patience))
+        rest = max(step, LEAST_REST) * (doublings(self.id) - 1)
+        self.stage, self.opened = "Collecting", now
+        self.expires, self.rests = now + patience, now + min(rest, patience)
 
     @property
     def open(self) -> bool:
         """Its merge has not begun: parts are taken, and dropped."""
-        return self.stage in ("Collecting", "Receiving")
+        return self.stage in ("Early", "Collecting", "Receiving")
 
     def answered(self, unit: str) -> bool:
         """The unit's header is not waited for: it is in, or was not taken."""

@@ -13,6 +13,7 @@ from atoll_runtime.protocol.admission import Admission
 from atoll_runtime.protocol.effects import Exclude, Merge, Persist, Publish, Release, SendPull, note
 from atoll_runtime.protocol.events import Joined, Merged
 from atoll_runtime.protocol.identifiers import RoundId
+from atoll_runtime.protocol.linkshare import spans
 from atoll_runtime.protocol.round import Round
 from atoll_runtime.protocol.units import Unit
 
@@ -38,21 +39,48 @@ class Rounds(Admission):
     def room(self, p: int) -> bool:
         """A round of fragment `p` may be opened: none in flight is of `p`, and fewer than τ are at work. One that only
         waits for its members' links is not; it takes memory."""
-        if any(held.id.fragment == p for held in self.held.values()):
+        due = [held for held in self.held.values() if held.stage != "Early"]
+        if any(held.id.fragment == p for held in due):
             return False
-        busy = sum(held.stage != "Receiving" for held in self.held.values())
-        elements = sum(
-            self.versions[q].width for q in (p, *(held.id.fragment for held in self.held.values()))
-        )
-        fits = elements * len(self.roster.live) <= self.capacity
-        return busy < self.rules.overlap and (fits or len(self.held) < self.rules.overlap)
+        busy = sum(held.stage != "Receiving" for held in due)
+        return busy < self.rules.overlap and (self._fits(p) or len(due) < self.rules.overlap)
+
+    def _fits(self, p: int) -> bool:
+        """There is memory for a round of fragment `p`."""
+        fragments = {p, *(held.id.fragment for held in self.held.values())}
+        elements = sum(self.versions[q].width for q in fragments)
+        return elements * len(self.roster.live) <= self.capacity
 
     def open(self, round_id: RoundId, now: float) -> None:
-        """Asks every live unit for its contribution."""
-        held = self.held[round_id] = Round.begin(round_id, now, self.rules.patience, self.slowest)
+        """Asks every live unit for its contribution. What came early counts as if it had come a step later: units that
+        are near have as much time as ever."""
+        held = self.held.setdefault(round_id, Round(round_id))
+        held.begin(now, self.rules.patience, self.slowest)
         self.roster.open(held)
         self.effects.append(note("opened", round=str(round_id)))
         self._pull(held, (unit for _, unit in sorted(self.roster.live.items())))
+        self._grant(held, now + self.slowest)
+
+    def leads(self) -> dict[str, int]:
+        """Steps that far units are asked before a round's own step, by name: as many as a round trip takes."""
+        step, most = self.slowest or math.inf, self.rules.interval - 1
+        leads = {name: spans(unit.round_trip, step) for name, unit in self.roster.live.items()}
+        return {name: min(lead, most) for name, lead in sorted(leads.items()) if lead}
+
+    def ask(self, round_id: RoundId, far: Iterable[str]) -> None:
+        """Asks these units for a round whose step is still to come."""
+        p = round_id.fragment
+        if round_id not in self.held:
+            if not self._fits(p) or any(held.id.fragment == p for held in self.held.values()):
+                return
+            self.held[round_id] = Round(round_id)
+        self._pull(self.held[round_id], (self.units[name] for name in far))
+
+    def skip(self, step: int) -> None:
+        """Gives up what units were asked for early whose step has passed without its round."""
+        for held in list(self.held.values()):
+            if held.stage == "Early" and (held.id.step <= step or self.ending):
+                self.discard(held.id, "its step was skipped")
 
     def progress(self, now: float, name: str) -> None:
         """Takes every round as far as it can go now.
@@ -60,6 +88,8 @@ class Rounds(Admission):
         Args:
             name: of the unit that the event was of: every other one that lives was asked before. Empty: of none.
         """
+        if self.ending:
+            self.skip(0)
         for held in list(self.held.values()):
             if held.stage == "Collecting":
                 self._collect(held, name, now)

@@ -84,7 +84,7 @@ class ShardState:
 
     @property
     def _idle(self) -> bool:
-        collecting = all(held.stage == "Collecting" for held in self.rounds.held.values())
+        collecting = all(held.stage in ("Early", "Collecting") for held in self.rounds.held.values())
         return collecting and not self.rounds.roster.connected
 
     @property

@@ -90,6 +90,10 @@ class Unit:
     """Why this incarnation's results are not to be trusted; empty where nothing is known against it."""
     turn: float = 1.0
     """Rounds of a fragment of which the unit's link carries one, by its newest header."""
+    round_trip: float = 0.0
+    """Seconds, by its newest header."""
+    laps: int = 0
+    """Rounds of a fragment that pass while a contribution is on its way there, and its version on its way back."""
     marks: dict[int, int] = field(default_factory=dict)
     """For each fragment the inner step of its last merged contribution."""
     joined: dict[int, int] = field(default_factory=dict)

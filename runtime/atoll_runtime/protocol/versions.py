@@ -49,6 +49,7 @@ class Versions:
         """Why a contribution of this unit at `step` is not taken against this version; empty when it is."""
         return anchors.unusable(anchor, step, self.history, *self._limits(unit, rules))
 
-    def _limits(self, unit: Unit, rules: Rules) -> tuple[int | None, int, int]:
+    def _limits(self, unit: Unit, rules: Rules) -> tuple[int | None, int, int, int]:
         """What bounds a unit's anchors."""
-        return unit.latest(self.p), rules.oldest(unit.turn), unit.spoiled.get(self.p, -1)
+        latest, refused = unit.latest(self.p), unit.spoiled.get(self.p, -1)
+        return latest, rules.oldest(unit.turn), refused, rules.first(unit.laps)

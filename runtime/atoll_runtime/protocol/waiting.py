@@ -14,9 +14,9 @@ def why(machine: Syncer, now: float) -> str:
     """One sentence; several rounds in flight are told one after the other."""
     if machine.final:
         return f"finished at global step {machine.step}; the final cut is {machine.final}"
-    if machine.rounds.held:
-        waits = [f"round of {held.id}: {stage(machine, held, now)}" for held in machine.rounds.held.values()]
-        return "; ".join(waits)
+    due = [held for held in machine.rounds.held.values() if held.stage != "Early"]
+    if due:
+        return "; ".join(f"round of {held.id}: {stage(machine, held, now)}" for held in due)
     if machine.finishing:
         if machine.cuts.newest.final:
             return f"the target is reached at global step {machine.step}; writing the final cut"

@@ -209,7 +209,7 @@ class SimNetwork:
             head, body = found
             whole = filled(body, head.size)
             self.served(server, head, whole)
-            answered()
+            self.loop.plan(self.loop.now + self.delay(), self.client, answered)
             await asyncio.sleep(self.fetch_seconds())
             return head, whole
 

@@ -164,8 +164,9 @@ def malformed(header: Header, layout: Layout, codec: str) -> str:
         return f"range: [{part.start}, {part.stop}) of {part.padded} elements, where there are {most} at most"
     if header.codec != codec or header.size != codecs.pushed_size(part.stop - part.start, header.codec):
         return f"{header.size} bytes of {header.codec} for [{part.start}, {part.stop}), not {codec}"
-    if not 0 <= header.seconds <= TRANSFER_SECONDS:
-        return f"seconds: {header.seconds} must be within 0 … {TRANSFER_SECONDS:g}"
+    for name, value in (("seconds", header.seconds), ("round_trip", header.round_trip)):
+        if not 0 <= value <= TRANSFER_SECONDS:
+            return f"{name}: {value} must be within 0 … {TRANSFER_SECONDS:g}"
     return beyond(part)
 
 
@@ -180,7 +181,7 @@ def offered(session: Session, header: Header, layout: Layout, codec: str) -> Off
         raise ValueError(f"header: of host {part.host} of {part.unit}, incarnation {part.incarnation}")
     if wrong := malformed(header, layout, codec):
         raise ValueError(wrong)
-    return Offered(part, header.seconds)
+    return Offered(part, header.seconds, header.round_trip)
 
 
 def reported(session: Session, report: Report) -> Reported:

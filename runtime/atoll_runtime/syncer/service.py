@@ -143,7 +143,9 @@ class Service:
         if wrong:
             return wrong
         refusal = self.machine.admit(part) or self.driver.parts.reserve(header)
-        self.driver.feed(Declined(part, refusal) if refusal else Offered(part, header.seconds))
+        self.driver.feed(
+            Declined(part, refusal) if refusal else Offered(part, header.seconds, header.round_trip)
+        )
         return refusal
 
     async def _receive(self, header: Header, body: AsyncIterator[bytes]) -> str:

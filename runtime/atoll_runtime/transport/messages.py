@@ -201,6 +201,8 @@ class Header(Message, frozen=True, tag=True):
     """Bytes of the body."""
     seconds: float = 0.0
     """Expected until the body has come; 0 where this host has not sent one yet."""
+    round_trip: float = 0.0
+    """Seconds; 0 where this host has not measured it yet."""
 
     @property
     def key(self) -> tuple[RoundId, str, int]:

@@ -69,7 +69,10 @@ class Learner:
     """On the wire."""
     _begun: float = 0.0
     """When it was put there."""
-    _fetching: bool = False
+    _fetching: set[int] = field(default_factory=set)
+    """Fragments that were asked for."""
+    _free: float = 0.0
+    """When what was asked for so far has come through the wire."""
     _arrivals: dict[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -81,6 +84,7 @@ class Learner:
         self.share = LinkShare(len(versions))
         costs = self.world.scenario.costs
         self.wire = self.life.wire or Wire(costs.push, costs.fetch)
+        self.share.round_trip = 2 * self.wire.delay
 
     def iterate(self) -> None:
         """Between two steps: answer, take what arrived, begin the next step."""
@@ -159,7 +163,9 @@ class Learner:
             )
             expected = min(self.share.seconds * (queued + 1), TRANSFER_SECONDS)
             self.share.joined(p, now)
-            self.world.at(now + self.wire.delay, self.world.feed, Offered(part, expected))
+            self.world.at(
+                now + self.wire.delay, self.world.feed, Offered(part, expected, self.share.round_trip)
+            )
             self._pushes.append(part)
             self._push()
 
@@ -239,15 +245,17 @@ class Learner:
             self.world.at(self.world.now + self.world.scenario.rules.silence / 2, self._remind, since)
 
     def _fetch(self) -> None:
-        errand = self.link.errand()
-        if errand is not None and not self._fetching:
-            self._fetching = True
-            begun = self.world.now
-            done = self.wire.end(begun, self.wire.fetch) + 2 * self.wire.delay
-            self.world.at(done, self._fetched, errand, begun)
+        while len(self._fetching) < self.share.beside:
+            errand = self.link.errand(self._fetching)
+            if errand is None:
+                break
+            self._fetching.add(errand.fragment)
+            begun = max(self.world.now + self.share.round_trip, self._free)
+            self._free = self.wire.end(begun, self.wire.fetch)
+            self.world.at(self._free, self._fetched, errand, begun)
 
     def _fetched(self, errand: Errand, begun: float) -> None:
-        self._fetching = False
+        self._fetching.discard(errand.fragment)
         self.share.fetched(self.world.now - begun)
         version = self.world.durable[errand.fragment]
         if self.link.fetched(errand, version, NO_CUT):
