@@ -30,10 +30,10 @@ from atoll_runtime.protocol.round import Contributions
 from atoll_runtime.protocol.rounds import Rounds
 from atoll_runtime.protocol.units import Unit
 from atoll_runtime.syncer import records
-from atoll_runtime.syncer.arrays import Parts
 from atoll_runtime.syncer.driver import Driver
 from atoll_runtime.syncer.journal import Journal
 from atoll_runtime.syncer.service import Service
+from atoll_runtime.syncer.state import Parts
 
 SEED = 700
 SEEDS = 300

@@ -43,7 +43,7 @@ from atoll_runtime.protocol.events import (
 from atoll_runtime.protocol.identifiers import NO_CUT, CutId, RoundId
 from atoll_runtime.protocol.rules import Rules
 from atoll_runtime.protocol.waiting import why
-from atoll_runtime.syncer.arrays import Parts
+from atoll_runtime.syncer.state import Parts
 from atoll_runtime.transport.messages import Header
 
 RULES = replace(LONE, target_steps=20, cut_interval=1000)

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from atoll_runtime.protocol.events import Part
 from atoll_runtime.protocol.identifiers import RoundId
-from atoll_runtime.syncer.arrays import Parts
+from atoll_runtime.syncer.state import Parts
 from atoll_runtime.transport.chunks import split
 from atoll_runtime.transport.messages import Header, WireError
 

@@ -1,13 +1,10 @@
-"""Contributions in memory, on their way and held, until their round is merged or over; and how they are merged."""
+"""The arrays of production: contributions and fragments in numpy, merged on all cores."""
 
 from __future__ import annotations
 
-import asyncio
 import os
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from pathlib import Path
 
 from atoll_runtime.contract import OuterSpec
 from atoll_runtime.merge.buffers import Buffers
@@ -15,124 +12,12 @@ from atoll_runtime.merge.gradients import Gradient, HostPart, scan
 from atoll_runtime.merge.rda import merge_step
 from atoll_runtime.protocol.effects import Member
 from atoll_runtime.protocol.fragments import Fragment, Layout
-from atoll_runtime.protocol.identifiers import RoundId
-from atoll_runtime.protocol.rules import TRANSFER_SECONDS
 from atoll_runtime.syncer.state import Version
 from atoll_runtime.transport import codecs
-from atoll_runtime.transport.chunks import Assembly
-from atoll_runtime.transport.messages import Header, WireError
+from atoll_runtime.transport.messages import Header
 
-LEAST_BUDGET = 64 << 20
-SHARE = 4
-"""A quarter of the memory may hold contributions."""
 VERSION_BYTES = 12
 """An element of a version, at most: Θ, momentum and the wire, with room to spare."""
-
-
-@dataclass
-class Push:
-    """One under way. `deadline` is that of its body, while that is read."""
-
-    header: Header
-    deadline: asyncio.Timeout | None = None
-
-
-class Parts:
-    """What hosts pushed, by round, unit and host. Bytes are reserved before a body is read.
-
-    Args:
-        budget: bytes.
-        seconds: that a body may take; its sender waits no longer.
-    """
-
-    def __init__(self, budget: int, seconds: float = TRANSFER_SECONDS) -> None:
-        self.budget, self.used = budget, 0
-        self._seconds = seconds
-        self._pushes: dict[tuple[RoundId, str, int], Push] = {}
-        """Of each part the newest."""
-        self._rounds: dict[RoundId, dict[tuple[str, int], HostPart]] = {}
-
-    def reserve(self, header: Header) -> str:
-        """Why a part cannot be held now; empty when it can, and its bytes are reserved.
-
-        A host has them once for a part: an earlier push of the same part, which is under way, loses them and ends.
-        """
-        older, size = self._pushes.get(header.key), room(header)
-        used = self.used - (0 if older is None else room(older.header))
-        if used + size > self.budget:
-            return f"{size} bytes do not fit: {used} of {self.budget} bytes are in use"
-        if older is not None and older.deadline is not None and not older.deadline.expired():
-            older.deadline.reschedule(0.0)
-        self.used = used + size
-        self._pushes[header.key] = Push(header)
-        return ""
-
-    async def receive(self, header: Header, chunks: AsyncIterator[bytes]) -> memoryview:
-        """The body of a push whose bytes are reserved.
-
-        Raises:
-            WireError: it did not arrive whole.
-            TimeoutError: it took too long, or its sender has begun it anew.
-        """
-        push, assembly = self._pushes[header.key], Assembly(header.size)
-        async with asyncio.timeout(self._seconds) as push.deadline:
-            try:
-                async for data in chunks:
-                    assembly.add(data)
-            finally:
-                push.deadline = None
-        if not assembly.whole:
-            raise WireError(f"the body ended after {assembly.filled} of {header.size} bytes")
-        return assembly.body
-
-    def reserved(self, header: Header) -> bool:
-        """This push still has its bytes: the same object, for the one that took its place may be equal to it."""
-        push = self._pushes.get(header.key)
-        return push is not None and push.header is header
-
-    def unreserve(self, header: Header) -> None:
-        """Gives the bytes of this push back, if it still has them."""
-        if self.reserved(header):
-            del self._pushes[header.key]
-            self.used -= room(header)
-
-    def hold(self, header: Header, held: HostPart) -> None:
-        """Keeps a part whose bytes are reserved, in place of an earlier one of the same host."""
-        del self._pushes[header.key]
-        parts = self._rounds.setdefault(header.part.round, {})
-        key = header.part.unit, header.part.host
-        if key in parts:
-            self.used -= parts[key].body.nbytes
-        parts[key] = held
-
-    def release(self, round_id: RoundId, unit: str | None) -> None:
-        """Forgets a unit's parts of a round, or all of them."""
-        parts = self._rounds.get(round_id, {})
-        for key in [key for key in parts if unit is None or key[0] == unit]:
-            self.used -= parts.pop(key).body.nbytes
-        if not parts:
-            self._rounds.pop(round_id, None)
-
-    def take(self, round_id: RoundId) -> dict[tuple[str, int], HostPart]:
-        """A frozen round's parts, for the merge."""
-        return dict(self._rounds.get(round_id, {}))
-
-
-def room(header: Header) -> int:
-    """Bytes that a part takes until it is merged: what is pushed in int4 is held as bfloat16."""
-    return (header.part.stop - header.part.start) * codecs.DTYPES[header.codec].itemsize
-
-
-def budget() -> int:
-    """Bytes for contributions: a share of the container's memory, or of the machine's without a limit."""
-    sizes = []
-    for path in ("/sys/fs/cgroup/memory.max", "/proc/meminfo"):
-        words = Path(path).read_text().split() if Path(path).exists() else []
-        if words and words[0].isdigit():
-            sizes.append(int(words[0]))
-        elif words and words[0] == "MemTotal:":
-            sizes.append(int(words[1]) * 1024)
-    return max(LEAST_BUDGET, min(sizes, default=0) // SHARE)
 
 
 class NumpyArrays:

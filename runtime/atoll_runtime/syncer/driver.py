@@ -49,12 +49,12 @@ from atoll_runtime.protocol.events import (
 from atoll_runtime.protocol.fragments import Layout
 from atoll_runtime.protocol.identifiers import CutId, RoundId
 from atoll_runtime.protocol.tape import Facts
-from atoll_runtime.syncer.arrays import NumpyArrays, Parts, budget
+from atoll_runtime.syncer.arrays import NumpyArrays
 from atoll_runtime.syncer.cuts import Cuts, Job
 from atoll_runtime.syncer.hosts import Sessions
 from atoll_runtime.syncer.latest import Latest
 from atoll_runtime.syncer.recovery import Start, durable, meta_of, part_of
-from atoll_runtime.syncer.state import Version
+from atoll_runtime.syncer.state import Parts, Version, budget
 from atoll_runtime.syncer.tape import Snapshot, Tape
 from atoll_runtime.transport import codecs
 from atoll_runtime.transport.messages import Stop

@@ -13,7 +13,7 @@ ELEMENT_BYTES = 50
 """Memory of an element at most: Θ, momentum and the wire take 10; the rest is for merges, and for a cut on its way to
 the bucket. 45 and 48 were measured with 10 and 36 million elements in one shard (2026-11-22)."""
 CONTRIBUTIONS = 4
-"""Times the memory of contributions that there must be (`syncer.parts.SHARE`)."""
+"""Times the memory of contributions that there must be (`syncer.state.SHARE`)."""
 RECORD_BYTES = 8
 """Of an element on the volume: Θ and momentum, float32."""
 SEGMENT = 4
