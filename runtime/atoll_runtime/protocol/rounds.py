@@ -1,86 +1,144 @@
-"""Rounds in flight: opened, headers collected, membership frozen, bodies received, merged, durable; or discarded."""
+"""From a header to the announcement: which contributions a round takes, its membership, its merge.
+
+A header is checked here, once; its body is only matched with it.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
-from functools import cached_property
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from atoll_runtime.protocol import quorum
-from atoll_runtime.protocol.admission import Admission
-from atoll_runtime.protocol.effects import Exclude, Merge, Persist, Publish, Release, SendPull, note
-from atoll_runtime.protocol.events import Joined, Merged
+from atoll_runtime.protocol import claims, quorum
+from atoll_runtime.protocol.effects import Exclude, Merge, Persist, Publish, Release, note
+from atoll_runtime.protocol.events import Joined, Merged, Offered, Part, Received
 from atoll_runtime.protocol.identifiers import RoundId
-from atoll_runtime.protocol.linkshare import spans
+from atoll_runtime.protocol.opening import OpenRounds
 from atoll_runtime.protocol.round import Round
+from atoll_runtime.protocol.rules import MOST_STALE_INTERVALS
 from atoll_runtime.protocol.units import Unit
+from atoll_runtime.protocol.versions import Versions
 
 
 @dataclass
-class Rounds(Admission):
-    """The rounds of one shard."""
+class Rounds(OpenRounds):
+    """The rounds of a shard, and what becomes of contributions to them."""
 
-    @cached_property
-    def tokens(self) -> int:
-        """Token-fragments merged, of all units. Only a merge changes it."""
-        return sum(unit.account.merged for unit in self.units.values())
+    def admit(self, part: Part) -> str:
+        """Why a part is not wanted now; empty when it is."""
+        unit, held = self.units.get(part.unit), self.held.get(part.round)
+        if unit is None or part.incarnation != unit.incarnation:
+            return f"incarnation {part.incarnation} of {part.unit} is not the current one"
+        if held is None or not held.open:
+            return f"the round of {part.round} is over"
+        if held.contributions.header(part.unit, part.host) == part:
+            known = (part.unit, part.host) in held.contributions.bodies
+            return f"the part of host {part.host} is in already" if known else ""
+        if held.stage == "Receiving":
+            return f"membership of the round of {part.round} is frozen"
+        versions = self.versions[part.round.fragment]
+        stale = versions.unusable(part.anchor, unit, part.round.step, self.rules)
+        if stale:
+            return f"fragment {versions.p}: {stale}"
+        if part.hosts != unit.hosts_wanted or part.padded < versions.size:
+            return f"part of {part.hosts} hosts, {part.padded} elements: {versions.size} elements are wanted"
+        return held.contributions.admit(part) or unit.disputed(part)
 
-    def hush(self, silent: Mapping[str, int], now: float) -> None:
-        """Shard 0 tells which units are silent: nothing is awaited of them. Those that are back are asked."""
-        for name, unit in self.units.items():
-            unit.hushed = silent.get(name) == unit.incarnation
-            self.roster.look(unit, now)
+    def offer(self, event: Offered, now: float) -> None:
+        """A header. The push that follows says the same again: whichever comes first counts."""
+        part, held = event.part, self.held.get(event.part.round)
+        if held is not None and held.contributions.header(part.unit, part.host) == part:
+            return
+        self._measure(event)
+        refusal = self.admit(part)
+        if held is None or refusal:
+            self.decline(part, refusal)
+            return
+        self._enter(held, part, event.seconds, now)
+
+    def take(self, event: Received, now: float) -> None:
+        """A body is here; declined when it is not wanted any more."""
+        part = event.part
+        refusal, held = self.admit(part), self.held.get(part.round)
+        if held is None or refusal:
+            self.decline(part, refusal)
+            return
+        if not math.isfinite(event.square):
+            self._refuse(held, part.unit, part.anchor, "norm: the outer gradient is not finite")
+            return
+        if held.contributions.header(part.unit, part.host) != part:
+            self._enter(held, part, 0.0, now)
+        if held.contributions.header(part.unit, part.host) == part:
+            held.contributions.bodies[part.unit, part.host] = event.square
+
+    def _enter(self, held: Round, part: Part, seconds: float, now: float) -> None:
+        """Takes a header that is wanted, unless what it says cannot be."""
+        unit, versions, rules = self.units[part.unit], self.versions[part.round.fragment], self.rules
+        impossible = self._impossible(part, unit, versions, now) if rules.guard else ""
+        if impossible:
+            self._refuse(held, part.unit, part.anchor, impossible)
+            return
+        disagreement = held.contributions.add(part)
+        if disagreement:
+            self.decline(part, disagreement)
+            return
+        unit.account.advance(part.trained)
+        versions.width = max(versions.width, part.padded)
+        held.expect(part, seconds, rules, now)
+        self._grant(held, now)
+
+    def _impossible(self, part: Part, unit: Unit, versions: Versions, now: float) -> str:
+        """Why what a header claims cannot be; empty when it can."""
+        newest = unit.latest(versions.p)
+        elapsed = now - versions.since.get(part.anchor if newest is None else newest, -math.inf)
+        if newest is None:
+            # It may count steps that it made while a contribution was under way that was not merged.
+            elapsed += MOST_STALE_INTERVALS * self.interval_seconds
+        return claims.impossible(
+            part.steps,
+            part.tokens,
+            step_tokens=claims.step_tokens(self.rules.step_tokens, part.unit),
+            elapsed=elapsed,
+            fastest=self.fastest,
+        )
+
+    def _measure(self, event: Offered) -> None:
+        """Takes what a header tells of its unit's link."""
+        unit, interval = self.units.get(event.part.unit), self.interval_seconds
+        if unit is None or event.part.incarnation != unit.incarnation:
+            return
+        unit.round_trip = event.round_trip
+        if interval:
+            unit.laps = round(2 * event.round_trip / interval)
+            unit.turn = event.seconds * self.rules.fragments / interval or unit.turn
+
+    def decline(self, part: Part, why: str) -> None:
+        """Counts a part that is not taken; its unit goes on without this round."""
+        unit, held = self.units.get(part.unit), self.held.get(part.round)
+        if unit is None or part.incarnation != unit.incarnation:
+            self.effects.append(note("fenced", unit=part.unit, incarnation=part.incarnation))
+            return
+        if held is None or not held.open:
+            self._dropped(part.unit, part.round, why)
+            return
+        if held.contributions.supersedes(part):
+            self._dropped(part.unit, part.round, why)  # another part of this host is in, or will come
+        else:
+            self._exclude(held, part.unit, why)
+
+    def joined(self, event: Joined, renewed: bool) -> None:
+        """A host is there: what an older incarnation sent is forgotten. A pull that it may have missed is sent again to
+        all hosts of its unit, for they answer together or not at all."""
         for held in self.held.values():
-            if held.stage == "Collecting":
-                self._pull(held, (unit for _, unit in sorted(self.roster.live.items())))
-
-    def room(self, p: int) -> bool:
-        """A round of fragment `p` may be opened: none in flight is of `p`, and fewer than τ are at work. One that only
-        waits for its members' links is not; it takes memory."""
-        due = [held for held in self.held.values() if held.stage != "Early"]
-        if any(held.id.fragment == p for held in due):
-            return False
-        busy = sum(held.stage != "Receiving" for held in due)
-        return busy < self.rules.overlap and (self._fits(p) or len(due) < self.rules.overlap)
-
-    def _fits(self, p: int) -> bool:
-        """There is memory for a round of fragment `p`."""
-        fragments = {p, *(held.id.fragment for held in self.held.values())}
-        elements = sum(self.versions[q].width for q in fragments)
-        return elements * len(self.roster.live) <= self.capacity
-
-    def open(self, round_id: RoundId, now: float) -> None:
-        """Asks every live unit for its contribution. What came early counts as if it had come a step later: units that
-        are near have as much time as ever."""
-        held = self.held.setdefault(round_id, Round(round_id))
-        held.begin(now, self.rules.patience, self.slowest)
-        self.roster.open(held)
-        self.effects.append(note("opened", round=str(round_id)))
-        self._pull(held, (unit for _, unit in sorted(self.roster.live.items())))
-        self._grant(held, now + self.slowest)
-
-    def leads(self) -> dict[str, int]:
-        """Steps that far units are asked before a round's own step, by name: as many as a round trip takes."""
-        step, most = self.slowest or math.inf, self.rules.interval - 1
-        leads = {name: spans(unit.round_trip, step) for name, unit in self.roster.live.items()}
-        return {name: min(lead, most) for name, lead in sorted(leads.items()) if lead}
-
-    def ask(self, round_id: RoundId, far: Iterable[str]) -> None:
-        """Asks these units for a round whose step is still to come."""
-        p = round_id.fragment
-        if round_id not in self.held:
-            if not self._fits(p) or any(held.id.fragment == p for held in self.held.values()):
-                return
-            self.held[round_id] = Round(round_id)
-        self._pull(self.held[round_id], (self.units[name] for name in far))
-
-    def skip(self, step: int) -> None:
-        """Gives up what units were asked for early whose step has passed without its round."""
-        for held in list(self.held.values()):
-            if held.stage == "Early" and (held.id.step <= step or self.ending):
-                self.discard(held.id, "its step was skipped")
+            if not held.open:
+                continue
+            if renewed and event.unit in held.contributions.parts:
+                self._exclude(held, event.unit, f"incarnation {event.incarnation} has taken its place")
+            if renewed:
+                held.declined.discard(event.unit)
+            if (event.unit, event.host) not in held.contributions.bodies:
+                held.pulled.discard((event.unit, event.incarnation))
 
     def progress(self, now: float, name: str) -> None:
         """Takes every round as far as it can go now.
@@ -96,22 +154,35 @@ class Rounds(Admission):
             if held.stage == "Receiving":
                 self._receive(held, now)
 
-    def wakes(self, now: float) -> list[float]:
-        """When rounds must be looked at again."""
-        return [wake for held in self.held.values() for wake in held.wakes(now)]
+    def _collect(self, held: Round, name: str, now: float) -> None:
+        awaited = self.roster.awaited[held.id]
+        decision = held.decide(awaited, self.rules.quorum, self.ending, now)
+        if isinstance(decision, quorum.Ready):
+            self._close(held)
+        elif isinstance(decision, quorum.Expired):
+            self._again(held, decision.why, now)
+        elif name in self.roster.live:
+            self._pull(held, (self.roster.live[name],))
 
-    def joined(self, event: Joined, renewed: bool) -> None:
-        """A host is there: what an older incarnation sent is forgotten. A pull that it may have missed is sent again to
-        all hosts of its unit, for they answer together or not at all."""
-        for held in self.held.values():
-            if not held.open:
-                continue
-            if renewed and event.unit in held.contributions.parts:
-                self._exclude(held, event.unit, f"incarnation {event.incarnation} has taken its place")
-            if renewed:
-                held.declined.discard(event.unit)
-            if (event.unit, event.host) not in held.contributions.bodies:
-                held.pulled.discard((event.unit, event.incarnation))
+    def _close(self, held: Round) -> None:
+        """Freezes membership."""
+        self.roster.close(held.id)
+        for name, why in held.close(self.rules.quorum, self.interval_seconds or math.inf).items():
+            self._exclude(held, name, why)
+        self.effects.append(Exclude(held.id, tuple(sorted(held.contributions.members))))
+
+    def _receive(self, held: Round, now: float) -> None:
+        """Drops members whose bodies do not come; merges the others once theirs are here."""
+        contributions = held.contributions
+        for name, why in held.overdue(self.roster.live, now).items():
+            self._exclude(held, name, why)
+        if len(contributions.members) >= self.rules.quorum and not contributions.lacking:
+            self._screen(held)
+        if len(contributions.members) < self.rules.quorum:
+            if now >= held.rests:
+                self._again(held, quorum.short(len(contributions.members), self.rules.quorum), now)
+        elif not contributions.lacking:
+            self._merge(held, now)
 
     def _screen(self, held: Round) -> None:
         """Refuses members whose norms are outliers."""
@@ -121,6 +192,16 @@ class Rounds(Admission):
         units = len({*self.roster.live, *contributions.members})
         for name, why in self.versions[held.id.fragment].norms.outliers(contributions.levels, units).items():
             self._refuse(held, name, contributions.members[name].anchor, why)
+
+    def _merge(self, held: Round, now: float) -> None:
+        held.freeze(now)
+        self.last_quorum = f"{len(held.members)}/{len(self.units)} (K={self.rules.quorum})"
+        for member in held.members:
+            self.units[member.unit].freeze(held.id.fragment, member)
+        spans = {
+            m.unit: [m.incarnation, m.weight, m.anchor, m.trained - m.tokens, m.trained] for m in held.members
+        }
+        self.effects += [note("merge", round=str(held.id), members=spans), Merge(held.id, held.members)]
 
     def merged(self, event: Merged, now: float) -> Round:
         """Books a merge that is computed. It counts once it is durable."""
@@ -154,78 +235,24 @@ class Rounds(Admission):
         self.effects.append(Publish(p, step, needed))
         return held.record
 
-    def discard(self, round_id: RoundId, why: str) -> None:
-        """Gives a round up, whole."""
-        held = self.held.pop(round_id)
-        self.roster.close(round_id)
-        for member in held.members:
-            self.units[member.unit].account.thaw(round_id.fragment)
-        for name in held.contributions.parts:
-            self.units[name].dropped += 1
+    def _refuse(self, held: Round, name: str, anchor: int, why: str) -> None:
+        """A contribution is wrong in itself: its unit goes on without this round, from the next version."""
+        unit = self.units[name]
+        trusted = not unit.suspect
+        unit.refuse(held.id.fragment, anchor, why)
         self.effects.append(
-            note("discarded", round=str(round_id), units=sorted(held.contributions.parts), why=why)
+            note("refused", unit=name, fragment=held.id.fragment, round=str(held.id), why=why)
         )
-        self.effects.append(Release(round_id, None))
+        if trusted and unit.suspect:
+            self.effects.append(note("suspect", unit=name, incarnation=unit.incarnation, why=unit.suspect))
+        self._exclude(held, name, why)
 
-    def close(self, why: str) -> None:
-        """Gives up every round whose merge has not begun."""
-        for held in list(self.held.values()):
-            if held.open:
-                self.discard(held.id, why)
+    def _exclude(self, held: Round, name: str, why: str) -> None:
+        """A unit goes on without this round, and loses nothing by it."""
+        held.drop(name, self.rules.quorum)
+        self.effects.append(Release(held.id, name))
+        self._dropped(name, held.id, why)
 
-    def leasts(self, unit: Unit, step: int) -> tuple[int, ...]:
-        """The oldest version of each fragment that a contribution of this unit at `step` may be taken against."""
-        return tuple(versions.least(unit, step, self.rules) for versions in self.versions)
-
-    def _collect(self, held: Round, name: str, now: float) -> None:
-        awaited = self.roster.awaited[held.id]
-        decision = held.decide(awaited, self.rules.quorum, self.ending, now)
-        if isinstance(decision, quorum.Ready):
-            self._close(held)
-        elif isinstance(decision, quorum.Expired):
-            self._again(held, decision.why, now)
-        elif name in self.roster.live:
-            self._pull(held, (self.roster.live[name],))
-
-    def _close(self, held: Round) -> None:
-        """Freezes membership."""
-        self.roster.close(held.id)
-        for name, why in held.close(self.rules.quorum, self.interval_seconds or math.inf).items():
-            self._exclude(held, name, why)
-        self.effects.append(Exclude(held.id, tuple(sorted(held.contributions.members))))
-
-    def _receive(self, held: Round, now: float) -> None:
-        """Drops members whose bodies do not come; merges the others once theirs are here."""
-        contributions = held.contributions
-        for name, why in held.overdue(self.roster.live, now).items():
-            self._exclude(held, name, why)
-        if len(contributions.members) >= self.rules.quorum and not contributions.lacking:
-            self._screen(held)
-        if len(contributions.members) < self.rules.quorum:
-            if now >= held.rests:
-                self._again(held, quorum.short(len(contributions.members), self.rules.quorum), now)
-        elif not contributions.lacking:
-            self._merge(held, now)
-
-    def _again(self, held: Round, why: str, now: float) -> None:
-        """Discards an attempt, and opens the next one."""
-        self.discard(held.id, why)
-        if not self.ending:
-            self.open(replace(held.id, attempt=held.id.attempt + 1), now)
-
-    def _merge(self, held: Round, now: float) -> None:
-        held.freeze(now)
-        self.last_quorum = f"{len(held.members)}/{len(self.units)} (K={self.rules.quorum})"
-        for member in held.members:
-            self.units[member.unit].freeze(held.id.fragment, member)
-        spans = {
-            m.unit: [m.incarnation, m.weight, m.anchor, m.trained - m.tokens, m.trained] for m in held.members
-        }
-        self.effects += [note("merge", round=str(held.id), members=spans), Merge(held.id, held.members)]
-
-    def _pull(self, held: Round, units: Iterable[Unit]) -> None:
-        for unit in units:
-            if (unit.name, unit.incarnation) not in held.pulled:
-                held.pulled.add((unit.name, unit.incarnation))
-                least = self.versions[held.id.fragment].least(unit, held.id.step, self.rules)
-                self.effects.append(SendPull(held.id, unit.name, least))
+    def _dropped(self, name: str, round_id: RoundId, why: str) -> None:
+        self.units[name].dropped += 1
+        self.effects.append(note("dropped", unit=name, round=str(round_id), why=why))

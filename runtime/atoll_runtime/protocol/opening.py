@@ -1,0 +1,194 @@
+"""Which rounds are open, who is asked for a contribution to them, and when one is given up."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from atoll_runtime.protocol.effects import Effect, Release, SendPull, note
+from atoll_runtime.protocol.grace import Ema, Timing
+from atoll_runtime.protocol.identifiers import RoundId
+from atoll_runtime.protocol.linkshare import spans
+from atoll_runtime.protocol.roster import Roster
+from atoll_runtime.protocol.round import Round
+from atoll_runtime.protocol.rules import Rules
+from atoll_runtime.protocol.units import Unit
+from atoll_runtime.protocol.versions import Versions
+
+
+@dataclass
+class OpenRounds:
+    """The rounds of a shard, and what they need to know. Effects are appended to `effects`."""
+
+    rules: Rules
+    versions: list[Versions]
+    """Of each fragment."""
+    lineage: str = ""
+    """Names the history that the versions belong to."""
+    units: dict[str, Unit] = field(default_factory=dict)
+    capacity: float = math.inf
+    """Elements of contributions for which there is memory."""
+    held: dict[RoundId, Round] = field(default_factory=dict)
+    merges: int = 0
+    last_quorum: str = ""
+    interval: Ema = field(default_factory=lambda: Ema(0.1))
+    """Inner steps between two merges of the same fragment, as measured."""
+    timing: Timing = field(default_factory=Timing)
+    ending: bool = False
+    """The target is reached: no new rounds."""
+    seconds: float = 0.0
+    """Of an inner step of the slowest live unit, as shard 0 tells a shard to which units do not report."""
+    quickest: float = 0.0
+    """The same of the shortest one."""
+    effects: list[Effect] = field(default_factory=list)
+
+    @property
+    def owned(self) -> tuple[int, ...]:
+        """Fragments of which the shard owns a part."""
+        return tuple(each.p for each in self.versions if each.size)
+
+    @cached_property
+    def roster(self) -> Roster:
+        """Who lives and who is waited for, as of the last event."""
+        collecting = (held for held in self.held.values() if held.stage == "Collecting")
+        return Roster(self.rules, self.units.values(), collecting)
+
+    @cached_property
+    def tokens(self) -> int:
+        """Token-fragments merged, of all units. Only a merge changes it."""
+        return sum(unit.account.merged for unit in self.units.values())
+
+    @property
+    def slowest(self) -> float:
+        """Seconds of an inner step of the slowest live unit that sets the pace of the run."""
+        return self.roster.slowest or self.seconds
+
+    @property
+    def fastest(self) -> float:
+        """Seconds of the shortest step of a live unit; 0 while it is not known."""
+        return self.roster.fastest or self.quickest
+
+    @property
+    def interval_seconds(self) -> float:
+        """Seconds between two rounds of a fragment at that pace; 0 while it is not known."""
+        return self.rules.interval * self.slowest
+
+    def live(self, now: float) -> list[Unit]:
+        """Units that can contribute now, by name: for who asks between two events."""
+        silence = self.rules.silent_after
+        return [unit for _, unit in sorted(self.units.items()) if unit.live(now, silence)]
+
+    def awaited(self, held: Round, now: float) -> list[str]:
+        """Live units that may still contribute to a round, by name: for who asks between two events."""
+        return [unit.name for unit in self.live(now) if not held.answered(unit.name)]
+
+    def look(self, name: str, now: float) -> None:
+        """An event was of this unit."""
+        unit = self.units.get(name)
+        if unit is not None:
+            self.roster.look(unit, now)
+
+    def leasts(self, unit: Unit, step: int) -> tuple[int, ...]:
+        """The oldest version of each fragment that a contribution of this unit at `step` may be taken against."""
+        return tuple(versions.least(unit, step, self.rules) for versions in self.versions)
+
+    def hush(self, silent: Mapping[str, int], now: float) -> None:
+        """Shard 0 tells which units are silent: nothing is awaited of them. Those that are back are asked."""
+        for name, unit in self.units.items():
+            unit.hushed = silent.get(name) == unit.incarnation
+            self.roster.look(unit, now)
+        for held in self.held.values():
+            if held.stage == "Collecting":
+                self._pull(held, (unit for _, unit in sorted(self.roster.live.items())))
+
+    def room(self, p: int) -> bool:
+        """A round of fragment `p` may be opened: none in flight is of `p`, and fewer than τ are at work. One that only
+        waits for its members' links is not; it takes memory."""
+        due = [held for held in self.held.values() if held.stage != "Early"]
+        if any(held.id.fragment == p for held in due):
+            return False
+        busy = sum(held.stage != "Receiving" for held in due)
+        return busy < self.rules.overlap and (self._fits(p) or len(due) < self.rules.overlap)
+
+    def _fits(self, p: int) -> bool:
+        """There is memory for a round of fragment `p`."""
+        fragments = {p, *(held.id.fragment for held in self.held.values())}
+        elements = sum(self.versions[q].width for q in fragments)
+        return elements * len(self.roster.live) <= self.capacity
+
+    def open(self, round_id: RoundId, now: float) -> None:
+        """Asks every live unit for its contribution. What came early counts as if it had come a step later: units that
+        are near have as much time as ever."""
+        held = self.held.setdefault(round_id, Round(round_id))
+        held.begin(now, self.rules.patience, self.slowest)
+        self.roster.open(held)
+        self.effects.append(note("opened", round=str(round_id)))
+        self._pull(held, (unit for _, unit in sorted(self.roster.live.items())))
+        self._grant(held, now + self.slowest)
+
+    def _grant(self, held: Round, now: float) -> None:
+        """Opens the grace window once K headers are in. There are fewer again when a unit's hosts answer anew."""
+        if len(held.contributions.members) < self.rules.quorum:
+            held.grace_until = None
+        elif held.stage == "Collecting" and held.grace_until is None:
+            self.timing.quorum.add(now - held.opened)
+            held.grace_until = max(now + self.timing.grace(self.slowest, self.rules), held.rests)
+
+    def leads(self) -> dict[str, int]:
+        """Steps that far units are asked before a round's own step, by name: as many as a round trip takes."""
+        step, most = self.slowest or math.inf, self.rules.interval - 1
+        leads = {name: spans(unit.round_trip, step) for name, unit in self.roster.live.items()}
+        return {name: min(lead, most) for name, lead in sorted(leads.items()) if lead}
+
+    def ask(self, round_id: RoundId, far: Iterable[str]) -> None:
+        """Asks these units for a round whose step is still to come."""
+        p = round_id.fragment
+        if round_id not in self.held:
+            if not self._fits(p) or any(held.id.fragment == p for held in self.held.values()):
+                return
+            self.held[round_id] = Round(round_id)
+        self._pull(self.held[round_id], (self.units[name] for name in far))
+
+    def skip(self, step: int) -> None:
+        """Gives up what units were asked for early whose step has passed without its round."""
+        for held in list(self.held.values()):
+            if held.stage == "Early" and (held.id.step <= step or self.ending):
+                self.discard(held.id, "its step was skipped")
+
+    def wakes(self, now: float) -> list[float]:
+        """When rounds must be looked at again."""
+        return [wake for held in self.held.values() for wake in held.wakes(now)]
+
+    def discard(self, round_id: RoundId, why: str) -> None:
+        """Gives a round up, whole."""
+        held = self.held.pop(round_id)
+        self.roster.close(round_id)
+        for member in held.members:
+            self.units[member.unit].account.thaw(round_id.fragment)
+        for name in held.contributions.parts:
+            self.units[name].dropped += 1
+        self.effects.append(
+            note("discarded", round=str(round_id), units=sorted(held.contributions.parts), why=why)
+        )
+        self.effects.append(Release(round_id, None))
+
+    def _again(self, held: Round, why: str, now: float) -> None:
+        """Discards an attempt, and opens the next one."""
+        self.discard(held.id, why)
+        if not self.ending:
+            self.open(replace(held.id, attempt=held.id.attempt + 1), now)
+
+    def close(self, why: str) -> None:
+        """Gives up every round whose merge has not begun."""
+        for held in list(self.held.values()):
+            if held.open:
+                self.discard(held.id, why)
+
+    def _pull(self, held: Round, units: Iterable[Unit]) -> None:
+        for unit in units:
+            if (unit.name, unit.incarnation) not in held.pulled:
+                held.pulled.add((unit.name, unit.incarnation))
+                least = self.versions[held.id.fragment].least(unit, held.id.step, self.rules)
+                self.effects.append(SendPull(held.id, unit.name, least))
