@@ -9,7 +9,7 @@ import pytest
 from lone_shard import LONE, Story
 
 from atoll_runtime.protocol.events import Left
-from atoll_runtime.protocol.steptime import StepTime
+from atoll_runtime.protocol.pace import StepTime
 
 RULES = replace(LONE, interval=10_000)
 """No round is due: nothing but the pace holds the clock."""

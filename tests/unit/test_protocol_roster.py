@@ -28,8 +28,8 @@ from atoll_runtime.protocol.events import (
 )
 from atoll_runtime.protocol.identifiers import RoundId
 from atoll_runtime.protocol.machine import Syncer
-from atoll_runtime.protocol.ranking import Ranking
 from atoll_runtime.protocol.restoring import begin
+from atoll_runtime.protocol.roster import Ranking
 
 RULES = replace(LONE, fragments=2, interval=2, overlap=2, quorum=2, grace_fraction=0.8, target_tokens=10**9)
 NAMES = tuple("abcde")

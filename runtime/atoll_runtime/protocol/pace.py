@@ -1,9 +1,40 @@
-"""The pace of the run's clock, which shard 0 keeps: an inner step of the slowest live unit."""
+"""The pace of the run's clock, which shard 0 keeps: an inner step of the slowest live unit; and that of units.
+
+A unit's pace is by its reports. No single step may rule it.
+"""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+
+FACTOR = 0.25
+"""Weight of a new sample."""
+BOUND = 4.0
+"""A sample counts as so many times the average at most. One long step (a stalled disk, a machine that was frozen)
+then adds three quarters to the average, which is forgotten in a few steps; a unit that has become slow for good is
+followed by that much a step: in five its average is 16 times what it was."""
+
+
+@dataclass
+class StepTime:
+    """An average in seconds."""
+
+    value: float | None = None
+    steady: bool = False
+    """Two samples are in. The first alone, which may hold more than a step, says that the unit steps, not how fast."""
+    least: float = math.inf
+    """The shortest sample."""
+
+    def add(self, sample: float) -> None:
+        """Of the first two the shorter counts: nothing else is known yet to tell which of them is odd."""
+        self.least = min(self.least, sample)
+        if self.value is None:
+            self.value = sample
+        elif not self.steady:
+            self.value, self.steady = min(self.value, sample), True
+        else:
+            self.value += FACTOR * (min(sample, BOUND * self.value) - self.value)
 
 
 @dataclass

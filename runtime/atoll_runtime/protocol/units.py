@@ -12,8 +12,8 @@ from atoll_runtime.protocol.effects import Member
 from atoll_runtime.protocol.events import Joined, Left, Part, Reported
 from atoll_runtime.protocol.identifiers import RoundId
 from atoll_runtime.protocol.ledger import Account, Span
+from atoll_runtime.protocol.pace import StepTime
 from atoll_runtime.protocol.rules import MOST_STALE_INTERVALS
-from atoll_runtime.protocol.steptime import StepTime
 from atoll_runtime.protocol.suspicion import suspicion, with_outcome
 
 HISTORY = MOST_STALE_INTERVALS + 2
