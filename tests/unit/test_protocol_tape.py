@@ -12,7 +12,7 @@ import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, get_args, get_origin, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 import msgspec
 import numpy as np
@@ -23,18 +23,7 @@ from hypothesis import strategies as st
 from atoll_cli.__main__ import main
 from atoll_runtime.checkpoint import GlobalStore
 from atoll_runtime.checkpoint import Part as CutPart
-from atoll_runtime.contract import (
-    CheckpointSpec,
-    DataSpec,
-    Dimensions,
-    InnerSpec,
-    ModelSpec,
-    OuterSpec,
-    QuorumSpec,
-    RunContract,
-    SyncerAddress,
-    TargetSpec,
-)
+from atoll_runtime.contract import CheckpointSpec, OuterSpec, RunContract, TargetSpec
 from atoll_runtime.protocol.effects import Effect, SendPull
 from atoll_runtime.protocol.events import Event, Joined, Left, Ordered, Part, Persisted, Received, Reported
 from atoll_runtime.protocol.fragments import Array, Layout, TensorInfo, build_layout
@@ -72,7 +61,6 @@ MODEL = [
     TensorInfo("layers/w", (4, 8, 8), stacked=True, embedding=False),
     TensorInfo("norm", (8,), stacked=False, embedding=False),
 ]
-ADDRESS = SyncerAddress(host="s", port=1, status_port=2, health_port=3)
 
 
 @dataclass
@@ -92,18 +80,14 @@ class Unit:
 class Shard:
     """The driver of a shard with its machine, merges, journal and tape, in simulated time, and two units of it."""
 
-    made: ClassVar[list[Shard]] = []
-
-    def __init__(self, folder: Path, shard: int = 0, shards: int = 1, steps: int = 30, **tape: Any) -> None:
-        self.folder, self.random = folder, np.random.default_rng(7 + shard)
-        self.run_contract = contract(shards, steps)
-        self.rules = replace(Rules.of(self.run_contract, shard), silence=3.0)
-        self.whole = build_layout(MODEL, P, shards)
+    def __init__(self, run: RunContract, folder: Path, shard: int, **tape: Any) -> None:
+        self.run_contract, self.folder, self.random = run, folder, np.random.default_rng(7 + shard)
+        self.rules = replace(Rules.of(run, shard), silence=3.0)
+        self.whole = build_layout(MODEL, P, len(run.shards))
         self.layout: Layout = self.whole.shard(shard)
         self.units = {"a": Unit("a", 1), "b": Unit("b", 2)}
         self.bucket, self.loop = MemoryBucket(), SimLoop(lambda _: 0.2)
         self.start(**tape)
-        self.made.append(self)
 
     def start(self, **tape: Any) -> None:
         """A process of the shard begins, and the units connect to it."""
@@ -204,35 +188,35 @@ class Shard:
         return theta
 
 
-def contract(shards: int, steps: int) -> RunContract:
-    return RunContract(
-        name="walk",
-        namespace="default",
-        uid="uid",
-        model=ModelSpec(
-            dimensions=Dimensions(layers=1, width=8, heads=1, kv_heads=1, hidden=8, vocabulary=256)
-        ),
-        data=DataSpec(uri="file:///nowhere", sequence_length=64),
-        inner=InnerSpec(),
-        outer=OuterSpec(fragments=P, interval=6, overlap=2, learning_rate=0.7, momentum=0.9),
-        quorum=QuorumSpec(min=1),
-        target=TargetSpec(global_steps=steps),
-        checkpoint=CheckpointSpec(uri="file:///nowhere", interval_steps=1000),
-        shards=(ADDRESS,) * shards,
-    )
+Begin = Callable[..., Shard]
 
 
-@pytest.fixture(autouse=True)
-def _all_end() -> Iterator[None]:
-    yield
-    while Shard.made:
-        Shard.made.pop().kill()
+@pytest.fixture(name="begin")
+def begin_fixture(make_run: Callable[..., RunContract], tmp_path: Path) -> Iterator[Begin]:
+    """A shard of a run of so many steps; other options are the tape's."""
+    made: list[Shard] = []
+
+    def begin(
+        folder: Path = tmp_path, shard: int = 0, shards: int = 1, steps: int = 30, **tape: Any
+    ) -> Shard:
+        run = make_run(
+            shards,
+            outer=OuterSpec(fragments=P, interval=6, overlap=2, learning_rate=0.7, momentum=0.9),
+            target=TargetSpec(global_steps=steps),
+            checkpoint=CheckpointSpec(uri="file:///nowhere", interval_steps=1000),
+        )
+        made.append(Shard(run, folder, shard, **tape))
+        return made[-1]
+
+    yield begin
+    for each in made:
+        each.kill()
 
 
 @pytest.fixture(name="finished")
-def finished_fixture(tmp_path: Path) -> Shard:
+def finished_fixture(begin: Begin) -> Shard:
     """A run to its end, in which b is replaced and a is silent for a while; its tape is in `tmp_path/tape`."""
-    shard = Shard(tmp_path, steps=60).run(20)
+    shard = begin(steps=60).run(20)
     shard.die(shard.units["b"])
     shard.run(5)
     shard.join(shard.units["b"])
@@ -343,8 +327,8 @@ def test_a_whole_run_is_replayed_decision_by_decision_and_its_model_bit_for_bit(
     ]
 
 
-def test_a_machine_in_the_middle_of_rounds_comes_back_whole(tmp_path: Path) -> None:
-    shard = Shard(tmp_path).run(13)
+def test_a_machine_in_the_middle_of_rounds_comes_back_whole(begin: Begin, tmp_path: Path) -> None:
+    shard = begin().run(13)
     while not shard.machine.rounds.held:
         shard.run(1)
     machine = msgspec.msgpack.decode(encode(shard.machine), type=type(shard.machine))
@@ -439,8 +423,10 @@ def test_a_torn_tail_is_tolerated(finished: Shard, tmp_path: Path) -> None:
         assert (found.merges == whole.merges) == (cut <= 30)
 
 
-def test_a_killed_syncer_goes_on_in_another_segment_and_both_are_replayed(tmp_path: Path) -> None:
-    shard = Shard(tmp_path).run(20)
+def test_a_killed_syncer_goes_on_in_another_segment_and_both_are_replayed(
+    begin: Begin, tmp_path: Path
+) -> None:
+    shard = begin().run(20)
     shard.kill()
     shard.start()
     shard.run()
@@ -450,9 +436,11 @@ def test_a_killed_syncer_goes_on_in_another_segment_and_both_are_replayed(tmp_pa
     assert [each.what for each in found.trace].count("Restarted") == 1
 
 
-def test_a_tape_stays_within_its_limit_and_each_segment_left_replays_by_itself(tmp_path: Path) -> None:
+def test_a_tape_stays_within_its_limit_and_each_segment_left_replays_by_itself(
+    begin: Begin, tmp_path: Path
+) -> None:
     limit = 120_000
-    shard = Shard(tmp_path, limit=limit, steps=100).run()
+    shard = begin(limit=limit, steps=100).run()
     shard.tape.close()
     left = segments(tmp_path)
     assert len(left) >= 2 and number(left[0]) > 1
@@ -467,10 +455,10 @@ def test_a_tape_stays_within_its_limit_and_each_segment_left_replays_by_itself(t
 
 
 def test_a_merge_in_flight_at_the_turn_of_a_segment_is_not_lost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("atoll_runtime.syncer.tape.SEGMENTS", 10_000)
-    shard = Shard(tmp_path, limit=40_000_000).run(70)
+    shard = begin(limit=40_000_000).run(70)
     shard.tape.close()
     turns = [entries(path) for path in segments(tmp_path)]
     assert sum(isinstance(turn[1][0], Contributed) for turn in turns[1:]) > 5
@@ -478,9 +466,9 @@ def test_a_merge_in_flight_at_the_turn_of_a_segment_is_not_lost(
 
 
 def test_a_model_too_large_for_the_limit_leaves_the_decisions(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    begin: Begin, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    shard = Shard(tmp_path, limit=8_000)
+    shard = begin(limit=8_000)
     assert "records decisions alone" in caplog.text
     shard.run(10)
     shard.tape.close()
@@ -509,9 +497,9 @@ def slow_fixture() -> Iterator[Volume]:
 
 
 def test_a_slow_volume_never_blocks_the_run_and_leaves_a_gap(
-    slow: Volume, tmp_path: Path, eventually: Callable[..., Any]
+    begin: Begin, slow: Volume, tmp_path: Path, eventually: Callable[..., Any]
 ) -> None:
-    shard = Shard(tmp_path, backlog=50_000, steps=200, disk=slow).run(100)
+    shard = begin(backlog=50_000, steps=200, disk=slow).run(100)
     assert shard.machine.rounds.merges > 5
     slow.mended.set()
     while not shard.machine.final:
@@ -524,13 +512,13 @@ def test_a_slow_volume_never_blocks_the_run_and_leaves_a_gap(
 
 
 def test_a_volume_that_fails_ends_the_tape_with_one_warning_and_not_the_run(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    begin: Begin, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     full = Volume(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
     full.mended.set()
     (tmp_path / "2").mkdir()
     (tmp_path / "2/tape").touch()
-    for shard in (Shard(tmp_path / "1", disk=full), Shard(tmp_path / "2")):
+    for shard in (begin(tmp_path / "1", disk=full), begin(tmp_path / "2")):
         caplog.clear()
         shard.run()
         shard.tape.close()
@@ -584,8 +572,8 @@ def test_without_a_tape_it_ends_with_2(
     assert "no tape-*.atl in this folder" in capsys.readouterr().err
 
 
-def test_a_tape_of_another_format_is_refused(tmp_path: Path) -> None:
-    shard = Shard(tmp_path).run(2)
+def test_a_tape_of_another_format_is_refused(begin: Begin, tmp_path: Path) -> None:
+    shard = begin().run(2)
     shard.kill()
     path = only(tmp_path)
     found = entries(path)
@@ -600,9 +588,9 @@ def test_a_tape_of_another_format_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_tapes_of_all_shards_together_are_checked_against_a_checkpoint(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    begin: Begin, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    shards = [Shard(tmp_path / str(s), shard=s, shards=2) for s in range(2)]
+    shards = [begin(tmp_path / str(s), s, 2) for s in range(2)]
     cuts: list[tuple[Version, ...]] = []
     for step in range(40):
         for shard in shards:
