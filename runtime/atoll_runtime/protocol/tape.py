@@ -10,6 +10,7 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 import msgspec
@@ -50,7 +51,7 @@ class Facts:
         outer = run.outer.model_dump(mode="json", by_alias=True)
         return cls(run.name, run.uid, shard, len(run.shards), layout, outer)
 
-    @property
+    @cached_property
     def spec(self) -> OuterSpec:
         return OuterSpec.model_validate(self.outer)
 

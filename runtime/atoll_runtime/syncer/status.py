@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ssl
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -166,32 +167,27 @@ def metrics(report: SyncerStatus) -> str:
         "tokens_per_second": report.tokens_per_second,
     }
     lines = prometheus(PREFIX, run)
+
+    def gauge(name: str, values: Mapping[str, object]) -> None:
+        """`values`: by labels."""
+        lines.append(f"# TYPE {PREFIX}_{name} gauge")
+        lines.extend(f"{PREFIX}_{name}{{{labels}}} {value}" for labels, value in values.items())
+
+    units = {f'unit="{name}"': unit for name, unit in report.units.items()}
     for name in ("step", "tokens", "contributions", "refused", "step_seconds", "staleness"):
-        lines.append(f"# TYPE {PREFIX}_unit_{name} gauge")
-        for unit, each in report.units.items():
-            lines.append(f'{PREFIX}_unit_{name}{{unit="{unit}"}} {getattr(each, name)}')
-    lines.append(f"# TYPE {PREFIX}_unit_suspect gauge")
-    lines += [
-        f'{PREFIX}_unit_suspect{{unit="{unit}"}} {bool(each.suspect):d}'
-        for unit, each in report.units.items()
-    ]
-    lines.append(f"# TYPE {PREFIX}_unit_refusals gauge")
-    for unit, each in report.units.items():
-        lines += [
-            f'{PREFIX}_unit_refusals{{unit="{unit}",reason="{reason}"}} {count}'
-            for reason, count in sorted(each.refusals.items())
-        ]
+        gauge(f"unit_{name}", {label: getattr(unit, name) for label, unit in units.items()})
+    gauge("unit_suspect", {label: int(bool(unit.suspect)) for label, unit in units.items()})
+    refusals: dict[str, int] = {}
+    for label, unit in units.items():
+        refusals |= {f'{label},reason="{reason}"': n for reason, n in sorted(unit.refusals.items())}
+    gauge("unit_refusals", refusals)
     for name in LinkReport.model_fields:
-        lines.append(f"# TYPE {PREFIX}_unit_link_{name} gauge")
-        for unit, each in report.units.items():
-            lines.append(f'{PREFIX}_unit_link_{name}{{unit="{unit}"}} {getattr(each.link, name)}')
-    lines.append(f"# TYPE {PREFIX}_token_fragments gauge")
-    for unit, account in report.ledger.items():
-        fates = {"merged": account.merged, **account.discarded, "in_flight": account.in_flight}
-        lines += [
-            f'{PREFIX}_token_fragments{{unit="{unit}",fate="{fate}"}} {count}'
-            for fate, count in fates.items()
-        ]
+        gauge(f"unit_link_{name}", {label: getattr(unit.link, name) for label, unit in units.items()})
+    fates: dict[str, int] = {}
+    for name, each in report.ledger.items():
+        spent = {"merged": each.merged, **each.discarded, "in_flight": each.in_flight}
+        fates |= {f'unit="{name}",fate="{fate}"': count for fate, count in spent.items()}
+    gauge("token_fragments", fates)
     return "\n".join(lines) + "\n"
 
 
