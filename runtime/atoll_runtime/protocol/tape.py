@@ -78,9 +78,12 @@ class Opening(Entry, frozen=True):
     format: int = FORMAT
 
     def restored(self) -> Syncer:
-        """The machine."""
+        """The machine. Raises `TapeError` where it is of another version of this program."""
         kind = Coordinator if self.facts.shard == COORDINATOR else Follower
-        return msgspec.msgpack.decode(self.machine, type=kind)
+        try:
+            return msgspec.msgpack.decode(self.machine, type=kind)
+        except msgspec.MsgspecError as error:
+            raise TapeError(f"the machine at the start of a segment: {error}") from error
 
 
 class Decided(Entry, frozen=True):

@@ -14,8 +14,8 @@ from atoll_runtime.protocol.events import MergeFailed, Persisted
 from atoll_runtime.protocol.failures import Happening, Watch
 from atoll_runtime.protocol.frames import checksum
 from atoll_runtime.protocol.identifiers import RoundId
+from atoll_runtime.protocol.machine import Syncer
 from atoll_runtime.protocol.tape import (
-    FORMAT,
     Computed,
     Contributed,
     Decided,
@@ -106,7 +106,7 @@ class Player(Replay):
     def __init__(self, first: Opening, at: tuple[int, ...] | None) -> None:
         super().__init__(first.facts, first.depth)
         self._watch, self._at, self._began = Watch(self.trace), at, first.time
-        self._machine = first.restored()
+        self._machine: Syncer
         self._arrays = NumpyArrays(first.facts.spec, first.facts.layout)
         self._offset = 0.0
         """From the machine's clock to seconds since the tape began."""
@@ -137,8 +137,6 @@ class Player(Replay):
 
     def _open(self, opening: Opening, body: bytes, torn: int) -> None:
         machine = opening.restored()
-        if opening.format != FORMAT:
-            raise TapeError(f"{self._segment}: format {opening.format}, this version reads {FORMAT}")
         if opening.why == "Full" and torn:
             raise TapeError(f"the segment before {self._segment} is damaged in its last {torn} bytes")
         self.torn += torn
@@ -153,6 +151,8 @@ class Player(Replay):
         self.facts, self.depth = opening.facts, opening.depth
         self._machine, self._offset = machine, opening.time - self._began - opening.now
         self._fresh.clear()
+        self._arrays.close()
+        self._arrays = NumpyArrays(self.facts.spec, self.facts.layout)
         self.held = snapshot(opening, body) if opening.depth == "Contributions" else []
         for p, held in enumerate(self.held):
             found = sums(held)

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from atoll_runtime.protocol import frames
-from atoll_runtime.protocol.tape import AnyEntry, Facts, Opening, TapeError, plain
+from atoll_runtime.protocol.tape import FORMAT, AnyEntry, Facts, Opening, TapeError, plain
 from atoll_runtime.syncer.disk import LOCAL
 from atoll_runtime.syncer.segments import PATTERN, number
 
@@ -58,11 +58,13 @@ def decoded(frame: frames.Frame, name: str) -> AnyEntry:
     """Raises `TapeError` for what this version does not know."""
     try:
         entry: AnyEntry = msgspec.msgpack.decode(frame.head, type=AnyEntry)
-        return entry
     except msgspec.MsgspecError as error:
         raise TapeError(
             f"{name}: byte {frame.start}: not a record of this version's tape: {error}"
         ) from error
+    if isinstance(entry, Opening) and entry.format != FORMAT:
+        raise TapeError(f"{name}: format {entry.format}, this version reads {FORMAT}")
+    return entry
 
 
 def facts_of(path: Path) -> Facts:
