@@ -1,4 +1,4 @@
-"""What a contribution may claim of its tokens and steps."""
+"""What a contribution may claim of its tokens and steps, and when refusals make a unit suspect."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lone_shard import LONE, Story, joined
 from atoll_runtime.protocol import claims, restoring
 from atoll_runtime.protocol.effects import Merge, Note, SendPull
 from atoll_runtime.protocol.events import Offered, Part, Received
-from atoll_runtime.protocol.suspicion import REFUSALS
+from atoll_runtime.protocol.suspicion import REFUSALS, WINDOW, suspicion, with_outcome
 from atoll_runtime.protocol.units import Unit
 from atoll_runtime.syncer.status import unit_report
 
@@ -216,3 +216,66 @@ def test_a_unit_that_is_refused_again_and_again_is_suspect_and_its_successor_is_
     )
     shard.tell(joined("b", 2))
     assert (unit.suspect, unit.outcomes, unit.refused) == ("", 0, 9)
+
+
+def after(outcomes: list[bool]) -> str:
+    """Why a unit with these outcomes is suspect, oldest first; True is a refusal."""
+    bits = 0
+    for refused in outcomes:
+        bits = with_outcome(bits, refused)
+    return suspicion(bits, "norm: too long")
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "suspect"),
+    [
+        pytest.param([], False, id="a-new-unit"),
+        pytest.param([True] * (REFUSALS - 1), False, id="one-less-than-the-limit"),
+        pytest.param([True] * REFUSALS, True, id="the-limit-at-once"),
+        pytest.param([True, False, False, False] * REFUSALS, True, id="one-in-four"),
+        pytest.param([True, False, False, False, False] * 100, False, id="one-in-five-for-ever"),
+        pytest.param([True] * REFUSALS + [False] * (WINDOW - REFUSALS + 1), False, id="long-ago"),
+    ],
+)
+def test_a_unit_is_suspect_after_eight_refusals_among_32_contributions(
+    outcomes: list[bool], suspect: bool
+) -> None:
+    assert bool(after(outcomes)) is suspect
+
+
+def test_the_reason_names_the_numbers_and_the_last_refusal() -> None:
+    assert after([True] * 9) == (
+        "9 of its newest 32 contributions were refused, the last one for norm: too long"
+    )
+
+
+@given(st.lists(st.booleans(), max_size=100))
+def test_only_the_newest_outcomes_count(outcomes: list[bool]) -> None:
+    assert bool(after(outcomes)) is (sum(outcomes[-WINDOW:]) >= REFUSALS)
+
+
+def test_an_incarnation_that_is_started_again_gets_no_token_merged_twice() -> None:
+    """Its count begins anew; it is taken again once it is where the first one was."""
+    shard = Story(units="a")
+
+    def newest(steps: int) -> Part:
+        """Of so many steps, against the newest version."""
+        return shard.part("a", steps=steps, tokens=10 * steps)
+
+    shard.run(3)
+    shard.tell(Received(newest(3), 1.0))
+    account = shard.machine.units["a"].account
+    assert (account.merged, account.settled) == (30, {0: 30})
+    shard.tell(joined("a"))
+    shard.steps["a"] = 0
+    shard.run(2)
+    assert shard.machine.admit(newest(2)) == (
+        "tokens: [0, 20) begin before 30, where each has its fate already"
+    )
+    shard.tell(Received(newest(2), 1.0))
+    shard.run(2)
+    shard.tell(Received(newest(2), 1.0))
+    assert account.merged == 30 and account.balanced and min(account.discarded.values(), default=0) >= 0
+    shard.run(1)
+    shard.tell(Received(newest(2), 1.0))
+    assert account.merged == 50 and account.balanced and account.discarded == {}
