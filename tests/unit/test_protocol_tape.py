@@ -19,6 +19,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sim_scenario import draw
+from sim_shard import SimTape
+from sim_world import World
 
 from atoll_cli.__main__ import main
 from atoll_runtime.checkpoint import GlobalStore
@@ -526,6 +529,39 @@ def test_a_volume_that_fails_ends_the_tape_with_one_warning_and_not_the_run(
         warnings = [each.message for each in caplog.get_records("call") if each.levelno >= logging.WARNING]
         assert sum("the event tape ends here" in each for each in warnings) <= 1
         assert shard.tape._failed
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_every_shards_tape_of_a_run_with_faults_is_replayed_decision_by_decision(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A random schedule: shards and units are killed, links break, volumes are lost."""
+    tapes: dict[int, Tape] = {}
+    seen = SimTape.event
+
+    def begin(self: SimTape, facts: Any, snapshot: Any) -> None:
+        shard = self.process.number
+        if shard in tapes:
+            tapes[shard].close()
+        tapes[shard] = Tape(tmp_path / str(shard), "Decisions")
+        tapes[shard].begin(facts, snapshot)
+
+    def event(self: SimTape, event: Any, now: float, effects: Any) -> None:
+        seen(self, event, now, effects)
+        if self.process.alive:
+            tapes[self.process.number].event(event, now, effects)
+
+    monkeypatch.setattr(SimTape, "begin", begin)
+    monkeypatch.setattr(SimTape, "event", event)
+    world = World(draw(seed))
+    world.run()
+    for shard, tape in tapes.items():
+        tape.close()
+        found, process = replay(tmp_path / str(shard)), world.shards[shard].process
+        assert found.difference is None and found.events > 20 and process is not None
+        assert found.versions == tuple(process.machine.versions)
+        assert found.units == {name: unit.incarnation for name, unit in process.machine.units.items()}
+    world.close()
 
 
 def test_atoll_replay_tells_a_person_and_a_program_what_it_found(
