@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from sim_bucket import WholeCut
-from sim_island import NumberlessIsland
 from sim_network import SimNetwork
 from sim_scenario import Island
 from sim_values import Delta, Value, Violation
@@ -22,6 +21,7 @@ from atoll_runtime.learner.loop import Loop
 from atoll_runtime.learner.proposal import Ending
 from atoll_runtime.protocol.fragments import part_bounds
 from atoll_runtime.protocol.progress import Offer, Progress
+from atoll_runtime.simulate.blank import BlankIsland, whole_array
 from atoll_runtime.simulate.network import Party
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ class UnitProcess(Party):
         return Ending.NONE
 
 
-class Host(NumberlessIsland):
+class Host(BlankIsland):
     """One host of an incarnation, with what the training loop needs in place of JAX."""
 
     def __init__(self, unit: UnitProcess, number: int, cut: WholeCut) -> None:
@@ -218,8 +218,7 @@ class Host(NumberlessIsland):
         start, stop = self.bounds[number]
         size = self.unit.world.layout.fragments[number].size
         data = self.unit.world.registry.array(delta, min(stop, size) - start, stop - start)
-        whole = SimpleNamespace(index=(slice(0),), data=data)
-        return SimpleNamespace(addressable_shards=[whole])
+        return whole_array(data)
 
     def receive(self, theta: object, number: int, part: np.ndarray) -> None:
         value = self.unit.world.registry.content(part)

@@ -76,7 +76,7 @@ def answer(found: Values) -> Report:
     from numpy.random import default_rng
 
     from atoll_runtime.simulate.fleet.links import Links, on_links
-    from atoll_runtime.simulate.fleet.rounds import Stalled
+    from atoll_runtime.simulate.shard import Stalled
 
     interval = found["interval"] or found["fragments"]
     asked = Links(

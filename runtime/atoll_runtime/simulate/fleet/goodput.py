@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
-from multiprocessing import get_context
 from statistics import NormalDist, fmean, stdev
 
 import numpy as np
@@ -17,6 +14,7 @@ from atoll_runtime.simulate.fleet.setting import DAY, Fleet, Heal, Method, Recov
 from atoll_runtime.simulate.fleet.speeds import LEAST
 from atoll_runtime.simulate.fleet.timeline import Interruptions, Timeline, draw
 from atoll_runtime.simulate.fleet.whole import rigid, unit
+from atoll_runtime.simulate.processes import in_processes
 
 STEPS = 4096
 """Drawn to see how long the slowest of several kinds takes."""
@@ -117,15 +115,9 @@ def estimate(cases: Sequence[Case], workers: int | None = None) -> list[Estimate
         workers: None: one where the work is small, else one a core.
     """
     tasks = [(case, turn) for case in cases for turn in range(case.repeats)]
-    if workers is None:
-        work = sum(case.interruptions for case in cases)
-        workers = 1 if work < SERIAL else min(os.cpu_count() or 1, len(tasks))
-    if workers == 1:
-        accounts = [_run(task) for task in tasks]
-    else:
-        # Spawned, not forked: the caller may have threads (JAX, BLAS), whose locks a fork would copy locked.
-        with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-            accounts = list(pool.map(_run, tasks, chunksize=max(1, len(tasks) // (8 * workers))))
+    if workers is None and sum(case.interruptions for case in cases) < SERIAL:
+        workers = 1
+    accounts = in_processes(_run, tasks, workers)
     results, first = [], 0
     for case in cases:
         results.append(_summary(case, accounts[first : first + case.repeats]))
