@@ -193,7 +193,5 @@ def _draw(figure: Figure, rows: Sequence[dict[str, Any]]) -> None:
     axes.set_xticks(
         range(len(rows)), [f"K={row['quorum']}, grace {row['grace']}\nwait {row['wait']}" for row in rows]
     )
-    axes.set_ylabel("per cent")
-    axes.set_ylim(0, 115)
+    axes.set(ylabel="per cent", ylim=(0, 115), title="Learners of unequal speed")
     axes.legend(loc="upper center", ncols=3)
-    axes.set_title("Learners of unequal speed")
