@@ -61,51 +61,14 @@ class Estimate:
         return self.share[cause] * self.allocated_chips * 24
 
 
-def simulate(
-    fleet: Fleet,
-    method: Method,
-    recovery: Recovery,
-    seconds: float,
-    rng: np.random.Generator,
-    heal: Heal | None = None,
-) -> Account:
-    """Every learner by itself, from its own interruptions; together they are up, and have a quorum or not."""
+def simulate(case: Case, rng: np.random.Generator) -> Account:
+    """One run. Every learner by itself, from its own interruptions; together they are up, and have a quorum or not."""
+    fleet, seconds = case.fleet, case.seconds
     lines = [
-        _learner(
-            fleet,
-            method,
-            recovery,
-            heal or Heal(),
-            draw(fleet.learner_chips, fleet.mtbi_seconds, seconds, luck),
-            seconds,
-        )
+        _learner(case, draw(fleet.learner_chips, fleet.mtbi_seconds, seconds, luck))
         for luck in rng.spawn(fleet.learners)
     ]
     return account(fleet, lines, seconds, in_step(fleet, rng))
-
-
-def repeat(
-    fleet: Fleet,
-    method: Method,
-    recovery: Recovery | None = None,
-    *,
-    heal: Heal | None = None,
-    seconds: float = DAY,
-    seed: int = 0,
-    repeats: int = 8,
-    workers: int | None = None,
-) -> Estimate:
-    """The mean of repeated runs, with its interval."""
-    case = Case(
-        fleet=fleet,
-        method=method,
-        recovery=recovery or Recovery(),
-        heal=heal or Heal(),
-        seconds=seconds,
-        seed=seed,
-        repeats=repeats,
-    )
-    return estimate([case], workers)[0]
 
 
 def estimate(cases: Sequence[Case], workers: int | None = None) -> list[Estimate]:
@@ -148,8 +111,7 @@ def in_step(fleet: Fleet, rng: np.random.Generator) -> float:
 
 def _run(task: tuple[Case, int]) -> Account:
     case, turn = task
-    rng = np.random.default_rng([case.seed, turn])
-    return simulate(case.fleet, case.method, case.recovery, case.seconds, rng, case.heal)
+    return simulate(case, np.random.default_rng([case.seed, turn]))
 
 
 def _summary(case: Case, accounts: Sequence[Account]) -> Estimate:
@@ -166,16 +128,10 @@ def _summary(case: Case, accounts: Sequence[Account]) -> Estimate:
     )
 
 
-def _learner(
-    fleet: Fleet,
-    method: Method,
-    recovery: Recovery,
-    heal: Heal,
-    interruptions: Interruptions,
-    seconds: float,
-) -> Timeline:
-    if method == "rigid":
+def _learner(case: Case, interruptions: Interruptions) -> Timeline:
+    fleet, recovery, seconds = case.fleet, case.recovery, case.seconds
+    if case.method == "rigid":
         return rigid(fleet.slices, fleet.spare_slices, recovery, interruptions, seconds)
-    if method == "unit":
-        return unit(fleet.slices, fleet.spare_slices, recovery, heal, interruptions, seconds)
+    if case.method == "unit":
+        return unit(fleet.slices, fleet.spare_slices, recovery, case.heal, interruptions, seconds)
     return elastic(fleet.slices, fleet.spare_slices, recovery, interruptions, seconds)
