@@ -14,14 +14,13 @@ from sim_network import SimNetwork
 from sim_scenario import Island
 from sim_values import Delta, Value, Violation
 
-from atoll_runtime.contract import UnitContract
 from atoll_runtime.learner.client import SyncerClient
 from atoll_runtime.learner.island import start_of
 from atoll_runtime.learner.loop import Loop
 from atoll_runtime.learner.proposal import Ending
 from atoll_runtime.protocol.fragments import part_bounds
 from atoll_runtime.protocol.progress import Offer, Progress
-from atoll_runtime.simulate.blank import BlankIsland, whole_array
+from atoll_runtime.simulate.blank import BlankIsland, unit_contract, whole_array
 from atoll_runtime.simulate.network import Party
 
 if TYPE_CHECKING:
@@ -172,16 +171,7 @@ class Host(BlankIsland):
             mine = parts[DEVICES * number : DEVICES * (number + 1)]
             self.bounds.append((mine[0][0], mine[-1][1]))
             self.padded.append(parts[-1][1])
-        contract = UnitContract(
-            unit=unit.slot.name,
-            incarnation=unit.incarnation,
-            host=number,
-            hosts=unit.island.hosts,
-            coordinator="simulated:1",
-            batch=1,
-            stream=0,
-            streams=1,
-        )
+        contract = unit_contract(unit.slot.name, unit.incarnation, host=number, hosts=unit.island.hosts)
         self.networks = [SimNetwork(unit, slot, unit.island.distance) for slot in world.shards]
         run, layout, clock = world.run_contract, world.layout, world.loop.time
         self.client = SyncerClient(run, contract, layout, self.bounds, self.padded, self.networks, clock)

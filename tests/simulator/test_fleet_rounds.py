@@ -46,7 +46,7 @@ def mixed(rules: Rules, *, waits: bool = False, costs: Costs = Costs(), seed: in
 
 def run(scenario: Scenario, seed: int = 0) -> tuple[World, list]:
     world = World(scenario, np.random.default_rng(seed))
-    return world, list(world.decisions())
+    return world, list(world.merges())
 
 
 @pytest.mark.parametrize("interval", [8, 64])
@@ -139,14 +139,14 @@ def test_whatever_the_learners_do_tokens_balance_and_merges_follow_the_schedule(
 ) -> None:
     quorum, base = min(quorum, len(paces)), RULES if grace else NO_GRACE
     rules = replace(base, fragments=3, interval=5, overlap=overlap, quorum=quorum, target_steps=40)
-    world, decisions = run(Scenario(rules, units(*paces), jitter, waits=waits), seed)
-    steps = [each.round.step for each in decisions]
+    world, merges = run(Scenario(rules, units(*paces), jitter, waits=waits), seed)
+    steps = [round_id.step for round_id, _ in merges]
     assert len(steps) == len(set(steps))
-    for each in decisions:
-        assert schedule.due(each.round.step, 3, 5) == each.round.fragment
-        assert len(each.members) >= quorum
+    for round_id, members in merges:
+        assert schedule.due(round_id.step, 3, 5) == round_id.fragment
+        assert len(members) >= quorum
     for name, account in world.accounts.items():
-        merged = sum(m.tokens for each in decisions for m in each.members if m.unit == name)
+        merged = sum(m.tokens for _, members in merges for m in members if m.unit == name)
         assert account.merged == merged
         assert account.trained == account.merged + sum(account.discarded.values()) + account.in_flight
         assert account.trained % (3 * TOKENS) == 0

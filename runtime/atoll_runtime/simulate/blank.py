@@ -18,6 +18,7 @@ from atoll_runtime.contract import (
     RunContract,
     SyncerAddress,
     TargetSpec,
+    UnitContract,
 )
 from atoll_runtime.learner.proposal import NOTHING
 from atoll_runtime.payloads import HostPart, Scan
@@ -61,6 +62,13 @@ def blank_contract(rules: Rules) -> RunContract:
             SyncerAddress(host="s", port=1, status_port=2, health_port=3) for _ in range(rules.shards)
         ),
     )
+
+
+def unit_contract(name: str, incarnation: int, **more: int) -> UnitContract:
+    """Of a unit of one host and one stream of data, unless `more` says otherwise."""
+    single = {"host": 0, "hosts": 1, "batch": 1, "stream": 0, "streams": 1}
+    facts: dict[str, Any] = {**single, **more}
+    return UnitContract(unit=name, incarnation=incarnation, coordinator="simulated:1", **facts)
 
 
 class BlankArrays:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,9 +55,25 @@ class Shard(Server):
         )
         self.machine: Syncer = self._recovered.machine
 
-    def start(self) -> None:
-        """Serves from now on."""
+    def until_end(self, longest: float) -> Iterator[RoundId]:
+        """Serves, and tells every merge once it is durable, until the target is reached and no round is in flight.
+
+        Raises:
+            Stalled: that takes more than `longest` seconds.
+        """
         self.spawn(self._serve())
+        loop, merges, told = self.loop, self.tape.merges, 0
+        try:
+            while not self.finished:
+                if loop.now > longest or not loop.advance():
+                    step, target = self.machine.step, self.machine.rules.target_steps
+                    raise Stalled(f"at {loop.now:.0f} s the clock stands at {step} of {target} steps")
+                if len(merges) > told:
+                    told = len(merges)
+                    yield next(reversed(merges))
+        finally:
+            loop.close()
+            self._arrays.close()
 
     @property
     def finished(self) -> bool:
@@ -68,10 +84,6 @@ class Shard(Server):
     def fragments(self) -> Sequence[Version]:
         """The newest durable version of each."""
         return self._recovered.state.fragments
-
-    def close(self) -> None:
-        """Ends its threads."""
-        self._arrays.close()
 
     async def _serve(self) -> None:
         driver = Driver(

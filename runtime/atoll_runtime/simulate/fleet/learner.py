@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from atoll_runtime.contract import UnitContract
 from atoll_runtime.learner.client import SyncerClient
 from atoll_runtime.learner.loop import Loop, Start
 from atoll_runtime.learner.proposal import Ending, Proposal
-from atoll_runtime.simulate.blank import BlankIsland, whole_array
+from atoll_runtime.simulate.blank import BlankIsland, unit_contract, whole_array
 from atoll_runtime.simulate.fleet.scenario import Scenario, Unit
 from atoll_runtime.simulate.fleet.speeds import Drift
 from atoll_runtime.simulate.link import Link, Wire
@@ -50,7 +49,11 @@ class Learner(BlankIsland, Party):
         self.hours, self.cursor = Hours(), 0
         self._scenario, self._unit, self._shard, self._drift = scenario, unit, shard, drift
 
-    async def train(self) -> None:
+    def start(self) -> None:
+        """Trains from now on."""
+        self.spawn(self._train())
+
+    async def _train(self) -> None:
         """As `learner/island.py`, a step at a time."""
         loop = await self._connected()
         control = Control(loop, self._scenario) if self._scenario.waits else None
@@ -80,16 +83,7 @@ class Learner(BlankIsland, Party):
         shard, unit, costs = self._shard, self._unit, self._scenario.costs
         while (service := shard.service) is None:
             await asyncio.sleep(MOMENT)
-        contract = UnitContract(
-            unit=unit.name,
-            incarnation=1,
-            host=0,
-            hosts=1,
-            coordinator="simulated:1",
-            batch=1,
-            stream=0,
-            streams=1,
-        )
+        contract = unit_contract(unit.name, 1)
         link = Link(self, shard, unit.wire or Wire(costs.push, costs.fetch))
         count = len(shard.layout.fragments)
         whole, padded = [(0, 1)] * count, [1] * count

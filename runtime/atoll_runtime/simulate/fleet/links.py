@@ -80,10 +80,10 @@ def on_links(asked: Links, rng: Generator) -> tuple[tuple[UnitOnLink, ...], floa
     members: Counter[str] = Counter()
     rounds = 0
     before = dict.fromkeys(names, (0, 0))
-    for decision in world.decisions():
-        if decision.round.step > first:
+    for round_id, taken in world.merges():
+        if round_id.step > first:
             rounds += 1
-            members.update(member.unit for member in decision.members)
+            members.update(member.unit for member in taken)
         else:
             before |= {name: _merged(world, name) for name in names if name in world.accounts}
     hours, busy, all_time = world.hours, 0.0, 0.0

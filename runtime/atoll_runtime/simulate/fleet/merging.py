@@ -53,7 +53,7 @@ def merged_share(step_seconds: Sequence[float], rules: Rules, jitter: float = 0.
 def _simulated(paces: tuple[float, ...], rules: Rules, jitter: float) -> float:
     units = tuple(Unit(f"unit-{number}", pace) for number, pace in enumerate(paces))
     world = World(Scenario(rules, units, jitter=jitter), np.random.default_rng(0))
-    for _ in world.decisions():
+    for _ in world.merges():
         pass
     merged = sum(account.merged for account in world.accounts.values())
     discarded = sum(sum(account.discarded.values()) for account in world.accounts.values())

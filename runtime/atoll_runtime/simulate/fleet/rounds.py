@@ -19,21 +19,12 @@ from atoll_runtime.simulate.fleet.learner import Hours, Learner
 from atoll_runtime.simulate.fleet.scenario import Scenario
 from atoll_runtime.simulate.fleet.speeds import Drift
 from atoll_runtime.simulate.processes import in_processes
-from atoll_runtime.simulate.shard import UNLIMITED, Shard, Stalled, WorkSeconds
+from atoll_runtime.simulate.shard import UNLIMITED, Shard, WorkSeconds
 
 SERIAL = 3000
 """Inner steps that one process makes sooner than others have started: about three seconds."""
 SLOWNESS = 8
 """A run that takes so many times the time of its steps has come to a stop."""
-
-
-@dataclass(frozen=True)
-class Decision:
-    """A durable merge."""
-
-    seconds: float
-    round: RoundId
-    members: tuple[Member, ...]
 
 
 @dataclass(frozen=True)
@@ -58,7 +49,7 @@ class Outcome:
 
 
 class World:
-    """One run of a scenario. Iterate over `decisions` once; the rest tells what it has come to."""
+    """One run of a scenario. Iterate over `merges` once; the rest tells what it has come to."""
 
     def __init__(self, scenario: Scenario, rng: Generator) -> None:
         rules, costs = scenario.rules, scenario.costs
@@ -89,31 +80,18 @@ class World:
         """The syncer's own ledger, by unit."""
         return {name: unit.account for name, unit in self.shard.machine.units.items()}
 
-    def decisions(self) -> Iterator[Decision]:
+    def merges(self) -> Iterator[tuple[RoundId, tuple[Member, ...]]]:
         """Every merge as it becomes durable, until the target is reached and no round is in flight.
 
         Raises:
             Stalled: the target is out of reach.
         """
-        loop, shard, merges = self.loop, self.shard, self.shard.tape.merges
         steps = self.scenario.rules.target_steps or 0
         longest = SLOWNESS * steps * max(unit.pace for unit in self.scenario.units)
-        shard.start()
         for learner in self._learners.values():
-            learner.spawn(learner.train())
-        told = 0
-        try:
-            while not shard.finished:
-                if loop.now > longest or not loop.advance():
-                    step = shard.machine.step
-                    raise Stalled(f"at {loop.now:.0f} s the clock stands at {step} of {steps} steps")
-                if len(merges) > told:
-                    told = len(merges)
-                    round_id, members = next(reversed(merges.items()))
-                    yield Decision(loop.now, round_id, members)
-        finally:
-            loop.close()
-            shard.close()
+            self.loop.plan(0.0, learner, learner.start)
+        for round_id in self.shard.until_end(longest):
+            yield round_id, self.shard.tape.merges[round_id]
 
 
 def outcomes(scenarios: Sequence[Scenario], seed: int) -> list[Outcome]:
@@ -134,10 +112,10 @@ def outcome(scenario: Scenario, seed: int) -> Outcome:
     """
     world = World(scenario, np.random.default_rng(seed))
     merges = contributions = age = 0
-    for decision in world.decisions():
+    for round_id, members in world.merges():
         merges += 1
-        contributions += len(decision.members)
-        age += sum(decision.round.step - member.anchor for member in decision.members)
+        contributions += len(members)
+        age += sum(round_id.step - member.anchor for member in members)
     accounts, hours = world.accounts.values(), world.hours.values()
     trained = sum(account.trained for account in accounts)
     discarded = Counter[str]()

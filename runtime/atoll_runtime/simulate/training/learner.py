@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from atoll_runtime.checkpoint import Cut
 from atoll_runtime.checkpoint.units import Moments
-from atoll_runtime.contract import UnitContract
 from atoll_runtime.learner.audit import Audit
 from atoll_runtime.learner.client import SyncerClient
 from atoll_runtime.learner.fragments import Fragments, wire_type
@@ -17,6 +16,7 @@ from atoll_runtime.learner.loop import Loop
 from atoll_runtime.learner.proposal import Ending
 from atoll_runtime.learner.snapshot import Snapshot, Snapshots
 from atoll_runtime.protocol.fragments import Layout
+from atoll_runtime.simulate.blank import unit_contract
 from atoll_runtime.simulate.fleet.speeds import Drift
 from atoll_runtime.simulate.link import Link, Wire
 from atoll_runtime.simulate.network import Party
@@ -87,15 +87,8 @@ class Learner(Party):
         fragments = kind(programs.mesh, layout, wire_type(run.outer.codec), inner.theta)
         if isinstance(fragments, Forgetful):
             fragments.inner = inner
-        contract = UnitContract(
-            unit=island.name,
-            incarnation=self._incarnation,
-            host=0,
-            hosts=1,
-            coordinator="simulated:1",
-            batch=inner.batch,
-            stream=island.number,
-            streams=learners,
+        contract = unit_contract(
+            island.name, self._incarnation, batch=inner.batch, stream=island.number, streams=learners
         )
         clock = self.loop.time
         costs = self._setting.costs

@@ -11,7 +11,7 @@ from atoll_runtime.protocol.fragments import Array
 from atoll_runtime.protocol.rules import Rules
 from atoll_runtime.simulate.eventloop import SimLoop
 from atoll_runtime.simulate.fleet.speeds import DRIFT_STEPS, Drift
-from atoll_runtime.simulate.shard import UNLIMITED, Shard, Stalled, WorkSeconds
+from atoll_runtime.simulate.shard import UNLIMITED, Shard, WorkSeconds
 from atoll_runtime.simulate.training.learner import Island, Learner
 from atoll_runtime.simulate.training.programs import Programs
 from atoll_runtime.simulate.training.result import Result
@@ -62,18 +62,12 @@ class World:
             LossNotFinite: of a learner.
             Stalled: the target is out of reach.
         """
-        self.shard.start()
         for island in self.islands:
             self.loop.plan(0.0, None, self._begin, island)
         machine = self.shard.machine
         longest = SLOWNESS * self.setting.steps * max(self.setting.paces)
-        try:
-            while not self.shard.finished:
-                if self.loop.now > longest or not self.loop.advance():
-                    raise Stalled(f"at {self.loop.now:.0f} s the clock stands at {machine.step}")
-        finally:
-            self.loop.close()
-            self.shard.close()
+        for _ in self.shard.until_end(longest):
+            pass
         accounts = [unit.account for unit in machine.units.values()]
         owned = sum(fragment.size > 0 for fragment in self.programs.layout.fragments)
         merges = machine.rounds.merges
