@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from atoll_runtime.merge.gradients import Gradient, HostPart, scan
+from atoll_runtime.merge.gradients import Gradient, scan
 from atoll_runtime.merge.rda import merge_step
+from atoll_runtime.payloads import HostPart
 from atoll_runtime.protocol.encoding import TapeError
 from atoll_runtime.protocol.fragments import Array
 from atoll_runtime.protocol.frames import checksum

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from atoll_runtime.contract import TapeDepth
-from atoll_runtime.merge.gradients import MergeError
+from atoll_runtime.payloads import MergeError
 from atoll_runtime.protocol.effects import Member, Merge
 from atoll_runtime.protocol.encoding import TapeError, encode, plain
 from atoll_runtime.protocol.events import MergeFailed, Persisted

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from atoll_runtime.merge.rda import Result
 from atoll_runtime.protocol.fragments import Array, Layout
 from atoll_runtime.transport import changes, codecs
 from atoll_runtime.transport.changes import Change
 from atoll_runtime.transport.messages import WHOLE
+
+if TYPE_CHECKING:
+    from atoll_runtime.merge.rda import Result
 
 
 @dataclass(frozen=True)
