@@ -14,9 +14,10 @@ from atoll_bench.parity.trials import Trial
 from atoll_runtime.contract import GraceSpec, QuorumSpec
 from atoll_runtime.data import write_stdlib
 from atoll_runtime.learner.errors import LossNotFinite
+from atoll_runtime.simulate.shard import Stalled
 from atoll_runtime.simulate.training.programs import Programs
 from atoll_runtime.simulate.training.setting import Setting
-from atoll_runtime.simulate.training.world import Stalled, World
+from atoll_runtime.simulate.training.world import World
 
 LEARNERS = 8
 QUORUM = 4

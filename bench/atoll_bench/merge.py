@@ -19,9 +19,10 @@ import numpy as np
 from atoll_bench.figures import spread
 from atoll_runtime.contract import Codec, Dimensions, MergeRule, ModelSpec
 from atoll_runtime.merge.buffers import Buffers
-from atoll_runtime.merge.gradients import BITS, Gradient, HostPart, scan
+from atoll_runtime.merge.gradients import BITS, Gradient, scan
 from atoll_runtime.merge.rda import merge_step
 from atoll_runtime.model import describe
+from atoll_runtime.payloads import HostPart
 from atoll_runtime.protocol.fragments import Fragment, Layout, LayoutError, build_layout
 
 COLD = 256 << 20

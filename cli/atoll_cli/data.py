@@ -73,8 +73,8 @@ def run_data(options: argparse.Namespace) -> int:
     """
     of_bucket("URI", options.uri)
     try:
-        from atoll_runtime.checkpoint.bucket import StoreError
         from atoll_runtime.data import DataError
+        from atoll_runtime.payloads import StoreError
     except ImportError as error:
         raise lacking(error, "data needs the runtime's packages", "runtime") from error
     try:

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from atoll_runtime.checkpoint import Cut, Part, Skipped
-    from atoll_runtime.merge.gradients import HostPart
+    from atoll_runtime.payloads import Cut, HostPart, Part, Skipped
     from atoll_runtime.protocol.effects import Member
     from atoll_runtime.protocol.fragments import Fragment
     from atoll_runtime.syncer.state import Version

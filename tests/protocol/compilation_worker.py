@@ -16,7 +16,8 @@ from atoll_runtime.contract import Dimensions, InnerSpec, MeshSpec, ModelSpec, U
 from atoll_runtime.learner.agree import Agreement
 from atoll_runtime.learner.compilation import Programs
 from atoll_runtime.learner.compilation_store import CompilationStore
-from atoll_runtime.learner.fragments import Fragments, host_part, wire_type
+from atoll_runtime.learner.fragments import Fragments, wire_type
+from atoll_runtime.learner.hostparts import host_part
 from atoll_runtime.learner.inner import Inner
 from atoll_runtime.learner.mesh import join, leave
 from atoll_runtime.model import describe, initial

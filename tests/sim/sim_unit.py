@@ -10,18 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from sim_bucket import WholeCut
-from sim_island import NumberlessIsland
 from sim_network import SimNetwork
 from sim_scenario import Island
 from sim_values import Delta, Value, Violation
 
-from atoll_runtime.contract import UnitContract
 from atoll_runtime.learner.client import SyncerClient
 from atoll_runtime.learner.island import start_of
 from atoll_runtime.learner.loop import Loop
 from atoll_runtime.learner.proposal import Ending
 from atoll_runtime.protocol.fragments import part_bounds
 from atoll_runtime.protocol.progress import Offer, Progress
+from atoll_runtime.simulate.blank import BlankIsland, unit_contract, whole_array
 from atoll_runtime.simulate.network import Party
 
 if TYPE_CHECKING:
@@ -154,7 +153,7 @@ class UnitProcess(Party):
         return Ending.NONE
 
 
-class Host(NumberlessIsland):
+class Host(BlankIsland):
     """One host of an incarnation, with what the training loop needs in place of JAX."""
 
     def __init__(self, unit: UnitProcess, number: int, cut: WholeCut) -> None:
@@ -172,16 +171,7 @@ class Host(NumberlessIsland):
             mine = parts[DEVICES * number : DEVICES * (number + 1)]
             self.bounds.append((mine[0][0], mine[-1][1]))
             self.padded.append(parts[-1][1])
-        contract = UnitContract(
-            unit=unit.slot.name,
-            incarnation=unit.incarnation,
-            host=number,
-            hosts=unit.island.hosts,
-            coordinator="simulated:1",
-            batch=1,
-            stream=0,
-            streams=1,
-        )
+        contract = unit_contract(unit.slot.name, unit.incarnation, host=number, hosts=unit.island.hosts)
         self.networks = [SimNetwork(unit, slot, unit.island.distance) for slot in world.shards]
         run, layout, clock = world.run_contract, world.layout, world.loop.time
         self.client = SyncerClient(run, contract, layout, self.bounds, self.padded, self.networks, clock)
@@ -218,8 +208,7 @@ class Host(NumberlessIsland):
         start, stop = self.bounds[number]
         size = self.unit.world.layout.fragments[number].size
         data = self.unit.world.registry.array(delta, min(stop, size) - start, stop - start)
-        whole = SimpleNamespace(index=(slice(0),), data=data)
-        return SimpleNamespace(addressable_shards=[whole])
+        return whole_array(data)
 
     def receive(self, theta: object, number: int, part: np.ndarray) -> None:
         value = self.unit.world.registry.content(part)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from atoll_runtime.merge.gradients import HostPart, MergeError, Scan
+from atoll_runtime.payloads import HostPart, MergeError, Scan
 from atoll_runtime.syncer.state import Version
 from atoll_runtime.transport import codecs
 

@@ -17,19 +17,7 @@ from sim_suspension import Suspension
 from sim_unit import UnitSlot
 from sim_values import Registry, Value, Violation
 
-from atoll_runtime.contract import (
-    CheckpointSpec,
-    DataSpec,
-    Dimensions,
-    InnerSpec,
-    ModelSpec,
-    OuterSpec,
-    QuorumSpec,
-    RunContract,
-    SyncerAddress,
-    TargetSpec,
-)
-from atoll_runtime.protocol.fragments import Layout, Piece, fingerprint, lay
+from atoll_runtime.simulate.blank import blank_contract, blank_layout
 from atoll_runtime.simulate.eventloop import Process, SimLoop
 
 RESTART_SECONDS = 20.0
@@ -75,7 +63,7 @@ class World:
         self.calm_since: float | None = None
         self.suspension: Suspension | None = None
         self._initial: dict[tuple[int, int], Value] = {}
-        self.layout, self.run_contract = layout_of(scenario), contract_of(scenario)
+        self.layout, self.run_contract = blank_layout(scenario.sizes), blank_contract(scenario.rules)
         self.shards = [
             ShardSlot(self, scenario.rules_of(s), SimDisk(self.rng, scenario.volume))
             for s in range(scenario.rules.shards)
@@ -316,35 +304,3 @@ class World:
     def _replace(self, unit: UnitSlot, anew: bool = False) -> None:
         if self.suspension is None and (anew or not (unit.running or unit.stopped)):
             unit.start()
-
-
-def layout_of(scenario: Scenario) -> Layout:
-    """As many tensors of a fragment as shards should own a part of it; `split` deals them."""
-    fragments = []
-    for p, sizes in enumerate(zip(*scenario.sizes, strict=True)):
-        count, size = max(1, sum(map(bool, sizes))), max(sizes) or 10
-        fragments.append(lay(p, [Piece(f"w{p}.{n}", None, (size,), size, False) for n in range(count)]))
-    shapes = {piece.tensor: piece.shape for fragment in fragments for piece in fragment.pieces}
-    return Layout(tuple(fragments), fingerprint(fragments), shapes).split(len(scenario.sizes))
-
-
-def contract_of(scenario: Scenario) -> RunContract:
-    """As the operator would write it, where the driver reads it."""
-    rules = scenario.rules
-    return RunContract(
-        name="run",
-        namespace="default",
-        uid="run",
-        model=ModelSpec(
-            dimensions=Dimensions(layers=1, width=8, heads=1, kv_heads=1, hidden=8, vocabulary=256)
-        ),
-        data=DataSpec(uri="file:///nowhere", sequence_length=64),
-        inner=InnerSpec(),
-        outer=OuterSpec(
-            fragments=rules.fragments, interval=rules.interval, overlap=rules.overlap, codec="float32"
-        ),
-        quorum=QuorumSpec(min=rules.quorum),
-        target=TargetSpec(global_steps=rules.target_steps, tokens=rules.target_tokens),
-        checkpoint=CheckpointSpec(uri="file:///nowhere", interval_steps=rules.cut_interval),
-        shards=tuple(SyncerAddress(host="s", port=1, status_port=2, health_port=3) for _ in scenario.sizes),
-    )

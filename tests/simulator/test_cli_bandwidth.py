@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from pathlib import Path
 from typing import Any
@@ -86,68 +85,9 @@ def test_links_are_judged_one_row_each(capsys: pytest.CaptureFixture[str]) -> No
     assert (pressed["link_utilization"], pressed["interval_reached"]) == (1, pytest.approx(96))
 
 
-def test_without_options_every_published_figure_stands_beside_ours(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    assert ask("--csv", str(tmp_path / "bandwidth.csv"), "--plot", str(tmp_path / "bandwidth.png")) == 0
-    text = capsys.readouterr().out
-    assert "8 sites, data-parallel / decoupled" in text
-    assert "49 of 50 cells within one step" in text
-    with (tmp_path / "bandwidth.csv").open() as file:
-        assert {row["published"] for row in csv.DictReader(file)} >= {"86.8", "235.7", "0.84"}
-    assert (tmp_path / "bandwidth.png").read_bytes().startswith(b"\x89PNG")
-
-
 def test_a_case_can_be_drawn(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert ask(*CASE, "--plot", str(tmp_path / "case.svg")) == 0
     assert "decoupled, 16 bits" in (tmp_path / "case.svg").read_text()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "option"),
-    [
-        pytest.param(("--method", "gossip"), "--method 'gossip'", id="method"),
-        pytest.param(("--params", "5B"), "--params", id="no-method"),
-        pytest.param(("--method", "diloco", "--step-time", "1"), "--params", id="no-model"),
-        pytest.param(("--method", "diloco", "--params", "5B"), "--step-time", id="no-step"),
-        pytest.param((*CASE, "--params", "many"), "--params 'many'", id="params"),
-        pytest.param((*CASE, "--step-time", "0"), "--step-time '0'", id="step"),
-        pytest.param((*CASE, "--bits", "0"), "--bits '0'", id="bits"),
-        pytest.param((*CASE, "--sites", "0"), "--sites '0'", id="sites"),
-        pytest.param(
-            ("--method", "diloco", *CASE[2:], "--utilization", "95"), "--utilization '95'", id="utilization"
-        ),
-        *(
-            pytest.param(
-                ("--method", method, *CASE[2:], f"--{name}", "0.5" if name == "utilization" else "1"),
-                f"--{name}: not with --method {method}",
-                id=f"{method}-{name}",
-            )
-            for method, name in (
-                ("data-parallel", "interval"),
-                ("data-parallel", "fragments"),
-                ("diloco", "fragments"),
-                ("diloco", "overlap"),
-                ("streaming", "overlap"),
-                ("decoupled", "utilization"),
-            )
-        ),
-        pytest.param((*CASE, "--interval", "1.5"), "--interval '1.5'", id="interval"),
-        pytest.param((*CASE, "--fragments", "30"), "--fragments", id="more-fragments-than-steps"),
-        pytest.param((*CASE, "--overlap", "30"), "--overlap", id="overlap"),
-        pytest.param((*CASE, "--latency", "2"), "--latency", id="latency"),
-        pytest.param((*CASE, "--link-gbps", "2,x"), "--link-gbps 'x'", id="links"),
-        pytest.param((*CASE, "--model", "1b"), "--params", id="two-models"),
-        pytest.param(("--method", "diloco", "--model", "7b", "--step-time", "1"), "--model '7b'", id="model"),
-        pytest.param((*CASE, "--plot", "x.gif"), "--plot 'x.gif'", id="plot"),
-    ],
-)
-def test_a_bad_value_ends_with_2_and_one_line_that_names_the_option(
-    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], option: str
-) -> None:
-    assert ask(*arguments) == 2
-    said = capsys.readouterr()
-    assert option in said.err and said.err.count("\n") == 1 and not said.out
 
 
 def test_layers_that_cannot_be_dealt_out_evenly_are_told_as_rounded(

@@ -6,9 +6,11 @@ import csv
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from atoll_cli.__main__ import main
 from atoll_cli.simulate.figures import FIGURES, FOLDER, Figure, index, write, write_all
 
 RESULTS = Path(__file__).resolve().parents[2] / FOLDER
@@ -65,6 +67,53 @@ def test_what_is_kept_is_what_the_code_writes_today(
     for suffix in ("json", "csv"):
         name = f"{figure.name}.{suffix}"
         assert alike((tmp_path / name).read_text()) == alike((RESULTS / name).read_text()), name
+
+
+def kept(name: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads((RESULTS / f"{name}.json").read_text())
+    return found
+
+
+def test_what_is_kept_meets_what_was_published() -> None:
+    cells = [row for row in kept("goodput") if row["published"] is not None]
+    assert len(kept("goodput")) == 30 and len(cells) == 12
+    assert sum(row["calibrates"] is not None for row in cells) == 3
+    for row in cells:
+        assert row["error_points"] == pytest.approx(100 * (row["goodput"] - row["published"]))
+        assert abs(row["error_points"]) < 4
+    unequal = kept("heterogeneity")
+    assert [(row["quorum"], row["grace"]) for row in unequal] == [(8, "auto"), (1, "0"), (1, "auto")]
+    for row in unequal:
+        assert row["goodput"] == pytest.approx(row["published_goodput"], abs=0.01)
+    assert unequal[1]["mean_members"] < 2 < 7.5 < unequal[2]["mean_members"]
+    assert unequal[1]["merged_share"] < 0.5 < 0.9 < unequal[2]["merged_share"]
+    night = {(row["method"], row["extra"]): row["relative_time"] for row in kept("scavenge")}
+    for row in kept("scavenge"):
+        assert row["relative_time"] == pytest.approx(row["published"], abs=0.02)
+    assert night["data-parallel", 1] > 1 > night["data-parallel", 3]
+    assert night["decoupled", 0] == 1 > night["decoupled", 1] > night["decoupled", 3]
+
+
+@pytest.mark.parametrize(
+    ("question", "words"),
+    [
+        ("goodput --days 0.1 --repeats 4", ("12 published cells: mean error", "repair 55")),
+        ("bandwidth", ("8 sites, data-parallel / decoupled", "49 of 50 cells within one step")),
+        ("heterogeneity --steps 60", ("published", "Learners of this runtime never wait")),
+        ("scavenge", ("published", "at +100%")),
+    ],
+)
+def test_table_csv_and_plot_have_the_same_rows(
+    question: str, words: tuple[str, ...], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    sheet, plot = tmp_path / "rows.csv", tmp_path / "rows.png"
+    assert main(["simulate", *question.split(), "--csv", str(sheet), "--plot", str(plot)]) == 0
+    printed = capsys.readouterr().out
+    with sheet.open(encoding="utf-8") as file:
+        written = list(csv.DictReader(file))
+    assert len(written) >= 3 and len(printed.splitlines()) >= len(written) + 2
+    assert all(each in printed for each in words)
+    assert plot.read_bytes().startswith(b"\x89PNG")
 
 
 def test_outside_a_checkout_it_says_where_to_call_it(

@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,57 +31,45 @@ def options(**given: object) -> argparse.Namespace:
     return argparse.Namespace(**{"json": False, "csv": None, "plot": None, **given})
 
 
-@pytest.mark.parametrize(
-    ("text", "meant"), [("8", 8), ("150k", 150_000), ("1.2M", 1_200_000), ("2e3", 2000), ("1B", 10**9)]
+def test_values_are_read_with_their_prefixes_and_units() -> None:
+    counts = [values.count("--chips", text) for text in ("8", "150k", "1.2M", "2e3", "1B")]
+    assert counts == [8, 150_000, 1_200_000, 2000, 10**9]
+    times = [values.seconds("--mtbi", text) for text in ("90", "90s", "15m", "12h", "1y")]
+    assert times == [90.0, 90.0, 900.0, 43_200.0, 365.25 * 86_400]
+    assert values.number("--jitter", "0") == 0.0
+    assert values.numbers("--speeds", "1, 1.18,2") == [1.0, 1.18, 2.0]
+    assert values.choice("--method", "rigid", ("rigid", "elastic")) == "rigid"
+
+
+BAD = (
+    *(
+        (values.count, text, "a whole number from 1 to ")
+        for text in ("", "x", "1.5", "0", "-3", "inf", "1e13", "k")
+    ),
+    *(
+        (values.seconds, text, "a time above 0 is wanted, such as 90s")
+        for text in ("", "0s", "-1h", "nan", "1 week")
+    ),
+    (partial(values.number, most=1), "1.2", "a number from 0 to 1 is wanted"),
+    (partial(values.number, above=True), "0", "a number above 0 is wanted"),
+    (partial(values.number, most=1e6, above=True), "0", "a number above 0 and at most 1000000 is wanted"),
+    (partial(values.choice, choices=("rigid", "elastic")), "Rigid", "one of rigid, elastic is wanted"),
 )
-def test_a_count_is_a_whole_number_with_a_prefix(text: str, meant: int) -> None:
-    assert values.count("--chips", text) == meant
 
 
-@pytest.mark.parametrize(
-    ("text", "meant"),
-    [("90", 90.0), ("90s", 90.0), ("15m", 900.0), ("12h", 43_200.0), ("1y", 365.25 * 86_400)],
-)
-def test_a_time_has_a_unit_or_is_seconds(text: str, meant: float) -> None:
-    assert values.seconds("--mtbi", text) == meant
-
-
-@pytest.mark.parametrize("text", ["", "x", "1.5", "0", "-3", "nan", "inf", "1e13", "5Q", "k"])
-def test_a_bad_count_is_one_line_that_names_option_and_value(text: str) -> None:
+@pytest.mark.parametrize(("read", "text", "words"), BAD)
+def test_a_bad_value_is_one_line_that_names_option_and_value(read: Any, text: str, words: str) -> None:
     with pytest.raises(UsageError) as refused:
-        values.count("--chips", text)
-    assert str(refused.value).startswith(f"--chips {text!r}: a whole number from 1 to ")
+        read("--option", text)
+    assert str(refused.value).startswith(f"--option {text!r}: {words}")
     assert "\n" not in str(refused.value)
 
 
-@pytest.mark.parametrize("text", ["", "0", "0s", "-1h", "nan", "inf", "h", "1 week"])
-def test_a_bad_time_says_what_a_time_looks_like(text: str) -> None:
-    with pytest.raises(UsageError, match=r"--mtbi .*: a time above 0 is wanted, such as 90s"):
-        values.seconds("--mtbi", text)
-
-
-def test_a_number_keeps_to_its_range_and_excludes_its_end_where_told_to() -> None:
-    assert values.number("--jitter", "0") == 0.0
-    with pytest.raises(UsageError, match=r"--utilization '1.2': a number from 0 to 1 is wanted"):
-        values.number("--utilization", "1.2", most=1)
-    with pytest.raises(UsageError, match=r"--step-time '0': a number above 0 is wanted"):
-        values.number("--step-time", "0", above=True)
-    with pytest.raises(UsageError, match=r"a number above 0 and at most 1000000 is wanted"):
-        values.number("--link-gbps", "0", most=1e6, above=True)
-
-
 def test_a_list_is_refused_for_one_bad_member_and_for_its_length() -> None:
-    assert values.numbers("--speeds", "1, 1.18,2") == [1.0, 1.18, 2.0]
     with pytest.raises(UsageError, match=r"--speeds '': a number"):
         values.numbers("--speeds", "1,,2")
     with pytest.raises(UsageError, match=r"--speeds: 4097 values; at most 4096 are taken"):
         values.numbers("--speeds", ",".join(["1"] * 4097))
-
-
-def test_a_word_is_one_of_those_offered() -> None:
-    assert values.choice("--method", "rigid", ("rigid", "elastic")) == "rigid"
-    with pytest.raises(UsageError, match="--method 'Rigid': one of rigid, elastic is wanted"):
-        values.choice("--method", "Rigid", ("rigid", "elastic"))
 
 
 def test_the_table_has_title_cells_as_shown_and_notes(capsys: pytest.CaptureFixture[str]) -> None:

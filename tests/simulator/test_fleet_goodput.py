@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from atoll_runtime.simulate.fleet.account import Account
-from atoll_runtime.simulate.fleet.goodput import Case, Estimate, estimate, repeat, simulate, student
+from atoll_runtime.simulate.fleet.goodput import Case, Estimate, estimate, simulate, student
 from atoll_runtime.simulate.fleet.published import CALIBRATED, GRID, PUBLISHED, Cell
 from atoll_runtime.simulate.fleet.setting import DAY, YEAR, Fleet, Heal, Method, Recovery, seeding_seconds
 
@@ -28,7 +28,15 @@ def make_account(
     method: Method, recovery: Recovery | None = None, seconds: float = DAY, seed: int = 0, **fleet: Any
 ) -> Account:
     setting = Fleet(**{"chips": 600_000, **fleet})
-    return simulate(setting, method, recovery or Recovery(), seconds, np.random.default_rng(seed))
+    case = Case(fleet=setting, method=method, recovery=recovery or Recovery(), seconds=seconds)
+    return simulate(case, np.random.default_rng(seed))
+
+
+def answer_of(
+    fleet: Fleet, method: Method, recovery: Recovery = CRASH, days: int = 2, **more: Any
+) -> Estimate:
+    case = Case(fleet=fleet, method=method, recovery=recovery, seconds=days * DAY, **more)
+    return estimate([case], workers=1)[0]
 
 
 def run_grid(recovery: Recovery) -> dict[Cell, Estimate]:
@@ -60,7 +68,7 @@ def test_three_cells_set_the_constants() -> None:
 @pytest.mark.parametrize("chips", [150_000, 1_200_000])
 def test_a_rigid_learner_follows_the_renewal_formula(chips: int) -> None:
     between, down = YEAR / chips, CRASH.repair + CRASH.pause
-    answer = repeat(Fleet(chips=chips), "rigid", CRASH, seconds=2 * DAY, repeats=8, workers=1)
+    answer = answer_of(Fleet(chips=chips), "rigid")
     low, high = answer.interval
     assert low - 0.003 < 1 / (1 + down / between) < high + 0.003
     assert answer.uptime == pytest.approx(answer.goodput)
@@ -68,7 +76,7 @@ def test_a_rigid_learner_follows_the_renewal_formula(chips: int) -> None:
 
 def test_an_elastic_learner_with_spares_enough_pauses_once_an_interruption() -> None:
     fleet = Fleet(chips=300_000, spare_slices=12)
-    answer = repeat(fleet, "elastic", CRASH, seconds=2 * DAY, repeats=8, workers=1)
+    answer = answer_of(fleet, "elastic")
     expected = fleet.chips / fleet.allocated_chips / (1 + CRASH.pause / (YEAR / fleet.chips))
     assert answer.interval[0] - 0.003 < expected < answer.interval[1] + 0.003
     assert answer.share["scale_up"] == 0.0
@@ -79,7 +87,7 @@ def test_a_unit_that_is_interrupted_while_it_heals_begins_anew() -> None:
         Fleet(chips=150_000),
         Heal(detect=0, schedule=0, start=100, restore=0, catch_up=0, unmerged=0),
     )
-    answer = repeat(fleet, "unit", replace(CRASH, repair=0.0), heal=heal, seconds=4 * DAY, workers=1)
+    answer = answer_of(fleet, "unit", replace(CRASH, repair=0.0), days=4, heal=heal)
     rate = fleet.chips / YEAR
     expected = exp(-rate * heal.start)  # 1/λ up, (e^(λD) - 1)/λ down
     assert answer.interval[0] - 0.003 < expected < answer.interval[1] + 0.003
@@ -118,8 +126,8 @@ def test_every_chip_second_is_accounted_for_once(
         chips=chips, learners=learners, slice_chips=slice_chips, spare_slices=spares, quorum=min(quorum, learners),
         mtbi_seconds=YEAR / 100,
     )  # fmt: skip
-    rng = np.random.default_rng(seed)
-    answer = simulate(fleet, method, Recovery(**times), seconds, rng)  # type: ignore[arg-type]
+    case = Case(fleet=fleet, method=method, recovery=Recovery(**times), seconds=seconds)  # type: ignore[arg-type]
+    answer = simulate(case, np.random.default_rng(seed))
     whole = fleet.allocated_chips * seconds
     assert sum(answer.chip_seconds.values()) == pytest.approx(whole)
     assert min(answer.chip_seconds.values()) >= -1e-6 * whole
@@ -180,7 +188,7 @@ def test_below_the_quorum_steps_count_for_nothing() -> None:
 def test_what_a_unit_loses_is_work_that_it_did_since_it_began() -> None:
     fleet, heal = Fleet(chips=600_000), Heal(unmerged=1e9)
     kept, lost = (
-        simulate(fleet, "unit", Recovery(), DAY, np.random.default_rng(0), each).chip_seconds
+        simulate(Case(fleet=fleet, method="unit", heal=each), np.random.default_rng(0)).chip_seconds
         for each in (replace(heal, unmerged=0.0), heal)
     )
     assert lost["lost_work"] == pytest.approx(kept["useful"], rel=0.01)
@@ -196,7 +204,8 @@ def test_a_rigid_learner_that_is_stopped_more_often_than_it_saves_gets_nowhere()
 
 def test_a_slice_waits_for_company_no_longer_than_a_pause_would_cost() -> None:
     patient, two = Recovery(patience=1e9), Fleet(chips=512, mtbi_seconds=30 * DAY)
-    waiting = simulate(two, "elastic", patient, 50 * DAY, np.random.default_rng(0))
+    case = Case(fleet=two, method="elastic", recovery=patient, seconds=50 * DAY)
+    waiting = simulate(case, np.random.default_rng(0))
     longest = 256 * waiting.interruptions * (patient.pause * 2 + patient.pause)
     assert 0 < waiting.chip_seconds["standby"] <= longest
 

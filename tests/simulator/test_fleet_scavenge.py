@@ -26,13 +26,6 @@ def test_without_extra_learners_nothing_is_lost(method: str) -> None:
         assert hours_to_work(Setting(work=work), method, 0) == pytest.approx(work)
 
 
-def test_the_published_wall_clock_is_met_within_two_points() -> None:
-    published = {"data-parallel": (1.00, 1.02, 0.80), "decoupled": (1.00, 0.75, 0.62)}
-    for method, row in published.items():
-        ours = [hours_to_work(Setting(), method, extra) / Setting().work for extra in (0, 4, 12)]
-        assert ours == pytest.approx(row, abs=0.02), method
-
-
 def test_decoupled_gains_with_each_learner_and_data_parallel_is_worse_before_it_is_better() -> None:
     decoupled = [hours_to_work(Setting(), "decoupled", extra) for extra in range(33)]
     assert decoupled == sorted(decoupled, reverse=True)

@@ -20,16 +20,7 @@ from atoll_runtime.simulate.planner.quality import points_lost
 from atoll_runtime.simulate.planner.quorum import below, below_while_living, living
 from atoll_runtime.simulate.planner.run import Assumptions, Pool, Run
 from atoll_runtime.simulate.planner.steps import LEAST_SECONDS, global_step, step_of
-from atoll_runtime.simulate.planner.syncer import (
-    CONTRIBUTIONS,
-    ELEMENT_BYTES,
-    LEAST_SEGMENT,
-    PROCESS_BYTES,
-    SEGMENT,
-    TAPES,
-    syncer_need,
-)
-from atoll_runtime.syncer import journal, parts, tape
+from atoll_runtime.simulate.planner.syncer import ELEMENT_BYTES, PROCESS_BYTES, syncer_need
 
 HOUR, DAY = 3600.0, 86_400.0
 BILLION = tuple(describe(ModelSpec(preset="1b")))
@@ -296,11 +287,6 @@ def test_units_that_cannot_hold_the_model_are_not_chosen() -> None:
     rows = choose(larger, USUAL)
     assert "cannot hold the model's state" in rows[0].refusal
     assert next(row.run.pools[0].chips for row in rows if row.best) > 1
-
-
-def test_the_syncers_constants_are_its_own() -> None:
-    assert (SEGMENT, LEAST_SEGMENT) == (journal.GROWTH, journal.LEAST_GROWTH)
-    assert (CONTRIBUTIONS, TAPES) == (parts.SHARE, tape.LIMITS)
 
 
 def test_a_shard_needs_forty_bytes_of_disk_and_fifty_of_memory_for_each_element() -> None:

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 
 from atoll_runtime.contract import Codec, MergeRule
 from atoll_runtime.merge.buffers import Buffers
-from atoll_runtime.merge.gradients import Gradient, HostPart, MergeError, scan
+from atoll_runtime.merge.gradients import Gradient, scan
 from atoll_runtime.merge.rda import RANGE, Result, merge_step, warm
+from atoll_runtime.payloads import HostPart, MergeError
 from atoll_runtime.protocol.fragments import Fragment, TensorInfo, build_layout
 from atoll_runtime.transport import codecs
 

@@ -13,7 +13,7 @@ from sim_scenario import Island, Scenario, Weather
 from sim_shard import ShardProcess
 from sim_world import World
 
-from atoll_runtime.merge.gradients import HostPart, Scan
+from atoll_runtime.payloads import HostPart, Scan
 from atoll_runtime.protocol import clocks, restoring
 from atoll_runtime.protocol.effects import (
     Effect,

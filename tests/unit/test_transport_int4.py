@@ -6,8 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from atoll_runtime.merge.gradients import Gradient, HostPart, scan
+from atoll_runtime.merge.gradients import Gradient, scan
 from atoll_runtime.merge.rda import merge_step
+from atoll_runtime.payloads import HostPart
 from atoll_runtime.protocol.fragments import Fragment, Piece
 from atoll_runtime.transport import codecs, int4
 

@@ -97,8 +97,8 @@ def run(options: argparse.Namespace) -> None:
 def _look_into(data: str, stages: Sequence[Stage]) -> None:
     """Tells of a data set that cannot be used in one line: each trial's process would in a traceback."""
     from atoll_bench.parity.proof import look_into
-    from atoll_runtime.checkpoint.bucket import StoreError
     from atoll_runtime.data import DataError
+    from atoll_runtime.payloads import StoreError
 
     try:
         look_into(data, stages)

@@ -98,8 +98,9 @@ class Demo:
         os.environ.update(self._cluster.bucket_environment)
         # Google's client warns that there is no metadata server; with the emulator there is none to be had.
         logging.getLogger("google.auth").setLevel(logging.ERROR)
-        from atoll_runtime.checkpoint.bucket import Bucket, StoreError
+        from atoll_runtime.checkpoint.bucket import Bucket
         from atoll_runtime.data.writer import write_stdlib
+        from atoll_runtime.payloads import StoreError
 
         try:
             Bucket(self._plan.run.checkpoints).delete_tree("")

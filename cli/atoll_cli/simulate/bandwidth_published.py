@@ -132,8 +132,6 @@ def _label(method: Method, bits: float) -> str:
 
 
 def _frame(axes: Axes, title: str) -> None:
-    axes.set_xscale("log")
-    axes.set_ylim(0, 105)
-    axes.set_xlabel("Gbit/s of a site's link, one direction")
+    axes.set(xscale="log", ylim=(0, 105), xlabel="Gbit/s of a site's link, one direction")
     axes.set_title(title, fontsize="medium")
     axes.grid(alpha=0.3)

@@ -39,27 +39,24 @@ def published(asked: Sequence[Case]) -> Report:
     """A row for each cell of the grid; the notes say how far off the known ones are together."""
     rows: list[dict[str, Any]] = []
     for cell, case, answer in zip(GRID, asked, estimate(asked), strict=True):
-        known = PUBLISHED.get(cell)
+        percent = PUBLISHED.get(cell)
         rows.append(
             {
                 "method": cell.method,
                 "learners": cell.learners,
                 "chips": cell.chips,
-                "published": None if known is None else known / 100,
+                "published": None if percent is None else percent / 100,
                 "goodput": answer.goodput,
                 "interval": list(answer.interval),
-                "error_points": None if known is None else 100 * answer.goodput - known,
+                "error_points": None if percent is None else 100 * answer.goodput - percent,
                 "calibrates": CALIBRATED.get(cell),
                 "uptime": answer.uptime,
                 "constants": constants(case),
             }
         )
-    errors = [abs(row["error_points"]) for row in rows if row["error_points"] is not None]
-    predicted = [
-        abs(row["error_points"])
-        for row in rows
-        if row["error_points"] is not None and row["calibrates"] is None
-    ]
+    known = [row for row in rows if row["published"] is not None]
+    errors = [abs(row["error_points"]) for row in known]
+    predicted = [abs(row["error_points"]) for row in known if row["calibrates"] is None]
     return Report(
         title="Goodput, published and simulated",
         columns=(
@@ -93,29 +90,16 @@ def _draw(figure: Figure, rows: Sequence[dict[str, Any]]) -> None:
         name = method if learners == 1 else f"{method}, M={learners}"
         colour = f"C{number}"
         chips = [row["chips"] for row in own]
+        low, high = ([100 * row["interval"][end] for row in own] for end in (0, 1))
         axes.plot(chips, [100 * row["goodput"] for row in own], color=colour, label=name)
-        axes.fill_between(
-            chips,
-            [100 * row["interval"][0] for row in own],
-            [100 * row["interval"][1] for row in own],
-            color=colour,
-            alpha=0.25,
-            lw=0,
-        )
-        for used, marker in ((False, "o"), (True, "s")):
-            points = [row for row in own if row["published"] and (row["calibrates"] is not None) == used]
-            axes.plot(
-                [row["chips"] for row in points],
-                [100 * row["published"] for row in points],
-                marker,
-                color=colour,
-                markersize=6,
-            )
+        axes.fill_between(chips, low, high, color=colour, alpha=0.25, lw=0)
+        for row in own:
+            if row["published"]:
+                marker = "o" if row["calibrates"] is None else "s"
+                axes.plot(row["chips"], 100 * row["published"], marker, color=colour, markersize=6)
     axes.set_xscale("log", base=2)
     axes.set_xticks(chips, [f"{count / 1000:g}k" if count < 1e6 else f"{count / 1e6:g}M" for count in chips])
-    axes.set_xlabel("chips")
-    axes.set_ylabel("goodput, %")
-    axes.set_ylim(0, 101)
+    axes.set(xlabel="chips", ylabel="goodput, %", ylim=(0, 101))
     axes.grid(alpha=0.3)
     axes.set_title(
         "Lines: simulated. Dots: published, squares: published and used to calibrate", fontsize="medium"

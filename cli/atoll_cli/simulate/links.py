@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -76,7 +77,7 @@ def answer(found: Values) -> Report:
     from numpy.random import default_rng
 
     from atoll_runtime.simulate.fleet.links import Links, on_links
-    from atoll_runtime.simulate.fleet.rounds import Stalled
+    from atoll_runtime.simulate.shard import Stalled
 
     interval = found["interval"] or found["fragments"]
     asked = Links(
@@ -97,16 +98,9 @@ def answer(found: Values) -> Report:
         units, goodput = on_links(asked, default_rng(found["seed"]))
     except Stalled as error:
         raise CommandError(f"simulate links: {error}") from error
+    shared = {"need_gbps": asked.need_gbps, "codec": asked.codec}
     rows = tuple(
-        {
-            "link_gbps": link,
-            "need_gbps": asked.need_gbps,
-            "member_share": unit.member_share,
-            "merged_share": unit.merged_share,
-            "hidden_share": unit.hidden_share,
-            "codec": asked.codec,
-            "rounds": unit.rounds,
-        }
+        {column.key: {"link_gbps": link, **shared, **asdict(unit)}[column.key] for column in COLUMNS}
         for link, unit in zip(asked.gbps, units, strict=True)
     )
     title = (
@@ -150,11 +144,8 @@ def _draw(figure: Figure, rows: tuple[dict[str, Any], ...]) -> None:
     axes.plot(links, [100 * row["member_share"] for row in rows], "o-", label="member of rounds")
     axes.plot(links, [100 * row["merged_share"] for row in rows], "s--", label="tokens merged")
     axes.axvline(rows[0]["need_gbps"], color="grey", linestyle=":", label="every round")
-    axes.set_xlabel("Gbit/s of the link")
-    axes.set_ylabel("per cent")
-    axes.set_ylim(0, 105)
+    axes.set(xlabel="Gbit/s of the link", ylabel="per cent", ylim=(0, 105), title="Units on unequal links")
     axes.legend()
-    axes.set_title("Units on unequal links")
 
 
 COLUMNS = (

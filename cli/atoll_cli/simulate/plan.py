@@ -51,6 +51,7 @@ OPTIONS = (
 
 def answer(found: Values) -> Report:
     """Raises `UsageError`: a file or an option that cannot be used."""
+    from atoll_cli.simulate.planjson import Plan
     from atoll_cli.simulate.planview import report
     from atoll_cli.simulate.runfile import planned_run, read_spec
     from atoll_runtime.simulate.planner.choices import choose
@@ -64,13 +65,15 @@ def answer(found: Values) -> Report:
         pool.name for pool in spec.pools if pool.capacity == "Spot" and not told
     } - assumed.pool_mtbi.keys()
     return report(
-        planned,
-        assumed,
-        prices_of(found["price"], planned),
-        choose(planned, assumed),
-        on_their_links(planned, assumed),
-        sorted(spot),
-        too_small(spec.syncer, planned),
+        Plan(
+            run=planned,
+            assumed=assumed,
+            prices=prices_of(found["price"], planned),
+            choices=choose(planned, assumed),
+            links=on_their_links(planned, assumed),
+            spot=sorted(spot),
+            warnings=too_small(spec.syncer, planned),
+        )
     )
 
 

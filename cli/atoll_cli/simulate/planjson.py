@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from atoll_runtime.simulate.fleet.setting import DAY
@@ -16,18 +16,44 @@ from atoll_runtime.simulate.planner.run import Assumptions, Run
 from atoll_runtime.simulate.planner.syncer import syncer_need
 
 
-def document(
-    planned: Run,
-    assumed: Assumptions,
-    prices: Mapping[str, float] | None,
-    rows: Sequence[Mapping[str, Any]],
-    expected: Expectation,
-    links: Mapping[str, PoolOnLink],
-    spot: Sequence[str],
-    warnings: Sequence[str],
-) -> dict[str, Any]:
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What is told of a run."""
+
+    run: Run
+    assumed: Assumptions
+    prices: Mapping[str, float] | None
+    """Dollars a chip-hour by generation."""
+    choices: Sequence[Choice]
+    """The first is the run as it is."""
+    links: Mapping[str, PoolOnLink]
+    """By pool, where its link is known."""
+    spot: Sequence[str]
+    """Pools of Spot capacity of which nobody said how often they are interrupted."""
+    warnings: Sequence[str]
+    """What of the spec will not do."""
+
+    @property
+    def expected(self) -> Expectation:
+        """Of the run as it is."""
+        return self.choices[0].expected
+
+    @property
+    def best(self) -> Choice:
+        return next(choice for choice in self.choices if choice.best)
+
+    @property
+    def cost(self) -> dict[str, float | None] | None:
+        """Dollars a day and until the target, or None without prices."""
+        if self.prices is None:
+            return None
+        whole = self.run.cost(self.prices, self.expected.seconds_to_target)
+        return {"per_day": self.run.cost(self.prices, DAY), "to_target": finite(whole)}
+
+
+def document(plan: Plan) -> dict[str, Any]:
     """The whole plan as one object; its keys are in docs/simulate.md."""
-    link = expected.link
+    planned, expected, link = plan.run, plan.expected, plan.expected.link
     return {
         "run": planned.name,
         "parameters": planned.parameters,
@@ -40,27 +66,26 @@ def document(
         "interruptions_per_day": expected.interruptions_per_day,
         "lost_chip_hours_per_day": expected.lost_chip_hours,
         "step_seconds": expected.step_seconds,
-        "gbps_peak": link.gbps_peak,
-        "gbps_mean": link.gbps_mean,
-        "gbps_link": link.gbps_link,
-        "gbps_both_directions": link.gbps_both_directions,
+        **asdict(link),
         "syncer_gbps_mean": planned.units * link.gbps_mean,
         "syncer_gbps_link": planned.units * link.gbps_link,
-        "shard": dataclasses.asdict(syncer_need(planned)),
-        "warnings": list(warnings),
-        "checkpoint": {**dataclasses.asdict(expected.checkpoints), "gbps": expected.checkpoints.gbps},
-        "heal_seconds": {**dataclasses.asdict(expected.heal), "total": expected.heal.total},
+        "shard": asdict(syncer_need(planned)),
+        "warnings": list(plan.warnings),
+        "checkpoint": {**asdict(expected.checkpoints), "gbps": expected.checkpoints.gbps},
+        "heal_seconds": {**asdict(expected.heal), "total": expected.heal.total},
         "merged_share": expected.merged_share,
         "tokens_per_second": expected.tokens_per_second,
         "seconds_to_target": finite(expected.seconds_to_target),
-        "cost": costs(planned, expected, prices),
-        "pools": [pool_document(pool, link.gbps_link, links.get(pool.pool.name)) for pool in expected.pools],
-        "choice": next(row for row in rows if row["best"]),
-        "choices": list(rows),
+        "cost": plan.cost,
+        "pools": [
+            pool_document(pool, link.gbps_link, plan.links.get(pool.pool.name)) for pool in expected.pools
+        ],
+        "choice": row_of(plan.best),
+        "choices": [row_of(choice) for choice in plan.choices],
         "assumed": {
-            **dataclasses.asdict(assumed),
-            "seed_gbps": seed_gbps(planned, assumed),
-            "spot_as_on_demand": list(spot),
+            **asdict(plan.assumed),
+            "seed_gbps": seed_gbps(planned, plan.assumed),
+            "spot_as_on_demand": list(plan.spot),
         },
     }
 
@@ -82,7 +107,7 @@ def pool_document(pool: PoolEstimate, gbps_link: float, on_link: PoolOnLink | No
         "interval": list(pool.interval),
         "lost_chip_hours_per_day": dict(pool.lost_chip_hours),
         "gbps_link": pool.pool.units * gbps_link,
-        "link": None if on_link is None else dataclasses.asdict(on_link),
+        "link": None if on_link is None else asdict(on_link),
     }
 
 
@@ -115,18 +140,6 @@ def row_of(choice: Choice) -> dict[str, Any]:
         "refusal": choice.refusal,
         "best": choice.best,
         "reason": choice.reason,
-    }
-
-
-def costs(
-    planned: Run, expected: Expectation, prices: Mapping[str, float] | None
-) -> dict[str, float | None] | None:
-    """Dollars a day and until the target, or None without prices."""
-    if prices is None:
-        return None
-    return {
-        "per_day": planned.cost(prices, DAY),
-        "to_target": finite(planned.cost(prices, expected.seconds_to_target)),
     }
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from atoll_cli.simulate.output import Column, Report
-from atoll_cli.simulate.planjson import costs, document, row_of
+from atoll_cli.simulate.planjson import Plan, document, row_of
 from atoll_cli.text import amount, table
 from atoll_runtime.simulate.planner.choices import Choice
 from atoll_runtime.simulate.planner.estimate import Expectation
@@ -25,50 +25,35 @@ NEVER = 100 * 365.25 * 86_400.0
 """Seconds."""
 
 
-def report(
-    planned: Run,
-    assumed: Assumptions,
-    prices: Mapping[str, float] | None,
-    choices: Sequence[Choice],
-    links: Mapping[str, PoolOnLink],
-    spot: Sequence[str] = (),
-    warnings: Sequence[str] = (),
-) -> Report:
-    """The run as it is above, and a row for each set of knobs that was tried.
-
-    Args:
-        links: by pool, where its link is known.
-        spot: pools of Spot capacity of which nobody said how often they are interrupted.
-        warnings: what of the spec will not do.
-    """
-    best = next(choice for choice in choices if choice.best)
-    expected = choices[0].expected
-    rows = tuple(row_of(choice) for choice in choices)
+def report(plan: Plan) -> Report:
+    """The run as it is above, and a row for each set of knobs that was tried."""
+    planned, link = plan.run, plan.assumed.least_link(plan.run)
     return Report(
         title=f"{planned.name}: {amount(planned.parameters)} parameters, {planned.units} units, {planned.chips} chips",
         above=(
-            *summary(planned, expected, prices),
+            *summary(plan),
             "",
-            pool_table(expected),
-            *link_table(links),
+            pool_table(plan.expected),
+            *link_table(plan.links),
             "",
             "What other knobs would do:",
         ),
         columns=CHOICE_COLUMNS,
-        rows=rows,
+        rows=tuple(row_of(choice) for choice in plan.choices),
         notes=(
-            f"* {best.reason}",
-            assumptions(planned, assumed),
-            *(as_on_demand(pool) for pool in spot),
-            *warnings,
+            f"* {plan.best.reason}",
+            assumptions(planned, plan.assumed),
+            *(as_on_demand(pool) for pool in plan.spot),
+            *plan.warnings,
         ),
-        draw=lambda figure: draw(figure, planned.name, choices, assumed.least_link(planned)),
-        document=document(planned, assumed, prices, rows, expected, links, spot, warnings),
+        draw=lambda figure: draw(figure, planned.name, plan.choices, link),
+        document=document(plan),
     )
 
 
-def summary(planned: Run, expected: Expectation, prices: Mapping[str, float] | None) -> list[str]:
+def summary(plan: Plan) -> list[str]:
     """The run as it is, a line for each thing to expect."""
+    planned, expected = plan.run, plan.expected
     link, saved, syncer = expected.link, expected.checkpoints, syncer_need(planned)
     low, high = expected.interval
     hours = sorted(expected.lost_chip_hours.items(), key=lambda item: -item[1])
@@ -96,11 +81,10 @@ def summary(planned: Run, expected: Expectation, prices: Mapping[str, float] | N
         f"merged, {percent(expected.merged_share)} of those trained",
         "target": duration(expected.seconds_to_target),
     }
-    dollars = costs(planned, expected, prices)
-    if dollars is not None:
-        whole = dollars["to_target"]
+    if plan.cost is not None:
+        whole = plan.cost["to_target"]
         end = "no end" if whole is None else f"${whole:,.2f} to the target"
-        facts["cost"] = f"${dollars['per_day']:,.2f} a day, {end}"
+        facts["cost"] = f"${plan.cost['per_day']:,.2f} a day, {end}"
     return [f"{name:<{max(map(len, facts))}}  {fact}" for name, fact in facts.items()]
 
 

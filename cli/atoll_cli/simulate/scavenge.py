@@ -120,18 +120,11 @@ def _draw(figure: Figure, rows: Sequence[dict[str, Any]]) -> None:
     axes = figure.subplots()
     for method, colour in (("data-parallel", "tab:red"), ("decoupled", "tab:blue")):
         mine = [row for row in rows if row["method"] == method]
-        axes.plot(
-            [100 * row["extra"] for row in mine],
-            [row["relative_time"] for row in mine],
-            color=colour,
-            marker=".",
-            label=method,
-        )
+        extra, times = zip(*((100 * row["extra"], row["relative_time"]) for row in mine), strict=True)
+        axes.plot(extra, times, color=colour, marker=".", label=method)
         told = [(100 * row["extra"], row["published"]) for row in mine if row["published"] is not None]
         if told:
             axes.scatter(*zip(*told, strict=True), color=colour, marker="x", label=f"{method}, published")
-    axes.set_xlabel("extra learners at night, per cent")
-    axes.set_ylabel("wall-clock, relative to none")
-    axes.set_ylim(bottom=0)
+    axes.set(xlabel="extra learners at night, per cent", ylabel="wall-clock, relative to none")
+    axes.set(ylim=(0, None), title="Learners that come for the night")
     axes.legend()
-    axes.set_title("Learners that come for the night")

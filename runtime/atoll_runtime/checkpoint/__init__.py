@@ -1,8 +1,7 @@
 """The bucket, the layout of a run's checkpoints in it, and complete global cuts."""
 
-from atoll_runtime.checkpoint.bucket import Bucket, Damaged, StoreError
-from atoll_runtime.checkpoint.cut import Cut, Skipped
-from atoll_runtime.checkpoint.parts import Part, Slice
+from atoll_runtime.checkpoint.bucket import Bucket, Damaged
 from atoll_runtime.checkpoint.store import GlobalStore
+from atoll_runtime.payloads import Cut, Part, Skipped, Slice, StoreError
 
 __all__ = ["Bucket", "Cut", "Damaged", "GlobalStore", "Part", "Skipped", "Slice", "StoreError"]

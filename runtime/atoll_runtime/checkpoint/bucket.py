@@ -12,15 +12,12 @@ from fsspec.asyn import sync
 from fsspec.exceptions import FSTimeoutError
 
 from atoll_runtime import files
+from atoll_runtime.payloads import StoreError
 
 TIMEOUT = 60.0
 """Seconds for one call of a few bytes, the client's own retries included."""
 SLOWEST = 16 << 20
 """Bytes a second; a bucket that moves a large object slower counts as silent."""
-
-
-class StoreError(Exception):
-    """A bucket or an object that cannot be used; the message names the URI."""
 
 
 class Damaged(StoreError):

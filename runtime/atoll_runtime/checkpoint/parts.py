@@ -5,14 +5,14 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
 from atoll_runtime.checkpoint import arrays, layout, manifest
-from atoll_runtime.checkpoint.bucket import Bucket, Damaged, StoreError
+from atoll_runtime.checkpoint.bucket import Bucket, Damaged
 from atoll_runtime.checkpoint.manifest import PartManifest, TensorEntry
+from atoll_runtime.payloads import Part, Slice, StoreError
 
 ATTEMPTS = 3
 """To read arrays in a bucket that answers, before they are called damaged."""
@@ -24,31 +24,9 @@ PIECE = 4 << 30
 Kind = Literal["theta", "momentum"]
 
 
-@dataclass(frozen=True, slots=True)
-class Slice:
-    """What one shard owns of a tensor: whole, or some layers of a stacked one."""
-
-    theta: np.ndarray
-    momentum: np.ndarray
-    layers: tuple[int, ...] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """One shard's part of a cut."""
-
-    step: int
-    shard: int
-    shards: int
-    tensors: dict[str, Slice]
-    versions: tuple[int, ...]
-    meta: dict[str, Any] = field(default_factory=dict)
-    """JSON: `run_uid`; `lineage`, one for each life of the shard's journal; `machine` and its `vector` clock."""
-
-    @property
-    def name(self) -> str:
-        """Of its manifest, relative to the run's URI."""
-        return layout.part(self.step, self.shard, self.shards)
+def name_of(part: Part) -> str:
+    """Of its manifest, relative to the run's URI."""
+    return layout.part(part.step, part.shard, part.shards)
 
 
 def write(bucket: Bucket, part: Part, entries: Mapping[str, TensorEntry], item: str) -> None:
@@ -80,7 +58,7 @@ def write(bucket: Bucket, part: Part, entries: Mapping[str, TensorEntry], item: 
         tensors=dict(entries),
         meta=part.meta,
     )
-    bucket.write(part.name, whole.model_dump_json().encode())
+    bucket.write(name_of(part), whole.model_dump_json().encode())
 
 
 def entries_of(part: Part) -> dict[str, TensorEntry]:

@@ -8,9 +8,8 @@ from itertools import pairwise
 from typing import Any
 
 from atoll_runtime.checkpoint import layout, manifest, parts
-from atoll_runtime.checkpoint.bucket import Bucket, Damaged, StoreError
-from atoll_runtime.checkpoint.cut import Cut, Skipped
-from atoll_runtime.checkpoint.parts import Part, Slice
+from atoll_runtime.checkpoint.bucket import Bucket, Damaged
+from atoll_runtime.payloads import Cut, Part, Skipped, Slice, StoreError
 from atoll_runtime.protocol import clocks
 
 READING_SECONDS = 600.0
@@ -48,14 +47,14 @@ class GlobalStore:
         entries = parts.entries_of(part)
         there = self.bucket.list(layout.step_folder(part.step))
         whole = layout.manifest(part.step)
-        if part.name in there and self._stands(part, entries):
+        if parts.name_of(part) in there and self._stands(part, entries):
             return True
         if whole in there:
             if self._completed_before(part):
                 return False
             self.bucket.delete(whole)
-        if part.name in there:
-            self.bucket.delete(part.name)
+        if parts.name_of(part) in there:
+            self.bucket.delete(parts.name_of(part))
         item = layout.item(part.step, part.shard, part.shards, self._given_up)
         try:
             parts.write(self.bucket, part, entries, item)

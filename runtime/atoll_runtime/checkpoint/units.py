@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from atoll_runtime.checkpoint import layout, manifest
 from atoll_runtime.checkpoint.bucket import Bucket, Damaged
-from atoll_runtime.checkpoint.cut import Skipped
 from atoll_runtime.checkpoint.manifest import HostManifest, PartEntry
+from atoll_runtime.payloads import Skipped
 from atoll_runtime.protocol.fragments import Array, Layout
 
 

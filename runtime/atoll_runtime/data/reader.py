@@ -11,8 +11,9 @@ from itertools import accumulate
 
 import numpy as np
 
-from atoll_runtime.checkpoint.bucket import Bucket, MissingObject, StoreError
+from atoll_runtime.checkpoint.bucket import Bucket, MissingObject
 from atoll_runtime.data.catalogue import DataError, open_catalogue
+from atoll_runtime.payloads import StoreError
 
 BLOCK = 64 << 10
 """Bytes of one range read."""

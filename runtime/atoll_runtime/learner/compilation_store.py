@@ -22,9 +22,10 @@ from pathlib import Path
 import google_crc32c
 import jax
 
-from atoll_runtime.checkpoint.bucket import Bucket, StoreError
+from atoll_runtime.checkpoint.bucket import Bucket
 from atoll_runtime.checkpoint.layout import CACHE
 from atoll_runtime.contract import RunContract, UnitContract
+from atoll_runtime.payloads import StoreError
 
 FLAGS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
 """Environment variables that change the compiler's result."""

@@ -132,13 +132,6 @@ class Fragments:
         return flat
 
 
-def host_part(flat: Array) -> np.ndarray:
-    """This host's contiguous part of a flat array over the mesh, read-only; waits for the copy."""
-    shards = sorted(flat.addressable_shards, key=lambda shard: shard.index[0].start or 0)
-    parts = [np.asarray(shard.data) for shard in shards]
-    return parts[0] if len(parts) == 1 else np.concatenate(parts)
-
-
 def wire_type(codec: str) -> Any:
     """The dtype of a codec's name in the contract."""
     return jnp.float32 if codec == "float32" else jnp.bfloat16

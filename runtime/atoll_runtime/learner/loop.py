@@ -12,18 +12,12 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
-
-from jax import Array
+from typing import TYPE_CHECKING, Protocol
 
 from atoll_runtime.contract import RunContract
-from atoll_runtime.data.prefetch import HostBatch
-from atoll_runtime.learner.agree import Agreement
-from atoll_runtime.learner.audit import Audit
 from atoll_runtime.learner.client import Arrival, SyncerClient
 from atoll_runtime.learner.errors import LossNotFinite
-from atoll_runtime.learner.fragments import Fragments, host_part
-from atoll_runtime.learner.inner import Inner
+from atoll_runtime.learner.hostparts import host_part
 from atoll_runtime.learner.proposal import NOTHING, WHOLE, Ending, Proposal
 from atoll_runtime.learner.schedule import learning_rate
 from atoll_runtime.learner.snapshot import Facts, Snapshots
@@ -31,6 +25,15 @@ from atoll_runtime.protocol.identifiers import CutId
 from atoll_runtime.protocol.link import Ask
 from atoll_runtime.protocol.progress import Offer, Progress
 from atoll_runtime.transport.messages import Fenced
+
+if TYPE_CHECKING:  # simulations do without JAX
+    from jax import Array
+
+    from atoll_runtime.data.prefetch import HostBatch
+    from atoll_runtime.learner.agree import Agreement
+    from atoll_runtime.learner.audit import Audit
+    from atoll_runtime.learner.fragments import Fragments
+    from atoll_runtime.learner.inner import Inner
 
 DATA_TIMEOUT = 120.0
 """Seconds that a step waits for its batch: longer than all the reader's attempts at a block, 100 s at worst."""

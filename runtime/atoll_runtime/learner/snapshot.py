@@ -12,13 +12,18 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
-from jax import Array
 from numpy.typing import NDArray
 
-from atoll_runtime.learner.fragments import Fragments, host_part
-from atoll_runtime.learner.inner import Inner
+from atoll_runtime.learner.hostparts import host_part
+
+if TYPE_CHECKING:
+    from jax import Array
+
+    from atoll_runtime.learner.fragments import Fragments
+    from atoll_runtime.learner.inner import Inner
 
 NOTHING = -1
 BACKLOG = 4

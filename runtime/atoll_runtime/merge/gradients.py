@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from atoll_runtime.contract import Codec
 from atoll_runtime.merge import kernels
+from atoll_runtime.payloads import HostPart, MergeError, Scan
 from atoll_runtime.protocol.fragments import Fragment
 
 BITS: dict[Codec, np.dtype[Any]] = {
@@ -21,34 +22,6 @@ BITS: dict[Codec, np.dtype[Any]] = {
     "int4": np.dtype(np.uint16),
 }
 """Bits of an element as it is merged. What is pushed in int4 is decoded to bfloat16 when it arrives."""
-
-
-class MergeError(ValueError):
-    """These outer gradients cannot be merged."""
-
-
-@dataclass(frozen=True)
-class Scan:
-    """What one read of a part shows."""
-
-    finite: bool
-    squares: tuple[float, ...]
-    """Σ v² over the part's elements of each piece of the fragment, float64."""
-
-    @property
-    def square(self) -> float:
-        """Of all pieces; infinite where an element is not finite."""
-        return math.fsum(self.squares) if self.finite else math.inf
-
-
-@dataclass(frozen=True)
-class HostPart:
-    """One host's share of a unit's outer gradient, anchor − θ, in the codec of the run."""
-
-    start: int
-    """First element in the fragment. Elements beyond the fragment's end are padding."""
-    body: memoryview
-    scan: Scan
 
 
 @dataclass(frozen=True)

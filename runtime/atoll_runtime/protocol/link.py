@@ -148,7 +148,7 @@ class Link:
         return None
 
     def postpone(self, errand: Errand) -> None:
-        """It did not succeed: the others come first."""
+        """It did not succeed, or not for long: the others come first."""
         if errand.fragment in self.wanted:
             self.wanted[errand.fragment] = self.wanted.pop(errand.fragment)
 
@@ -163,6 +163,7 @@ class Link:
         self.offered[p] = max(version, self.offered[p])
         if self.wanted.get(p, 0) <= max(errand.version, version):
             self.wanted.pop(p, None)
+        self.postpone(errand)  # on a slow link a newer one is wanted already
         if version <= self.held[p]:
             return False  # it came twice, or a newer one overtook it
         self.held[p] = version

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from atoll_runtime.contract import TapeDepth
-from atoll_runtime.merge.gradients import HostPart, MergeError, scan
+from atoll_runtime.merge.gradients import scan
+from atoll_runtime.payloads import HostPart, MergeError
 from atoll_runtime.protocol.events import MergeFailed, Persisted
 from atoll_runtime.protocol.failures import Happening, Watch
 from atoll_runtime.protocol.frames import checksum

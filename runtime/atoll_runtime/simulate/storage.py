@@ -8,8 +8,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from atoll_runtime.checkpoint import Cut, Part, Skipped, StoreError
 from atoll_runtime.interfaces import Volume
+from atoll_runtime.payloads import Cut, Part, Skipped, StoreError
 
 
 class ScratchDisk:

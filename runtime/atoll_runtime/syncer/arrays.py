@@ -8,8 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 from atoll_runtime.contract import OuterSpec
 from atoll_runtime.merge.buffers import Buffers
-from atoll_runtime.merge.gradients import Gradient, HostPart, scan
+from atoll_runtime.merge.gradients import Gradient, scan
 from atoll_runtime.merge.rda import merge_step
+from atoll_runtime.payloads import HostPart
 from atoll_runtime.protocol.effects import Member
 from atoll_runtime.protocol.fragments import Fragment, Layout
 from atoll_runtime.syncer.state import Version

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from atoll_runtime.checkpoint import Part, StoreError
 from atoll_runtime.contract import CheckpointSpec
 from atoll_runtime.interfaces import Bucket
+from atoll_runtime.payloads import Part, StoreError
 from atoll_runtime.protocol.identifiers import CutId
 from atoll_runtime.syncer.backoff import Backoff
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from atoll_runtime.contract import RunContract
 from atoll_runtime.interfaces import Arrays, Bucket
-from atoll_runtime.merge.gradients import MergeError
+from atoll_runtime.payloads import MergeError
 from atoll_runtime.protocol.effects import (
     Effect,
     Evict,
@@ -49,7 +49,6 @@ from atoll_runtime.protocol.events import (
 from atoll_runtime.protocol.fragments import Layout
 from atoll_runtime.protocol.identifiers import CutId, RoundId
 from atoll_runtime.protocol.tape import Facts
-from atoll_runtime.syncer.arrays import NumpyArrays
 from atoll_runtime.syncer.cuts import Cuts, Job
 from atoll_runtime.syncer.hosts import Sessions
 from atoll_runtime.syncer.latest import Latest
@@ -100,7 +99,11 @@ class Driver:
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._loop = asyncio.get_running_loop()
         self._worker = ThreadPoolExecutor(1, "syncer-worker")
-        self.arrays = arrays or NumpyArrays(run.outer, start.state.layout)
+        if arrays is None:  # imported here: simulations do without what it needs
+            from atoll_runtime.syncer.arrays import NumpyArrays
+
+            arrays = NumpyArrays(run.outer, start.state.layout)
+        self.arrays = arrays
         self._fresh: dict[RoundId, Version] = {}
         self._written: asyncio.Future[None] | None = None
         self._announcements: asyncio.Queue[Callable[[], None]] = asyncio.Queue()

@@ -12,9 +12,9 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from atoll_runtime.checkpoint import Cut, Part, StoreError
 from atoll_runtime.contract import RunContract
 from atoll_runtime.interfaces import Bucket, Disk
+from atoll_runtime.payloads import Cut, Part, StoreError
 from atoll_runtime.protocol import restoring
 from atoll_runtime.protocol.fragments import Layout, translate
 from atoll_runtime.protocol.identifiers import CUT_EPOCH

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from atoll_runtime.checkpoint import Slice
+from atoll_runtime.payloads import Slice
 from atoll_runtime.protocol.fragments import Array, Layout
 from atoll_runtime.syncer.state import Version
 

@@ -10,13 +10,12 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from atoll_runtime.merge.gradients import HostPart
-from atoll_runtime.merge.rda import Result
+from atoll_runtime.payloads import HostPart
 from atoll_runtime.protocol.fragments import Array, Layout
 from atoll_runtime.protocol.identifiers import RoundId
 from atoll_runtime.protocol.rules import TRANSFER_SECONDS
@@ -28,6 +27,9 @@ from atoll_runtime.transport.messages import WHOLE, Header, WireError
 LEAST_BUDGET = 64 << 20
 SHARE = 4
 """A quarter of the memory may hold contributions."""
+
+if TYPE_CHECKING:
+    from atoll_runtime.merge.rda import Result
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import get_args
 
 import numpy as np
 
-from atoll_runtime.checkpoint.bucket import Bucket, MissingObject, StoreError
+from atoll_runtime.checkpoint.bucket import Bucket, MissingObject
 from atoll_runtime.data.catalogue import (
     META,
     Catalogue,
@@ -23,6 +23,7 @@ from atoll_runtime.data.catalogue import (
 from atoll_runtime.data.importer.documents import Source
 from atoll_runtime.data.tokenizer import Tokenizer
 from atoll_runtime.data.writer import ShardWriter
+from atoll_runtime.payloads import StoreError
 
 SHARD_BYTES = 64_000_000
 """Tens of megabytes suit object stores."""

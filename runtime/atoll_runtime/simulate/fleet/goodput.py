@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
-from multiprocessing import get_context
 from statistics import NormalDist, fmean, stdev
 
 import numpy as np
@@ -17,6 +14,7 @@ from atoll_runtime.simulate.fleet.setting import DAY, Fleet, Heal, Method, Recov
 from atoll_runtime.simulate.fleet.speeds import LEAST
 from atoll_runtime.simulate.fleet.timeline import Interruptions, Timeline, draw
 from atoll_runtime.simulate.fleet.whole import rigid, unit
+from atoll_runtime.simulate.processes import in_processes
 
 STEPS = 4096
 """Drawn to see how long the slowest of several kinds takes."""
@@ -63,51 +61,14 @@ class Estimate:
         return self.share[cause] * self.allocated_chips * 24
 
 
-def simulate(
-    fleet: Fleet,
-    method: Method,
-    recovery: Recovery,
-    seconds: float,
-    rng: np.random.Generator,
-    heal: Heal | None = None,
-) -> Account:
-    """Every learner by itself, from its own interruptions; together they are up, and have a quorum or not."""
+def simulate(case: Case, rng: np.random.Generator) -> Account:
+    """One run. Every learner by itself, from its own interruptions; together they are up, and have a quorum or not."""
+    fleet, seconds = case.fleet, case.seconds
     lines = [
-        _learner(
-            fleet,
-            method,
-            recovery,
-            heal or Heal(),
-            draw(fleet.learner_chips, fleet.mtbi_seconds, seconds, luck),
-            seconds,
-        )
+        _learner(case, draw(fleet.learner_chips, fleet.mtbi_seconds, seconds, luck))
         for luck in rng.spawn(fleet.learners)
     ]
     return account(fleet, lines, seconds, in_step(fleet, rng))
-
-
-def repeat(
-    fleet: Fleet,
-    method: Method,
-    recovery: Recovery | None = None,
-    *,
-    heal: Heal | None = None,
-    seconds: float = DAY,
-    seed: int = 0,
-    repeats: int = 8,
-    workers: int | None = None,
-) -> Estimate:
-    """The mean of repeated runs, with its interval."""
-    case = Case(
-        fleet=fleet,
-        method=method,
-        recovery=recovery or Recovery(),
-        heal=heal or Heal(),
-        seconds=seconds,
-        seed=seed,
-        repeats=repeats,
-    )
-    return estimate([case], workers)[0]
 
 
 def estimate(cases: Sequence[Case], workers: int | None = None) -> list[Estimate]:
@@ -117,15 +78,9 @@ def estimate(cases: Sequence[Case], workers: int | None = None) -> list[Estimate
         workers: None: one where the work is small, else one a core.
     """
     tasks = [(case, turn) for case in cases for turn in range(case.repeats)]
-    if workers is None:
-        work = sum(case.interruptions for case in cases)
-        workers = 1 if work < SERIAL else min(os.cpu_count() or 1, len(tasks))
-    if workers == 1:
-        accounts = [_run(task) for task in tasks]
-    else:
-        # Spawned, not forked: the caller may have threads (JAX, BLAS), whose locks a fork would copy locked.
-        with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-            accounts = list(pool.map(_run, tasks, chunksize=max(1, len(tasks) // (8 * workers))))
+    if workers is None and sum(case.interruptions for case in cases) < SERIAL:
+        workers = 1
+    accounts = in_processes(_run, tasks, workers)
     results, first = [], 0
     for case in cases:
         results.append(_summary(case, accounts[first : first + case.repeats]))
@@ -156,8 +111,7 @@ def in_step(fleet: Fleet, rng: np.random.Generator) -> float:
 
 def _run(task: tuple[Case, int]) -> Account:
     case, turn = task
-    rng = np.random.default_rng([case.seed, turn])
-    return simulate(case.fleet, case.method, case.recovery, case.seconds, rng, case.heal)
+    return simulate(case, np.random.default_rng([case.seed, turn]))
 
 
 def _summary(case: Case, accounts: Sequence[Account]) -> Estimate:
@@ -174,16 +128,10 @@ def _summary(case: Case, accounts: Sequence[Account]) -> Estimate:
     )
 
 
-def _learner(
-    fleet: Fleet,
-    method: Method,
-    recovery: Recovery,
-    heal: Heal,
-    interruptions: Interruptions,
-    seconds: float,
-) -> Timeline:
-    if method == "rigid":
+def _learner(case: Case, interruptions: Interruptions) -> Timeline:
+    fleet, recovery, seconds = case.fleet, case.recovery, case.seconds
+    if case.method == "rigid":
         return rigid(fleet.slices, fleet.spare_slices, recovery, interruptions, seconds)
-    if method == "unit":
-        return unit(fleet.slices, fleet.spare_slices, recovery, heal, interruptions, seconds)
+    if case.method == "unit":
+        return unit(fleet.slices, fleet.spare_slices, recovery, case.heal, interruptions, seconds)
     return elastic(fleet.slices, fleet.spare_slices, recovery, interruptions, seconds)

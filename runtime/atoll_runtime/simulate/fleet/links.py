@@ -10,7 +10,8 @@ from numpy.random import Generator
 
 from atoll_runtime.contract import GraceSpec
 from atoll_runtime.simulate.fleet.rounds import World
-from atoll_runtime.simulate.fleet.scenario import Costs, Life, Scenario, Wire, simulated_rules
+from atoll_runtime.simulate.fleet.scenario import Costs, Scenario, Unit, simulated_rules
+from atoll_runtime.simulate.link import Wire
 from atoll_runtime.simulate.wan.traffic import CODEC_BITS, GIGA
 
 WARM_UP = 2
@@ -79,10 +80,10 @@ def on_links(asked: Links, rng: Generator) -> tuple[tuple[UnitOnLink, ...], floa
     members: Counter[str] = Counter()
     rounds = 0
     before = dict.fromkeys(names, (0, 0))
-    for decision in world.decisions():
-        if decision.round.step > first:
+    for round_id, taken in world.merges():
+        if round_id.step > first:
             rounds += 1
-            members.update(member.unit for member in decision.members)
+            members.update(member.unit for member in taken)
         else:
             before |= {name: _merged(world, name) for name in names if name in world.accounts}
     hours, busy, all_time = world.hours, 0.0, 0.0
@@ -112,18 +113,14 @@ def _scenario(asked: Links, names: Sequence[str]) -> Scenario:
         grace=GraceSpec(),
         steps=asked.steps,
     )
-    lives = tuple(
-        Life(
-            name,
-            step,
-            wire=Wire(seconds, seconds, asked.delay, tuple(asked.outages.get(i, ()))),
-        )
+    units = tuple(
+        Unit(name, step, Wire(seconds, seconds, asked.delay, tuple(asked.outages.get(i, ()))))
         for i, (name, step, seconds) in enumerate(
             zip(names, asked.step_seconds, asked.fragment_seconds, strict=True)
         )
     )
     work = MERGE_STEPS * max(asked.step_seconds)
-    return Scenario(rules, lives, costs=Costs(merge=work, write=work))
+    return Scenario(rules, units, costs=Costs(merge=work, write=work))
 
 
 def _merged(world: World, name: str) -> tuple[int, int]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from atoll_runtime.protocol.rules import Rules
 from atoll_runtime.simulate.fleet.rounds import World
-from atoll_runtime.simulate.fleet.scenario import Life, Scenario
+from atoll_runtime.simulate.fleet.scenario import Scenario, Unit
 
 MOST_LEARNERS = 4
 """Simulated: of more, each quarter by speed stands for its part. Twice as many change the share by less than 0.1 %."""
@@ -51,9 +51,9 @@ def merged_share(step_seconds: Sequence[float], rules: Rules, jitter: float = 0.
 
 @lru_cache(maxsize=64)
 def _simulated(paces: tuple[float, ...], rules: Rules, jitter: float) -> float:
-    lives = tuple(Life(f"unit-{number}", pace) for number, pace in enumerate(paces))
-    world = World(Scenario(rules, lives, jitter=jitter), np.random.default_rng(0))
-    for _ in world.decisions():
+    units = tuple(Unit(f"unit-{number}", pace) for number, pace in enumerate(paces))
+    world = World(Scenario(rules, units, jitter=jitter), np.random.default_rng(0))
+    for _ in world.merges():
         pass
     merged = sum(account.merged for account in world.accounts.values())
     discarded = sum(sum(account.discarded.values()) for account in world.accounts.values())

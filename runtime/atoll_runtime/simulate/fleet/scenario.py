@@ -6,10 +6,9 @@ from dataclasses import dataclass
 
 from atoll_runtime.contract import GraceSpec
 from atoll_runtime.protocol.rules import Rules
+from atoll_runtime.simulate.blank import NO_CUTS
 from atoll_runtime.simulate.fleet.speeds import DRIFT_STEPS
-
-NO_CUTS = 10**9
-"""Global steps between two checkpoints, which stop nobody."""
+from atoll_runtime.simulate.link import Wire
 
 
 def simulated_rules(
@@ -30,39 +29,12 @@ def simulated_rules(
 
 
 @dataclass(frozen=True)
-class Wire:
-    """A learner's link to the syncer. Both directions carry as much at the same time."""
+class Unit:
+    """A learner that stays from the beginning to the end."""
 
-    push: float
-    """Seconds of a contribution."""
-    fetch: float
-    """Seconds of a version."""
-    delay: float = 0.0
-    """Seconds that a message or the first byte of a body is under way."""
-    outages: tuple[tuple[float, float], ...] = ()
-    """From when until when it carries nothing, in seconds since the run began, in order and apart."""
-
-    def end(self, begun: float, seconds: float) -> float:
-        """When a body that takes so many seconds is through; an outage only holds it up."""
-        end = begun + seconds
-        for first, last in self.outages:
-            if first < end and last > begun:
-                end += last - max(first, begun)
-        return end
-
-
-@dataclass(frozen=True)
-class Life:
-    """When an incarnation is there."""
-
-    unit: str
+    name: str
     pace: float
     """Mean seconds of an inner step."""
-    begins: float = 0.0
-    """Seconds since the run began; it is seeded with what is current then."""
-    incarnation: int = 1
-    last: int | None = None
-    """It is killed when it is asked for a round beyond this global step; None: it stays."""
     wire: Wire | None = None
     """None: as the scenario's costs say."""
 
@@ -87,7 +59,7 @@ class Scenario:
 
     rules: Rules
     """Of one shard, with a target in steps; no cut is taken, since it stops nobody."""
-    lives: tuple[Life, ...]
+    units: tuple[Unit, ...]
     jitter: float = 0.0
     """Relative spread of a learner's pace."""
     drift_steps: int = DRIFT_STEPS

@@ -9,7 +9,7 @@ from functools import lru_cache
 
 from atoll_runtime.protocol.rules import Rules
 from atoll_runtime.simulate.fleet import merging
-from atoll_runtime.simulate.fleet.goodput import Estimate, repeat
+from atoll_runtime.simulate.fleet.goodput import Case, Estimate, estimate
 from atoll_runtime.simulate.fleet.setting import DAY, Fleet, Heal, Recovery
 from atoll_runtime.simulate.planner.checkpoints import CheckpointTraffic, checkpoint_traffic
 from atoll_runtime.simulate.planner.heal import Timeline, simulated, timeline
@@ -167,7 +167,10 @@ def _simulated(pool: Pool, recovery: Recovery, heal: Heal, mtbi: float, seed: in
     fleet = Fleet(chips=pool.all_chips, learners=pool.units, mtbi_seconds=mtbi, slice_chips=pool.chips)
     between = mtbi / pool.all_chips
     seconds = min(max(DAY, INTERRUPTIONS * between), MOST_INTERRUPTIONS * between)
-    return repeat(fleet, "unit", recovery, heal=heal, seconds=seconds, seed=seed, repeats=REPEATS, workers=1)
+    case = Case(
+        fleet=fleet, method="unit", recovery=recovery, heal=heal, seconds=seconds, seed=seed, repeats=REPEATS
+    )
+    return estimate([case], workers=1)[0]
 
 
 def _pool(

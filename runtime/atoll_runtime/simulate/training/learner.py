@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from atoll_runtime.checkpoint import Cut
 from atoll_runtime.checkpoint.units import Moments
-from atoll_runtime.contract import UnitContract
 from atoll_runtime.learner.audit import Audit
 from atoll_runtime.learner.client import SyncerClient
 from atoll_runtime.learner.fragments import Fragments, wire_type
@@ -18,14 +16,15 @@ from atoll_runtime.learner.loop import Loop
 from atoll_runtime.learner.proposal import Ending
 from atoll_runtime.learner.snapshot import Snapshot, Snapshots
 from atoll_runtime.protocol.fragments import Layout
-from atoll_runtime.simulate.fleet.scenario import Costs
+from atoll_runtime.simulate.blank import unit_contract
 from atoll_runtime.simulate.fleet.speeds import Drift
-from atoll_runtime.simulate.network import Party, Server, SimNetwork
+from atoll_runtime.simulate.link import Link, Wire
+from atoll_runtime.simulate.network import Party
+from atoll_runtime.simulate.shard import Shard
 from atoll_runtime.simulate.training.batches import Share
 from atoll_runtime.simulate.training.forgetting import Forgetful
 from atoll_runtime.simulate.training.programs import Programs
 from atoll_runtime.simulate.training.setting import Setting
-from atoll_runtime.simulate.training.shard import Shard
 
 LOOK_SECONDS = 0.01
 """Between two looks for the first cut, and for the syncer's answer."""
@@ -54,26 +53,6 @@ class Island:
         """What its next incarnation begins with."""
         if self.keeps:
             self.moments = moments
-
-
-class Way(SimNetwork):
-    """A learner's link to the syncer."""
-
-    def __init__(self, learner: Learner, shard: Shard, costs: Costs) -> None:
-        super().__init__(learner)
-        self._shard, self._costs = shard, costs
-
-    def reach(self) -> Server:
-        """See `SimNetwork`."""
-        return self._shard
-
-    def push_seconds(self) -> Iterator[float]:
-        """See `SimNetwork`."""
-        yield self._costs.push
-
-    def fetch_seconds(self) -> float:
-        """See `SimNetwork`."""
-        return self._costs.fetch
 
 
 class Learner(Party):
@@ -108,19 +87,13 @@ class Learner(Party):
         fragments = kind(programs.mesh, layout, wire_type(run.outer.codec), inner.theta)
         if isinstance(fragments, Forgetful):
             fragments.inner = inner
-        contract = UnitContract(
-            unit=island.name,
-            incarnation=self._incarnation,
-            host=0,
-            hosts=1,
-            coordinator="simulated:1",
-            batch=inner.batch,
-            stream=island.number,
-            streams=learners,
+        contract = unit_contract(
+            island.name, self._incarnation, batch=inner.batch, stream=island.number, streams=learners
         )
         clock = self.loop.time
-        way = Way(self, self._shard, self._setting.costs)
-        client = island.client(run, contract, layout, fragments.bounds, fragments.padded, [way], clock)
+        costs = self._setting.costs
+        link = Link(self, self._shard, Wire(costs.push, costs.fetch))
+        client = island.client(run, contract, layout, fragments.bounds, fragments.padded, [link], clock)
         client.connect(cut.versions, cut.step, "", cut.meta["lineages"])
         while not client.answered:
             await asyncio.sleep(LOOK_SECONDS)

@@ -11,18 +11,15 @@ from atoll_runtime.protocol.fragments import Array
 from atoll_runtime.protocol.rules import Rules
 from atoll_runtime.simulate.eventloop import SimLoop
 from atoll_runtime.simulate.fleet.speeds import DRIFT_STEPS, Drift
+from atoll_runtime.simulate.shard import UNLIMITED, Shard, WorkSeconds
 from atoll_runtime.simulate.training.learner import Island, Learner
 from atoll_runtime.simulate.training.programs import Programs
 from atoll_runtime.simulate.training.result import Result
 from atoll_runtime.simulate.training.setting import Setting
-from atoll_runtime.simulate.training.shard import UNLIMITED, Shard, WorkSeconds
+from atoll_runtime.simulate.training.warming import WarmingArrays
 
 SLOWNESS = 4
 """A training that takes so many times the time of its steps has come to a stop."""
-
-
-class Stalled(RuntimeError):
-    """The target is out of reach."""
 
 
 class World:
@@ -38,14 +35,16 @@ class World:
         """`last`: the client of the last learner. `programs`: of the same setting and seed, where they are there."""
         self.setting = setting
         # What no program of the pods calls is missing from it.
-        self.loop = SimLoop(WorkSeconds(setting.costs))  # type: ignore[abstract]
+        costs = setting.costs
+        self.loop = SimLoop(WorkSeconds(costs.merge, costs.write))  # type: ignore[abstract]
         run = setting.run(seed)
         self.programs = programs or Programs(run, setting.batch)
         names = [f"u{number}" for number in range(setting.learners)]
         rules = Rules.of(run, batches=dict.fromkeys(names, (setting.batch,)))
         rules = replace(rules, silence=UNLIMITED)  # one that computes is never silent in simulated time
         layout, first = self.programs.layout, self.programs.first
-        self.shard = Shard(self.loop, run, rules, layout, first, setting.warmup)
+        arrays = WarmingArrays(run.outer, layout, setting.warmup)
+        self.shard = Shard(self.loop, run, rules, layout, first, arrays)
         self.losses = 0
         # A stream of chance for each, so that learners keep their paces and losses when only a policy changes.
         paces, self._chances = (rng.spawn(setting.learners) for rng in np.random.default_rng(seed).spawn(2))
@@ -63,18 +62,12 @@ class World:
             LossNotFinite: of a learner.
             Stalled: the target is out of reach.
         """
-        self.shard.start()
         for island in self.islands:
             self.loop.plan(0.0, None, self._begin, island)
         machine = self.shard.machine
         longest = SLOWNESS * self.setting.steps * max(self.setting.paces)
-        try:
-            while not self.shard.finished:
-                if self.loop.now > longest or not self.loop.advance():
-                    raise Stalled(f"at {self.loop.now:.0f} s the clock stands at {machine.step}")
-        finally:
-            self.loop.close()
-            self.shard.close()
+        for _ in self.shard.until_end(longest):
+            pass
         accounts = [unit.account for unit in machine.units.values()]
         owned = sum(fragment.size > 0 for fragment in self.programs.layout.fragments)
         merges = machine.rounds.merges

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from atoll_runtime.contract import OuterSpec, RunContract
+from atoll_runtime.contract import RunContract
+from atoll_runtime.interfaces import Arrays
 from atoll_runtime.protocol.effects import Effect, Member, Note
-from atoll_runtime.protocol.events import Declined, Event, Offered, Received
+from atoll_runtime.protocol.events import Declined, Event, Offered, Persisted, Received
 from atoll_runtime.protocol.fragments import Array, Layout
 from atoll_runtime.protocol.identifiers import RoundId
 from atoll_runtime.protocol.machine import Syncer
 from atoll_runtime.protocol.rules import Rules
 from atoll_runtime.simulate.eventloop import SimLoop
-from atoll_runtime.simulate.fleet.scenario import Costs
 from atoll_runtime.simulate.network import Server
 from atoll_runtime.simulate.storage import MemoryBucket, ScratchDisk
-from atoll_runtime.syncer.arrays import NumpyArrays
 from atoll_runtime.syncer.driver import Driver
 from atoll_runtime.syncer.journal import Journal
 from atoll_runtime.syncer.recovery import recover
@@ -31,8 +30,12 @@ UNLIMITED = 1 << 62
 """Bytes of contributions, or seconds of silence."""
 
 
+class Stalled(RuntimeError):
+    """The target is out of reach."""
+
+
 class Shard(Server):
-    """It lives as long as the training."""
+    """It is never killed."""
 
     def __init__(
         self,
@@ -41,21 +44,36 @@ class Shard(Server):
         rules: Rules,
         layout: Layout,
         first: Mapping[str, Array],
-        warmup: int = 0,
+        arrays: Arrays,
     ) -> None:
-        """`first`: θ of step 0, by tensor; `warmup`: global steps over which η rises from 0."""
+        """`first`: θ of step 0, by tensor."""
         super().__init__(loop)
         self.bucket, self.tape = MemoryBucket(), Tally()
-        self._run, self._layout = run, layout
-        self._arrays = WarmingArrays(run.outer, layout, warmup)
+        self.run, self.layout, self._arrays = run, layout, arrays
         self._recovered = recover(
             run, rules, layout, Path("/journal"), self.bucket, lambda: first, ScratchDisk()
         )
         self.machine: Syncer = self._recovered.machine
 
-    def start(self) -> None:
-        """Serves from now on."""
+    def until_end(self, longest: float) -> Iterator[RoundId]:
+        """Serves, and tells every merge once it is durable, until the target is reached and no round is in flight.
+
+        Raises:
+            Stalled: that takes more than `longest` seconds.
+        """
         self.spawn(self._serve())
+        loop, merges, told = self.loop, self.tape.merges, 0
+        try:
+            while not self.finished:
+                if loop.now > longest or not loop.advance():
+                    step, target = self.machine.step, self.machine.rules.target_steps
+                    raise Stalled(f"at {loop.now:.0f} s the clock stands at {step} of {target} steps")
+                if len(merges) > told:
+                    told = len(merges)
+                    yield next(reversed(merges))
+        finally:
+            loop.close()
+            self._arrays.close()
 
     @property
     def finished(self) -> bool:
@@ -67,34 +85,17 @@ class Shard(Server):
         """The newest durable version of each."""
         return self._recovered.state.fragments
 
-    def close(self) -> None:
-        """Ends its threads."""
-        self._arrays.close()
-
     async def _serve(self) -> None:
         driver = Driver(
-            self._run, self._layout, self._recovered, self.bucket, self.tape, UNLIMITED, self._arrays
+            self.run, self.layout, self._recovered, self.bucket, self.tape, UNLIMITED, self._arrays
         )
         self.service = Service(driver)
         driver.start()
         await driver.failed
 
 
-class WarmingArrays(NumpyArrays):
-    """Merges whose η rises from 0 over so many global steps."""
-
-    def __init__(self, spec: OuterSpec, layout: Layout, warmup: int) -> None:
-        super().__init__(spec, layout)
-        self._warmup = warmup
-
-    def learning_rate(self, step: int) -> float:
-        """See `NumpyArrays`."""
-        share = min(1.0, step / self._warmup) if self._warmup else 1.0
-        return share * super().learning_rate(step)
-
-
 class Tally(Tape):
-    """Keeps the members of each merge and what was refused, and writes nothing."""
+    """Keeps the members of each durable merge and what was refused, and writes nothing."""
 
     def __init__(self) -> None:
         super().__init__(Path("/tape"), "Decisions")
@@ -108,6 +109,8 @@ class Tally(Tape):
 
     def event(self, event: Event, now: float, effects: Sequence[Effect]) -> None:
         """See `Tape`."""
+        if isinstance(event, Persisted):
+            self.merges[event.round] = self._frozen.pop(event.round)
         part = event.part if isinstance(event, Offered | Received | Declined) else None
         for effect in effects if part is not None else ():
             if isinstance(effect, Note) and refuses(effect.entry) and part is not None:
@@ -119,7 +122,6 @@ class Tally(Tape):
 
     def merged(self, round_id: RoundId, theta: object, momentum: object) -> None:
         """See `Tape`."""
-        self.merges[round_id] = self._frozen.pop(round_id)
 
 
 def refuses(entry: Mapping[str, Any]) -> bool:
@@ -134,10 +136,11 @@ def refuses(entry: Mapping[str, Any]) -> bool:
 class WorkSeconds:
     """How long a job of a worker thread takes: merges and writes of merges cost something, all else nothing."""
 
-    costs: Costs
+    merge: float
+    write: float
 
     def __call__(self, job: Callable[..., Any]) -> float:
         function = getattr(job.func, "__func__", None) if isinstance(job, functools.partial) else None
-        if function is NumpyArrays.merge:
-            return self.costs.merge
-        return self.costs.write if function is Journal.merge else 0.0
+        if function is Journal.merge:
+            return self.write
+        return self.merge if getattr(function, "__name__", "") == "merge" else 0.0

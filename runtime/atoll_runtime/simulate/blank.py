@@ -1,0 +1,118 @@
+"""A run without numbers: contract, layout, arrays, and what a training loop runs on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+from atoll_runtime.contract import (
+    CheckpointSpec,
+    DataSpec,
+    Dimensions,
+    InnerSpec,
+    ModelSpec,
+    OuterSpec,
+    QuorumSpec,
+    RunContract,
+    SyncerAddress,
+    TargetSpec,
+    UnitContract,
+)
+from atoll_runtime.learner.proposal import NOTHING
+from atoll_runtime.payloads import HostPart, Scan
+from atoll_runtime.protocol.fragments import Fragment, Layout, Piece, fingerprint, lay
+from atoll_runtime.protocol.rules import Rules
+from atoll_runtime.syncer.state import Version
+from atoll_runtime.transport.messages import Header
+
+NO_CUTS = 10**6
+"""Global steps between two checkpoints, which stop nobody."""
+
+
+def blank_layout(sizes: Sequence[Sequence[int]]) -> Layout:
+    """Elements of each fragment, by shard: as many tensors of a fragment as shards should own a part of it."""
+    fragments = []
+    for p, each in enumerate(zip(*sizes, strict=True)):
+        count, size = max(1, sum(map(bool, each))), max(each) or 10
+        fragments.append(lay(p, [Piece(f"w{p}.{n}", None, (size,), size, False) for n in range(count)]))
+    shapes = {piece.tensor: piece.shape for fragment in fragments for piece in fragment.pieces}
+    return Layout(tuple(fragments), fingerprint(fragments), shapes).split(len(sizes))
+
+
+def blank_contract(rules: Rules) -> RunContract:
+    """As the operator would write it, where the driver reads it."""
+    return RunContract(
+        name="run",
+        namespace="default",
+        uid="run",
+        model=ModelSpec(
+            dimensions=Dimensions(layers=1, width=8, heads=1, kv_heads=1, hidden=8, vocabulary=256)
+        ),
+        data=DataSpec(uri="file:///nowhere", sequence_length=64),
+        inner=InnerSpec(),
+        outer=OuterSpec(
+            fragments=rules.fragments, interval=rules.interval, overlap=rules.overlap, codec="float32"
+        ),
+        quorum=QuorumSpec(min=rules.quorum),
+        target=TargetSpec(global_steps=rules.target_steps, tokens=rules.target_tokens),
+        checkpoint=CheckpointSpec(uri="file:///nowhere", interval_steps=rules.cut_interval),
+        shards=tuple(
+            SyncerAddress(host="s", port=1, status_port=2, health_port=3) for _ in range(rules.shards)
+        ),
+    )
+
+
+def unit_contract(name: str, incarnation: int, **more: int) -> UnitContract:
+    """Of a unit of one host and one stream of data, unless `more` says otherwise."""
+    single = {"host": 0, "hosts": 1, "batch": 1, "stream": 0, "streams": 1}
+    facts: dict[str, Any] = {**single, **more}
+    return UnitContract(unit=name, incarnation=incarnation, coordinator="simulated:1", **facts)
+
+
+class BlankArrays:
+    """See `interfaces.Arrays`. A merge changes nothing but the version."""
+
+    def read(self, fragment: Fragment, header: Header, body: memoryview) -> HostPart:
+        """See `Arrays`."""
+        return HostPart(header.part.start, body, Scan(True, (1.0,) * len(fragment.pieces)))
+
+    def merge(
+        self, fragment: Fragment, step: int, members: object, parts: Mapping[Any, HostPart], old: Version
+    ) -> Version:
+        """See `Arrays`."""
+        return replace(old, version=step)
+
+    def close(self) -> None:
+        """See `Arrays`."""
+
+
+class BlankIsland:
+    """As `Inner`, `Batches` and `Snapshots` of a training loop, but for what the caller counts itself."""
+
+    cursor: int
+    theta: Any = None
+
+    def step(self, tokens: object, rate: float) -> float:
+        """See `Inner`."""
+        return 1.0
+
+    def take(self, timeout: float) -> Any:
+        """See `Batches`."""
+        return SimpleNamespace(tokens=None, cursor=self.cursor + 1)
+
+    def wanted(self, versions: Sequence[int]) -> int:
+        """See `Snapshots`."""
+        return NOTHING
+
+    def record(self, facts: object) -> None:
+        """See `Snapshots`."""
+
+    def collect(self) -> None:
+        """See `Snapshots`."""
+
+
+def whole_array(data: object) -> Any:
+    """What `Fragments.extract` gives of a host that holds the whole fragment."""
+    return SimpleNamespace(addressable_shards=[SimpleNamespace(index=(slice(0),), data=data)])

@@ -1,0 +1,153 @@
+"""A bad value of any option of `atoll simulate` ends with status 2 and one line that names the option."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from atoll_cli.__main__ import main
+
+SHARDED = Path(__file__).resolve().parents[2] / "manifests" / "samples" / "sharded.yaml"
+CASE = "bandwidth --method decoupled --params 5e9 --step-time 1 --bits 16 --sites 8"
+OTHER = "bandwidth --params 5e9 --step-time 1 --bits 16 --sites 8 --method"
+PLAN = f"plan {SHARDED}"
+
+REFUSED = (
+    # a command, and words of the line
+    ("goodput --method magic", "--method"),
+    ("goodput --chips 0", "--chips"),
+    ("goodput --chips many", "--chips"),
+    ("goodput --learners 0", "--learners"),
+    ("goodput --learners 2.5", "--learners"),
+    ("goodput --learners 16 --chips 8", "--learners"),
+    ("goodput --learners 2 --method rigid", "--learners"),
+    ("goodput --learners 2 --method elastic", "--learners"),
+    ("goodput --mtbi 0", "--mtbi"),
+    ("goodput --mtbi=-1y", "--mtbi"),
+    ("goodput --mtbi nan", "--mtbi"),
+    ("goodput --mtbi 1w", "--mtbi"),  # too much to simulate
+    ("goodput --days 0 --method rigid", "--days"),
+    ("goodput --days 36k --method rigid", "--days"),
+    ("goodput --seed -1 --method rigid", "--seed"),
+    ("goodput --repeats 1 --method rigid", "--repeats"),
+    ("goodput --repair soon --method rigid", "--repair"),
+    ("goodput --resize -3 --method rigid", "--resize"),
+    ("goodput --resize 1m --method unit", "--resize"),
+    ("goodput --quorum 9 --learners 8", "--quorum"),
+    ("goodput --quorum 2", "--quorum"),
+    ("goodput --grace 2 --learners 8", "--grace"),
+    ("goodput --grace 0 --method elastic", "--grace"),
+    ("goodput --grace 0", "--grace"),
+    ("goodput --speeds 1,0 --method rigid", "--speeds"),
+    ("goodput --jitter 2 --method unit", "--jitter"),
+    ("goodput --jitter 0.1 --method rigid", "--jitter"),
+    ("goodput --slice 0 --method rigid", "--slice"),
+    ("goodput --spares -1 --method rigid", "--spares"),
+    ("goodput --seed-source friend --method unit", "--seed-source"),
+    ("goodput --seed-gbps 0 --method unit", "--seed-gbps"),
+    ("goodput --params x --method unit", "--params"),
+    ("goodput --in-place x --method unit", "--in-place"),
+    ("goodput --checkpoint 1h --method decoupled", "--checkpoint"),
+    ("goodput --checkpoint 1h --method elastic", "--checkpoint"),
+    ("goodput --patience 1h --method unit", "--patience"),
+    ("bandwidth --method gossip", "--method 'gossip'"),
+    ("bandwidth --params 5B", "--params"),
+    ("bandwidth --method diloco --step-time 1", "--params"),
+    ("bandwidth --method diloco --params 5B", "--step-time"),
+    ("bandwidth --method diloco --model 7b --step-time 1", "--model '7b'"),
+    (f"{CASE} --params many", "--params 'many'"),
+    (f"{CASE} --model 1b", "--params"),
+    (f"{CASE} --step-time 0", "--step-time '0'"),
+    (f"{CASE} --bits 0", "--bits '0'"),
+    (f"{CASE} --sites 0", "--sites '0'"),
+    (f"{CASE} --interval 1.5", "--interval '1.5'"),
+    (f"{CASE} --fragments 30", "--fragments"),
+    (f"{CASE} --overlap 30", "--overlap"),
+    (f"{CASE} --latency 2", "--latency"),
+    (f"{CASE} --link-gbps 2,x", "--link-gbps 'x'"),
+    (f"{CASE} --plot x.gif", "--plot 'x.gif'"),
+    (f"{CASE} --utilization 0.5", "--utilization: not with --method decoupled"),
+    (f"{OTHER} diloco --utilization 95", "--utilization '95'"),
+    (f"{OTHER} data-parallel --interval 1", "--interval: not with --method data-parallel"),
+    (f"{OTHER} data-parallel --fragments 1", "--fragments: not with --method data-parallel"),
+    (f"{OTHER} diloco --fragments 1", "--fragments: not with --method diloco"),
+    (f"{OTHER} diloco --overlap 1", "--overlap: not with --method diloco"),
+    (f"{OTHER} streaming --overlap 1", "--overlap: not with --method streaming"),
+    ("heterogeneity --speeds 1,fast", "--speeds 'fast': a number from 0.01 to 100"),
+    ("heterogeneity --speeds 1,0", "--speeds '0': a number from 0.01 to 100"),
+    (f"heterogeneity --speeds {','.join(['1'] * 200)}", "at most 128"),
+    ("heterogeneity --speeds ''", "--speeds '': a number"),
+    ("heterogeneity --speeds 1,50", "at most 20"),
+    ("heterogeneity --quorum 9", "at most the 8 learners"),
+    ("heterogeneity --quorum 0", "--quorum '0': a whole number from 1"),
+    ("heterogeneity --jitter 2", "--jitter '2': a number from 0 to 0.5"),
+    ("heterogeneity --grace 1", "--grace '1': one of 0, auto"),
+    ("heterogeneity --wait yes", "--wait 'yes': one of published, never"),
+    ("heterogeneity --steps 10", "--steps '10': a whole number from 48"),
+    ("heterogeneity --fragments 25", "--fragments '25': a whole number from 1 to 24"),
+    ("heterogeneity --seed -1", "--seed '-1': a whole number from 0"),
+    ("links --links 0,1", "--links"),
+    ("links --links=-1", "--links"),
+    ("links --links fast", "--links"),
+    ("links --links 1 --quorum 2", "--quorum"),
+    ("links --step-time 0", "--step-time"),
+    ("links --codec int3", "--codec"),
+    ("links --fragments 24 --interval 12", "--fragments"),
+    ("links --steps 10", "--steps"),
+    ("links --delay=-5", "--delay"),
+    ("links --outages nowhere.json", "--outages"),
+    ("scavenge --extra 0.3", "--extra '0.3': times 4 learners is no whole number"),
+    ("scavenge --night-hours 0", "--night-hours '0': a number above 0 and at most 24"),
+    ("scavenge --join soon", "--join 'soon': a time above 0 is wanted, such as 90s"),
+    ("scavenge --change-every 1s", "--change-every '1s': at least 1m"),
+    ("scavenge --work-hours nan", "at most 10000"),
+    (f"{PLAN} --price 2.7", "--price '2.7': GENERATION=DOLLARS is wanted, such as v6e=2.70"),
+    (f"{PLAN} --price v9=1", "--price 'v9': one of v5e, v5p, v6e, tpu7x is wanted"),
+    (f"{PLAN} --price v6e=cheap", "--price 'cheap': a number"),
+    (f"{PLAN} --price v5e=1", "--price: none is given for v6e, of which pool 'v6e' is"),
+    (f"{PLAN} --mfu 0", "--mfu '0': a number above 0 and at most 1 is wanted"),
+    (f"{PLAN} --mfu 1.5", "--mfu '1.5': a number above 0 and at most 1 is wanted"),
+    (f"{PLAN} --step-time v7=1s", "--step-time 'v7': one of v6e is wanted"),
+    (f"{PLAN} --step-time 0", "--step-time '0': a time above 0 is wanted"),
+    (f"{PLAN} --mtbi 1s", "--mtbi '1s': 60s or more is wanted"),
+    (f"{PLAN} --link-gbps 0", "--link-gbps '0': a number above 0"),
+    (f"{PLAN} --seed-gbps -1", "--seed-gbps '-1': a number above 0"),
+    (f"{PLAN} --repair soon", "--repair 'soon': a time above 0 is wanted"),
+    (f"{PLAN} --seed -1", "--seed '-1': a whole number from 0"),
+)
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main(["simulate", *arguments]) == 2
+    told = capsys.readouterr()
+    assert told.out == "" and told.err.count("\n") == 1
+    return told.err
+
+
+@pytest.mark.parametrize(("command", "words"), REFUSED, ids=lambda text: text.replace(str(SHARDED), "")[:50])
+def test_a_bad_value_is_one_line_that_names_the_option(
+    command: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert words in refused(capsys, *shlex.split(command))
+
+
+@pytest.mark.parametrize(
+    ("entries", "wanted"),
+    [
+        ([{"unit": 9, "from": 1, "until": 2}], "the units 0 to 1"),
+        ([{"unit": 0, "from": 5, "until": 2}], "until"),
+        ([{"unit": 0, "from": 1, "until": 9}, {"unit": 0, "from": 5, "until": 12}], "overlap"),
+        ([{"unit": 0}], "entry 0"),
+        ({"unit": 0}, "list"),
+    ],
+)
+def test_outages_that_make_no_sense_are_refused(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, entries: Any, wanted: str
+) -> None:
+    file = tmp_path / "outages.json"
+    file.write_text(json.dumps(entries))
+    assert wanted in refused(capsys, "links", "--links", "5,5", "--outages", str(file))
