@@ -34,11 +34,12 @@ from atoll_runtime.learner.errors import FencedOff, LossNotFinite, SeedUnavailab
 from atoll_runtime.learner.fragments import Fragments, host_part, wire_type
 from atoll_runtime.learner.inner import Inner
 from atoll_runtime.learner.island import _refusal
-from atoll_runtime.learner.loop import DATA_TIMEOUT, Loop, Start
+from atoll_runtime.learner.loop import DATA_TIMEOUT, Loop
 from atoll_runtime.learner.mesh import span
 from atoll_runtime.learner.proposal import NOTHING, Ending, Proposal
 from atoll_runtime.learner.schedule import REWARM, learning_rate
 from atoll_runtime.learner.snapshot import Snapshots
+from atoll_runtime.learner.start import Start
 from atoll_runtime.model import describe, initial
 from atoll_runtime.protocol.fragments import build_layout
 from atoll_runtime.protocol.identifiers import NO_CUT, CutId, RoundId

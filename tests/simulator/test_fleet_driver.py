@@ -15,8 +15,9 @@ from sim_world import contract_of, layout_of
 
 from atoll_runtime.contract import GraceSpec, UnitContract
 from atoll_runtime.learner.client import SyncerClient
-from atoll_runtime.learner.loop import Loop, Start
+from atoll_runtime.learner.loop import Loop
 from atoll_runtime.learner.proposal import Ending
+from atoll_runtime.learner.start import Start
 from atoll_runtime.protocol.effects import Member
 from atoll_runtime.protocol.rules import Rules
 from atoll_runtime.simulate.eventloop import SimLoop

@@ -13,10 +13,10 @@ from atoll_runtime.contract import UnitContract
 from atoll_runtime.learner.audit import Audit
 from atoll_runtime.learner.client import SyncerClient
 from atoll_runtime.learner.fragments import Fragments, wire_type
-from atoll_runtime.learner.island import start_of
 from atoll_runtime.learner.loop import Loop
 from atoll_runtime.learner.proposal import Ending
 from atoll_runtime.learner.snapshot import Snapshot, Snapshots
+from atoll_runtime.learner.start import start_of
 from atoll_runtime.protocol.fragments import Layout
 from atoll_runtime.simulate.fleet.scenario import Costs
 from atoll_runtime.simulate.fleet.speeds import Drift
