@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from contracts import unit_contract
 from sim_island import NumberlessIsland
 from sim_world import contract_of, layout_of
 
-from atoll_runtime.contract import GraceSpec, UnitContract
+from atoll_runtime.contract import GraceSpec
 from atoll_runtime.learner.client import SyncerClient
 from atoll_runtime.learner.loop import Loop
 from atoll_runtime.learner.proposal import Ending
@@ -110,16 +111,7 @@ class Unit(NumberlessIsland, Party):
         while shard.service is None:
             await asyncio.sleep(MOMENT)
         run, layout = shard._run, shard._layout
-        contract = UnitContract(
-            unit=life.unit,
-            incarnation=life.incarnation,
-            host=0,
-            hosts=1,
-            coordinator="simulated:1",
-            batch=1,
-            stream=0,
-            streams=1,
-        )
+        contract = unit_contract(life.unit, incarnation=life.incarnation)
         clock, whole = self.loop.time, [(0, 1)] * FRAGMENTS
         way, lineage = Way(self, shard, COSTS), shard.service.driver.journal.lineage
         client = SyncerClient(run, contract, layout, whole, [1] * FRAGMENTS, [way], clock)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from contracts import unit_contract
 
 from atoll_runtime.contract import RunContract, UnitContract
 from atoll_runtime.learner.client import SyncerClient
@@ -35,7 +36,7 @@ from atoll_runtime.transport.messages import (
 )
 from atoll_runtime.transport.transport import TransportError
 
-UNIT = UnitContract(unit="a", incarnation=1, host=0, hosts=1, coordinator="a:1", batch=1, stream=0, streams=1)
+UNIT = unit_contract()
 ROUND = RoundId(1, 0, 0)
 
 
