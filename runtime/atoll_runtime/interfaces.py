@@ -18,16 +18,9 @@ if TYPE_CHECKING:
     from atoll_runtime.protocol.fragments import Fragment
     from atoll_runtime.syncer.segments import Volume
     from atoll_runtime.syncer.state import Version
-    from atoll_runtime.transport.messages import (
-        Down,
-        FetchHead,
-        FetchRequest,
-        Header,
-        Hello,
-        PushReply,
-        ShardHello,
-        Up,
-    )
+    from atoll_runtime.transport.messages import FetchHead, FetchRequest, Header, Hello, PushReply
+    from atoll_runtime.transport.shardmessages import ShardHello
+    from atoll_runtime.transport.wire import Down, Up
 
 
 class Disk(Protocol):

@@ -24,17 +24,16 @@ from atoll_runtime.transport.messages import (
     WHOLE,
     Announce,
     Beginning,
-    Down,
     FetchHead,
     FetchRequest,
     Over,
     Pull,
     PushReply,
     Report,
-    Up,
     Welcome,
 )
 from atoll_runtime.transport.transport import TransportError
+from atoll_runtime.transport.wire import Down, Up
 
 UNIT = unit_contract()
 ROUND = RoundId(1, 0, 0)

@@ -23,7 +23,6 @@ from atoll_runtime.transport.messages import (
     Announce,
     Audit,
     Beginning,
-    Down,
     Fenced,
     Header,
     Hello,
@@ -34,10 +33,10 @@ from atoll_runtime.transport.messages import (
     Refused,
     Report,
     Stop,
-    Up,
     Welcome,
 )
 from atoll_runtime.transport.transport import TransportError
+from atoll_runtime.transport.wire import Down, Up
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,8 @@ from atoll_runtime.contract import SyncerStatus
 from atoll_runtime.protocol.events import Orders, ShardLeft, ShardTold
 from atoll_runtime.syncer.driver import Driver
 from atoll_runtime.syncer.summary import Other
-from atoll_runtime.transport.messages import Figures, Order, ShardHello, Tell, Up
+from atoll_runtime.transport.shardmessages import Figures, Order, ShardHello, Tell
+from atoll_runtime.transport.wire import Up
 
 
 class FollowerSession:

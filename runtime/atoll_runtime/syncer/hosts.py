@@ -13,16 +13,8 @@ from atoll_runtime.protocol.identifiers import NO_CUT, NOTHING
 from atoll_runtime.protocol.rules import COORDINATOR, TRANSFER_SECONDS, Rules
 from atoll_runtime.syncer.sessions import Session
 from atoll_runtime.transport import codecs
-from atoll_runtime.transport.messages import (
-    PROTOCOL,
-    Audit,
-    Header,
-    Hello,
-    Mark,
-    Refused,
-    Report,
-    ShardHello,
-)
+from atoll_runtime.transport.messages import PROTOCOL, Audit, Header, Hello, Mark, Refused, Report
+from atoll_runtime.transport.shardmessages import ShardHello
 from atoll_runtime.transport.transport import Peer
 
 SHORTEST_STEP, LONGEST_STEP = 1e-6, 86400.0

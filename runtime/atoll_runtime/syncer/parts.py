@@ -12,7 +12,8 @@ from atoll_runtime.protocol.identifiers import RoundId
 from atoll_runtime.protocol.rules import TRANSFER_SECONDS
 from atoll_runtime.transport import codecs
 from atoll_runtime.transport.chunks import Assembly
-from atoll_runtime.transport.messages import Header, WireError
+from atoll_runtime.transport.messages import Header
+from atoll_runtime.transport.wire import WireError
 
 LEAST_BUDGET = 64 << 20
 SHARE = 4

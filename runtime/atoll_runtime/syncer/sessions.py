@@ -7,7 +7,8 @@ import logging
 from dataclasses import dataclass, field
 
 from atoll_runtime.protocol.effects import Effect, Evict, Exclude, Publish, Release, SendMarkers, SendPull
-from atoll_runtime.transport.messages import Announce, Down, Fenced, Marker, Over, Pull
+from atoll_runtime.transport.messages import Announce, Fenced, Marker, Over, Pull
+from atoll_runtime.transport.wire import Down
 
 log = logging.getLogger(__name__)
 
