@@ -17,11 +17,12 @@ from atoll_runtime.learner.client import SyncerClient
 from atoll_runtime.learner.compilation import Programs
 from atoll_runtime.learner.fragments import Fragments, wire_type
 from atoll_runtime.learner.inner import Inner
-from atoll_runtime.learner.loop import Loop, Start
+from atoll_runtime.learner.loop import Loop
 from atoll_runtime.learner.mesh import span
 from atoll_runtime.learner.proposal import Ending
 from atoll_runtime.learner.saver import Saver
 from atoll_runtime.learner.snapshot import Snapshots
+from atoll_runtime.learner.start import Start
 from atoll_runtime.model import describe
 from atoll_runtime.protocol.fragments import build_layout
 from atoll_runtime.transport.grpc_client import GrpcNetwork

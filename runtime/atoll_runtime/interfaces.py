@@ -17,16 +17,9 @@ if TYPE_CHECKING:
     from atoll_runtime.protocol.effects import Member
     from atoll_runtime.protocol.fragments import Fragment
     from atoll_runtime.syncer.state import Version
-    from atoll_runtime.transport.messages import (
-        Down,
-        FetchHead,
-        FetchRequest,
-        Header,
-        Hello,
-        PushReply,
-        ShardHello,
-        Up,
-    )
+    from atoll_runtime.transport.messages import FetchHead, FetchRequest, Header, Hello, PushReply
+    from atoll_runtime.transport.shardmessages import ShardHello
+    from atoll_runtime.transport.wire import Down, Up
 
 VOLUME_SHARE = 4
 """An event tape takes a quarter of its volume at most: the journal needs more."""

@@ -9,22 +9,11 @@ from typing import ClassVar
 import jax
 import numpy as np
 import pytest
+from contracts import run_contract
 
 from atoll_runtime.checkpoint import Bucket, Cut, GlobalStore, StoreError
 from atoll_runtime.checkpoint.bucket import TIMEOUT
-from atoll_runtime.contract import (
-    CheckpointSpec,
-    DataSpec,
-    Dimensions,
-    InnerSpec,
-    ModelSpec,
-    OuterSpec,
-    QuorumSpec,
-    RunContract,
-    SyncerAddress,
-    TargetSpec,
-    VersionMismatch,
-)
+from atoll_runtime.contract import Dimensions, InnerSpec, ModelSpec, OuterSpec, TargetSpec, VersionMismatch
 from atoll_runtime.data import Prefetch, Reader, write_text
 from atoll_runtime.data import reader as reader_module
 from atoll_runtime.learner import seed
@@ -35,11 +24,12 @@ from atoll_runtime.learner.fragments import Fragments, wire_type
 from atoll_runtime.learner.hostparts import host_part
 from atoll_runtime.learner.inner import Inner
 from atoll_runtime.learner.island import _refusal
-from atoll_runtime.learner.loop import DATA_TIMEOUT, Loop, Start
+from atoll_runtime.learner.loop import DATA_TIMEOUT, Loop
 from atoll_runtime.learner.mesh import span
 from atoll_runtime.learner.proposal import NOTHING, Ending, Proposal
 from atoll_runtime.learner.schedule import REWARM, learning_rate
 from atoll_runtime.learner.snapshot import Snapshots
+from atoll_runtime.learner.start import Start
 from atoll_runtime.model import describe, initial
 from atoll_runtime.protocol.fragments import build_layout
 from atoll_runtime.protocol.identifiers import NO_CUT, CutId, RoundId
@@ -51,18 +41,10 @@ pytestmark = pytest.mark.timeout(300)  # 15 s alone, most of it the compiler's
 SPEC = ModelSpec(dimensions=Dimensions(layers=2, width=16, heads=2, kv_heads=1, hidden=32))
 BATCH, LENGTH, FRAGMENTS = 4, 16, 4
 TOKENS = BATCH * LENGTH
-RUN = RunContract(
-    name="run",
-    namespace="default",
-    uid="1",
+RUN = run_contract(
     model=SPEC,
-    data=DataSpec(uri="file:///nowhere", sequence_length=LENGTH),
     inner=InnerSpec(warmup_steps=5, learning_rate=1e-2),
     outer=OuterSpec(fragments=FRAGMENTS, interval=FRAGMENTS, codec="float32"),
-    quorum=QuorumSpec(),
-    target=TargetSpec(global_steps=100),
-    checkpoint=CheckpointSpec(uri="file:///nowhere"),
-    shards=(SyncerAddress(host="localhost"),),
 )
 
 
@@ -243,24 +225,25 @@ def test_the_outer_gradient_is_the_anchor_minus_what_was_learnt(mesh, layout, pa
         np.testing.assert_allclose(delta, -0.25, atol=1e-6)
 
 
-def test_a_pull_that_comes_with_an_arrival_is_answered_against_the_anchor_before(make_loop, parts):
-    value = np.zeros(parts[2].padded[2], np.float32)
-    script = Script(arrivals={4: {2: Arrival(7, value)}}, rounds={4: [pull(2)]}, stop_at=7)
+@pytest.mark.parametrize(
+    ("number", "asked", "arrives", "least", "sent"),
+    [
+        pytest.param(2, 4, 4, 0, (3, 0, 3), id="with-an-arrival-against-the-anchor-before"),
+        pytest.param(2, 3, 4, 7, (1, 7, 4), id="waits-for-a-newer-anchor"),
+        pytest.param(3, 1, 20, 0, (1, 0, 1), id="before-the-first-step"),
+    ],
+)
+def test_a_pull_is_answered_when_it_can_be(make_loop, parts, number, asked, arrives, least, sent):
+    """`sent`: steps, anchor and batches of the contribution."""
+    value = np.zeros(parts[2].padded[number], np.float32)
+    script = Script(
+        arrivals={arrives: {number: Arrival(7, value)}},
+        rounds={asked: [pull(number, least=least)]},
+        stop_at=8,
+    )
     make_loop(script).until_end()
-    assert [rest for _, _, *rest in script.sent] == [[3, 3 * TOKENS, 0, 3 * BATCH]]
-
-
-def test_a_round_that_asks_for_a_newer_anchor_waits_for_it(make_loop, parts):
-    value = np.zeros(parts[2].padded[2], np.float32)
-    script = Script(arrivals={4: {2: Arrival(7, value)}}, rounds={3: [pull(2, least=7)]}, stop_at=8)
-    make_loop(script).until_end()
-    assert [rest for _, _, *rest in script.sent] == [[1, TOKENS, 7, 4 * BATCH]]
-
-
-def test_a_pull_before_the_first_step_is_answered_after_it(make_loop):
-    script = Script(rounds={1: [pull(3)]}, stop_at=5)
-    make_loop(script).until_end()
-    assert [rest for _, _, *rest in script.sent] == [[1, TOKENS, 0, BATCH]]
+    steps, anchor, batches = sent
+    assert [rest for _, _, *rest in script.sent] == [[steps, steps * TOKENS, anchor, batches * BATCH]]
 
 
 def test_a_fragment_behind_its_target_is_not_contributed(make_loop, parts):
@@ -339,33 +322,31 @@ def test_a_cut_before_the_first_step_is_passed_on_and_nothing_is_saved(make_loop
     assert not saved
 
 
+def agree(*offers):
+    rows = np.stack([offer.values(FRAGMENTS) for offer in offers])
+    return offers[-1].agreed(rows.min(0), rows.max(0))
+
+
 def test_only_what_every_host_proposes_is_agreed_on():
     ours = Proposal({0: Arrival(3, np.zeros(1)), 2: Arrival(4, np.zeros(1))}, {1: pull(1, 5)})
     theirs = Proposal({0: Arrival(3, np.zeros(1)), 2: Arrival(8, np.zeros(1))}, {1: pull(1, 5), 3: pull(3)})
-    rows = np.stack([ours.values(FRAGMENTS), theirs.values(FRAGMENTS)])
-    agreed = ours.agreed(rows.min(0), rows.max(0))
-    assert list(agreed.arrivals) == [0]
-    assert list(agreed.pulls) == [1]
-    assert agreed.ending is Ending.NONE
+    agreed = agree(theirs, ours)
+    assert (list(agreed.arrivals), list(agreed.pulls), agreed.ending) == ([0], [1], Ending.NONE)
     assert (agreed.cut, agreed.capture) == (NO_CUT, NOTHING)
 
 
 def test_a_cut_that_one_host_has_seen_and_a_capture_that_one_wants_count_for_all():
-    offers = [Proposal({}, {}, CutId(40, 40, True), NOTHING), Proposal({}, {}, CutId(40, 40), 3)]
-    rows = np.stack([offer.values(1) for offer in offers])
-    agreed = offers[1].agreed(rows.min(0), rows.max(0))
+    agreed = agree(Proposal({}, {}, CutId(40, 40, True), NOTHING), Proposal({}, {}, CutId(40, 40), 3))
     assert (agreed.cut, agreed.capture) == (CutId(40, 40, True), 3)
 
 
 def test_hosts_that_hold_the_same_version_of_two_lineages_do_not_take_it():
-    offers = [Proposal({0: Arrival(3, np.zeros(1), lineage)}, {}) for lineage in ("old", "new")]
-    rows = np.stack([offer.values(1) for offer in offers])
-    assert not offers[0].agreed(rows.min(0), rows.max(0)).arrivals
+    assert not agree(*(Proposal({0: Arrival(3, np.zeros(1), name)}, {}) for name in ("old", "new"))).arrivals
 
 
-def test_the_gravest_ending_of_any_host_ends_all():
-    rows = np.stack([Proposal({}, {}, ending=ending).values(1) for ending in (Ending.NONE, Ending.FENCED)])
-    assert Proposal({}, {}).agreed(rows.min(0), rows.max(0)).ending is Ending.FENCED
+def test_the_gravest_ending_and_the_least_that_is_done_count_for_all():
+    agreed = agree(Proposal({}, {}, ending=Ending.FENCED, done=7), Proposal({}, {}, done=9))
+    assert (agreed.ending, agreed.done) == (Ending.FENCED, 7)
 
 
 def test_a_few_hundred_steps_lower_the_loss(mesh):
@@ -439,11 +420,6 @@ def test_a_healed_unit_trains_at_the_rate_of_the_others_from_its_first_step_on(m
     """What it was told when it began stands, whatever a shard that fell back says after that."""
     rates = rates_of(make_loop, monkeypatch, Script(tokens={2: 400}, stop_at=4), global_step=50, merged=500)
     assert rates == pytest.approx([0.55] * 3)
-
-
-def test_hosts_train_at_the_rate_that_all_of_them_know_of():
-    rows = np.stack([Proposal({}, {}, done=done).values(1) for done in (7, 9)])
-    assert Proposal({}, {}, done=9).agreed(rows.min(0), rows.max(0)).done == 7
 
 
 def test_a_healed_unit_warms_up_again_and_only_for_a_few_steps():

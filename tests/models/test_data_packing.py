@@ -7,22 +7,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from contracts import run_contract, unit_contract
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from atoll_runtime.contract import (
-    CheckpointSpec,
     DataSpec,
     Dimensions,
     InnerSpec,
     ModelSpec,
     OptimizerSpec,
-    OuterSpec,
-    QuorumSpec,
-    RunContract,
-    SyncerAddress,
     TargetSpec,
-    UnitContract,
 )
 from atoll_runtime.data import Prefetch, Reader, Stream, write_text
 from atoll_runtime.data.packing import segments
@@ -128,24 +123,14 @@ def uri(tmp_path_factory):
 
 
 def run_of(uri, **changes):
-    return RunContract(
-        name="run",
-        namespace="default",
-        uid="1",
+    return run_contract(
         model=changes.pop("model", SPEC),
         data=DataSpec(uri=uri, sequence_length=LENGTH, **changes),
-        inner=InnerSpec(),
-        outer=OuterSpec(),
-        quorum=QuorumSpec(),
         target=TargetSpec(global_steps=1),
-        checkpoint=CheckpointSpec(uri="file:///nowhere"),
-        shards=(SyncerAddress(host="localhost"),),
     )
 
 
-UNIT = UnitContract(
-    unit="u", incarnation=1, host=0, hosts=1, coordinator="localhost:1", batch=4, stream=1, streams=2
-)
+UNIT = unit_contract("u", batch=4, stream=1, streams=2)
 
 
 @settings(max_examples=10)

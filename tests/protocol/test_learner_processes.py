@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from contracts import unit_contract
 
 from atoll_runtime.checkpoint import GlobalStore
 from atoll_runtime.contract import (
@@ -180,9 +181,7 @@ def test_a_host_that_can_never_work_ends_with_the_terminal_status_and_says_why(
 
 
 def test_a_host_whose_certificate_cannot_be_read_is_worth_another_start(hosts: Hosts, tmp_path: Path) -> None:
-    contract = UnitContract(
-        unit="a", incarnation=1, host=0, hosts=1, coordinator="localhost:1", batch=4, stream=0, streams=1
-    )
+    contract = unit_contract(batch=4)
     nameless = hosts.execute(dump(contract), tmp_path / "nameless")
     assert nameless.wait(EXIT_SECONDS) == EXIT_RETRY, hosts.said()
     assert f"CertificateUnreadable: {tmp_path}/nameless/ca.crt" in hosts.said()

@@ -9,24 +9,12 @@ import jax
 import msgspec
 import numpy as np
 import pytest
+from contracts import run_contract, unit_contract
 
 from atoll_runtime.checkpoint import Cut, GlobalStore
 from atoll_runtime.checkpoint.manifest import HostManifest
 from atoll_runtime.checkpoint.units import FragmentPart, UnitStore
-from atoll_runtime.contract import (
-    CheckpointSpec,
-    DataSpec,
-    Dimensions,
-    InnerSpec,
-    ModelSpec,
-    OuterSpec,
-    QuorumSpec,
-    RunContract,
-    SyncerAddress,
-    TargetSpec,
-    UnitContract,
-    identity,
-)
+from atoll_runtime.contract import Dimensions, InnerSpec, ModelSpec, OuterSpec, SyncerAddress, identity
 from atoll_runtime.learner import saver as saver_module
 from atoll_runtime.learner import seed
 from atoll_runtime.learner.agree import Agreement
@@ -51,33 +39,13 @@ LAYOUT = build_layout(describe(SPEC), FRAGMENTS, SHARDS)
 COUNT = len(LAYOUT.fragments)
 SIZES = [fragment.size for fragment in LAYOUT.fragments]
 ONES = (1,) * COUNT
-RUN = RunContract(
-    name="run",
-    namespace="default",
-    uid="1",
+RUN = run_contract(
     model=SPEC,
-    data=DataSpec(uri="file:///nowhere", sequence_length=LENGTH),
     inner=InnerSpec(learning_rate=1e-2),
     outer=OuterSpec(fragments=FRAGMENTS, interval=FRAGMENTS, codec="float32"),
-    quorum=QuorumSpec(),
-    target=TargetSpec(global_steps=100),
-    checkpoint=CheckpointSpec(uri="file:///nowhere"),
     shards=(SyncerAddress(host="localhost"),) * SHARDS,
     seed="Peer",
 )
-
-
-def unit(name, incarnation=1, host=0, hosts=1):
-    return UnitContract(
-        unit=name,
-        incarnation=incarnation,
-        host=host,
-        hosts=hosts,
-        coordinator="localhost:1",
-        batch=BATCH,
-        stream=0,
-        streams=1,
-    )
 
 
 def facts(cut=240, versions=ONES):
@@ -135,7 +103,7 @@ class Learner:
         self.versions = ONES
         self.steps = 0
         self.snapshots = Snapshots(SIZES, ONES, lambda snapshot: None)
-        self.serving = Serving(RUN, unit(name), LAYOUT, fragments.bounds, self.snapshots)
+        self.serving = Serving(RUN, unit_contract(name), LAYOUT, fragments.bounds, self.snapshots)
         self.server = PeerServer(self.serving, Tls.read(folder), 0)
         self.address = f"localhost:{self.server.port}"
         self.gate = threading.Semaphore(10**6)
@@ -233,7 +201,7 @@ def roll(inner, fragments, save, cut=240):
 
 def saved(units, inner, fragments, name="a", cut=240, eventually=None):
     """A real saver writes a real snapshot."""
-    saver = Saver(units, unit(name), LAYOUT, fragments.bounds)
+    saver = Saver(units, unit_contract(name), LAYOUT, fragments.bounds)
     try:
         roll(inner, fragments, saver.put, cut)
         eventually(lambda: saver.saved)
@@ -390,7 +358,7 @@ def test_save_is_tried_again_when_the_bucket_fails_while_training_continues(
     monkeypatch.setattr(saver_module, "FIRST_WAIT", 0.02)
     obstacle = tmp_path / "run"
     obstacle.write_text("a file where the bucket should be")
-    saver = Saver(units, unit("a"), LAYOUT, fragments.bounds)
+    saver = Saver(units, unit_contract("a"), LAYOUT, fragments.bounds)
     try:
         roll(inner, fragments, saver.put, cut=10)
         eventually(lambda: saver.failed)
@@ -414,7 +382,9 @@ def test_unit_gets_a_peers_state_while_the_peer_trains_on(
     eventually(lambda: learner.snapshots.healthy)
     learner.versions = tuple(range(5, 5 + COUNT))
     before = learner.steps
-    found = seed.from_peer(make_peers(learner, versions=(5,) * COUNT), unit("new"), LAYOUT, agreement)
+    found = seed.from_peer(
+        make_peers(learner, versions=(5,) * COUNT), unit_contract("new"), LAYOUT, agreement
+    )
     taken = learner.steps - before
     assert found.message == f"seeded from peer a at step {4 + COUNT}"
     assert found.cut.versions == tuple(
@@ -437,7 +407,7 @@ def test_next_peer_seeds_when_one_dies_in_the_middle(make_learner, make_peers, a
     peers = make_peers(dying)
     result = []
     newcomer = threading.Thread(
-        target=lambda: result.append(seed.from_peer(peers, unit("new"), LAYOUT, agreement))
+        target=lambda: result.append(seed.from_peer(peers, unit_contract("new"), LAYOUT, agreement))
     )
     newcomer.start()
     eventually(lambda: not dying.gate._value and dying.serving.clients == 1)
@@ -449,7 +419,7 @@ def test_next_peer_seeds_when_one_dies_in_the_middle(make_learner, make_peers, a
     healthy = make_learner("b").start()
     eventually(lambda: healthy.snapshots.healthy)
     both = make_peers(dying, healthy, order=InOrder())
-    found = seed.from_peer(both, unit("new"), LAYOUT, agreement)
+    found = seed.from_peer(both, unit_contract("new"), LAYOUT, agreement)
     assert found.message.startswith("seeded from peer b at step 1; a: ")
 
 
@@ -497,7 +467,7 @@ def test_peer_without_the_wanted_versions_is_given_up(make_learner, make_peers, 
     learner = make_learner().start()
     eventually(lambda: learner.snapshots.healthy)
     peers = replace(make_peers(learner, versions=(9,) * COUNT), patience=0.5)
-    assert peers.pull(unit("new"), LAYOUT) == (None, "a: nothing came for 0.5 s")
+    assert peers.pull(unit_contract("new"), LAYOUT) == (None, "a: nothing came for 0.5 s")
     eventually(lambda: learner.serving.clients == 0)
 
 
@@ -543,15 +513,15 @@ def test_directory_without_peers_is_asked_again(make_learner, make_peers):
     peers = make_peers(learner)
     answers = [[msgspec.structs.replace(reply, peers=()) for reply in peers.directory()], peers.directory()]
     waiting = replace(peers, directory=lambda: answers.pop(0))
-    pulled, why = waiting.pull(unit("new"), LAYOUT)
+    pulled, why = waiting.pull(unit_contract("new"), LAYOUT)
     assert pulled is not None and pulled.unit == learner.name and why == ""
 
 
 def test_reason_is_reported_without_a_peer_or_a_directory(make_peers, agreement):
-    assert seed.from_peer(make_peers(), unit("new"), LAYOUT, agreement) == (
+    assert seed.from_peer(make_peers(), unit_contract("new"), LAYOUT, agreement) == (
         "not seeded from a peer: no peer is learning"
     )
-    assert seed.from_peer(make_peers(versions=(0,) * COUNT), unit("new"), LAYOUT, agreement) == (
+    assert seed.from_peer(make_peers(versions=(0,) * COUNT), unit_contract("new"), LAYOUT, agreement) == (
         "not seeded from a peer: no peer is learning: nothing was merged yet"
     )
 
@@ -559,6 +529,6 @@ def test_reason_is_reported_without_a_peer_or_a_directory(make_peers, agreement)
         raise TransportError("localhost:1: UNAVAILABLE")
 
     peers = Peers(unreachable, lambda *_: None, random.Random(0), first_wait=0.01)
-    assert seed.from_peer(peers, unit("new"), LAYOUT, agreement) == (
+    assert seed.from_peer(peers, unit_contract("new"), LAYOUT, agreement) == (
         "not seeded from a peer: no directory: localhost:1: UNAVAILABLE"
     )

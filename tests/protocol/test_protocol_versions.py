@@ -14,8 +14,9 @@ import pytest
 
 from atoll_runtime.contract import ENV_EVALUATION, ENV_RUN_FILE, ENV_UNIT, EXIT_VERSION, brief, identity
 from atoll_runtime.transport.grpc_client import GrpcNetwork
-from atoll_runtime.transport.messages import PROTOCOL, Refused, decode, encode
+from atoll_runtime.transport.messages import PROTOCOL, Refused
 from atoll_runtime.transport.tls import Tls
+from atoll_runtime.transport.wire import decode, encode
 
 pytestmark = pytest.mark.timeout(240)  # processes that import JAX: seconds alone
 

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from atoll_runtime.simulate import network
-from atoll_runtime.transport.messages import Order, Welcome
+from atoll_runtime.transport.messages import Welcome
+from atoll_runtime.transport.shardmessages import Order
 from atoll_runtime.transport.transport import TransportError
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ from sim_scenario import Island
 from sim_values import Delta, Value, Violation
 
 from atoll_runtime.learner.client import SyncerClient
-from atoll_runtime.learner.island import start_of
 from atoll_runtime.learner.loop import Loop
 from atoll_runtime.learner.proposal import Ending
+from atoll_runtime.learner.start import start_of
 from atoll_runtime.protocol.fragments import part_bounds
 from atoll_runtime.protocol.progress import Offer, Progress
 from atoll_runtime.simulate.blank import BlankIsland, unit_contract, whole_array

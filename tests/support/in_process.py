@@ -8,8 +8,9 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any, TypeVar
 
 from atoll_runtime.transport.chunks import filled, split
-from atoll_runtime.transport.messages import Down, FetchHead, FetchRequest, Header, Hello, PushReply, Up
+from atoll_runtime.transport.messages import FetchHead, FetchRequest, Header, Hello, PushReply
 from atoll_runtime.transport.transport import Endpoint, Peer, TransportError
+from atoll_runtime.transport.wire import Down, Up
 
 PEER = Peer((), "in-process")
 CALL_SECONDS = 60.0

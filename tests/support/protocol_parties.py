@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from contracts import run_contract, unit_contract
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -32,17 +33,13 @@ from atoll_runtime.contract import (
     ENV_SHARD,
     ENV_TLS_DIR,
     CheckpointSpec,
-    DataSpec,
     Dimensions,
-    InnerSpec,
     ModelSpec,
     OuterSpec,
-    QuorumSpec,
     RunContract,
     SyncerAddress,
     SyncerStatus,
     TargetSpec,
-    UnitContract,
     dump,
 )
 from atoll_runtime.interfaces import Network
@@ -139,15 +136,11 @@ def make_run_fixture(tmp_path: Path, free_ports: Callable[[int], list[int]]) -> 
         ports = free_ports(3 * shards)
         defaults: dict[str, Any] = {
             "name": "walk",
-            "namespace": "default",
             "uid": "uid-of-walk",
             "model": ModelSpec(
                 dimensions=Dimensions(layers=4, width=16, heads=2, kv_heads=1, hidden=32, vocabulary=256)
             ),
-            "data": DataSpec(uri="file:///nowhere", sequence_length=64),
-            "inner": InnerSpec(),
             "outer": OuterSpec(fragments=4, interval=4, overlap=2, learning_rate=1.0, momentum=0.0),
-            "quorum": QuorumSpec(),
             "target": TargetSpec(global_steps=60),
             "checkpoint": CheckpointSpec(uri=f"file://{tmp_path}/bucket", interval_steps=20, keep=2),
             "shards": tuple(
@@ -157,7 +150,7 @@ def make_run_fixture(tmp_path: Path, free_ports: Callable[[int], list[int]]) -> 
                 for i in range(0, 3 * shards, 3)
             ),
         }
-        return RunContract(**(defaults | sections))
+        return run_contract(**(defaults | sections))
 
     return make
 
@@ -191,15 +184,8 @@ class NumpyUnit:
             mine = parts[2 * self.host : 2 * self.host + 2]
             self.bounds.append((mine[0][0], mine[-1][1]))
             self.padded.append(parts[-1][1])
-        self.contract = UnitContract(
-            unit=self.name,
-            incarnation=self.incarnation,
-            host=self.host,
-            hosts=self.hosts,
-            coordinator="localhost:1",
-            batch=1,
-            stream=0,
-            streams=1,
+        self.contract = unit_contract(
+            self.name, incarnation=self.incarnation, host=self.host, hosts=self.hosts
         )
         self.client = SyncerClient(self.run, self.contract, self.layout, self.bounds, self.padded, networks)
         theta = initial(self.run.model)

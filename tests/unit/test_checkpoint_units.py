@@ -6,11 +6,11 @@ import time
 import jax
 import numpy as np
 import pytest
+from contracts import unit_contract
 
 from atoll_runtime.checkpoint import Bucket, Cut, GlobalStore, StoreError
 from atoll_runtime.checkpoint.manifest import HostManifest
 from atoll_runtime.checkpoint.units import FragmentPart, UnitStore
-from atoll_runtime.contract import UnitContract
 from atoll_runtime.learner import seed
 from atoll_runtime.learner.agree import Agreement
 from atoll_runtime.learner.mesh import span
@@ -216,10 +216,7 @@ def test_moments_stand_though_older_ones_may_not_be_removed(uri, monkeypatch, ca
         raise StoreError("429 Too Many Requests")
 
     monkeypatch.setattr(UnitStore, "prune", refused)
-    host = UnitContract(
-        unit="a", incarnation=1, host=0, hosts=1, coordinator="a:1", batch=1, stream=0, streams=1
-    )
-    saver, values = Saver(store, host, LAYOUT, [(0, 8)]), np.ones(8, np.float32)
+    saver, values = Saver(store, unit_contract(), LAYOUT, [(0, 8)]), np.ones(8, np.float32)
     capture = Capture(0, 10, 1, np.empty(0, np.float32), values, values)
     saver.put(Snapshot(Facts(10, 1, 1, 1, (10,)), (capture,)))
     assert asked.wait(30)

@@ -9,19 +9,13 @@ from typing import Any
 
 import jax
 import pytest
+from contracts import run_contract, unit_contract
 
 from atoll_runtime.checkpoint.bucket import Bucket, StoreError
 from atoll_runtime.contract import (
     CheckpointSpec,
-    DataSpec,
     InnerSpec,
     ModelSpec,
-    OuterSpec,
-    QuorumSpec,
-    RunContract,
-    SyncerAddress,
-    TargetSpec,
-    UnitContract,
 )
 from atoll_runtime.learner import compilation_store
 from atoll_runtime.learner.compilation_store import CompilationStore, shape_digest
@@ -184,12 +178,7 @@ def test_programs_of_other_versions_are_removed_and_other_shapes_stay(world: Wor
     assert world.stored() == ["cache/v/s/host-0/step-1", "cache/v/t/host-1/step-1"]
 
 
-RUN = RunContract(
-    name="r", namespace="n", uid="u", model=ModelSpec(preset="1m"), data=DataSpec(uri="gs://b/d", sequence_length=64),
-    inner=InnerSpec(), outer=OuterSpec(), quorum=QuorumSpec(), target=TargetSpec(global_steps=1),
-    checkpoint=CheckpointSpec(uri="gs://b/r"), shards=(SyncerAddress(host="h"),),
-)  # fmt: skip
-UNIT = UnitContract(unit="a", incarnation=1, host=0, hosts=2, coordinator="c:1", batch=8, stream=0, streams=2)
+RUN, UNIT = run_contract(), unit_contract(hosts=2, batch=8, streams=2)
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from contracts import unit_contract
 
 from atoll_runtime.contract import RunContract, UnitContract
 from atoll_runtime.learner.client import SyncerClient
-from atoll_runtime.learner.island import _merged
-from atoll_runtime.learner.loop import Loop, Start
+from atoll_runtime.learner.loop import Loop
+from atoll_runtime.learner.start import Start, _merged
 from atoll_runtime.protocol.fragments import TensorInfo, build_layout
 from atoll_runtime.protocol.identifiers import NO_CUT, RoundId
 from atoll_runtime.protocol.link import Ask
@@ -23,19 +24,18 @@ from atoll_runtime.transport.messages import (
     WHOLE,
     Announce,
     Beginning,
-    Down,
     FetchHead,
     FetchRequest,
     Over,
     Pull,
     PushReply,
     Report,
-    Up,
     Welcome,
 )
 from atoll_runtime.transport.transport import TransportError
+from atoll_runtime.transport.wire import Down, Up
 
-UNIT = UnitContract(unit="a", incarnation=1, host=0, hosts=1, coordinator="a:1", batch=1, stream=0, streams=1)
+UNIT = unit_contract()
 ROUND = RoundId(1, 0, 0)
 
 
@@ -124,7 +124,7 @@ async def test_what_ends_a_task_of_the_client_ends_the_training_loop_too(
     if at == "push":
         await until(client.pulls)
         parties.contribute()
-    await until(lambda: client._sessions[0].failure)
+    await until(lambda: client._sessions[0].signals.failure)
     with pytest.raises(MemoryError, match="Unable to allocate"):
         loop.advance()
     await client.disconnect()

@@ -11,15 +11,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from contracts import unit_contract
 from hypothesis import given
 from hypothesis import strategies as st
 
 from atoll_runtime.contract import EXIT_RESTART, LastWords, UnitContract
 from atoll_runtime.learner.incarnation import MESSAGE_LIMIT, Files, Incarnation, NotRestarted
 
-UNIT = UnitContract(
-    unit="u", incarnation=3, host=0, hosts=1, coordinator="u-3-0:8476", batch=8, stream=0, streams=1
-)
+UNIT = unit_contract("u", incarnation=3, coordinator="u-3-0:8476")
 
 
 @pytest.fixture

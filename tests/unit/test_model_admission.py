@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import yaml
+from contracts import run_contract, unit_contract
 
 from atoll_cli.errors import UsageError
 from atoll_cli.simulate.runfile import read_run
@@ -18,16 +19,10 @@ from atoll_runtime import process
 from atoll_runtime.contract import (
     ENV_RUN_FILE,
     EXIT_TERMINAL,
-    CheckpointSpec,
     DataSpec,
-    InnerSpec,
     ModelSpec,
     OuterSpec,
-    QuorumSpec,
-    RunContract,
-    SyncerAddress,
     TargetSpec,
-    UnitContract,
     dump,
 )
 from atoll_runtime.evaluator.measure import Measure
@@ -41,12 +36,13 @@ from atoll_runtime.syncer.status import Status
 
 SPEC, LENGTH = ModelSpec(task="mine:Task"), 16
 SAMPLE = Path(__file__).resolve().parents[2] / "manifests" / "samples" / "flax-task.yaml"
-RUN = RunContract(
-    name="r", namespace="n", uid="u", model=SPEC, data=DataSpec(uri="gs://b/d", sequence_length=LENGTH),
-    inner=InnerSpec(), outer=OuterSpec(fragments=1, interval=4), quorum=QuorumSpec(), target=TargetSpec(global_steps=1),
-    checkpoint=CheckpointSpec(uri="file:///nowhere"), shards=(SyncerAddress(host="h"),),
-)  # fmt: skip
-UNIT = UnitContract(unit="a", incarnation=1, host=0, hosts=1, coordinator="c:1", batch=8, stream=0, streams=2)
+RUN = run_contract(
+    model=SPEC,
+    data=DataSpec(uri="gs://b/d", sequence_length=LENGTH),
+    outer=OuterSpec(fragments=1, interval=4),
+    target=TargetSpec(global_steps=1),
+)
+UNIT = unit_contract(batch=8, streams=2)
 
 
 @pytest.fixture

@@ -19,9 +19,10 @@ from atoll_runtime.protocol.identifiers import NO_CUT
 from atoll_runtime.syncer.status import Status, StatusServer
 from atoll_runtime.transport.grpc_client import GrpcNetwork
 from atoll_runtime.transport.grpc_server import GrpcServer
-from atoll_runtime.transport.messages import Announce, Hello, Mark, Up, Welcome
+from atoll_runtime.transport.messages import Announce, Hello, Mark, Welcome
 from atoll_runtime.transport.tls import Tls
 from atoll_runtime.transport.transport import Peer, TransportError
+from atoll_runtime.transport.wire import Up
 
 DAY = datetime.timedelta(days=1)
 HELLO = Hello(1, "uid", "a", 1, 0, 1, "f", "bf16", (0,), 0, "")

@@ -14,20 +14,10 @@ from atoll_runtime.protocol.identifiers import NO_CUT, RoundId
 from atoll_runtime.transport.chunks import CHUNK, Assembly
 from atoll_runtime.transport.grpc_client import GrpcNetwork
 from atoll_runtime.transport.grpc_server import GrpcServer
-from atoll_runtime.transport.messages import (
-    Down,
-    FetchHead,
-    FetchRequest,
-    Header,
-    Hello,
-    Mark,
-    PushReply,
-    Stop,
-    Up,
-    WireError,
-)
+from atoll_runtime.transport.messages import FetchHead, FetchRequest, Header, Hello, Mark, PushReply, Stop
 from atoll_runtime.transport.tls import Tls
 from atoll_runtime.transport.transport import Peer, TransportError
+from atoll_runtime.transport.wire import Down, Up, WireError
 
 CHUNKS = 4
 HEADER = Header(Part("a", 1, 0, 1, RoundId(1, 0, 0), 0, 1, 8, 0, 0, 0, 1, 1, 8), "bf16", CHUNKS * CHUNK)

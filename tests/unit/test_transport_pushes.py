@@ -13,7 +13,8 @@ from atoll_runtime.protocol.events import Part
 from atoll_runtime.protocol.identifiers import RoundId
 from atoll_runtime.syncer.state import Parts
 from atoll_runtime.transport.chunks import split
-from atoll_runtime.transport.messages import Header, WireError
+from atoll_runtime.transport.messages import Header
+from atoll_runtime.transport.wire import WireError
 
 PART = Part("a", 1, 0, 1, RoundId(1, 0, 0), 0, 1, 8, 8, 1, 0, 4, 4, 8)
 HEADER = Header(PART, "bf16", 8)

@@ -10,17 +10,9 @@ from hypothesis import strategies as st
 from atoll_runtime.protocol.identifiers import RoundId
 from atoll_runtime.transport import codecs
 from atoll_runtime.transport.chunks import CHUNK, Assembly, filled, split
-from atoll_runtime.transport.messages import (
-    Announce,
-    Hello,
-    Pull,
-    PushReply,
-    Welcome,
-    WireError,
-    decode,
-    encode,
-)
+from atoll_runtime.transport.messages import Announce, Hello, Pull, PushReply, Welcome
 from atoll_runtime.transport.tls import Tls, TlsError
+from atoll_runtime.transport.wire import WireError, decode, encode
 
 floats = st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1, max_size=50)
 

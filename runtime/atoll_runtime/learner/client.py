@@ -1,9 +1,7 @@
 """One host's client of the syncer: a session with each shard, all on one event loop. The training loop waits for none.
 
 The event loop runs in a thread of its own, or is the caller's, as in simulated time. The training loop's thread uses
-the client; every method returns at once but those with a time-out.
-
-The island knows one list of fragments: fragment p of shard s is number s·P + p.
+the client; every method returns at once but those with a time-out. It numbers fragment p of shard s as s·P + p.
 """
 
 from __future__ import annotations
@@ -13,7 +11,6 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
@@ -21,7 +18,9 @@ from numpy.typing import NDArray
 
 from atoll_runtime.contract import RunContract, UnitContract
 from atoll_runtime.interfaces import Network
-from atoll_runtime.learner.session import Arrival, Counters, ShardSession
+from atoll_runtime.learner.session import ShardSession
+from atoll_runtime.learner.start import Greeting
+from atoll_runtime.learner.transfers import Arrival, Counters
 from atoll_runtime.protocol.events import Part
 from atoll_runtime.protocol.fragments import Layout
 from atoll_runtime.protocol.identifiers import CutId
@@ -30,34 +29,20 @@ from atoll_runtime.protocol.linkmeter import LinkMeter
 from atoll_runtime.protocol.progress import Offer
 from atoll_runtime.protocol.rules import COORDINATOR
 from atoll_runtime.transport import codecs
-from atoll_runtime.transport.messages import PROTOCOL, Beginning, Fenced, Hello, Refused, Stop
+from atoll_runtime.transport.messages import PROTOCOL, Audit, Beginning, Fenced, Hello, Mark, Refused, Stop
 
-__all__ = ["Arrival", "Greeting", "SyncerClient"]
+__all__ = ["Arrival", "SyncerClient"]
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Greeting:
-    """What the shards told this host at first."""
-
-    global_step: int
-    inner_step: int
-    cursor: int
-    versions: tuple[int, ...]
-    """Of every fragment; of a shard that did not answer, what this host held."""
-    merged: int = 0
-    """Tokens, as shard 0 counts them; 0 where that has not answered."""
 
 
 class SyncerClient:
     """What a host and the shards tell each other.
 
     Args:
-        layout: of the whole model, in as many shards as there are networks.
         bounds: this host's [start, stop) in each padded fragment.
         padded: elements of each fragment, padded to the unit's devices.
-        networks: one for each shard.
+        networks: one for each shard of the layout.
         clock: seconds, by which links are measured.
     """
 
@@ -94,27 +79,27 @@ class SyncerClient:
     def start(
         self, versions: Sequence[int], seeded_step: int, seed_message: str, lineages: Sequence[str] = ()
     ) -> None:
-        """Says what this host holds; connects to every shard in the background.
-
-        Args:
-            lineages: that the versions belong to, by shard; empty where that is not known.
-        """
-        loop = self._loop = asyncio.new_event_loop()
+        """`connect` on an event loop in a thread of its own."""
+        loop, begun = asyncio.new_event_loop(), threading.Event()
+        loop.call_soon(self.connect, versions, seeded_step, seed_message, lineages)
+        loop.call_soon(begun.set)
 
         def serve() -> None:
             loop.run_forever()
             loop.close()
 
-        async def connect() -> None:
-            self.connect(versions, seeded_step, seed_message, lineages)
-
+        self._loop = loop
         threading.Thread(target=serve, name="syncer-client", daemon=True).start()
-        asyncio.run_coroutine_threadsafe(connect(), loop).result()
+        begun.wait()
 
     def connect(
         self, versions: Sequence[int], seeded_step: int, seed_message: str, lineages: Sequence[str] = ()
     ) -> None:
-        """The same on the event loop of the caller."""
+        """Says what this host holds; connects to every shard in the background, on the event loop of the caller.
+
+        Args:
+            lineages: that the versions belong to, by shard; empty where that is not known.
+        """
         sizes = [fragment.size for fragment in self._layout.fragments]
         # Of a fragment without elements there is nothing to hold.
         self._held = tuple(version if size else 0 for version, size in zip(versions, sizes, strict=True))
@@ -141,7 +126,7 @@ class SyncerClient:
         """The first answers; waits at most `timeout` seconds for all shards, so only before training starts."""
         deadline = time.monotonic() + timeout
         for session in self._sessions:
-            session.answered.wait(max(0.0, deadline - time.monotonic()))
+            session.signals.answered.wait(max(0.0, deadline - time.monotonic()))
         answers = [session.welcome for session in self._sessions]
         known = [answer for answer in answers if answer is not None]
         if not known:
@@ -159,13 +144,10 @@ class SyncerClient:
 
     def begin(self, beginning: Beginning) -> None:
         """The first step has ended; told with the reports that follow."""
-        self._sessions[COORDINATOR].begin(beginning)
+        self._sessions[COORDINATOR].beginning = beginning
 
     def report(self, step: int, tokens: int, loss: float, step_seconds: float, cursor: int) -> None:
-        """Each inner step. `tokens`: of the whole unit in it; `cursor`: the next position in its data.
-
-        Host 0 speaks for its unit, to shard 0.
-        """
+        """Each inner step; host 0 tells shard 0. `tokens`: of the unit; `cursor`: the next position in its data."""
         self._inner_step = step
         if self._unit.host == 0:
             self._sessions[COORDINATOR].report(step, tokens, loss, step_seconds, cursor)
@@ -173,7 +155,7 @@ class SyncerClient:
     def audit(self, step: int, kind: str, loss: float) -> None:
         """What the unit got from the examples of an audit; see `learner/audit.py`."""
         if self._unit.host == 0:
-            self._sessions[COORDINATOR].audit(step, kind, loss)
+            self._sessions[COORDINATOR].say(Audit(step, kind, loss))
 
     def arrived(self) -> dict[int, Arrival]:
         """The newest complete version of each fragment, if it was not given out yet."""
@@ -189,11 +171,8 @@ class SyncerClient:
         return self._numbered(session.pulls() for session in self._sessions)
 
     def contribute(self, number: int, ask: Ask, values: NDArray[Any], offer: Offer, cursor: int) -> None:
-        """Queues this host's part of anchor − θ; dropped and counted when it comes late.
-
-        Raises:
-            ValueError: the part is not of the wire's dtype and this host's size.
-        """
+        """Queues this host's part of anchor − θ; dropped and counted when it comes late. Raises `ValueError` for one
+        that is not of the wire's dtype and this host's size."""
         start, stop = self._bounds[number]
         if values.shape != (stop - start,) or values.dtype != self._dtype:
             raise ValueError(
@@ -220,15 +199,15 @@ class SyncerClient:
 
     def cut(self) -> CutId:
         """The newest cut that any shard has told of. Ask after `arrived`: it covers what came."""
-        return max(session.cut for session in self._sessions)
+        return max(session.link.cut for session in self._sessions)
 
     def mark(self, cut: CutId, trained: int) -> None:
         """The unit has recorded itself for a cut: tells shard 0."""
-        self._sessions[COORDINATOR].mark(cut, trained)
+        self._sessions[COORDINATOR].say(Mark(cut, trained))
 
     def merged(self) -> int:
         """Tokens merged, as shard 0 counts them, as far as this host has heard."""
-        return self._sessions[COORDINATOR].merged
+        return self._sessions[COORDINATOR].link.merged
 
     def stop(self) -> Stop | None:
         """The final cut is safe: leave cleanly."""
@@ -241,8 +220,8 @@ class SyncerClient:
     def check(self) -> None:
         """Raises what ended a session for good."""
         for session in self._sessions:
-            if session.failure is not None:
-                raise session.failure
+            if session.signals.failure is not None:
+                raise session.signals.failure
 
     def close(self, timeout: float) -> None:
         """Ends every session; waits at most `timeout` seconds."""
@@ -260,7 +239,7 @@ class SyncerClient:
     @property
     def answered(self) -> bool:
         """Every shard has answered, or will not."""
-        return all(session.answered.is_set() for session in self._sessions)
+        return all(session.signals.answered.is_set() for session in self._sessions)
 
     def _own(self, s: int) -> slice:
         """A shard's fragments."""

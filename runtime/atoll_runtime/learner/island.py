@@ -6,32 +6,30 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
-import numpy as np
-
-from atoll_runtime.checkpoint import Cut, GlobalStore
+from atoll_runtime.checkpoint import GlobalStore
 from atoll_runtime.checkpoint.units import UnitStore
 from atoll_runtime.contract import RunContract, UnitContract, VersionMismatch
 from atoll_runtime.data import DataError, Prefetch, Reader, Stream
 from atoll_runtime.learner import optimiser, seed
 from atoll_runtime.learner.agree import Agreement
 from atoll_runtime.learner.audit import Audit, evaluation, examples_of
-from atoll_runtime.learner.client import Greeting, SyncerClient
+from atoll_runtime.learner.client import SyncerClient
 from atoll_runtime.learner.compilation import Programs
 from atoll_runtime.learner.compilation_store import CompilationStore
 from atoll_runtime.learner.errors import FencedOff, Terminal
 from atoll_runtime.learner.fragments import Fragments, wire_type
 from atoll_runtime.learner.inner import Inner
-from atoll_runtime.learner.loop import Loop, Start
+from atoll_runtime.learner.loop import Loop
 from atoll_runtime.learner.mesh import join, leave
 from atoll_runtime.learner.peers import Peers
 from atoll_runtime.learner.proposal import Ending
 from atoll_runtime.learner.saver import Saver
 from atoll_runtime.learner.serving import Serving
 from atoll_runtime.learner.snapshot import Snapshots
+from atoll_runtime.learner.start import start_of
 from atoll_runtime.model import ModelError, check, describe, fits, resolve
 from atoll_runtime.protocol.fragments import Layout, LayoutError, build_layout
 from atoll_runtime.transport.grpc_client import GrpcNetwork
@@ -218,34 +216,6 @@ def _data(run: RunContract, unit: UnitContract) -> tuple[Reader, Stream]:
             f"{run.data.uri} (tokenizer {held.tokenizer})",
         )
     return reader, stream
-
-
-def start_of(welcome: Greeting | None, agreement: Agreement, cut: Cut, unit: str, cold: bool) -> Start:
-    """What host 0 was told, on every host; without a syncer, what the checkpoint tells of this unit."""
-    if welcome is None:
-        log.warning("no answer from the syncer: training on from step %d, the link follows", cut.step)
-        records = [machine.get("units", {}).get(unit, {}) for machine in cut.meta.get("machines", [])]
-        step, cursor = (
-            max((record.get(name, 0) for record in records), default=0)
-            for name in ("merged_step", "merged_cursor")
-        )
-        merged = max((_merged(machine) for machine in cut.meta.get("machines", [])), default=0)
-        mine = [cut.step, step, cursor, merged, *cut.versions]
-    else:
-        known = welcome.global_step, welcome.inner_step, welcome.cursor, welcome.merged
-        mine = [*known, *welcome.versions]
-    global_step, inner_step, cursor, merged, *targets = agreement.from_first(
-        np.array(mine, np.int64)
-    ).tolist()
-    cold = cold and global_step > 0
-    return Start(cut.versions, tuple(targets), global_step, inner_step, cursor, merged, cold)
-
-
-def _merged(machine: Mapping[str, Any]) -> int:
-    """Tokens that a shard had merged when it recorded itself so."""
-    accounts = [record["account"] for record in machine.get("units", {}).values() if "account" in record]
-    owned = max((account["fragments"] for account in accounts), default=0)
-    return sum(int(account["merged"]) for account in accounts) // max(owned, 1)
 
 
 def _refusal(ending: Ending, client: SyncerClient) -> Exception:

@@ -21,6 +21,7 @@ from atoll_runtime.learner.hostparts import host_part
 from atoll_runtime.learner.proposal import NOTHING, WHOLE, Ending, Proposal
 from atoll_runtime.learner.schedule import learning_rate
 from atoll_runtime.learner.snapshot import Facts, Snapshots
+from atoll_runtime.learner.start import Start
 from atoll_runtime.protocol.identifiers import CutId
 from atoll_runtime.protocol.link import Ask
 from atoll_runtime.protocol.progress import Offer, Progress
@@ -37,24 +38,6 @@ if TYPE_CHECKING:  # simulations do without JAX
 
 DATA_TIMEOUT = 120.0
 """Seconds that a step waits for its batch: longer than all the reader's attempts at a block, 100 s at worst."""
-
-
-@dataclass(frozen=True, slots=True)
-class Start:
-    """Where an incarnation begins."""
-
-    versions: tuple[int, ...]
-    """Of each fragment held."""
-    targets: tuple[int, ...]
-    """Of each fragment to be held before it is contributed."""
-    global_step: int = 0
-    inner_step: int = 0
-    cursor: int = 0
-    """Sequences of the unit's stream that are consumed."""
-    merged: int = 0
-    """Tokens, of all units of the run."""
-    cold: bool = False
-    """It goes on from a trained model with moments of zero."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import queue
 import random
 import threading
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
 from atoll_runtime.contract import UnitContract
 from atoll_runtime.learner.pulled import Assembly, Pulled
 from atoll_runtime.protocol.fragments import Layout
 from atoll_runtime.transport.messages import DirectoryReply, PeerAddress
-from atoll_runtime.transport.peer import Declined, Pace, PeerClient, Piece, SnapshotRequest
+from atoll_runtime.transport.peer import Declined, Pace, PeerClient, SnapshotRequest
 from atoll_runtime.transport.transport import TransportError
 
 ATTEMPTS = 3
@@ -24,8 +23,6 @@ PATIENT_STEPS = 4
 """A peer may be silent for so many of its steps, however long they are: it sends fragments between two steps."""
 LOST_PEERS = 4
 """Peers that may fail. After so many the unit's own network is the likelier cause."""
-BACKLOG = 4
-"""Parts received and not yet assembled."""
 NAMED = 3
 """Peers whose reasons are reported."""
 POLL = 0.2
@@ -99,71 +96,39 @@ class Peers:
         return None, summary(reasons)
 
     def _from(self, peer: PeerAddress, request: SnapshotRequest, layout: Layout, end: float) -> Pulled:
-        """Pulls from every host of one peer until `end`. Raises `TransportError`, including `Declined`."""
+        """Pulls from every host of one peer until `end`; one thread reads each host. Raises `TransportError`, including
+        `Declined`."""
         assembly = Assembly(layout, len(peer.addresses), request.least)
         sizes = tuple(fragment.size for fragment in layout.fragments)
-        with contextlib.closing(self._receive(peer, request, sizes, end)) as received:
-            while assembly.missing:
-                host, found = next(received)
-                if isinstance(found, Pace):
-                    _require_in_time(found, len(assembly.missing), end - time.monotonic())
-                else:
-                    assembly.add(host, found)
-        return assembly.pulled(peer.unit)
-
-    def _receive(
-        self, peer: PeerAddress, request: SnapshotRequest, sizes: tuple[int, ...], end: float
-    ) -> Generator[tuple[int, Piece | Pace], None, None]:
-        """Yields what the peer's hosts send, with the host's number, without end. One thread reads each host.
-
-        Raises:
-            TransportError: a host failed, or nothing came within the patience.
-        """
         clients = [self.connect(peer.unit, address) for address in peer.addresses]
-        arrived: queue.Queue[tuple[int, Piece | Pace] | TransportError] = queue.Queue(BACKLOG)
-        over = threading.Event()
-
-        def put(item: tuple[int, Piece | Pace] | TransportError) -> None:
-            while not over.is_set():
-                with contextlib.suppress(queue.Full):
-                    return arrived.put(item, timeout=POLL)
+        lock, patience = threading.Lock(), self.patience
 
         def read(host: int) -> None:
-            try:
-                for found in clients[host].snapshot(request, sizes, end - time.monotonic()):
-                    put((host, found))
-                put(TransportError(f"{peer.addresses[host]}: the stream ended too early"))
-            except TransportError as error:
-                put(error)
-            except ValueError:
-                return  # the channel was closed: this peer is no longer read
+            nonlocal patience
+            for found in clients[host].snapshot(request, sizes, end - time.monotonic()):
+                with lock:
+                    if isinstance(found, Pace):
+                        patience = max(patience, PATIENT_STEPS * found.step_seconds)
+                        _require_in_time(found, len(assembly.missing), end - time.monotonic())
+                    else:
+                        assembly.add(host, found)
+                    if not assembly.missing:
+                        return
+            raise TransportError(f"{peer.addresses[host]}: the stream ended too early")
 
-        threads = [
-            threading.Thread(target=read, args=(host,), name="peer", daemon=True)
-            for host in range(len(clients))
-        ]
-        for thread in threads:
-            thread.start()
-        patience = self.patience
+        pool = ThreadPoolExecutor(len(clients), "peer")
+        reads = [pool.submit(read, host) for host in range(len(clients))]
         try:
-            while True:
-                try:
-                    item = arrived.get(timeout=POLL)
-                except queue.Empty:
-                    if time.monotonic() - max(client.heard for client in clients) > patience:
-                        raise TransportError(f"nothing came for {patience:g} s") from None
-                    continue
-                if isinstance(item, TransportError):
-                    raise item
-                if isinstance(item[1], Pace):
-                    patience = max(self.patience, PATIENT_STEPS * item[1].step_seconds)
-                yield item
+            while assembly.missing:
+                for ended in wait(reads, POLL, FIRST_COMPLETED).done:
+                    ended.result()
+                if time.monotonic() - max(client.heard for client in clients) > patience:
+                    raise TransportError(f"nothing came for {patience:g} s")
         finally:
-            over.set()
             for client in clients:
-                client.close()
-            for thread in threads:
-                thread.join(5.0)
+                client.close()  # ends the reads
+            pool.shutdown(wait=False)
+        return assembly.pulled(peer.unit)
 
 
 def candidates(replies: Sequence[DirectoryReply], unit: str) -> tuple[tuple[int, ...], list[PeerAddress]]:

@@ -1,6 +1,6 @@
 """A learner host's end of the protocol with one shard: what it holds, wants, and was asked for. Pure.
 
-The client keeps it behind a lock (`learner/session.py`); the model of a fleet drives it directly.
+The client keeps it behind a lock (`learner/signals.py`); the model of a fleet drives it directly.
 """
 
 from __future__ import annotations

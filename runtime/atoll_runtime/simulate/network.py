@@ -9,18 +9,10 @@ from typing import Any, TypeVar
 from atoll_runtime.simulate.eventloop import Process, SimLoop
 from atoll_runtime.syncer.service import Service
 from atoll_runtime.transport.chunks import filled, split
-from atoll_runtime.transport.messages import (
-    Down,
-    FetchHead,
-    FetchRequest,
-    Header,
-    Hello,
-    PushReply,
-    ShardHello,
-    Up,
-    WireError,
-)
+from atoll_runtime.transport.messages import FetchHead, FetchRequest, Header, Hello, PushReply
+from atoll_runtime.transport.shardmessages import ShardHello
 from atoll_runtime.transport.transport import Peer, TransportError
+from atoll_runtime.transport.wire import Down, Up, WireError
 
 _T = TypeVar("_T")
 PEER = Peer((), "simulated")

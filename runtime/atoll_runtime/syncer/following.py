@@ -14,8 +14,10 @@ from atoll_runtime.protocol.events import Ordered, Orders, ShardLeft, ShardTold
 from atoll_runtime.syncer.backoff import Backoff
 from atoll_runtime.syncer.driver import Driver
 from atoll_runtime.syncer.summary import Other
-from atoll_runtime.transport.messages import PROTOCOL, Down, Figures, Order, Refused, ShardHello, Tell, Up
+from atoll_runtime.transport.messages import PROTOCOL, Refused
+from atoll_runtime.transport.shardmessages import Figures, Order, ShardHello, Tell
 from atoll_runtime.transport.transport import TransportError
+from atoll_runtime.transport.wire import Down, Up
 
 log = logging.getLogger(__name__)
 

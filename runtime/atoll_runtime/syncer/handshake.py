@@ -10,7 +10,8 @@ from atoll_runtime.protocol.fragments import Layout
 from atoll_runtime.protocol.identifiers import NOTHING
 from atoll_runtime.protocol.rules import COORDINATOR, Rules
 from atoll_runtime.syncer.hosts import LAST_STEP, MESSAGE_LIMIT, beyond
-from atoll_runtime.transport.messages import PROTOCOL, Hello, Refused, ShardHello
+from atoll_runtime.transport.messages import PROTOCOL, Hello, Refused
+from atoll_runtime.transport.shardmessages import ShardHello
 from atoll_runtime.transport.transport import Peer
 
 MOST_UNITS = 8192

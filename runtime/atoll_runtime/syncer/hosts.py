@@ -18,7 +18,6 @@ from atoll_runtime.transport import codecs
 from atoll_runtime.transport.messages import (
     Announce,
     Audit,
-    Down,
     Fenced,
     Header,
     Hello,
@@ -28,6 +27,7 @@ from atoll_runtime.transport.messages import (
     Pull,
     Report,
 )
+from atoll_runtime.transport.wire import Down
 
 log = logging.getLogger(__name__)
 

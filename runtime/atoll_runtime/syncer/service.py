@@ -19,7 +19,6 @@ from atoll_runtime.transport.messages import (
     Audit,
     DirectoryReply,
     DirectoryRequest,
-    Down,
     Fenced,
     FetchHead,
     FetchRequest,
@@ -30,12 +29,12 @@ from atoll_runtime.transport.messages import (
     PushReply,
     Refused,
     Report,
-    ShardHello,
     Stop,
-    Up,
     Welcome,
 )
+from atoll_runtime.transport.shardmessages import ShardHello
 from atoll_runtime.transport.transport import Peer
+from atoll_runtime.transport.wire import Down, Up
 
 log = logging.getLogger(__name__)
 

@@ -22,7 +22,8 @@ from atoll_runtime.protocol.rules import TRANSFER_SECONDS
 from atoll_runtime.transport import changes, codecs
 from atoll_runtime.transport.changes import Change
 from atoll_runtime.transport.chunks import Assembly
-from atoll_runtime.transport.messages import WHOLE, Header, WireError
+from atoll_runtime.transport.messages import WHOLE, Header
+from atoll_runtime.transport.wire import WireError
 
 LEAST_BUDGET = 64 << 20
 SHARE = 4

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import google_crc32c
 import numpy as np
 
-from atoll_runtime.transport.messages import Chunk, WireError, decode_chunk, encode
+from atoll_runtime.transport.wire import Chunk, WireError, decode_chunk, encode
 
 CHUNK = 1 << 20
 """Bytes."""

@@ -15,20 +15,16 @@ from atoll_runtime.transport.grpc_server import SERVICE
 from atoll_runtime.transport.messages import (
     DirectoryReply,
     DirectoryRequest,
-    Down,
     FetchHead,
     FetchRequest,
     Header,
     Hello,
     PushReply,
-    ShardHello,
-    Up,
-    WireError,
-    decode,
-    encode,
 )
+from atoll_runtime.transport.shardmessages import ShardHello
 from atoll_runtime.transport.tls import Tls
 from atoll_runtime.transport.transport import TransportError
+from atoll_runtime.transport.wire import Down, Up, WireError, decode, encode
 
 OPTIONS = (
     ("grpc.max_receive_message_length", MESSAGE_LIMIT),

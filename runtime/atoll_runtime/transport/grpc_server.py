@@ -10,17 +10,10 @@ import grpc
 import grpc.aio
 
 from atoll_runtime.transport.chunks import MESSAGE_LIMIT, split
-from atoll_runtime.transport.messages import (
-    DirectoryRequest,
-    FetchRequest,
-    Header,
-    Up,
-    WireError,
-    decode,
-    encode,
-)
+from atoll_runtime.transport.messages import DirectoryRequest, FetchRequest, Header
 from atoll_runtime.transport.tls import Tls
 from atoll_runtime.transport.transport import Endpoint, Peer
+from atoll_runtime.transport.wire import Up, WireError, decode, encode
 
 log = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from atoll_runtime.protocol.events import Orders, Part, Standing
+from atoll_runtime.protocol.events import Part
 from atoll_runtime.protocol.identifiers import NO_CUT, CutId, RoundId
 from atoll_runtime.protocol.linkmeter import LinkReading
 
@@ -120,10 +120,6 @@ class Pull(Message, frozen=True, tag=True):
     least: int
     """Least version that a contribution may be taken against: what was merged once does not count again."""
 
-    @property
-    def fragment(self) -> int:
-        return self.round.fragment
-
 
 class Over(Message, frozen=True, tag=True):
     """The round is frozen without this unit, merged or discarded: a contribution to it is not wanted any more."""
@@ -160,35 +156,6 @@ class Refused(Message, frozen=True, tag=True):
     reason: str
     version: bool = False
     """It speaks another protocol: another image of it, or of the syncer, makes it welcome."""
-
-
-class ShardHello(Message, frozen=True, tag=True):
-    """Another shard's first message to shard 0."""
-
-    protocol: int
-    run_uid: str
-    shard: int
-    shards: int
-    standing: Standing
-
-
-class Tell(Message, frozen=True, tag=True):
-    """Where a shard is, each time that it changes."""
-
-    standing: Standing
-
-
-class Figures(Message, frozen=True, tag=True):
-    """What a shard reports of itself, from time to time: shard 0 tells the operator of the whole run."""
-
-    report: bytes
-    """A `SyncerStatus`."""
-
-
-class Order(Message, frozen=True, tag=True):
-    """What shard 0 has decided so far: the first answer to a shard, and again each time that it changes."""
-
-    orders: Orders
 
 
 class Header(Message, frozen=True, tag=True):
@@ -270,48 +237,3 @@ class DirectoryReply(Message, frozen=True, tag=True):
     lineage: str
     versions: tuple[int, ...]
     peers: tuple[PeerAddress, ...]
-
-
-class Chunk(msgspec.Struct, frozen=True, array_like=True):
-    """A slice of a body with its own checksum."""
-
-    offset: int
-    crc: int
-    """crc32c of `data`."""
-    data: memoryview
-    """Of the message's memory."""
-
-
-Up = Hello | Report | Mark | Audit | Header | ShardHello | Tell | Figures
-Down = Welcome | Marker | Pull | Over | Announce | Stop | Fenced | Refused | Order
-Wire = Up | Down | PushReply | FetchRequest | FetchHead | DirectoryRequest | PeerAddress | DirectoryReply
-"""Every message of the protocol."""
-
-_encoder = msgspec.msgpack.Encoder()
-_messages: msgspec.msgpack.Decoder[Wire] = msgspec.msgpack.Decoder(Wire)
-_chunks: msgspec.msgpack.Decoder[Chunk] = msgspec.msgpack.Decoder(Chunk)
-
-
-class WireError(Exception):
-    """Bytes that are not a message of this protocol, or a body that does not match its checksum."""
-
-
-def encode(message: Message | Chunk) -> bytes:
-    """Wire bytes of a message."""
-    return _encoder.encode(message)
-
-
-def decode(data: bytes) -> Wire:
-    """Raises `WireError` for anything that is not one of the messages above."""
-    try:
-        return _messages.decode(data)
-    except msgspec.DecodeError as error:
-        raise WireError(f"not a message of protocol {PROTOCOL}: {error}") from error
-
-
-def decode_chunk(data: bytes) -> Chunk:
-    """Raises `WireError` for anything that is not a chunk."""
-    try:
-        return _chunks.decode(data)
-    except msgspec.DecodeError as error:
-        raise WireError(f"not a chunk: {error}") from error

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from atoll_runtime.protocol.fragments import MOST_PADDING
 from atoll_runtime.transport import grpc_client, grpc_server
 from atoll_runtime.transport.chunks import Assembly, split
-from atoll_runtime.transport.messages import WireError
 from atoll_runtime.transport.tls import Tls
 from atoll_runtime.transport.transport import Peer, TransportError
+from atoll_runtime.transport.wire import WireError
 
 SERVICE = "atoll.v1.Learner"
 THREADS = 4

@@ -9,13 +9,12 @@ from typing import Protocol
 from atoll_runtime.transport.messages import (
     DirectoryReply,
     DirectoryRequest,
-    Down,
     FetchHead,
     FetchRequest,
     Header,
     PushReply,
-    Up,
 )
+from atoll_runtime.transport.wire import Down, Up
 
 
 class TransportError(Exception):

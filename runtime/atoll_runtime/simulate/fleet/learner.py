@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atoll_runtime.learner.client import SyncerClient
-from atoll_runtime.learner.loop import Loop, Start
+from atoll_runtime.learner.loop import Loop
 from atoll_runtime.learner.proposal import Ending, Proposal
+from atoll_runtime.learner.start import Start
 from atoll_runtime.simulate.blank import BlankIsland, unit_contract, whole_array
 from atoll_runtime.simulate.fleet.scenario import Scenario, Unit
 from atoll_runtime.simulate.fleet.speeds import Drift

@@ -11,10 +11,10 @@ from atoll_runtime.checkpoint.units import Moments
 from atoll_runtime.learner.audit import Audit
 from atoll_runtime.learner.client import SyncerClient
 from atoll_runtime.learner.fragments import Fragments, wire_type
-from atoll_runtime.learner.island import start_of
 from atoll_runtime.learner.loop import Loop
 from atoll_runtime.learner.proposal import Ending
 from atoll_runtime.learner.snapshot import Snapshot, Snapshots
+from atoll_runtime.learner.start import start_of
 from atoll_runtime.protocol.fragments import Layout
 from atoll_runtime.simulate.blank import unit_contract
 from atoll_runtime.simulate.fleet.speeds import Drift

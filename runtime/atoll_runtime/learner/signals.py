@@ -1,0 +1,72 @@
+"""What wakes the tasks of one session with a shard, and what ends them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+log = logging.getLogger(__name__)
+
+
+class Signals:
+    """The tasks run on one event loop; the training loop has a thread of its own."""
+
+    def __init__(self, shard: int) -> None:
+        self.lock = threading.Lock()
+        """Of all that the training loop shares with the tasks."""
+        self.answered = threading.Event()
+        """The shard has answered, or will not."""
+        self.ended = False
+        """Nothing more will be exchanged."""
+        self.failure: Exception | None = None
+        """Ended a task."""
+        self._shard = shard
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._changed = asyncio.Event()
+        self._noticed = False
+        """The tasks will look at what has changed."""
+
+    def start(self) -> None:
+        """The tasks run on the event loop of the caller."""
+        self._loop = asyncio.get_running_loop()
+
+    def notify(self) -> None:
+        """Has the tasks look at what has changed. In any thread, with the lock held."""
+        if self._loop is not None and not (self._noticed or self.ended):
+            self._noticed = True
+            self._loop.call_soon_threadsafe(self.wake)
+
+    def wake(self) -> None:
+        """The same on the event loop."""
+        self._noticed = False
+        before, self._changed = self._changed, asyncio.Event()
+        before.set()
+
+    def end(self) -> None:
+        """Nothing more will be exchanged."""
+        self.ended = True
+        self.answered.set()
+        self.wake()
+
+    async def until(self, due: Callable[[], object], seconds: float | None = None) -> bool:
+        """Waits for something to do, for so many seconds at most; false at the end."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while not (self.ended or due()):
+                    await self._changed.wait()
+        return not self.ended
+
+    async def work(self, job: Callable[..., Coroutine[Any, Any, None]], *facts: object) -> None:
+        """A task. What it does not mend itself (no memory, no further thread) ends the process by way of the training
+        loop: without this task the unit would train on, alone, and say nothing."""
+        try:
+            await job(*facts)
+        except Exception as error:
+            if not self.ended:
+                log.exception("the link to shard %d of the syncer failed", self._shard)
+                self.failure = error
+                self.end()

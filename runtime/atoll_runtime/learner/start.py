@@ -1,0 +1,74 @@
+"""Where an incarnation begins: by what the shards tell it, or without them by its checkpoint."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from atoll_runtime.checkpoint import Cut
+from atoll_runtime.learner.agree import Agreement
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where an incarnation begins."""
+
+    versions: tuple[int, ...]
+    """Of each fragment held."""
+    targets: tuple[int, ...]
+    """Of each fragment to be held before it is contributed."""
+    global_step: int = 0
+    inner_step: int = 0
+    cursor: int = 0
+    """Sequences of the unit's stream that are consumed."""
+    merged: int = 0
+    """Tokens, of all units of the run."""
+    cold: bool = False
+    """It goes on from a trained model with moments of zero."""
+
+
+@dataclass(frozen=True)
+class Greeting:
+    """What the shards told this host at first."""
+
+    global_step: int
+    inner_step: int
+    cursor: int
+    versions: tuple[int, ...]
+    """Of every fragment; of a shard that did not answer, what this host held."""
+    merged: int = 0
+    """Tokens, as shard 0 counts them; 0 where that has not answered."""
+
+
+def start_of(welcome: Greeting | None, agreement: Agreement, cut: Cut, unit: str, cold: bool) -> Start:
+    """What host 0 was told, on every host; without a syncer, what the checkpoint tells of this unit."""
+    if welcome is None:
+        log.warning("no answer from the syncer: training on from step %d, the link follows", cut.step)
+        records = [machine.get("units", {}).get(unit, {}) for machine in cut.meta.get("machines", [])]
+        step, cursor = (
+            max((record.get(name, 0) for record in records), default=0)
+            for name in ("merged_step", "merged_cursor")
+        )
+        merged = max((_merged(machine) for machine in cut.meta.get("machines", [])), default=0)
+        mine = [cut.step, step, cursor, merged, *cut.versions]
+    else:
+        known = welcome.global_step, welcome.inner_step, welcome.cursor, welcome.merged
+        mine = [*known, *welcome.versions]
+    global_step, inner_step, cursor, merged, *targets = agreement.from_first(
+        np.array(mine, np.int64)
+    ).tolist()
+    cold = cold and global_step > 0
+    return Start(cut.versions, tuple(targets), global_step, inner_step, cursor, merged, cold)
+
+
+def _merged(machine: Mapping[str, Any]) -> int:
+    """Tokens that a shard had merged when it recorded itself so."""
+    accounts = [record["account"] for record in machine.get("units", {}).values() if "account" in record]
+    owned = max((account["fragments"] for account in accounts), default=0)
+    return sum(int(account["merged"]) for account in accounts) // max(owned, 1)

@@ -1,0 +1,242 @@
+"""One host's contributions to one shard and versions from it: as many at once as a round trip holds."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from numpy.typing import NDArray
+
+from atoll_runtime.interfaces import Network
+from atoll_runtime.learner.signals import Signals
+from atoll_runtime.protocol.events import Part
+from atoll_runtime.protocol.link import Ask, Errand, Link
+from atoll_runtime.protocol.linkmeter import LinkMeter
+from atoll_runtime.protocol.linkshare import LinkShare
+from atoll_runtime.protocol.rules import TRANSFER_SECONDS
+from atoll_runtime.syncer.backoff import Backoff
+from atoll_runtime.transport import codecs
+from atoll_runtime.transport.changes import Holdings
+from atoll_runtime.transport.messages import FetchHead, FetchRequest, Header, Hello, PushReply
+from atoll_runtime.transport.transport import TransportError
+
+log = logging.getLogger(__name__)
+
+PUSH_ATTEMPTS = 6
+BACKOFF_SECONDS = (0.2, 5.0)
+"""First and longest wait between two attempts."""
+LEAST_SECONDS = 1e-3
+"""Of a transfer whose answer came as soon as a round trip allows."""
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """A version of a fragment that this host has received whole."""
+
+    version: int
+    part: NDArray[Any]
+    """This host's contiguous part of the padded fragment, in the wire's dtype (bfloat16 or float32)."""
+    lineage: str = ""
+    """That the version belongs to."""
+
+
+@dataclass
+class Counters:
+    """What happened on this link since it was made."""
+
+    connections: int = 0
+    pushed: int = 0
+    dropped: int = 0
+    """Contributions that did not reach a round: over or refused."""
+    bytes_in: int = 0
+    bytes_out: int = 0
+
+
+class Transfers:
+    """`ready`, `push` and `asked` are called with the lock of `signals` held, as all that `link` is asked.
+
+    Args:
+        hello: what this host says first.
+        bounds: this host's [start, stop) in each padded fragment of the shard.
+        clock: seconds, by which the link is measured.
+        meter: of the host's link to all shards.
+    """
+
+    def __init__(
+        self,
+        hello: Hello,
+        bounds: Sequence[tuple[int, int]],
+        network: Network,
+        clock: Callable[[], float],
+        meter: LinkMeter,
+        link: Link,
+        signals: Signals,
+    ) -> None:
+        self.counters = Counters()
+        self.arrivals: dict[int, Arrival] = {}
+        """Not taken by the training loop yet."""
+        self._hello, self._bounds, self._network, self._clock = hello, bounds, network, clock
+        self._meter, self._link, self._signals = meter, link, signals
+        self._share = LinkShare(len(bounds) - len(link.empty))
+        self._holdings = Holdings(hello.codec, bounds)
+        self._waiting: deque[tuple[Header, NDArray[Any]]] = deque()
+        """Contributions."""
+        self._pushing, self._fetching = 0, set[int]()
+        """Contributions on the link, and fragments of versions."""
+        self._fetch_backoff = Backoff(*BACKOFF_SECONDS)
+
+    def asked(self, p: int, step: int) -> None:
+        """The round of `step` asks for fragment `p`."""
+        self._share.asked(p, step, self._clock())
+
+    def ready(self) -> dict[int, Ask]:
+        """Open rounds in which the link can take part."""
+        now, pushes, fetches = self._clock(), len(self._waiting) + self._pushing, self._link.wanted
+        asks = self._link.answerable()
+        return {p: ask for p, ask in asks.items() if self._share.ready(p, now, pushes, fetches)}
+
+    def push(self, part: Part, values: NDArray[Any]) -> Header:
+        """Queues a contribution; gives its header."""
+        codec = self._hello.codec
+        expected = self._share.seconds * (len(self._waiting) + self._pushing + 1)
+        size = codecs.pushed_size(values.size, codec)
+        header = Header(part, codec, size, min(expected, TRANSFER_SECONDS), self._share.round_trip)
+        self._share.joined(part.round.fragment, self._clock())
+        self._waiting.append((header, values))
+        return header
+
+    async def fetch_all(self) -> None:
+        """Fetches what is wanted, to the end."""
+        async with asyncio.TaskGroup() as tasks:
+            while await self._signals.until(lambda: self._errand):
+                errand = self._errand
+                assert errand is not None
+                self._fetching.add(errand.fragment)
+                tasks.create_task(self._signals.work(self._fetch, errand))
+
+    async def push_all(self) -> None:
+        """Pushes what waits, to the end."""
+        async with asyncio.TaskGroup() as tasks:
+            while await self._signals.until(lambda: self._waiting and self._pushing < self._share.beside):
+                with self._signals.lock:
+                    self._pushing += 1
+                    header, values = self._waiting.popleft()
+                tasks.create_task(self._signals.work(self._push, header, values))
+
+    @property
+    def _errand(self) -> Errand | None:
+        """What to fetch now."""
+        if len(self._fetching) >= self._share.beside:
+            return None
+        with self._signals.lock:
+            return self._link.errand(self._fetching)
+
+    async def _fetch(self, errand: Errand) -> None:
+        hello, p = self._hello, errand.fragment
+        (start, stop), held = self._bounds[p], self._holdings.of(p)
+        request = FetchRequest(
+            unit=hello.unit,
+            incarnation=hello.incarnation,
+            fragment=p,
+            version=errand.version,
+            start=start,
+            stop=stop,
+            codec=hello.codec,
+            held=held.version,
+            series=held.series,
+        )
+        began = self._clock()
+        try:
+            head, body = await self._receive(request)
+            part = await asyncio.to_thread(self._holdings.take, head, body)
+        except TransportError as error:
+            self._meter.failed()
+            log.warning("fragment %d version %d was not fetched: %s", p, errand.version, error)
+            with self._signals.lock:
+                self._link.postpone(errand)
+            await self._signals.until(lambda: False, self._fetch_backoff.seconds())
+        else:
+            self._fetch_backoff = Backoff(*BACKOFF_SECONDS)
+            with self._signals.lock:
+                self._share.fetched(self._seconds(began))
+                self.counters.bytes_in += head.size
+                self._link.counted(head.merged)
+                if self._link.fetched(errand, head.version, head.cut, head.series):
+                    self.arrivals[p] = Arrival(head.version, part, errand.lineage)
+        self._fetching.discard(p)
+        self._signals.wake()
+
+    async def _receive(self, request: FetchRequest) -> tuple[FetchHead, memoryview]:
+        """Head and body."""
+        began, size = self._clock(), 0
+        self._meter.began("down", began)
+        try:
+            head, body = await self._network.fetch(
+                request, lambda: self._meter.answered(self._clock() - began, self._clock())
+            )
+            size = head.size
+        finally:
+            self._meter.ended("down", self._clock(), size)
+        return head, body
+
+    async def _push(self, header: Header, values: NDArray[Any]) -> None:
+        p = header.part.round.fragment
+        accepted, seconds = await self._send(header, values)
+        with self._signals.lock:
+            self._pushing -= 1
+            if accepted:
+                self._share.pushed(p, seconds)
+                self.counters.pushed += 1
+                self.counters.bytes_out += header.size
+            else:
+                self._share.missed(p, seconds)
+                self.counters.dropped += 1
+        self._signals.wake()
+
+    async def _send(self, header: Header, values: NDArray[Any]) -> tuple[bool, float]:
+        """Sends until an answer comes, the round is over (the next waits for the link), or the attempts are used up.
+        Says whether it was accepted, and the seconds of the last attempt."""
+        body, seconds = await asyncio.to_thread(codecs.pack, values, header.codec), 0.0
+        round_id, backoff = header.part.round, Backoff(*BACKOFF_SECONDS)
+
+        def over() -> bool:
+            """The round wants no contribution any more, as far as this host knows."""
+            return self._signals.ended or round_id not in self._link.open
+
+        for _ in range(PUSH_ATTEMPTS):
+            if over():
+                break
+            began = self._clock()
+            try:
+                reply = await self._attempt(header, body, lambda: not over())
+            except TransportError as error:
+                self._meter.failed()
+                seconds = self._seconds(began)
+                if not over():
+                    log.warning("a part for %s was not sent: %s", round_id, error)
+                await self._signals.until(over, backoff.seconds())
+                continue
+            if not reply.accepted:
+                log.info("a part for %s was not taken: %s", round_id, reply.reason)
+            return reply.accepted, self._seconds(began)
+        return False, seconds
+
+    async def _attempt(self, header: Header, body: memoryview, wanted: Callable[[], bool]) -> PushReply:
+        size = 0
+        self._meter.began("up", self._clock())
+        try:
+            reply = await self._network.push(header, body, wanted)
+            size = header.size if reply.accepted else 0
+        finally:
+            self._meter.ended("up", self._clock(), size)
+        return reply
+
+    def _seconds(self, began: float) -> float:
+        """Of a transfer, without the round trip."""
+        now = self._clock()
+        self._share.round_trip = self._meter.round_trip(now)
+        return max(now - began - self._share.round_trip, LEAST_SECONDS)

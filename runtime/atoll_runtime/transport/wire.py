@@ -1,0 +1,75 @@
+"""Messages as bytes and back."""
+
+from __future__ import annotations
+
+import msgspec
+
+from atoll_runtime.transport.messages import (
+    PROTOCOL,
+    Announce,
+    Audit,
+    DirectoryReply,
+    DirectoryRequest,
+    Fenced,
+    FetchHead,
+    FetchRequest,
+    Header,
+    Hello,
+    Mark,
+    Marker,
+    Message,
+    Over,
+    PeerAddress,
+    Pull,
+    PushReply,
+    Refused,
+    Report,
+    Stop,
+    Welcome,
+)
+from atoll_runtime.transport.shardmessages import Figures, Order, ShardHello, Tell
+
+
+class Chunk(msgspec.Struct, frozen=True, array_like=True):
+    """A slice of a body with its own checksum."""
+
+    offset: int
+    crc: int
+    """crc32c of `data`."""
+    data: memoryview
+    """Of the message's memory."""
+
+
+Up = Hello | Report | Mark | Audit | Header | ShardHello | Tell | Figures
+Down = Welcome | Marker | Pull | Over | Announce | Stop | Fenced | Refused | Order
+Wire = Up | Down | PushReply | FetchRequest | FetchHead | DirectoryRequest | PeerAddress | DirectoryReply
+"""Every message of the protocol."""
+
+_encoder = msgspec.msgpack.Encoder()
+_messages: msgspec.msgpack.Decoder[Wire] = msgspec.msgpack.Decoder(Wire)
+_chunks: msgspec.msgpack.Decoder[Chunk] = msgspec.msgpack.Decoder(Chunk)
+
+
+class WireError(Exception):
+    """Bytes that are not a message of this protocol, or a body that does not match its checksum."""
+
+
+def encode(message: Message | Chunk) -> bytes:
+    """Wire bytes of a message."""
+    return _encoder.encode(message)
+
+
+def decode(data: bytes) -> Wire:
+    """Raises `WireError` for anything that is not one of the messages above."""
+    try:
+        return _messages.decode(data)
+    except msgspec.DecodeError as error:
+        raise WireError(f"not a message of protocol {PROTOCOL}: {error}") from error
+
+
+def decode_chunk(data: bytes) -> Chunk:
+    """Raises `WireError` for anything that is not a chunk."""
+    try:
+        return _chunks.decode(data)
+    except msgspec.DecodeError as error:
+        raise WireError(f"not a chunk: {error}") from error

@@ -1,0 +1,50 @@
+"""Contracts of a small run and of a unit; a test names what it is about."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from atoll_runtime.contract import (
+    CheckpointSpec,
+    DataSpec,
+    InnerSpec,
+    ModelSpec,
+    OuterSpec,
+    QuorumSpec,
+    RunContract,
+    SyncerAddress,
+    TargetSpec,
+    UnitContract,
+)
+
+
+def run_contract(**sections: Any) -> RunContract:
+    """A run whose data and bucket are nowhere."""
+    defaults: dict[str, Any] = {
+        "name": "run",
+        "namespace": "default",
+        "uid": "1",
+        "model": ModelSpec(preset="1m"),
+        "data": DataSpec(uri="file:///nowhere", sequence_length=64),
+        "inner": InnerSpec(),
+        "outer": OuterSpec(),
+        "quorum": QuorumSpec(),
+        "target": TargetSpec(global_steps=100),
+        "checkpoint": CheckpointSpec(uri="file:///nowhere"),
+        "shards": (SyncerAddress(host="localhost"),),
+    }
+    return RunContract(**(defaults | sections))
+
+
+def unit_contract(unit: str = "a", **changes: Any) -> UnitContract:
+    """A unit of one host."""
+    defaults: dict[str, Any] = {
+        "incarnation": 1,
+        "host": 0,
+        "hosts": 1,
+        "coordinator": "localhost:1",
+        "batch": 1,
+        "stream": 0,
+        "streams": 1,
+    }
+    return UnitContract(unit=unit, **(defaults | changes))
