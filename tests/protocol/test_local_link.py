@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from atoll_local.host import install
 from atoll_local.link import Link, parse_delay, parse_rate, shape
 from atoll_local.machine import Machine
 from atoll_local.network import Network
@@ -31,7 +32,7 @@ socketserver.ThreadingTCPServer((sys.argv[1], int(sys.argv[2])), Handler).serve_
 """
 pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root"),
-    pytest.mark.timeout(120),
+    pytest.mark.timeout(600),  # of which packages may need most, once
 ]
 
 
@@ -46,8 +47,14 @@ class Played(Machine):
         return self.process
 
 
+@pytest.fixture(scope="module")
+def tools() -> None:
+    """The Debian packages of the local cluster, which a fresh machine lacks."""
+    install(print)
+
+
 @pytest.fixture
-def node(tmp_path: Path) -> Iterator[Machine]:
+def node(tmp_path: Path, tools: None) -> Iterator[Machine]:
     """A node on a bridge of its own, where a server answers."""
     network = Network(bridge="atolltest", subnet="10.251.0.0/24", pods="10.245.0.0/16")
     network.up()

@@ -105,14 +105,14 @@ def slice_rules(slices: str) -> tuple[Rule, ...]:
             "self.accelerator + ' has ' + OFFERS[self.accelerator]",
         ),
         rule(
-            f"!has(self.{slices}) || self.{slices} == 1 || !((self.accelerator + ' ' + self.topology + "
+            "!has(self.FIELD) || self.FIELD == 1 || !((self.accelerator + ' ' + self.topology + "
             "(has(self.machineType) ? ' ' + self.machineType : '')) in ONE_HOST)",
             "must be 1 for slices of one host: several slices make one unit only if each has several hosts",
             slices,
         ),
         rule(
-            f"!has(self.{slices}) || self.{slices} == 1 || [(self.topology + 'x1').split('x').map(side, int(side))]"
-            f".all(t, t[0] * t[1] * t[2] * self.{slices} <= 16384)",
+            "!has(self.FIELD) || self.FIELD == 1 || [(self.topology + 'x1').split('x').map(side, int(side))]"
+            ".all(t, t[0] * t[1] * t[2] * self.FIELD <= 16384)",
             "must be smaller: a unit has at most 4096 hosts of 4 chips in all its slices",
             slices,
         ),

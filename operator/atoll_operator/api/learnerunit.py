@@ -41,7 +41,7 @@ QUEUE_OF_PRIORITY = rule(
     "queuePriorityClass",
 )
 NAMED = rule(
-    f"self.metadata.name.matches('{SERVICE_NAME}')",
+    "self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
     "metadata.name must be a DNS label: lower-case letters, digits and hyphens, beginning with a letter",
 )
 """Of a run or a unit: Services and hosts are named after it."""

@@ -50,7 +50,7 @@ RUN_RULES = (
     ),
     *(
         rule(
-            f"!has(self.model.preset) || self.{field} <= PRESET_PIECES[self.model.preset]",
+            "!has(self.model.preset) || self.FIELD <= PRESET_PIECES[self.model.preset]",
             "must be at most the pieces of the preset: PRESET_PIECES",
             field,
         )
@@ -71,7 +71,7 @@ RUN_RULES = (
     *(
         rule(
             "!has(self.model.dimensions) || [self.model.dimensions].all(d, "
-            f"self.{field} <= d.layers * (d.experts > 0 ? 13 : 9) + (d.tied ? 2 : 3))",
+            "self.FIELD <= d.layers * (d.experts > 0 ? 13 : 9) + (d.tied ? 2 : 3))",
             "must be at most the pieces of the model: 9 for each layer of model.dimensions (13 with experts) and 2 "
             "more (3 if not tied)",
             field,

@@ -1,7 +1,7 @@
 """CEL rules beside the fields that they check. The generator of the CRDs writes them as `x-kubernetes-validations`.
 
 A rule may name constants in capitals, such as `MACHINES` or `NAMES_LIMIT`: `atoll_operator.crd.schema` lists them, and
-the generator puts their values in.
+the generator puts their values in. `FIELD` in a rule is the path that its error names.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def rule(expression: str, message: str, field: str = "", *, says: str = "") -> R
         field: path below the place of the rule that the API server's error names.
         says: CEL expression of a message that shows values; `message` is for API servers that cannot evaluate it.
     """
-    found = {"rule": expression, "message": message}
+    found = {"rule": expression.replace("FIELD", field), "message": message}
     if says:
         found["messageExpression"] = says
     if field:
@@ -52,8 +52,8 @@ def immutable(reason: str) -> Rule:
 
 def immutable_field(field: str, reason: str, default: str = "''") -> Rule:
     """For the object around a field that may be absent; `default` is the CEL literal that absence means."""
-    new, old = (f"(has({place}.{field}) ? {place}.{field} : {default})" for place in ("self", "oldSelf"))
-    return rule(f"{new} == {old}", f"cannot be changed: {reason}", field)
+    same = "(has(self.FIELD) ? self.FIELD : ABSENT) == (has(oldSelf.FIELD) ? oldSelf.FIELD : ABSENT)"
+    return rule(same.replace("ABSENT", default), f"cannot be changed: {reason}", field)
 
 
 WHOLE = rule("self == self", "must be a whole number without a decimal point")

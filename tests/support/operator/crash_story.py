@@ -12,13 +12,14 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from cryptography import x509
+from memory_apiserver import Object
 from memory_failures import Act, container_fails, deleted, maintenance, out_of_service, pod_fails
 from memory_world import SPEC, World
 
-from atoll_operator.api.common import EVALUATED
 from atoll_operator.certificates.authority import AUTHORITY_LIFE, Authority
 
-Do, Done = Callable[[World], Awaitable[None] | None], Callable[[World], bool]
+Do = Callable[[World], Awaitable[None] | None]
+KINDS = ("TrainingRun", "LearnerUnit", "Pod", "StatefulSet", "Service", "Secret")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,30 +28,49 @@ class Chapter:
 
     name: str
     act: Do
-    done: Done
-    """Whether the operator has done all that has to follow."""
+    end: Object
+    """Those of the `facts` that show that the operator has done all that has to follow."""
+
+    def done(self, world: World) -> bool:
+        found = facts(world)
+        return all(found.get(name) == value for name, value in self.end.items())
 
 
-def condition(world: World, name: str) -> str:
-    """Its status; empty where the run has no such condition."""
-    return world.condition("TrainingRun", "r", name)[0]
-
-
-def names(world: World, *kinds: str) -> set[str]:
-    return {key.name for key in world.server.objects if key.kind in kinds}
-
-
-def all_learn(world: World, count: int, *restarts: str) -> bool:
-    """So many units are there and learn, and exactly these were restarted, once."""
-    units = list(world.server.every("LearnerUnit"))
-    counts = {unit["metadata"]["name"]: unit["status"]["restartCount"] for unit in units if "status" in unit}
-    return world.run().get("unitsSummary") == f"{count}/{count}" and counts == {
-        name: int(name in restarts) for name in counts
+def facts(world: World) -> Object:
+    """Names by kind, the run's conditions, and more of run, units, syncer and certificates."""
+    names = {kind: {key.name for key in world.server.objects if key.kind == kind} for kind in KINDS}
+    status = {key.name: world.server.objects[key].get("status", {}) for key in world.planned()}
+    run, units = status.pop("r", {}), status
+    syncers = [body for body in world.server.every("StatefulSet") if body["metadata"]["name"] == "r-syncer"]
+    found: Object = {
+        **names,
+        **{each["type"]: each["status"] for each in run.get("conditions", ())},
+        "units": run.get("unitsSummary"),
+        "updated": run.get("unitsUpdated"),
+        "restarts": {name: unit["restartCount"] for name, unit in units.items() if unit.get("restartCount")},
+        "failed": {name for name, unit in units.items() if unit.get("phase") == "Failed"},
+        "learners": len(world.pods()),
+        "images": {pod["spec"]["containers"][0]["image"] for pod in world.pods()},
+        "shards": run.get("syncerShards"),
+        "authorities": authorities(world),
     }
+    for body in syncers:
+        [main] = body["spec"]["template"]["spec"]["containers"]
+        [path] = (each["value"] for each in main["env"] if each["name"] == "ATOLL_JOURNAL_DIR")
+        found |= {"replicas": body["spec"]["replicas"], "journal": path.rpartition("/")[2]}
+    return found
 
 
-def learn(count: int, *restarts: str) -> Done:
-    return lambda world: all_learn(world, count, *restarts)
+def authorities(world: World) -> list[bool]:
+    """Of each authority that somebody trusts, whether it is young."""
+    bundles = {base64.b64decode(secret["data"]["ca.crt"]) for secret in world.server.every("Secret")}
+    begun = [x509.load_pem_x509_certificate(bundle).not_valid_before_utc for bundle in bundles]
+    return [datetime.datetime.now(datetime.UTC) - each < AUTHORITY_LIFE / 4 for each in begun]
+
+
+def learn(count: int, *restarts: str, **more: object) -> Object:
+    """So many units are there and learn, and exactly these were restarted, once."""
+    return {"units": f"{count}/{count}", "restarts": dict.fromkeys(restarts, 1), **more}
 
 
 def change(**spec: object) -> Do:
@@ -69,33 +89,6 @@ def create(world: World) -> None:
     world.create_run(pools=pools, recovery=recovery)
 
 
-def rolled(world: World) -> bool:
-    images = {pod["spec"]["containers"][0]["image"] for pod in world.pods()}
-    updated = world.run().get("unitsUpdated") == 2
-    return images == {"image:new"} and updated and all_learn(world, 2, *BOTH)
-
-
-def suspended(world: World) -> bool:
-    replicas = world.server.get("StatefulSet", "r-syncer")["spec"]["replicas"]
-    return condition(world, "Suspended") == "True" and not names(world, "Pod") and replicas == 0
-
-
-def journals(shards: int, folder: str) -> Done:
-    """So many shards, with a journal of their own: none of another number of shards is read again."""
-
-    def done(world: World) -> bool:
-        syncer = world.server.get("StatefulSet", "r-syncer")["spec"]["template"]["spec"]["containers"][0]
-        [path] = (each["value"] for each in syncer["env"] if each["name"] == "ATOLL_JOURNAL_DIR")
-        return world.run().get("syncerShards") == shards and path.endswith(f"/{folder}")
-
-    return done
-
-
-def shrunk(world: World) -> bool:
-    left = "r-two-1-tls" in names(world, "Secret") or world.pods("r-two-1")
-    return not left and all_learn(world, 2, *BOTH)
-
-
 def age_authority(world: World) -> None:
     """The authority is near its end."""
     secret = world.server.get("Secret", "r-ca")
@@ -105,40 +98,14 @@ def age_authority(world: World) -> None:
     world.server.change({**secret, "data": {**secret["data"], **encoded}})
 
 
-def followed(world: World) -> bool:
-    """There is a young authority, and everybody knows it."""
-    bundles = {base64.b64decode(secret["data"]["ca.crt"]) for secret in world.server.every("Secret")}
-    begun = [x509.load_pem_x509_certificate(bundle).not_valid_before_utc for bundle in bundles]
-    return len(begun) == 1 and datetime.datetime.now(datetime.UTC) - begun[0] < AUTHORITY_LIFE / 4
-
-
-def not_evaluated(world: World) -> bool:
-    left = names(world, "StatefulSet", "Service")
-    return "r-evaluator" not in left and condition(world, EVALUATED) == ""
-
-
-def given_up(world: World) -> bool:
-    phase = world.server.get("LearnerUnit", "r-one-0")["status"]["phase"]
-    return phase == "Failed" and not world.pods("r-one-0") and world.run()["unitsSummary"] == "1/2"
-
-
-def emptied(world: World) -> bool:
-    left = {"r-one-0-tls", "r-two-0-tls"} & names(world, "Secret") or names(world, "LearnerUnit")
-    return not left and not world.pods() and condition(world, "Progressing") == "False"
-
-
 def lose_slice(world: World) -> None:
     """With all its nodes: a gang in a queue may come back to a pool that lacks but one, and has to move once more."""
     for pod in world.pods("r-two-0"):
         out_of_service(world, pod)
 
 
-def moved(world: World) -> bool:
-    return all_learn(world, 2, *BOTH) and len(world.pods()) == 3
-
-
-def finished(world: World) -> bool:
-    return condition(world, "Complete") == "True" and not names(world, "Pod", "StatefulSet")
+def finish(world: World) -> None:
+    world.syncer.finished = True
 
 
 async def create_and_delete(world: World) -> None:
@@ -148,38 +115,36 @@ async def create_and_delete(world: World) -> None:
     world.server.delete("TrainingRun", "r")
 
 
-def gone(world: World) -> bool:
-    return not names(world, "TrainingRun", "LearnerUnit", "Pod", "StatefulSet", "Secret")
-
-
 BOTH = ("r-one-0", "r-two-0")
 ALL = (*BOTH, "r-two-1")
+OF_RUN = {"r-ca", "r-syncer-tls", "r-evaluator-tls"}
+OF_TWO = {"r-ca", "r-syncer-tls", "r-one-0-tls", "r-two-0-tls"}
+NONE: set[str] = set()
+NOT_EVALUATED = {"Evaluated": None, "StatefulSet": {"r-syncer"}, "Service": {"r-syncer", *BOTH}}
+EMPTY = {"Progressing": "False", "LearnerUnit": NONE, "learners": 0, "Secret": OF_RUN}
+GONE = dict.fromkeys(KINDS, NONE)
 STORY = (
     Chapter("create", create, learn(2)),
     Chapter("a pod fails", at("r-one-0", 0, pod_fails(137)), learn(2, "r-one-0")),
     Chapter("a container fails", at("r-two-0", 1, container_fails()), learn(2, *BOTH)),
-    Chapter("a new image", change(image="image:new"), rolled),
+    Chapter("a new image", change(image="image:new"), learn(2, *BOTH, updated=2, images={"image:new"})),
     Chapter("one unit more", lambda world: world.resize(1), learn(3, *BOTH)),
     Chapter("a pod is lost", at("r-two-1", 1, deleted(None)), learn(3, *ALL)),
-    Chapter("suspend", change(suspend=True), suspended),
-    # In a suspended run, whose state is in the bucket.
-    Chapter("two shards", change(syncer={"shards": 2}), journals(2, "layout-1")),
-    Chapter("one shard", change(syncer={"shards": 1}), journals(1, "layout-2")),
+    Chapter("suspend", change(suspend=True), {"Suspended": "True", "Pod": NONE, "replicas": 0}),
+    # In a suspended run, whose state is in the bucket: no journal of another number of shards is read again.
+    Chapter("two shards", change(syncer={"shards": 2}), {"shards": 2, "journal": "layout-1"}),
+    Chapter("one shard", change(syncer={"shards": 1}), {"shards": 1, "journal": "layout-2"}),
     Chapter("resume", change(suspend=False), learn(3, *ALL)),
-    Chapter("one unit less", lambda world: world.resize(-1), shrunk),
-    Chapter("an authority is due", age_authority, followed),
-    Chapter(
-        "an evaluator",
-        change(evaluation={"tokens": 4096}),
-        lambda world: condition(world, EVALUATED) == "True",
-    ),
-    Chapter("no evaluator", change(evaluation=None), not_evaluated),
-    Chapter("a unit is out of restarts", at("r-one-0", 0, container_fails()), given_up),
-    Chapter("no units", change(units=0), emptied),
+    Chapter("one unit less", lambda world: world.resize(-1), learn(2, *BOTH, learners=3, Secret=OF_TWO)),
+    Chapter("an authority is due", age_authority, {"authorities": [True]}),
+    Chapter("an evaluator", change(evaluation={"tokens": 4096}), {"Evaluated": "True"}),
+    Chapter("no evaluator", change(evaluation=None), NOT_EVALUATED),
+    Chapter("out of restarts", at("r-one-0", 0, container_fails()), {"failed": {"r-one-0"}, "learners": 2}),
+    Chapter("no units", change(units=0), EMPTY),
     Chapter("units in a queue", change(units=None, queueName="team"), learn(2)),
     Chapter("maintenance", at("r-one-0", 0, maintenance), learn(2, "r-one-0")),
-    Chapter("a slice is lost", lose_slice, moved),
-    Chapter("finish", lambda world: setattr(world.syncer, "finished", True), finished),
-    Chapter("its time to live ends", change(ttlSecondsAfterFinished=0), gone),
-    Chapter("create and delete", create_and_delete, gone),
-)
+    Chapter("a slice is lost", lose_slice, learn(2, *BOTH, learners=3)),
+    Chapter("finish", finish, {"Complete": "True", "Pod": NONE, "StatefulSet": NONE}),
+    Chapter("its time to live ends", change(ttlSecondsAfterFinished=0), GONE),
+    Chapter("create and delete", create_and_delete, GONE),
+)  # fmt: skip

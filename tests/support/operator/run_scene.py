@@ -7,11 +7,12 @@ from typing import Any
 
 from objects import RUN
 
+from atoll_operator.api.group import ANNOTATION_CONTRACT
 from atoll_operator.api.learnerunit import LearnerUnitSpec, LearnerUnitStatus
 from atoll_operator.api.trainingrun import TrainingRunSpec, TrainingRunStatus
-from atoll_operator.plan.conditions import find, state, transition
+from atoll_operator.plan.conditions import find, format_time, state, transition
 from atoll_operator.plan.pods.template import PodSettings, pod_settings
-from atoll_operator.plan.pods.view import PodView
+from atoll_operator.plan.pods.view import PodView, view
 from atoll_operator.plan.run.observed import RunObserved, UnitFacts
 from atoll_operator.plan.run.plan import RunPlan, plan_run
 from atoll_operator.plan.run.syncer_state import CheckpointOrder, SyncerState
@@ -19,6 +20,24 @@ from atoll_runtime.contract import SyncerStatus
 
 NOW = 1_700_000_000.0
 IMAGE = {"image": "runtime:1", "environment": {}, "pull_policy": "IfNotPresent"}
+
+
+def pod(name: str, contract: str = "", going: bool = False, ready: bool = False, **container: Any) -> PodView:
+    """What the operator sees of a pod whose container is in this state, such as `running` or `waiting`.
+
+    Args:
+        container: `exit_code` and `message` are of its last end; `unschedulable` is why it has no node.
+    """
+    metadata = {"name": name, "uid": f"{name}-{contract}", "annotations": {ANNOTATION_CONTRACT: contract}}
+    metadata |= {"deletionTimestamp": format_time(NOW)} if going else {}
+    conditions = [{"type": "Ready", "status": f"{ready}"}]
+    if why := container.pop("unschedulable", ""):
+        told = {"reason": "Unschedulable", "message": why, "lastTransitionTime": format_time(NOW)}
+        conditions.append({"type": "PodScheduled", "status": "False", **told})
+    ended = {"exitCode": container.pop("exit_code", None), "message": container.pop("message", "")}
+    last = {"lastState": {"terminated": ended}} if ended["exitCode"] is not None else {}
+    main = {"name": "main", "state": container, **last}
+    return view({"metadata": metadata, "status": {"conditions": conditions, "containerStatuses": [main]}})
 
 
 def unit_status(
@@ -55,7 +74,7 @@ class RunScene:
         self.status = TrainingRunStatus()
         self.units: dict[str, UnitFacts] = {}
         self.generation = 1
-        self.observed: dict[str, Any] = {"syncer_pods": (PodView(name="r-syncer-0"),)}
+        self.observed: dict[str, Any] = {"syncer_pods": (pod("r-syncer-0"),)}
         """Further fields of `RunObserved`."""
         self.change(pools, **spec)
         self.syncer()
@@ -77,7 +96,7 @@ class RunScene:
     def syncer(self, phase: Any = "Running", down: str = "", since: float = NOW, **report: Any) -> RunScene:
         """The syncer answers with this report."""
         status = SyncerStatus(**({"run_uid": "u", "phase": phase, "global_step": 25, "down": down} | report))
-        return self.see(syncer=SyncerState(status=status, answering_since=since))
+        return self.see(syncer=SyncerState().heard(status, since))
 
     def ordered(self, refused: str = "") -> RunScene:
         """The syncer was asked for the checkpoint before a suspension when it answered last."""
@@ -89,8 +108,7 @@ class RunScene:
     def silent(self, reason: str = "SyncerUnavailable", message: str = "no route") -> RunScene:
         """The syncer does not answer; its last report stays known."""
         state: SyncerState = self.observed["syncer"]
-        known = replace(state, reason=reason, message=message, answering_since=None)
-        return self.see(syncer=known)
+        return self.see(syncer=state.missed(reason, message).missed(reason, message))
 
     def unknown(self) -> RunScene:
         """The operator has not asked the syncer yet, and none of its pods was ever asked."""

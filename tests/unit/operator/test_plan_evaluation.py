@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
-from run_scene import NOW, RunScene, condition, replicas
+from run_scene import NOW, RunScene, condition, pod, replicas
 
 from atoll_operator.api.common import EVALUATED, RUN_CONDITIONS
 from atoll_operator.api.trainingrun import EvaluationStatus
 from atoll_operator.plan.conditions import find
-from atoll_operator.plan.pods.view import PodView
 from atoll_operator.plan.run.evaluation import UNAVAILABLE
 from atoll_operator.plan.run.observed import EvaluatorState
 from atoll_operator.plan.run.plan import RunPlan
@@ -20,15 +18,17 @@ from atoll_runtime.contract import EvaluationReport, EvaluatorStatus, parse_eval
 
 RESULT = EvaluationReport(step=50, loss=3.25, tokens=65_536, split="heldout", seconds=2, time=NOW)
 FINAL = RESULT.model_copy(update={"step": 100, "loss": 2.5})
-POD = PodView(name="r-evaluator-0")
-CRASHING = replace(POD, exit_code=64, exit_message="DataInvalid: splits: 'heldout' is missing")
-REFUSED = EvaluatorState(None, UNAVAILABLE, "refused")
+NAME = "r-evaluator-0"
+ENDED = {"exit_code": 64, "message": "DataInvalid: splits: 'heldout' is missing"}
+CRASHING = pod(NAME, **ENDED)
+UNHEARD = EvaluatorState()
+REFUSED = UNHEARD.missed(UNAVAILABLE, "refused")
 
 
 def evaluated_run(evaluation: dict[str, Any] | None = None, **observed: Any) -> RunScene:
     operator = {"image": "runtime:1", "environment": {"X": "1"}, "pull_policy": "Always"}
     scene = RunScene(operator=operator, evaluation=evaluation or {})
-    return scene.unknown().see(**({"evaluator_pods": (POD,)} | observed))
+    return scene.unknown().see(**({"evaluator_pods": (pod(NAME),)} | observed))
 
 
 def complete(evaluation: dict[str, Any] | None = None, **observed: Any) -> RunScene:
@@ -39,7 +39,7 @@ def complete(evaluation: dict[str, Any] | None = None, **observed: Any) -> RunSc
 
 
 def reports(newest: EvaluationReport | None = None, phase: Any = "Waiting", **changes: Any) -> EvaluatorState:
-    return EvaluatorState(EvaluatorStatus(run_uid="u", phase=phase, newest=newest, **changes))
+    return UNHEARD.heard(EvaluatorStatus(run_uid="u", phase=phase, newest=newest, **changes), NOW)
 
 
 def wanted(plan: RunPlan) -> int | None:
@@ -75,7 +75,7 @@ def test_pod_has_the_contract_and_the_place_of_the_spec_and_other_pods_do_not_de
     assert "evaluation" not in json.loads(plain.apply[0]["data"]["run.json"])
 
 
-UNSCHEDULED = replace(POD, unschedulable="0/3 nodes: cpu")
+UNSCHEDULED = pod(NAME, unschedulable="0/3 nodes: cpu")
 NO_POD = "no pod r-evaluator-0: see kubectl describe statefulset r-evaluator"
 OF = "nats per token over 65536 tokens of split heldout"
 
@@ -86,8 +86,8 @@ CONDITIONS: list[tuple[dict[str, Any], tuple[str, str, str]]] = [
     ({"evaluator": REFUSED}, (*STARTING, "refused")),
     ({"evaluator": REFUSED, "evaluator_pods": ()}, (*STARTING, NO_POD)),
     ({"evaluator": REFUSED, "evaluator_pods": (UNSCHEDULED,)}, (*STARTING, "r-evaluator-0: 0/3 nodes: cpu")),
-    ({"evaluator": replace(reports(RESULT), reason=UNAVAILABLE, message="refused")}, (FALSE, UNAVAILABLE, "refused")),
-    ({"evaluator": EvaluatorState(None, "EvaluatorCertificateInvalid", "another's")},
+    ({"evaluator": reports(RESULT).missed(UNAVAILABLE, "refused")}, (FALSE, UNAVAILABLE, "refused")),
+    ({"evaluator": UNHEARD.missed("EvaluatorCertificateInvalid", "another's")},
      (FALSE, "EvaluatorCertificateInvalid", "another's")),
     ({"evaluator": REFUSED, "evaluator_pods": (CRASHING,)},
      (FALSE, "EvaluatorFailed", "r-evaluator-0 ended: DataInvalid: splits: 'heldout' is missing")),
@@ -95,7 +95,7 @@ CONDITIONS: list[tuple[dict[str, Any], tuple[str, str, str]]] = [
     ({"evaluator": reports(RESULT, error="step 60: checksum")}, (FALSE, "EvaluationFailed", "step 60: checksum")),
     ({"evaluator": reports(RESULT.model_copy(update={"loss": None}))},
      (FALSE, "LossNotFinite", f"global step 50: not finite {OF}")),
-    ({"evaluator": reports(RESULT, "Evaluating"), "evaluator_pods": (replace(CRASHING, ready=True),)},
+    ({"evaluator": reports(RESULT, "Evaluating"), "evaluator_pods": (pod(NAME, ready=True, **ENDED),)},
      ("True", "Evaluated", f"global step 50: 3.2500 {OF}")),
 ]  # fmt: skip
 
@@ -120,7 +120,7 @@ def test_result_stays_in_the_status_while_the_evaluator_is_silent_or_not_polled_
     scene.step()
     first = scene.step().status
     assert first.evaluation == EvaluationStatus(**RESULT.model_dump(), evaluated=3, skipped=2)
-    assert scene.see(evaluator=EvaluatorState()).plan(60).status == first, "a new operator"
+    assert scene.see(evaluator=UNHEARD).plan(60).status == first, "a new operator"
     silent = scene.see(evaluator=REFUSED).plan(61).status
     assert (silent.evaluation, condition(silent, EVALUATED)[1]) == (first.evaluation, "EvaluatorStarting")
 
@@ -154,7 +154,7 @@ def test_run_completes_at_once_and_its_evaluator_stays_until_the_final_checkpoin
     assert {name for _, name in deleted(done)} == {"r-syncer", "r-evaluator"}
     assert condition(done.status, EVALUATED)[:2] == ("True", "Evaluated")
     assert done.status.evaluation is not None and done.status.evaluation.loss == 2.5
-    later = scene.unknown().see(evaluator=EvaluatorState()).plan(9e3)
+    later = scene.unknown().see(evaluator=UNHEARD).plan(9e3)
     assert later.status == done.status, "another operator, which never heard of the evaluator"
 
 
@@ -169,7 +169,7 @@ def test_wait_for_the_final_result_has_a_limit_and_says_why_there_is_none() -> N
     assert message.startswith("the final checkpoint, of global step 100, is not evaluated after 60 s")
     assert "'heldout' is missing" in message
     assert [notice.reason for notice in plan.notices] == ["FinalNotEvaluated"]
-    scene.see(evaluator=EvaluatorState(), evaluator_pods=())
+    scene.see(evaluator=UNHEARD, evaluator_pods=())
     assert scene.plan(70).status == plan.status, "the reason outlives the pod"
 
 

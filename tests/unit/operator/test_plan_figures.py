@@ -60,7 +60,7 @@ def test_several_shards_need_units_until_the_last_one_has_finished(
     phase: Any, shards: int, over: bool
 ) -> None:
     told = SyncerStatus(run_uid="u", phase=phase, shards=shards)
-    assert SyncerState(status=told, answering_since=1.0).finishing is over
+    assert SyncerState().heard(told, 1.0).finishing is over
 
 
 def test_the_cost_of_failures_adds_up_by_reason_and_reasons_without_room_are_one() -> None:

@@ -7,17 +7,15 @@ from typing import Any
 import pytest
 from objects import TWO_HOSTS
 from pod_kinds import values
-from run_scene import NOW, RunScene, condition, deleted, replicas, specs, unit_status
+from run_scene import NOW, RunScene, condition, deleted, pod, replicas, specs, unit_status
 
 from atoll_operator.api.common import LedgerStatus
 from atoll_operator.api.learnerunit import Heal
 from atoll_operator.api.trainingrun import TrainingRunStatus
 from atoll_operator.plan.conditions import document, find, format_time, refused, state, transition
-from atoll_operator.plan.pods.view import PodView
-from atoll_operator.plan.unit.waiting import hindrance
 from atoll_runtime.contract import ENV_SYNCER, LedgerReport, parse_run, parse_syncer
 
-TERMINAL = PodView(name="r-syncer-1", exit_code=64, exit_message="LayoutMismatch: no")
+TERMINAL = pod("r-syncer-1", exit_code=64, message="LayoutMismatch: no")
 POOLS = [
     {"name": "b", "accelerator": "tpu-v5p-slice", "topology": "2x2x1", "units": 2, "capacity": "Spot"},
     {"name": "a", "accelerator": "tpu-v6e-slice", "topology": "2x2", "units": 1, "batch": 4},
@@ -95,7 +93,7 @@ CONDITIONS: list[tuple[Any, str, str, str]] = [
     (lambda s: s.syncer("Finished"), "Ready", "True", "TargetReached"),
     (lambda s: s.syncer("Failed", message="x"), "Failed", "True", "SyncerFailed"),
     (lambda s: s.syncer("Failed"), "Stalled", "True", "SyncerFailed"),
-    (lambda s: s.see(syncer_pods=(PodView(name="r-syncer-0"), TERMINAL)), "Failed", "True", "LayoutMismatch"),
+    (lambda s: s.see(syncer_pods=(pod("r-syncer-0"), TERMINAL)), "Failed", "True", "LayoutMismatch"),
     (lambda s: s.syncer(down=DOWN), "Degraded", "True", "SyncerShardDown"),
     (lambda s: s.syncer(down=DOWN), "Progressing", "True", "Merging"),
     (lambda s: s.syncer(down=DOWN, global_step=0), "Degraded", "False", "AsExpected"),
@@ -179,16 +177,17 @@ def test_new_operator_believes_the_status_until_it_has_polled() -> None:
 
 
 def test_missing_or_waiting_syncer_pods_are_named() -> None:
-    run = scene(syncer={"shards": 2}).unknown().silent().see(syncer_pods=(PodView(name="r-syncer-1"),))
+    run = scene(syncer={"shards": 2}).unknown().silent().see(syncer_pods=(pod("r-syncer-1"),))
     assert run.condition("Ready")[2] == "no pod r-syncer-0: see kubectl describe statefulset r-syncer"
-    run.see(syncer_pods=(PodView(name="r-syncer-1", unschedulable="0/3 nodes: cpu"),))
+    run.see(syncer_pods=(pod("r-syncer-1", unschedulable="0/3 nodes: cpu"),))
     assert run.condition("Ready")[2].startswith("r-syncer-1: 0/3 nodes: cpu; no pod r-syncer-0: ")
 
 
 def test_a_pod_that_runs_again_is_hindered_by_nothing_that_was_before() -> None:
-    ended = {"exit_code": 64, "exit_reason": "Error", "exit_message": "JournalFailed: x"}
-    assert "JournalFailed" in hindrance(PodView(name="p", **ended))
-    assert hindrance(PodView(name="p", phase="Running", started_at=NOW, **ended)) == ""
+    run, ended = scene().unknown().silent(), {"exit_code": 1, "message": "JournalFailed: x"}
+    assert "JournalFailed" in run.see(syncer_pods=(pod("r-syncer-0", **ended),)).condition("Ready")[2]
+    again = pod("r-syncer-0", running={"startedAt": format_time(NOW)}, **ended)
+    assert run.see(syncer_pods=(again,)).condition("Ready")[2] == "no route"
 
 
 def new_run() -> RunScene:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel
-from run_scene import NOW, RunScene, specs
+from run_scene import RunScene, pod, specs
 
 from atoll_operator.api.group import ANNOTATION_CONTRACT, Object
 from atoll_operator.api.trainingrun import RuntimeStatus
@@ -103,21 +103,19 @@ def test_syncer_pods_are_replaced_for_what_they_are_made_of() -> None:
     assert scene.change(quorum={"min": 2}).plan().apply_units == (), "units do not restart with their syncer"
 
 
-def pod(number: int, contract: str = "new", **changes: Any) -> PodView:
-    name = f"r-syncer-{number}"
-    values = {"phase": "Running", "ready": True} | changes
-    return PodView(name=name, uid=f"{name}-{contract}", contract=contract, **values)
+def shard(number: int, contract: str = "new", ready: bool = True, going: bool = False) -> PodView:
+    return pod(f"r-syncer-{number}", contract, going, ready)
 
 
 DUE: list[tuple[list[PodView], list[str]]] = [
-    ([pod(0), pod(1), pod(2)], []),
-    ([pod(2, "old"), pod(10, "old"), pod(1)], ["r-syncer-10"]),
-    ([pod(0, "old"), pod(1, "old"), pod(2, ready=False)], []),
-    ([pod(0, "old"), pod(1, "old")], []),
-    ([pod(0, "old"), pod(1), pod(2, deletion_time=NOW)], []),
-    ([pod(0, "old"), pod(1, "old", ready=False), pod(2, "old", ready=False)], ["r-syncer-1", "r-syncer-2"]),
-    ([pod(0, "old", deletion_time=NOW, ready=False), pod(1), pod(2)], []),
-    ([pod(0), pod(1), pod(2, "", ready=False)], []),
+    ([shard(0), shard(1), shard(2)], []),
+    ([shard(2, "old"), shard(10, "old"), shard(1)], ["r-syncer-10"]),
+    ([shard(0, "old"), shard(1, "old"), shard(2, ready=False)], []),
+    ([shard(0, "old"), shard(1, "old")], []),
+    ([shard(0, "old"), shard(1), shard(2, going=True)], []),
+    ([shard(0, "old"), shard(1, "old", False), shard(2, "old", False)], ["r-syncer-1", "r-syncer-2"]),
+    ([shard(0, "old", False, going=True), shard(1), shard(2)], []),
+    ([shard(0), shard(1), shard(2, "", False)], []),
 ]
 
 
@@ -136,7 +134,7 @@ def test_outdated_pods_are_replaced_one_by_one() -> None:
 
 def test_syncer_that_cannot_read_its_contract_does_not_fail_the_run_but_says_why() -> None:
     message = "VersionMismatch: run.json: inner.sharpness: Extra inputs are not permitted"
-    dead = pod(0, ready=False, exit_code=EXIT_VERSION, exit_message=message, waiting="CrashLoopBackOff")
+    dead = pod("r-syncer-0", exit_code=EXIT_VERSION, message=message, waiting={"reason": "CrashLoopBackOff"})
     scene = run_of(OLD).unknown().see(syncer_pods=(dead,))
     assert scene.plan().status.phase == "Starting"
     assert "r-syncer-0 ended: VersionMismatch: run.json: inner.sharpness" in scene.condition("Ready")[2]

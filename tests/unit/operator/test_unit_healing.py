@@ -409,6 +409,7 @@ def test_a_run_that_ends_heals_and_moves_and_removes_no_pod() -> None:
     scene.announce(0).fail(1).vanish(2)
     plan = scene.look(after=60)
     assert (plan.advance, plan.create, plan.remove) == (False, (), ())
+    assert not learning().set(finishing=True).look(after=600).advance, "its units have no more steps to make"
 
 
 def test_the_zero_exit_of_a_pod_is_looked_at_again_in_time() -> None:

@@ -7,7 +7,6 @@ import contextlib
 import itertools
 import random
 from collections import Counter
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -137,7 +136,8 @@ def test_a_change_wakes_whom_it_concerns_when_it_matters(
 
 REPORTED = UnitReport(incarnation=1, hosts=4, state="Learning", step=10, loss=2.0)
 STATUS = SyncerStatus(run_uid="u", phase="Running", global_step=5, units={"a": REPORTED, "b": REPORTED})
-STATE = SyncerState(status=STATUS, answering_since=1.0)
+STATE = SyncerState().heard(STATUS, 1.0)
+AWAY = ("SyncerUnavailable", "no route")
 UNIT_NEWS: dict[str, Any] = {
     "incarnation": 2, "hosts": 3, "state": "Gone", "seeded_step": 4, "seed_message": "skipped one",
     "first_merge_time": 9.0, "beginning": BeginningReport.model_construct(), "suspect": "8 refused",
@@ -157,7 +157,7 @@ def told(old: SyncerState, new: SyncerState) -> set[str]:
 
 
 def after(**changes: Any) -> SyncerState:
-    return replace(STATE, status=STATUS.model_copy(update=changes))
+    return STATE.heard(STATUS.model_copy(update=changes), 2.0)
 
 
 def unit_after(**changes: Any) -> SyncerState:
@@ -167,7 +167,7 @@ def unit_after(**changes: Any) -> SyncerState:
 def test_figures_of_a_report_wait_and_everything_else_is_acted_on_at_once() -> None:
     unit_figures = UnitReport.model_fields.keys() - UNIT_NEWS.keys()
     run_figures = SyncerStatus.model_fields.keys() - {*RUN_NEWS, "checkpoint", "phase", "units"}
-    assert not told(STATE, replace(STATE, misses=1, merged=7))
+    assert not told(STATE, STATE.missed(*AWAY)), "a single poll failed"
     assert not told(STATE, unit_after(**dict.fromkeys(unit_figures, 99)))
     assert not told(
         STATE, after(**dict.fromkeys(run_figures, 99) | {"ledger": {"a": LedgerReport(trained=9)}})
@@ -186,7 +186,7 @@ def test_figures_of_a_report_wait_and_everything_else_is_acted_on_at_once() -> N
     "other",
     [
         pytest.param(after(phase="Finishing"), id="another-phase"),
-        pytest.param(replace(STATE, answering_since=None, reason="SyncerUnavailable"), id="unavailable"),
+        pytest.param(STATE.missed(*AWAY).missed(*AWAY), id="unavailable"),
         pytest.param(after(down="shard 1: no route"), id="a-shard-is-down"),
         pytest.param(SyncerState(), id="unknown"),
     ],
