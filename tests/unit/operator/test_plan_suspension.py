@@ -86,9 +86,8 @@ STEPS: list[tuple[int, dict[str, Any], CheckpointOrder | None, int]] = [
 
 def test_checkpoint_before_a_suspension_is_of_a_step_that_holds_everything() -> None:
     for step, checkpoint, old, wanted in STEPS:
-        report = SyncerStatus(
-            run_uid="u", phase="Running", global_step=step, checkpoint=CheckpointReport(**checkpoint)
-        )
+        saved = CheckpointReport(**checkpoint)
+        report = SyncerStatus(run_uid="u", phase="Running", global_step=step, checkpoint=saved)
         assert next_checkpoint_step(report, old) == wanted, (report, old)
 
 
