@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from control_bench import Bench
-from ill_gate import IllGate
+from ill_gate import IllGate, nothing
 
 from atoll_local.controlplane import ControlPlane
 
@@ -46,6 +46,18 @@ def recovers(bench: Bench, replaced: Callable[[], bool]) -> None:
     took = time.monotonic() - began
     print(json.dumps({"recovered_seconds": round(took, 2)}))
     assert took <= RECOVERY_SECONDS
+
+
+def test_nothing_is_done_before_each_collection_was_listed_once(bench: Bench, gate: IllGate) -> None:
+    gate.holds = lambda request: request.method == "GET" and request.path.endswith("/secrets")
+    operator = bench.operator(KUBECONFIG=str(gate.kubeconfig))
+    bench.run(units=1)
+    bench.until("it lists", lambda: operator.page("/readyz") == (503, "the watches have not started yet"))
+    time.sleep(2)
+    assert not bench.list("LearnerUnit")
+    gate.holds = nothing
+    bench.settled(UNIT)
+    operator.kill()  # before its gate closes
 
 
 @pytest.mark.parametrize("seconds", [0, 8, pytest.param(90, marks=pytest.mark.long)])

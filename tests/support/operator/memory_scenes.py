@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import base64
 import itertools
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
+from unittest.mock import patch
 
+from memory_apiserver import Server
 from memory_failures import SEED, UNIT, WITNESS, begin, node_gone, out_of_service, silent
 from memory_world import SPEC, World, played
 
@@ -66,6 +68,21 @@ async def unit_made_anew_waits_until_the_syncer_tells_its_last_incarnation(world
     world.syncer.silent = False
     await world.until("it learns", lambda: learns(world, 5, WITNESS))
     assert world.unit(WITNESS)["restartCount"] == 0
+
+
+@scene
+async def pod_that_a_late_first_list_lacks_costs_no_incarnation(world: World) -> None:
+    before, late, every = world.uids(UNIT), world.pods(UNIT)[1]["metadata"]["name"], Server.every
+
+    def lacks(server: Server, kind: str) -> Iterator[Any]:
+        return (body for body in every(server, kind) if body["metadata"]["name"] != late)
+
+    with patch.object(Server, "every", lacks):
+        world.operate()
+    for key in world.planned():
+        world.term.queue.add(key)
+    await asyncio.sleep(30)
+    assert learns(world, 1, UNIT, WITNESS) and world.uids(UNIT) == before
 
 
 @scene
