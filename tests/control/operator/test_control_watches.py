@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from control_bench import Bench
@@ -49,11 +50,18 @@ def recovers(bench: Bench, replaced: Callable[[], bool]) -> None:
 
 
 def test_nothing_is_done_before_each_collection_was_listed_once(bench: Bench, gate: IllGate) -> None:
-    gate.holds = lambda request: request.method == "GET" and request.path.endswith("/secrets")
-    operator = bench.operator(KUBECONFIG=str(gate.kubeconfig))
+    asked = set[str]()
+
+    def holds(request: Any) -> bool:
+        asked.add(request.path.rpartition("/")[2])
+        return request.method == "GET" and request.path.endswith("/secrets")
+
+    gate.holds = holds
     bench.run(units=1)
-    bench.until("it lists", lambda: operator.page("/readyz") == (503, "the watches have not started yet"))
-    time.sleep(2)
+    operator = bench.operator(KUBECONFIG=str(gate.kubeconfig))
+    bench.until("it lists all", lambda: asked >= {"trainingruns", "learnerunits", "pods", "secrets"})
+    time.sleep(3)  # units are there after a fifth of that
+    assert operator.page("/readyz") == (503, "the watches have not started yet")
     assert not bench.list("LearnerUnit")
     gate.holds = nothing
     bench.settled(UNIT)
