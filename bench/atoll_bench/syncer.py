@@ -17,6 +17,7 @@ from pathlib import Path
 from types import TracebackType
 
 from atoll_bench import cores
+from atoll_cli.errors import CommandError
 from atoll_operator.certificates.authority import Authority
 from atoll_runtime.contract import (
     ENV_JOURNAL_DIR,
@@ -46,10 +47,6 @@ START_TIMEOUT = 60.0
 END_TIMEOUT = 20.0
 
 
-class SyncerError(RuntimeError):
-    """The syncer did not start or has ended; the message has the end of its log."""
-
-
 class Syncer:
     """`python -m atoll_runtime.syncer` with its journal in `folder`; gRPC and mTLS on the loopback."""
 
@@ -60,7 +57,7 @@ class Syncer:
             interval: global steps between two cuts.
 
         Raises:
-            SyncerError: no status within START_TIMEOUT.
+            CommandError: no status within START_TIMEOUT.
         """
         self.folder = folder
         self.run = _contract(folder, model, length, interval)
@@ -117,12 +114,12 @@ class Syncer:
         """Waits until it accepts learners.
 
         Raises:
-            SyncerError: it ended, or did not within START_TIMEOUT.
+            CommandError: it ended, or did not within START_TIMEOUT.
         """
         deadline, phase = time.monotonic() + START_TIMEOUT, "Starting"
         while phase == "Starting":
             if self._process.poll() is not None or time.monotonic() > deadline:
-                raise SyncerError(f"the syncer did not start: {self._log()}")
+                raise CommandError(f"the syncer did not start: {self._log()}")
             time.sleep(0.1)
             try:
                 phase = self.status().phase
