@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import os
 import signal
-import socket
 import ssl
 import subprocess
 import sys
@@ -18,6 +17,7 @@ from types import TracebackType
 
 from atoll_bench import cores
 from atoll_cli.errors import CommandError
+from atoll_local.controlplane import free_port
 from atoll_operator.certificates.authority import Authority
 from atoll_runtime.contract import (
     ENV_JOURNAL_DIR,
@@ -141,7 +141,7 @@ def _contract(folder: Path, model: ModelSpec, length: int, interval: int) -> Run
     library = Path(sysconfig.get_path("stdlib"))
     texts = sorted(path for package in PACKAGES for path in (library / package).rglob("*.py"))
     write_text(f"file://{folder}/data", [(str(path.relative_to(library)), path) for path in texts])
-    port, status, health = _free_ports(3)
+    port, status, health = (free_port() for _ in range(3))
     return RunContract(
         name="bench",
         namespace="default",
@@ -155,12 +155,3 @@ def _contract(folder: Path, model: ModelSpec, length: int, interval: int) -> Run
         checkpoint=CheckpointSpec(uri=f"file://{folder}/bucket/run", interval_steps=interval),
         shards=(SyncerAddress(host="localhost", port=port, status_port=status, health_port=health),),
     )
-
-
-def _free_ports(count: int) -> list[int]:
-    """Ports that are free now."""
-    sockets = [socket.create_server(("localhost", 0)) for _ in range(count)]
-    ports: list[int] = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
