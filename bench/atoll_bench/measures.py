@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any
 
 from atoll_cli.errors import CommandError, UsageError
@@ -87,15 +87,7 @@ def learner(options: argparse.Namespace) -> None:
         "OUT": lambda figure: amount(figure.bytes_out, "B"),
         "OTHERS": lambda figure: f"{figure.others:.1f} cores",
     }
-    setting = Setting(
-        options.preset,
-        options.batch,
-        options.length,
-        options.checkpoint_interval,
-        options.pairs,
-        options.seconds,
-    )
-    _print("inner_steps_per_second", measure(setting, places), columns, options.json)
+    _print("inner_steps_per_second", measure(_setting(Setting, options), places), columns, options.json)
 
 
 def data(options: argparse.Namespace) -> None:
@@ -172,10 +164,14 @@ def step(options: argparse.Namespace) -> None:
         "FRAGMENT": lambda figure: f"{1e3 * figure.fragment_seconds:.2f} ms",
         "SENDING": lambda figure: f"{1e3 * figure.sending_seconds:.2f} ms",
     }
-    setting = Setting(options.preset, options.batch, options.length, options.pairs, options.seconds)
     tflops = options.peak_tflops
-    found = measure(setting, peak=None if tflops is None else 1e12 * tflops)
+    found = measure(_setting(Setting, options), peak=None if tflops is None else 1e12 * tflops)
     _print("inner_step", [found], columns, options.json)
+
+
+def _setting(kind: Any, options: argparse.Namespace) -> Any:
+    """A dataclass of options of the same names."""
+    return kind(*(getattr(options, each.name) for each in fields(kind)))
 
 
 def _print(name: str, found: Iterable[Any], columns: Columns, as_json: bool) -> None:

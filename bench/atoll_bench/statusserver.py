@@ -130,8 +130,5 @@ def _ledger(unit: UnitReport) -> LedgerReport:
     trained = unit.tokens * FRAGMENTS
     lost, on_its_way = trained // 20, STEP_TOKENS * FRAGMENTS
     return LedgerReport(
-        trained=trained,
-        merged=trained - lost - on_its_way,
-        discarded={"Missed": lost},
-        in_flight=on_its_way,
+        trained=trained, merged=trained - lost - on_its_way, discarded={"Missed": lost}, in_flight=on_its_way
     )

@@ -92,9 +92,7 @@ def test_failed_measurement_is_one_line_and_status_1(
     assert capsys.readouterr().err == "atoll: the syncer did not start: port taken\n"
 
 
-def test_learner_and_syncer_share_a_single_core(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_learner_and_syncer_share_a_single_core(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("atoll_bench.cores.usable", lambda: (6,))
     assert placements() == [Cores((6,), (6,))]
     assert placements()[0].placement == "shared"

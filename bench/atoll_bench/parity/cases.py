@@ -61,7 +61,7 @@ class Stage:
 
 
 REDUCED = (Stage("30k", (100,), "abcef", seeds=(0, 1, 2), learners=(2, 8)),)
-"""What CI runs (`make learning`): 219 core seconds, under two minutes on two quiet cores (2026-11-21)."""
+"""What `make test-all` runs: 219 core seconds, under two minutes on two quiet cores (2026-11-21)."""
 WHOLE = (
     Stage("30k", (400, 800), "ab"),
     Stage("30k", (800,), "cef"),
@@ -78,10 +78,7 @@ WHOLE = (
     Stage("moe-50k", (400, 800), "d"),
 )
 """What two cores do within six hours. What says most for its time comes first: the table may stop anywhere."""
-DEVICE = (
-    Stage("35m", (1000, 2000), "ab", learners=(2, 8)),
-    Stage("125m", (1000,), "ab", learners=(8,)),
-)
+DEVICE = (Stage("35m", (1000, 2000), "ab", learners=(2, 8)), Stage("125m", (1000,), "ab", learners=(8,)))
 """What an accelerator does, some ten minutes a trial."""
 NAMED = (Stage("1m", (800, 1600), "ab"),)
 """Run where `--size` names it, and not else."""
