@@ -9,16 +9,14 @@ from typing import Any
 
 import aiohttp
 
+from atoll_cli.errors import CommandError
+
 Object = dict[str, Any]
 JSON = "application/json"
 MERGE = "application/merge-patch+json"
 CALL_SECONDS = 120.0
 LINE_LIMIT = 2**20
 """Bytes of one object in a watch."""
-
-
-class BenchError(RuntimeError):
-    """The bench cannot go on; the message names what did not happen."""
 
 
 class Client:
@@ -54,7 +52,7 @@ class Client:
         """The answer; empty for a 404 where `missing` is fine.
 
         Raises:
-            BenchError: the API server refused.
+            CommandError: the API server refused.
         """
         data = None if body is None else json.dumps(body).encode()
         async with self._open.request(method, path, data=data, headers={"Content-Type": kind}) as answer:
@@ -62,7 +60,7 @@ class Client:
             if answer.status == 404 and missing:
                 return {}
             if answer.status >= 400:
-                raise BenchError(f"{method} {path}: {answer.status}: {text[:500].decode(errors='replace')}")
+                raise CommandError(f"{method} {path}: {answer.status}: {text[:500].decode(errors='replace')}")
             found: Object = json.loads(text)
             return found
 
@@ -71,7 +69,7 @@ class Client:
         timeout = aiohttp.ClientTimeout(total=None, sock_read=None)
         async with self._open.get(path, timeout=timeout, read_bufsize=LINE_LIMIT) as answer:
             if answer.status != 200:
-                raise BenchError(f"GET {path}: {answer.status}")
+                raise CommandError(f"GET {path}: {answer.status}")
             async for line in answer.content:
                 yield line
 

@@ -4,33 +4,76 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from atoll_bench import measures
 from atoll_bench.parity import command as parity
 from atoll_cli.errors import lacking
+from atoll_cli.values import choice, count, plain
 
-BATCH = ("--batch", "16", "sequences of a step; default %(default)s")
-ATTACKS = "none,nan,scale,bits,tokens,replay,slow,sign,noise"
-LENGTH = ("--length", "128", "tokens of a sequence; default %(default)s")
-Figure = tuple[Callable[[argparse.Namespace], None], str, str, Sequence[tuple[str, str | None, str]]]
-"""The function, a description, the extras of pyproject.toml that it needs, and options with default and help."""
+Parse = Callable[[str, str], Any]
+"""Of an option's name and text. Raises `UsageError`."""
+Option = tuple[str, str | None, Parse, str]
+"""Name, default, parser, and help, to which a default is added."""
+Figure = tuple[Callable[[argparse.Namespace], None], str, str, tuple[Option, ...]]
+"""The function, a description, the extras of pyproject.toml that it needs, and options."""
+CASES = "a create, b one pod fails, c fifty fail, d idle, e fails while the operator is down"
+QPS = "requests a second of kube-scheduler; its default of 50 bounds (a) and (c), their limit included"
+ATTACKS = ("none", "nan", "scale", "bits", "tokens", "replay", "slow", "sign", "noise")
+
+
+def whole(most: int, least: int = 1) -> Parse:
+    """A whole number."""
+    return lambda option, text: count(option, text, least, most)
+
+
+def each(parse: Parse) -> Parse:
+    """Several, with commas between them."""
+    return lambda option, text: [parse(option, part) for part in text.split(",")]
+
+
+def words(*choices: str) -> Parse:
+    """One of these."""
+    return lambda option, text: choice(option, text, choices)
+
+
+def above_0(most: float) -> Parse:
+    """A number."""
+    return lambda option, text: plain(option, text, 0, most, above=True)
+
+
+def preset(option: str, text: str) -> str:
+    """A model's. Its names are imported late."""
+    from atoll_runtime.contract import PRESETS
+
+    return choice(option, text, list(PRESETS))
+
+
+def size(option: str, text: str) -> str:
+    """Of a model of the proof."""
+    from atoll_bench.parity.sizes import SIZES
+
+    return choice(option, text, list(SIZES))
+
+
+def as_text(_: str, text: str) -> str:
+    """Parsed by the figure."""
+    return text
+
+
 FIGURES: dict[str, Figure] = {
     "merge": (
         measures.merge,
         "the syncer's merge against a copy of the same bytes",
         "runtime",
         (
-            ("--learners", "4,8", "default %(default)s"),
-            (
-                "--parameters",
-                "256M",
-                "at least so many; default %(default)s; a merge's fixed 0.3 ms count the more, the fewer",
-            ),
-            ("--fragments", "24", "default %(default)s"),
-            ("--codec", None, "bf16 or float32; default: one after the other"),
-            ("--rule", "RDA", "RDA or Mean; default %(default)s"),
-            ("--repeat", "5", "times the whole model; default %(default)s"),
-            ("--threads", None, "default: all cores"),
+            ("--learners", "4,8", each(whole(256)), ""),
+            ("--parameters", "256M", whole(10**10), "at least; a merge's fixed 0.3 ms count more for fewer"),
+            ("--fragments", "24", whole(1024), ""),
+            ("--codec", None, words("bf16", "float32"), "bf16 or float32; default: one after the other"),
+            ("--rule", "RDA", words("RDA", "Mean"), "RDA or Mean"),
+            ("--repeat", "5", whole(1000), "times the whole model"),
+            ("--threads", None, whole(1024), "default: all cores"),
         ),
     ),
     "learner": (
@@ -38,13 +81,18 @@ FIGURES: dict[str, Figure] = {
         "an island's inner steps against a plain loop's; minutes",
         "operator,runtime",
         (
-            ("--preset", "10m", "default %(default)s"),
-            BATCH,
-            LENGTH,
-            ("--checkpoint-interval", "50", "global steps; default %(default)s"),
-            ("--pairs", "10", "phases of each loop, in turns; default %(default)s"),
-            ("--seconds", "8", "of a phase, about; default %(default)s"),
-            ("--cores", None, "LEARNER/SYNCER such as 0-2/3; default: a core each, then one core for both"),
+            ("--preset", "10m", preset, ""),
+            ("--batch", "16", whole(1_048_576), "sequences of a step"),
+            ("--length", "128", whole(65_536, least=8), "tokens of a sequence"),
+            ("--checkpoint-interval", "50", whole(1000), "global steps"),
+            ("--pairs", "10", whole(1000), "phases of each loop, in turns"),
+            (
+                "--seconds",
+                "8",
+                whole(20),
+                "of a phase, about",
+            ),  # a unit idle for more than 30 s counts as silent
+            ("--cores", None, as_text, "LEARNER/SYNCER as 0-2/3; default: a core each, then one for both"),
         ),
     ),
     "data": (
@@ -52,11 +100,11 @@ FIGURES: dict[str, Figure] = {
         "whether training data keeps up with steps; a minute or two",
         "runtime,local",
         (
-            ("--length", "2048", "tokens; default %(default)s"),
-            ("--batch", "16", "sequences of a host; default %(default)s"),
-            ("--step", "100", "milliseconds of a step; default %(default)s"),
-            ("--steps", "100", "default %(default)s"),
-            ("--latency", "0,20,50", "milliseconds of the bucket's answers; default %(default)s"),
+            ("--length", "2048", whole(1_000_000), "tokens"),
+            ("--batch", "16", whole(100_000), "sequences of a host"),
+            ("--step", "100", whole(60_000), "milliseconds of a step"),
+            ("--steps", "100", whole(100_000, least=2), ""),
+            ("--latency", "0,20,50", each(whole(10_000, least=0)), "milliseconds of the bucket's answers"),
         ),
     ),
     "operator": (
@@ -64,17 +112,9 @@ FIGURES: dict[str, Figure] = {
         "heals and creations on a real API server with fake nodes, against a bare client; some 7 minutes a repeat",
         "operator,runtime,local",
         (
-            (
-                "--case",
-                "a,b,c,d,e",
-                "a create, b one pod fails, c fifty fail, d idle, e fails while the operator is down; default all",
-            ),
-            ("--repeat", "3", "rounds; default %(default)s"),
-            (
-                "--scheduler-qps",
-                None,
-                "requests a second of kube-scheduler; its default of 50 bounds (a) and (c), their limit included",
-            ),
+            ("--case", "a,b,c,d,e", as_text, CASES),
+            ("--repeat", "3", whole(100), "rounds"),
+            ("--scheduler-qps", None, whole(10_000), QPS),
         ),
     ),
     "attacks": (
@@ -82,10 +122,10 @@ FIGURES: dict[str, Figure] = {
         "held-out loss while one of eight learners sends wrong contributions; some twenty minutes",
         "runtime,simulate",
         (
-            ("--attack", ATTACKS, "default %(default)s"),
-            ("--seed", "0,1,2", "default %(default)s"),
-            ("--size", "30k", "of the sizes of `parity`; default %(default)s"),
-            ("--steps", "160", "of data-parallel training with the same tokens; default %(default)s"),
+            ("--attack", ",".join(ATTACKS), each(words(*ATTACKS)), ""),
+            ("--seed", "0,1,2", each(whole(2**31 - 1, least=0)), ""),
+            ("--size", "30k", size, "of the sizes of `parity`"),
+            ("--steps", "160", whole(10**6), "of data-parallel training with the same tokens"),
         ),
     ),
     "restore": (
@@ -93,8 +133,8 @@ FIGURES: dict[str, Figure] = {
         "what a shard and a seeded host read from a bucket, against one copy of the same bytes; a minute or two",
         "runtime,local",
         (
-            ("--parameters", "64M", "at least so many; default %(default)s"),
-            ("--repeat", "3", "pairs of a restore and a copy; default %(default)s"),
+            ("--parameters", "64M", whole(10**10), "at least so many"),
+            ("--repeat", "3", whole(100), "pairs of a restore and a copy"),
         ),
     ),
     "step": (
@@ -102,12 +142,12 @@ FIGURES: dict[str, Figure] = {
         "the inner step against a plain loop's",
         "runtime",
         (
-            ("--preset", "1m", "default %(default)s"),
-            BATCH,
-            LENGTH,
-            ("--pairs", "12", "phases of each loop; default %(default)s"),
-            ("--seconds", "2", "of a phase, about; default %(default)s"),
-            ("--peak-tflops", None, "of the device, for the utilisation; such as 989"),
+            ("--preset", "1m", preset, ""),
+            ("--batch", "16", whole(1_000_000), "sequences of a step"),
+            ("--length", "128", whole(100_000), "tokens of a sequence"),
+            ("--pairs", "12", whole(1000), "phases of each loop"),
+            ("--seconds", "2", above_0(600), "of a phase, about"),
+            ("--peak-tflops", None, above_0(1e6), "of the device, for the utilisation; such as 989"),
         ),
     ),
 }
@@ -127,13 +167,18 @@ def main(arguments: Sequence[str]) -> int:
     for name, (_, what, _, options) in FIGURES.items():
         one = figures.add_parser(name, help=what, allow_abbrev=False)
         one.add_argument("--json", action="store_true", help="one JSON line a figure")
-        for option, default, text in options:
-            one.add_argument(option, default=default, metavar="X", help=text)
+        for option, default, _, text in options:
+            told = [text] * bool(text) + ["default %(default)s"] * (default is not None)
+            one.add_argument(option, default=default, metavar="X", help="; ".join(told))
     what = "held-out loss against data-parallel training; up to six hours"
     parity.add_options(figures.add_parser("parity", help=what, allow_abbrev=False))
     chosen = bench.parse_args(arguments)
-    run, _, extras, _ = FIGURES.get(chosen.figure, (parity.run, "", "runtime,simulate", ()))
+    run, _, extras, options = FIGURES.get(chosen.figure, (parity.run, "", "runtime,simulate", ()))
     try:
+        for option, _, parse, _ in options:
+            name = option.removeprefix("--").replace("-", "_")
+            if (text := getattr(chosen, name)) is not None:
+                setattr(chosen, name, parse(option, text))
         run(chosen)
     except ImportError as error:
         raise lacking(error, f"bench {chosen.figure} needs packages", extras) from error

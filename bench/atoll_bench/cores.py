@@ -7,11 +7,9 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
+from atoll_cli.errors import UsageError
+
 TICK = 1 / os.sysconf("SC_CLK_TCK")
-
-
-class CoresError(ValueError):
-    """Unusable cores; the message names them and what is valid."""
 
 
 def usable() -> tuple[int, ...]:
@@ -23,7 +21,7 @@ def parse(text: str) -> tuple[int, ...]:
     """Parses a list such as `0-2,5`, as of taskset.
 
     Raises:
-        CoresError: not such a list, or cores that this process may not use.
+        UsageError: not such a list, or cores that this process may not use.
     """
     found: set[int] = set()
     try:
@@ -31,9 +29,9 @@ def parse(text: str) -> tuple[int, ...]:
             first, _, last = part.partition("-")
             found |= set(range(int(first), int(last or first) + 1)[: os.cpu_count()])
     except ValueError as error:
-        raise CoresError(f"{text!r}: a list such as 0-2,5 is wanted") from error
+        raise UsageError(f"--cores {text!r}: a list such as 0-2,5 is wanted") from error
     if not found or not found <= set(usable()):
-        raise CoresError(f"{text!r}: of the cores {text_of(usable())} is wanted")
+        raise UsageError(f"--cores {text!r}: of the cores {text_of(usable())} is wanted")
     return tuple(sorted(found))
 
 

@@ -96,10 +96,7 @@ def write(uri: str) -> None:
     for _ in range(SHARDS):
         writer.add(random.integers(0, VOCABULARY, SHARD_TOKENS, np.uint16).astype("<u2").tobytes())
     catalogue = Catalogue(
-        dtype="uint16",
-        tokenizer="bytes",
-        vocabulary=VOCABULARY,
-        splits={"train": Split(shards=writer.end())},
+        dtype="uint16", tokenizer="bytes", vocabulary=VOCABULARY, splits={"train": Split(shards=writer.end())}
     )
     bucket.write(META, catalogue.model_dump_json().encode())
 

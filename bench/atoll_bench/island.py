@@ -7,6 +7,7 @@ import time
 
 import jax
 
+from atoll_cli.errors import CommandError
 from atoll_runtime.checkpoint import GlobalStore
 from atoll_runtime.checkpoint.units import UnitStore
 from atoll_runtime.contract import RunContract, UnitContract
@@ -30,10 +31,6 @@ from atoll_runtime.transport.tls import Tls
 
 WELCOME_TIMEOUT = 20.0
 CLOSE_TIMEOUT = 5.0
-
-
-class Ended(RuntimeError):
-    """The island's loop has ended unexpectedly."""
 
 
 def batches(run: RunContract, unit: UnitContract) -> Prefetch:
@@ -70,7 +67,7 @@ class Island:
         self._filled = [number for number, size in enumerate(sizes) if size]
         welcome = self.client.welcome(WELCOME_TIMEOUT)
         if welcome is None:
-            raise Ended(f"the syncer did not answer within {WELCOME_TIMEOUT:g} s")
+            raise CommandError(f"the syncer did not answer within {WELCOME_TIMEOUT:g} s")
         start = Start(seeded.cut.versions, welcome.versions, welcome.global_step)
         self._snapshots = Snapshots(sizes, start.targets, self.saver.put)
         self._paused, self._paused_at = 0.0, time.monotonic()
@@ -94,12 +91,12 @@ class Island:
         return self.saver.saved > 0 and all(versions[number] for number in self._filled)
 
     def advance(self, steps: int) -> None:
-        """Makes steps. Raises `Ended` if the unit was refused or stopped."""
+        """Makes steps. Raises `CommandError` if the unit was refused or stopped."""
         self._paused += time.monotonic() - self._paused_at
         for _ in range(steps):
             ending = self.loop.advance()
             if ending is not Ending.NONE:
-                raise Ended(f"the island's loop ended: {ending.name}: {self.client.error()}")
+                raise CommandError(f"the island's loop ended: {ending.name}: {self.client.error()}")
         self._paused_at = time.monotonic()
 
     def close(self) -> None:

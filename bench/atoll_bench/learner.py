@@ -20,10 +20,11 @@ from typing import Literal
 import jax
 
 from atoll_bench import cores
-from atoll_bench.island import Ended, Island, batches
+from atoll_bench.island import Island, batches
 from atoll_bench.plain import Plain
 from atoll_bench.rates import Pair, Rates, rates
-from atoll_bench.syncer import UNIT, Syncer, SyncerError
+from atoll_bench.syncer import UNIT, Syncer
+from atoll_cli.errors import CommandError, UsageError
 from atoll_runtime.contract import ModelSpec, UnitContract
 from atoll_runtime.learner.loop import DATA_TIMEOUT
 from atoll_runtime.learner.schedule import learning_rate
@@ -35,10 +36,6 @@ REST = 0.05
 """A process that uses less of a core over REST_SECONDS is idle."""
 REST_TIMEOUT = 15.0
 """A unit counts as silent after 30 s."""
-
-
-class BenchError(RuntimeError):
-    """The measurement failed; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -53,11 +50,11 @@ class Cores:
         """Parses `LEARNER/SYNCER`, each a list as of taskset.
 
         Raises:
-            CoresError: see `cores.parse`.
+            UsageError: see `cores.parse`.
         """
         learner, slash, syncer = text.partition("/")
         if not slash:
-            raise cores.CoresError(f"{text!r}: LEARNER/SYNCER is wanted, such as 0/1")
+            raise UsageError(f"--cores {text!r}: LEARNER/SYNCER is wanted, such as 0/1")
         return cls(cores.parse(learner), cores.parse(syncer))
 
     @property
@@ -113,14 +110,14 @@ def measure(setting: Setting, places: list[Cores]) -> Iterator[LearnerFigure]:
     """Measures each placement. All must have the learner on the same cores.
 
     Raises:
-        BenchError: the measurement failed.
+        CommandError: the measurement failed.
     """
     model = ModelSpec(preset=setting.preset)
     before = cores.usable()
     cores.pin(os.getpid(), places[0].learner)  # before JAX counts them
     try:
         if len(jax.devices()) != 1:
-            raise BenchError(f"the plain loop is one device's; {len(jax.devices())} are visible")
+            raise CommandError(f"the plain loop is one device's; {len(jax.devices())} are visible")
         with (
             tempfile.TemporaryDirectory(prefix="atoll-bench-") as folder,
             Syncer(Path(folder), model, setting.length, setting.checkpoint_interval) as syncer,
@@ -129,8 +126,8 @@ def measure(setting: Setting, places: list[Cores]) -> Iterator[LearnerFigure]:
             with contextlib.closing(_Bench(setting, syncer)) as bench:
                 for place in places:
                     yield bench.figure(place)
-    except (SyncerError, Ended, OSError) as error:
-        raise BenchError(str(error)) from error
+    except OSError as error:
+        raise CommandError(str(error)) from error
     finally:
         cores.pin(os.getpid(), before)
 
@@ -192,7 +189,7 @@ class _Bench:
             staleness = max(staleness, self.syncer.status().units[UNIT].staleness)
         after, merges = self.island.client.counters, self.syncer.status().rounds - status.rounds
         if merges == 0:
-            raise BenchError(f"nothing was merged: {self.syncer.status().message}")
+            raise CommandError(f"nothing was merged: {self.syncer.status().message}")
         ended = self._now()
         others = (cores.busy() - busy - ended.taken(began, True)) / (ended.wall - began.wall)
         return LearnerFigure(
@@ -218,7 +215,7 @@ class _Bench:
         limit = WARM_STEPS + self.setting.checkpoint_interval
         while not self.island.warm:
             if self.island.loop.step >= limit:
-                raise BenchError(f"not every fragment was merged and saved within {limit} steps")
+                raise CommandError(f"not every fragment was merged and saved within {limit} steps")
             self.island.advance(4)
         began = time.monotonic()
         self.plain.advance(4)
@@ -250,7 +247,7 @@ class _Bench:
             last, now = now, self._now()
             if max(now.learner - last.learner, now.syncer - last.syncer) <= REST * REST_SECONDS:
                 return now
-        raise BenchError(f"learner and syncer were not idle within {REST_TIMEOUT:g} s")
+        raise CommandError(f"learner and syncer were not idle within {REST_TIMEOUT:g} s")
 
     def _now(self) -> _Now:
         return _Now(time.monotonic(), time.process_time(), self.syncer.used)

@@ -1,6 +1,7 @@
-"""The figures of `atoll bench`: reads the options, measures, prints. Imports packages only when needed.
+"""The figures of `atoll bench`: measures and prints. Imports packages only when needed.
 
-Each function raises `UsageError` when an option's value cannot be used, `CommandError` when nothing could be measured.
+Each function gets parsed options, and raises `UsageError` when they do not fit, `CommandError` when nothing could be
+measured.
 """
 
 from __future__ import annotations
@@ -9,16 +10,14 @@ import argparse
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, fields
 from typing import Any
 
 from atoll_cli.errors import CommandError, UsageError
 from atoll_cli.text import amount, table
-from atoll_cli.values import choice, count, plain
 
-LONGEST_PHASE = 20
-"""Seconds: a unit that is idle for more than 30 s counts as silent."""
 Columns = Mapping[str, Callable[[Any], str]]
 """Columns of a table: a heading, and a function that formats a figure."""
 RATIOS: Columns = {
@@ -29,23 +28,13 @@ RATIOS: Columns = {
 
 
 def merge(options: argparse.Namespace) -> None:
-    learners = [count("--learners", text, most=256) for text in options.learners.split(",")]
-    parameters = count("--parameters", options.parameters, most=10**10)
-    fragments = count("--fragments", options.fragments, most=1024)
-    repeat = count("--repeat", options.repeat, most=1000)
-    from atoll_bench.merge import CODECS, BenchError, all_cores, layout_of, measure
+    from atoll_bench.merge import CODECS, all_cores, layout_of, measure
 
-    threads = all_cores() if options.threads is None else count("--threads", options.threads, most=1024)
-    choice("--codec", options.codec or CODECS[0], CODECS)
-    choice("--rule", options.rule, ("RDA", "Mean"))
-    try:
-        layout = layout_of(parameters, fragments)
-    except BenchError as error:
-        raise UsageError(str(error)) from error
+    layout = layout_of(options.parameters, options.fragments)
     found = (
-        measure(layout, learner_count, codec, options.rule, threads, repeat)
+        measure(layout, learners, codec, options.rule, options.threads or all_cores(), options.repeat)
         for codec in (CODECS if options.codec is None else [options.codec])
-        for learner_count in learners
+        for learners in options.learners
     )
     columns: Columns = {
         "LEARNERS": lambda figure: str(figure.learners),
@@ -62,14 +51,8 @@ def merge(options: argparse.Namespace) -> None:
 
 
 def attacks(options: argparse.Namespace) -> None:
-    from atoll_bench.attackers import ATTACKS
     from atoll_bench.attacks import outcomes
-    from atoll_bench.parity.sizes import SIZES
 
-    chosen = [choice("--attack", text, tuple(ATTACKS)) for text in options.attack.split(",")]
-    seeds = [count("--seed", text, least=0, most=2**31 - 1) for text in options.seed.split(",")]
-    size = choice("--size", options.size, tuple(SIZES))
-    steps = count("--steps", options.steps, most=10**6)
     columns: Columns = {
         "ATTACK": lambda outcome: outcome.attack,
         "SEED": lambda outcome: str(outcome.seed),
@@ -80,23 +63,14 @@ def attacks(options: argparse.Namespace) -> None:
     }
     logging.disable(logging.WARNING)  # a line for each refusal
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})  # models so small are slower on more cores
-    _print("", outcomes(chosen, seeds, size, steps), columns, options.json)
+    found = outcomes(options.attack, options.seed, options.size, options.steps)
+    _print("", found, columns, options.json)
 
 
 def learner(options: argparse.Namespace) -> None:
-    batch = count("--batch", options.batch, most=1_048_576)
-    length = count("--length", options.length, most=65_536, least=8)
-    interval = count("--checkpoint-interval", options.checkpoint_interval, most=1000)
-    pairs = count("--pairs", options.pairs, most=1000)
-    seconds = count("--seconds", options.seconds, most=LONGEST_PHASE)
-    _check_preset(options.preset)
-    from atoll_bench.cores import CoresError
-    from atoll_bench.learner import BenchError, Cores, Setting, measure, placements
+    from atoll_bench.learner import Cores, Setting, measure, placements
 
-    try:
-        places = placements() if options.cores is None else [Cores.parse(options.cores)]
-    except CoresError as error:
-        raise UsageError(f"--cores {error}") from error
+    places = placements() if options.cores is None else [Cores.parse(options.cores)]
     if options.cores is None and len(places) == 1:
         _print_progress("only one core may be used: learner and syncer share it")
     columns: Columns = {
@@ -113,22 +87,11 @@ def learner(options: argparse.Namespace) -> None:
         "OUT": lambda figure: amount(figure.bytes_out, "B"),
         "OTHERS": lambda figure: f"{figure.others:.1f} cores",
     }
-    setting = Setting(options.preset, batch, length, interval, pairs, seconds)
-    try:
-        _print("inner_steps_per_second", measure(setting, places), columns, options.json)
-    except BenchError as error:
-        raise CommandError(str(error)) from error
+    _print("inner_steps_per_second", measure(_setting(Setting, options), places), columns, options.json)
 
 
 def data(options: argparse.Namespace) -> None:
-    length = count("--length", options.length, most=1_000_000)
-    batch = count("--batch", options.batch, most=100_000)
-    step = count("--step", options.step, most=60_000)
-    steps = count("--steps", options.steps, most=100_000, least=2)
-    latencies = [count("--latency", text, most=10_000, least=0) for text in options.latency.split(",")]
     from atoll_bench.data import Setting, measure
-    from atoll_local.errors import ClusterError, HostError
-    from atoll_runtime.checkpoint import StoreError
 
     columns: Columns = {
         "STORE": lambda figure: figure.store,
@@ -140,42 +103,27 @@ def data(options: argparse.Namespace) -> None:
         "WAIT P99": lambda figure: f"{1000 * figure.wait_p99:.2f} ms",
         "STALLED": lambda figure: f"{100 * figure.stalled:.0f} % of {figure.steps} steps",
     }
-    try:
-        found = measure(Setting(length, batch, step / 1000, steps), [each / 1000 for each in latencies])
+    setting = Setting(options.length, options.batch, options.step / 1000, options.steps)
+    with _local():
+        found = measure(setting, [each / 1000 for each in options.latency])
         _print("training_data", found, columns, options.json)
-    except (ClusterError, HostError, StoreError) as error:
-        raise CommandError(str(error)) from error
 
 
 def restore(options: argparse.Namespace) -> None:
-    parameters = count("--parameters", options.parameters, most=10**10)
-    repeat = count("--repeat", options.repeat, most=100)
-    from atoll_bench.merge import BenchError
     from atoll_bench.restore import measure
-    from atoll_local.errors import ClusterError, HostError
-    from atoll_runtime.checkpoint import StoreError
 
     columns: Columns = {
         "WHAT": lambda figure: figure.what,
         "BYTES": lambda figure: f"{figure.bytes_ratio:.3f} of its part",
         "SECONDS": lambda figure: f"{figure.seconds_ratio:.2f} of the copy",
     }
-    try:
-        _print("", measure(parameters, repeat), columns, options.json)
-    except BenchError as error:
-        raise UsageError(str(error)) from error
-    except (ClusterError, HostError, StoreError) as error:
-        raise CommandError(str(error)) from error
+    with _local():
+        _print("", measure(options.parameters, options.repeat), columns, options.json)
 
 
 def operator(options: argparse.Namespace) -> None:
-    repeat = count("--repeat", options.repeat, most=100)
-    limit = options.scheduler_qps
-    qps = None if limit is None else count("--scheduler-qps", limit, most=10_000)
-    from atoll_bench.client import BenchError
     from atoll_bench.operator import measure
     from atoll_bench.verdict import CASES
-    from atoll_local.errors import ClusterError, HostError
 
     cases = options.case.split(",")
     if not set(cases) <= set(CASES):
@@ -197,20 +145,12 @@ def operator(options: argparse.Namespace) -> None:
         "RATIO TARGET": lambda figure: text(figure.ratio_target),
         "MET": lambda figure: "" if figure.met is None else "yes" if figure.met else "no",
     }
-    try:
-        _print("operator", measure(frozenset(cases), repeat, _print_progress, qps), columns, options.json)
-    except (BenchError, ClusterError, HostError) as error:
-        raise CommandError(str(error)) from error
+    with _local():
+        found = measure(frozenset(cases), options.repeat, _print_progress, options.scheduler_qps)
+        _print("operator", found, columns, options.json)
 
 
 def step(options: argparse.Namespace) -> None:
-    _check_preset(options.preset)
-    tflops = options.peak_tflops
-    peak = None if tflops is None else 1e12 * plain("--peak-tflops", tflops, 0, 1e6, above=True)
-    batch = count("--batch", options.batch, most=1_000_000)
-    length = count("--length", options.length, most=100_000)
-    pairs = count("--pairs", options.pairs, most=1000)
-    seconds = plain("--seconds", options.seconds, 0, 600, above=True)
     from atoll_bench.step import Setting, measure
 
     columns: Columns = {
@@ -224,8 +164,14 @@ def step(options: argparse.Namespace) -> None:
         "FRAGMENT": lambda figure: f"{1e3 * figure.fragment_seconds:.2f} ms",
         "SENDING": lambda figure: f"{1e3 * figure.sending_seconds:.2f} ms",
     }
-    found = measure(Setting(options.preset, batch, length, pairs, seconds), peak=peak)
+    tflops = options.peak_tflops
+    found = measure(_setting(Setting, options), peak=None if tflops is None else 1e12 * tflops)
     _print("inner_step", [found], columns, options.json)
+
+
+def _setting(kind: Any, options: argparse.Namespace) -> Any:
+    """A dataclass of options of the same names."""
+    return kind(*(getattr(options, each.name) for each in fields(kind)))
 
 
 def _print(name: str, found: Iterable[Any], columns: Columns, as_json: bool) -> None:
@@ -242,10 +188,16 @@ def _print(name: str, found: Iterable[Any], columns: Columns, as_json: bool) -> 
         print(table(tuple(columns), [tuple(text(each) for text in columns.values()) for each in figures]))
 
 
-def _check_preset(preset: str) -> None:
-    from atoll_runtime.contract import PRESETS
+@contextmanager
+def _local() -> Iterator[None]:
+    """Errors of the local cluster and its bucket as those of a command."""
+    from atoll_local.errors import ClusterError, HostError
+    from atoll_runtime.checkpoint import StoreError
 
-    choice("--preset", preset, list(PRESETS))
+    try:
+        yield
+    except (ClusterError, HostError, StoreError) as error:
+        raise CommandError(str(error)) from error
 
 
 def _print_progress(text: str) -> None:

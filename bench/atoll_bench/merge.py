@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from atoll_bench.figures import spread
+from atoll_cli.errors import UsageError
 from atoll_runtime.contract import Codec, Dimensions, MergeRule, ModelSpec
 from atoll_runtime.merge.buffers import Buffers
 from atoll_runtime.merge.gradients import BITS, Gradient, scan
@@ -31,10 +32,6 @@ LAYER = Dimensions(layers=1, width=768, heads=12, kv_heads=4, hidden=2048)
 """The layers of the preset 125m."""
 CODECS: tuple[Codec, ...] = ("bf16", "float32")
 RATE, MOMENTUM = 0.7, 0.9
-
-
-class BenchError(ValueError):
-    """The bench cannot run; the message names the option."""
 
 
 @dataclass(frozen=True)
@@ -68,16 +65,16 @@ def layout_of(parameters: int, fragments: int) -> Layout:
     """The layout of a decoder with at least `parameters` parameters, in layers of the preset 125m.
 
     Raises:
-        BenchError: it needs more layers than a model may have.
+        UsageError: it needs more layers than a model may have.
     """
     layer = sum(math.prod(tensor.shape) for tensor in describe(_model(1)) if tensor.stacked)
     layers = max(1, -(-parameters // layer))
     if layers > 512:
-        raise BenchError(f"--parameters {parameters}: at most {512 * layer}")
+        raise UsageError(f"--parameters {parameters}: at most {512 * layer}")
     try:
         return build_layout(describe(_model(layers)), fragments)
     except LayoutError as error:
-        raise BenchError(f"--fragments: {error}") from error
+        raise UsageError(f"--fragments: {error}") from error
 
 
 def _model(layers: int) -> ModelSpec:

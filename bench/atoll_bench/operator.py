@@ -19,11 +19,12 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 
 from atoll_bench import cores, limit
-from atoll_bench.client import BenchError, Object, fail
+from atoll_bench.client import Object, fail
 from atoll_bench.shapes import MANY, SMALL, WIDE, Shape, plain_pod
 from atoll_bench.testbed import Testbed
 from atoll_bench.trial import PATIENCE_SECONDS, healed, namespace, times, trial
 from atoll_bench.verdict import Figure, Samples, figures
+from atoll_cli.errors import CommandError
 
 BURST = 50
 """Pods that fail at once."""
@@ -38,13 +39,13 @@ def measure(
         scheduler_qps: requests a second of the scheduler; None for its default.
 
     Raises:
-        BenchError: something did not happen in time; the message says what.
+        CommandError: something did not happen in time; the message says what.
         ClusterError, HostError: the control plane did not start.
     """
     try:
         return asyncio.run(_measure(cases, repeat, progress, scheduler_qps))
     except asyncio.CancelledError:
-        raise BenchError("ended by SIGTERM") from None
+        raise CommandError("ended by SIGTERM") from None
 
 
 async def _measure(

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from atoll_bench.client import BenchError, Client, pods_path
+from atoll_bench.client import Client, pods_path
+from atoll_cli.errors import CommandError
 from atoll_operator.api.group import ANNOTATION_INCARNATION, LABEL_COMPONENT, LABEL_UNIT, LEARNER
 
 
@@ -77,12 +78,12 @@ class Pods:
         """Processes one event of the watch.
 
         Raises:
-            BenchError: the watch has ended with an error.
+            CommandError: the watch has ended with an error.
         """
         try:
             event = _decode(line)
         except msgspec.MsgspecError as error:
-            raise BenchError(f"the watch of pods says {line[:300]!r}: {error}") from error
+            raise CommandError(f"the watch of pods says {line[:300]!r}: {error}") from error
         metadata = event.object.metadata
         self._version = metadata.resource_version
         if metadata.labels.get(LABEL_COMPONENT) != LEARNER:
@@ -114,7 +115,7 @@ class Pods:
         """Watches until cancelled. The API server ends the watch of a slow reader.
 
         Raises:
-            BenchError: the watch cannot be resumed where it ended.
+            CommandError: the watch cannot be resumed where it ended.
         """
         while True:
             path = f"{pods_path(namespace)}?watch=1&timeoutSeconds=3600&resourceVersion={self._version}"
@@ -125,7 +126,7 @@ class Pods:
         """Waits until an event makes `check` true.
 
         Raises:
-            BenchError: not within `seconds`.
+            CommandError: not within `seconds`.
         """
         deadline = time.monotonic() + seconds
         while not check():
@@ -134,7 +135,7 @@ class Pods:
                 await asyncio.wait_for(self._changed.wait(), max(deadline - time.monotonic(), 0.0))
             except TimeoutError:
                 state = f"{self.alive} pods alive, {self.running} of them running"
-                raise BenchError(f"not within {seconds:.0f} s: {what}; {state}") from None
+                raise CommandError(f"not within {seconds:.0f} s: {what}; {state}") from None
 
     async def until_running(self, count: int, seconds: float) -> None:
         """Waits until `count` pods run and there is no other one."""

@@ -11,7 +11,7 @@ import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 
-from atoll_bench.client import BenchError
+from atoll_cli.errors import CommandError
 
 READY_SECONDS = 60.0
 END_SECONDS = 20.0
@@ -37,11 +37,11 @@ class Operator:
             )
 
     async def until_ready(self) -> None:
-        """Waits until it is ready. Raises `BenchError` after a minute."""
+        """Waits until it is ready. Raises `CommandError` after a minute."""
         deadline = time.monotonic() + READY_SECONDS
         while not await asyncio.to_thread(self._ready):
             if time.monotonic() > deadline or self._running.poll() is not None:
-                raise BenchError(f"the operator did not start: {self.tail()}")
+                raise CommandError(f"the operator did not start: {self.tail()}")
             await asyncio.sleep(0.1)
 
     def _ready(self) -> bool:

@@ -14,7 +14,8 @@ from collections.abc import Callable, Mapping
 
 from aiohttp import web
 
-from atoll_bench.client import BenchError, Client
+from atoll_bench.client import Client
+from atoll_cli.errors import CommandError
 from atoll_runtime.contract import LedgerReport, SyncerStatus, UnitReport, dump
 
 CERTIFICATE_SECONDS = 60.0
@@ -58,13 +59,13 @@ class StatusServer:
         """Starts to answer as soon as the run has its certificate.
 
         Raises:
-            BenchError: not within a minute.
+            CommandError: not within a minute.
         """
         path = f"/api/v1/namespaces/{namespace}/secrets/{run}-syncer-tls"
         deadline = time.monotonic() + CERTIFICATE_SECONDS
         while not (secret := await client.call("GET", path, missing=True)):
             if time.monotonic() > deadline:
-                raise BenchError(f"no certificate of the syncer came to be in {namespace}")
+                raise CommandError(f"no certificate of the syncer came to be in {namespace}")
             await asyncio.sleep(0.1)
         data = {name: base64.b64decode(value) for name, value in secret["data"].items()}
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -129,8 +130,5 @@ def _ledger(unit: UnitReport) -> LedgerReport:
     trained = unit.tokens * FRAGMENTS
     lost, on_its_way = trained // 20, STEP_TOKENS * FRAGMENTS
     return LedgerReport(
-        trained=trained,
-        merged=trained - lost - on_its_way,
-        discarded={"Missed": lost},
-        in_flight=on_its_way,
+        trained=trained, merged=trained - lost - on_its_way, discarded={"Missed": lost}, in_flight=on_its_way
     )

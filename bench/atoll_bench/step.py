@@ -16,8 +16,8 @@ import numpy as np
 from atoll_bench.figures import spread
 from atoll_bench.plain import Plain
 from atoll_runtime.contract import InnerSpec, ModelSpec, OuterSpec
+from atoll_runtime.learner.client import host_part
 from atoll_runtime.learner.fragments import Fragments, wire_type
-from atoll_runtime.learner.hostparts import host_part
 from atoll_runtime.learner.inner import Inner
 from atoll_runtime.learner.mesh import span
 from atoll_runtime.model import describe, initial

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import os
 import signal
-import socket
 import ssl
 import subprocess
 import sys
@@ -17,6 +16,8 @@ from pathlib import Path
 from types import TracebackType
 
 from atoll_bench import cores
+from atoll_cli.errors import CommandError
+from atoll_local.controlplane import free_port
 from atoll_operator.certificates.authority import Authority
 from atoll_runtime.contract import (
     ENV_JOURNAL_DIR,
@@ -46,10 +47,6 @@ START_TIMEOUT = 60.0
 END_TIMEOUT = 20.0
 
 
-class SyncerError(RuntimeError):
-    """The syncer did not start or has ended; the message has the end of its log."""
-
-
 class Syncer:
     """`python -m atoll_runtime.syncer` with its journal in `folder`; gRPC and mTLS on the loopback."""
 
@@ -60,7 +57,7 @@ class Syncer:
             interval: global steps between two cuts.
 
         Raises:
-            SyncerError: no status within START_TIMEOUT.
+            CommandError: no status within START_TIMEOUT.
         """
         self.folder = folder
         self.run = _contract(folder, model, length, interval)
@@ -117,12 +114,12 @@ class Syncer:
         """Waits until it accepts learners.
 
         Raises:
-            SyncerError: it ended, or did not within START_TIMEOUT.
+            CommandError: it ended, or did not within START_TIMEOUT.
         """
         deadline, phase = time.monotonic() + START_TIMEOUT, "Starting"
         while phase == "Starting":
             if self._process.poll() is not None or time.monotonic() > deadline:
-                raise SyncerError(f"the syncer did not start: {self._log()}")
+                raise CommandError(f"the syncer did not start: {self._log()}")
             time.sleep(0.1)
             try:
                 phase = self.status().phase
@@ -144,7 +141,7 @@ def _contract(folder: Path, model: ModelSpec, length: int, interval: int) -> Run
     library = Path(sysconfig.get_path("stdlib"))
     texts = sorted(path for package in PACKAGES for path in (library / package).rglob("*.py"))
     write_text(f"file://{folder}/data", [(str(path.relative_to(library)), path) for path in texts])
-    port, status, health = _free_ports(3)
+    port, status, health = (free_port() for _ in range(3))
     return RunContract(
         name="bench",
         namespace="default",
@@ -158,12 +155,3 @@ def _contract(folder: Path, model: ModelSpec, length: int, interval: int) -> Run
         checkpoint=CheckpointSpec(uri=f"file://{folder}/bucket/run", interval_steps=interval),
         shards=(SyncerAddress(host="localhost", port=port, status_port=status, health_port=health),),
     )
-
-
-def _free_ports(count: int) -> list[int]:
-    """Ports that are free now."""
-    sockets = [socket.create_server(("localhost", 0)) for _ in range(count)]
-    ports: list[int] = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports

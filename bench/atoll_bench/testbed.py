@@ -14,9 +14,10 @@ from typing import Self
 import yaml
 
 from atoll_bench import cores
-from atoll_bench.client import BenchError, Client, Object, pods_path
+from atoll_bench.client import Client, Object, pods_path
 from atoll_bench.process import Operator
 from atoll_bench.shapes import Shape
+from atoll_cli.errors import CommandError
 from atoll_local.controlplane import CONTROL_PROGRAMS, ControlPlane, free_port
 from atoll_local.kubectl import ESTABLISHED
 from atoll_local.kwok import Kwok, node, tpu_node
@@ -91,7 +92,7 @@ class Testbed:
         try:
             manifests = str(source_root() / "manifests")
         except FileNotFoundError as error:
-            raise BenchError(f"the operator's manifests are needed: {error}") from error
+            raise CommandError(f"the operator's manifests are needed: {error}") from error
         for arguments in (
             ["apply", "--server-side", "-k", manifests],
             ["wait", ESTABLISHED, "crd", "--all", "--timeout=30s"],
@@ -160,14 +161,14 @@ class Testbed:
         account = f"/api/v1/namespaces/{name}/serviceaccounts/default"
         while not await self.admin.call("GET", account, missing=True):
             if time.monotonic() > deadline:
-                raise BenchError(f"{name} has no service account")
+                raise CommandError(f"{name} has no service account")
             await asyncio.sleep(0.1)
 
     async def remove_namespace(self, name: str) -> None:
         """Deletes a namespace and its objects. Its operator must have ended.
 
         Raises:
-            BenchError: it was not gone within five minutes.
+            CommandError: it was not gone within five minutes.
         """
         namespaced = f"/apis/atoll.dev/v1alpha1/namespaces/{name}"
         for path in (f"{namespaced}/trainingruns", f"{namespaced}/learnerunits"):
@@ -180,7 +181,7 @@ class Testbed:
         deadline = time.monotonic() + EMPTY_SECONDS
         while await self.admin.call("GET", path, missing=True):
             if time.monotonic() > deadline:
-                raise BenchError(f"namespace {name} was not gone after {EMPTY_SECONDS:.0f} s")
+                raise CommandError(f"namespace {name} was not gone after {EMPTY_SECONDS:.0f} s")
             await asyncio.sleep(0.5)
 
     def operator(self, namespace: str, feed_port: int) -> Operator:
@@ -204,7 +205,7 @@ class Testbed:
         """Waits until the control plane, and the operator `pid`, are idle.
 
         Raises:
-            BenchError: not within two minutes.
+            CommandError: not within two minutes.
         """
 
         def used() -> dict[str, float]:
@@ -220,7 +221,7 @@ class Testbed:
                 return
             if time.monotonic() > deadline:
                 shares = ", ".join(f"{name} {share:.2f}" for name, share in busy.items())
-                raise BenchError(f"the cluster did not calm down; shares of a core: {shares}")
+                raise CommandError(f"the cluster did not calm down; shares of a core: {shares}")
 
     def used(self) -> dict[str, float]:
         """CPU seconds so far of each part of the control plane, of this process, and of the machine."""
@@ -228,6 +229,6 @@ class Testbed:
         for name in (*CONTROL_PROGRAMS, "kwok"):
             pid = Daemon(name, self._folder / "plane/run").pid()
             if pid is None:
-                raise BenchError(f"{name} has ended")
+                raise CommandError(f"{name} has ended")
             found[name] = cores.used(pid)
         return found

@@ -11,12 +11,13 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from atoll_bench import cores
-from atoll_bench.client import BenchError, Object, fail, pods_path
+from atoll_bench.client import Object, fail, pods_path
 from atoll_bench.pods import Life, Pods, touched
 from atoll_bench.process import Operator
 from atoll_bench.shapes import Shape
 from atoll_bench.statusserver import StatusServer
 from atoll_bench.testbed import Testbed
+from atoll_cli.errors import CommandError
 
 POOL_UNITS = 250
 """A pool of a run has at most 256."""
@@ -64,7 +65,7 @@ class Trial:
         """Waits until the run is ready: the operator has polled its syncer.
 
         Raises:
-            BenchError: not within a minute.
+            CommandError: not within a minute.
         """
         deadline = time.monotonic() + READY_SECONDS
         while True:
@@ -74,7 +75,7 @@ class Trial:
             if ready.get("status") == "True":
                 return
             if time.monotonic() > deadline:
-                raise BenchError(f"the run is not ready: {ready.get('reason')}: {ready.get('message')}")
+                raise CommandError(f"the run is not ready: {ready.get('reason')}: {ready.get('message')}")
             await asyncio.sleep(0.5)
 
     async def bodies(self) -> list[Object]:
@@ -140,7 +141,7 @@ class Trial:
         """Waits until the operator no longer writes the units' status.
 
         Raises:
-            BenchError: not within three minutes.
+            CommandError: not within three minutes.
         """
         path = f"/apis/atoll.dev/v1alpha1/namespaces/{self.namespace}/learnerunits"
         deadline = time.monotonic() + SETTLE_SECONDS
@@ -151,7 +152,7 @@ class Trial:
             if now == before:
                 return
             if time.monotonic() > deadline:
-                raise BenchError("the operator does not stop writing the units' status")
+                raise CommandError("the operator does not stop writing the units' status")
             before = now
             await asyncio.sleep(UNCHANGED_SECONDS)
 
@@ -202,7 +203,7 @@ async def trial(bed: Testbed, shape: Shape, name: str) -> AsyncIterator[Trial]:
     """Starts an operator for a namespace of its own and waits until it is ready.
 
     Raises:
-        BenchError: with the end of the operator's log.
+        CommandError: with the end of the operator's log.
     """
     async with namespace(bed, shape, name) as pods, StatusServer(pods.units) as server:
         operator = bed.operator(name, server.port)
@@ -211,8 +212,8 @@ async def trial(bed: Testbed, shape: Shape, name: str) -> AsyncIterator[Trial]:
             await operator.until_ready()
             await bed.quiet(operator.pid)
             yield Trial(bed, shape, name, pods, server, operator)
-        except BenchError as error:
-            raise BenchError(f"{error}; the operator's log ends with: {operator.tail()}") from error
+        except CommandError as error:
+            raise CommandError(f"{error}; the operator's log ends with: {operator.tail()}") from error
         finally:
             operator.stop()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 
 from atoll_cli.data import add_options as add_data_options
@@ -11,6 +12,20 @@ from atoll_cli.errors import lacking
 from atoll_cli.export import add_options as add_export_options
 from atoll_cli.replay import add_options as add_replay_options
 from atoll_cli.simulate import add_options as add_simulate_options
+
+NEEDED = {"local": "local cluster", "runtime": "runtime"}
+COMMANDS = {
+    "try": ("trial.command", "run_try", "runtime,local"),
+    "demo": ("demo.command", "run_demo", "local,runtime"),
+    "status": ("status", "show_status", ""),
+    "ledger": ("ledger", "show_ledger", ""),
+    "replay": ("replay", "run_replay", ""),
+    "data": ("data", "run_data", ""),
+    "export": ("export", "run_export", ""),
+    "simulate": ("simulate", "run_simulate", ""),
+    "version": ("options", "show_version", ""),
+}
+"""Module and function of each command, and the extras of pyproject.toml that the module itself imports."""
 
 
 def execute(arguments: Sequence[str]) -> int:
@@ -24,58 +39,21 @@ def execute(arguments: Sequence[str]) -> int:
 
 def run(options: argparse.Namespace) -> int:
     """Run any command but `bench`, which has its own parser."""
-    if options.command == "demo":
-        return _demo(options)
-    if options.command == "try":
-        return _try(options)
-    if options.command == "status":
-        from atoll_cli.status import show_status
+    module, function, extras = COMMANDS[options.command]
+    try:
+        status: int = getattr(import_module(f"atoll_cli.{module}"), function)(options)
+    except ModuleNotFoundError as error:
+        if not extras:
+            raise
+        needs = " and ".join(NEEDED[extra] for extra in extras.split(","))
+        raise lacking(error, f"{options.command} needs the packages of {needs}", extras) from error
+    return status
 
-        return show_status(options)
-    if options.command == "ledger":
-        from atoll_cli.ledger import show_ledger
 
-        return show_ledger(options)
-    if options.command == "replay":
-        from atoll_cli.replay import run_replay
-
-        return run_replay(options)
-    if options.command == "data":
-        from atoll_cli.data import run_data
-
-        return run_data(options)
-    if options.command == "export":
-        from atoll_cli.export import run_export
-
-        return run_export(options)
-    if options.command == "simulate":
-        from atoll_cli.simulate import run_simulate
-
-        return run_simulate(options)
+def show_version(_: argparse.Namespace) -> int:
+    """Print the version."""
     print(_version())
     return 0
-
-
-def _demo(options: argparse.Namespace) -> int:
-    try:
-        from atoll_cli.demo.command import run_demo
-
-        return run_demo(options)
-    except ModuleNotFoundError as error:
-        raise lacking(
-            error, "demo needs the packages of local cluster and runtime", "local,runtime"
-        ) from error
-
-
-def _try(options: argparse.Namespace) -> int:
-    try:
-        from atoll_cli.trial.command import run_try
-
-        return run_try(options)
-    except ModuleNotFoundError as error:
-        raise lacking(
-            error, "try needs the packages of runtime and local cluster", "runtime,local"
-        ) from error
 
 
 def _version() -> str:
@@ -99,39 +77,27 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action=_Version, nargs=0, help="the version of this program")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    _add_try(
-        commands.add_parser(
-            "try", help="train with processes of this machine, kill one, watch it heal", allow_abbrev=False
-        )
-    )
-    _add_demo(
-        commands.add_parser(
-            "demo", help="train on a local cluster, kill a unit, watch it heal", allow_abbrev=False
-        )
-    )
-    _add_status(
-        commands.add_parser("status", help="every run, or one and its units, readable", allow_abbrev=False)
-    )
-    ledger = commands.add_parser("ledger", help="what became of every token of a run", allow_abbrev=False)
+    for name, (add_options, what) in {
+        "try": (_add_try, "train with processes of this machine, kill one, watch it heal"),
+        "demo": (_add_demo, "train on a local cluster, kill a unit, watch it heal"),
+        "status": (_add_status, "every run, or one and its units, readable"),
+        "ledger": (_add_ledger, "what became of every token of a run"),
+        "replay": (add_replay_options, "re-run a recorded syncer, bit for bit"),
+        "data": (add_data_options, "make a data set, check it, look into it"),
+        "export": (add_export_options, "a checkpoint as safetensors, for other tools"),
+        "simulate": (add_simulate_options, "what to expect before renting chips"),
+    }.items():
+        add_options(commands.add_parser(name, help=what, allow_abbrev=False))
+    commands.add_parser("bench", help="measure this machine")
+    commands.add_parser("version", help="the version of this program", allow_abbrev=False)
+    return top
+
+
+def _add_ledger(ledger: argparse.ArgumentParser) -> None:
     ledger.add_argument("run", metavar="RUN")
     ledger.add_argument("-n", "--namespace", metavar="NS", help="default: the context's")
     ledger.add_argument("--context", metavar="NAME", help="default: the current one")
     ledger.add_argument("--json", action="store_true", help="exact, in token-fragments, as JSON")
-    add_replay_options(
-        commands.add_parser("replay", help="re-run a recorded syncer, bit for bit", allow_abbrev=False)
-    )
-    add_data_options(
-        commands.add_parser("data", help="make a data set, check it, look into it", allow_abbrev=False)
-    )
-    add_export_options(
-        commands.add_parser("export", help="a checkpoint as safetensors, for other tools", allow_abbrev=False)
-    )
-    commands.add_parser("bench", help="measure this machine")
-    add_simulate_options(
-        commands.add_parser("simulate", help="what to expect before renting chips", allow_abbrev=False)
-    )
-    commands.add_parser("version", help="the version of this program", allow_abbrev=False)
-    return top
 
 
 def _add_status(status: argparse.ArgumentParser) -> None:

@@ -51,11 +51,7 @@ def _list(kubectl: Kubectl, where: list[str], as_json: bool, wide: bool) -> int:
 
 
 def _show(
-    kubectl: Kubectl,
-    run: str,
-    where: list[str],
-    watch: bool,
-    lines: Callable[[Sample], Iterable[str]] | None,
+    kubectl: Kubectl, run: str, where: list[str], watch: bool, lines: Callable[[Sample], Iterable[str]] | None
 ) -> int:
     """`lines` of each sample are printed; None: its document as JSON."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import configparser
 import hashlib
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from atoll_local.context import TIME
-from atoll_local.errors import HostError
+from atoll_local.process import run
 
 SUITE = "bookworm"
 ARCHIVES = frozenset({SUITE, f"{SUITE}-updates", f"{SUITE}-security"})
@@ -127,19 +126,3 @@ def pip_settings() -> dict[str, str]:
         if section in ("global", "install", "wheel", ":env:"):
             found[name] = value.strip().strip("'\"").replace("\\n", "\n")
     return found
-
-
-def run(command: list[str], timeout: float) -> str:
-    """Output of a command.
-
-    Raises:
-        HostError: it failed or took longer than `timeout` seconds; the message ends with its last lines.
-    """
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
-    except subprocess.TimeoutExpired as error:
-        raise HostError(f"{command[0]} took longer than {timeout:.0f} s") from error
-    if done.returncode != 0:
-        tail = " / ".join((done.stderr.strip() or done.stdout.strip()).splitlines()[-4:])
-        raise HostError(f"{' '.join(command[:2])} failed: {tail}")
-    return done.stdout

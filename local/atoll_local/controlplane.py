@@ -181,50 +181,42 @@ class ControlPlane(Startable):
         daemon.await_answer(f"{self.server}/readyz", 60, context)
 
     def _start_controllers(self, authority: Authority) -> None:
-        manager = authority.issue(
-            "controller-manager", "system:kube-controller-manager", "system:kube-controller-manager"
+        fast = ("--node-monitor-grace-period=8s", "--node-monitor-period=1s") if self.fast_failure else ()
+        self._start_controller(
+            authority,
+            "kube-controller-manager",
+            f"--service-account-private-key-file={self._service_account.key}",
+            f"--root-ca-file={authority.cert}",
+            "--use-service-account-credentials=true",
+            *fast,
         )
-        scheduler = authority.issue("scheduler", "system:kube-scheduler", "system:kube-scheduler")
-        manager_config = authority.kubeconfig(self.folder / "pki/manager.conf", self.server, CONTEXT, manager)
-        scheduler_config = authority.kubeconfig(
-            self.folder / "pki/scheduler.conf", self.server, CONTEXT, scheduler
-        )
-        fast = ["--node-monitor-grace-period=8s", "--node-monitor-period=1s"] if self.fast_failure else []
-        self._daemons["kube-controller-manager"].start(
+        self._start_controller(authority, "kube-scheduler", *self._scheduler_pace())
+
+    def _start_controller(self, authority: Authority, name: str, *arguments: str) -> None:
+        pair = authority.issue(name, f"system:{name}", f"system:{name}")
+        config = authority.kubeconfig(self._kubeconfig_of(name), self.server, CONTEXT, pair)
+        kinds = ("kubeconfig", "authentication-kubeconfig", "authorization-kubeconfig")
+        self._daemons[name].start(
             [
-                self._programs["kube-controller-manager"],
-                f"--kubeconfig={manager_config}",
-                f"--authentication-kubeconfig={manager_config}",
-                f"--authorization-kubeconfig={manager_config}",
-                "--bind-address=127.0.0.1",
-                f"--secure-port={free_port()}",
-                f"--service-account-private-key-file={self._service_account.key}",
-                f"--root-ca-file={authority.cert}",
-                "--use-service-account-credentials=true",
-                "--leader-elect=false",
-                *fast,
-            ]
-        )
-        self._daemons["kube-scheduler"].start(
-            [
-                self._programs["kube-scheduler"],
-                f"--kubeconfig={scheduler_config}",
-                f"--authentication-kubeconfig={scheduler_config}",
-                f"--authorization-kubeconfig={scheduler_config}",
+                self._programs[name],
+                *(f"--{kind}={config}" for kind in kinds),
                 "--bind-address=127.0.0.1",
                 f"--secure-port={free_port()}",
                 "--leader-elect=false",
-                *self._scheduler_pace(scheduler_config),
+                *arguments,
             ]
         )
 
-    def _scheduler_pace(self, kubeconfig: Path) -> list[str]:
+    def _kubeconfig_of(self, name: str) -> Path:
+        return self.folder / "pki" / f"{name}.conf"
+
+    def _scheduler_pace(self) -> list[str]:
         """Writes a configuration file: the scheduler has no flag for this."""
         if self.scheduler_qps is None:
             return []
         path = self.folder / "scheduler.yaml"
         connection = {
-            "kubeconfig": str(kubeconfig),
+            "kubeconfig": str(self._kubeconfig_of("kube-scheduler")),
             "qps": self.scheduler_qps,
             "burst": 2 * self.scheduler_qps,
         }

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
-import subprocess
 import tempfile
 from pathlib import Path
 
 from atoll_local.catalogue import Program
 from atoll_local.errors import HostError
+from atoll_local.process import run
 
 GO_DIRECTIVE = "1.26.0"
 BUILD_TIMEOUT = 7200.0
@@ -82,21 +81,6 @@ def _go_mod(go: str, program: Program, work: Path) -> str:
 
 
 def _run(go: str, args: list[str], work: Path) -> str:
-    environment = {**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "-buildvcs=false", "GOWORK": "off"}
-    try:
-        done = subprocess.run(
-            [go, *args],
-            cwd=work,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=BUILD_TIMEOUT,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise HostError(f"go {args[0]} took longer than {BUILD_TIMEOUT:.0f} s in {work}") from error
-    if done.returncode != 0:
-        raise HostError(
-            f"go {' '.join(args[:2])} failed in {work}: {' / '.join(done.stderr.splitlines()[-3:])}"
-        )
-    return done.stdout
+    environment = {"CGO_ENABLED": "0", "GOFLAGS": "-buildvcs=false", "GOWORK": "off"}
+    name = f"go {' '.join(args[:2])} in {work}"
+    return run([go, *args], BUILD_TIMEOUT, name=name, cwd=work, environment=environment)

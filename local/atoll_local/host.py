@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import socket
-import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,6 +12,7 @@ from pathlib import Path
 from atoll_local.errors import HostError
 from atoll_local.network import Network
 from atoll_local.paths import cache_dir, recorded, states_dir
+from atoll_local.process import run
 from atoll_local.programs import Progress
 
 FREE_GIB = 12
@@ -105,7 +105,6 @@ def install(progress: Progress) -> None:
     if shutil.which("apt-get") is None:
         raise HostError(f"missing on this machine and no apt-get to install them: {', '.join(packages)}")
     progress(f"installing {', '.join(packages)}")
-    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     # A policy-rc.d with exit status 101 prevents packages from starting daemons: nodes run their own containerd.
     policy = Path("/usr/sbin/policy-rc.d")
     ours = not policy.exists()
@@ -113,17 +112,8 @@ def install(progress: Progress) -> None:
         policy.write_text("#!/bin/sh\nexit 101\n")
         policy.chmod(0o755)
     try:
-        for command in (
-            ["apt-get", "update", "-qq"],
-            ["apt-get", "install", "-y", "-qq", "--no-install-recommends", *packages],
-        ):
-            done = subprocess.run(
-                command, env=environment, capture_output=True, text=True, timeout=INSTALL_TIMEOUT, check=False
-            )
-            if done.returncode != 0:
-                raise HostError(f"{' '.join(command[:2])} failed: {done.stderr.strip().splitlines()[-1:]}")
-    except subprocess.TimeoutExpired as error:
-        raise HostError(f"apt-get took longer than {INSTALL_TIMEOUT:.0f} s") from error
+        for command in (["update", "-qq"], ["install", "-y", "-qq", "--no-install-recommends", *packages]):
+            run(["apt-get", *command], INSTALL_TIMEOUT, environment={"DEBIAN_FRONTEND": "noninteractive"})
     finally:
         if ours:
             policy.unlink(missing_ok=True)

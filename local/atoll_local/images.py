@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -18,7 +16,8 @@ from atoll_local.context import TIME, version, write_context
 from atoll_local.layout import Layout
 from atoll_local.machine import PAUSE_IMAGE
 from atoll_local.pack import pause_program, write_image
-from atoll_local.paths import cache_dir, source_root
+from atoll_local.paths import cache_dir, locked, source_root
+from atoll_local.process import run
 from atoll_local.programs import Progress, find, silent
 from atoll_local.template import Template
 
@@ -26,6 +25,8 @@ ROLES: Mapping[str, Mapping[str, str]] = {"operator": {}, "runtime": {"EXTRAS": 
 """Each has `images/ROLE.Dockerfile`, which takes these arguments, and becomes `atoll.dev/ROLE:VERSION`. libtpu is not
 in them: here are no TPUs, and it takes 684 MB."""
 BUILD_TIMEOUT = 7200.0
+LOCK = "lock"
+"""One process at a time builds or copies images."""
 
 
 def image(role: str) -> str:
@@ -40,7 +41,7 @@ def build_images(progress: Progress = silent, *, force: bool = False) -> None:
         HostError: a tool or a package cannot be had; the message ends with the tool's last lines.
     """
     folder = cache_dir() / "images"
-    with _lock(folder):
+    with locked(folder / LOCK):
         if force:
             for store in ("buildah", "containerd", "layout"):
                 shutil.rmtree(folder / store, ignore_errors=True)
@@ -59,7 +60,8 @@ def made_from() -> dict[str, str]:
 
 def install_images(nodes: Sequence[Path], progress: Progress = silent) -> None:
     """Gives each node folder a `containerd` store that holds every image that `build_images` made."""
-    with _lock(cache_dir() / "images") as folder:
+    folder = cache_dir() / "images"
+    with locked(folder / LOCK):
         started = time.monotonic()
         for node in nodes:
             Template(folder / "containerd").copy_to(node / "containerd")
@@ -159,13 +161,4 @@ class Builder:
             f"--runroot={self.folder / 'run'}",
             "--storage-driver=overlay",
         ]
-        return base.run(["buildah", *store, command, *arguments], BUILD_TIMEOUT)
-
-
-@contextmanager
-def _lock(folder: Path) -> Iterator[Path]:
-    """One process at a time builds or copies images; the others wait."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield folder
+        return run(["buildah", *store, command, *arguments], BUILD_TIMEOUT)

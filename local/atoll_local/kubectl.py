@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 from atoll_local.errors import ClusterError
+from atoll_local.process import run
 from atoll_local.programs import find
 
 SECONDS = 60.0
@@ -22,12 +22,5 @@ def kubectl(
         ClusterError: it failed (with `check`) or took longer than `timeout` seconds.
     """
     command = [str(find("kubectl")), f"--kubeconfig={kubeconfig}", *args]
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=timeout, check=False, input=stdin
-        )
-    except subprocess.TimeoutExpired as error:
-        raise ClusterError(f"kubectl {' '.join(args[:3])} took longer than {timeout:.0f} s") from error
-    if check and done.returncode != 0:
-        raise ClusterError(f"kubectl {' '.join(args[:3])} failed: {done.stderr.strip()}")
-    return done.stdout
+    name = f"kubectl {' '.join(args[:3])}"
+    return run(command, timeout, raises=ClusterError, name=name, check=check, stdin=stdin)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ipaddress
-import subprocess
 from dataclasses import dataclass
 
 from atoll_local.controlplane import SERVICE_RANGE
 from atoll_local.errors import ClusterError
+from atoll_local.process import run
 
 
 def sh(*command: str, check: bool = True, timeout: float = 30) -> str:
@@ -16,13 +16,7 @@ def sh(*command: str, check: bool = True, timeout: float = 30) -> str:
     Raises:
         ClusterError: it failed (with `check`) or took longer than `timeout` seconds.
     """
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
-    except subprocess.TimeoutExpired as error:
-        raise ClusterError(f"{' '.join(command)!r} took longer than {timeout:.0f} s") from error
-    if check and done.returncode != 0:
-        raise ClusterError(f"{' '.join(command)!r} failed: {done.stderr.strip() or done.stdout.strip()}")
-    return done.stdout
+    return run(command, timeout, raises=ClusterError, name=repr(" ".join(command)), check=check)
 
 
 @dataclass(frozen=True, slots=True)

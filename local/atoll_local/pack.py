@@ -16,10 +16,7 @@ from atoll_local.errors import HostError
 # for (;;) pause(); with ELF's number of the processor. arm64 has no pause: ppoll(0, 0, 0, 0) there.
 _PAUSE_CODE = {
     "x86_64": (62, bytes.fromhex("b8 22 00 00 00  0f 05  eb f7")),
-    "aarch64": (
-        183,
-        bytes.fromhex("000080d2 010080d2 020080d2 030080d2 280980d2 010000d4 faffff17"),
-    ),
+    "aarch64": (183, bytes.fromhex("000080d2 010080d2 020080d2 030080d2 280980d2 010000d4 faffff17")),
 }
 _LOAD_ADDRESS = 0x400000
 _HEADERS = 64 + 56

@@ -52,6 +52,15 @@ def recorded() -> list[str]:
 
 
 @contextmanager
+def locked(file: Path) -> Iterator[None]:
+    """One process at a time; the others wait."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("w") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+@contextmanager
 def claim() -> Iterator[None]:
     """Keeps other commands from the clusters of this machine, which share its network.
 

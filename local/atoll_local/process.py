@@ -16,7 +16,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from atoll_local.errors import ClusterError
+from atoll_local.errors import ClusterError, HostError
+
+LAST_LINES = 4
+"""Of a failed command's output."""
 
 
 class Startable(ABC):
@@ -57,6 +60,45 @@ def wait_for(
         if time.monotonic() > deadline:
             raise ClusterError(f"{what} was not ready after {timeout:.0f} s{'; ' + hint if hint else ''}")
         time.sleep(interval)
+
+
+def run(
+    command: Sequence[str | Path],
+    timeout: float,
+    *,
+    raises: type[Exception] = HostError,
+    name: str = "",
+    check: bool = True,
+    stdin: str | None = None,
+    cwd: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> str:
+    """Output of a command.
+
+    Args:
+        raises: what is raised, with its last lines, if it takes longer than `timeout` seconds or, with `check`, fails.
+        name: of the command in messages; default: its first two words.
+        environment: in addition to that of this process.
+    """
+    words = [str(word) for word in command]
+    name = name or " ".join(words[:2])
+    try:
+        done = subprocess.run(
+            words,
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            cwd=cwd,
+            env={**os.environ, **(environment or {})},
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise raises(f"{name} took longer than {timeout:.0f} s") from error
+    if check and done.returncode != 0:
+        tail = (done.stderr.strip() or done.stdout.strip()).splitlines()[-LAST_LINES:]
+        raise raises(f"{name} failed: {' / '.join(tail)}")
+    return done.stdout
 
 
 def start_time(pid: int) -> str:

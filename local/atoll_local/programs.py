@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import http.client
 import io
@@ -14,15 +13,14 @@ import tarfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from atoll_local.catalogue import PROGRAMS, Download, Program
 from atoll_local.errors import HostError
 from atoll_local.gobuild import build
-from atoll_local.paths import cache_dir
+from atoll_local.paths import cache_dir, locked
 
 Progress = Callable[[str], None]
 CONNECT_TIMEOUT = 5.0
@@ -44,7 +42,7 @@ def find(name: str, progress: Progress = silent) -> Path:
     if found := _given(program) or _on_path(program):
         return found
     target = _place(program)
-    with _lock(target):
+    with locked(target.with_name(target.name + ".lock")):  # whoever waits finds it cached
         if _cached(target):
             return target
         started = time.monotonic()
@@ -145,15 +143,6 @@ def _adopt(partial: Path, target: Path) -> None:
     partial.chmod(0o755)
     target.with_name(target.name + ".sha256").write_text(_digest(partial) + "\n")
     partial.replace(target)
-
-
-@contextmanager
-def _lock(target: Path) -> Iterator[None]:
-    """Lets one process at a time obtain a program; others wait and find it cached."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with target.with_name(target.name + ".lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def _fetch(url: str) -> bytes | None:

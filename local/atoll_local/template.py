@@ -11,8 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from atoll_local.base import run
-from atoll_local.process import Daemon, wait_for
+from atoll_local.process import Daemon, run, wait_for
 
 IMPORT_TIMEOUT = 600.0
 _BLOBS = Path("io.containerd.content.v1.content", "blobs", "sha256")

@@ -109,7 +109,8 @@ def operator_kubeconfig(plane: ControlPlane, api: Api, tmp_path_factory: pytest.
 def _environment(kubeconfig: Path, namespace: str, port: int) -> dict[str, str]:
     """Of an operator for one namespace."""
     return {
-        "PATH": os.environ["PATH"],
+        # Of this tree, also where another one is installed.
+        **{name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ},
         "KUBECONFIG": str(kubeconfig),
         "TMPDIR": str(kubeconfig.parent),  # for files of the client that a killed process leaves behind
         "ATOLL_NAMESPACES": namespace,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import pytest
 import yaml
 from apiserver import with_token
 
+from atoll_cli.plugin.__main__ import main
 from atoll_local.programs import find
 
 pytestmark = [
@@ -43,28 +43,27 @@ class Plugin:
                 "roleRef": {**ROLE, "name": role},
             }
             bench.api.call("POST", path, body)
-        self._kubeconfig = with_token(plane, bench.api, folder / "kubeconfig", "default", bench.namespace)
+        kubeconfig = with_token(plane, bench.api, folder / "kubeconfig", "default", bench.namespace)
+        self._environment = {"KUBECONFIG": str(kubeconfig), "ATOLL_KUBECTL": str(find("kubectl"))}
 
     def __call__(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "atoll_cli.plugin", *arguments, "-n", self._bench.namespace]
-        environment = {"KUBECONFIG": str(self._kubeconfig), "ATOLL_KUBECTL": str(find("kubectl"))}
+        environment = {**os.environ, **self._environment}
         return subprocess.run(
-            command,
-            env={**os.environ, **environment},
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
+            command, env=environment, capture_output=True, text=True, timeout=60, check=False
         )
 
-    def complaints(self) -> set[str]:
-        """The lines that the commands fail with; kubectl has one for each kind that it asked for."""
-        with ThreadPoolExecutor(4) as pool:
-            done = list(pool.map(lambda command: self(*command.split()), COMMANDS))
-        assert [(each.returncode, each.stdout, bool(each.stderr)) for each in done] == [(1, "", True)] * len(
-            done
-        )
-        return {line for each in done for line in each.stderr.splitlines()}
+    def complaints(self, patch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[str]) -> set[str]:
+        """The lines that the commands fail with, in this process; kubectl has one for each kind that it asked for."""
+        for name, value in self._environment.items():
+            patch.setenv(name, value)
+        told: set[str] = set()
+        for command in COMMANDS:
+            status = main([*command.split(), "-n", self._bench.namespace])
+            out, lines = capture.readouterr()
+            assert (status, out, bool(lines)) == (1, "", True), command
+            told.update(lines.splitlines())
+        return told
 
     def ask(self, *arguments: str) -> str:
         done = self(*arguments)
@@ -126,15 +125,16 @@ def test_who_may_only_view_changes_nothing(bench: Any, plane: Any, tmp_path: Pat
 
 
 def test_every_command_tells_missing_rights_a_missing_object_and_a_missing_cluster(
-    bench: Any, plane: Any, tmp_path: Path
+    bench: Any, plane: Any, tmp_path: Path, monkeypatch: Any, capfd: Any
 ) -> None:
-    assert all("orbidden" in said for said in Plugin(bench, plane, tmp_path).complaints())
+    into = monkeypatch, capfd
+    assert all("orbidden" in said for said in Plugin(bench, plane, tmp_path).complaints(*into))
     entitled = Plugin(bench, plane, tmp_path, "atoll-edit", "atoll-view")
-    assert all("not found" in said or "no TrainingRun" in said for said in entitled.complaints())
+    assert all("not found" in said or "no TrainingRun" in said for said in entitled.complaints(*into))
     config = yaml.safe_load((tmp_path / "kubeconfig").read_text())
     config["clusters"][0]["cluster"]["server"] = "https://127.0.0.1:1"
     (tmp_path / "kubeconfig").write_text(yaml.safe_dump(config))
-    assert all("refused" in said for said in entitled.complaints())
+    assert all("refused" in said for said in entitled.complaints(*into))
 
 
 def test_kubectl_itself_completes_runs_and_units(bench: Any, plane: Any, tmp_path: Path) -> None:

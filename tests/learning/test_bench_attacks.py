@@ -66,4 +66,4 @@ def test_each_line_has_the_keys_that_scripts_read(setting, monkeypatch, capsys) 
 
 
 def test_every_attack_of_the_command_line_is_there() -> None:
-    assert command.ATTACKS.split(",") == list(ATTACKS)
+    assert list(command.ATTACKS) == list(ATTACKS)

@@ -18,10 +18,9 @@ from atoll_runtime.data import Prefetch, Reader, write_text
 from atoll_runtime.data import reader as reader_module
 from atoll_runtime.learner import seed
 from atoll_runtime.learner.agree import Agreement
-from atoll_runtime.learner.client import Arrival
+from atoll_runtime.learner.client import Arrival, host_part
 from atoll_runtime.learner.errors import FencedOff, LossNotFinite, SeedUnavailable, Terminal
 from atoll_runtime.learner.fragments import Fragments, wire_type
-from atoll_runtime.learner.hostparts import host_part
 from atoll_runtime.learner.inner import Inner
 from atoll_runtime.learner.island import _refusal
 from atoll_runtime.learner.loop import DATA_TIMEOUT, Loop

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from atoll_runtime.contract import InnerSpec, ModelSpec, OptimizerSpec
+from atoll_runtime.learner.client import host_part
 from atoll_runtime.learner.fragments import Fragments, wire_type
-from atoll_runtime.learner.hostparts import host_part
 from atoll_runtime.learner.inner import Inner
 from atoll_runtime.learner.mesh import span
 from atoll_runtime.model import check, describe, initial

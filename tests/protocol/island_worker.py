@@ -16,8 +16,8 @@ from atoll_runtime.contract import Dimensions, InnerSpec, MeshSpec, ModelSpec, U
 from atoll_runtime.learner import broadcast
 from atoll_runtime.learner.agree import Agreement
 from atoll_runtime.learner.audit import EXAMPLES, evaluation
+from atoll_runtime.learner.client import host_part
 from atoll_runtime.learner.fragments import Fragments, wire_type
-from atoll_runtime.learner.hostparts import host_part
 from atoll_runtime.learner.inner import Inner
 from atoll_runtime.learner.mesh import join, leave, span
 from atoll_runtime.learner.saver import Saver

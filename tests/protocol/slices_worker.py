@@ -9,8 +9,8 @@ import sys
 import numpy as np
 
 from atoll_runtime.contract import Dimensions, InnerSpec, MeshSpec, ModelSpec, parse_unit
+from atoll_runtime.learner.client import host_part
 from atoll_runtime.learner.fragments import Fragments, wire_type
-from atoll_runtime.learner.hostparts import host_part
 from atoll_runtime.learner.inner import Inner
 from atoll_runtime.learner.mesh import join, leave, local_range
 from atoll_runtime.model import describe, initial

@@ -10,8 +10,8 @@ import yaml
 
 from atoll_runtime.checkpoint.units import Moments
 from atoll_runtime.contract import InnerSpec, ModelSpec
+from atoll_runtime.learner.client import host_part
 from atoll_runtime.learner.fragments import Fragments, wire_type
-from atoll_runtime.learner.hostparts import host_part
 from atoll_runtime.learner.inner import Inner
 from atoll_runtime.learner.mesh import span
 from atoll_runtime.model import describe, initial

@@ -205,6 +205,16 @@ def a_late_part_is_booked_as_merged(patch: Patch) -> None:
 
 
 @bug
+def a_round_that_is_not_due_yet_is_in_the_way_of_the_others(patch: Patch) -> None:
+    real = Rounds.room
+
+    def room(self: Rounds, p: int) -> bool:
+        return real(self, p) and all(held.stage != "Early" for held in self.held.values())
+
+    patch.setattr(Rounds, "room", room)
+
+
+@bug
 def a_round_is_merged_below_its_quorum(patch: Patch) -> None:
     real = Rounds._again
 

@@ -58,6 +58,7 @@ def test_what_is_kept_is_whole_and_small(figure: Figure) -> None:
     assert (RESULTS / f"{figure.name}.png").stat().st_size < 150_000
 
 
+@pytest.mark.timeout(600)  # 40 s of CPU for unequal learners
 @pytest.mark.parametrize("figure", FIGURES, ids=lambda figure: figure.name)
 def test_what_is_kept_is_what_the_code_writes_today(
     figure: Figure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
 
-from atoll_cli.__main__ import main
-
 QUICK = ("--days", "0.1", "--repeats", "4")
 
 
-def ask(capsys: pytest.CaptureFixture[str], *options: str) -> list[dict[str, Any]]:
-    assert main(["simulate", "goodput", *options, "--json"]) == 0
-    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-
-
-def test_one_fleet_is_one_object_with_all_that_it_rests_on(capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_fleet_is_one_object_with_all_that_it_rests_on(ask: Any) -> None:
     (answer,) = ask(
-        capsys, "--method", "decoupled", "--chips", "1.2M", "--learners", "8", "--mtbi", "1y", *QUICK
+        "goodput", "--method", "decoupled", "--chips", "1.2M", "--learners", "8", "--mtbi", "1y", *QUICK
     )
     low, high = answer["interval"]
     assert 0.8 < low < answer["goodput"] < high < 0.95
@@ -35,17 +27,17 @@ def test_one_fleet_is_one_object_with_all_that_it_rests_on(capsys: pytest.Captur
     assert sum(answer["share"].values()) == pytest.approx(1.0)
 
 
-def test_the_same_seed_prints_the_same_bytes_and_another_does_not(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_same_seed_prints_the_same_bytes_and_another_does_not(ask: Any) -> None:
     one, same, other = (
-        ask(capsys, "--method", "elastic", "--chips", "300k", "--seed", seed, *QUICK) for seed in "445"
+        ask("goodput", "--method", "elastic", "--chips", "300k", "--seed", seed, *QUICK) for seed in "445"
     )
     assert one == same
     assert one[0]["goodput"] != other[0]["goodput"]
 
 
-def test_recovery_options_change_the_answer_the_way_they_should(capsys: pytest.CaptureFixture[str]) -> None:
+def test_recovery_options_change_the_answer_the_way_they_should(ask: Any) -> None:
     def goodput(*options: str) -> float:
-        value: float = ask(capsys, "--chips", "1.2M", "--learners", "8", *QUICK, *options)[0]["goodput"]
+        value: float = ask("goodput", "--chips", "1.2M", "--learners", "8", *QUICK, *options)[0]["goodput"]
         return value
 
     base, unit = goodput(), goodput("--method", "unit")
@@ -60,15 +52,13 @@ def test_recovery_options_change_the_answer_the_way_they_should(capsys: pytest.C
     assert unit > goodput("--method", "unit", "--repair", "10m")
 
 
-def test_grace_takes_in_what_a_quorum_of_one_would_leave_and_costs_no_goodput(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_grace_takes_in_what_a_quorum_of_one_would_leave_and_costs_no_goodput(ask: Any) -> None:
     def merged(*options: str) -> tuple[float, float]:
-        row = ask(capsys, "--chips", "1.2M", "--speeds", "1,1.18", "--jitter", "0.1", *QUICK, *options)[0]
+        row = ask("goodput", "--chips", "1.2M", "--speeds", "1,1.18", "--jitter", "0.1", *QUICK, *options)[0]
         return row["merged_share"], row["goodput"]
 
     (alone, useful), (waited, same) = merged("--grace", "0"), merged("--grace", "auto")
     # A unit that a round leaves out keeps its work, and is in a later one.
     assert alone < 0.75 and waited > 0.9 and useful == same
-    single = ask(capsys, "--method", "elastic", *QUICK)[0]
+    single = ask("goodput", "--method", "elastic", *QUICK)[0]
     assert single["merged_share"] is None and single["learners"] == 1

@@ -21,20 +21,14 @@ SLOWEST = pytest.mark.xfail(
 )
 
 
-def document(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
-    assert main(["simulate", "links", *arguments, "--json"]) == 0
-    found: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return found
-
-
 @pytest.mark.parametrize(
     ("links", "steps"),
     [(LINKS, 600), (SLOW_LINKS, 1000), pytest.param(SLOWEST_LINKS, 600, marks=SLOWEST)],
 )
 def test_each_unit_is_in_as_many_rounds_as_its_link_carries_and_none_waits(
-    capsys: pytest.CaptureFixture[str], links: tuple[float, ...], steps: int
+    ask: Any, links: tuple[float, ...], steps: int
 ) -> None:
-    found = document(capsys, "--links", ",".join(map(str, links)), "--steps", str(steps))
+    found = ask("links", "--links", ",".join(map(str, links)), "--steps", str(steps))[0]
     assert [unit["link_gbps"] for unit in found["units"]] == list(links)
     assert found["goodput"] == pytest.approx(1.0)
     for unit in found["units"]:
@@ -46,27 +40,23 @@ def test_each_unit_is_in_as_many_rounds_as_its_link_carries_and_none_waits(
 
 
 @pytest.mark.parametrize(("codec", "need"), [("int4", 0.85), ("bf16", 3.2), ("float32", 6.4)])
-def test_what_every_round_needs_follows_the_codec(
-    capsys: pytest.CaptureFixture[str], codec: str, need: float
-) -> None:
-    (unit,) = document(capsys, "--links", "10", "--codec", codec, "--steps", "100")["units"]
+def test_what_every_round_needs_follows_the_codec(ask: Any, codec: str, need: float) -> None:
+    (unit,) = ask("links", "--links", "10", "--codec", codec, "--steps", "100")[0]["units"]
     assert unit["codec"] == codec
     assert unit["need_gbps"] == pytest.approx(need)
     assert unit["member_share"] == 1.0
 
 
-def test_on_the_slowest_link_every_fragment_is_fetched_in_turn(capsys: pytest.CaptureFixture[str]) -> None:
+def test_on_the_slowest_link_every_fragment_is_fetched_in_turn(ask: Any) -> None:
     """A newer version is wanted before the last one is here."""
-    (slowest, _) = document(capsys, "--links", "0.2,5", "--steps", "400")["units"]
+    (slowest, _) = ask("links", "--links", "0.2,5", "--steps", "400")[0]["units"]
     assert slowest["rounds"] > 0 and slowest["merged_share"] > 0.05
 
 
-def test_a_unit_without_a_link_for_a_while_misses_those_rounds_alone(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_a_unit_without_a_link_for_a_while_misses_those_rounds_alone(ask: Any, tmp_path: Path) -> None:
     outages = tmp_path / "outages.json"
     outages.write_text(json.dumps([{"unit": 1, "from": 500, "until": 620}]))
-    found = document(capsys, "--links", "5,5,5", "--outages", str(outages), "--steps", "400")
+    found = ask("links", "--links", "5,5,5", "--outages", str(outages), "--steps", "400")[0]
     first, cut, last = (unit["member_share"] for unit in found["units"])
     assert first == last == 1.0
     # 24 rounds open in 120 s, of 376; those that the unit began before, and the first after, may be lost too.
@@ -74,10 +64,10 @@ def test_a_unit_without_a_link_for_a_while_misses_those_rounds_alone(
 
 
 def test_the_same_seed_gives_the_same_document_and_the_table_has_a_row_a_unit(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
+    ask: Any, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     asked = ("--links", "1,4", "--steps", "60", "--delay", "80")
-    assert document(capsys, *asked) == document(capsys, *asked)
+    assert ask("links", *asked)[0] == ask("links", *asked)[0]
     assert main(["simulate", "links", *asked, "--plot", str(tmp_path / "links.png")]) == 0
     assert len([line for line in capsys.readouterr().out.splitlines() if "bf16" in line and "%" in line]) == 2
     assert (tmp_path / "links.png").stat().st_size > 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import json
 import math
 import re
 import shlex
@@ -46,13 +45,6 @@ KEYS = [
 PRICES = ("--price", "v5e=1.2", "--price", "v5p=4.2", "--price", "v6e=2.7", "--price", "tpu7x=12")
 
 
-def plan_of(capsys: pytest.CaptureFixture[str], path: Path, *options: str) -> dict[str, Any]:
-    assert main(["simulate", "plan", str(path), "--json", *options]) == 0
-    (line,) = capsys.readouterr().out.splitlines()
-    plan: dict[str, Any] = json.loads(line)
-    return plan
-
-
 def keys(value: Any) -> Iterator[str]:
     """Of all objects in it."""
     if isinstance(value, dict):
@@ -65,10 +57,8 @@ def keys(value: Any) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("path", PLANNED, ids=lambda path: path.stem)
-def test_every_sample_gives_finite_and_sensible_figures(
-    path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    plan = plan_of(capsys, path, *PRICES)
+def test_every_sample_gives_finite_and_sensible_figures(path: Path, ask: Any) -> None:
+    plan = ask("plan", path, *PRICES)[0]
     low, high = plan["interval"]
     assert 0.99 < low <= plan["goodput"] <= high <= 1.0
     assert plan["goodput"] <= plan["uptime"] <= 1.0
@@ -92,10 +82,10 @@ def test_every_sample_gives_finite_and_sensible_figures(
 
 @pytest.mark.parametrize(("page", "text"), DOCUMENTED)
 def test_every_run_of_a_page_has_a_syncer_that_is_large_enough(
-    page: str, text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    page: str, text: str, tmp_path: Path, ask: Any
 ) -> None:
     (tmp_path / "run.yaml").write_text(text)
-    assert plan_of(capsys, tmp_path / "run.yaml")["warnings"] == [], page
+    assert ask("plan", tmp_path / "run.yaml")[0]["warnings"] == [], page
 
 
 def test_the_command_of_the_page_on_simulation_plans_a_sample(
@@ -107,20 +97,18 @@ def test_the_command_of_the_page_on_simulation_plans_a_sample(
     assert "goodput" in capsys.readouterr().out
 
 
-def test_a_syncer_that_is_too_small_for_its_model_is_told_field_by_field(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_syncer_that_is_too_small_for_its_model_is_told_field_by_field(tmp_path: Path, ask: Any) -> None:
     run = yaml.safe_load(MIXED.read_text())
     run["spec"]["syncer"] = {"storage": "20Gi", "resources": {"limits": {"memory": "32Gi"}}}
     (tmp_path / "run.yaml").write_text(yaml.safe_dump(run))
-    plan = plan_of(capsys, tmp_path / "run.yaml")
+    plan = ask("plan", tmp_path / "run.yaml")[0]
     assert plan["warnings"] == [
         "spec.syncer.storage: 20Gi, and a shard comes to 40.2 GB: give it that much, or more shards",
         "spec.syncer.resources.limits.memory: 32Gi, and a shard comes to 51.4 GB: give it that much, or more shards",
     ]
     run["spec"]["syncer"] |= {"shards": 4}
     (tmp_path / "run.yaml").write_text(yaml.safe_dump(run))
-    assert plan_of(capsys, tmp_path / "run.yaml")["warnings"] == []
+    assert ask("plan", tmp_path / "run.yaml")[0]["warnings"] == []
 
 
 def test_a_task_of_the_users_own_has_to_be_importable_here_too(capsys: pytest.CaptureFixture[str]) -> None:
@@ -129,8 +117,8 @@ def test_a_task_of_the_users_own_has_to_be_importable_here_too(capsys: pytest.Ca
     assert "spec.model.task: 'flax_task:LanguageTask'" in error and "PYTHONPATH" in error
 
 
-def test_the_keys_are_those_that_others_script_against(capsys: pytest.CaptureFixture[str]) -> None:
-    plan = plan_of(capsys, SHARDED)
+def test_the_keys_are_those_that_others_script_against(ask: Any) -> None:
+    plan = ask("plan", SHARDED)[0]
     assert list(plan) == KEYS
     page = (ROOT / "docs" / "simulate.md").read_text()
     explained = set(re.findall(r"`([A-Za-z0-9_]+)`", page))
@@ -172,8 +160,8 @@ def test_prices_make_a_cost(capsys: pytest.CaptureFixture[str]) -> None:
     assert re.search(r"^cost +\$4,147\.20 a day, ", capsys.readouterr().out, re.MULTILINE)  # 64 chips, 24 h
 
 
-def test_what_was_measured_replaces_what_is_computed(capsys: pytest.CaptureFixture[str]) -> None:
-    plan = plan_of(capsys, MIXED, "--step-time", "2s", "--step-time", "v6e=0.5")
+def test_what_was_measured_replaces_what_is_computed(ask: Any) -> None:
+    plan = ask("plan", MIXED, "--step-time", "2s", "--step-time", "v6e=0.5")[0]
     assert [(pool["step_seconds"], pool["step_source"]) for pool in plan["pools"]] == [
         (2.0, "given"),
         (2.0, "given"),
@@ -182,35 +170,35 @@ def test_what_was_measured_replaces_what_is_computed(capsys: pytest.CaptureFixtu
     assert plan["step_seconds"] == 2.0
 
 
-def test_a_spot_pool_can_be_interrupted_more_often(capsys: pytest.CaptureFixture[str]) -> None:
-    plan = plan_of(capsys, MIXED, "--mtbi", "2y", "--mtbi", "v5e=1d")
+def test_a_spot_pool_can_be_interrupted_more_often(ask: Any) -> None:
+    plan = ask("plan", MIXED, "--mtbi", "2y", "--mtbi", "v5e=1d")[0]
     v5e, v5p, _ = plan["pools"]
     assert v5e["interruptions_per_day"] == pytest.approx(64.0)
     assert v5p["interruptions_per_day"] == pytest.approx(32 / 730.5)
     assert v5e["goodput"] < 0.95 < v5p["goodput"]
-    again, other = (plan_of(capsys, MIXED, "--mtbi", "2y", "--mtbi", "v5e=1d", "--seed", n) for n in "01")
+    again, other = (ask("plan", MIXED, "--mtbi", "2y", "--mtbi", "v5e=1d", "--seed", n)[0] for n in "01")
     assert again == plan and other["goodput"] != plan["goodput"]
 
 
 def test_spot_capacity_without_a_figure_is_said_to_count_as_on_demand(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, ask: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = changed(tmp_path, "spec.pools.0.capacity", "Spot")
     assert main(["simulate", "plan", str(path)]) == 0
     assert "Pool v6e is Spot and counts as on-demand capacity here: say " in capsys.readouterr().out
-    assert plan_of(capsys, path)["assumed"]["spot_as_on_demand"] == ["v6e"]
-    assert plan_of(capsys, path, "--mtbi", "v6e=7d")["assumed"]["spot_as_on_demand"] == []
-    assert plan_of(capsys, path, "--mtbi", "7d")["assumed"]["spot_as_on_demand"] == []
+    assert ask("plan", path)[0]["assumed"]["spot_as_on_demand"] == ["v6e"]
+    assert ask("plan", path, "--mtbi", "v6e=7d")[0]["assumed"]["spot_as_on_demand"] == []
+    assert ask("plan", path, "--mtbi", "7d")[0]["assumed"]["spot_as_on_demand"] == []
 
 
 def test_a_pools_link_tells_its_share_of_rounds_and_the_codec_that_would_fit(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, ask: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = yaml.safe_load(MIXED.read_text())
     run["spec"]["pools"][0]["link"] = 0.6
     path = tmp_path / "run.yaml"
     path.write_text(yaml.safe_dump(run))
-    plan = plan_of(capsys, path)
+    plan = ask("plan", path)[0]
     slow, *others = [pool["link"] for pool in plan["pools"]]
     assert others == [None, None]
     rounds = math.ceil(slow["need_gbps"] / slow["link_gbps"])  # a member of one in so many, docs/protocol.md
@@ -218,7 +206,7 @@ def test_a_pools_link_tells_its_share_of_rounds_and_the_codec_that_would_fit(
     assert 0.9 / rounds <= slow["member_share"] < 1.0
     assert 0.9 / rounds <= slow["merged_share"] <= 1.0 and slow["hidden_share"] > 0.99
     assert plan["choice"]["codec"] == "int4" and "within the 0.6 Gbit/s" in plan["choice"]["reason"]
-    told = plan_of(capsys, path, "--link-gbps", "100")
+    told = ask("plan", path, "--link-gbps", "100")[0]
     assert told["pools"][0]["link"]["link_gbps"] == 0.6  # a pool's own link counts
     assert all(pool["link"]["member_share"] == 1.0 for pool in told["pools"][1:])
     assert main(["simulate", "plan", str(path)]) == 0

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from atoll_bench import cores
-from atoll_bench.learner import BenchError, Cores, LearnerFigure, Setting, placements
+from atoll_bench.learner import Cores, LearnerFigure, Setting, placements
 from atoll_bench.rates import Pair, rates
 from atoll_cli.__main__ import main
+from atoll_cli.errors import CommandError
 
 PAIRS = [
     Pair(steps=10, plain=4.0, exchange=5.0, tail=0.5, plain_cores=2.0, exchange_cores=2.5),
@@ -84,16 +85,14 @@ def test_failed_measurement_is_one_line_and_status_1(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fail(*_: object) -> Iterator[LearnerFigure]:
-        raise BenchError("the syncer did not start: port taken")
+        raise CommandError("the syncer did not start: port taken")
 
     monkeypatch.setattr("atoll_bench.learner.measure", fail)
     assert main(["bench", "learner", "--cores", f"{ONE}/{ONE}"]) == 1
     assert capsys.readouterr().err == "atoll: the syncer did not start: port taken\n"
 
 
-def test_learner_and_syncer_share_a_single_core(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_learner_and_syncer_share_a_single_core(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("atoll_bench.cores.usable", lambda: (6,))
     assert placements() == [Cores((6,), (6,))]
     assert placements()[0].placement == "shared"

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from atoll_bench import limit
-from atoll_bench.client import BenchError
 from atoll_bench.pods import Pods, touched
 from atoll_bench.shapes import MANY, SMALL, WIDE
 from atoll_bench.trial import times, training_run
 from atoll_bench.verdict import Samples, figures, target_of
 from atoll_cli.__main__ import main
+from atoll_cli.errors import CommandError
 from atoll_operator.api.trainingrun import TrainingRunSpec
 from atoll_operator.plan.pods.topology import slice_of
 
@@ -116,7 +116,7 @@ def test_the_syncers_pod_is_not_counted() -> None:
 
 def test_an_error_of_the_watch_ends_the_bench_with_its_words() -> None:
     gone = {"type": "ERROR", "object": {"kind": "Status", "code": 410, "message": "too old resource version"}}
-    with pytest.raises(BenchError, match="too old resource version"):
+    with pytest.raises(CommandError, match="too old resource version"):
         Pods().see(json.dumps(gone).encode(), 1.0)
 
 

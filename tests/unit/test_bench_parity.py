@@ -19,9 +19,12 @@ from atoll_cli.__main__ import main
 
 PLAIN = Trial("a", "30k", "data-parallel", 1, "none", 0, 200, 4e-3)
 EIGHT = Trial("b", "30k", "decoupled", 8, "bf16", 0, 200, 4e-3)
-
+SWEPT = replace(EIGHT, case="sweep")
+FOLDER = Path(__file__).parents[2] / "docs/results"
+RESULTS = json.loads((FOLDER / "parity.json").read_text())
 SECONDS = 1000 / 8192 / 0.8
 """For 1,000 tokens by learners that make 8,192 a second and are away for a fifth of the time."""
+DIVERGED = {"loss": None, "tokens": 1000, "error": "inf"}
 
 
 def found(loss: float) -> dict:
@@ -30,6 +33,11 @@ def found(loss: float) -> dict:
 
 def rate(*_) -> float:
     return 4e-3
+
+
+@pytest.fixture
+def store(tmp_path) -> Store:
+    return Store(tmp_path / "results" / "parity.json")
 
 
 def test_every_decoupled_trial_has_a_data_parallel_one_to_be_held_against() -> None:
@@ -41,22 +49,18 @@ def test_every_decoupled_trial_has_a_data_parallel_one_to_be_held_against() -> N
 
 
 def test_every_method_of_a_size_has_the_same_tuning_budget_and_a_seed_that_does_not_count() -> None:
-    tried = cases.tuning(cases.WHOLE)
+    tried = cases.tuning(cases.WHOLE, cases.WHOLE)
     assert {trial.seed for trial in tried} == {cases.TUNING_SEED}
     assert cases.TUNING_SEED not in cases.SEEDS
     budgets = Counter((t.size, t.method, t.learners, t.steps) for t in tried)
     assert all(count == len(SIZES[size].rates) for (size, *_), count in budgets.items())
     assert all(t.rate in SIZES[t.size].rates for t in tried)
     assert all(b == 2 * a for size in SIZES.values() for a, b in itertools.pairwise(size.rates))
-
-
-def test_budgets_of_a_size_are_doubled_and_each_has_three_seeds() -> None:
     for size in {stage.size for stage in cases.WHOLE}:
         mine = [stage for stage in cases.WHOLE if stage.size == size]
-        budgets = sorted({steps for stage in mine for steps in stage.steps})
-        assert all(b == 2 * a for a, b in itertools.pairwise(budgets))
+        steps = sorted({steps for stage in mine for steps in stage.steps})
+        assert all(b == 2 * a for a, b in itertools.pairwise(steps)), "budgets are doubled"
         assert min(len(stage.seeds) for stage in mine) >= 3
-    assert {stage.size for stage in (*cases.WHOLE, *cases.REDUCED)} <= SIZES.keys()
 
 
 def test_every_size_is_reached_by_its_name_and_the_plans_without_one_are_as_they_were() -> None:
@@ -70,55 +74,51 @@ def test_every_size_is_reached_by_its_name_and_the_plans_without_one_are_as_they
     assert cases.stages(None, reduced=True) == cases.REDUCED and cases.sizes(reduced=True) == ["30k"]
 
 
-def test_the_learning_rate_of_least_loss_is_taken(tmp_path) -> None:
-    store = Store(tmp_path / "parity.json")
-    assert cases.best_rate(store)("30k", "decoupled", 8) in SIZES["30k"].rates
-    for value, loss in ((1e-3, 3.0), (2e-3, 2.0), (4e-3, 2.5)):
-        store.add(replace(EIGHT, case="tune", rate=value), found(loss))
-    assert cases.best_rate(store)("30k", "decoupled", 8) == 2e-3
+def test_a_slower_fleet_has_fewer_global_steps_for_the_same_tokens() -> None:
+    mixed = replace(EIGHT, speeds="mixed", steps=1000).setting("file:///nowhere")
+    made = sum(1 / pace for pace in mixed.paces) / mixed.learners
+    assert replace(mixed, jitter=0.0).global_steps + 1 == pytest.approx(1000 / made, abs=1)
+    assert mixed.global_steps < replace(mixed, jitter=0.0).global_steps  # whoever is slowest sets the clock
+    assert mixed.batch * mixed.learners == SIZES["30k"].sequences
 
 
-def test_a_finished_trial_is_found_again_by_another_process(tmp_path) -> None:
-    path = tmp_path / "results" / "parity.json"
-    Store(path).add(PLAIN, found(2.0))
-    again = Store(path)
+def test_the_learning_rate_of_least_loss_is_taken_and_what_diverged_is_only_shown(store) -> None:
+    best = cases.best_rate(store)
+    assert best("30k", 8) in SIZES["30k"].rates
+    for value, result in ((1e-3, found(3.0)), (2e-3, found(2.0)), (4e-3, found(2.5)), (8e-3, DIVERGED)):
+        store.add(replace(EIGHT, case="tune", rate=value), result)
+    assert best("30k", 8) == 2e-3
+    store.add(replace(EIGHT, seed=1), DIVERGED)
+    assert report.groups(store.rows) == []
+    table = report.markdown(store.rows, "atoll")
+    assert "| 30k | M=8 bf16 K=M | 200 | 3.0000 | **2.0000** | 2.5000 | inf |" in table
+
+
+def test_a_finished_trial_is_found_again_by_another_process(store) -> None:
+    store.add(PLAIN, found(2.0))
+    again = Store(store.path)
     assert again.find(PLAIN)["loss"] == 2.0
     assert again.find(EIGHT) is None
-    again.add(EIGHT, found(2.2))
-    again.add(PLAIN, found(2.1))
-    rows = json.loads(path.read_text())
+    for trial, loss in ((EIGHT, 2.2), (PLAIN, 2.1), (replace(EIGHT, case="tune"), 2.3), (SWEPT, 2.4)):
+        again.add(trial, found(loss))
+    rows = json.loads(store.path.read_text())
     assert [(row["case"], row["loss"]) for row in rows] == [("a", 2.1), ("b", 2.2)]
-    assert (
-        rows[1].items()
-        >= {
-            "case": "b",
-            "size": "30k",
-            "method": "decoupled",
-            "learners": 8,
-            "codec": "bf16",
-            "seed": 0,
-            "tokens": 1000,
-        }.items()
-    )
-    assert not path.with_suffix(".part").exists()
+    facts = {"size": "30k", "method": "decoupled", "learners": 8, "codec": "bf16", "seed": 0, "tokens": 1000}
+    assert rows[1].items() >= facts.items()
+    tuning = json.loads(store.path.with_name("parity-tuning.json").read_text())
+    assert [row["case"] for row in tuning] == ["tune", "sweep"], "what chose rates and defaults is apart"
+    assert len(Store(store.path).rows) == 4
+    assert not list(store.path.parent.glob("*.part"))
 
 
-def test_what_chose_the_rates_and_defaults_has_a_file_of_its_own(tmp_path) -> None:
+def test_a_file_that_holds_no_results_is_named(tmp_path) -> None:
     path = tmp_path / "parity.json"
-    store = Store(path)
-    for case in ("tune", "b", "sweep"):
-        store.add(replace(EIGHT, case=case), found(2.0))
-    assert [row["case"] for row in json.loads(path.read_text())] == ["b"]
-    tuning = json.loads((tmp_path / "parity-tuning.json").read_text())
-    assert [row["case"] for row in tuning] == ["tune", "sweep"]
-    assert len(Store(path).rows) == 3
+    path.write_text('{"loss": 1}')
+    with pytest.raises(StoreError, match=r"parity\.json: a list of results is wanted"):
+        Store(path)
 
 
-FOLDER = Path(__file__).parents[2] / "docs/results"
-RESULTS = json.loads((FOLDER / "parity.json").read_text())
-
-
-def test_the_committed_results_are_of_the_cases_and_of_equal_tokens() -> None:
+def test_the_committed_results_are_of_the_cases_and_of_equal_tokens_and_make_the_committed_table() -> None:
     budgets = {
         (row["size"], row["steps"]): row["tokens"] for row in RESULTS if row["method"] == "data-parallel"
     }
@@ -130,126 +130,124 @@ def test_the_committed_results_are_of_the_cases_and_of_equal_tokens() -> None:
         near = {"e": 0.02, "f": 0.07}.get(row["case"], 0.003)
         assert row["tokens"] == pytest.approx(budgets[row["size"], row["steps"]], rel=near)
         assert row["command"].startswith("atoll bench parity")
+    table = report.markdown(Store(FOLDER / "parity.json").rows, "atoll bench parity --resume")
+    assert table == (FOLDER / "parity.md").read_text()
 
 
-def test_a_file_that_holds_no_results_is_named(tmp_path) -> None:
-    path = tmp_path / "parity.json"
-    path.write_text('{"loss": 1}')
-    with pytest.raises(StoreError, match=r"parity\.json: a list of results is wanted"):
-        Store(path)
-
-
-def test_a_gap_is_to_data_parallel_training_of_the_same_seed(tmp_path) -> None:
-    store = Store(tmp_path / "parity.json")
+def test_a_gap_is_to_data_parallel_training_of_the_same_seed(store) -> None:
     for seed, (plain, eight) in enumerate(((2.0, 2.2), (4.0, 4.2))):
         store.add(replace(PLAIN, seed=seed), found(plain))
         store.add(replace(EIGHT, seed=seed), found(eight))
-    first, second = report.groups(store.rows)
-    assert (first.label, first.gap, first.loss) == ("data-parallel", None, 3.0)
-    assert second.gap == pytest.approx((0.10 + 0.05) / 2)
-    assert second.gap_spread == pytest.approx(0.0353553, rel=1e-4)
-    table = report.markdown(store.rows, "atoll bench parity")
-    assert (
-        "| b | 30k | 30,000 | 0.00 M | M=8 bf16 K=M | 3.2000 ± 1.4142 | +7.50% ± 3.54% | 80% | 90.0% | 2 |"
-        in table
-    )
+    *_, first, second = report.markdown(store.rows, "atoll bench parity").splitlines()
+    assert first == "| a | 30k | 30,000 | 0.00 M | data-parallel | 3.0000 ± 1.4142 |  |  |  | 2 |"
+    cells = "3.2000 ± 1.4142 | +7.50% ± 3.54% | 80% | 90.0% | 2 |"
+    assert second == f"| b | 30k | 30,000 | 0.00 M | M=8 bf16 K=M | {cells}"
 
 
-def test_a_slower_fleet_has_fewer_global_steps_for_the_same_tokens() -> None:
-    mixed = replace(EIGHT, speeds="mixed", steps=1000).setting("file:///nowhere")
-    made = sum(1 / pace for pace in mixed.paces) / mixed.learners
-    even = replace(mixed, jitter=0.0)
-    assert even.global_steps + 1 == pytest.approx(1000 / made, abs=1)
-    assert mixed.global_steps < even.global_steps  # the clock is that of whoever is slowest at the moment
-    assert mixed.batch * mixed.learners == SIZES["30k"].sequences
+def test_a_sweep_is_told_by_what_it_changes_against_the_defaults_or_the_same_trial_of_the_cases(
+    store,
+) -> None:
+    moved = {
+        "H 48": replace(SWEPT, interval=48),
+        "η 1, μ 0": replace(SWEPT, eta=1.0, mu=0.0),
+        f"η {EIGHT.eta:g}, μ 0": replace(SWEPT, mu=0.0),
+        "mean in the place of RDA": replace(SWEPT, merge="Mean"),
+        "moments forgotten on receipt": replace(SWEPT, forget=True),
+        "failures, moments lost with the learner": replace(SWEPT, failures=True, moments=False),
+    }
+
+    def shown() -> set[str]:
+        return {
+            line for line in report.markdown(store.rows, "atoll").splitlines() if line.startswith("| 30k | 1")
+        }
+
+    for number, trial in enumerate(moved.values(), 1):
+        store.add(trial, found(2.0 + number / 10))
+    assert "| 30k | 1.64 M | 8 | H 48 | 2.1000 |  |" in shown()
+    store.add(replace(EIGHT, seed=1), found(1.0))
+    store.add(EIGHT, found(1.05))
+    assert "| 30k | 1.64 M | 8 | H 48 | 2.1000 | +100.00% |" in shown()
+    store.add(SWEPT, found(2.0))
+    store.add(replace(SWEPT, steps=2 * SWEPT.steps), found(1.5))  # of another budget
+    assert shown() == {"| 30k | 1.64 M | 8 | nothing | 2.0000 |  |"} | {
+        f"| 30k | 1.64 M | 8 | {what} | {2 + number / 10:.4f} | {number * 5:+.2f}% |"
+        for number, what in enumerate(moved, 1)
+    }
 
 
-@pytest.mark.parametrize(
-    ("option", "value", "message"),
-    [
-        ("--case", "a,x", "--case 'a,x': of a,b,c,d,e,f is wanted"),
-        ("--case", "", "--case '': of a,b,c,d,e,f is wanted"),
-        ("--out", "", "--out '': a folder is wanted"),
-        ("--data", "", "--data '': gs://bucket/path or file:///absolute/path is wanted"),
-        ("--size", "5t", "--size '5t': one of 30k, 90k"),
-        ("--hours", "soon", "--hours 'soon': a number from 0.001 to 1000 is wanted"),
-        ("--jobs", "0", "--jobs '0': a whole number from 1 to 1024 is wanted"),
-    ],
-)
-def test_unusable_option_is_named(option, value, message, capsys) -> None:
-    assert main(["bench", "parity", option, value]) != 0
-    assert message in capsys.readouterr().err
+@pytest.fixture
+def never(monkeypatch) -> None:
+    """A trial is not to be begun."""
+    monkeypatch.setattr(proof, "prove", lambda *_: pytest.fail("a trial was begun"))
+
+
+def refusal(capsys, *options: str) -> str:
+    """The one line that the command ends with."""
+    assert main(["bench", "parity", *options]) == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    return err.removeprefix("atoll: ")
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("--case a,b --sweep", "--case: not with --sweep, which runs the outer step's knobs"),
+        ("--case=a,x", "--case 'a,x': of a,b,c,d,e,f is wanted"),
+        ("--case=", "--case '': of a,b,c,d,e,f is wanted"),
+        ("--out=", "--out '': a folder is wanted"),
+        ("--data=", "--data '': gs://bucket/path or file:///absolute/path is wanted"),
+        ("--size=5t", "--size '5t': one of 30k, 90k"),
+        ("--hours=soon", "--hours 'soon': a number from 0.001 to 1000 is wanted"),
+        ("--jobs=0", "--jobs '0': a whole number from 1 to 1024 is wanted"),
+        ("--case=a,b --sweep", "--case: not with --sweep, which runs the outer step's knobs"),
         ("--device --reduced", "--device: not with --reduced, which has a size of its own"),
-        ("--reduced --case d", "--case 'd': of a,b,c,e,f is wanted"),
-        ("--size moe-120k --case a,d", "--case 'a,d': of d is wanted"),
+        ("--reduced --case=d", "--case 'd': of a,b,c,e,f is wanted"),
+        ("--size=moe-120k --case=a,d", "--case 'a,d': of d is wanted"),
     ],
 )
-def test_options_that_would_do_nothing_together_are_refused(options, message, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(proof, "prove", lambda *_: pytest.fail("a trial was begun"))
-    assert main(["bench", "parity", *options.split(), "--out", str(tmp_path)]) == 2
-    err = capsys.readouterr().err
-    assert message in err and err.count("\n") == 1
+def test_options_that_cannot_be_used_alone_or_together_are_named(options, message, capsys, never) -> None:
+    assert message in refusal(capsys, *options.split())
 
 
-def test_a_data_set_that_cannot_be_used_is_one_line_before_a_trial_takes_a_process(
-    tmp_path, capsys, monkeypatch
-) -> None:
-    monkeypatch.setattr(proof, "prove", lambda *_: pytest.fail("a trial was begun"))
-    absent, out = f"file://{tmp_path}/nope", ["--out", str(tmp_path / "results")]
-    assert main(["bench", "parity", "--reduced", "--data", absent, *out]) == 2
-    err = capsys.readouterr().err
-    assert err == f"atoll: --data: {absent}: no data set here: meta.json is missing\n"
-    (tmp_path / "text").write_text("no held-out text " * 99)
-    small = f"file://{tmp_path}/small"
-    assert main(["data", "import", small, str(tmp_path / "text"), "--format", "text", "--held-out", "0"]) == 0
-    capsys.readouterr()
-    assert main(["bench", "parity", "--reduced", "--data", small, *out]) == 2
-    err = capsys.readouterr().err
-    assert err.startswith(f"atoll: --data: {small}: splits: 'heldout' is missing") and err.count("\n") == 1
-
-
-def described(folder, vocabulary: int, train: int, held_out: int) -> str:
+def described(folder, vocabulary: int, **tokens: int) -> str:
     """A data set by its `meta.json` alone; splits of so many tokens."""
     folder.mkdir()
     splits = {
-        name: {"shards": [{"file": f"{name}/0.tokens", "tokens": tokens, "crc32c": 0}]}
-        for name, tokens in (("train", train), ("heldout", held_out))
+        name: {"shards": [{"file": f"{name}/0.tokens", "tokens": count, "crc32c": 0}]}
+        for name, count in tokens.items()
     }
     catalogue = {"dtype": "uint16", "tokenizer": "tokenizers", "vocabulary": vocabulary, "splits": splits}
     (folder / "meta.json").write_text(json.dumps(catalogue))
     return f"file://{folder}"
 
 
+ENOUGH = {"vocabulary": 256, "train": 8 * 64 + 1, "heldout": 64 * 64 + 1}
+
+
 @pytest.mark.parametrize(
-    ("vocabulary", "train", "held_out", "message"),
+    ("facts", "message"),
     [
-        pytest.param(600, 9999, 9999, "vocabulary: 600, and 30k has 256; data of 256 or less", id="vocabulary"),
-        pytest.param(
-            256, 8 * 64, 9999,
-            "splits.train: 7 examples of 64 tokens, which 30k reads; 8 or more are wanted", id="train",
+        ({}, "no data set here: meta.json is missing"),
+        ({"vocabulary": 256, "train": 9999}, "splits: 'heldout' is missing"),
+        ({**ENOUGH, "vocabulary": 600}, "vocabulary: 600, and 30k has 256; data of 256 or less"),
+        (
+            {**ENOUGH, "train": 8 * 64},
+            "splits.train: 7 examples of 64 tokens, which 30k reads; 8 or more are wanted",
         ),
-        pytest.param(
-            256, 9999, 64 * 64,
-            "splits.heldout: 63 examples of 64 tokens, which 30k reads; 64 or more are wanted", id="heldout",
+        (
+            {**ENOUGH, "heldout": 64 * 64},
+            "splits.heldout: 63 examples of 64 tokens, which 30k reads; 64 or more are wanted",
         ),
     ],
-)  # fmt: skip
+    ids=["absent", "split", "vocabulary", "train", "heldout"],
+)
 def test_data_that_a_size_cannot_be_trained_on_is_one_line_before_a_trial_takes_a_process(
-    tmp_path, capsys, monkeypatch, vocabulary, train, held_out, message
+    tmp_path, capsys, never, facts, message
 ) -> None:
-    monkeypatch.setattr(proof, "prove", lambda *_: pytest.fail("a trial was begun"))
-    uri = described(tmp_path / "data", vocabulary, train, held_out)
-    options = ["--reduced", "--data", uri, "--out", str(tmp_path / "results")]
-    assert main(["bench", "parity", *options]) == 2
-    err = capsys.readouterr().err
-    assert err.startswith(f"atoll: --data: {uri}: {message}") and err.count("\n") == 1
-    proof.look_into(described(tmp_path / "enough", 256, 8 * 64 + 1, 64 * 64 + 1), cases.REDUCED)
+    uri = described(tmp_path / "data", **facts) if facts else f"file://{tmp_path}/data"
+    said = refusal(capsys, "--reduced", "--data", uri, "--out", str(tmp_path / "results"))
+    assert said.startswith(f"--data: {uri}: {message}")
+    proof.look_into(described(tmp_path / "enough", **ENOUGH), cases.REDUCED)
 
 
 @pytest.fixture
@@ -268,28 +266,25 @@ def ran(monkeypatch) -> list[Trial]:
     return begun
 
 
-def request(folder, data: str = "") -> proof.Request:
-    return proof.Request(cases.REDUCED, "ab", folder, jobs=1, resume=True, flag="--reduced", data=data)
-
-
-def said(_: str) -> None:
-    pass
+def prove(folder, data: str = "", say=lambda _: None, **changes) -> list[dict]:
+    """Rows of a reduced proof that goes on with what its folder holds."""
+    request = proof.Request(cases.REDUCED, "ab", folder, jobs=1, resume=True, flag="--reduced", data=data)
+    return list(proof.prove(replace(request, **changes), say))
 
 
 def test_results_on_another_data_set_are_never_resumed_as_this_ones(tmp_path, ran) -> None:
-    uri = "file:///some/text"
-    (row,) = [row for row in proof.prove(request(tmp_path / "a", uri), said) if row["case"] == "a"]
+    uri, words = "file:///some/text", []
+    (row,) = [row for row in prove(tmp_path, uri, words.append) if row["case"] == "a"]
+    assert words[0] == f"results go to {tmp_path}"
     assert row["data"] == uri
     assert row["command"] == f"atoll bench parity --json --reduced --data {uri} --size 30k --case a"
     before = len(ran)
     for other in ("gs://other/text", ""):
         source = other or "standard library of Python 3.11.9"
-        with pytest.raises(
-            StoreError, match=rf"parity.json: has results on the data '{uri}', and .*'{source}'"
-        ):
-            list(proof.prove(request(tmp_path / "a", other), said))
+        with pytest.raises(StoreError, match=rf"parity.json: has results on the data '{uri}', .*'{source}'"):
+            prove(tmp_path, other)
     assert len(ran) == before
-    list(proof.prove(request(tmp_path / "a", f"{uri}/"), said))
+    prove(tmp_path, f"{uri}/")
     assert len(ran) > before, "the same data set goes on"
 
 
@@ -300,22 +295,21 @@ def test_results_on_the_standard_library_go_on_with_another_patch_of_python_alon
     row = found(2.0) | {"data": f"standard library of Python {version}"}
     Store(tmp_path / "parity.json").add(EIGHT, row)
     if goes_on:
-        list(proof.prove(request(tmp_path), said))
+        prove(tmp_path)
         assert ran
     else:
         with pytest.raises(StoreError, match=r"'standard library of Python 3\.12\.7', and this run's is"):
-            list(proof.prove(request(tmp_path), said))
+            prove(tmp_path)
 
 
 def test_the_committed_results_go_on_with_the_default_data(tmp_path, ran) -> None:
     for name in ("parity.json", "parity-tuning.json"):
         shutil.copy(FOLDER / name, tmp_path / name)
-    finished = {Trial.of(row) for row in RESULTS}
-    list(proof.prove(replace(request(tmp_path), stages=cases.WHOLE, flag=""), said))
-    assert not finished & set(ran)
+    prove(tmp_path, stages=cases.WHOLE, flag="")
+    assert not {Trial.of(row) for row in RESULTS} & set(ran)
 
 
-def test_a_reduced_proof_is_not_written_into_the_whole_ones_folder(tmp_path, monkeypatch, capsys) -> None:
+def test_a_reduced_proof_is_not_written_into_the_whole_ones_folder(tmp_path, monkeypatch) -> None:
     folders = []
 
     def prove(request, say):
@@ -328,12 +322,6 @@ def test_a_reduced_proof_is_not_written_into_the_whole_ones_folder(tmp_path, mon
     monkeypatch.setattr(proof, "prove", prove)
     assert main(["bench", "parity", "--reduced"]) == main(["bench", "parity"]) == 0
     assert folders == [str(tmp_path / "reduced"), "docs/results"]
-
-
-def test_a_proof_says_where_its_results_go(tmp_path, ran) -> None:
-    words: list[str] = []
-    list(proof.prove(request(tmp_path), words.append))
-    assert words[0] == f"results go to {tmp_path}"
 
 
 def test_a_trial_whose_process_is_killed_is_named_with_what_to_do(tmp_path, monkeypatch, capsys) -> None:
@@ -355,48 +343,3 @@ def test_a_trial_whose_process_is_killed_is_named_with_what_to_do(tmp_path, monk
     monkeypatch.setattr(proof, "prove", prove)
     assert main(["bench", "parity", "--reduced", "--out", str(tmp_path)]) == 1
     assert capsys.readouterr().err == f"atoll: {caught.value}\n"
-
-
-def test_what_diverged_is_shown_in_the_tuning_and_never_chosen_or_counted(tmp_path) -> None:
-    store = Store(tmp_path / "parity.json")
-    store.add(replace(EIGHT, case="tune", rate=8e-3), {"loss": None, "tokens": 1000, "error": "inf"})
-    store.add(replace(EIGHT, case="tune", rate=4e-3), found(2.5))
-    store.add(replace(EIGHT, seed=1), {"loss": None, "tokens": 1000, "error": "inf"})
-    assert cases.best_rate(store)("30k", "decoupled", 8) == 4e-3
-    assert report.groups(store.rows) == []
-    assert "| 30k | M=8 bf16 K=M | 200 | **2.5000** | inf |" in report.markdown(store.rows, "atoll")
-
-
-def test_a_sweep_without_the_defaults_is_held_against_the_same_trial_of_the_cases(tmp_path) -> None:
-    store = Store(tmp_path / "parity.json")
-    store.add(replace(EIGHT, case="sweep", interval=48), found(3.0))
-    assert "| 30k | 1.64 M | 8 | H 48 | 3.0000 |  |" in report.markdown(store.rows, "atoll")
-    store.add(replace(EIGHT, seed=1), found(1.0))
-    store.add(replace(EIGHT, seed=0), found(2.0))
-    assert "| 30k | 1.64 M | 8 | H 48 | 3.0000 | +50.00% |" in report.markdown(store.rows, "atoll")
-
-
-def test_a_sweep_is_told_by_what_it_changes(tmp_path) -> None:
-    store = Store(tmp_path / "parity.json")
-    base = replace(EIGHT, case="sweep")
-    moved = {
-        "nothing": base,
-        "η 1, μ 0": replace(base, eta=1.0, mu=0.0),
-        f"η {EIGHT.eta:g}, μ 0": replace(base, mu=0.0),
-        "H 48": replace(base, interval=48),
-        "mean in the place of RDA": replace(base, merge="Mean"),
-        "moments forgotten on receipt": replace(base, forget=True),
-        "failures, moments lost with the learner": replace(base, failures=True, moments=False),
-    }
-    for number, trial in enumerate(moved.values()):
-        store.add(trial, found(2.0 + number / 10))
-    longer = replace(base, steps=2 * base.steps)
-    store.add(longer, found(1.5))
-    table = report.markdown(store.rows, "atoll")
-    assert "| 30k | 1.64 M | 8 | nothing | 2.0000 |  |" in table
-    assert "| 30k | 3.28 M | 8 | nothing | 1.5000 |  |" in table
-    for number, what in enumerate(moved):
-        assert (
-            number == 0
-            or f"| 30k | 1.64 M | 8 | {what} | {2 + number / 10:.4f} | {number * 5:+.2f}% |" in table
-        )

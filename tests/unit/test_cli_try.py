@@ -31,11 +31,7 @@ from atoll_cli.trial.verdict import Kill, Trial, judge
             "22 processes, one a host and one a shard of the syncer; at most 16 are wanted",
         ),
         ("units: 2", "units: 0", "at least two units are wanted, so that one can be lost"),
-        (
-            "globalSteps: ",
-            "tokens: 10000",
-            "spec.target.globalSteps: 2 or more are wanted; or give --steps",
-        ),
+        ("globalSteps: ", "tokens: 10000", "spec.target.globalSteps: 2 or more are wanted; or give --steps"),
         ("sequenceLength: 128", "sequenceLength: 1", "spec.data.sequenceLength"),
     ],
 )

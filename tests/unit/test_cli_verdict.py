@@ -15,6 +15,14 @@ from atoll_cli.views import LedgerView, PodView, RunView, Sample, UnitView
 KILL = Fault(kind="unit", victim="a", unit="a", at=100.0, healed_at=112.0)
 LEDGER = LedgerView(fragments=8, trained=80, merged=70, discarded={"lost": 10})
 
+KEYS = {
+    "passed", "failures", "run", "victim", "healSeconds", "healSecondsOperator", "stepsOfOthers",
+    "incarnationBefore", "incarnationAfter", "seededStep", "podsKept", "lossFirst", "lossAtKill",
+    "lossAfterHeal", "lossLast", "heldOutUntrained", "heldOutTrained", "heldOutTokens", "marginWanted",
+    "margin", "globalStep", "targetStep", "tokens", "complete", "checkpoint", "faults", "unbalanced",
+    "syncerRestarts", "timings",
+}  # fmt: skip
+
 
 def make_unit(name: str, step: int, *, incarnation: int = 1, learning: bool = True) -> UnitView:
     return UnitView(name=name, step=step, incarnation=incarnation, learning=learning, seeded_step=50)
@@ -95,9 +103,7 @@ def test_a_demo_as_it_should_be_passes_and_has_its_figures() -> None:
             id="replaced-during-the-heal",
         ),
         pytest.param(
-            change(make_samples(), 1, pods={}),
-            "pods of other units were replaced",
-            id="gone-during-the-heal",
+            change(make_samples(), 1, pods={}), "pods of other units were replaced", id="gone-during-the-heal"
         ),
         pytest.param(
             change(make_samples(), 3, run=make_run(260)),
@@ -171,37 +177,7 @@ def test_no_sample_before_the_kill_is_an_error() -> None:
 
 def test_the_json_has_stable_keys() -> None:
     document = as_json(judge(make_observations()), {"heal": 12.345})
-    assert set(document) == {
-        "passed",
-        "failures",
-        "run",
-        "victim",
-        "healSeconds",
-        "healSecondsOperator",
-        "stepsOfOthers",
-        "incarnationBefore",
-        "incarnationAfter",
-        "seededStep",
-        "podsKept",
-        "lossFirst",
-        "lossAtKill",
-        "lossAfterHeal",
-        "lossLast",
-        "heldOutUntrained",
-        "heldOutTrained",
-        "heldOutTokens",
-        "marginWanted",
-        "margin",
-        "globalStep",
-        "targetStep",
-        "tokens",
-        "complete",
-        "checkpoint",
-        "faults",
-        "unbalanced",
-        "syncerRestarts",
-        "timings",
-    }
+    assert set(document) == KEYS
     assert json.loads(json.dumps(document))["timings"] == {"heal": 12.35}
 
 

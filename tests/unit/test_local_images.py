@@ -113,12 +113,7 @@ def locked(name: str) -> dict[str, str]:
     return dict(re.findall(r"^([a-z0-9][a-z0-9._-]*)==([^ ;\\]+)", text, re.MULTILINE))
 
 
-LOCKS = {
-    "operator": ["operator"],
-    "runtime": ["runtime"],
-    "runtime,tpu": ["runtime", "tpu"],
-    "build": [],
-}
+LOCKS = {"operator": ["operator"], "runtime": ["runtime"], "runtime,tpu": ["runtime", "tpu"], "build": []}
 """Lock file to the extras that it pins."""
 
 

@@ -149,7 +149,7 @@ def mirror(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, dict[str, byt
     content: dict[str, bytes] = {}
     handler = type("Handler", (_Files,), {"content": content})
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     yield f"http://127.0.0.1:{server.server_port}", content
     server.shutdown()

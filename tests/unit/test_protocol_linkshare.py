@@ -63,3 +63,11 @@ def test_an_idle_link_is_tried_after_the_time_that_a_contribution_is_expected_to
     assert not made.ready(0, 80.0 + 2 * 50.0 - 1.0, 0, (0,))
     assert made.ready(0, 80.0 + 2 * 50.0, 0, ())
     assert not made.ready(0, 80.0 + 2 * 50.0, 1, ())
+
+
+@pytest.mark.parametrize(("trip", "beside"), [(0.0, 1), (1.0, 1), (2.0, 2), (10.0, 2), (35.0, 5)])
+def test_the_link_carries_what_comes_next_while_answers_are_under_way(trip: float, beside: int) -> None:
+    made = share(4.0)
+    made.round_trip = trip
+    assert made.beside == beside
+    assert made.ready(0, 100.0, beside, ()) and not made.ready(0, 100.0, beside + 1, ())

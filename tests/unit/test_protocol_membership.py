@@ -9,8 +9,15 @@ from typing import Any
 import pytest
 from lone_shard import LONE, Story
 
-from atoll_runtime.protocol.effects import Exclude, Merge, Publish, Release
-from atoll_runtime.protocol.events import Declined, Left, Offered, Part, Received, Tick
+from atoll_runtime.protocol.effects import Exclude, Merge, Publish, Release, SendPull
+from atoll_runtime.protocol.events import (
+    Declined,
+    Left,
+    Offered,
+    Part,
+    Received,
+    Tick,
+)
 from atoll_runtime.protocol.rules import Rules
 from atoll_runtime.protocol.waiting import waits
 
@@ -59,6 +66,30 @@ def test_headers_make_the_quorum_and_the_round_waits_for_the_bodies_of_its_membe
     assert 1 not in shard.merged
     shard.tell(Received(slow, 1.0))
     assert shard.merged[1] == ("a", "b")
+
+
+def test_a_far_unit_is_asked_before_a_round_is_due_and_the_others_have_their_time() -> None:
+    shard = Shard()
+    shard.until_open(1)
+    shard.tell(Received(shard.part("a", 1), 1.0))
+    shard.tell(Offered(shard.part("b", 1), 0.1, 1.4))  # b is a round trip of 1.4 steps away
+    shard.tell(Received(shard.part("b", 1), 1.0))
+    shard.run(1)
+    early = next(held for held in shard.machine.rounds.held.values() if held.stage == "Early")
+    asked = [each.unit for each in shard.asked(SendPull) if each.round == early.id]
+    assert asked == ["b"]
+    part = shard.offer("b", early.id.fragment, 0.1)
+    shard.tell(Received(part, 1.0))
+    assert early.id.fragment not in shard.merged, "K is 1, but the round is not due"
+    for _ in range(P):
+        others = [each for each in shard.machine.rounds.held if each != early.id]
+        for each, unit in ((each, unit) for each in others for unit in "ab"):
+            shard.tell(Received(shard.part(unit, each.fragment), 1.0))
+        if early.stage == "Early":
+            shard.run(1)
+    assert early.grace_until is not None and early.grace_until > early.opened + 1.0, "a has a step, and more"
+    shard.tell(Received(shard.part("a", early.id.fragment), 1.0))
+    assert shard.merged[early.id.fragment] == ("a", "b")
 
 
 def test_other_rounds_are_opened_and_merged_while_one_waits_for_a_slow_link() -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from atoll_bench.parity.sizes import SIZES
 from atoll_bench.parity.store import Store
-from atoll_bench.parity.trials import Method, Trial
+from atoll_bench.parity.trials import Trial
 
 SEEDS = (0, 1, 2)
 TUNING_SEED = 100
@@ -21,8 +23,28 @@ SWEPT = 2
 OUTER = ((1.0, 0.0), (0.7, 0.3), (0.5, 0.5), (0.7, 0.5), (1.0, 0.5), (0.4, 0.7), (0.4, 0.9), (0.7, 0.9))
 """η and μ of the sweep. DiLoCo and its successors have 0.7 and 0.9, for runs of many thousand steps."""
 
-Rate = Callable[[str, Method, int], float]
-"""Of a size, method and number of learners."""
+Changes = Mapping[str, Any]
+"""Fields of a trial that differ from the defaults."""
+STORM = {"failures": True, "policy": "K=1+grace"}
+CHANGES: dict[str, tuple[Changes, ...]] = {
+    "c": ({"codec": "int4"},),
+    "e": tuple({"speeds": "mixed", "policy": policy} for policy in ("K=M", "K=1", "K=1+grace")),
+    "f": (STORM,),
+}
+"""The trials of the cases with the most learners: each is another than that of (b)."""
+KNOBS: tuple[Changes, ...] = (
+    *({"interval": interval} for interval in (6, 12, 48)),
+    {"merge": "Mean"},
+    {"merge": "Mean", "eta": 1.0, "mu": 0.0},
+    {"warmup": 100},
+    {"overlap": 1},
+    {"forget": True},
+    STORM,
+    {**STORM, "moments": False},
+)
+"""Of the sweep, besides `OUTER`."""
+Rate = Callable[[str, int], float]
+"""Inner learning rate of a size and number of learners."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +61,7 @@ class Stage:
 
 
 REDUCED = (Stage("30k", (100,), "abcef", seeds=(0, 1, 2), learners=(2, 8)),)
-"""What CI runs (`make learning`): 219 core seconds, under two minutes on two quiet cores (2026-11-21)."""
+"""What `make test-all` runs: 219 core seconds, under two minutes on two quiet cores (2026-11-21)."""
 WHOLE = (
     Stage("30k", (400, 800), "ab"),
     Stage("30k", (800,), "cef"),
@@ -56,10 +78,7 @@ WHOLE = (
     Stage("moe-50k", (400, 800), "d"),
 )
 """What two cores do within six hours. What says most for its time comes first: the table may stop anywhere."""
-DEVICE = (
-    Stage("35m", (1000, 2000), "ab", learners=(2, 8)),
-    Stage("125m", (1000,), "ab", learners=(8,)),
-)
+DEVICE = (Stage("35m", (1000, 2000), "ab", learners=(2, 8)), Stage("125m", (1000,), "ab", learners=(8,)))
 """What an accelerator does, some ten minutes a trial."""
 NAMED = (Stage("1m", (800, 1600), "ab"),)
 """Run where `--size` names it, and not else."""
@@ -87,25 +106,26 @@ def _every(reduced: bool, device: bool) -> tuple[Stage, ...]:
     return REDUCED if reduced else DEVICE + NAMED_DEVICE if device else WHOLE + NAMED
 
 
-def tuning(plan: Sequence[Stage]) -> list[Trial]:
-    """Every learning rate of every method that the stages need, at the smallest budget of its size."""
+def tuning(stages: Sequence[Stage], plan: Sequence[Stage]) -> list[Trial]:
+    """Every learning rate of every method that the stages need, at their size's smallest budget in `plan`."""
     found: dict[Trial, None] = {}
-    for stage in plan:
+    for stage in stages:
         steps = min(other.steps[0] for other in plan if other.size == stage.size)
-        for method, learners in _methods(stage):
+        for learners in dict.fromkeys(each for letter in stage.cases for each in _compared(letter, stage)):
             for rate in SIZES[stage.size].rates:
-                found[_trial("tune", stage.size, method, learners, TUNING_SEED, steps, rate)] = None
+                found[_trial("tune", stage.size, learners, TUNING_SEED, steps, rate)] = None
     return list(found)
 
 
-def trials(plan: Sequence[Stage], cases: str, rate: Rate) -> list[Trial]:
-    """All trials of these letters."""
+def trials(stages: Sequence[Stage], cases: str, rate: Rate) -> list[Trial]:
+    """All trials of these letters, seed by seed."""
     found: dict[Trial, None] = {}
-    for stage in plan:
-        for steps in stage.steps:
-            for letter in stage.cases:
-                if letter in cases:
-                    found |= dict.fromkeys(_case(letter, stage, steps, rate))
+    for stage in stages:
+        chosen = [letter for letter in stage.cases if letter in cases]
+        for steps, letter, seed in itertools.product(stage.steps, chosen, stage.seeds):
+            for learners in _compared(letter, stage):
+                one = _trial(letter, stage.size, learners, seed, steps, rate(stage.size, learners))
+                found |= dict.fromkeys(replace(one, **changes) for changes in CHANGES.get(letter, ({},)))
     return list(found)
 
 
@@ -113,12 +133,12 @@ def best_rate(store: Store) -> Rate:
     """The learning rate of least loss among a method's tuning trials; the middle one where there is none. The outer
     constants are the contract's defaults and are not tuned (`sweep` tries them)."""
 
-    def rate(size: str, method: Method, learners: int) -> float:
+    def rate(size: str, learners: int) -> float:
         tried = [
             (row["loss"], row["rate"])
             for row in store.rows
-            if (row["case"], row["size"], row["method"], row["learners"]) == ("tune", size, method, learners)
-            and row["loss"] is not None
+            if (row["case"], row["size"], row["learners"]) == ("tune", size, learners)
+            if row["loss"] is not None
         ]
         rates = SIZES[size].rates
         return float(min(tried)[1]) if tried else rates[len(rates) // 2]
@@ -127,60 +147,35 @@ def best_rate(store: Store) -> Rate:
 
 
 def swept(plan: Sequence[Stage], rate: Rate) -> list[Trial]:
-    """The sweep of each size."""
+    """The sweep of each size, at its budget number `SWEPT`."""
     budgets: dict[str, set[int]] = {}
     for stage in plan:
         budgets.setdefault(stage.size, set()).update(stage.steps)
-    second = {size: sorted(each)[:SWEPT][-1] for size, each in budgets.items()}
-    return [trial for size, steps in second.items() for trial in sweep(size, steps, rate)]
+    return [
+        trial
+        for size, steps in budgets.items()
+        for trial in dict.fromkeys(_sweep(size, sorted(steps)[:SWEPT][-1], rate))
+    ]
 
 
-def sweep(size: str, steps: int, rate: Rate) -> list[Trial]:
+def _sweep(size: str, steps: int, rate: Rate) -> Iterator[Trial]:
     """The outer step's knobs, each from the defaults, for the most learners; η and μ also for the fewest."""
-    base = _trial("sweep", size, "decoupled", MOST, SEEDS[0], steps, rate(size, "decoupled", MOST))
-    moved: list[Trial] = [base]
-    moved += [replace(base, eta=eta, mu=mu) for eta, mu in OUTER]
-    moved += [replace(base, interval=interval) for interval in (6, 12, 48)]
-    moved += [replace(base, merge="Mean"), replace(base, merge="Mean", eta=1.0, mu=0.0)]
-    moved += [replace(base, warmup=100), replace(base, overlap=1), replace(base, forget=True)]
-    storm = replace(base, failures=True, policy="K=1+grace")
-    moved += [storm, replace(storm, moments=False)]
-    few = replace(base, learners=LEARNERS[0], rate=rate(size, "decoupled", LEARNERS[0]))
-    moved += [few, *(replace(few, eta=eta, mu=mu) for eta, mu in OUTER)]
-    return list(dict.fromkeys(moved))
+    most, few = (
+        _trial("sweep", size, learners, SEEDS[0], steps, rate(size, learners))
+        for learners in (MOST, LEARNERS[0])
+    )
+    outer: list[Changes] = [{"eta": eta, "mu": mu} for eta, mu in OUTER]
+    yield from (replace(most, **changes) for changes in ({}, *outer, *KNOBS))
+    yield from (replace(few, **changes) for changes in ({}, *outer))
 
 
-def _case(letter: str, stage: Stage, steps: int, rate: Rate) -> Iterator[Trial]:
-    """A letter's trials, seed by seed."""
-    most = rate(stage.size, "decoupled", MOST)
-    for seed in stage.seeds:
-        many = _trial(letter, stage.size, "decoupled", MOST, seed, steps, most)
-        if letter in "abd":
-            for method, learners in _methods(stage):
-                if letter == "d" or (letter == "a") == (method == "data-parallel"):
-                    fit = rate(stage.size, method, learners)
-                    yield _trial(letter, stage.size, method, learners, seed, steps, fit)
-        elif letter == "c":
-            yield replace(many, codec="int4")
-        elif letter == "e":
-            for policy in ("K=M", "K=1", "K=1+grace"):
-                yield replace(many, speeds="mixed", policy=policy)
-        elif letter == "f":
-            yield replace(many, failures=True, policy="K=1+grace")
+def _compared(letter: str, stage: Stage) -> tuple[int, ...]:
+    """Numbers of learners of a case; 1 is data-parallel training."""
+    plain, decoupled = (1,) if letter in "ad" else (), stage.learners if letter in "bd" else ()
+    return plain + decoupled or (MOST,)
 
 
-def _methods(stage: Stage) -> list[tuple[Method, int]]:
-    """What the stage compares."""
-    found: list[tuple[Method, int]] = []
-    if set(stage.cases) & set("ad"):
-        found.append(("data-parallel", 1))
-    if set(stage.cases) & set("bd"):
-        found += [("decoupled", learners) for learners in stage.learners]
-    elif set(stage.cases) & set("cef"):
-        found.append(("decoupled", MOST))
-    return found
-
-
-def _trial(case: str, size: str, method: Method, learners: int, seed: int, steps: int, rate: float) -> Trial:
-    plain = method == "data-parallel"
-    return Trial(case, size, method, learners, "none" if plain else "bf16", seed, steps, rate)
+def _trial(case: str, size: str, learners: int, seed: int, steps: int, rate: float) -> Trial:
+    if learners == 1:
+        return Trial(case, size, "data-parallel", 1, "none", seed, steps, rate)
+    return Trial(case, size, "decoupled", learners, "bf16", seed, steps, rate)

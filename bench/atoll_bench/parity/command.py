@@ -21,29 +21,33 @@ RESULTS = "docs/results"
 REDUCED_RESULTS = "/tmp/parity"
 """Never those of the whole table."""
 LETTERS = "abcdef"
+FLAGS = {
+    "json": "one JSON line a trial",
+    "resume": "leave out what is in the results already",
+    "sweep": "the outer step's knobs in the place of the cases",
+    "reduced": "a small table in under five minutes",
+    "device": "the sizes for an accelerator, a trial at a time",
+}
+VALUES = {
+    "size": (
+        "NAME",
+        "one size alone, also 1m or, with --device, 350m, 1b or moe-125m; default: all of the plan",
+    ),
+    "case": ("C,…", "default a,b,c,d,e,f"),
+    "hours": ("N", "begin no trial after so long; default: no limit"),
+    "data": ("URI", "default: this Python's standard library"),
+    "jobs": ("N", "trials at a time, a core each; default: all cores"),
+    "out": ("FOLDER", f"default {RESULTS}, of --reduced {REDUCED_RESULTS}"),
+}
+"""Options with a value: its name, and what it is."""
 
 
 def add_options(parity: argparse.ArgumentParser) -> None:
     """The options of the proof."""
-    parity.add_argument("--json", action="store_true", help="one JSON line a trial")
-    parity.add_argument(
-        "--size",
-        metavar="NAME",
-        help="one size alone, also 1m or, with --device, 350m, 1b or moe-125m; default: all of the plan",
-    )
-    parity.add_argument("--case", metavar="C,…", help="default a,b,c,d,e,f")
-    parity.add_argument("--hours", metavar="N", help="begin no trial after so long; default: no limit")
-    parity.add_argument("--resume", action="store_true", help="leave out what is in the results already")
-    parity.add_argument(
-        "--sweep", action="store_true", help="the outer step's knobs in the place of the cases"
-    )
-    parity.add_argument("--reduced", action="store_true", help="a small table in under five minutes")
-    parity.add_argument(
-        "--device", action="store_true", help="the sizes for an accelerator, a trial at a time"
-    )
-    parity.add_argument("--data", metavar="URI", help="default: this Python's standard library")
-    parity.add_argument("--jobs", metavar="N", help="trials at a time, a core each; default: all cores")
-    parity.add_argument("--out", metavar="FOLDER", help=f"default {RESULTS}, of --reduced {REDUCED_RESULTS}")
+    for name, what in FLAGS.items():
+        parity.add_argument(f"--{name}", action="store_true", help=what)
+    for name, (value, what) in VALUES.items():
+        parity.add_argument(f"--{name}", metavar=value, help=what)
 
 
 def run(options: argparse.Namespace) -> None:
@@ -69,14 +73,13 @@ def run(options: argparse.Namespace) -> None:
         jobs = count("--jobs", options.jobs, most=1024)
     hours = None if options.hours is None else plain("--hours", options.hours, 0.001, 1000)
     if options.data is not None:
-        of_bucket("--data", options.data)
-    if options.data is not None:
-        _look_into(options.data, chosen)
-    default = REDUCED_RESULTS if options.reduced else RESULTS
+        _look_into(of_bucket("--data", options.data), chosen)
     request = proof.Request(
         stages=chosen,
         cases=letters,
-        folder=_folder(default if options.out is None else options.out),
+        folder=_folder(
+            options.out if options.out is not None else REDUCED_RESULTS if options.reduced else RESULTS
+        ),
         jobs=jobs,
         seconds=None if hours is None else 3600 * hours,
         resume=options.resume,

@@ -8,7 +8,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from atoll_bench.parity import cases, plot, report
@@ -63,8 +62,7 @@ def prove(request: Request, say: Callable[[str], None]) -> Iterator[Row]:
         say(f"results go to {request.folder}")
         flags = (request.flag, f"--data {shlex.quote(request.data)}" if request.data else "")
         chosen = "".join(f"{flag} " for flag in flags if flag)
-        for phase in _phases(request):
-            wanted = phase(store)
+        for wanted in _phases(request, store):
             left = [trial for trial in wanted if not request.resume or store.find(trial) is None]
             say(f"{len(left)} of {len(wanted)} trials to run, {request.jobs} at a time")
             spent = time.monotonic() - began
@@ -129,23 +127,14 @@ def command(trial: Trial, flags: str = "") -> str:
     return f"{COMMAND} --json {flags}--size {trial.size}{case}{sweep}"
 
 
-def _phases(request: Request) -> Iterator[Callable[[Store], list[Trial]]]:
+def _phases(request: Request, store: Store) -> Iterator[list[Trial]]:
     """Trials that may run at the same time: of each stage its tuning, which the others wait for, and its cases."""
+    rate = cases.best_rate(store)  # of what is in the store by the time of each phase
     if request.sweep:
-        yield lambda _: cases.tuning(request.stages)
-        yield lambda store: cases.swept(request.stages, cases.best_rate(store))
+        yield cases.tuning(request.stages, request.stages)
+        yield cases.swept(request.stages, rate)
         return
     for stage in request.stages:
         if set(stage.cases) & set(request.cases):
-            yield partial(_tuning, request.stages, stage)
-            yield partial(_cases, stage, request.cases)
-
-
-def _tuning(stages: Sequence[cases.Stage], stage: cases.Stage, _: Store) -> list[Trial]:
-    wanted = {(trial.method, trial.learners) for trial in cases.tuning((stage,))}
-    every = cases.tuning(stages)
-    return [each for each in every if each.size == stage.size and (each.method, each.learners) in wanted]
-
-
-def _cases(stage: cases.Stage, letters: str, store: Store) -> list[Trial]:
-    return cases.trials((stage,), letters, cases.best_rate(store))
+            yield cases.tuning([stage], request.stages)
+            yield cases.trials([stage], request.cases, rate)

@@ -1,10 +1,11 @@
-"""The proof's table: mean and spread over seeds, and the gap to data-parallel training at equal tokens."""
+"""The proof's tables: mean and spread over seeds, and the gap to data-parallel training at equal tokens."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 
 from atoll_bench.parity.sizes import SIZES
@@ -12,236 +13,199 @@ from atoll_bench.parity.store import TUNING, Row
 from atoll_bench.parity.trials import Trial
 
 DATA_PARALLEL = "data-parallel"
-OUTER = ("eta", "mu")
-KNOBS = {"eta": "η", "mu": "μ", "interval": "H", "overlap": "τ", "warmup": "steps of outer warm-up"}
-"""Numbers of a trial, and what the table calls them; η and μ are told together."""
+KNOBS = {
+    "interval": "H {:g}",
+    "overlap": "τ {:g}",
+    "warmup": "steps of outer warm-up {:g}",
+    "merge": "mean in the place of RDA",
+    "forget": "moments forgotten on receipt",
+    "failures": "failures",
+    "moments": "moments lost with the learner",
+}
+"""What the sweep changes one at a time, in words; η and μ are told together."""
+INTRODUCTION = """# Parity
+
+`{command}` writes this page, [parity.json](parity.json), [the plot](parity.png), and the trials that chose
+learning rates and defaults to [parity-tuning.json](parity-tuning.json).
+Loss is that of the global model on held-out text, nats per byte; ± is the standard deviation over seeds.
+A gap is to data-parallel training of the same size, budget, data order and seed.
+Goodput is the share of the learners' time in which they train, merged that of their tokens which is merged."""
+HEAD = ("case", "size", "parameters", "tokens", "method", "loss", "gap", "goodput", "merged", "seeds")
+SWEPT = """## What closes the gap
+
+Each knob from the defaults, with the size's tuned learning rate and the first seed."""
+SWEPT_HEAD = ("size", "tokens", "learners", "changed", "loss", "to the defaults")
+TUNED = """## Tuning
+
+The same budget for every method: the inner learning rates of its size, one seed that does not count."""
 
 
 @dataclass(frozen=True)
 class Group:
     """Equal trials but for their seeds."""
 
-    case: str
-    size: str
+    trial: Trial
+    """With no seed of its own."""
     parameters: int
-    label: str
-    learners: int
-    budget: int
-    """Steps of data-parallel training."""
     tokens: float
-    losses: tuple[float, ...]
-    gap: float | None
-    """Mean over seeds of loss / loss of data-parallel training with that seed, less 1; None without one."""
-    gap_spread: float | None
-    """Standard deviation of it over seeds."""
+    losses: list[float]
+    gaps: list[float]
+    """Of each seed: loss / loss of data-parallel training, less 1. Empty where there is none."""
     merged: float | None
     """Share of the trained tokens that were merged."""
     goodput: float | None
     """Share of the learners' time in which they trained."""
 
     @property
-    def loss(self) -> float:
-        return fmean(self.losses)
-
-    @property
-    def spread(self) -> float | None:
-        """Standard deviation over seeds."""
-        return stdev(self.losses) if len(self.losses) > 1 else None
+    def cells(self) -> tuple[str, ...]:
+        """Its row, below `HEAD`."""
+        return (
+            self.trial.case,
+            self.trial.size,
+            f"{self.parameters:,}",
+            _millions(self.tokens),
+            label(self.trial),
+            mean(self.losses, "{:.4f}"),
+            mean(self.gaps, "{:+.2%}", "{:.2%}"),
+            "" if self.goodput is None else f"{self.goodput:.0%}",
+            "" if self.merged is None else f"{self.merged:.1%}",
+            str(len(self.losses)),
+        )
 
 
 def groups(rows: Sequence[Row]) -> list[Group]:
     """In the order of case, size, budget; without tuning and sweeps, and what diverged."""
-    counted = [row for row in rows if row["case"] not in TUNING and row["loss"] is not None]
+    counted = [(Trial.of(row), row) for row in rows if row["case"] not in TUNING and row["loss"] is not None]
     baseline = {
-        (row["size"], row["steps"], row["seed"]): row["loss"]
-        for row in counted
-        if row["method"] == DATA_PARALLEL
+        (trial.size, trial.steps, trial.seed): row["loss"]
+        for trial, row in counted
+        if trial.method == DATA_PARALLEL
     }
-    found: dict[tuple[object, ...], list[Row]] = {}
-    for row in counted:
-        key = (row["case"], row["size"], row["steps"], row["learners"], label(row))
-        found.setdefault(key, []).append(row)
-    return sorted((_group(each, baseline) for each in found.values()), key=_order)
+    found = defaultdict[Trial, list[Row]](list)
+    for trial, row in counted:
+        found[replace(trial, seed=0, rate=0.0)].append(row)
+    return sorted((_group(trial, each, baseline) for trial, each in found.items()), key=_order)
 
 
-def label(row: Row) -> str:
+def _group(trial: Trial, rows: list[Row], baseline: dict[tuple[str, int, int], float]) -> Group:
+    keys = [(trial.size, trial.steps, row["seed"]) for row in rows]
+    plain, tokens = trial.method == DATA_PARALLEL, sum(row["tokens"] for row in rows)
+    return Group(
+        trial=trial,
+        parameters=rows[0]["parameters"],
+        tokens=tokens / len(rows),
+        losses=[row["loss"] for row in rows],
+        gaps=[]
+        if plain
+        else [
+            row["loss"] / baseline[key] - 1 for row, key in zip(rows, keys, strict=True) if key in baseline
+        ],
+        merged=None if plain else sum(row["merged_tokens"] for row in rows) / tokens,
+        goodput=None if plain else tokens / sum(row["seconds"] * trial.speed for row in rows),
+    )
+
+
+def _order(group: Group) -> tuple[object, ...]:
+    trial = group.trial
+    own = trial.method != DATA_PARALLEL, trial.learners, label(trial)
+    return (trial.case, group.parameters, trial.steps, *own)
+
+
+def label(trial: Trial) -> str:
     """What a trial is, in words."""
-    if row["method"] == DATA_PARALLEL:
+    if trial.method == DATA_PARALLEL:
         return DATA_PARALLEL
-    words = [f"M={row['learners']}", row["codec"], row["policy"]]
-    words += ["mixed speeds"] if row["speeds"] == "mixed" else []
-    words += ["failures"] if row["failures"] else []
-    return " ".join(words)
+    words = [f"M={trial.learners}", trial.codec, trial.policy]
+    words += ["mixed speeds"] if trial.speeds == "mixed" else []
+    return " ".join([*words, *(["failures"] if trial.failures else [])])
 
 
 def name(trial: Trial) -> str:
     """Tells it from the others, in words."""
     rate = f" rate {trial.rate:g}" if trial.case == "tune" else ""
-    return f"{label(trial.identity())} {trial.size} {trial.steps} steps seed {trial.seed}{rate}"
+    return f"{label(trial)} {trial.size} {trial.steps} steps seed {trial.seed}{rate}"
+
+
+def changed(trial: Trial) -> str:
+    """What a trial of the sweep has otherwise than the defaults, in words."""
+    words = []
+    if (trial.eta, trial.mu) != (Trial.eta, Trial.mu):
+        words = [f"η {trial.eta:g}", f"μ {trial.mu:g}"]
+    for field, text in KNOBS.items():
+        if (value := getattr(trial, field)) != getattr(Trial, field):
+            words.append(text.format(value))
+    return ", ".join(words)
 
 
 def markdown(rows: Sequence[Row], command: str) -> str:
-    """The whole table, and the tuning that led to it."""
-    lines = [
-        "# Parity",
-        "",
-        f"`{command}` writes this page, [parity.json](parity.json), [the plot](parity.png), and the trials that chose",
-        "learning rates and defaults to [parity-tuning.json](parity-tuning.json).",
-        "Loss is that of the global model on held-out text, nats per byte; ± is the standard deviation over seeds.",
-        "A gap is to data-parallel training of the same size, budget, data order and seed.",
-        "Goodput is the share of the learners' time in which they train, merged that of their tokens which is merged.",
-        "",
-        "| case | size | parameters | tokens | method | loss | gap | goodput | merged | seeds |",
-        "|---|---|---|---|---|---|---|---|---|---|",
-    ]
-    for group in groups(rows):
-        cells = (
-            group.case,
-            group.size,
-            f"{group.parameters:,}",
-            f"{group.tokens / 1e6:.2f} M",
-            group.label,
-            f"{group.loss:.4f}" + _around(group.spread, "{:.4f}"),
-            "" if group.gap is None else f"{group.gap:+.2%}" + _around(group.gap_spread, "{:.2%}"),
-            "" if group.goodput is None else f"{group.goodput:.0%}",
-            "" if group.merged is None else f"{group.merged:.1%}",
-            str(len(group.losses)),
-        )
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join([*lines, *_swept(rows), *_tuning(rows)]) + "\n"
+    """The whole table, and the sweep and the tuning that led to it."""
+    parts = [INTRODUCTION.format(command=command), _table(HEAD, [group.cells for group in groups(rows)])]
+    if swept := [row for row in rows if row["case"] == "sweep" and row["loss"] is not None]:
+        parts += [SWEPT, _table(SWEPT_HEAD, _swept(swept, _defaults(rows)))]
+    if tried := [row for row in rows if row["case"] == "tune"]:
+        rates = sorted({row["rate"] for row in tried})
+        head = ("size", "method", "steps", *(f"{rate:g}" for rate in rates))
+        parts += [TUNED, _table(head, _tuning(tried, rates))]
+    return "\n".join(parts)
 
 
-def _swept(rows: Sequence[Row]) -> list[str]:
-    """The trials of `--sweep`, each by what it changes."""
-    tried: dict[tuple[str, int, int, str], list[float]] = {}
+def _swept(rows: Sequence[Row], defaults: dict[tuple[str, int, int], float]) -> list[tuple[str, ...]]:
+    """Each trial by what it changes."""
+    found = defaultdict[tuple[str, int, int, str], list[float]](list)
     for row in rows:
-        if row["case"] == "sweep" and row["loss"] is not None:
-            key = row["size"], row["steps"], row["learners"], changed(row)
-            tried.setdefault(key, []).append(row["loss"])
-    if not tried:
-        return []
-    defaults = _defaults(rows)
-    lines = [
-        "",
-        "## What closes the gap",
-        "",
-        "Each knob from the defaults, with the size's tuned learning rate and the first seed.",
-        "",
-        "| size | tokens | learners | changed | loss | to the defaults |",
-        "|---|---|---|---|---|---|",
-    ]
+        found[*_budget(row), changed(Trial.of(row))].append(row["loss"])
+    cells: list[tuple[str, ...]] = []
     for (size, steps, learners, what), losses in sorted(
-        tried.items(), key=lambda each: (each[0][:3], each[1])
+        found.items(), key=lambda each: (each[0][:3], each[1])
     ):
         base = defaults.get((size, steps, learners))
-        there = "" if base is None or not what else f"{fmean(losses) / base - 1:+.2%}"
-        tokens = f"{steps * SIZES[size].tokens / 1e6:.2f} M"
-        lines.append(
-            f"| {size} | {tokens} | {learners} | {what or 'nothing'} | {fmean(losses):.4f} | {there} |"
-        )
-    return lines
+        gap = "" if base is None or not what else f"{fmean(losses) / base - 1:+.2%}"
+        tokens = _millions(steps * SIZES[size].tokens)
+        cells.append((size, tokens, str(learners), what or "nothing", f"{fmean(losses):.4f}", gap))
+    return cells
 
 
 def _defaults(rows: Sequence[Row]) -> dict[tuple[str, int, int], float]:
     """Losses with all knobs at their defaults and the first seed, by size, budget and learners; of the sweep, or else
     of the cases, where the same trial has another letter."""
-    found: dict[tuple[str, int, int], float] = {}
-    for row in sorted(rows, key=lambda row: row["case"] == "sweep"):
-        alike = row["case"] in ("b", "d", "sweep") and row["seed"] == 0 and row["method"] != DATA_PARALLEL
-        if alike and not changed(row) and row["loss"] is not None:
-            found[row["size"], row["steps"], row["learners"]] = row["loss"]
-    return found
+    return {
+        _budget(row): row["loss"]
+        for row in sorted(rows, key=lambda row: row["case"] == "sweep")
+        if row["case"] in ("b", "d", "sweep") and row["seed"] == 0 and row["loss"] is not None
+        if row["method"] != DATA_PARALLEL and not changed(Trial.of(row))
+    }
 
 
-def changed(row: Row) -> str:
-    """What a trial of the sweep has otherwise than the defaults, in words."""
-    words = [
-        f"{name} {row[field]:g}"
-        for field, name in KNOBS.items()
-        if row[field] != getattr(Trial, field) or (field in OUTER and _outer(row) != _outer(vars(Trial)))
-    ]
-    words += ["mean in the place of RDA"] if row["merge"] == "Mean" else []
-    words += ["moments forgotten on receipt"] if row["forget"] else []
-    words += ["failures"] if row["failures"] else []
-    words += ["moments lost with the learner"] if not row["moments"] else []
-    return ", ".join(words)
+def _budget(row: Row) -> tuple[str, int, int]:
+    return row["size"], row["steps"], row["learners"]
 
 
-def _outer(values: Mapping[str, object]) -> tuple[object, ...]:
-    return tuple(values[field] for field in OUTER)
+def _tuning(rows: Sequence[Row], rates: Sequence[float]) -> list[tuple[str, ...]]:
+    """Losses by learning rate; the best of each method stands out."""
+    found = defaultdict[tuple[str, str, str], dict[float, float]](dict)
+    for row in rows:
+        loss = math.inf if row["loss"] is None else row["loss"]
+        found[row["size"], label(Trial.of(row)), str(row["steps"])][row["rate"]] = loss
+    cells = []
+    for key, losses in found.items():
+        shown = {rate: f"{loss:.4f}" for rate, loss in losses.items()}
+        shown |= {rate: f"**{shown[rate]}**" for rate in losses if losses[rate] == min(losses.values())}
+        cells.append((*key, *(shown.get(rate, "") for rate in rates)))
+    return cells
 
 
-def _tuning(rows: Sequence[Row]) -> list[str]:
-    tried = [row for row in rows if row["case"] == "tune"]
-    if not tried:
-        return []
-    rates = sorted({row["rate"] for row in tried})
-    lines = [
-        "",
-        "## Tuning",
-        "",
-        "The same budget for every method: the inner learning rates of its size, one seed that does not count.",
-        "",
-        "| size | method | steps | " + " | ".join(f"{rate:g}" for rate in rates) + " |",
-        "|---|---|---|" + "---|" * len(rates),
-    ]
-    found: dict[tuple[str, str, int], dict[float, float]] = {}
-    for row in tried:
-        found.setdefault((row["size"], label(row), row["steps"]), {})[row["rate"]] = (
-            math.inf if row["loss"] is None else row["loss"]
-        )
-    for (size, name, steps), losses in found.items():
-        best = min(losses.values())
-        cells = [
-            ""
-            if rate not in losses
-            else f"**{losses[rate]:.4f}**"
-            if losses[rate] == best
-            else f"{losses[rate]:.4f}"
-            for rate in rates
-        ]
-        lines.append(f"| {size} | {name} | {steps} | " + " | ".join(cells) + " |")
-    return lines
+def mean(values: Sequence[float], form: str, spread: str = "") -> str:
+    """With the standard deviation where there are several; empty for none."""
+    if len(values) < 2:
+        return form.format(values[0]) if values else ""
+    return f"{form.format(fmean(values))} ± {(spread or form).format(stdev(values))}"
 
 
-def _group(rows: list[Row], baseline: dict[tuple[str, int, int], float]) -> Group:
-    first = rows[0]
-    plain = first["method"] == DATA_PARALLEL
-    gaps = [
-        row["loss"] / baseline[row["size"], row["steps"], row["seed"]] - 1
-        for row in rows
-        if not plain and (row["size"], row["steps"], row["seed"]) in baseline
-    ]
-    return Group(
-        case=first["case"],
-        size=first["size"],
-        parameters=first["parameters"],
-        label=label(first),
-        learners=first["learners"],
-        budget=first["steps"],
-        tokens=fmean(row["tokens"] for row in rows),
-        losses=tuple(row["loss"] for row in rows),
-        gap=fmean(gaps) if gaps else None,
-        gap_spread=stdev(gaps) if len(gaps) > 1 else None,
-        merged=None
-        if plain
-        else sum(row["merged_tokens"] for row in rows) / sum(row["tokens"] for row in rows),
-        goodput=None
-        if plain
-        else sum(row["tokens"] for row in rows) / sum(row["seconds"] * Trial.of(row).speed for row in rows),
-    )
+def _millions(tokens: float) -> str:
+    return f"{tokens / 1e6:.2f} M"
 
 
-def _order(group: Group) -> tuple[object, ...]:
-    return (
-        group.case,
-        group.parameters,
-        group.budget,
-        group.label != DATA_PARALLEL,
-        group.learners,
-        group.label,
-    )
-
-
-def _around(spread: float | None, form: str) -> str:
-    return "" if spread is None else " ± " + form.format(spread)
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """In Markdown, with a blank line before it."""
+    lines = [f"| {' | '.join(cells)} |" for cells in (head, *rows)]
+    return "\n".join(["", lines[0], "|" + "---|" * len(head), *lines[1:], ""])

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from atoll_cli.errors import CommandError
+from atoll_local.process import run
 
 TIMEOUT = 300.0
 """Seconds for one evaluation, JAX's start included."""
@@ -36,18 +35,7 @@ def evaluate(
     command = [sys.executable, "-m", "atoll_runtime.evaluate", "--json"]
     command += ["--checkpoint", checkpoints, "--data", data, "--sequence-length", str(length)]
     command += [] if step is None else ["--step", str(step)]
-    try:
-        done = subprocess.run(
-            command,
-            env={**os.environ, "JAX_PLATFORMS": "cpu", **environment},
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise CommandError(f"the evaluation of {checkpoints} took longer than {TIMEOUT:.0f} s") from error
-    if done.returncode != 0:
-        raise CommandError(f"the evaluation of {checkpoints} failed: {done.stderr.strip()[-500:]}")
-    result = json.loads(done.stdout.splitlines()[-1])
+    name, environment = f"the evaluation of {checkpoints}", {"JAX_PLATFORMS": "cpu", **environment}
+    said = run(command, TIMEOUT, raises=CommandError, name=name, environment=environment)
+    result = json.loads(said.splitlines()[-1])
     return HeldOut(step=result["step"], loss=result["loss"], tokens=result["tokens"])

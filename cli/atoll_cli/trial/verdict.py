@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from atoll_cli.demo.evaluation import HeldOut
-from atoll_cli.text import seconds
+from atoll_cli.text import camel, seconds
 from atoll_cli.trial.operator import Unit
 from atoll_operator.api.learnerunit import LearnerUnitStatus
 from atoll_operator.plan.conditions import is_true
@@ -107,6 +106,4 @@ def as_json(trial: Trial, timings: Mapping[str, float], failures: list[str]) -> 
 
 
 def _camel(value: Any) -> Any:
-    if not isinstance(value, dict):
-        return value
-    return {re.sub(r"_(.)", lambda found: found[1].upper(), key): _camel(item) for key, item in value.items()}
+    return {camel(key): _camel(item) for key, item in value.items()} if isinstance(value, dict) else value

@@ -1,7 +1,4 @@
-"""Asynchronous client of an API server for plain JSON objects, with retries.
-
-The generated client refuses plain dictionaries, and its models would add 85 MiB.
-"""
+"""Asynchronous client of an API server for plain JSON objects, with retries (why: docs/decisions/kube.md)."""
 
 from __future__ import annotations
 

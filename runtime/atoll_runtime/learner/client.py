@@ -11,7 +11,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +31,10 @@ from atoll_runtime.protocol.rules import COORDINATOR
 from atoll_runtime.transport import codecs
 from atoll_runtime.transport.messages import PROTOCOL, Audit, Beginning, Fenced, Hello, Mark, Refused, Stop
 
-__all__ = ["Arrival", "SyncerClient"]
+if TYPE_CHECKING:
+    from jax import Array
+
+__all__ = ["Arrival", "SyncerClient", "host_part"]
 
 T = TypeVar("T")
 
@@ -248,3 +251,10 @@ class SyncerClient:
     def _numbered(self, found: Iterable[dict[int, T]]) -> dict[int, T]:
         """What the sessions have, by the island's numbers."""
         return {s * self._layout.width + p: each for s, own in enumerate(found) for p, each in own.items()}
+
+
+def host_part(flat: Array) -> NDArray[Any]:
+    """This host's contiguous part of a flat array over the mesh, read-only; waits for the copy."""
+    shards = sorted(flat.addressable_shards, key=lambda shard: shard.index[0].start or 0)
+    parts = [np.asarray(shard.data) for shard in shards]
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)

@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from atoll_runtime.contract import RunContract
-from atoll_runtime.learner.client import Arrival, SyncerClient
+from atoll_runtime.learner.client import Arrival, SyncerClient, host_part
 from atoll_runtime.learner.errors import LossNotFinite
-from atoll_runtime.learner.hostparts import host_part
 from atoll_runtime.learner.proposal import NOTHING, WHOLE, Ending, Proposal
 from atoll_runtime.learner.schedule import learning_rate
 from atoll_runtime.learner.snapshot import Facts, Snapshots

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from atoll_runtime.learner.hostparts import host_part
+from atoll_runtime.learner.client import host_part
 
 if TYPE_CHECKING:
     from jax import Array

@@ -67,9 +67,8 @@ def test_a_failure_has_the_same_consequences_on_a_real_api_server_as_in_the_memo
     assert (failure["reason"], failure.get("exitCode")) == (row.reason, row.exit_code)
     assert row.words in failure["message"]
     after = bench.uids(UNIT).values()
-    assert [host for host, pod in enumerate(before) if pod["metadata"]["uid"] not in after] == HOSTS[
-        row.replaced
-    ]
+    replaced = [host for host, pod in enumerate(before) if pod["metadata"]["uid"] not in after]
+    assert replaced == HOSTS[row.replaced]
     assert bench.uids(WITNESS) == witness
 
 
@@ -94,10 +93,8 @@ def test_pods_that_admission_refuses_are_a_condition_until_it_accepts_them(
     account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}}
     if refuser == "quota":
         control("resourcequota-controller")
-        hard = {"hard": {"requests.google.com/tpu": "3"}}
-        bench.create(
-            {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "small"}, "spec": hard}
-        )
+        quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "small"}}
+        bench.create({**quota, "spec": {"hard": {"requests.google.com/tpu": "3"}}})
         bench.until("it counts", lambda: bench.status("ResourceQuota", "small").get("hard"))
         words = "exceeded quota: small, requested: requests.google.com/tpu=4"
     else:

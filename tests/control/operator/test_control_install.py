@@ -39,10 +39,8 @@ def narrow(plane: ControlPlane, bench: Bench, tmp_path: Path) -> Path:
     user = f"--as=system:serviceaccount:{RELEASE}:atoll-operator"
     for what, where in (("pods", bench.namespace), ("leases.coordination.k8s.io", RELEASE)):
         # The API server's authorizer learns of the bindings by a watch.
-        may = ("auth", "can-i", "create", what, user, f"--namespace={where}")
-        bench.until(
-            "its rights count", lambda may=may: kubectl(plane.kubeconfig, *may, check=False) == "yes\n"
-        )
+        ask = (plane.kubeconfig, "auth", "can-i", "create", what, user, f"--namespace={where}")
+        bench.until("its rights count", lambda ask=ask: kubectl(*ask, check=False) == "yes\n")
     return with_token(plane, bench.api, tmp_path / "narrow", namespace=RELEASE)
 
 

@@ -101,10 +101,8 @@ class Town(Bench):
         self.until(f"{name} waits", queued)
 
     def until_nothing_is_left(self) -> None:
-        self.until(
-            "all is given back",
-            lambda: not (self.used() or self.workloads() or self.gang("a") or self.gang("b")),
-        )
+        left = lambda: self.used() or self.workloads() or self.gang("a") or self.gang("b")  # noqa: E731
+        self.until("all is given back", lambda: not left())
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from control_bench import Bench
-from ill_gate import IllGate
+from ill_gate import IllGate, nothing
 
 from atoll_operator.kube.lease import lease_name
 
@@ -129,10 +129,10 @@ def test_an_operator_whose_queue_is_stuck_is_not_alive(bench: Bench, gate: IllGa
     bench.run(units=1)
     bench.until("all pods", lambda: len(bench.pods()) == 3)
     bench.until("alive", lambda: one.page("/healthz") == (200, "ok"))
-    gate.holds_writes = True
+    gate.holds = lambda request: request.method != "GET"
     fail(bench)
     _, text = bench.until("not alive", lambda: (found := one.page("/healthz"))[0] == 503 and found)
     assert text.startswith("a key has waited for")
     assert one.figures()["atoll_queue_oldest_seconds"] > 2
-    gate.holds_writes = False
+    gate.holds = nothing
     bench.until("alive again", lambda: one.page("/healthz")[0] == 200)

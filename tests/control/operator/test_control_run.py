@@ -22,7 +22,7 @@ RESULT = {"step": 50, "loss": 3.25, "tokens": 65536, "split": "heldout", "second
 
 
 def test_a_run_becomes_objects_and_conditions_and_keeps_its_status_when_it_is_complete(bench: Bench) -> None:
-    operator = bench.operator(ATOLL_RESYNC_SECONDS="1")
+    bench.operator()
     run, report = bench.learn()
     pods = bench.pods()
     assert set(pods) == {"r-one-0-1-0", "r-one-1-1-0", *PODS}
@@ -63,15 +63,7 @@ def test_a_run_becomes_objects_and_conditions_and_keeps_its_status_when_it_is_co
     bench.until("Finished", lambda: bench.unit("r-one-0")["phase"] == "Finished")
     assert bench.unit("r-one-0")["step"] == 40
     bench.until("an Event", lambda: "TargetReached" in {event["reason"] for event in bench.list("Event")})
-
-    # What others make under a name of the complete run outlives its resyncs.
     bench.until("no Service", lambda: "r-syncer" not in bench.names("Service"))
-    spec = {"clusterIP": "None", "selector": {"app": "theirs"}, "ports": [{"port": 80}]}
-    theirs = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "r-syncer"}, "spec": spec}
-    made, passes = bench.create(theirs), 'atoll_reconcile_seconds_count{kind="TrainingRun"}'
-    before = operator.figures()[passes]
-    bench.until("two resyncs", lambda: operator.figures()[passes] >= before + 3)
-    assert bench.get("Service", "r-syncer")["metadata"] == made["metadata"]
 
 
 def test_the_evaluators_result_is_in_the_status_until_it_is_not_wanted_any_more(bench: Bench) -> None:

@@ -60,15 +60,12 @@ def made(bodies: Iterable[Object]) -> list[Object]:
 def bind(world: World, pod: Object) -> None:
     """To a node of its own, in the node pool of its slice."""
     name, labels = pod["metadata"]["name"], pod["metadata"]["labels"]
-    pool = {
-        NODE_POOL: f"{labels[LABEL_UNIT]}-{labels.get(LABEL_SLICE)}",
-        **pod["spec"].get("nodeSelector", {}),
-    }
+    own = {NODE_POOL: f"{labels[LABEL_UNIT]}-{labels.get(LABEL_SLICE)}"}
+    metadata = {"name": f"node-{name}", "namespace": "ns"}
+    metadata |= {"labels": {**own, **pod["spec"].get("nodeSelector", {})}}
     status = {"allocatable": {TPU: "8"}, "conditions": [{"type": "Ready", "status": "True"}]}
-    metadata = {"name": f"node-{name}", "namespace": "ns", "labels": pool}
-    world.server.create(
-        {"apiVersion": "v1", "kind": "Node", "metadata": metadata, "spec": {}, "status": status}
-    )
+    node = {"apiVersion": "v1", "kind": "Node", "metadata": metadata, "spec": {}, "status": status}
+    world.server.create(node)
     bound = world.server.get("Pod", name)
     bound["spec"]["nodeName"] = f"node-{name}"
     bound["status"]["conditions"] = [{"type": "PodScheduled", "status": "True"}]
@@ -100,9 +97,8 @@ def offered(
 
 def fresh(body: Object, namespace: str) -> Object:
     """An object of the memory world as the operator sent it."""
-    metadata = {
-        key: value for key, value in body["metadata"].items() if key in ("name", "labels", "annotations")
-    }
+    kept = ("name", "labels", "annotations")
+    metadata = {key: value for key, value in body["metadata"].items() if key in kept}
     owners = body["metadata"].get("ownerReferences", [])
     sent = {key: value for key, value in body.items() if key != "status"}
     if body["kind"] == "Pod":
@@ -145,9 +141,8 @@ def wrong(body: Object, objects: list[Object]) -> list[str]:
         wanted |= {"conditions": {*RUN_CONDITIONS, *([EVALUATED] * evaluated)}, "active": active}
         wanted |= {"units": count, "unitsWanted": count}
         wanted["replicas"] = [active * spec["syncer"]["shards"], int(active and evaluated)]
-    return [
-        f"{name}: {key} is {found[key]}, not {wanted[key]}" for key in wanted if found[key] != wanted[key]
-    ]
+    keys = [key for key in wanted if found[key] != wanted[key]]
+    return [f"{name}: {key} is {found[key]}, not {wanted[key]}" for key in keys]
 
 
 def existing(row: Row) -> str:

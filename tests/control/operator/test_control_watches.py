@@ -8,10 +8,11 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from control_bench import Bench
-from ill_gate import IllGate
+from ill_gate import IllGate, nothing
 
 from atoll_local.controlplane import ControlPlane
 
@@ -48,11 +49,30 @@ def recovers(bench: Bench, replaced: Callable[[], bool]) -> None:
     assert took <= RECOVERY_SECONDS
 
 
-@pytest.mark.parametrize("seconds", [0, 20, pytest.param(90, marks=pytest.mark.long)])
+def test_nothing_is_done_before_each_collection_was_listed_once(bench: Bench, gate: IllGate) -> None:
+    asked = set[str]()
+
+    def holds(request: Any) -> bool:
+        asked.add(request.path.rpartition("/")[2])
+        return request.method == "GET" and request.path.endswith("/secrets")
+
+    gate.holds = holds
+    bench.run(units=1)
+    operator = bench.operator(KUBECONFIG=str(gate.kubeconfig))
+    bench.until("it lists all", lambda: asked >= {"trainingruns", "learnerunits", "pods", "secrets"})
+    time.sleep(3)  # units are there after a fifth of that
+    assert operator.page("/readyz") == (503, "the watches have not started yet")
+    assert not bench.list("LearnerUnit")
+    gate.holds = nothing
+    bench.settled(UNIT)
+    operator.kill()  # before its gate closes
+
+
+@pytest.mark.parametrize("seconds", [0, 8, pytest.param(90, marks=pytest.mark.long)])
 def test_a_pod_that_is_deleted_while_the_api_server_answers_503_is_replaced(
     learning: Bench, gate: IllGate, seconds: int
 ) -> None:
-    """20 s is longer than the client's tries of one request take."""
+    """8 s is longer than the client's tries of one request take: 2.3 s."""
     gate.ill = True
     learning.until("requests are refused", lambda: gate.refused)
     replaced = lose_pod(learning)
@@ -74,6 +94,6 @@ def test_an_api_server_that_is_killed_and_restarted_is_followed_again(
     learning: Bench, plane: ControlPlane
 ) -> None:
     plane.stop_apiserver()
-    time.sleep(5)
+    time.sleep(3)  # longer than the client's tries of one request
     plane.start_apiserver()
     recovers(learning, lose_pod(learning))

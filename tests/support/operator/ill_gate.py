@@ -24,6 +24,10 @@ LOOK_SECONDS = 0.05
 START_SECONDS = 20
 
 
+def nothing(request: web.Request) -> bool:
+    return False
+
+
 class IllGate:
     """An HTTPS proxy in a thread of its own. The public attributes may be set by the test.
 
@@ -37,8 +41,8 @@ class IllGate:
     def __init__(self, pair: Pair, kubeconfig: Path, authority: str, through: Path) -> None:
         self.ill = False
         """Every request is answered 503, and open watches are cut."""
-        self.holds_writes = False
-        """What is not a GET waits until this ends; reads and watches pass."""
+        self.holds = nothing
+        """Requests for which it is true wait until it is not."""
         self.error_in = ""
         """The end of the path of a watch that gets an ERROR event with code 500, once."""
         self.errors = self.refused = 0
@@ -66,7 +70,7 @@ class IllGate:
             yield address
 
     async def _carry(self, request: web.Request) -> web.StreamResponse:
-        while self.holds_writes and request.method != "GET":
+        while self.holds(request):
             await asyncio.sleep(LOOK_SECONDS)
         if self.ill:
             self.refused += 1

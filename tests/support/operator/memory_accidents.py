@@ -55,11 +55,8 @@ class Accidents:
 
     def fail_pod(self, pod: Object, exit_code: int, message: str = "", reason: str = "Error") -> None:
         """Its container ends, and with it the pod."""
-        ended = {
-            "exitCode": exit_code, "finishedAt": now(), "startedAt": now(), "message": message, "reason": reason,
-        }  # fmt: skip
         phase = "Failed" if exit_code else "Succeeded"
-        self.report(pod, phase=phase, containerStatuses=[main(0, {"terminated": ended})])
+        self.report(pod, phase=phase, containerStatuses=[main(0, ended(exit_code, message, reason))])
 
     def fail_container(
         self, pod: Object, exit_code: int = 1, words: str = "AppError: broken", reason: str = "Error"
@@ -118,10 +115,7 @@ class Accidents:
 
     def restart(self, pod: Object, exit_code: int, message: str, reason: str = "Error") -> None:
         [old] = pod["status"]["containerStatuses"]
-        ended = {
-            "exitCode": exit_code, "message": message, "startedAt": now(), "finishedAt": now(), "reason": reason,
-        }  # fmt: skip
-        new = main(old["restartCount"] + 1, running()) | {"lastState": {"terminated": ended}}
+        new = main(old["restartCount"] + 1, running()) | {"lastState": ended(exit_code, message, reason)}
         self.report(pod, containerStatuses=[new])
 
     def report(self, pod: Object, ready: bool | None = None, **status: Any) -> None:
@@ -164,6 +158,11 @@ def now() -> str:
 
 def running() -> Object:
     return {"running": {"startedAt": now()}}
+
+
+def ended(exit_code: int, message: str, reason: str) -> Object:
+    times = {"startedAt": now(), "finishedAt": now()}
+    return {"terminated": {"exitCode": exit_code, "message": message, "reason": reason, **times}}
 
 
 def main(restarts: int, state: Object) -> Object:

@@ -53,13 +53,9 @@ class PlayedCluster(Accidents):
     def _admit(self, pod: Object) -> None:
         """As Kueue does: a group whose pods are all there, and it keeps each until its node has said that it ended."""
         name, labels = pod["metadata"]["name"], pod["metadata"]["labels"]
-        group = [
-            other
-            for other in self.server.every("Pod")
-            if other["metadata"]["labels"].get(LABEL_POD_GROUP) == labels[LABEL_POD_GROUP]
-        ]
+        everybody = [each["metadata"]["labels"].get(LABEL_POD_GROUP) for each in self.server.every("Pod")]
         total = int(pod["metadata"]["annotations"][SIZE])
-        if len(group) >= total and self._is_due(pod, "admit", 2.0):
+        if everybody.count(labels[LABEL_POD_GROUP]) >= total and self._is_due(pod, "admit", 2.0):
             body = self.server.get("Pod", name)
             body["metadata"]["finalizers"] = [MANAGED]
             body["spec"].pop("schedulingGates")
@@ -85,9 +81,8 @@ class PlayedCluster(Accidents):
             return
         bound = [each for each in self.server.every("Pod") if each["spec"].get("nodeName") and _runs(each)]
         unwanted = _unwanted_pools(pod)
-        for node in sorted(
-            self.server.every("Node"), key=lambda node: node["metadata"]["labels"][NODE_POOL] in unwanted
-        ):
+        nodes = list(self.server.every("Node"))
+        for node in sorted(nodes, key=lambda node: node["metadata"]["labels"][NODE_POOL] in unwanted):
             if self._fits(pod, node, bound):
                 body = self.server.get("Pod", pod["metadata"]["name"])
                 body["spec"]["nodeName"] = node["metadata"]["name"]
@@ -171,9 +166,8 @@ def _unwanted_pools(pod: Object) -> set[str]:
     """Those that the pod would rather not run in."""
     affinity = pod["spec"].get("affinity", {}).get("nodeAffinity", {})
     wishes = affinity.get("preferredDuringSchedulingIgnoredDuringExecution", [])
-    return {
-        pool for wish in wishes for each in wish["preference"]["matchExpressions"] for pool in each["values"]
-    }
+    rules = [rule for wish in wishes for rule in wish["preference"]["matchExpressions"]]
+    return {pool for rule in rules for pool in rule["values"]}
 
 
 def _runs(pod: Object) -> bool:

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from types import MappingProxyType
 from typing import Any, Literal
 
 from memory_apiserver import Object
@@ -191,13 +192,11 @@ def outcome(name: str) -> list[str]:
     ]
 
 
-def begin(
-    world: World, pool: Mapping[str, Any] | None = None, recovery: Mapping[str, Any] | None = None
-) -> None:
+def begin(world: World, pool: Mapping[str, Any] = MappingProxyType({}), **recovery: Any) -> None:
     """A run of two units: one of two hosts, and its witness."""
     [one, two] = SPEC["pools"]
-    pools = [one, {**two, "units": 1, **(pool or {})}]
-    world.begin(pools=pools, recovery={**SPEC["recovery"], **(recovery or {})})
+    pools = [one, {**two, "units": 1, **pool}]
+    world.begin(pools=pools, recovery={**SPEC["recovery"], **recovery})
 
 
 def _expected(row: Row) -> dict[str, Any]:
@@ -216,10 +215,9 @@ def _expected(row: Row) -> dict[str, Any]:
 
 
 async def _outcome(world: World, row: Row, budget: int) -> dict[str, Any]:
-    begin(world, row.pool, {"maxRestarts": budget, **row.recovery})
-    await world.until(
-        "all learn", lambda: all(world.unit(name).get("phase") == "Learning" for name in (UNIT, WITNESS))
-    )
+    begin(world, row.pool, **{"maxRestarts": budget, **row.recovery})
+    learning = lambda: {world.unit(name).get("phase") for name in (UNIT, WITNESS)} == {"Learning"}  # noqa: E731
+    await world.until("all learn", learning)
     before, witness = world.uids(UNIT), world.uids(WITNESS)
     if row.down:
         world.stop()

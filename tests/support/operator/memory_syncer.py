@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from memory_apiserver import Object
 from memory_cluster import PlayedCluster
 
 from atoll_operator.api.group import LABEL_UNIT
@@ -49,27 +50,16 @@ class PlayedSyncer:
 
     def say(self, uid: str) -> SyncerStatus | None:
         """What the syncer answers; None while it does not run."""
-        pods = [pod for pod in self._server.every("Pod") if pod["metadata"]["name"] == "r-syncer-0"]
-        if (
-            self.silent
-            or not pods
-            or pods[0]["status"]["phase"] != "Running"
-            or pods[0]["spec"]["nodeName"] in self._cluster.dead
-        ):
+        if self.silent or not self._runs("r-syncer-0"):
             self.merges = False
             return None
         units = {}
         for unit in self._server.every("LearnerUnit"):
             name = unit["metadata"]["name"]
             hosts = unit["spec"]["slices"] * 2 if "-two-" in name else 1
-            alive = [
-                pod for pod in self._server.every("Pod") if pod["metadata"]["labels"].get(LABEL_UNIT) == name
-            ]
-            own = [
-                self._cluster.incarnation(pod)
-                for pod in alive
-                if pod["spec"].get("nodeName") not in self._cluster.dead
-            ]
+            alive = [pod for pod in self._server.every("Pod") if self._lives(pod)]
+            pods = [pod for pod in alive if pod["metadata"]["labels"].get(LABEL_UNIT) == name]
+            own = [self._cluster.incarnation(pod) for pod in pods]
             newest = max(own, default=0)
             if newest and own.count(newest) == hosts and newest >= self.known.get(name, 0):
                 if self.merged.get(name, (0, 0.0))[0] != newest:
@@ -92,10 +82,16 @@ class PlayedSyncer:
             final_checkpoint="gs://bucket/run/final" if self.finished else "",
         )  # fmt: skip
 
+    def _lives(self, pod: Object) -> bool:
+        return pod["spec"].get("nodeName") not in self._cluster.dead
+
+    def _runs(self, name: str) -> bool:
+        pods = (pod for pod in self._server.every("Pod") if pod["metadata"]["name"] == name)
+        return any(pod["status"]["phase"] == "Running" and self._lives(pod) for pod in pods)
+
     def evaluate(self, uid: str) -> EvaluatorStatus | None:
         """What the run's evaluator answers; None while it does not run."""
-        pods = [pod for pod in self._server.every("Pod") if pod["metadata"]["name"] == "r-evaluator-0"]
-        if not pods or pods[0]["status"]["phase"] != "Running":
+        if not self._runs("r-evaluator-0"):
             return None
         newest = EvaluationReport(step=50, loss=3.25, tokens=65536, split="heldout", seconds=2.5, time=1.7e9)
         return EvaluatorStatus(run_uid=uid, phase="Waiting", newest=newest, evaluated=1)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from memory_apiserver import Weather
+from memory_failures import Act, container_fails, deleted, maintenance, node_gone, pod_fails, silent
 from memory_world import SPEC, World, played
 from worldview import differences
 
@@ -37,6 +38,10 @@ ACTS = (
     *ACCIDENTS[:8], "suspend", "resume", "grow", "shrink", "new image", "delete unit", "finish", "refuse pods",
     "allow pods", *ACCIDENTS[8:],
 )  # fmt: skip
+OF_A_POD: dict[str, Act] = {
+    "fail pod": pod_fails(137), "end pod": pod_fails(0), "fail container": container_fails(),
+    "lose node": silent, "remove node": node_gone, "taint node": maintenance,
+}  # fmt: skip
 Story = list[tuple[float, str]]
 """Seconds until the next act, and an act."""
 
@@ -147,16 +152,12 @@ def perform(world: World, act: str, victim: dict[str, Any] | None = None) -> Non
     units = [key.name for key in world.planned() if key.kind == "LearnerUnit"]
     running = pod is not None and pod["status"]["phase"] == "Running"
     match act:
-        case "fail pod" | "end pod" if running:
-            world.cluster.fail_pod(pod, 137 if act == "fail pod" else 0)
+        case "fail pod" | "end pod" | "fail container" if running:
+            OF_A_POD[act](world, pod)
+        case "lose node" | "remove node" | "taint node" if pod:
+            OF_A_POD[act](world, pod)
         case "delete pod" if pod:
-            world.server.delete("Pod", pod["metadata"]["name"], world.random.choice((None, 0, 3)))
-        case "fail container" if running:
-            world.cluster.fail_container(pod)
-        case "lose node" | "remove node" if pod:
-            world.cluster.lose_node(pod, gone=act == "remove node")
-        case "taint node" if pod:
-            world.cluster.taint_node(pod)
+            deleted(world.random.choice((None, 0, 3)))(world, pod)
         case "mend nodes":
             world.cluster.mend_nodes()
         case "suspend" | "resume":

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 
 from apiserver import Api, Object, Refusal
+from memory_accidents import ended, main, running
 from urllib3.exceptions import HTTPError
 
 
@@ -44,7 +44,8 @@ class Kubelet:
                 self.bind(namespace, name, "node-1")
             elif pod["status"]["phase"] == "Pending":
                 seen = {"resourceVersion": pod["metadata"]["resourceVersion"]}  # it may have failed since
-                self._api.patch("Pod", namespace, name, {"metadata": seen, "status": running()}, "/status")
+                runs = {"phase": "Running", **_container(running(), ready=True)}
+                self._api.patch("Pod", namespace, name, {"metadata": seen, "status": runs}, "/status")
 
     def bind(self, namespace: str, name: str, node: str) -> None:
         """As the scheduler does."""
@@ -60,29 +61,10 @@ class Kubelet:
         self, namespace: str, name: str, exit_code: int = 1, message: str = "", reason: str = "Error"
     ) -> None:
         """The container ends."""
-        ended = {
-            "exitCode": exit_code, "reason": reason, "message": message, "finishedAt": now(), "startedAt": now(),
-        }  # fmt: skip
-        self.status(
-            namespace,
-            name,
-            {"phase": "Failed" if exit_code else "Succeeded", **_container({"terminated": ended})},
-        )
-
-
-def now() -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        phase = "Failed" if exit_code else "Succeeded"
+        self.status(namespace, name, {"phase": phase, **_container(ended(exit_code, message, reason))})
 
 
 def _container(state: Object, ready: bool = False) -> Object:
-    one = {
-        "name": "main", "image": "runtime", "imageID": "", "restartCount": 0, "ready": ready, "state": state,
-    }  # fmt: skip
-    return {
-        "containerStatuses": [one],
-        "conditions": [{"type": "Ready", "status": "True" if ready else "False"}],
-    }
-
-
-def running() -> Object:
-    return {"phase": "Running", **_container({"running": {"startedAt": now()}}, ready=True)}
+    one = main(0, state) | {"image": "runtime", "imageID": "", "ready": ready}
+    return {"containerStatuses": [one], "conditions": [{"type": "Ready", "status": f"{ready}"}]}

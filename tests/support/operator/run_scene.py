@@ -116,9 +116,8 @@ class RunScene:
 
     def unit(self, name: str, status: LearnerUnitStatus | None = None, **facts: Any) -> RunScene:
         """Set a unit's status and other fields of `UnitFacts`; one that is not there comes to be."""
-        known = self.units.get(
-            name, UnitFacts(name=name, run="r", status=unit_status(), uid=name, generation=1)
-        )
+        new = UnitFacts(name=name, run="r", status=unit_status(), uid=name, generation=1)
+        known = self.units.get(name, new)
         self.units[name] = replace(known, **({} if status is None else {"status": status}), **facts)
         return self
 
@@ -174,12 +173,11 @@ def specs(plan: RunPlan) -> dict[str, dict[str, Any]]:
 
 def replicas(plan: RunPlan, name: str = "r-syncer") -> int | None:
     """Of this StatefulSet; None if the plan does not apply it."""
+    bodies = (*plan.apply, *plan.apply_evaluator)
     sets = [
-        body
-        for body in (*plan.apply, *plan.apply_evaluator)
-        if (body["kind"], body["metadata"]["name"]) == ("StatefulSet", name)
+        body["spec"] for body in bodies if body["kind"] == "StatefulSet" and body["metadata"]["name"] == name
     ]
-    return int(sets[0]["spec"]["replicas"]) if sets else None
+    return int(sets[0]["replicas"]) if sets else None
 
 
 def deleted(plan: RunPlan, name: str) -> set[str]:

@@ -126,12 +126,8 @@ def values(schema: Object, place: str = "") -> st.SearchStrategy[Any]:
     raise TypeError(f"{place}: no values are known for {schema}; add them to KNOWN")
 
 
-SHAPES = [
-    (each, machine, name)
-    for each in GENERATIONS
-    for machine in each.machines
-    for name in machine.all_topologies()
-]
+MACHINES = [(each, machine) for each in GENERATIONS for machine in each.machines]
+SHAPES = [(*each, name) for each in MACHINES for name in each[1].all_topologies()]
 SMALL_SHAPES = [each for each in SHAPES if each[1].hosts(each[2]) <= SMALL_HOSTS]
 
 
@@ -286,15 +282,12 @@ def _wrong_size(schema: Object) -> Any:
 def broken(draw: st.DrawFn, bodies: st.SearchStrategy[Object]) -> Object:
     """A body with a contradiction from the table of refusals, or with one or two damages, which may do no harm."""
     body, kind = draw(bodies), draw(st.integers(0, 3))
-    with contextlib.suppress(
-        AttributeError, TypeError, KeyError, IndexError, ValueError
-    ):  # the first left no place
+    with contextlib.suppress(AttributeError, TypeError, LookupError, ValueError):  # the first left no place
         if kind == 0:
             return patched(body, draw(st.sampled_from(CONTRADICTIONS[body["kind"]])))
         for _ in range(draw(st.integers(1, 2))):
             path, schema = draw(st.sampled_from(FIELDS[body["kind"]]))
-            value = (
-                REMOVE if kind == 1 else draw(st.sampled_from(WRONG)) if kind == 2 else _wrong_size(schema)
-            )
+            wrong = draw(st.sampled_from(WRONG)) if kind == 2 else _wrong_size(schema)
+            value = REMOVE if kind == 1 else wrong
             body = patched(body, {path: value})
     return body

@@ -25,16 +25,14 @@ ROLES = ("Syncer", "Evaluator")
 @functools.cache
 def constants() -> dict[str, str]:
     """Words that have a name in some module of operator or runtime."""
+    paths = [path for folder in ("operator", "runtime") for path in (ROOT / folder).rglob("*.py")]
+    statements = (node for path in paths for node in ast.parse(path.read_text()).body)
     return {
-        target.id: node.value.value
-        for folder in ("operator", "runtime")
-        for path in (ROOT / folder).rglob("*.py")
-        for node in ast.parse(path.read_text()).body
+        getattr(target, "id", ""): node.value.value
+        for node in statements
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant)
         for target in node.targets
-        if isinstance(target, ast.Name)
-        and isinstance(node.value.value, str)
-        and REASON.fullmatch(node.value.value)
+        if REASON.fullmatch(str(node.value.value))
     }
 
 
@@ -61,10 +59,9 @@ def expressions(node: ast.AST) -> Iterator[ast.AST]:
         place = GIVERS.get(getattr(node.func, "id", getattr(node.func, "attr", "")))
         if place is not None and len(node.args) > place:
             yield node.args[place]
-    elif isinstance(node, ast.Assign) and "reason" in (
-        getattr(name, "id", "") for name in ast.walk(node.targets[0])
-    ):
-        yield node.value
+    elif isinstance(node, ast.Assign):
+        names = [getattr(name, "id", "") for name in ast.walk(node.targets[0])]
+        yield from [node.value] if "reason" in names else []
 
 
 def given(folder: Path) -> set[str]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import itertools
 import json
 import ssl
 import threading
@@ -14,6 +16,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 from answering import answering
+from leaping import leap
 
 from atoll_operator.kube import events, watches
 from atoll_operator.kube.cache import Key
@@ -228,6 +231,33 @@ async def test_a_kopf_whose_loop_hangs_is_replaced(world: World, monkeypatch: py
         await world.send("ERROR", {"kind": "Status", "code": 410, "message": "too old"})
         await world.watching({"a", "c"})
         assert time.monotonic() - began < 8.0
+
+
+def test_a_kopf_that_ends_again_and_again_is_started_with_back_off_and_jitter(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    starts: list[float] = []
+
+    class Ends:
+        def __init__(self, *_: Any) -> None:
+            loop = asyncio.get_running_loop()
+            starts.append(loop.time())
+            self.ended = loop.create_future()
+            self.ended.set_result("it ended")
+
+        def stop(self) -> None: ...
+
+    async def work() -> None:
+        client = ApiClient(Credentials("", ssl.create_default_context()), {}, "atoll", [].append)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(watches.watch(Feed(client, [], [], World()), 300), 20)
+
+    monkeypatch.setattr(watches, "KopfThread", Ends)
+    leap(work())
+    waits = [after - before for before, after in itertools.pairwise(starts)]
+    for wait, most in itertools.zip_longest(waits, (0.25, 0.5), fillvalue=1.0):
+        assert 0.8 * most <= wait <= most
+    assert len({round(wait, 3) for wait in waits[2:]}) > 5, "jitter"
 
 
 async def test_an_object_that_cannot_be_read_is_skipped(world: World, caplog: Any) -> None:

@@ -25,9 +25,8 @@ from atoll_runtime.syncer.status import metrics as syncer_metrics
 
 ROOT = Path(__file__).resolve().parents[3]
 FILES = ROOT / "charts" / "atoll" / "files"
-RULES = [
-    rule for group in yaml.safe_load((FILES / "alerts.yaml").read_text())["groups"] for rule in group["rules"]
-]
+GROUPS = yaml.safe_load((FILES / "alerts.yaml").read_text())["groups"]
+RULES = [rule for group in GROUPS for rule in group["rules"]]
 DASHBOARD = json.loads((FILES / "dashboard.json").read_text())
 PLACE = {"namespace", "run", "pod"}
 """Labels that Prometheus adds to what pods tell."""
@@ -104,11 +103,8 @@ def exposed() -> Labels:
 
 
 def explained() -> Labels:
-    rows = re.findall(
-        r"^\| `(atoll_\w+)` \| (?:gauge|counter|histogram) \| (.*?) \|",
-        (ROOT / "docs" / "monitoring.md").read_text(),
-        re.M,
-    )
+    row = re.compile(r"^\| `(atoll_\w+)` \| (?:gauge|counter|histogram) \| (.*?) \|", re.M)
+    rows = row.findall((ROOT / "docs" / "monitoring.md").read_text())
     return {name: set(re.findall(r"`(\w+)`", labels)) for name, labels in rows}
 
 
@@ -130,12 +126,8 @@ def selectors(expression: str) -> list[tuple[str, set[str]]]:
 
 def grouped(expression: str) -> set[str]:
     """Labels by which it aggregates or matches."""
-    return {
-        label.strip()
-        for part in re.findall(r"\b(?:by|on) \(([^)]*)\)", expression)
-        for label in part.split(",")
-        if label.strip()
-    }
+    lists = re.findall(r"\b(?:by|on) \(([^)]*)\)", expression)
+    return {label.strip() for each in lists for label in each.split(",")} - {""}
 
 
 PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
@@ -171,12 +163,8 @@ def test_every_alert_says_what_is_wrong_and_what_to_do_and_stands_in_the_docs() 
         assert set(rule["annotations"]) == {"summary", "description"}
         assert rule["labels"]["severity"] in ("critical", "warning")
         used = set(re.findall(r"\$labels\.(\w+)", " ".join(rule["annotations"].values())))
-        assert (
-            used
-            <= grouped(rule["expr"])
-            | {label for _, given in selectors(rule["expr"]) for label in given}
-            | PLACE
-        )
+        matched = {label for _, given in selectors(rule["expr"]) for label in given}
+        assert used <= grouped(rule["expr"]) | matched | PLACE
 
 
 def exceptions(expression: str) -> list[str]:

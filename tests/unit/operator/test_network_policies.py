@@ -34,11 +34,8 @@ def sources(kind: str) -> list[Object]:
 @pytest.mark.parametrize("component", [SYNCER, EVALUATOR, LEARNER])
 def test_a_policy_opens_the_ports_on_which_a_pod_listens(component: str) -> None:
     pod = pods()[component]
-    (policy,) = (
-        each["spec"]
-        for each in POLICIES
-        if each["spec"]["podSelector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
-    )
+    labels, specs = pod["metadata"]["labels"].items(), [each["spec"] for each in POLICIES]
+    (policy,) = (each for each in specs if each["podSelector"]["matchLabels"].items() <= labels)
     assert policy["policyTypes"] == ["Ingress"]
     assert {port["port"] for rule in policy["ingress"] for port in rule["ports"]} == listens(pod)
 

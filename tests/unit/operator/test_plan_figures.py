@@ -192,9 +192,8 @@ def test_figures_and_messages_of_true_conditions_can_wait() -> None:
         learning = {"type": "Learning", "status": ready, "reason": "R", "message": f"{count} merged"}
         return {"phase": "Running", "conditions": [learning], **figures}
 
-    assert only_figures(
-        status(1), status(2, step=9, tokens=8, loss=1.0, sharePercent=3, ledger={"trained": 1})
-    )
+    figures = {"step": 9, "tokens": 8, "loss": 1.0, "sharePercent": 3, "ledger": {"trained": 1}}
+    assert only_figures(status(1), status(2, **figures))
     assert not only_figures(status(1), status(2, ready="False"))
     assert not only_figures(status(1, "False"), status(2, "False"))
     assert not only_figures(status(1), status(1, message="heals"))

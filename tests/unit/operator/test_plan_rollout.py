@@ -48,6 +48,8 @@ def test_units_that_lost_the_syncer_are_not_all_changed_at_once() -> None:
     assert list(specs(scene("r-a-2").plan())) == ["r-a-2"], "the lost one costs least"
     unmerged = scene(*names).unit("r-a-1", unit_status(False, merged_incarnation=1, incarnation=2))
     assert list(specs(unmerged.plan())) == ["r-a-1"], "nothing of this incarnation is merged yet"
+    never = scene(*names).unit("r-a-1", unit_status(False))
+    assert list(specs(never.plan())) == ["r-a-1"], "a bad image can be replaced"
     assert scene(*names).plan(599).apply_units == ()
     assert len(specs(scene(*names).plan(600))) == 4, "an image that loses the syncer can be replaced"
     assert scene(*names).silent().plan(10**6).apply_units == ()
@@ -74,13 +76,6 @@ def test_unit_without_hosts_blocks_a_rollout_for_ten_minutes_and_a_failed_one_fo
     scene.step()
     scene.unit("r-a-0", waits)
     assert specs(scene.plan(10**6)) == {}, "the change itself may be why there are no hosts"
-
-
-def test_unit_that_does_not_learn_is_changed_at_once_so_a_bad_image_can_be_replaced() -> None:
-    scene = RunScene({"a": 3}, image="bad")
-    scene.step()
-    scene.unit("r-a-0", unit_status(False))
-    assert list(specs(scene.change(image="good").plan())) == ["r-a-0"]
 
 
 def broken(*failed: str, **recovery: Any) -> RunScene:

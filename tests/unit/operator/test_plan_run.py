@@ -43,9 +43,8 @@ def test_units_have_streams_batches_and_capacity_of_their_pools_in_any_order() -
 
 
 def test_contract_has_the_sections_of_the_spec_and_an_address_for_each_shard() -> None:
-    plan = scene(
-        syncer={"shards": 2, "tape": "Contributions"}, recovery={"seed": "Peer", "audit": 500}
-    ).plan()
+    recovery, syncer = {"seed": "Peer", "audit": 500}, {"shards": 2, "tape": "Contributions"}
+    plan = scene(syncer=syncer, recovery=recovery).plan()
     config = next(body for body in plan.apply if body["kind"] == "ConfigMap")
     found = parse_run(config["data"]["run.json"])
     assert (found.uid, found.quorum.min, found.seed, found.tape) == ("u", 2, "Peer", "Contributions")
@@ -62,16 +61,13 @@ def test_the_syncer_is_told_the_guard_and_every_batch_that_a_unit_may_have() -> 
     default, *_ = scene().plan().apply
     guards = [parse_run(each["data"]["run.json"]).outer.guard for each in (default, config)]
     told = values(stateful_set["spec"]["template"])[ENV_SYNCER]
-    assert (guards, parse_syncer(told).batches) == (
-        [True, False],
-        {"guest": (2,), "r-a": (2, 4), "r-b": (8,)},
-    )
+    assert guards == [True, False]
+    assert parse_syncer(told).batches == {"guest": (2,), "r-a": (2, 4), "r-b": (8,)}
 
 
 def holds(reason: str, part: str = "Scheduled") -> Any:
-    return lambda s: s.unit(
-        "r-a-0", unit_status(conditions=transition((), {part: state(False, reason, "why")}, 1, NOW))
-    )
+    conditions = transition((), {part: state(False, reason, "why")}, 1, NOW)
+    return lambda s: s.unit("r-a-0", unit_status(conditions=conditions))
 
 
 CONDITIONS: list[tuple[Any, str, str, str]] = [

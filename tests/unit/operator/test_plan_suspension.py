@@ -68,10 +68,8 @@ def test_run_that_never_began_is_suspended_at_once_and_starts_again() -> None:
     assert (replicas(plan), plan.status.phase, plan.checkpoint) == (0, "Suspended", None)
     assert condition(plan.status, "Ready")[:2] == ("True", "Suspended"), "it is as its spec says, for kstatus"
     plan = scene.change(suspend=False).plan(60)
-    assert [condition(plan.status, name)[1] for name in ("Ready", "Suspended")] == [
-        "SyncerStarting",
-        "NotSuspended",
-    ]
+    reasons = [condition(plan.status, name)[1] for name in ("Ready", "Suspended")]
+    assert reasons == ["SyncerStarting", "NotSuspended"]
 
 
 STEPS: list[tuple[int, dict[str, Any], CheckpointOrder | None, int]] = [
@@ -88,9 +86,8 @@ STEPS: list[tuple[int, dict[str, Any], CheckpointOrder | None, int]] = [
 
 def test_checkpoint_before_a_suspension_is_of_a_step_that_holds_everything() -> None:
     for step, checkpoint, old, wanted in STEPS:
-        report = SyncerStatus(
-            run_uid="u", phase="Running", global_step=step, checkpoint=CheckpointReport(**checkpoint)
-        )
+        saved = CheckpointReport(**checkpoint)
+        report = SyncerStatus(run_uid="u", phase="Running", global_step=step, checkpoint=saved)
         assert next_checkpoint_step(report, old) == wanted, (report, old)
 
 

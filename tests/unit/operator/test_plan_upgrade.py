@@ -26,10 +26,8 @@ def run_of(operator: dict[str, Any], **spec: Any) -> RunScene:
 
 def statefulsets(scene: RunScene) -> dict[str, Any]:
     plan = scene.plan()
-    bodies = (*plan.apply, *plan.apply_evaluator)
-    return {
-        body["metadata"]["name"]: body["spec"]["template"] for body in bodies if body["kind"] == "StatefulSet"
-    }
+    sets = [body for body in (*plan.apply, *plan.apply_evaluator) if body["kind"] == "StatefulSet"]
+    return {body["metadata"]["name"]: body["spec"]["template"] for body in sets}
 
 
 CHOICES = [
@@ -121,11 +119,8 @@ DUE: list[tuple[list[PodView], list[str]]] = [
 
 def test_outdated_pods_are_replaced_one_by_one() -> None:
     def made_new(replicas: int) -> Object:
-        annotations = {ANNOTATION_CONTRACT: "new"}
-        return {
-            "kind": "StatefulSet",
-            "spec": {"replicas": replicas, "template": {"metadata": {"annotations": annotations}}},
-        }
+        template = {"metadata": {"annotations": {ANNOTATION_CONTRACT: "new"}}}
+        return {"kind": "StatefulSet", "spec": {"replicas": replicas, "template": template}}
 
     for pods, due in DUE:
         assert [each.name for each in outdated(pods, [made_new(3)])] == due

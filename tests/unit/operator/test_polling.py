@@ -82,9 +82,8 @@ def of_units(count: int) -> SyncerStatus:
     report = UnitReport(incarnation=1, hosts=4, state="Learning", step=10**6, tokens=10**12, loss=2.345678901)
     ledger = LedgerReport(trained=10**14, merged=10**14 - 7, discarded={"Missed": 4, "Replaced": 3})
     names = [f"r-pool-{index}" for index in range(count)]
-    return SyncerStatus(
-        run_uid="u", phase="Running", units=dict.fromkeys(names, report), ledger=dict.fromkeys(names, ledger)
-    )
+    units, ledgers = dict.fromkeys(names, report), dict.fromkeys(names, ledger)
+    return SyncerStatus(run_uid="u", phase="Running", units=units, ledger=ledgers)
 
 
 @pytest.mark.parametrize(

@@ -101,9 +101,8 @@ def test_a_merge_that_is_told_before_the_first_step_leaves_stages_open_until_tha
     failed = scene.now
     assert healed(scene, told=None).stages.catch_up is None
     tell(scene, failed, TOLD, incarnation=1)
-    assert scene.status.last_heal is not None and scene.status.last_heal.stages.catch_up is None, (
-        "of another one"
-    )
+    heal = scene.status.last_heal
+    assert heal is not None and heal.stages.catch_up is None, "of another one"
     notices = []
     for _ in range(3):
         scene.set(report=scene.report.model_copy(update={"incarnation": 2}) if scene.report else None)

@@ -169,9 +169,8 @@ def test_figures_of_a_report_wait_and_everything_else_is_acted_on_at_once() -> N
     run_figures = SyncerStatus.model_fields.keys() - {*RUN_NEWS, "checkpoint", "phase", "units"}
     assert not told(STATE, STATE.missed(*AWAY)), "a single poll failed"
     assert not told(STATE, unit_after(**dict.fromkeys(unit_figures, 99)))
-    assert not told(
-        STATE, after(**dict.fromkeys(run_figures, 99) | {"ledger": {"a": LedgerReport(trained=9)}})
-    )
+    figures = dict.fromkeys(run_figures, 99) | {"ledger": {"a": LedgerReport(trained=9)}}
+    assert not told(STATE, after(**figures))
     for name, value in UNIT_NEWS.items():
         assert told(STATE, unit_after(step=11, **{name: value})) == {"r", "a"}, name
     assert told(unit_after(loss=None), STATE) == {"r", "a"}, "its first loss"
