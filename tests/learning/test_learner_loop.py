@@ -157,7 +157,7 @@ def make_loop(mesh, layout, parts, saved):
 
 
 def pull(fragment, step=1, least=0):
-    return Ask(RoundId(step, fragment, 0), least, newest=9)
+    return Ask(RoundId(step, fragment, 0), least)
 
 
 def test_the_loop_trains_without_a_syncer_and_reports_each_step(make_loop):
@@ -245,10 +245,10 @@ def test_a_pull_is_answered_when_it_can_be(make_loop, parts, number, asked, arri
     assert [rest for _, _, *rest in script.sent] == [[steps, steps * TOKENS, anchor, batches * BATCH]]
 
 
-def test_a_fragment_behind_its_target_is_not_contributed(make_loop, parts):
+def test_a_fragment_behind_what_a_round_asks_for_is_not_contributed(make_loop, parts):
     value = np.zeros(parts[2].padded[1], np.float32)
-    script = Script(rounds={2: [pull(0), pull(1)]}, arrivals={5: {1: Arrival(9, value)}}, stop_at=8)
-    loop = make_loop(script, targets=(0, 9, 0, 0), global_step=9)
+    script = Script(rounds={2: [pull(0), pull(1, least=9)]}, arrivals={5: {1: Arrival(9, value)}}, stop_at=8)
+    loop = make_loop(script, global_step=9)
     loop.until_end()
     assert [(fragment, anchor) for fragment, _, _, _, anchor, _ in script.sent] == [(0, 0), (1, 9)]
 

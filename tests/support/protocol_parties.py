@@ -193,7 +193,7 @@ class NumpyUnit:
         self.anchor = [part.copy() for part in self.theta]
         self.sent: dict[int, np.ndarray] = {}
         """What its newest contribution to each fragment was taken from, until a version arrives."""
-        self.progress = Progress([0] * len(self.theta), [0] * len(self.theta))
+        self.progress = Progress([0] * len(self.theta))
         self.step = 0
         self._halt = threading.Event()
         self._thread = threading.Thread(target=self._train, daemon=True)
@@ -205,7 +205,7 @@ class NumpyUnit:
 
     def hold_nothing(self) -> None:
         """Every fragment must come from the syncer first."""
-        self.progress = Progress([-1] * len(self.theta), [0] * len(self.theta))
+        self.progress = Progress([-1] * len(self.theta))
 
     def halt(self) -> None:
         """As a killed process: the loop ends and the link breaks."""

@@ -169,10 +169,10 @@ async def test_a_contribution_to_a_round_that_is_over_is_dropped_and_counted(mak
     parties = Parties(make_run(), [Shard()])
     client = parties.client
     part, offer = np.zeros(4, client._dtype), Offer(0, 1, 1, 1, NO_CUT)
-    client.contribute(0, Ask(ROUND, 0, 0), part, offer, 1)
+    client.contribute(0, Ask(ROUND, 0), part, offer, 1)
     assert client.counters.dropped == 1
     with pytest.raises(ValueError, match="must be bfloat16"):
-        client.contribute(0, Ask(ROUND, 0, 0), part.astype(np.float32), offer, 1)
+        client.contribute(0, Ask(ROUND, 0), part.astype(np.float32), offer, 1)
     await client.disconnect()
 
 

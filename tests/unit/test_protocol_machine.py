@@ -18,9 +18,8 @@ from atoll_runtime.protocol import restoring
 from atoll_runtime.protocol.effects import Effect, Merge, Release, SendPull
 from atoll_runtime.protocol.events import Joined, Marked, Part, Received, Reported, Tick
 from atoll_runtime.protocol.identifiers import NO_CUT, CutId, RoundId
-from atoll_runtime.protocol.link import Ask, Link
+from atoll_runtime.protocol.link import Link
 from atoll_runtime.protocol.machine import Syncer
-from atoll_runtime.protocol.progress import Progress
 from atoll_runtime.protocol.rules import Rules
 from atoll_runtime.protocol.waiting import why
 
@@ -434,20 +433,6 @@ def test_a_unit_that_was_promised_what_a_restored_volume_has_lost_contributes_al
     w.checks.ended()
 
 
-def test_a_promise_that_a_shard_cannot_keep_any_more_is_void() -> None:
-    link = Link([40], lineage="one")
-    link.welcomed("one", [48], [48], NO_CUT)
-    progress = Progress([40], [48])
-    progress.step(10)
-    link.asked(RoundId(50, 0, 0, "one"), 40)
-    assert progress.offer(0, link.answerable()[0]) is None
-    link.disconnected()
-    link.welcomed("one", [40], [40], NO_CUT)
-    assert not link.wanted
-    link.asked(RoundId(48, 0, 0, "one"), 40)
-    assert progress.offer(0, link.answerable()[0]) is not None
-
-
 def test_what_was_fetched_of_an_offer_that_was_lost_since_is_thrown_away() -> None:
     link = Link([40], lineage="one")
     link.welcomed("one", [48], [48], NO_CUT)
@@ -463,13 +448,3 @@ def test_a_fragment_without_elements_is_never_fetched_whatever_its_shard_says() 
     link.welcomed("new", [4, 0], [4, 0], NO_CUT)
     link.announced(1, 9, True)
     assert set(link.wanted) == {0}
-
-
-def test_a_unit_that_was_promised_a_version_of_a_lost_lineage_is_content_with_what_there_is() -> None:
-    progress = Progress([3], [10])
-    ask = Ask(RoundId(11, 0, 0), 3, newest=10)
-    progress.step(10)
-    assert progress.offer(0, ask) is None
-    progress.adopt(0, 3)
-    progress.step(10)
-    assert progress.offer(0, ask) is not None

@@ -76,7 +76,7 @@ class Loop:
     """Seconds, by which a step's time is told."""
 
     def __post_init__(self) -> None:
-        self.progress = Progress(self.start.versions, self.start.targets)
+        self.progress = Progress(self.start.versions)
         self.step = self.start.inner_step
         self._cursor = self.start.cursor
         self._seen = self.start.global_step, self.step

@@ -24,7 +24,7 @@ class Start:
     versions: tuple[int, ...]
     """Of each fragment held."""
     targets: tuple[int, ...]
-    """Of each fragment to be held before it is contributed."""
+    """Of each fragment to be held before the unit's state is of use to others."""
     global_step: int = 0
     inner_step: int = 0
     cursor: int = 0

@@ -18,8 +18,6 @@ class Ask:
     round: RoundId
     least: int
     """Least version that a contribution may be taken against."""
-    newest: int
-    """That the shard has, as it said since this session began: the same for all hosts, while the round is open."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +109,7 @@ class Link:
         p = round_id.fragment
         self.offered[p] = max(least, self.offered[p])
         self._need(p, least)
-        self.asks[p] = Ask(round_id, least, self.offered[p])
+        self.asks[p] = Ask(round_id, least)
         self.open.add(round_id)
 
     def over(self, round_id: RoundId) -> None:

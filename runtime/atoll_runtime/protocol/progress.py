@@ -35,13 +35,11 @@ class Offer:
 class Progress:
     """Counters of every fragment, and the newest cut at which the unit has recorded itself."""
 
-    def __init__(self, versions: Sequence[int], targets: Sequence[int]) -> None:
-        """`targets`: the version of each fragment that must be held before it is contributed."""
+    def __init__(self, versions: Sequence[int]) -> None:
         self.counters = [Counter(version) for version in versions]
         self.trained = 0
         """Tokens of this incarnation."""
         self.cut = NO_CUT
-        self._targets = list(targets)
 
     @property
     def versions(self) -> tuple[int, ...]:
@@ -60,16 +58,11 @@ class Progress:
         old = self.counters[number]
         steps, tokens = old.offered or (old.steps, old.tokens)
         self.counters[number] = Counter(version, old.steps - steps, old.tokens - tokens)
-        # An older version than was promised comes from a shard that lost its journal: the promise is void.
-        self._targets[number] = min(self._targets[number], version)
 
     def offer(self, number: int, ask: Ask) -> Offer | None:
-        """A contribution of this fragment; None while it has made no step, or is behind what is asked for.
-
-        A promise holds as far as the shard can keep it: a volume that was restored may have less than was promised.
-        """
+        """A contribution of this fragment; None while it has made no step, or is behind what is asked for."""
         counter = self.counters[number]
-        if counter.steps == 0 or counter.version < max(min(self._targets[number], ask.newest), ask.least):
+        if counter.steps == 0 or counter.version < ask.least:
             return None
         counter.offered = counter.steps, counter.tokens
         return Offer(counter.version, counter.steps, counter.tokens, self.trained, self.cut)
