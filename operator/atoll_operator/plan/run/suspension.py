@@ -1,7 +1,7 @@
 """`suspend`: the units give their chips back, a last checkpoint is saved, the syncer stops.
 
-The chips go first, because nothing that follows needs them. Once no unit has pods nothing can be merged any more, so
-the checkpoint that is saved then holds everything, and the run resumes at its step.
+The chips are given back first, because nothing that follows needs them. Once no unit has pods nothing can be merged any
+more. So the checkpoint that is saved then holds everything, and the run resumes at its step.
 """
 
 from __future__ import annotations
