@@ -225,7 +225,7 @@ def test_moments_stand_though_older_ones_may_not_be_removed(uri, monkeypatch, ca
     assert asked.wait(30)
     saver.close(30)
     assert (saver.saved, saver.failed) == (1, 0)
-    assert len(written) == len(set(written)) == 2 and newest(uri) == (1, [])
+    assert written == ["units/a/10/host-0-of-1.json"] and newest(uri) == (1, [])
     assert "older moments were not removed, the next save tries again: 429" in caplog.text
 
 
@@ -278,13 +278,12 @@ def test_a_bucket_that_is_silent_for_a_moment_seeds_nothing_older(uri, agreement
     assert not silence
 
 
-@pytest.mark.parametrize("object_", ["host-0-of-1.json", "host-0-of-1/0"])
-def test_a_bucket_that_is_silent_for_a_moment_gives_no_older_moments(uri, agreement, monkeypatch, object_):
+def test_a_bucket_that_is_silent_for_a_moment_gives_no_older_moments(uri, agreement, monkeypatch):
     checkpoint(uri, 20, "new")
     write(uri, 10)
     write(uri, 20)
     monkeypatch.setattr(seed, "FIRST_WAIT", 0.01)
-    silence = [f"units/a/20/{object_}"] * 2
+    silence = ["units/a/20/host-0-of-1.json"] * 2
     silent(monkeypatch, silence)
     found = seeded(uri, agreement)
     assert (found.message, found.moments.count) == ("seeded from step 20; moments from step 20 of a", 20)

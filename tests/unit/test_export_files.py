@@ -248,7 +248,7 @@ def test_export_of_a_damaged_checkpoint_leaves_no_file(tmp_path, capsys):
     save(uri, 10, random_theta())
     part = tmp_path / "run/global/10/shard-0-of-1.json"
     content = json.loads(part.read_text())
-    content["tensors"]["final/norm"]["theta"] ^= 1
+    content["tensors"]["final/norm"]["theta"][0] ^= 1
     part.write_text(json.dumps(content))
     assert export(uri, "--out", tmp_path / "out") == 1
     assert "theta final/norm: checksum" in capsys.readouterr().err

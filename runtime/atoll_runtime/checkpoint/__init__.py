@@ -2,7 +2,18 @@
 
 from atoll_runtime.checkpoint.bucket import Bucket, Damaged, StoreError
 from atoll_runtime.checkpoint.cut import Cut, Skipped
-from atoll_runtime.checkpoint.parts import Part, Slice
+from atoll_runtime.checkpoint.parts import Part, Region, Regions, Slice
 from atoll_runtime.checkpoint.store import GlobalStore
 
-__all__ = ["Bucket", "Cut", "Damaged", "GlobalStore", "Part", "Skipped", "Slice", "StoreError"]
+__all__ = [
+    "Bucket",
+    "Cut",
+    "Damaged",
+    "GlobalStore",
+    "Part",
+    "Region",
+    "Regions",
+    "Skipped",
+    "Slice",
+    "StoreError",
+]
