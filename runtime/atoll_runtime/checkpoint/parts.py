@@ -243,11 +243,10 @@ def _read(
         for kind, each in chosen
     ]
 
-    def ask() -> None:
-        """Reads one of the manifests again."""
+    def again() -> PartManifest:
         part = chosen[0][1].part
-        find(bucket, part.step, part.shard, part.shards)
+        return find(bucket, part.step, part.shard, part.shards)
 
-    for (kind, each), blocks in zip(chosen, arrays.read(requests, ask), strict=True):
+    for (kind, each), blocks in zip(chosen, arrays.read(requests, again), strict=True):
         each.verify(kind, blocks)
         yield kind, each, blocks
