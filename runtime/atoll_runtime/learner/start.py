@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from atoll_runtime.checkpoint import Cut
-from atoll_runtime.learner.agree import Agreement
+from atoll_runtime.payloads import Cut
+
+if TYPE_CHECKING:  # simulations do without JAX
+    from atoll_runtime.learner.agree import Agreement
 
 log = logging.getLogger(__name__)
 
