@@ -67,14 +67,19 @@ def layout_of(parameters: int, fragments: int) -> Layout:
     Raises:
         UsageError: it needs more layers than a model may have.
     """
+    try:
+        return build_layout(describe(model_of(parameters)), fragments)
+    except LayoutError as error:
+        raise UsageError(f"--fragments: {error}") from error
+
+
+def model_of(parameters: int) -> ModelSpec:
+    """The decoder of `layout_of`; raises as it."""
     layer = sum(math.prod(tensor.shape) for tensor in describe(_model(1)) if tensor.stacked)
     layers = max(1, -(-parameters // layer))
     if layers > 512:
         raise UsageError(f"--parameters {parameters}: at most {512 * layer}")
-    try:
-        return build_layout(describe(_model(layers)), fragments)
-    except LayoutError as error:
-        raise UsageError(f"--fragments: {error}") from error
+    return _model(layers)
 
 
 def _model(layers: int) -> ModelSpec:

@@ -19,12 +19,13 @@ from unittest.mock import patch
 
 import numpy as np
 
-from atoll_bench.merge import layout_of
+from atoll_bench.merge import layout_of, model_of
 from atoll_bench.slowlink import SlowLink
 from atoll_local.bucket import FakeGcs
-from atoll_runtime.checkpoint import Bucket, GlobalStore, Part
+from atoll_runtime.checkpoint import Bucket, GlobalStore, Part, Region, Regions
+from atoll_runtime.model import along
 from atoll_runtime.protocol.fragments import Layout
-from atoll_runtime.syncer.slices import slices
+from atoll_runtime.syncer.slices import owned, slices
 from atoll_runtime.syncer.state import State
 
 SHARDS = 8
@@ -53,9 +54,13 @@ class RestoreFigure:
 def measure(parameters: int, repeat: int) -> Iterator[RestoreFigure]:
     """Raises as `merge.layout_of`, and `ClusterError`, `StoreError`: the bucket server cannot be used."""
     layout = layout_of(parameters, FRAGMENTS).split(SHARDS)
-    sizes = [layout.shard(shard).size for shard in range(SHARDS)]
-    largest = int(np.argmax(sizes))
-    parts = {"shard": 8 * sizes[largest], "host": 4 * layout.size // HOSTS}
+    split = along(model_of(parameters))
+    largest = max((layout.shard(shard) for shard in range(SHARDS)), key=lambda shard: shard.size)
+    own = {
+        "shard": owned(largest),
+        "host": {name: _share(shape, split.get(name)) for name, shape in layout.shapes.items()},
+    }
+    parts = {"shard": 8 * largest.size, "host": 4 * layout.size // HOSTS}
     with (
         tempfile.TemporaryDirectory(prefix="atoll-bench-restore-") as folder,
         FakeGcs(Path(folder) / "gcs", port=0) as server,
@@ -65,18 +70,25 @@ def measure(parameters: int, repeat: int) -> Iterator[RestoreFigure]:
         near = f"http://127.0.0.1:{link.port}"
         counted = {name: near if value == server.url else value for name, value in direct.items()}
         server.create_bucket("bench")
-        _in_process(direct, save, layout, parts)
+        _in_process(direct, save, layout, split, parts)
         for what in WHAT:
             before = link.received
-            _in_process(counted, restore, what, largest)
+            _in_process(counted, restore, what, own[what])
             received = link.received - before
-            ratios = _in_process(direct, seconds_ratios, what, largest, parts[what], repeat)
+            ratios = _in_process(direct, seconds_ratios, what, own[what], parts[what], repeat)
             yield RestoreFigure(what, received / parts[what], float(np.median(ratios)))
 
 
-def save(layout: Layout, parts: Mapping[str, int]) -> None:
+def _share(shape: tuple[int, ...], axis: int | None) -> Region:
+    """A host's part of a tensor: of some the whole."""
+    if axis is None:
+        return ()
+    return (*map(range, shape[:axis]), range(shape[axis] // HOSTS))
+
+
+def save(layout: Layout, split: Mapping[str, int], parts: Mapping[str, int]) -> None:
     """A whole checkpoint of random numbers, and objects as long as each part."""
-    store, random = GlobalStore(URI), np.random.default_rng(0)
+    store, random = GlobalStore(URI, split), np.random.default_rng(0)
     theta, momentum = (
         {name: random.standard_normal(shape, np.float32) for name, shape in layout.shapes.items()}
         for _ in range(2)
@@ -91,19 +103,17 @@ def save(layout: Layout, parts: Mapping[str, int]) -> None:
         Bucket(URI).write(f"{COPIED}/{what}", random.bytes(size))
 
 
-def restore(what: str, shard: int) -> None:
+def restore(what: str, own: Regions) -> None:
     """As `syncer.recovery` and `learner.seed` do."""
-    store = GlobalStore(URI)
-    own = (shard, SHARDS) if what == "shard" else None
-    cut, skipped = store.newest(momentum=what == "shard", own=own)
+    cut, skipped = GlobalStore(URI).newest(momentum=what == "shard", own=own)
     assert cut is not None and not skipped, skipped
 
 
-def seconds_ratios(what: str, shard: int, size: int, repeat: int) -> list[float]:
+def seconds_ratios(what: str, own: Regions, size: int, repeat: int) -> list[float]:
     """Of `repeat` restores, each over the copy after it; the first one, which imports, does not count."""
     bucket = Bucket(URI)
     pairs = [
-        (_seconds(restore, what, shard), _seconds(bucket.read, f"{COPIED}/{what}", 0, size))
+        (_seconds(restore, what, own), _seconds(bucket.read, f"{COPIED}/{what}", 0, size))
         for _ in range(repeat + 1)
     ]
     return [one / other for one, other in pairs[1:]]

@@ -92,7 +92,7 @@ def _import(options: argparse.Namespace) -> int:
     size = amount(sum(source.size for source in order.sources), "B")
     print(f"{counted(len(order.sources), 'source')}, {size}", file=sys.stderr)
     catalogue = run_import(options.uri, order, _paced(_tell_import))
-    _tell_result(options.uri, catalogue, as_json=options.json)
+    _tell(options, catalogue)
     return 0
 
 
@@ -134,11 +134,10 @@ def _check(options: argparse.Namespace) -> int:
     from atoll_runtime.data.check import check
 
     catalogue, wrong = check(options.uri, _paced(_tell_check))
-    if options.json:
-        print(json.dumps({"uri": options.uri, "wrong": wrong} | _facts(catalogue)))
-    else:
+    if not options.json:
         print("".join(f"{fault}\n" for fault in wrong), end="")
-        _tell_splits(options.uri, catalogue)
+    _tell(options, catalogue, wrong=wrong)
+    if not options.json:
         print(counted(len(wrong), "fault") if wrong else "all is well")
     return 1 if wrong else 0
 
@@ -162,28 +161,17 @@ def _show(options: argparse.Namespace) -> int:
     return 0
 
 
-def _tell_result(uri: str, catalogue: Catalogue, *, as_json: bool) -> None:
-    if as_json:
-        print(json.dumps({"uri": uri} | _facts(catalogue)))
-    else:
-        _tell_splits(uri, catalogue)
-
-
-def _tell_splits(uri: str, catalogue: Catalogue) -> None:
-    for name, split in catalogue.splits.items():
+def _tell(options: argparse.Namespace, catalogue: Catalogue, **more: object) -> None:
+    splits = catalogue.splits.items()
+    if options.json:
+        facts = {name: getattr(catalogue, name) for name in ("tokenizer", "vocabulary", "separator", "dtype")}
+        facts["tokens"] = {name: split.tokens for name, split in splits}
+        facts["shards"] = {name: len(split.shards) for name, split in splits}
+        print(json.dumps({"uri": options.uri} | more | facts))
+        return
+    for name, split in splits:
         print(f"{name}: {amount(split.tokens)} tokens in {counted(len(split.shards), 'shard')}")
-    print(f"{uri}: {catalogue.tokenizer}, vocabulary {catalogue.vocabulary}")
-
-
-def _facts(catalogue: Catalogue) -> dict[str, object]:
-    return {
-        "tokenizer": catalogue.tokenizer,
-        "vocabulary": catalogue.vocabulary,
-        "separator": catalogue.separator,
-        "dtype": catalogue.dtype,
-        "tokens": {name: split.tokens for name, split in catalogue.splits.items()},
-        "shards": {name: len(split.shards) for name, split in catalogue.splits.items()},
-    }
+    print(f"{options.uri}: {catalogue.tokenizer}, vocabulary {catalogue.vocabulary}")
 
 
 def _paced(tell: Callable[P, None]) -> Callable[P, None]:

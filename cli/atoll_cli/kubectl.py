@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
 import subprocess
@@ -79,6 +80,12 @@ def find_kubectl() -> Path:
         return installed("kubectl")
     except HostError as error:
         raise UsageError(str(error)) from error
+
+
+def chosen(options: argparse.Namespace) -> tuple[Kubectl, list[str]]:
+    """The user's kubectl on the context of the options, and what names their namespace. Raises `UsageError`."""
+    where = ["-n", options.namespace] if options.namespace else []
+    return Kubectl(program=find_kubectl(), context=options.context), where
 
 
 def _said(stderr: str) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from atoll_cli.errors import CommandError
-from atoll_cli.kubectl import Kubectl, find_kubectl
+from atoll_cli.kubectl import chosen
 from atoll_cli.text import table
 from atoll_cli.views import LedgerView, ledgers_of
 
@@ -24,8 +24,7 @@ def show_ledger(options: argparse.Namespace) -> int:
     Raises:
         CommandError: there is no such run, it has no ledger yet, or the cluster did not answer.
     """
-    kubectl = Kubectl(program=find_kubectl(), context=options.context)
-    where = ["-n", options.namespace] if options.namespace else []
+    kubectl, where = chosen(options)
     items = kubectl.get("trainingruns,learnerunits", *where)["items"]
     names = [item["metadata"]["name"] for item in items if item["kind"] == "TrainingRun"]
     if options.run not in names:

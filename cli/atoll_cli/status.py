@@ -12,7 +12,7 @@ from typing import Any
 
 from atoll_cli.errors import CommandError, UsageError
 from atoll_cli.fresh import refreshed
-from atoll_cli.kubectl import Kubectl, find_kubectl
+from atoll_cli.kubectl import Kubectl, chosen
 from atoll_cli.polling import poll
 from atoll_cli.text import camel, headline, heals, held_out, losses, run_table, top_table, unit_table
 from atoll_cli.views import RunView, Sample, runs_of, sample_of
@@ -33,8 +33,7 @@ def show_status(options: argparse.Namespace, *, wide: bool = False, top: bool = 
         raise UsageError("--watch needs a RUN")
     if options.all_namespaces and options.run is not None:
         raise UsageError("--all-namespaces lists every run; a RUN is named with its --namespace")
-    kubectl = Kubectl(program=find_kubectl(), context=options.context)
-    where = ["-n", options.namespace] if options.namespace else []
+    kubectl, where = chosen(options)
     if options.run is None:
         return _list(kubectl, ["-A"] if options.all_namespaces else where, options.json, wide)
     lines = (lambda sample: [top_table(sample)]) if top else lambda sample: _lines(sample, wide)

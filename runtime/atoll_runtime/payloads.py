@@ -6,6 +6,7 @@ Only numpy is needed, so that the driver runs where neither the bucket's nor the
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -53,6 +54,13 @@ class Slice:
     theta: np.ndarray
     momentum: np.ndarray
     layers: tuple[int, ...] | None = None
+
+
+Region = tuple[Sequence[int], ...]
+"""Which indices along each axis of a whole tensor are wanted, all along those that are not named. Those of its layers
+may be any, others a range."""
+Regions = Mapping[str, Region]
+"""By tensor; one that is not named is not wanted."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -171,7 +171,7 @@ def test_damaged_checkpoint_delays_no_other_and_is_tried_again(world: World) -> 
     world.save(10, 20)
     part = "global/20/shard-0-of-1.json"
     whole = world.store.bucket.read(part)
-    world.store.bucket.write(part, whole.replace(b'"theta":', b'"theta":1'))
+    world.store.bucket.write(part, whole.replace(b'"theta":[', b'"theta":[1'))
     follower = world.evaluator()
     report = work(follower)
     assert world.measured == [10]

@@ -4,6 +4,7 @@ Arguments: hosts, host, coordinator, a folder for the units' saves, then the num
 """
 
 import json
+import math
 import sys
 import time
 
@@ -11,6 +12,7 @@ import jax
 import msgspec
 import numpy as np
 
+from atoll_runtime.checkpoint import GlobalStore
 from atoll_runtime.checkpoint.units import UnitStore
 from atoll_runtime.contract import Dimensions, InnerSpec, MeshSpec, ModelSpec, UnitContract
 from atoll_runtime.learner import broadcast
@@ -22,7 +24,8 @@ from atoll_runtime.learner.inner import Inner
 from atoll_runtime.learner.mesh import join, leave, span
 from atoll_runtime.learner.saver import Saver
 from atoll_runtime.learner.snapshot import NOTHING, Facts, Snapshots
-from atoll_runtime.model import describe, initial
+from atoll_runtime.model import axes_of, describe
+from atoll_runtime.model.axes import share
 from atoll_runtime.protocol.fragments import build_layout
 
 SIZE = Dimensions(
@@ -37,7 +40,7 @@ BATCH, LENGTH, FRAGMENTS = 6, 12, 2
 def scenario(mesh, unit, folder):
     """Four steps, every fragment out and half of it back in, two more steps, a save of the moments."""
     layout = build_layout(describe(SPEC), FRAGMENTS)
-    inner = Inner(mesh, SPEC, InnerSpec(), initial(SPEC), BATCH, LENGTH)
+    inner = Inner(mesh, SPEC, InnerSpec(), seeded(mesh, layout, unit, folder), BATCH, LENGTH)
     fragments = Fragments(mesh, layout, wire_type("float32"), inner.theta)
     random = np.random.default_rng(1)
     start, stop = inner.rows
@@ -61,6 +64,19 @@ def scenario(mesh, unit, folder):
     examples = random.integers(0, 256, (EXAMPLES, LENGTH + 1)).astype(np.int32)
     audit = float(evaluation(inner, layout, examples)(fragments.anchors))
     return {"losses": losses, "sums": sums, "audit": audit}
+
+
+def seeded(mesh, layout, unit, folder):
+    """Θ as this host reads it from a checkpoint: its own share, and NaN elsewhere."""
+    axes = axes_of(SPEC)
+    own = {name: share(mesh, axes[name], shape) for name, shape in layout.shapes.items()}
+    if unit.hosts > 1:
+        held = sum(math.prod(map(len, each)) for each in own.values())
+        assert held < 0.51 * sum(math.prod(shape) for shape in layout.shapes.values())
+    found = {name: np.full(shape, np.nan, np.float32) for name, shape in layout.shapes.items()}
+    for name, value in GlobalStore(f"file://{folder}").load(0, momentum=False, own=own).theta.items():
+        found[name][np.ix_(*own[name])] = value[np.ix_(*own[name])]
+    return found
 
 
 def save(unit, folder, layout, inner, fragments):

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from cpu_mesh import all_results, coordinator, start
 
+from atoll_runtime.checkpoint import Cut, GlobalStore
 from atoll_runtime.checkpoint.units import UnitStore
 from atoll_runtime.contract import Dimensions, ModelSpec
-from atoll_runtime.model import describe
+from atoll_runtime.model import along, describe, initial
 from atoll_runtime.protocol.fragments import build_layout
 
 SIZE = Dimensions(
@@ -24,8 +25,10 @@ pytestmark = pytest.mark.timeout(300)  # three processes that compile: 6 s alone
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """The bucket of both units."""
-    return tmp_path_factory.mktemp("bucket")
+    """The bucket of both units, with the checkpoint that they are seeded from."""
+    folder, theta = tmp_path_factory.mktemp("bucket"), initial(SPEC)
+    GlobalStore(f"file://{folder}", along(SPEC)).save(Cut(0, theta, theta, (0,) * FRAGMENTS))
+    return folder
 
 
 @pytest.fixture(scope="module")

@@ -273,7 +273,7 @@ def test_damaged_half_written_and_foreign_saves_are_skipped_with_their_reason(un
     write_hosts(units, tensors, cut=50, layout=build_layout(describe(SPEC), FRAGMENTS + 1, SHARDS))
     write_hosts(units, tensors, cut=60, hosts=2, only=[0], incarnation=1)
     write_hosts(units, tensors, cut=60, hosts=2, only=[1], incarnation=2)
-    damaged = tmp_path / "run/units/a/20/host-0-of-1/1"
+    damaged = max((tmp_path / "run/units/a/20/host-0-of-1/d").iterdir(), key=lambda path: path.stat().st_size)
     data = bytearray(damaged.read_bytes())
     data[len(data) // 2] ^= 1
     damaged.write_bytes(data)
@@ -285,7 +285,7 @@ def test_damaged_half_written_and_foreign_saves_are_skipped_with_their_reason(un
     assert "fragment layout" in reasons[50]
     assert "not finite" in reasons[40]
     assert "half-written" in reasons[30]
-    assert reasons[20].endswith("host-0-of-1/1: 9344 bytes: the checksum does not match")
+    assert "the checksum does not match" in reasons[20]
 
 
 def test_only_the_newest_two_complete_saves_are_kept(units, tmp_path):

@@ -63,7 +63,7 @@ class Evaluator:
         self._environment = {
             **os.environ,
             "JAX_PLATFORMS": "cpu",
-            "PYTHONPATH": str(folder),
+            "PYTHONPATH": os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")]),
             ENV_RUN_FILE: str(folder / "evaluator.json"),
             ENV_TLS_DIR: str(tls),
             ENV_EVALUATION: dump(told),

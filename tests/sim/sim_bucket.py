@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from sim_values import Value, Violation
 
-from atoll_runtime.checkpoint import Cut, Part, Skipped, StoreError
+from atoll_runtime.checkpoint import Cut, Part, Regions, Skipped, StoreError
 from atoll_runtime.protocol import clocks
 from atoll_runtime.protocol.identifiers import CutId
 
@@ -143,7 +143,7 @@ class SimStore:
         checks.whole(bucket.cuts[step])
         self._answer()
 
-    def newest(self, *, own: tuple[int, int] | None = None) -> tuple[Cut | None, list[Skipped]]:
+    def newest(self, *, own: Regions | None = None) -> tuple[Cut | None, list[Skipped]]:
         """With this shard's own arrays alone, as the beginning of another lineage."""
         self._answer()
         cut, process = self._bucket.newest(), self._process

@@ -6,7 +6,7 @@ import threading
 import numpy as np
 import pytest
 
-from atoll_runtime.checkpoint import GlobalStore, Part, Slice, StoreError, arrays, parts
+from atoll_runtime.checkpoint import GlobalStore, Part, Slice, StoreError, arrays
 from atoll_runtime.contract import CheckpointSpec
 from atoll_runtime.protocol.identifiers import CutId
 from atoll_runtime.syncer.cuts import Cuts, Job
@@ -19,7 +19,7 @@ def store(tmp_path):
 
 @pytest.fixture(autouse=True)
 def no_wait(monkeypatch):
-    monkeypatch.setattr(parts, "FIRST_WAIT", 0.0)
+    monkeypatch.setattr(arrays, "FIRST_WAIT", 0.0)
 
 
 def make_part(step, value, lineage="new", run="b", shard=0, shards=1, final=False):
@@ -196,6 +196,7 @@ def test_a_save_that_hangs_is_told_of_and_the_next_attempt_is_whole(store, monke
             released.wait(60)
         real(uri, tree)
 
+    monkeypatch.setattr(arrays, "_given_up", 0)
     monkeypatch.setattr(arrays, "_write", hang_once)
     monkeypatch.setattr(arrays, "TIMEOUT", 0.3)
     with pytest.raises(

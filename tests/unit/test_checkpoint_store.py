@@ -36,7 +36,7 @@ def assert_same(found, wanted):
 
 @pytest.fixture
 def store(tmp_path, monkeypatch):
-    monkeypatch.setattr(parts, "FIRST_WAIT", 0.0)
+    monkeypatch.setattr(arrays, "FIRST_WAIT", 0.0)
     return GlobalStore(f"file://{tmp_path}/run")
 
 
@@ -90,7 +90,7 @@ def truncate(folder: Path):
 def wrong_checksum(folder: Path):
     path = folder / "20" / "shard-0-of-1.json"
     content = json.loads(path.read_text())
-    content["tensors"]["final/norm"]["theta"] ^= 1
+    content["tensors"]["final/norm"]["theta"][0] ^= 1
     path.write_text(json.dumps(content))
 
 
@@ -186,31 +186,65 @@ def test_a_cut_of_two_shards_is_whole_when_both_parts_stand_and_tensors_come_bac
     )
 
 
-def test_a_shard_reads_its_own_part_alone_unless_the_number_of_shards_has_changed(store, monkeypatch):
-    shards = 8
+@pytest.fixture
+def read(monkeypatch):
+    """Bytes of each array that is read."""
+    sizes, real = [], arrays.read
+
+    def counted(*given):
+        for values in real(*given):
+            sizes.append(values.nbytes)
+            yield values
+
+    monkeypatch.setattr(arrays, "read", counted)
+    return sizes
+
+
+def save_shards(store, shards, length):
+    """One layer and one small tensor for each shard, with its number as values."""
     for s in range(shards):
-        values = np.full((1, 64, 64), s, np.float32)
+        values = np.full((1, 64, length), s, np.float32) + np.arange(length, dtype=np.float32) / length
         own = {"layers/up": Slice(values, -values, (s,)), f"norm/{s}": Slice(values[0, 0], values[0, 0])}
         store.save_part(Part(20, s, shards, own, (20,), {}))
     store.complete(20, shards, {})
-    size = 2 * 4 * (64 * 64 + 64)
-    read = []
-    arrays_read = arrays.read
 
-    def counted(*given):
-        found = arrays_read(*given)
-        read.append(sum(value.nbytes for value in found.values()))
-        return found
 
-    monkeypatch.setattr(arrays, "read", counted)
-    cut, _ = store.newest(own=(3, shards))
-    assert sum(read) <= 1.05 * size and cut.versions == (20,) * shards
-    assert cut.theta.keys() == {"layers/up", "norm/3"} and cut.theta["layers/up"].shape == (shards, 64, 64)
-    assert (cut.theta["layers/up"][3] == 3).all() and (cut.momentum["layers/up"][3] == -3).all()
-    read.clear()
-    cut, _ = store.newest(own=(3, 4))
-    assert sum(read) == shards * size
-    assert (cut.theta["layers/up"][:, 0, 0] == range(shards)).all()
+@pytest.mark.parametrize(("own", "layers", "norms"), [((3,), [3], ["norm/3"]), ((1, 6), [1, 6], ["norm/1"])])
+def test_a_shard_reads_its_own_part_alone_whatever_the_number_of_shards_that_saved(
+    store, read, own, layers, norms
+):
+    save_shards(store, 8, 64)
+    cut, _ = store.newest(own={"layers/up": (own,)} | {name: () for name in norms})
+    assert sum(read) == 2 * 4 * (64 * 64 * len(layers) + 64 * len(norms)) and cut.versions == (20,) * 8
+    assert cut.theta.keys() == {"layers/up", *norms} and cut.theta["layers/up"].shape == (8, 64, 64)
+    assert cut.theta["layers/up"][layers, 0, 0].tolist() == layers
+    assert cut.momentum["layers/up"][layers, 0, 0].tolist() == [-layer for layer in layers]
+
+
+@pytest.mark.parametrize("host", range(4))
+def test_a_host_reads_its_share_of_each_layer_alone(store, read, host):
+    store = GlobalStore(store.uri, {"layers/up": 2})
+    save_shards(store, 2, 4096)
+    mine = range(host * 1024, (host + 1) * 1024)
+    cut = store.load(20, momentum=False, own={"layers/up": (range(2), range(64), mine)})
+    assert sum(read) == 4 * 2 * 64 * len(mine) and cut.momentum == {}
+    expected = np.arange(2)[:, None] + np.arange(4096, dtype=np.float32)[mine] / 4096
+    np.testing.assert_array_equal(cut.theta["layers/up"][:, 63, mine], expected)
+
+
+def test_damage_outside_its_part_is_none_of_a_hosts_business_and_inside_it_is(store, folder):
+    store = GlobalStore(store.uri, {"layers/up": 2})
+    save_shards(store, 1, 4096)
+    path = folder / "20" / "shard-0-of-1.json"
+    content = json.loads(path.read_text())
+    content["tensors"]["layers/up"]["theta"][-1] ^= 1
+    path.write_text(json.dumps(content))
+    found = [
+        store.newest(own={"layers/up": (range(1), range(64), range(*span))})
+        for span in ((0, 9), (4090, 4096))
+    ]
+    assert found[0][0].step == 20 and found[1][0] is None
+    assert "theta layers/up: checksum" in found[1][1][0].reason
 
 
 def test_parts_that_are_no_consistent_cut_never_become_a_checkpoint(store):

@@ -51,7 +51,7 @@ def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> Callable[
         program = tmp_path / "kubectl"
         program.write_text(f"#!/bin/sh\ncat {tmp_path / 'items'}\n")
         program.chmod(0o755)
-        monkeypatch.setattr("atoll_cli.ledger.find_kubectl", lambda: program)
+        monkeypatch.setattr("atoll_cli.kubectl.find_kubectl", lambda: program)
         status = main(["ledger", *arguments])
         out, err = capsys.readouterr()
         return status, out, err

@@ -242,40 +242,29 @@ def test_a_bad_source_is_named_by_file_line_and_field(name, content, named, tmp_
         (["--tokenizer", "x.bin"], "tokenizer x.bin: "),
         (["--separator", "<eos>"], "bytes are separated by the byte 0"),
         (["--format", "parquet", "--field", "body"], "a.jsonl: "),
-    ],
-)
-def test_impossible_option_is_named(options, named, tmp_path, capsys):
-    (tmp_path / "a.jsonl").write_text('{"text": "x"}')
-    assert main(["data", "import", f"file://{tmp_path}/set", str(tmp_path), *options]) == 2
-    assert named in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("options", "named"),
-    [
         (["--field", ""], "--field '': a name is wanted"),
         ([""], "SOURCE '': a file, a folder or a glob is wanted"),
         (["--format", "lines", "--field", "body"], "--field 'body' goes with jsonl and parquet"),
     ],
 )
-def test_option_without_effect_is_refused(options, named, tmp_path, capsys):
+def test_an_option_that_is_impossible_or_without_effect_is_named(options, named, tmp_path, capsys):
     (tmp_path / "a.jsonl").write_text('{"text": "x"}')
     assert main(["data", "import", f"file://{tmp_path}/set", str(tmp_path), *options]) == 2
     assert named in capsys.readouterr().err
     assert not (tmp_path / "set").exists()
 
 
-@pytest.mark.parametrize("name", ["a.txt", "a.jsonl"])
-def test_byte_order_mark_is_not_part_of_the_text(name, tmp_path):
-    text = '{"text": "one"}' if name == "a.jsonl" else "one"
-    (tmp_path / name).write_bytes(b"\xef\xbb\xbf" + text.encode())
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        pytest.param("a.txt", b"\xef\xbb\xbfone", id="byte-order-mark"),
+        pytest.param("a.jsonl", b'\xef\xbb\xbf{"text": "one"}', id="byte-order-mark-of-jsonl"),
+        pytest.param("a.jsonl", f'{{"n": {"7" * 5000}, "text": "one"}}'.encode(), id="long-number"),
+    ],
+)
+def test_what_is_no_part_of_the_text_does_not_matter(name, content, tmp_path):
+    (tmp_path / name).write_bytes(content)
     (source,) = sources.files([str(tmp_path / name)], None, "text")
-    assert [found for found, _ in source.documents()] == ["one"]
-
-
-def test_other_fields_may_hold_numbers_of_any_length(tmp_path):
-    (tmp_path / "a.jsonl").write_text(f'{{"n": {"7" * 5000}, "text": "one"}}')
-    (source,) = sources.files([str(tmp_path / "a.jsonl")], None, "text")
     assert [found for found, _ in source.documents()] == ["one"]
 
 

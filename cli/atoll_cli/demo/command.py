@@ -8,7 +8,6 @@ import json
 import signal
 from collections.abc import Mapping
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from atoll_cli.demo.cluster import DemoCluster
@@ -45,7 +44,7 @@ def run_demo(options: argparse.Namespace) -> int:
         importlib.import_module(name)
     # Both, also where a shell started us with SIGINT ignored: whatever ends the demo, the cluster goes first.
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, _interrupt)
+        signal.signal(number, signal.default_int_handler)
     try:
         summary = Demo(plan, cluster, console).execute()
         _write(options.json, as_json(summary, console.timings))
@@ -78,10 +77,6 @@ def _leave(keep: bool, cluster: DemoCluster, console: Console) -> bool:
         console.say(f"not removed: {error}", indent="")
         return False
     return True
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
 
 
 def _plan(options: argparse.Namespace, root: Path) -> Plan:

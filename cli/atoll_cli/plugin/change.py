@@ -11,7 +11,7 @@ import json
 from typing import Any
 
 from atoll_cli.errors import CommandError, UsageError
-from atoll_cli.kubectl import Kubectl, find_kubectl
+from atoll_cli.kubectl import Kubectl, chosen
 from atoll_cli.plugin.names import RUN, UNIT, named
 from atoll_cli.plugin.options import CHANGES
 
@@ -29,8 +29,7 @@ DONE = {
 def run(options: argparse.Namespace) -> int:
     """Patch the object. Raises `CommandError`."""
     kind = RUN if CHANGES[options.command][0] == "RUN" else UNIT
-    kubectl = Kubectl(program=find_kubectl(), context=options.context)
-    where = ["-n", options.namespace] if options.namespace else []
+    kubectl, where = chosen(options)
     name = named(kind, options.name)
     patch = json.dumps(_patch(options, kubectl, where, name))
     told = kubectl.run(

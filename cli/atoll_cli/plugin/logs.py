@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from atoll_cli.errors import CommandError
-from atoll_cli.kubectl import Kubectl, find_kubectl
+from atoll_cli.kubectl import Kubectl, chosen
 from atoll_cli.plugin.names import RUN, UNIT, named
 from atoll_cli.polling import back_off
 from atoll_cli.views import LABEL_COMPONENT, LABEL_RUN, LABEL_UNIT
@@ -34,8 +34,7 @@ def run(options: argparse.Namespace) -> int:
     Raises:
         CommandError: there is no such object or no pod, or kubectl failed.
     """
-    kubectl = Kubectl(program=find_kubectl(), context=options.context)
-    where = ["-n", options.namespace] if options.namespace else []
+    kubectl, where = chosen(options)
     owner: tuple[str, str] | None = None
     if options.target == "operator":
         where, selector = where or ["-n", OPERATOR_NAMESPACE], OPERATOR

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from atoll_cli.demo.console import Console
@@ -54,7 +53,7 @@ def run_try(options: argparse.Namespace) -> int:
     folder = _folder(options.folder)
     passed = False
     for number in (signal.SIGTERM, signal.SIGHUP):  # the processes are in sessions of their own
-        signal.signal(number, _interrupt)
+        signal.signal(number, signal.default_int_handler)
     try:
         name, spec = _read(options.file, folder, options.steps)
         trial = _show(name, spec, folder, console, built_in=options.file is None)
@@ -77,10 +76,6 @@ def run_try(options: argparse.Namespace) -> int:
         else:
             folder.rmdir()
     return 0 if passed else 1
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
 
 
 def _folder(wanted: Path | None) -> Path:

@@ -55,11 +55,5 @@ def metadata(name: str, namespace: str, run: str, owner: Object) -> Object:
 
 def owner(kind: str, name: str, uid: str) -> Object:
     """A controller reference to one of our own objects: who deletes that in the foreground waits for what it owns."""
-    return {
-        "apiVersion": API_VERSION,
-        "kind": kind,
-        "name": name,
-        "uid": uid,
-        "controller": True,
-        "blockOwnerDeletion": True,
-    }
+    reference = {"apiVersion": API_VERSION, "kind": kind, "name": name, "uid": uid}
+    return {**reference, "controller": True, "blockOwnerDeletion": True}

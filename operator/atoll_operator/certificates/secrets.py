@@ -103,7 +103,7 @@ class RunCertificates:
         self._cache.mark("Secret", secret, mark)
 
     async def _find(self, name: str, make: Callable[[], Object]) -> Object:
-        """The Secret, created where there is none; a new one is not read first."""
+        """The Secret; it is created if it does not exist. One that is not known yet is created without a read."""
         namespace = self.run.namespace
         if self._cache.get(Key("Secret", namespace, name)) is not None:
             with contextlib.suppress(NotFound):

@@ -1,7 +1,7 @@
-"""Leader election by a Lease, with the clocks of nobody else.
+"""Leader election by a Lease. Each operator uses its own monotonic clock alone.
 
-Written times are not used: a lease has expired when it has not changed for its whole duration by our own monotonic
-clock. Its holder stops earlier, counted from before it sent the last renewal; clock rates may differ by 40 %.
+The times in a Lease are not used: a Lease has expired when it has not changed for its whole duration. Its holder stops
+earlier, counted from before it sent the last renewal. The rates of two clocks may differ by 40 %.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ Notice = tuple[str, str, str, str]
 
 
 class Recorder:
-    """Writes Events one after the other. A failure is logged and changes nothing else.
+    """Writes Events one after the other. If one cannot be written, that is logged and the next one follows.
 
     Args:
         component: the name under which Events are reported.

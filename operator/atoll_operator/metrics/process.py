@@ -41,18 +41,16 @@ class Metrics:
             ["stage"],
             buckets=STAGE_BUCKETS,
         )
-        self.restarts = counter(
-            "atoll_unit_restarts", "Restarts of units, in place or by a new gang.", ["reason"]
-        )
+        text = "Restarts of units, in place or on new hosts."
+        self.restarts = counter("atoll_unit_restarts", text, ["reason"])
         self.reconcile_seconds = histogram("atoll_reconcile_seconds", "One pass over one object.", ["kind"])
         self.reconcile_errors = counter(
             "atoll_reconcile_errors", "Passes that ended with an error.", ["kind", "error"]
         )
         self.queue_depth = gauge("atoll_queue_depth", "Keys that wait for a worker.")
         self.queue_age = gauge("atoll_queue_oldest_seconds", "Age of the oldest key, waiting or at work.")
-        self.api_errors = counter(
-            "atoll_api_errors", "Answers of the API server other than success.", ["code"]
-        )
+        text = "Answers of the API server other than success."
+        self.api_errors = counter("atoll_api_errors", text, ["code"])
         self.poll_errors = counter(
             "atoll_poll_errors", "Polls of a syncer's or an evaluator's status that failed.", ["reason"]
         )

@@ -1,5 +1,7 @@
-"""Conditions (all present from the first pass, each with a reason; a time changes only with its status), Events, and
-times in the form of the API."""
+"""Conditions, Events, and times in the form of the API.
+
+All conditions are present from the first pass, each with a reason. `lastTransitionTime` changes only with the status.
+"""
 
 from __future__ import annotations
 

@@ -101,13 +101,12 @@ class UnitReconciler(Reconciler):
             return {"stop": "RunNotFound"}
         spec, status = run.run_spec, run.get("status", {})
         over, held = status.get("phase") in ("Complete", "Failed"), status.get("runtime")
+        known = held and RuntimeStatus.model_validate(held)
         return {
             "stop": "Finished" if over else "Suspended" if spec.suspend else "",
             "recovery": spec.recovery,
             "begun": status.get("globalStep", 0) > 0,
-            "settings": self._pod_settings(
-                run["metadata"]["name"], spec, held and RuntimeStatus.model_validate(held)
-            ),
+            "settings": self._pod_settings(run["metadata"]["name"], spec, known),
         }
 
     async def _act(self, key: Key, plan: UnitPlan) -> None:
@@ -127,10 +126,10 @@ class UnitReconciler(Reconciler):
     async def _renew(self, key: Key, pod: PodView, incarnation: int) -> None:
         change = {ANNOTATION_INCARNATION: str(incarnation)}
         with suppress(NotFound, Conflict):  # the watch will report its deletion
-            body = await self._cluster.patch_metadata(
-                "Pod", key.namespace, pod.name, pod.uid, annotations=change
+            patch = self._cluster.patch_metadata
+            self._inventory.put(
+                "Pod", await patch("Pod", key.namespace, pod.name, pod.uid, annotations=change)
             )
-            self._inventory.put("Pod", body)
 
     async def _create(self, pod: Object) -> None:
         metadata = pod["metadata"]

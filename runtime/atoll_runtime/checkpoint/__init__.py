@@ -2,6 +2,17 @@
 
 from atoll_runtime.checkpoint.bucket import Bucket, Damaged
 from atoll_runtime.checkpoint.store import GlobalStore
-from atoll_runtime.payloads import Cut, Part, Skipped, Slice, StoreError
+from atoll_runtime.payloads import Cut, Part, Region, Regions, Skipped, Slice, StoreError
 
-__all__ = ["Bucket", "Cut", "Damaged", "GlobalStore", "Part", "Skipped", "Slice", "StoreError"]
+__all__ = [
+    "Bucket",
+    "Cut",
+    "Damaged",
+    "GlobalStore",
+    "Part",
+    "Region",
+    "Regions",
+    "Skipped",
+    "Slice",
+    "StoreError",
+]

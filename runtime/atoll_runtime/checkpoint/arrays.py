@@ -1,56 +1,130 @@
-"""Orbax behind one door: named numpy arrays to and from a folder in the bucket, in a bounded time.
+"""Arrays in the bucket, in bounded time: Orbax or TensorStore writes them, TensorStore reads any part of them.
 
-The synchronous v0 `Checkpointer`, because v1 must be called from the main thread and the syncer saves
-from a worker.
+The format is that of Orbax: zarr in OCDBT, here without compression, for float32 weights hardly shrink.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import random
 import threading
-from collections.abc import Callable, Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
-import jax
 import numpy as np
 import orbax.checkpoint as ocp
+import tensorstore
 from etils import epath
 
-from atoll_runtime.checkpoint.bucket import patience
+from atoll_runtime.checkpoint.bucket import Bucket, Damaged, patience
+from atoll_runtime.payloads import StoreError
 
-logging.getLogger("absl").setLevel(logging.WARNING)  # Orbax writes a dozen lines for each save and load
+logging.getLogger("absl").setLevel(logging.WARNING)  # Orbax writes a dozen lines for each save
 
 TIMEOUT = 120.0
 """Seconds for one call, besides those that its bytes take. A small save takes one on an idle machine."""
 MOST_LATE = 2
 """Calls that did not come back in time and still run, each with its arrays: no other is begun beside so many."""
+ATTEMPTS = 3
+"""To read arrays in a bucket that answers, before they are called damaged."""
+FIRST_WAIT = 0.5
+"""Seconds before the second attempt; doubles, with jitter."""
+PIECE = 4 << 30
+"""Bytes that one call reads, where no array is larger: one that hangs is given up after six minutes."""
 
-Tree = Mapping[str, Mapping[str, np.ndarray]]
+CACHE = 100_000_000
+"""Bytes for the folders' indices, so that each is read once."""
+
+MERGED = {
+    "experimental_read_coalescing_threshold_bytes": 0,
+    "experimental_read_coalescing_merged_bytes": 16 << 20,
+    "experimental_read_coalescing_interval": "2ms",
+}
+"""Blocks that lie side by side in a file are read by one request of so many bytes."""
+
+Index = tuple[Any, ...]
+"""What is read of an array, as NumPy indexes one."""
 T = TypeVar("T")
 
 _late: list[threading.Thread] = []
+_given_up = 0
 _lock = threading.Lock()
 
 
-def write(uri: str, tree: Tree) -> None:
-    """Saves groups of arrays at `uri`, over whatever an earlier attempt left there.
+@dataclass(frozen=True, slots=True)
+class Chunked:
+    """An array to be written, and the axes along which each index is a chunk of its own."""
+
+    value: np.ndarray
+    axes: tuple[int, ...] = ()
+
+    @property
+    def chunk(self) -> tuple[int, ...]:
+        """Its shape."""
+        return tuple(1 if at in self.axes else length for at, length in enumerate(self.value.shape))
+
+
+Tree = Mapping[str, Mapping[str, Chunked]]
+"""Arrays by group and name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A part of an array in a folder."""
+
+    uri: str
+    """Of the folder."""
+    group: str
+    name: str
+    index: Index
+    size: int
+    """Bytes."""
+
+
+class _Unreadable(Exception):
+    """The array at a request's place, for a reason of TensorStore's."""
+
+
+def write(bucket: Bucket, item: str, tree: Tree, *, alone: bool = False) -> str:
+    """Saves arrays in the folder `item`, over whatever an earlier attempt left there, and returns the folder: another
+    one after each write that was given up and may go on.
+
+    Args:
+        alone: this host of several writes a folder of its own. Orbax would write NumPy arrays on process 0 alone, so
+            TensorStore writes the same format without Orbax's metadata.
 
     Raises:
-        TimeoutError: it did not end in time, and may go on writing there.
+        StoreError: it cannot be written, or did not end in time.
     """
-    size = sum(value.nbytes for group in tree.values() for value in group.values())
-    _in_time(patience(size, TIMEOUT), lambda: _write(uri, tree))
+    global _given_up
+    item += f".{_given_up}" if _given_up else ""
+    uri = bucket.address(item)
+    size = sum(each.value.nbytes for group in tree.values() for each in group.values())
+    try:
+        _in_time(patience(size, TIMEOUT), lambda: (_write_alone if alone else _write)(uri, tree))
+    except Exception as error:
+        # Orbax and TensorStore raise what their drivers raise.
+        _given_up += isinstance(error, TimeoutError)
+        raise StoreError(f"{uri}: cannot be written: {' '.join(str(error).split())}") from error
+    return item
 
 
-def read(uri: str, group: str, names: Iterable[str], size: int) -> dict[str, np.ndarray]:
-    """Restores some arrays of a group, `size` bytes, as numpy, on this process alone.
+def read(requests: Iterable[Request], ask: Callable[[], object]) -> Iterator[np.ndarray]:
+    """Each request's values, in their order, `PIECE` bytes at a time.
+
+    Args:
+        ask: reads something else from the bucket, and raises `StoreError` where that does not answer.
 
     Raises:
-        TimeoutError: it did not end in time.
+        Damaged: there is no such array, or it cannot be read.
+        StoreError: the bucket does not answer.
     """
-    wanted = list(names)
-    return _in_time(patience(size, TIMEOUT), lambda: _read(uri, group, wanted))
+    for piece in _pieces(requests):
+        yield from _patiently(piece, ask)
 
 
 def late() -> int:
@@ -60,8 +134,37 @@ def late() -> int:
         return len(_late)
 
 
+def _pieces(requests: Iterable[Request]) -> Iterator[list[Request]]:
+    """Requests of at most `PIECE` bytes together, or one."""
+    piece: list[Request] = []
+    for request in requests:
+        if piece and sum(each.size for each in piece) + request.size > PIECE:
+            yield piece
+            piece = []
+        piece.append(request)
+    if piece:
+        yield piece
+
+
+def _patiently(piece: list[Request], ask: Callable[[], object]) -> list[np.ndarray]:
+    seconds = patience(sum(request.size for request in piece), TIMEOUT)
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            return _in_time(seconds, lambda: _read(piece))
+        except TimeoutError as error:
+            raise StoreError(f"{piece[0].uri}: cannot be read: {error}") from error
+        except _Unreadable as error:
+            # TensorStore raises the same for a bucket that fails as for damage. So the bucket is asked: where it does
+            # not answer, that is the error.
+            ask()
+            if attempt == ATTEMPTS:
+                raise Damaged(str(error)) from error
+        time.sleep(FIRST_WAIT * 2 ** (attempt - 1) * random.uniform(0.5, 1.5))
+    raise AssertionError("the last attempt returns or raises")
+
+
 def _in_time(seconds: float, call: Callable[[], T]) -> T:
-    """In a thread, for Orbax takes no time-out of its own and cannot be interrupted."""
+    """In a thread, for neither library can be interrupted."""
     earlier = late()
     if earlier >= MOST_LATE:
         raise TimeoutError(f"{earlier} earlier calls have not come back")
@@ -73,7 +176,7 @@ def _in_time(seconds: float, call: Callable[[], T]) -> T:
         except BaseException as error:
             result.set_exception(error)
 
-    thread = threading.Thread(target=run, name="orbax", daemon=True)
+    thread = threading.Thread(target=run, name="arrays", daemon=True)
     thread.start()
     thread.join(seconds)
     if thread.is_alive():
@@ -84,33 +187,55 @@ def _in_time(seconds: float, call: Callable[[], T]) -> T:
 
 
 def _write(uri: str, tree: Tree) -> None:
-    with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
-        checkpointer.save(
-            _path(uri), args=ocp.args.PyTreeSave({k: dict(v) for k, v in tree.items()}), force=True
-        )
+    """By the synchronous v0 `Checkpointer`: v1 must be called from the main thread, the syncer saves from a worker."""
+    items = {key: {name: each.value for name, each in group.items()} for key, group in tree.items()}
+    chunks = {
+        key: {name: ocp.SaveArgs(shard_axes=each.axes) for name, each in group.items()}
+        for key, group in tree.items()
+    }
+    with ocp.Checkpointer(ocp.PyTreeCheckpointHandler(use_compression=False)) as checkpointer:
+        path = epath.Path(uri.removeprefix("file://"))
+        checkpointer.save(path, args=ocp.args.PyTreeSave(items, save_args=chunks), force=True)
 
 
-def _read(uri: str, group: str, names: list[str]) -> dict[str, np.ndarray]:
-    handler = ocp.PyTreeCheckpointHandler(multiprocessing_options=_alone())
-    with ocp.Checkpointer(handler, multiprocessing_options=_alone()) as checkpointer:
-        restored = checkpointer.restore(
-            _path(uri),
-            args=ocp.args.PyTreeRestore(
-                item={group: dict.fromkeys(names, 0)},
-                restore_args={group: {name: ocp.RestoreArgs(restore_type=np.ndarray) for name in names}},
-                partial_restore=True,
-            ),
-        )
-    return {name: np.asarray(restored[group][name]) for name in names}
+def _write_alone(uri: str, tree: Tree) -> None:
+    with tensorstore.Transaction() as transaction:
+        for key, group in tree.items():
+            for name, each in group.items():
+                metadata = {"shape": each.value.shape, "chunks": each.chunk, "compressor": None}
+                spec = {"metadata": metadata, "dtype": "float32", "store_data_equal_to_fill_value": True}
+                store = tensorstore.open(
+                    _spec(uri, key, name) | spec, create=True, delete_existing=True, transaction=transaction
+                )
+                store.result().write(each.value).result()
 
 
-def _path(uri: str) -> epath.Path:
-    return epath.Path(uri.removeprefix("file://"))
+def _read(requests: Sequence[Request]) -> list[np.ndarray]:
+    """All at the same time."""
+    context = tensorstore.Context({"cache_pool": {"total_bytes_limit": CACHE}})
+
+    async def one(request: Request) -> np.ndarray:
+        spec = _spec(request.uri, request.group, request.name)
+        try:
+            store = await tensorstore.open(spec, open=True, read=True, context=context)
+            return np.asarray(await store[request.index].read())
+        except Exception as error:
+            lines = str(error).strip().splitlines()
+            why = lines[0][:300] if lines else type(error).__name__
+            raise _Unreadable(f"{request.uri}: cannot be read: {why}") from error
+
+    async def everything() -> list[np.ndarray]:
+        return await asyncio.gather(*map(one, requests))
+
+    return asyncio.run(everything())
 
 
-def _alone() -> ocp.options.MultiprocessingOptions:
-    """Each host of a unit reads by itself: no barrier with the unit's other processes."""
-    host = jax.process_index()
-    return ocp.options.MultiprocessingOptions(
-        primary_host=host, active_processes={host}, barrier_sync_key_prefix=f"host{host}"
-    )
+def _spec(uri: str, group: str, name: str) -> dict[str, Any]:
+    store = {"driver": "ocdbt", "base": f"{uri}/", "path": f"{group}.{name}/", **MERGED}
+    return {
+        "driver": "zarr",
+        "kvstore": store,
+        "recheck_cached_data": False,
+        "recheck_cached_metadata": False,
+        "fill_missing_data_reads": False,
+    }

@@ -23,9 +23,9 @@ def step_folder(step: int) -> str:
     return f"{GLOBAL}/{step}"
 
 
-def item(step: int, shard: int, shards: int, given_up: int = 0) -> str:
-    """Orbax's folder of a shard's part: another one after each save that was given up and may still write."""
-    return f"{GLOBAL}/{step}/state-{shard}-of-{shards}" + (f".{given_up}" if given_up else "")
+def item(step: int, shard: int, shards: int) -> str:
+    """Folder of the arrays of a shard's part."""
+    return f"{GLOBAL}/{step}/state-{shard}-of-{shards}"
 
 
 def part(step: int, shard: int, shards: int) -> str:
@@ -63,9 +63,9 @@ def unit_folder(unit: str, cut: int) -> str:
     return f"{UNITS}/{unit}/{cut}"
 
 
-def unit_part(unit: str, cut: int, host: int, hosts: int, fragment: int) -> str:
-    """One host's part of a fragment's moments."""
-    return f"{UNITS}/{unit}/{cut}/host-{host}-of-{hosts}/{fragment}"
+def unit_item(unit: str, cut: int, host: int, hosts: int) -> str:
+    """Folder of one host's arrays."""
+    return f"{UNITS}/{unit}/{cut}/host-{host}-of-{hosts}"
 
 
 def unit_manifest(unit: str, cut: int, host: int, hosts: int) -> str:

@@ -17,16 +17,39 @@ CHUNK = 16 << 20
 
 
 class TensorEntry(BaseModel):
-    """A tensor, or some layers of one; checksums are crc32c of the little-endian float32 bytes in C order."""
+    """A tensor, or some layers of one, in blocks: each layer is cut into `parts` equal ones along `axis`.
+
+    Each block has a checksum: crc32c of its little-endian float32 bytes in C order.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     shape: tuple[int, ...]
     """Of what is saved here."""
     layers: tuple[int, ...] | None = None
-    """Which layers of the whole tensor these are; None for all of it."""
-    theta: int
-    momentum: int
+    """Which layers of the whole tensor these are; None for one that is not cut by layer."""
+    axis: int = 0
+    parts: int = 1
+    theta: tuple[int, ...] = ()
+    """Of each block: layer by layer, its parts in order."""
+    momentum: tuple[int, ...] = ()
+
+    @property
+    def blocked(self) -> tuple[int, ...]:
+        """The shape with an axis of the parts before `axis`: so the array is stored."""
+        rest = self.shape[self.axis :]
+        inner = (rest[0] // self.parts, *rest[1:]) if rest else ()
+        return (*self.shape[: self.axis], self.parts, *inner)
+
+    @property
+    def axes(self) -> tuple[int, ...]:
+        """Of the stored array, those along which each index is a block."""
+        return (self.axis,) if self.layers is None else (0, self.axis)
+
+    def checksums(self, blocks: np.ndarray) -> tuple[int, ...]:
+        """Of blocks as they are stored, or of some of them."""
+        first = np.moveaxis(blocks, self.axes, range(len(self.axes)))
+        return tuple(checksum(first[at]) for at in np.ndindex(first.shape[: len(self.axes)]))
 
 
 class PartManifest(BaseModel):
@@ -34,7 +57,7 @@ class PartManifest(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    format: Literal[2] = 2
+    format: Literal[3] = 3
     step: int
     shard: int
     shards: int
@@ -63,15 +86,15 @@ class Manifest(BaseModel):
 
 
 class PartEntry(BaseModel):
-    """A `units.FragmentPart` in the manifest. Its object holds mu, then nu, as little-endian float32."""
+    """A `units.FragmentPart` in the manifest; `mu` and `nu` are crc32c of the little-endian float32 bytes."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     start: int
     stop: int
     version: int
-    crc: int
-    """crc32c of the object."""
+    mu: int
+    nu: int
 
 
 class HostManifest(BaseModel):
@@ -79,7 +102,7 @@ class HostManifest(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    format: Literal[1] = 1
+    format: Literal[2] = 2
     run_uid: str
     unit: str
     incarnation: int
@@ -99,6 +122,8 @@ class HostManifest(BaseModel):
     shards: int
     time: float
     """Unix seconds of the save."""
+    item: str = ""
+    """Folder of the arrays, relative to the run's URI."""
     parts: dict[int, PartEntry] = {}
     """By fragment."""
 
@@ -131,18 +156,3 @@ def checksum(tensor: np.ndarray) -> int:
     for start in range(0, raw.size, CHUNK):
         total = google_crc32c.extend(total, raw[start : start + CHUNK].tobytes())
     return int(total)
-
-
-def verify(
-    manifest: PartManifest, kind: Literal["theta", "momentum"], tensors: Mapping[str, np.ndarray]
-) -> None:
-    """Raises `Damaged` naming the first tensor whose shape or bytes are not those of the manifest."""
-    for name, tensor in tensors.items():
-        entry = manifest.tensors[name]
-        if tensor.shape != entry.shape:
-            raise Damaged(f"{kind} {name}: shape {tensor.shape} where the manifest says {entry.shape}")
-        found = checksum(tensor)
-        if found != getattr(entry, kind):
-            raise Damaged(
-                f"{kind} {name}: checksum {found:08x} where the manifest says {getattr(entry, kind):08x}"
-            )

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-import random
+import math
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
 from atoll_runtime.checkpoint import arrays, layout, manifest
+from atoll_runtime.checkpoint.arrays import Chunked, Request
 from atoll_runtime.checkpoint.bucket import Bucket, Damaged
 from atoll_runtime.checkpoint.manifest import PartManifest, TensorEntry
-from atoll_runtime.payloads import Part, Slice, StoreError
+from atoll_runtime.payloads import Part, Regions, Slice
 
-ATTEMPTS = 3
-"""To read arrays in a bucket that answers, before they are called damaged."""
-FIRST_WAIT = 0.5
-"""Seconds before the second attempt; doubles, with jitter."""
-PIECE = 4 << 30
-"""Bytes that one call of Orbax reads, where no tensor is larger: one that hangs is given up after six minutes."""
+MOST_PARTS = 64
+"""Blocks of a layer. So hosts up to that number, a power of two, each read their own blocks alone."""
+LEAST_BLOCK = 128 << 10
+"""Bytes: more and smaller ones would take longer to read than they save."""
+READERS = 8
+"""Manifests that are read at the same time."""
 
 Kind = Literal["theta", "momentum"]
+Tensors = dict[str, np.ndarray]
 
 
 def name_of(part: Part) -> str:
@@ -29,25 +33,59 @@ def name_of(part: Part) -> str:
     return layout.part(part.step, part.shard, part.shards)
 
 
-def write(bucket: Bucket, part: Part, entries: Mapping[str, TensorEntry], item: str) -> None:
-    """Arrays into the folder `item`, then the manifest.
+@dataclass(frozen=True, slots=True)
+class _Selection:
+    """Blocks of one tensor of a part: some of its rows, which are layers, and parts [start, stop) of each."""
 
-    Raises:
-        TimeoutError: the arrays did not arrive in time, and may go on arriving.
-        StoreError: they cannot be written.
-    """
-    where = bucket.address(item)
+    part: PartManifest
+    name: str
+    rows: Sequence[int]
+    start: int
+    stop: int
+
+    @property
+    def entry(self) -> TensorEntry:
+        return self.part.tensors[self.name]
+
+    @property
+    def index(self) -> arrays.Index:
+        """Of the stored array."""
+        rows = () if self.entry.layers is None else (list(self.rows),)
+        between = (slice(None),) * (self.entry.axis - len(rows))
+        return (*rows, *between, slice(self.start, self.stop))
+
+    @property
+    def size(self) -> int:
+        """Bytes of one kind."""
+        whole = 4 * math.prod(self.entry.shape) * (self.stop - self.start) // self.entry.parts
+        return whole if self.entry.layers is None else whole * len(self.rows) // self.entry.shape[0]
+
+    def verify(self, kind: Kind, blocks: np.ndarray) -> None:
+        """Raises `Damaged`: these are not the bytes that were saved."""
+        saved = getattr(self.entry, kind)
+        wanted = [
+            saved[row * self.entry.parts + at] for row in self.rows for at in range(self.start, self.stop)
+        ]
+        found = self.entry.checksums(blocks) if blocks.nbytes == self.size else ()
+        if len(found) != len(wanted):
+            raise Damaged(
+                f"{kind} {self.name}: shape {blocks.shape} where the manifest says {self.entry.shape}"
+            )
+        for one, other in zip(found, wanted, strict=True):
+            if one != other:
+                raise Damaged(f"{kind} {self.name}: checksum {one:08x} where the manifest says {other:08x}")
+
+
+def write(bucket: Bucket, part: Part, entries: Mapping[str, TensorEntry]) -> None:
+    """Arrays, then the manifest; raises `StoreError`: they cannot be written."""
     tree = {
-        "theta": {name: own.theta for name, own in part.tensors.items()},
-        "momentum": {name: own.momentum for name, own in part.tensors.items()},
+        kind: {
+            name: Chunked(getattr(own, kind).reshape(entries[name].blocked), entries[name].axes)
+            for name, own in part.tensors.items()
+        }
+        for kind in ("theta", "momentum")
     }
-    try:
-        arrays.write(where, tree)
-    except TimeoutError:
-        raise
-    except Exception as error:
-        # Orbax and tensorstore raise what their drivers raise.
-        raise StoreError(f"{where}: cannot be written: {' '.join(str(error).split())}") from error
+    item = arrays.write(bucket, layout.item(part.step, part.shard, part.shards), tree)
     whole = PartManifest(
         step=part.step,
         shard=part.shard,
@@ -61,17 +99,24 @@ def write(bucket: Bucket, part: Part, entries: Mapping[str, TensorEntry], item: 
     bucket.write(name_of(part), whole.model_dump_json().encode())
 
 
-def entries_of(part: Part) -> dict[str, TensorEntry]:
-    """Shapes and checksums of what `part` holds."""
-    return {
-        name: TensorEntry(
-            shape=own.theta.shape,
-            layers=own.layers,
-            theta=manifest.checksum(own.theta),
-            momentum=manifest.checksum(own.momentum),
-        )
-        for name, own in part.tensors.items()
+def entries_of(part: Part, along: Mapping[str, int]) -> dict[str, TensorEntry]:
+    """Shapes, blocks and checksums of what `part` holds. `along`: the axis along which hosts split a tensor."""
+    return {name: _entry(own, along.get(name)) for name, own in part.tensors.items()}
+
+
+def _entry(own: Slice, axis: int | None) -> TensorEntry:
+    shape, stacked = own.theta.shape, own.layers is not None
+    axis = min(int(stacked), len(shape)) if axis is None else axis
+    length = shape[axis] if axis < len(shape) else 1
+    layer = 4 * math.prod(shape[stacked:])
+    parts = math.gcd(length, MOST_PARTS)
+    while parts > 1 and layer < parts * LEAST_BLOCK:
+        parts //= 2
+    entry = TensorEntry(shape=shape, layers=own.layers, axis=axis, parts=parts)
+    found = {
+        kind: entry.checksums(getattr(own, kind).reshape(entry.blocked)) for kind in ("theta", "momentum")
     }
+    return entry.model_copy(update=found)
 
 
 def find(bucket: Bucket, step: int, shard: int, shards: int) -> PartManifest:
@@ -80,27 +125,54 @@ def find(bucket: Bucket, step: int, shard: int, shards: int) -> PartManifest:
     return manifest.parse(PartManifest, bucket.read(name), bucket.address(name))
 
 
+def find_all(bucket: Bucket, step: int, shards: int) -> list[PartManifest]:
+    """Those of all shards; raises as `find`."""
+    with ThreadPoolExecutor(READERS) as pool:
+        return list(pool.map(lambda shard: find(bucket, step, shard, shards), range(shards)))
+
+
 def read(bucket: Bucket, found: PartManifest) -> Part:
     """Reads a part back, with checksums; raises as `tensors`."""
-    theta, momentum = tensors(bucket, found, "theta"), tensors(bucket, found, "momentum")
-    own = {name: Slice(theta[name], momentum[name], entry.layers) for name, entry in found.tensors.items()}
+    held: dict[Kind, Tensors] = {"theta": {}, "momentum": {}}
+    for kind, each, blocks in _read(bucket, _select([found], None), ("theta", "momentum")):
+        held[kind][each.name] = blocks.reshape(each.entry.shape)
+    own = {
+        name: Slice(held["theta"][name], held["momentum"][name], entry.layers)
+        for name, entry in found.tensors.items()
+    }
     return Part(found.step, found.shard, found.shards, own, found.versions, found.meta)
 
 
 def tensors(
-    bucket: Bucket, found: PartManifest, kind: Kind, names: Iterable[str] | None = None
-) -> dict[str, np.ndarray]:
-    """Verified arrays of a part: those of `names`, or all.
+    bucket: Bucket, shards: Sequence[PartManifest], kinds: Sequence[Kind], regions: Regions | None = None
+) -> dict[Kind, Tensors]:
+    """Verified arrays of these shards, put together by tensor; what is not wanted of one has arbitrary values.
+
+    Args:
+        regions: what is wanted; None: all.
 
     Raises:
-        Damaged: they are not what was saved.
+        Damaged: they are not what was saved, or the shards together lack a layer.
         StoreError: the bucket does not answer.
     """
-    read: dict[str, np.ndarray] = {}
-    for piece in _pieces(found, found.tensors if names is None else names):
-        read |= _read(bucket, found, kind, piece)
-    manifest.verify(found, kind, read)
-    return read
+    depth = depths(shards)
+    result: dict[Kind, Tensors] = {kind: {} for kind in kinds}
+    for kind, each, blocks in _read(bucket, _select(shards, regions), kinds):
+        entry, whole = each.entry, result[kind]
+        if blocks.shape == entry.blocked and entry.layers in (None, tuple(range(depth.get(each.name, 0)))):
+            whole[each.name] = blocks.reshape(entry.shape)
+            continue
+        if each.name not in whole:  # memory that nobody writes to is not taken
+            shape = entry.shape if entry.layers is None else (depth[each.name], *entry.shape[1:])
+            whole[each.name] = np.empty(shape, np.float32)
+        stored = whole[each.name].reshape(
+            entry.blocked if entry.layers is None else (depth[each.name], *entry.blocked[1:])
+        )
+        index = each.index
+        if entry.layers is not None:
+            index = ([entry.layers[row] for row in each.rows], *index[1:])
+        stored[index] = blocks
+    return result
 
 
 def depths(shards: Sequence[PartManifest]) -> dict[str, int]:
@@ -116,60 +188,39 @@ def depths(shards: Sequence[PartManifest]) -> dict[str, int]:
     return {name: len(found) for name, found in layers.items()}
 
 
-def assemble(
-    bucket: Bucket, shards: Sequence[PartManifest], kind: Kind, depths: Mapping[str, int]
-) -> dict[str, np.ndarray]:
-    """Arrays of these shards, put together by tensor; layers of other shards have arbitrary values.
-
-    Raises as `tensors`.
-    """
-    whole: dict[str, np.ndarray] = {}
+def _select(shards: Iterable[PartManifest], regions: Regions | None) -> Iterator[_Selection]:
+    """The blocks that hold what is wanted."""
     for part in shards:
-        for name, value in tensors(bucket, part, kind).items():
-            own = part.tensors[name].layers
-            if own is None:
-                whole[name] = value
+        for name, entry in part.tensors.items():
+            if regions is not None and name not in regions:
                 continue
-            if name not in whole:  # memory that nobody writes to is not taken
-                whole[name] = np.empty((depths[name], *value.shape[1:]), value.dtype)
-            whole[name][list(own)] = value
-    return whole
+            region = () if regions is None else regions[name]
+            rows: Sequence[int] = range(1)
+            if entry.layers is not None:
+                wanted = region[0] if region else entry.layers
+                rows = [row for row, layer in enumerate(entry.layers) if layer in wanted]
+            start, stop = 0, entry.parts
+            if len(region) > entry.axis and (along := region[entry.axis]):
+                block = entry.shape[entry.axis] // entry.parts
+                start, stop = along[0] // block, along[-1] // block + 1
+            if rows:
+                yield _Selection(part, name, rows, start, stop)
 
 
-def _pieces(found: PartManifest, names: Iterable[str]) -> Iterator[list[str]]:
-    """Names of at most `PIECE` bytes together, or of one tensor."""
-    piece: list[str] = []
-    for name in names:
-        if piece and _size(found, [*piece, name]) > PIECE:
-            yield piece
-            piece = []
-        piece.append(name)
-    if piece:
-        yield piece
+def _read(
+    bucket: Bucket, selections: Iterable[_Selection], kinds: Sequence[Kind]
+) -> Iterator[tuple[Kind, _Selection, np.ndarray]]:
+    """Each selection's blocks, verified."""
+    chosen = [(kind, each) for each in selections for kind in kinds]
+    requests = [
+        Request(bucket.address(each.part.item), kind, each.name, each.index, each.size)
+        for kind, each in chosen
+    ]
 
+    def again() -> PartManifest:
+        part = chosen[0][1].part
+        return find(bucket, part.step, part.shard, part.shards)
 
-def _size(found: PartManifest, names: Iterable[str]) -> int:
-    """Bytes of float32."""
-    return sum(4 * int(np.prod(found.tensors[name].shape, dtype=np.int64)) for name in names)
-
-
-def _read(bucket: Bucket, found: PartManifest, kind: Kind, names: list[str]) -> dict[str, np.ndarray]:
-    where, attempt = bucket.address(found.item), 1
-    while True:
-        try:
-            return arrays.read(where, kind, names, _size(found, names))
-        except TimeoutError as error:
-            raise StoreError(f"{where}: cannot be read: {error}") from error
-        except Exception as error:
-            # Orbax and tensorstore raise what their drivers raise, for a bucket that fails as for damage. So the
-            # bucket is asked: where it does not answer, that is the error.
-            find(bucket, found.step, found.shard, found.shards)
-            if attempt == ATTEMPTS:
-                raise Damaged(f"{where}: cannot be read: {_first_line(error)}") from error
-        time.sleep(FIRST_WAIT * 2 ** (attempt - 1) * random.uniform(0.5, 1.5))
-        attempt += 1
-
-
-def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0][:300] if lines else type(error).__name__
+    for (kind, each), blocks in zip(chosen, arrays.read(requests, again), strict=True):
+        each.verify(kind, blocks)
+        yield kind, each, blocks

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
 from atoll_runtime.checkpoint import layout, manifest, parts
 from atoll_runtime.checkpoint.bucket import Bucket, Damaged
-from atoll_runtime.payloads import Cut, Part, Skipped, Slice, StoreError
+from atoll_runtime.checkpoint.parts import Kind
+from atoll_runtime.payloads import Cut, Part, Regions, Skipped, Slice, StoreError
 from atoll_runtime.protocol import clocks
 
 READING_SECONDS = 600.0
@@ -22,12 +23,14 @@ class GlobalStore:
     """`<uri>/global/<step>/`: each shard's arrays and part manifest, and a manifest, last, that makes it complete.
 
     Calls block, raise `StoreError`, and may come from any thread; saves and prunes from one at a time.
+
+    Args:
+        along: the axis along which a unit's hosts split a tensor, by name, so that each can read its own share of what
+            is saved; see `atoll_runtime.model.along`.
     """
 
-    def __init__(self, uri: str) -> None:
-        self.bucket = Bucket(uri)
-        self._given_up = 0
-        """Saves that did not end in time, and may go on writing into their folders."""
+    def __init__(self, uri: str, along: Mapping[str, int] | None = None) -> None:
+        self.bucket, self._along = Bucket(uri), along or {}
 
     @property
     def uri(self) -> str:
@@ -44,7 +47,7 @@ class GlobalStore:
         What another run, or an earlier life of the shard's journal, left of this step goes: `False` where that is
         a complete cut of the same run, which stays.
         """
-        entries = parts.entries_of(part)
+        entries = parts.entries_of(part, self._along)
         there = self.bucket.list(layout.step_folder(part.step))
         whole = layout.manifest(part.step)
         if parts.name_of(part) in there and self._stands(part, entries):
@@ -55,12 +58,7 @@ class GlobalStore:
             self.bucket.delete(whole)
         if parts.name_of(part) in there:
             self.bucket.delete(parts.name_of(part))
-        item = layout.item(part.step, part.shard, part.shards, self._given_up)
-        try:
-            parts.write(self.bucket, part, entries, item)
-        except TimeoutError as error:
-            self._given_up += 1
-            raise StoreError(f"{self.bucket.address(item)}: cannot be written: {error}") from error
+        parts.write(self.bucket, part, entries)
         return True
 
     def read_part(self, step: int, shard: int, shards: int) -> Part:
@@ -75,7 +73,7 @@ class GlobalStore:
         """
         if self.is_complete(step):
             return
-        found = [parts.find(self.bucket, step, s, shards) for s in range(shards)]
+        found = parts.find_all(self.bucket, step, shards)
         wrong = _mixture(found, meta.get("run_uid"))
         if wrong:
             raise StoreError(f"{self.uri}: step {step}: {wrong}")
@@ -114,32 +112,26 @@ class GlobalStore:
         self.save_part(Part(cut.step, 0, 1, own, cut.versions, {"run_uid": cut.meta.get("run_uid")}))
         self.complete(cut.step, 1, cut.meta)
 
-    def load(self, step: int, *, momentum: bool = True, own: tuple[int, int] | None = None) -> Cut:
+    def load(self, step: int, *, momentum: bool = True, own: Regions | None = None) -> Cut:
         """Reads and verifies one checkpoint; `momentum=False` leaves the outer momentum in the bucket.
 
         Args:
-            own: (s, S): read only the arrays of shard s, if the checkpoint is of S shards. Of a tensor that is cut by
-                layer the other layers then have arbitrary values.
+            own: what is read of Θ and momentum, by tensor; None: all. The rest has arbitrary values, or is not there.
 
         Raises:
             Damaged: no manifest, unreadable arrays, or a wrong checksum.
             StoreError: the bucket does not answer.
         """
         found = self._manifest(step)
-        shards = [parts.find(self.bucket, step, s, found.shards) for s in range(found.shards)]
-        wanted = [shards[own[0]]] if own is not None and own[1] == found.shards else shards
-        depths = parts.depths(shards)
+        shards = parts.find_all(self.bucket, step, found.shards)
+        kinds: tuple[Kind, ...] = ("theta", "momentum") if momentum else ("theta",)
+        held = parts.tensors(self.bucket, shards, kinds, own)
         return Cut(
-            step=found.step,
-            theta=parts.assemble(self.bucket, wanted, "theta", depths),
-            momentum=parts.assemble(self.bucket, wanted, "momentum", depths) if momentum else {},
-            versions=found.versions,
-            meta=found.meta,
-            shards=found.shards,
+            found.step, held["theta"], held.get("momentum", {}), found.versions, found.meta, found.shards
         )
 
     def newest(
-        self, *, momentum: bool = True, own: tuple[int, int] | None = None
+        self, *, momentum: bool = True, own: Regions | None = None
     ) -> tuple[Cut | None, list[Skipped]]:
         """The newest checkpoint that loads, and those newer ones that are damaged, with the reason; see `load`.
 

@@ -1,7 +1,6 @@
 """A unit's own saves: AdamW's moments and where it was. Each host writes its part; all parts make a save complete.
 
-Plain objects, one for each fragment and host, not Orbax: its arrays of one host alone are written by process 0 of a
-unit only (`NumpyHandler`), and those of all hosts together at a barrier.
+Each host writes a folder of its own: Orbax would write on process 0 alone, or wait for all hosts at a barrier.
 """
 
 from __future__ import annotations
@@ -10,15 +9,17 @@ import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
-from atoll_runtime.checkpoint import layout, manifest
+from atoll_runtime.checkpoint import arrays, layout, manifest
+from atoll_runtime.checkpoint.arrays import Chunked, Request
 from atoll_runtime.checkpoint.bucket import Bucket, Damaged
 from atoll_runtime.checkpoint.manifest import HostManifest, PartEntry
 from atoll_runtime.payloads import Skipped
 from atoll_runtime.protocol.fragments import Array, Layout
+
+KINDS = ("mu", "nu")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,14 +73,18 @@ class UnitStore:
         for path, hosts in there.items():
             if path == own or hosts != facts.hosts:  # of an earlier save: no half of each may stand
                 self.bucket.delete(path)
-        entries = {}
-        for number, part in parts.items():
-            data = b"".join(np.ascontiguousarray(each, "<f4").data for each in (part.mu, part.nu))
-            self.bucket.write(layout.unit_part(*where, number), data)
-            entries[number] = PartEntry(
-                start=part.start, stop=part.stop, version=part.version, crc=google_crc32c.value(data)
+        tree = {kind: {str(n): Chunked(getattr(part, kind)) for n, part in parts.items()} for kind in KINDS}
+        item = arrays.write(self.bucket, layout.unit_item(*where), tree, alone=True)
+        entries = {
+            number: PartEntry(
+                start=part.start,
+                stop=part.stop,
+                version=part.version,
+                **{kind: manifest.checksum(getattr(part, kind)) for kind in KINDS},
             )
-        whole = facts.model_copy(update={"time": time.time(), "parts": entries})
+            for number, part in parts.items()
+        }
+        whole = facts.model_copy(update={"time": time.time(), "item": item, "parts": entries})
         self.bucket.write(own, whole.model_dump_json().encode())
 
     def saves(self) -> dict[str, dict[int, int]]:
@@ -174,40 +179,39 @@ class UnitStore:
                 f"{where}: fragment layout {first.fingerprint!r} where {wanted.fingerprint!r} is wanted"
             )
         saved = wanted if first.shards == wanted.shards else wanted.split(first.shards)
+        held = self._read(parts)
         moments = Moments({}, {}, max(part.count for part in parts))
         for number, fragment in enumerate(saved.fragments):
-            if fragment.size > 0:
-                mu, nu = self._fragment(parts, number, fragment.size)
-                saved.unflatten(number, mu, moments.mu)
-                saved.unflatten(number, nu, moments.nu)
+            if fragment.size == 0:
+                continue
+            for kind in KINDS:
+                try:
+                    flat = tile(held.get((kind, number), []), fragment.size)
+                except ValueError as error:
+                    raise Damaged(f"{where}: fragment {number}: {error}") from error
+                saved.unflatten(number, flat, getattr(moments, kind))
         return UnitSave(first.unit, first.cut, moments, first.inner_step, first.tokens, first.cursor)
 
     def _manifest(self, unit: str, cut: int, host: int, hosts: int) -> HostManifest:
         name = layout.unit_manifest(unit, cut, host, hosts)
         return manifest.parse(HostManifest, self.bucket.read(name), self.bucket.address(name))
 
-    def _fragment(self, parts: list[HostManifest], number: int, size: int) -> tuple[Array, Array]:
-        """Both moments of one fragment from all hosts, verified."""
-        held = [
-            (entry.start, entry.stop, *self._read(part, number, entry))
-            for part in parts
-            if (entry := part.parts.get(number)) is not None
+    def _read(self, parts: list[HostManifest]) -> dict[tuple[str, int], list[tuple[int, int, Array]]]:
+        """All hosts' parts of each moment of each fragment, verified."""
+        chosen = [(part, kind, n, part.parts[n]) for part in parts for n in part.parts for kind in KINDS]
+        requests = [
+            Request(self.bucket.address(part.item), kind, str(n), (), 4 * (entry.stop - entry.start))
+            for part, kind, n, entry in chosen
         ]
-        try:
-            mu = tile([(start, stop, mu) for start, stop, mu, _ in held], size)
-            nu = tile([(start, stop, nu) for start, stop, _, nu in held], size)
-        except ValueError as error:
-            folder = layout.unit_folder(parts[0].unit, parts[0].cut)
-            raise Damaged(f"{self.bucket.address(folder)}: fragment {number}: {error}") from error
-        return mu, nu
-
-    def _read(self, part: HostManifest, number: int, entry: PartEntry) -> tuple[Array, Array]:
-        name = layout.unit_part(part.unit, part.cut, part.host, part.hosts, number)
-        data = self.bucket.read(name, 0, 8 * (entry.stop - entry.start))  # the size says how long it may take
-        if google_crc32c.value(data) != entry.crc:
-            raise Damaged(f"{self.bucket.address(name)}: {len(data)} bytes: the checksum does not match")
-        mu, nu = np.frombuffer(data, "<f4").reshape(2, -1)
-        return mu, nu
+        first = parts[0]
+        found = arrays.read(requests, lambda: self._manifest(first.unit, first.cut, first.host, first.hosts))
+        held: dict[tuple[str, int], list[tuple[int, int, Array]]] = {}
+        for (part, kind, n, entry), values in zip(chosen, found, strict=True):
+            if manifest.checksum(values) != getattr(entry, kind):
+                where = self.bucket.address(part.item)
+                raise Damaged(f"{where}: {kind} of fragment {n}: the checksum does not match")
+            held.setdefault((kind, n), []).append((entry.start, entry.stop, values))
+        return held
 
 
 def tile(parts: list[tuple[int, int, Array]], size: int) -> Array:

@@ -46,6 +46,17 @@ class ContractInvalid(Exception):
     """The operator's instructions cannot be read; the message names the field."""
 
 
+ENDS: dict[type[Exception], tuple[int, str]] = {
+    ContractInvalid: (EXIT_TERMINAL, "ContractInvalid"),
+    VersionMismatch: (EXIT_VERSION, VERSION_MISMATCH),
+    ModelError: (EXIT_TERMINAL, "ModelInvalid"),
+    DataError: (EXIT_TERMINAL, "DataInvalid"),
+    TlsError: (EXIT_RETRY, "CertificateUnreadable"),
+    OSError: (EXIT_RETRY, "PortUnavailable"),
+}
+"""Exit status and reason of each error."""
+
+
 class Work:
     """The thread that evaluates. Its failure is reported on the event loop."""
 
@@ -131,18 +142,9 @@ def main() -> int:
     try:
         run, spec = contract()
         asyncio.run(serve(run, spec, Tls.read(os.environ.get(ENV_TLS_DIR, TLS_DIR))))
-    except ContractInvalid as error:
-        return fail(EXIT_TERMINAL, "ContractInvalid", error)
-    except VersionMismatch as error:
-        return fail(EXIT_VERSION, VERSION_MISMATCH, error)
-    except ModelError as error:
-        return fail(EXIT_TERMINAL, "ModelInvalid", error)
-    except DataError as error:
-        return fail(EXIT_TERMINAL, "DataInvalid", error)
-    except TlsError as error:
-        return fail(EXIT_RETRY, "CertificateUnreadable", error)
-    except OSError as error:
-        return fail(EXIT_RETRY, "PortUnavailable", error)
+    except tuple(ENDS) as error:
+        status, reason = next(end for kind, end in ENDS.items() if isinstance(error, kind))
+        return fail(status, reason, error)
     except Exception as error:  # a user's task may raise anything
         log.exception("the evaluation failed")
         return fail(EXIT_RETRY, type(error).__name__, error)

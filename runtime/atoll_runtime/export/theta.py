@@ -45,12 +45,9 @@ class Theta:
         whole = bucket.read(layout.manifest(step))
         found = manifest.parse(manifest.Manifest, whole, bucket.address(layout.manifest(step)))
         digest = hashlib.sha256(whole)
-        shards = []
-        for shard in range(found.shards):
-            name = layout.part(step, shard, found.shards)
-            text = bucket.read(name)
-            digest.update(text)
-            shards.append(manifest.parse(manifest.PartManifest, text, bucket.address(name)))
+        shards = parts.find_all(bucket, step, found.shards)
+        for shard in shards:
+            digest.update(shard.model_dump_json().encode())
         model = manifest.model_of(found.meta, bucket.address(layout.manifest(step)))
         return cls(bucket, step, model, shards, digest.hexdigest())
 
@@ -58,20 +55,9 @@ class Theta:
         """A float32 tensor. Raises `StoreError` if it is unreadable or its checksum is wrong."""
         if self._held is None or self._held[0] != name:
             self._held = None  # before the next one is read, so that two are never held
-            self._held = name, self._assemble(name)
+            found = parts.tensors(self._bucket, self._parts, ("theta",), {name: ()})
+            self._held = name, found["theta"][name]
         return self._held[1]
-
-    def _assemble(self, name: str) -> np.ndarray:
-        own = [part for part in self._parts if name in part.tensors]
-        if own[0].tensors[name].layers is None:
-            return self._read(own[0], name)
-        whole = np.empty(self.shapes[name], np.float32)
-        for part in own:
-            whole[list(part.tensors[name].layers or ())] = self._read(part, name)
-        return whole
-
-    def _read(self, part: manifest.PartManifest, name: str) -> np.ndarray:
-        return parts.tensors(self._bucket, part, "theta", [name])[name]
 
 
 def _shapes(shards: Sequence[manifest.PartManifest]) -> dict[str, tuple[int, ...]]:

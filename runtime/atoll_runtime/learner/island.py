@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from atoll_runtime.checkpoint import GlobalStore
+from atoll_runtime.checkpoint import GlobalStore, Regions
 from atoll_runtime.checkpoint.units import UnitStore
 from atoll_runtime.contract import RunContract, UnitContract, VersionMismatch
 from atoll_runtime.data import DataError, Prefetch, Reader, Stream
@@ -30,7 +30,8 @@ from atoll_runtime.learner.saver import Saver
 from atoll_runtime.learner.serving import Serving
 from atoll_runtime.learner.snapshot import Snapshots
 from atoll_runtime.learner.start import start_of
-from atoll_runtime.model import ModelError, check, describe, fits, resolve
+from atoll_runtime.model import ModelError, axes_of, check, describe, fits, resolve
+from atoll_runtime.model.axes import share
 from atoll_runtime.protocol.fragments import Layout, LayoutError, build_layout
 from atoll_runtime.transport.grpc_client import GrpcNetwork
 from atoll_runtime.transport.messages import Beginning, DirectoryRequest, Refused
@@ -77,7 +78,9 @@ def train(
     agreement: Agreement = Agreement(mesh)
     programs = Programs(agreement, compiled)
     units = UnitStore(run.checkpoint.uri, run.uid)
-    seeded = _seed(run, unit, units, layout, agreement, _peers(run, unit, networks, tls))
+    axes = axes_of(run.model)
+    own = {name: share(mesh, axes[name], shape) for name, shape in layout.shapes.items()}
+    seeded = _seed(run, unit, units, layout, agreement, _peers(run, unit, networks, tls), own)
     log.info("%s", seeded.message)
     inner = Inner(
         mesh,
@@ -155,8 +158,9 @@ def _seed(
     layout: Layout,
     agreement: Agreement,
     peers: Peers | None,
+    own: Regions,
 ) -> seed.Seed:
-    """From a peer where the run says so and one can be had, else from the bucket."""
+    """From a peer where the run says so and one can be had, else from the bucket, of which this host reads `own`."""
     why = ""
     if run.seed == "Peer" and peers is not None:
         found = seed.from_peer(peers, unit, layout, agreement)
@@ -164,7 +168,8 @@ def _seed(
             return found
         why = found
         log.info("%s", why)
-    found = seed.from_checkpoint(GlobalStore(run.checkpoint.uri), units, unit.unit, layout, agreement)
+    store = GlobalStore(run.checkpoint.uri)
+    found = seed.from_checkpoint(store, units, unit.unit, layout, agreement, own)
     return replace(found, message="; ".join(filter(None, [found.message, why])))
 
 

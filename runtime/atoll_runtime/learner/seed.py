@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import msgspec
 import numpy as np
 
-from atoll_runtime.checkpoint import Cut, GlobalStore, StoreError
+from atoll_runtime.checkpoint import Cut, GlobalStore, Regions, StoreError
 from atoll_runtime.checkpoint.units import Moments, UnitSave, UnitStore
 from atoll_runtime.contract import UnitContract
 from atoll_runtime.learner import broadcast
@@ -74,16 +74,24 @@ def from_peer(peers: Peers, unit: UnitContract, layout: Layout, agreement: Agree
 
 
 def from_checkpoint(
-    store: GlobalStore, units: UnitStore, unit: str, layout: Layout, agreement: Agreement
+    store: GlobalStore,
+    units: UnitStore,
+    unit: str,
+    layout: Layout,
+    agreement: Agreement,
+    own: Regions | None = None,
 ) -> Seed:
     """The newest complete global checkpoint, with the unit's own newest moments or else another unit's.
 
     Moments are of this run, or of the run that saved the checkpoint.
 
+    Args:
+        own: what this host reads of Θ; None: all.
+
     Raises:
         SeedUnavailable, Terminal: see `find`.
     """
-    seed = find(store, layout, agreement)
+    seed = find(store, layout, agreement, own=own)
     runs = {str(seed.cut.meta.get("run_uid"))}
 
     def look() -> tuple[Found, Moments | None]:
@@ -98,8 +106,14 @@ def from_checkpoint(
     return Seed(seed.cut, _join(seed.message, found.message), moments)
 
 
-def find(store: GlobalStore, layout: Layout, agreement: Agreement, deadline: float = DEADLINE) -> Seed:
-    """Waits, with back-off, for the newest complete checkpoint that every host can read.
+def find(
+    store: GlobalStore,
+    layout: Layout,
+    agreement: Agreement,
+    deadline: float = DEADLINE,
+    own: Regions | None = None,
+) -> Seed:
+    """Waits, with back-off, for the newest complete checkpoint of which every host can read its own part.
 
     Raises:
         SeedUnavailable: there is none after `deadline` seconds; the message says why.
@@ -107,14 +121,14 @@ def find(store: GlobalStore, layout: Layout, agreement: Agreement, deadline: flo
     """
     end, backoff = time.monotonic() + deadline, Backoff(FIRST_WAIT, LONGEST_WAIT)
     while True:
-        cut, message = _newest(store)
+        cut, message = _newest(store, own)
         mine = NO_STEP if cut is None else cut.step
         late = time.monotonic() >= end
         low, high = agreement.extremes(np.array([mine, late], np.int32))
         common = int(low[0])
         if common > NO_STEP:
             if mine != common:
-                cut = store.load(common, momentum=False)
+                cut = store.load(common, momentum=False, own=own)
                 message = _join(message, f"step {common} chosen, which every host can read")
             assert cut is not None
             _check(cut, layout, store.uri)
@@ -125,9 +139,9 @@ def find(store: GlobalStore, layout: Layout, agreement: Agreement, deadline: flo
         time.sleep(backoff.seconds())
 
 
-def _newest(store: GlobalStore) -> tuple[Cut | None, str]:
+def _newest(store: GlobalStore, own: Regions | None) -> tuple[Cut | None, str]:
     try:
-        cut, skipped = store.newest(momentum=False)
+        cut, skipped = store.newest(momentum=False, own=own)
     except StoreError as error:
         return None, str(error)
     if cut is None and not skipped:

@@ -1,7 +1,18 @@
 """What is trained: sizes, tensors by flat name, and (in `objective`) the loss in JAX."""
 
-from atoll_runtime.model.model import check, describe, initial
+from atoll_runtime.model.model import along, axes_of, check, describe, initial
 from atoll_runtime.model.parameters import flat, tree
 from atoll_runtime.model.presets import ModelError, fits, resolve
 
-__all__ = ["ModelError", "check", "describe", "fits", "flat", "initial", "resolve", "tree"]
+__all__ = [
+    "ModelError",
+    "along",
+    "axes_of",
+    "check",
+    "describe",
+    "fits",
+    "flat",
+    "initial",
+    "resolve",
+    "tree",
+]

@@ -55,6 +55,26 @@ def placement(mesh: Mesh, axes: Sequence[str], shape: Sequence[int]) -> NamedSha
     return NamedSharding(mesh, partition(mesh, axes, shape))
 
 
+def first_split(axes: Sequence[str]) -> int | None:
+    """The dimension along which a unit's hosts split a parameter, where its length can be divided."""
+    preferred = [logical for logical, physical in RULES if physical == FSDP]
+    return min(
+        (at for at, axis in enumerate(axes) if axis in preferred),
+        default=None,
+        key=lambda at: preferred.index(axes[at]),
+    )
+
+
+def share(mesh: Mesh, axes: Sequence[str], shape: Sequence[int]) -> tuple[range, ...]:
+    """Along each dimension, what this host's chips hold of a parameter."""
+    found = placement(mesh, axes, shape).addressable_devices_indices_map(tuple(shape)).values()
+    spans = [[one.indices(length) for one, length in zip(index or (), shape, strict=True)] for index in found]
+    return tuple(
+        range(min(start for start, _, _ in along), max(stop for _, stop, _ in along))
+        for along in zip(*spans, strict=True)
+    )
+
+
 def constrain(mesh: Mesh | None, x: Array, axes: Sequence[str], along: Collection[str] = MESH) -> Array:
     """`x` where the rules put it; without a mesh, as it is."""
     if mesh is None:

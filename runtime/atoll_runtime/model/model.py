@@ -24,6 +24,21 @@ def describe(spec: ModelSpec) -> list[TensorInfo]:
     return parameters.describe(resolve(spec)) if spec.task is None else _admitted(spec.task).describe()
 
 
+def axes_of(spec: ModelSpec) -> parameters.Axes:
+    """What each dimension of each tensor is, by flat name; raises as `describe`."""
+    if spec.task is not None:
+        return _admitted(spec.task).axes
+    return {name: parameters.AXES[name] for name in parameters.shapes(resolve(spec))}
+
+
+def along(spec: ModelSpec) -> dict[str, int]:
+    """The dimension along which a unit's hosts split each tensor, if any; raises as `describe`."""
+    from atoll_runtime.model.axes import first_split  # needs JAX
+
+    found = {name: first_split(each) for name, each in axes_of(spec).items()}
+    return {name: at for name, at in found.items() if at is not None}
+
+
 def check(spec: ModelSpec, length: int, packing: str, trained: bool = True) -> None:
     """Traces what a task of the user's own computes, which `describe` does not; of a decoder nothing is left to check.
 

@@ -18,6 +18,7 @@ from atoll_runtime.contract import InnerSpec, ModelSpec
 from atoll_runtime.model import parameters
 from atoll_runtime.model.admission import admit
 from atoll_runtime.model.decoder import Batch, Decoder
+from atoll_runtime.model.model import axes_of
 from atoll_runtime.model.presets import fits, resolve
 
 REMAT_FROM = 100_000_000
@@ -82,6 +83,6 @@ def objective(spec: ModelSpec, inner: InnerSpec | None = None, mesh: Mesh | None
     return Objective(
         loss=loss,
         evaluate=evaluate,
-        axes={name: parameters.AXES[name] for name in parameters.shapes(size)},
+        axes=axes_of(spec),
         products=products,
     )

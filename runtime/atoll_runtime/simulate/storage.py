@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from atoll_runtime.interfaces import Volume
-from atoll_runtime.payloads import Cut, Part, Skipped, StoreError
+from atoll_runtime.payloads import Cut, Part, Regions, Skipped, StoreError
 
 
 class ScratchDisk:
@@ -100,7 +100,7 @@ class MemoryBucket:
         history = {"machines": [part.meta["machine"]], "lineages": [part.meta["lineage"]]}
         self.cut = Cut(step, theta, momentum, part.versions, meta | history)
 
-    def newest(self, *, own: tuple[int, int] | None = None) -> tuple[Cut | None, list[Skipped]]:
+    def newest(self, *, own: Regions | None = None) -> tuple[Cut | None, list[Skipped]]:
         """See `Bucket`."""
         return self.cut, []
 

@@ -30,7 +30,7 @@ from atoll_runtime.contract import (
 )
 from atoll_runtime.interfaces import Bucket
 from atoll_runtime.merge.rda import warm
-from atoll_runtime.model import ModelError, check, describe, initial
+from atoll_runtime.model import ModelError, along, check, describe, initial
 from atoll_runtime.process import asked_to_end, fail, log_to_stderr, until
 from atoll_runtime.protocol.fragments import Layout, LayoutError, build_layout
 from atoll_runtime.protocol.rules import COORDINATOR, Rules
@@ -150,7 +150,7 @@ async def recovered(
     backoff = Backoff(0.5, 30.0)
     while True:
         try:
-            store = await asyncio.to_thread(GlobalStore, run.checkpoint.uri)
+            store = await asyncio.to_thread(GlobalStore, run.checkpoint.uri, along(run.model))
             job = functools.partial(recover, run, rules, layout, directory, store, lambda: initial(run.model))
             start = await asyncio.to_thread(job)
         except StoreError as error:

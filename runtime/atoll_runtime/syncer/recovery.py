@@ -23,7 +23,7 @@ from atoll_runtime.protocol.rules import COORDINATOR, Rules
 from atoll_runtime.syncer.disk import LOCAL
 from atoll_runtime.syncer.errors import Terminal
 from atoll_runtime.syncer.journal import Journal
-from atoll_runtime.syncer.slices import slices
+from atoll_runtime.syncer.slices import owned, slices
 from atoll_runtime.syncer.state import State, Version
 from atoll_runtime.syncer.tape import LIMITS
 
@@ -83,7 +83,7 @@ def recover(
         return Start(machine, state, journal, restarts, newest, message)
 
     lineage = uuid.uuid4().hex
-    cut, skipped = store.newest(own=(rules.shard, rules.shards))
+    cut, skipped = store.newest(own=owned(layout))
     message = "; ".join(str(each) for each in skipped)
     if cut is None:
         if any(each.complete for each in skipped):

@@ -14,11 +14,10 @@ from typing import Any
 import pytest
 from apiserver import Api, Refusal
 from control_bench import Bench
-from drawn import PARTS, drawn
 from memory_world import World, played
 from objects import RUN, TWO_HOSTS
 from refusals import Row, patched, rows
-from specs import FIELDS
+from specs import FIELDS, PARTS, drawn
 
 from atoll_cli.simulate.admission import faults
 from atoll_operator.api.common import EVALUATED, RUN_CONDITIONS

@@ -14,11 +14,10 @@ from typing import Any
 import pytest
 from crds import PAGE, RESOURCES, fields, files
 from crds import PARTS as SECTIONS
-from drawn import PARTS, SEED, drawn
 from hypothesis import HealthCheck, given, seed, settings
 from pydantic import ValidationError
 from refusals import MODELS, SCHEMAS
-from specs import runs
+from specs import PARTS, SEED, drawn, runs
 
 from atoll_cli.simulate.admission import faults
 from atoll_operator.api.common import ACCELERATORS

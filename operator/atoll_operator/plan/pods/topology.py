@@ -145,9 +145,8 @@ def slice_of(accelerator: str, topology: str, machine_type: str | None = None) -
     generation = generation_of(accelerator)
     fitting = generation.machines_of(topology)
     if not fitting:
-        raise ValueError(
-            f"topology {topology!r} does not exist for {accelerator}: it has {offers(generation)}"
-        )
+        problem = f"topology {topology!r} does not exist for {accelerator}"
+        raise ValueError(f"{problem}: it has {offers(generation)}")
     if machine_type is not None:
         fitting = [machine for machine in fitting if machine.name == machine_type]
         if not fitting:

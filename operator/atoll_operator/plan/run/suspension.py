@@ -1,7 +1,7 @@
 """`suspend`: the units give their chips back, a last checkpoint is saved, the syncer stops.
 
-The chips go first, because nothing that follows needs them. Once no unit has pods nothing can be merged any more, so
-the checkpoint that is saved then holds everything, and the run resumes at its step.
+The chips are given back first, because nothing that follows needs them. Once no unit has pods nothing can be merged any
+more. So the checkpoint that is saved then holds everything, and the run resumes at its step.
 """
 
 from __future__ import annotations
@@ -55,13 +55,12 @@ def plan_suspension(run: RunObserved, now: float) -> Suspension | None:
     if order is not None and report is not None and order.stands(report):
         message = f"{kept}, checkpoint of step {report.checkpoint.newest_step}"
         return Suspension(since=since, done=True, written=False, message=message)
-    staying = [name for name, unit in run.own_units.items() if not _stopped(unit)]
+    staying, wanted = [name for name, unit in run.own_units.items() if not _stopped(unit)], None
     if staying:
-        wanted, waits = None, f"waits until the pods of {', '.join(staying[:4])} are gone"
+        waits = f"waits until the pods of {', '.join(staying[:4])} are gone"
     else:
-        wanted = (
-            CheckpointOrder(next_checkpoint_step(report, order), last=True) if report is not None else None
-        )
+        if report is not None:
+            wanted = CheckpointOrder(next_checkpoint_step(report, order), last=True)
         waits = f"saves a checkpoint of global step {wanted.step if wanted is not None else old.global_step}"
     end = parse_time(since) + LIMIT_SECONDS
     if end <= now:

@@ -153,14 +153,8 @@ def failing(unit: UnitObserved, cause: Cause) -> LearnerUnitStatus:
     old, moment = unit.status, cause.time or unit.now
     known, noted = old.last_failure, find(old.conditions, "Healing").reason == BACK_OFF
     if not noted or known is None or (known.pod, known.reason) != (cause.pod, cause.reason):
-        known = Failure(
-            reason=cause.reason,
-            message=clip(cause.message),
-            pod=cause.pod,
-            node=cause.node,
-            exit_code=cause.exit_code,
-            time=format_time(moment),
-        )
+        same = {name: getattr(cause, name) for name in ("reason", "pod", "node", "exit_code")}
+        known = Failure(**same, message=clip(cause.message), time=format_time(moment))
     update: dict[str, object] = {"last_failure": known}
     if old.heal_start_time is None:
         update |= {"heal_start_time": format_time(min(moment, unit.now)), "heal_reason": cause.reason}

@@ -79,7 +79,7 @@ class UnitObserved:
 
     @cached_property
     def pod_settings(self) -> PodSettings:
-        """Settings of the unit's pods: those of the run, but for what the unit's spec says."""
+        """Settings of the unit's pods: those of the run, unless the unit's spec has its own."""
         own, spec = self.settings, self.spec
         return replace(own, image=spec.image or own.image, template=spec.pod_template or own.template)
 

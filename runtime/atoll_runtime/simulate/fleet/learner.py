@@ -91,8 +91,10 @@ class Learner(BlankIsland, Party):
         client = SyncerClient(shard.run, contract, shard.layout, whole, padded, [link], self.loop.time)
         versions = tuple(each.version for each in shard.fragments)
         client.connect(versions, 0, "", [service.driver.journal.lineage])
+        pause = MOMENT
         while not client.answered:
-            await asyncio.sleep(MOMENT)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LOOK_SECONDS)  # a link may have a delay of seconds
         # A control's waits do not count as its steps' time.
         clock = (lambda: self.hours.busy) if self._scenario.waits else self.loop.time
         me: Any = self
