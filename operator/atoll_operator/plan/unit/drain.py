@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from atoll_operator.api.learnerunit import LearnerUnitStatus
 from atoll_operator.plan.conditions import Notice, find, format_time, state
 from atoll_operator.plan.pods.template import DRAIN_SECONDS
@@ -58,8 +56,7 @@ def carry_out(unit: UnitObserved, budget: incarnation.Budget) -> UnitPlan:
         message = f"{HOST_MAINTENANCE}: the hosts are given back; the unit comes back at {until}"
         return UnitPlan(status=_written(unit, unit.status, message), wake=budget.not_before)
     charged = incarnation.charged(unit, unit.status, budget, HOST_MAINTENANCE)
-    plan = incarnation.raise_incarnation(unit, charged)
-    return replace(plan, needs_fresh_list=len(current) < unit.hosts)
+    return incarnation.raise_incarnation(unit, charged)
 
 
 def _written(unit: UnitObserved, status: LearnerUnitStatus, message: str) -> LearnerUnitStatus:
