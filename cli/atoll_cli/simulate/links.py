@@ -60,7 +60,7 @@ OPTIONS = (
     Option("--overlap", "T", count(1, 10_000), "rounds in flight", default="2"),
     Option("--codec", "NAME", choice("bf16", "float32", "int4"), "of the bodies", default="bf16"),
     Option("--quorum", "K", count(1, MOST_UNITS), "units that a merge needs", default="1"),
-    Option("--delay", "MS", number(0.0, 60_000.0), "of each link, one way", default="0"),
+    Option("--delay", "MS", number(0.0, 10_000.0), "of each link, one way, 10000 at most", default="0"),
     Option("--outages", "FILE", _outages, 'JSON list of {"unit", "from", "until"}: seconds without a link'),
     Option("--steps", "N", count(1, 1_000_000), "global steps (default: 600, at least 8 intervals)"),
     Option("--seed", "N", count(0), "of the random numbers", default="0"),

@@ -20,7 +20,7 @@ MOST_CREDIT = 4.0
 PUSHES, FETCHES = 2, 4
 """Transfers in each direction that may wait for the link or be on it, for another round to be joined; on a link with a
 long round trip as many more as `beside` says."""
-USED = 0.97
+USED = 0.98
 """Share of a slow link's time that is given away: where all is, queues grow, and what is trained meanwhile is lost."""
 SMOOTHING = 0.25
 NEAR = 0.1

@@ -31,12 +31,12 @@ def describe(unit: UnitObserved, plan: UnitPlan) -> UnitPlan:
     fresh = hosts if unit.met else sum(unit.renewed(pod) for pod in pods)
     scheduled = placed == hosts
     ready = scheduled and fresh == hosts and all(pod.ready for pod in pods)
-    placing = ("Placing", f"{placed} of {hosts} pods have a node")
+    bound = f"{placed} of {hosts} pods have a node"
     starting = ("PodsStarting", f"{sum(pod.ready for pod in pods)} of {hosts} pods are ready")
     if fresh < len(pods):
         starting = ("Restarting", f"{fresh} of {hosts} containers restarted in place")
     states = {
-        "Scheduled": _reached("Scheduled", scheduled, wait, *placing),
+        "Scheduled": _reached("Scheduled", scheduled, wait, "Placing", bound),
         "PodsReady": _reached("PodsReady", ready, wait, *starting),
         **_progress(unit),
         "Draining": state(False, "NotDraining"),
