@@ -110,7 +110,8 @@ class Rounds(OpenRounds):
             return
         unit.round_trip = event.round_trip
         if interval:
-            unit.laps = round(2 * event.round_trip / interval)
+            # A fetch and a push, each of which may wait for another transfer.
+            unit.laps = round((2 * event.round_trip + 4 * event.seconds) / interval)
             unit.turn = event.seconds * self.rules.fragments / interval or unit.turn
 
     def decline(self, part: Part, why: str) -> None:
