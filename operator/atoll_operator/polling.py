@@ -134,7 +134,9 @@ class Poller(Generic[S]):
                 if poll.state != old:
                     self._changed(poll.run, old, poll.state)
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(poll.poked.wait(), self._seconds(poll) * random.uniform(0.9, 1.1))
+                    # With Python 3.11's `wait_for`, `stop` would be lost on a poll that was poked a moment before.
+                    async with asyncio.timeout(self._seconds(poll) * random.uniform(0.9, 1.1)):
+                        await poll.poked.wait()
                 poll.poked.clear()
 
     async def _poll(self, poll: Poll[S], session: ClientSession) -> S:

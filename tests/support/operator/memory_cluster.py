@@ -201,11 +201,13 @@ def selects(one: Object, kind: str, other: Object) -> bool:
 
 
 def check_pools(bound: Iterable[Object]) -> None:
-    """No node pool is held by two slices, and no slice is in two node pools."""
+    """No node pool is held by two slices, and no slice is in two node pools. Units are told apart by uid: pods of a
+    deleted unit may still end while another one of its name begins, which counts from 1 as long as the syncer knows
+    neither."""
     holders, places = defaultdict[str, set[str]](set), defaultdict[tuple[str, ...], set[str]](set)
     for pod in bound:
-        labels = pod["metadata"]["labels"]
-        places[labels[LABEL_UNIT], labels[LABEL_PLACEMENT], labels[LABEL_SLICE]].add(pool_of(pod))
+        labels, [unit] = pod["metadata"]["labels"], pod["metadata"]["ownerReferences"]
+        places[unit["uid"], labels[LABEL_PLACEMENT], labels[LABEL_SLICE]].add(pool_of(pod))
         if LABEL_HOLDS in labels:
             holders[pool_of(pod)].add(labels[LABEL_HOLDS])
     assert all(len(held) == 1 for held in (*holders.values(), *places.values())), (holders, places)
