@@ -111,7 +111,7 @@ def run(make_run: Any, tmp_path: Path) -> RunContract:
         inner=InnerSpec(learning_rate=3e-3, warmup_steps=10),
         outer=OuterSpec(fragments=6, interval=6, overlap=2),
         target=TargetSpec(global_steps=TARGET),
-        checkpoint=CheckpointSpec(uri=f"file://{tmp_path}/bucket", interval_steps=30, keep=50),
+        checkpoint=CheckpointSpec(uri=f"file://{tmp_path}/bucket", interval_steps=20, keep=50),
     )
 
 

@@ -137,8 +137,7 @@ def test_every_checkpoint_of_a_run_is_evaluated_once_whatever_becomes_of_the_eva
     eventually: Any,
     tmp_path: Path,
 ) -> None:
-    # No interval ends at the target: where a cut has its step already, the final one has the next number.
-    checkpoint = CheckpointSpec(uri=f"file://{tmp_path}/bucket", interval_steps=25, keep=10)
+    checkpoint = CheckpointSpec(uri=f"file://{tmp_path}/bucket", interval_steps=20, keep=10)
     run = make_run(data=data, checkpoint=checkpoint, target=TargetSpec(global_steps=60))
     issue = authority("walk").issue
     store = GlobalStore(run.checkpoint.uri)

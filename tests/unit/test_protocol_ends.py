@@ -20,6 +20,7 @@ from atoll_runtime.protocol.effects import (
     Merge,
     RecordCut,
     Remember,
+    SendMarkers,
     SendOrders,
     SendPull,
     StopAll,
@@ -250,3 +251,27 @@ def test_a_part_that_takes_the_place_of_an_earlier_one_takes_its_bytes_too() -> 
     assert parts.used == 60
     parts.release(RoundId(1, 0, 0), None)
     assert parts.used == 0
+
+
+class Written(Story):
+    """Merges take no time, and writes until they are told."""
+
+    merges = False
+
+
+def test_no_cut_but_the_final_one_has_the_targets_step() -> None:
+    story = Written(
+        replace(LONE, fragments=2, interval=2, overlap=2, target_steps=20, cut_interval=20), units="a"
+    )
+    written: list[RoundId] = []
+    while story.machine.orders.step < 20:
+        story.tell(*map(Persisted, written))
+        story.step("a")
+        before = len(story.asked(Merge))
+        story.tell(*(Received(story.part("a", each.fragment), 1.0) for each in story.machine.rounds.held))
+        written = [each.round for each in story.asked(Merge)[before:]]
+        story.tell(*(Merged(each, 0.0) for each in written))
+        story.tell(Tick(), now=story.now + 1.0)
+    assert written, "a merge is written after the clock has come to the target"
+    story.tell(*map(Persisted, written))
+    assert story.asked(SendMarkers) == []

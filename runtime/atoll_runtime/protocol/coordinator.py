@@ -113,7 +113,7 @@ class Coordinator(Syncer):
 
     def _persisted(self, round_id: RoundId, now: float) -> None:
         super()._persisted(round_id, now)
-        if not self.orders.ending and self.cuts.due(self.step):
+        if not self._reached and self.cuts.due(self.step):  # else the final one is next
             self._begin_cut(self.step)
 
     def _begin_cut(self, step: int, final: bool = False) -> None:
