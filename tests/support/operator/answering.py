@@ -69,4 +69,8 @@ class LoopThread:
         for task in rest:
             task.cancel()
         await asyncio.gather(*rest, return_exceptions=True)
-        await asyncio.sleep(0.1)  # connections over TLS end after their session
+        # A connection over TLS waits for the other side's farewell, which a killed process never says.
+        transports: Any = self._loop._transports  # type: ignore[attr-defined]
+        for transport in list(transports.values()):
+            transport.abort()
+        await asyncio.sleep(0.1)  # what they call at their end
