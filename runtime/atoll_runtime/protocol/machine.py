@@ -201,7 +201,7 @@ class Syncer(ShardState):
             p = self.due(self.step + steps)
             if p is not None:
                 far = [name for name, lead in leads.items() if lead >= steps]
-                self.rounds.ask(RoundId(self.step + steps, p, 0, self.rounds.lineage), far)
+                self.rounds.ask(RoundId(self.step + steps, p, 0, self.rounds.lineage), far, now)
 
     def _wakes(self, now: float) -> list[float]:
         """When there may be something to do, without an event."""

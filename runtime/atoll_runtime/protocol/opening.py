@@ -121,7 +121,7 @@ class OpenRounds:
     def open(self, round_id: RoundId, now: float) -> None:
         """Asks every live unit for its contribution. What came early counts as if it had come a step later: units that
         are near have as much time as ever."""
-        held = self.held.setdefault(round_id, Round(round_id))
+        held = self.held.setdefault(round_id, Round(round_id, now))
         held.begin(now, self.rules.patience, self.slowest)
         self.roster.open(held)
         self.effects.append(note("opened", round=str(round_id)))
@@ -142,13 +142,13 @@ class OpenRounds:
         leads = {name: spans(unit.round_trip, step) for name, unit in self.roster.live.items()}
         return {name: min(lead, most) for name, lead in sorted(leads.items()) if lead}
 
-    def ask(self, round_id: RoundId, far: Iterable[str]) -> None:
+    def ask(self, round_id: RoundId, far: Iterable[str], now: float) -> None:
         """Asks these units for a round whose step is still to come."""
         p = round_id.fragment
         if round_id not in self.held:
             if not self._fits(p) or any(held.id.fragment == p for held in self.held.values()):
                 return
-            self.held[round_id] = Round(round_id)
+            self.held[round_id] = Round(round_id, now)
         self._pull(self.held[round_id], (self.units[name] for name in far))
 
     def skip(self, step: int) -> None:

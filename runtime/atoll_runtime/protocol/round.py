@@ -131,6 +131,8 @@ class Round:
     """What is known of it, and what follows from that alone."""
 
     id: RoundId
+    asked: float
+    """When the first unit was asked; before the round was due where that is far."""
     opened: float = 0.0
     expires: float = 0.0
     rests: float = 0.0

@@ -23,7 +23,7 @@ class Versions:
     norms: Norms = field(default_factory=Norms)
     """Those merged lately."""
     since: dict[int, float] = field(default_factory=dict)
-    """When the rounds of these versions were opened, where that was in this process."""
+    """When units were first asked for the rounds of these versions, where that was in this process."""
     width: int = 0
     """Elements of a unit's contribution, with its padding where that is known."""
 
@@ -37,7 +37,7 @@ class Versions:
     def merged(self, held: Round) -> None:
         """Takes a new version."""
         self.history = [*self.history, held.id.step][-HISTORY:]
-        self.since[held.id.step] = held.opened
+        self.since[held.id.step] = held.asked
         self.since = {version: at for version, at in self.since.items() if version in self.history}
         self.norms.accept(list(held.levels.values()))
 
