@@ -79,6 +79,7 @@ from atoll_runtime.contract.sizes import (
 from atoll_runtime.contract.specs import (
     OPTIMIZERS,
     CheckpointSpec,
+    CommunicationSpec,
     Codec,
     DataSpec,
     EvaluationSpec,
@@ -127,6 +128,7 @@ __all__ = [
     "CheckpointReport",
     "CheckpointSpec",
     "Codec",
+    "CommunicationSpec",
     "DataSpec",
     "Dimensions",
     "EvaluationContract",

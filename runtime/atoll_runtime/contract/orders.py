@@ -17,6 +17,7 @@ from atoll_runtime.contract.pod import (
 from atoll_runtime.contract.section import Section, ShortName
 from atoll_runtime.contract.specs import (
     CheckpointSpec,
+    CommunicationSpec,
     DataSpec,
     EvaluationSpec,
     InnerSpec,
@@ -52,6 +53,7 @@ class RunContract(Section):
     data: DataSpec
     inner: InnerSpec
     outer: OuterSpec
+    communication: CommunicationSpec = CommunicationSpec()
     quorum: QuorumSpec
     target: TargetSpec
     checkpoint: CheckpointSpec

@@ -67,6 +67,20 @@ class LinkReport(Report):
     """Share of the time with a transfer under way, in the direction in which that is more."""
     failures: int = 0
     """Transfers and sessions of this incarnation that broke."""
+    codec: Annotated[str, Field(max_length=16)] = ""
+    """Encoding of the unit's fragments on the network; empty before the first was sent."""
+    streams: int = 0
+    """TCP connections of one transfer."""
+    chunk_kib: int = 0
+    """KiB that are acknowledged as one."""
+    period: Measured = 0.0
+    """The unit takes part in one of so many rounds of each fragment."""
+    load: Measured = 0.0
+    """Share of an interval that transfers of every round take with this codec, in the slower direction."""
+    reason: Annotated[str, Field(max_length=256)] = ""
+    """Why the unit uses its link so."""
+    advice: Annotated[str, Field(max_length=256)] = ""
+    """What to set instead, where a setting of `spec.communication` does not fit the link; empty otherwise."""
 
 
 class UnitReport(Report):

@@ -10,7 +10,8 @@ from atoll_runtime.contract.rules import WHOLE, cel, checked, rule
 from atoll_runtime.contract.section import BUCKET, BUCKET_OR_MOUNT, Section, Uri
 from atoll_runtime.contract.sizes import PRESETS, Dimensions
 
-Codec = Literal["bf16", "float32", "int4"]
+Codec = Literal["float32", "bf16", "int8", "int4"]
+"""From wide to narrow."""
 MergeRule = Literal["RDA", "Mean"]
 OPTIMIZERS = (
     *("adabelief", "adadelta", "adafactor", "adagrad", "adam", "adamax", "adamaxw", "adamw", "adan", "amsgrad", "lamb"),
@@ -151,8 +152,23 @@ class OuterSpec(Section):
     far above those that were merged; in a merge of three or more units no norm of a tensor counts for more than four
     times the median; and a unit whose steps take more than four times the median does not set the run's pace."""
     codec: Codec = "bf16"
-    """Encoding of fragments on the network. int4: four bits an element in blocks of 64 with a scale. Units then push
-    their outer gradients and fetch the change of each version; the first version comes as bf16."""
+    """Widest encoding of fragments on the network; `communication` may choose a narrower one for a unit. int8, int4:
+    eight or four bits an element in blocks of 64 with a scale. With int4 units fetch the change of each version; the
+    first version comes as bf16."""
+
+
+class CommunicationSpec(Section):
+    """How units use their links to the syncer. What is not set is chosen for each unit, from what its link was measured
+    to carry: transfers shall take 0.7 of an interval at most."""
+
+    codec: Codec | None = None
+    """Encoding of fragments of every unit. Not wider than `outer.codec`."""
+    streams: Annotated[int, Field(ge=1, le=32)] | None = None
+    """TCP connections over which a host sends or receives one fragment of a shard."""
+    chunk_kib: Annotated[int, Field(ge=64, le=4096)] | None = None
+    """KiB that are sent, checked and acknowledged as one."""
+    period: Annotated[int, Field(ge=1, le=64)] | None = None
+    """A unit takes part in one of so many rounds of each fragment."""
 
 
 class GraceSpec(Section):

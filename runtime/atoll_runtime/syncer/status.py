@@ -181,7 +181,7 @@ def metrics(report: SyncerStatus) -> str:
     for label, unit in units.items():
         refusals |= {f'{label},reason="{reason}"': n for reason, n in sorted(unit.refusals.items())}
     gauge("unit_refusals", refusals)
-    for name in LinkReport.model_fields:
+    for name in (name for name, field in LinkReport.model_fields.items() if field.default != ""):
         gauge(f"unit_link_{name}", {label: getattr(unit.link, name) for label, unit in units.items()})
     fates: dict[str, int] = {}
     for name, each in report.ledger.items():
