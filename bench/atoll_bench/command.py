@@ -107,6 +107,16 @@ FIGURES: dict[str, Figure] = {
             ("--latency", "0,20,50", each(whole(10_000, least=0)), "milliseconds of the bucket's answers"),
         ),
     ),
+    "link": (
+        measures.link,
+        "bodies over TLS: on loopback, on a shaped link (as root), after a break; a minute or two",
+        "operator,runtime,local",
+        (
+            ("--case", "loopback,shaped,break", each(words("loopback", "shaped", "break")), ""),
+            ("--megabytes", "256", whole(4096), "of a body on loopback"),
+            ("--repeat", "5", whole(100), "pairs"),
+        ),
+    ),
     "operator": (
         measures.operator,
         "heals and creations on a real API server with fake nodes, against a bare client; some 7 minutes a repeat",

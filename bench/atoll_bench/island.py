@@ -58,7 +58,7 @@ class Island:
         length = run.data.sequence_length
         inner = Inner(mesh, run.model, run.inner, self.theta, unit.batch, length, programs=programs)
         fragments = Fragments(mesh, layout, wire_type(run.outer.codec), inner.theta, programs)
-        networks = [GrpcNetwork(shard.host, shard.port, tls) for shard in run.shards]
+        networks = [GrpcNetwork(shard, tls) for shard in run.shards]
         self.client = SyncerClient(run, unit, layout, fragments.bounds, fragments.padded, networks)
         self.client.start(seeded.cut.versions, seeded.cut.step, seeded.message)
         self._batches = batches(run, unit)

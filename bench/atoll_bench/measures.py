@@ -109,6 +109,27 @@ def data(options: argparse.Namespace) -> None:
         _print("training_data", found, columns, options.json)
 
 
+def link(options: argparse.Namespace) -> None:
+    from atoll_bench.link import measure
+
+    def rate(value: float | None) -> str:
+        return "" if value is None else amount(value, "B/s")
+
+    def number(value: float | None) -> str:
+        return "" if value is None else f"{value:.3f}"
+
+    columns: Columns = {
+        "CASE": lambda figure: figure.case,
+        "STREAMS": lambda figure: str(figure.streams),
+        "PUSH": lambda figure: rate(figure.push),
+        "FETCH": lambda figure: rate(figure.fetch),
+        "RATIO": lambda figure: number(figure.ratio),
+        "LOOP LAG P99": lambda figure: number(figure.lag_p99),
+        "SENT TWICE": lambda figure: number(figure.resent_share),
+    }
+    _print("", measure(options.case, options.megabytes, options.repeat), columns, options.json)
+
+
 def restore(options: argparse.Namespace) -> None:
     from atoll_bench.restore import measure
 

@@ -1,8 +1,9 @@
-"""A TCP proxy that delays answers, as a distant bucket does."""
+"""A TCP proxy that delays answers, as a distant bucket does, and breaks connections, as a bad link does."""
 
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 from types import TracebackType
 
@@ -16,11 +17,14 @@ class SlowLink:
 
     def __init__(self, host: str, port: int) -> None:
         self.latency = 0.0
-        self.received = 0
-        """Bytes that the server has sent."""
+        self.sent = self.received = 0
+        """Bytes that clients have sent, and that the server has sent."""
+        self.cut_at = math.inf
+        """All connections break, once, when so many bytes have come through, both ways together."""
         self.port = 0
         """The proxy's port, once entered."""
         self._target = host, port
+        self._writers: set[asyncio.StreamWriter] = set()
         self._loop = asyncio.new_event_loop()
         self._server: asyncio.Server
         self._thread = threading.Thread(target=self._loop.run_forever, name="slowlink", daemon=True)
@@ -46,14 +50,18 @@ class SlowLink:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        for writer in self._writers:
+            writer.transport.abort()
+        await asyncio.sleep(0)
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             onward_reader, onward_writer = await asyncio.open_connection(*self._target)
-        except OSError:
+        except (OSError, asyncio.CancelledError):
             writer.close()  # nobody is there: so the other side is told
             return
         late: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(BACKLOG)
+        self._writers |= {writer, onward_writer}
         try:
             await asyncio.gather(
                 self._forward(reader, onward_writer),
@@ -66,8 +74,16 @@ class SlowLink:
             onward_writer.close()
             writer.close()
 
+    def _passed(self) -> None:
+        if self.sent + self.received >= self.cut_at:
+            self.cut_at = math.inf
+            for writer in self._writers:
+                writer.transport.abort()
+
     async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await reader.read(CHUNK):
+            self.sent += len(data)
+            self._passed()
             writer.write(data)
             await writer.drain()
         writer.close()
@@ -75,6 +91,7 @@ class SlowLink:
     async def _delay(self, reader: asyncio.StreamReader, late: asyncio.Queue[tuple[float, bytes]]) -> None:
         while data := await reader.read(CHUNK):
             self.received += len(data)
+            self._passed()
             await late.put((self._loop.time() + self.latency, data))
         await late.put((0.0, b""))
 

@@ -141,7 +141,10 @@ def _contract(folder: Path, model: ModelSpec, length: int, interval: int) -> Run
     library = Path(sysconfig.get_path("stdlib"))
     texts = sorted(path for package in PACKAGES for path in (library / package).rglob("*.py"))
     write_text(f"file://{folder}/data", [(str(path.relative_to(library)), path) for path in texts])
-    port, status, health = (free_port() for _ in range(3))
+    port, status, health, transfer = (free_port() for _ in range(4))
+    address = SyncerAddress(
+        host="localhost", port=port, status_port=status, health_port=health, transfer_port=transfer
+    )
     return RunContract(
         name="bench",
         namespace="default",
@@ -153,5 +156,5 @@ def _contract(folder: Path, model: ModelSpec, length: int, interval: int) -> Run
         quorum=QuorumSpec(),
         target=TargetSpec(global_steps=1_000_000),
         checkpoint=CheckpointSpec(uri=f"file://{folder}/bucket/run", interval_steps=interval),
-        shards=(SyncerAddress(host="localhost", port=port, status_port=status, health_port=health),),
+        shards=(address,),
     )

@@ -1,7 +1,7 @@
 """The four interfaces on which the protocol's driver runs: disk, bucket, network, arrays.
 
-Production implements them with files, a bucket, gRPC and numpy. The harness in `tests/sim` implements them in simulated
-time and runs the same driver, service, journal and client on them.
+Production implements them with files, a bucket, gRPC and TLS sockets, and numpy. The harness in `tests/sim` implements
+them in simulated time and runs the same driver, service, journal and client on them.
 """
 
 from __future__ import annotations
@@ -103,12 +103,15 @@ class Network(Protocol):
         """Opens a session and sends what `outgoing` gives; ends when the shard ends it. Close it with `aclose`."""
 
     async def push(self, header: Header, body: memoryview, wanted: Callable[[], bool]) -> PushReply:
-        """Sends a part; breaks off once it is not `wanted` any more."""
+        """Sends a part; breaks off once it is not `wanted` any more. That may be asked in another thread."""
 
     async def fetch(
         self, request: FetchRequest, answered: Callable[[], None]
     ) -> tuple[FetchHead, memoryview]:
         """Fetches this host's range of a fragment; `answered` is called when the answer begins."""
+
+    def tune(self, streams: int, chunk: int) -> None:
+        """Connections of one body, and bytes of its chunks, of transfers that begin from now on."""
 
     async def close(self) -> None:
         """Frees connections; calls in progress end with `TransportError`."""

@@ -36,7 +36,7 @@ def test_units_learn_with_four_bits_each_way_also_when_the_syncer_is_killed(
     shard = syncer(run, tls("syncer"))
 
     def link(name: str) -> GrpcNetwork:
-        return GrpcNetwork(run.shards[0].host, run.shards[0].port, Tls.read(tls(name)))
+        return GrpcNetwork(run.shards[0], Tls.read(tls(name)))
 
     units = [numpy_unit(run, name, link(name), until=100).start() for name in "ab"]
     eventually(lambda: (status := shard.status()) and status.rounds >= 60, 120)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from atoll_bench.slowlink import SlowLink
-from atoll_runtime.contract import LinkReport, TargetSpec, identity
+from atoll_runtime.contract import LinkReport, SyncerAddress, TargetSpec, identity
 from atoll_runtime.transport.grpc_client import GrpcNetwork
 from atoll_runtime.transport.tls import Tls
 
@@ -22,17 +22,21 @@ def test_a_units_link_is_told_as_it_is_and_what_breaks_is_counted(
 ) -> None:
     run, ca = make_run(target=TargetSpec(global_steps=10_000)), authority("walk")
     shard = syncer(run, ca.issue("syncer", identity("default", "walk", "syncer", "walk-syncer")))
-    port = run.shards[0].port
+    address = run.shards[0]
 
     def link(name: str) -> LinkReport:
         status = shard.status()
         return status.units[name].link if status and name in status.units else LinkReport()
 
-    with SlowLink("localhost", port) as distant:
-        distant.latency = DELAY_SECONDS
-        for name, through in (("near", port), ("far", distant.port)):
+    with (
+        SlowLink("localhost", address.port) as session,
+        SlowLink("localhost", address.transfer_port) as bodies,
+    ):
+        session.latency = bodies.latency = DELAY_SECONDS
+        distant = SyncerAddress(host="localhost", port=session.port, transfer_port=bodies.port)
+        for name, through in (("near", address), ("far", distant)):
             tls = Tls.read(ca.issue(name, identity("default", "walk", "unit", name)))
-            numpy_unit(run, name, GrpcNetwork("localhost", through, tls), step_seconds=STEP_SECONDS).start()
+            numpy_unit(run, name, GrpcNetwork(through, tls), step_seconds=STEP_SECONDS).start()
         eventually(
             lambda: all(link(name).rtt_seconds and link(name).up_gbps for name in ("near", "far")), 120
         )

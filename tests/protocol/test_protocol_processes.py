@@ -41,7 +41,7 @@ def test_two_units_train_to_the_target_through_a_syncer_that_is_killed_and_fence
 
     def transport(unit: str, issuer: Any = ca) -> GrpcNetwork:
         tls = Tls.read(issuer.issue(unit, identity("default", "walk", "unit", unit)))
-        return GrpcNetwork("localhost", run.shards[0].port, tls)
+        return GrpcNetwork(run.shards[0], tls)
 
     # Both connect before the syncer is there, and go on trying. The run is not over before all this is seen.
     a = numpy_unit(run, "a", transport("a"), until=50).start()

@@ -36,7 +36,7 @@ def tls_fixture(authority: Any) -> Callable[[str], Path]:
 
 
 def networks(run: RunContract, folder: Path) -> list[GrpcNetwork]:
-    return [GrpcNetwork(shard.host, shard.port, Tls.read(folder)) for shard in run.shards]
+    return [GrpcNetwork(shard, Tls.read(folder)) for shard in run.shards]
 
 
 def order(run: RunContract, shard: int, folder: Path, body: bytes) -> int:

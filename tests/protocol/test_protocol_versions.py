@@ -69,7 +69,7 @@ def test_a_real_syncer_refuses_another_protocol_and_takes_the_same_unit_when_it_
     tls = Tls.read(issuer.issue("a", identity("default", "walk", "unit", "a")))
 
     def begun(incarnation: int) -> Any:
-        transport = GrpcNetwork("localhost", run.shards[0].port, tls)
+        transport = GrpcNetwork(run.shards[0], tls)
         return numpy_unit(run, "a", transport, incarnation).start()
 
     monkeypatch.setattr("atoll_runtime.learner.client.PROTOCOL", PROTOCOL + 1)

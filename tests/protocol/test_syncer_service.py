@@ -7,7 +7,7 @@ import math
 import shutil
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -43,7 +43,7 @@ from atoll_runtime.syncer.tape import Tape
 from atoll_runtime.transport.chunks import Assembly, split
 from atoll_runtime.transport.messages import PROTOCOL, FetchRequest, Header, Hello, PushReply, Refused
 from atoll_runtime.transport.tls import Tls
-from atoll_runtime.transport.transport import Peer
+from atoll_runtime.transport.transport import Peer, Receive
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -328,7 +328,7 @@ async def test_what_does_not_belong_to_the_run_is_refused_and_holds_no_memory(
 
     async def refusal(peer: Peer, part: Part) -> str:
         """Of a push whose body is never asked for."""
-        reply = await service.push(peer, Header(part, "bf16", 200), chunks(memoryview(b"")))
+        reply = await service.push(peer, Header(part, "bf16", 200), bringing(memoryview(b"")))
         assert not reply.accepted and not service.bytes_in
         return reply.reason
 
@@ -356,12 +356,16 @@ async def test_what_does_not_belong_to_the_run_is_refused_and_holds_no_memory(
     await service.driver.close()
 
 
-async def chunks(body: memoryview, here: asyncio.Event | None = None) -> AsyncIterator[bytes]:
+def bringing(body: memoryview, here: asyncio.Event | None = None) -> Receive:
     """A body that arrives once `here` is set."""
-    if here is not None:
-        await here.wait()
-    for chunk in split(body):
-        yield chunk
+
+    async def receive(assembly: Assembly) -> None:
+        if here is not None:
+            await here.wait()
+        for chunk in split(body):
+            assembly.add(chunk)
+
+    return receive
 
 
 async def being_read(
@@ -390,7 +394,7 @@ async def being_read(
 
     read = service.driver.arrays.read
     monkeypatch.setattr(service.driver.arrays, "read", slow)
-    push = asyncio.create_task(service.push(PEER, header, chunks(body)))
+    push = asyncio.create_task(service.push(PEER, header, bringing(body)))
     await asyncio.to_thread(reads.wait, 60)
     assert service.driver.parts.used == 2 * size
     return header, body, push, go_on
@@ -409,7 +413,7 @@ async def test_a_push_whose_client_goes_while_it_is_read_gives_its_bytes_back(
     with pytest.raises(asyncio.CancelledError):
         await push
     assert service.driver.parts.used == 0
-    assert (await service.push(PEER, header, chunks(body))).accepted
+    assert (await service.push(PEER, header, bringing(body))).accepted
     await service.driver.close()
 
 
@@ -423,7 +427,7 @@ async def test_a_push_that_is_begun_anew_while_it_is_read_counts_once_and_its_un
     header, body, push, go_on = await being_read(service, monkeypatch)
     here = asyncio.Event()
     again = asyncio.create_task(
-        service.push(PEER, Header(header.part, "bf16", header.size), chunks(body, here))
+        service.push(PEER, Header(header.part, "bf16", header.size), bringing(body, here))
     )
     await asyncio.sleep(0)
     assert service.driver.parts.used == header.size and not service.driver.parts.reserved(header)

@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any, TypeVar
 
-from atoll_runtime.transport.chunks import filled, split
+from atoll_runtime.transport.chunks import Assembly, filled, split
 from atoll_runtime.transport.messages import FetchHead, FetchRequest, Header, Hello, PushReply
 from atoll_runtime.transport.transport import Endpoint, Peer, TransportError
 from atoll_runtime.transport.wire import Down, Up
@@ -61,11 +61,11 @@ class InProcessNetwork:
         """See `Network`. A part is there at once, so nothing is broken off."""
         endpoint = self._reach()
 
-        async def chunks() -> AsyncIterator[bytes]:
+        async def receive(assembly: Assembly) -> None:
             for chunk in split(body):
-                yield chunk
+                assembly.add(chunk)
 
-        return await self._call(endpoint.push(PEER, header, chunks()))
+        return await self._call(endpoint.push(PEER, header, receive))
 
     async def fetch(
         self, request: FetchRequest, answered: Callable[[], None]
@@ -82,6 +82,9 @@ class InProcessNetwork:
         answered()
         head, body = found
         return head, filled(body, head.size)
+
+    def tune(self, streams: int, chunk: int) -> None:
+        """Nothing to set."""
 
     async def close(self) -> None:
         """Nothing to free."""

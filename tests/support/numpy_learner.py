@@ -18,7 +18,7 @@ from atoll_runtime.transport.tls import Tls
 def main(file: str, folder: str, name: str, incarnation: str) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     run, tls = parse_run(Path(file).read_bytes()), Tls.read(folder)
-    networks = [GrpcNetwork(shard.host, shard.port, tls) for shard in run.shards]
+    networks = [GrpcNetwork(shard, tls) for shard in run.shards]
     unit = NumpyUnit(run, name, networks, int(incarnation))
     unit.hold_nothing()
     unit.start()

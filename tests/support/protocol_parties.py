@@ -133,7 +133,7 @@ def make_run_fixture(tmp_path: Path, free_ports: Callable[[int], list[int]]) -> 
     """A run of a tiny model on this machine, in `shards` shards; other keywords replace sections."""
 
     def make(shards: int = 1, **sections: Any) -> RunContract:
-        ports = free_ports(3 * shards)
+        ports = free_ports(4 * shards)
         defaults: dict[str, Any] = {
             "name": "walk",
             "uid": "uid-of-walk",
@@ -145,9 +145,13 @@ def make_run_fixture(tmp_path: Path, free_ports: Callable[[int], list[int]]) -> 
             "checkpoint": CheckpointSpec(uri=f"file://{tmp_path}/bucket", interval_steps=20, keep=2),
             "shards": tuple(
                 SyncerAddress(
-                    host="localhost", port=ports[i], status_port=ports[i + 1], health_port=ports[i + 2]
+                    host="localhost",
+                    port=ports[i],
+                    status_port=ports[i + 1],
+                    health_port=ports[i + 2],
+                    transfer_port=ports[i + 3],
                 )
-                for i in range(0, 3 * shards, 3)
+                for i in range(0, 4 * shards, 4)
             ),
         }
         return run_contract(**(defaults | sections))

@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 import pytest
 
 from atoll_operator.certificates.authority import Authority, Pair
-from atoll_runtime.contract import RunContract
+from atoll_runtime.contract import RunContract, SyncerAddress
 from atoll_runtime.protocol.identifiers import NO_CUT
 from atoll_runtime.syncer.status import Status, StatusServer
 from atoll_runtime.transport.grpc_client import GrpcNetwork
@@ -151,7 +151,9 @@ async def test_a_new_session_uses_what_is_there_and_a_standing_one_goes_on(
     networks: list[GrpcNetwork] = []
 
     async def session() -> Session:
-        networks.append(GrpcNetwork("localhost", server.port, Tls.read(mounts[1].folder)))
+        networks.append(
+            GrpcNetwork(SyncerAddress(host="localhost", port=server.port), Tls.read(mounts[1].folder))
+        )
         return await Session.open(networks[-1])
 
     standing = await session()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import AsyncIterator
 
 import pytest
 from msgspec.structs import replace
@@ -12,8 +11,9 @@ from msgspec.structs import replace
 from atoll_runtime.protocol.events import Part
 from atoll_runtime.protocol.identifiers import RoundId
 from atoll_runtime.syncer.state import Parts
-from atoll_runtime.transport.chunks import split
+from atoll_runtime.transport.chunks import Assembly, split
 from atoll_runtime.transport.messages import Header
+from atoll_runtime.transport.transport import Receive
 from atoll_runtime.transport.wire import WireError
 
 PART = Part("a", 1, 0, 1, RoundId(1, 0, 0), 0, 1, 8, 8, 1, 0, 4, 4, 8)
@@ -21,36 +21,39 @@ HEADER = Header(PART, "bf16", 8)
 BODY = bytes(range(8))
 
 
-async def whole() -> AsyncIterator[bytes]:
+async def whole(assembly: Assembly) -> None:
     for chunk in split(memoryview(BODY)):
-        yield chunk
+        assembly.add(chunk)
 
 
-async def silent() -> AsyncIterator[bytes]:
+async def silent(assembly: Assembly) -> None:
     await asyncio.Event().wait()
-    yield b""
 
 
-def begun(parts: Parts, header: Header, stream: AsyncIterator[bytes]) -> asyncio.Task[memoryview]:
+async def broken(assembly: Assembly) -> None:
+    raise WireError("the connection broke")
+
+
+def begun(parts: Parts, header: Header, receive: Receive) -> asyncio.Task[memoryview]:
     """A push whose bytes are reserved."""
     assert parts.reserve(header) == ""
-    return asyncio.create_task(parts.receive(header, stream))
+    return asyncio.create_task(parts.receive(header, receive))
 
 
 async def test_a_body_that_does_not_come_ends_when_its_sender_would_wait_no_longer() -> None:
     with pytest.raises(TimeoutError):
-        await begun(Parts(100, 0.01), HEADER, silent())
+        await begun(Parts(100, 0.01), HEADER, silent)
 
 
 async def test_a_push_that_is_begun_anew_ends_the_earlier_one_of_the_same_part_alone() -> None:
     parts = Parts(100)
-    other = begun(parts, replace(HEADER, part=dataclasses.replace(PART, host=1)), silent())
-    earlier = [begun(parts, HEADER, silent())]
+    other = begun(parts, replace(HEADER, part=dataclasses.replace(PART, host=1)), silent)
+    earlier = [begun(parts, HEADER, silent)]
     for _ in range(2):
         await asyncio.sleep(0)
-        earlier.append(begun(parts, replace(HEADER), silent()))
+        earlier.append(begun(parts, replace(HEADER), silent))
     await asyncio.sleep(0)
-    assert bytes(await begun(parts, replace(HEADER), whole())) == BODY
+    assert bytes(await begun(parts, replace(HEADER), whole)) == BODY
     for each in earlier:
         with pytest.raises(TimeoutError):
             await each
@@ -58,9 +61,44 @@ async def test_a_push_that_is_begun_anew_ends_the_earlier_one_of_the_same_part_a
     other.cancel()
 
 
-async def test_a_body_that_is_too_short_is_refused() -> None:
-    with pytest.raises(WireError, match="the body ended after 8 of 9 bytes"):
-        await begun(Parts(100), replace(HEADER, size=9), whole())
+async def test_what_came_before_a_push_broke_is_kept_for_the_same_part_until_another_needs_the_room() -> None:
+    parts = Parts(20)
+    with pytest.raises(WireError):
+        await begun(parts, HEADER, broken)
+    parts.end(HEADER)
+    assert parts.used == 8
+    assert parts.reserve(replace(HEADER, part=dataclasses.replace(PART, unit="b"))) == ""
+    kept: list[Assembly] = []
+
+    async def keep(assembly: Assembly) -> None:
+        kept.append(assembly)
+        await (whole if len(kept) > 1 else broken)(assembly)
+
+    again = replace(HEADER, seconds=2.0)
+    with pytest.raises(WireError):
+        await begun(parts, again, keep)
+    parts.end(again)
+    last = replace(HEADER)
+    assert bytes(await begun(parts, last, keep)) == BODY
+    assert kept[0] is kept[1] and parts.used == 16
+    parts.end(last)
+    assert parts.used == 8
+    with pytest.raises(WireError):
+        await begun(parts, HEADER, broken)
+    parts.end(HEADER)
+    assert parts.reserve(replace(HEADER, part=dataclasses.replace(PART, unit="c"))) == ""
+    assert parts.used == 16 and not parts.reserved(HEADER), "the broken one made room"
+
+
+async def test_a_broken_push_is_forgotten_with_its_round() -> None:
+    parts = Parts(20)
+    with pytest.raises(WireError):
+        await begun(parts, HEADER, broken)
+    parts.end(HEADER)
+    parts.release(PART.round, "b")
+    assert parts.used == 8
+    parts.release(PART.round, None)
+    assert parts.used == 0
 
 
 def test_a_host_has_bytes_reserved_once_for_a_part_however_often_it_begins_its_push() -> None:

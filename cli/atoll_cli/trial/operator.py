@@ -59,7 +59,9 @@ class Operator:
         self._owner = RunOwner(NAMESPACE, name, str(uuid.uuid4()))
         port = self.pods.port
         self._addresses = tuple(
-            SyncerAddress(host="localhost", port=port(), status_port=port(), health_port=port())
+            SyncerAddress(
+                host="localhost", port=port(), status_port=port(), health_port=port(), transfer_port=port()
+            )
             for _ in range(spec.syncer.shards)
         )
         self._authority = Authority.new(name, datetime.datetime.now(datetime.UTC))

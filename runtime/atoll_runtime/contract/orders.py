@@ -13,6 +13,7 @@ from atoll_runtime.contract.pod import (
     HEALTH_PORT,
     STATUS_PORT,
     SYNCER_PORT,
+    TRANSFER_PORT,
 )
 from atoll_runtime.contract.section import Section, ShortName
 from atoll_runtime.contract.specs import (
@@ -40,6 +41,7 @@ class SyncerAddress(Section):
     port: int = SYNCER_PORT
     status_port: int = STATUS_PORT
     health_port: int = HEALTH_PORT
+    transfer_port: int = TRANSFER_PORT
 
 
 class RunContract(Section):

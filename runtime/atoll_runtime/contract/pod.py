@@ -34,7 +34,7 @@ ENV_EVALUATION = "ATOLL_EVALUATION"
 
 # Ports.
 SYNCER_PORT = 7400
-"""gRPC with mTLS: sessions and fragments."""
+"""gRPC with mTLS: sessions."""
 STATUS_PORT = 7401
 """HTTPS with mTLS: `GET /status` returns `SyncerStatus`, where the operator may `POST` an `Order`; of the evaluator
 `EvaluatorStatus`."""
@@ -42,6 +42,8 @@ HEALTH_PORT = 7402
 """Plain HTTP: `/healthz`, `/readyz`, `/metrics`."""
 PEER_PORT = 7403
 """gRPC with mTLS: a learner's snapshots, for units that seed from a peer."""
+TRANSFER_PORT = 7404
+"""mTLS: bodies of contributions and versions."""
 COORDINATOR_PORT = 8476
 """JAX's coordinator; pinned, because its default moved in JAX 0.8.1 (jax#35905)."""
 SPARE_COORDINATOR_PORT = COORDINATOR_PORT + 1

@@ -92,7 +92,7 @@ def _contracts() -> tuple[RunContract, UnitContract]:
 
 def _networks(run: RunContract, tls: Tls) -> list[GrpcNetwork]:
     """One for each shard of the syncer."""
-    return [GrpcNetwork(shard.host, shard.port, tls) for shard in run.shards]
+    return [GrpcNetwork(shard, tls) for shard in run.shards]
 
 
 def _fail(incarnation: Incarnation, status: int, reason: str, error: Exception) -> int:

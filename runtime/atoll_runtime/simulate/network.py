@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from atoll_runtime.simulate.eventloop import Process, SimLoop
 from atoll_runtime.syncer.service import Service
-from atoll_runtime.transport.chunks import filled, split
+from atoll_runtime.transport.chunks import Assembly, filled, split
 from atoll_runtime.transport.messages import FetchHead, FetchRequest, Header, Hello, PushReply
 from atoll_runtime.transport.shardmessages import ShardHello
 from atoll_runtime.transport.transport import Peer, TransportError
@@ -172,17 +172,17 @@ class SimNetwork:
         server = self.reach()
         lost = self.lost()
 
-        async def stream() -> AsyncIterator[bytes]:
+        async def receive(assembly: Assembly) -> None:
             for seconds in self.push_seconds():
                 await asyncio.sleep(seconds)
                 if lost or not wanted():
-                    return
+                    raise WireError("the body broke off")
             for chunk in split(body):
-                yield chunk
+                assembly.add(chunk)
 
         async def serve() -> PushReply:
             assert server.service is not None
-            return await server.service.push(PEER, header, stream())
+            return await server.service.push(PEER, header, receive)
 
         return await self._call(server, serve)
 
@@ -206,6 +206,9 @@ class SimNetwork:
             return head, whole
 
         return await self._call(server, serve)
+
+    def tune(self, streams: int, chunk: int) -> None:
+        """See `Network`. Simulated links are filled by one."""
 
     async def close(self) -> None:
         """See `Network`."""

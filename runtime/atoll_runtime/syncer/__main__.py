@@ -46,6 +46,7 @@ from atoll_runtime.syncer.tape import Tape
 from atoll_runtime.transport.grpc_client import GrpcNetwork
 from atoll_runtime.transport.grpc_server import GrpcServer
 from atoll_runtime.transport.tls import Tls, TlsError
+from atoll_runtime.transport.transfer_server import TransferServer
 
 EXIT_RETRY = 1
 GRACE_SECONDS = 2.0
@@ -125,17 +126,20 @@ async def run_service(
     await asyncio.to_thread(warm, run.outer.codec)
     driver = Driver(run, layout, start, store, Tape(directory / "tape", run.tape))
     service = status.service = Service(driver)
-    server = GrpcServer(service, tls, run.shards[rules.shard].port)
+    address = run.shards[rules.shard]
+    transfers = TransferServer(service, tls, address.transfer_port)
+    server = GrpcServer(service, tls, address.port)
     try:
+        await transfers.start()
         await server.start()
         driver.start()
         if rules.shard != COORDINATOR:
-            first = run.shards[COORDINATOR]
-            network = GrpcNetwork(first.host, first.port, tls)
+            network = GrpcNetwork(run.shards[COORDINATOR], tls)
             driver.spawn(Following(driver, network, status.own).serve())
         await driver.failed
     finally:
         await driver.close()
+        await transfers.stop()
         await server.stop(GRACE_SECONDS)
 
 

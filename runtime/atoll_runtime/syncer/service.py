@@ -33,7 +33,7 @@ from atoll_runtime.transport.messages import (
     Welcome,
 )
 from atoll_runtime.transport.shardmessages import ShardHello
-from atoll_runtime.transport.transport import Peer
+from atoll_runtime.transport.transport import Peer, Receive
 from atoll_runtime.transport.wire import Down, Up
 
 log = logging.getLogger(__name__)
@@ -121,15 +121,15 @@ class Service:
             if self.driver.sessions.remove(session):
                 self.driver.feed(Left(session.unit, session.incarnation, session.host))
 
-    async def push(self, peer: Peer, header: Header, body: AsyncIterator[bytes]) -> PushReply:
+    async def push(self, peer: Peer, header: Header, receive: Receive) -> PushReply:
         """See `Endpoint`."""
         refusal = self._admit(peer, header)
         if refusal:
             return PushReply(False, refusal)
         try:
-            refusal = await self._receive(header, body)
-        finally:  # it is cancelled when the client goes
-            self.driver.parts.unreserve(header)
+            refusal = await self._receive(header, receive)
+        finally:
+            self.driver.parts.end(header)
         return PushReply(not refusal, refusal)
 
     def _admit(self, peer: Peer, header: Header) -> str:
@@ -147,10 +147,10 @@ class Service:
         )
         return refusal
 
-    async def _receive(self, header: Header, body: AsyncIterator[bytes]) -> str:
+    async def _receive(self, header: Header, receive: Receive) -> str:
         """Reads the body and gives it to the machine; why that does not take it, or empty."""
         part, parts = header.part, self.driver.parts
-        pushed = await parts.receive(header, body)
+        pushed = await parts.receive(header, receive)
         self.bytes_in += len(pushed)
         fragment = self.state.layout.fragments[part.round.fragment]
         held = await asyncio.to_thread(self.driver.arrays.read, fragment, header, pushed)

@@ -6,7 +6,7 @@ Versions are Θ and momentum, float32, and what the learners hold of Θ.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +23,7 @@ from atoll_runtime.transport import changes, codecs
 from atoll_runtime.transport.changes import Change
 from atoll_runtime.transport.chunks import Assembly
 from atoll_runtime.transport.messages import WHOLE, Header
+from atoll_runtime.transport.transport import Receive
 from atoll_runtime.transport.wire import WireError
 
 LEAST_BUDGET = 64 << 20
@@ -115,10 +116,14 @@ class State:
 
 @dataclass
 class Push:
-    """One under way. `deadline` is that of its body, while that is read."""
+    """A part whose bytes are reserved."""
 
     header: Header
+    assembly: Assembly
     deadline: asyncio.Timeout | None = None
+    """Of its body, while that is awaited."""
+    broken: bool = False
+    """Nothing comes any more; what has come is kept for the same part's next push, as long as there is room."""
 
 
 class Parts:
@@ -139,35 +144,44 @@ class Parts:
     def reserve(self, header: Header) -> str:
         """Why a part cannot be held now; empty when it can, and its bytes are reserved.
 
-        A host has them once for a part: an earlier push of the same part, which is under way, loses them and ends.
+        A host has them once for a part: an earlier push of the same part, which is under way, ends, and this one goes
+        on with what has come. Broken pushes of other parts make room, the oldest first.
         """
         older, size = self._pushes.get(header.key), room(header)
         used = self.used - (0 if older is None else room(older.header))
+        for other in [each for each in self._pushes.values() if each.broken and each is not older]:
+            if used + size > self.budget:
+                self.unreserve(other.header)
+                used -= room(other.header)
         if used + size > self.budget:
             return f"{size} bytes do not fit: {used} of {self.budget} bytes are in use"
-        if older is not None and older.deadline is not None and not older.deadline.expired():
-            older.deadline.reschedule(0.0)
+        assembly = None
+        if older is not None:
+            if (older.header.part, older.header.codec) == (header.part, header.codec):
+                assembly = older.assembly
+            if older.deadline is not None and not older.deadline.expired():
+                older.deadline.reschedule(0.0)
         self.used = used + size
-        self._pushes[header.key] = Push(header)
+        self._pushes[header.key] = Push(header, assembly or Assembly(header.size))
         return ""
 
-    async def receive(self, header: Header, chunks: AsyncIterator[bytes]) -> memoryview:
+    async def receive(self, header: Header, receive: Receive) -> memoryview:
         """The body of a push whose bytes are reserved.
 
         Raises:
             WireError: it did not arrive whole.
             TimeoutError: it took too long, or its sender has begun it anew.
         """
-        push, assembly = self._pushes[header.key], Assembly(header.size)
+        push = self._pushes[header.key]
         async with asyncio.timeout(self._seconds) as push.deadline:
             try:
-                async for data in chunks:
-                    assembly.add(data)
+                await receive(push.assembly)
+            except WireError:
+                push.broken = True
+                raise
             finally:
                 push.deadline = None
-        if not assembly.whole:
-            raise WireError(f"the body ended after {assembly.filled} of {header.size} bytes")
-        return assembly.body
+        return push.assembly.body
 
     def reserved(self, header: Header) -> bool:
         """This push still has its bytes: the same object, for the one that took its place may be equal to it."""
@@ -180,6 +194,11 @@ class Parts:
             del self._pushes[header.key]
             self.used -= room(header)
 
+    def end(self, header: Header) -> None:
+        """The same, but for a broken push: it keeps them for the next one."""
+        if self.reserved(header) and not self._pushes[header.key].broken:
+            self.unreserve(header)
+
     def hold(self, header: Header, held: HostPart) -> None:
         """Keeps a part whose bytes are reserved, in place of an earlier one of the same host."""
         del self._pushes[header.key]
@@ -190,7 +209,12 @@ class Parts:
         parts[key] = held
 
     def release(self, round_id: RoundId, unit: str | None) -> None:
-        """Forgets a unit's parts of a round, or all of them."""
+        """Forgets a unit's parts of a round, or all of them, and those whose push broke."""
+        for push in [
+            each for each in self._pushes.values() if each.broken and each.header.key[0] == round_id
+        ]:
+            if unit in (None, push.header.part.unit):
+                self.unreserve(push.header)
         parts = self._rounds.get(round_id, {})
         for key in [key for key in parts if unit is None or key[0] == unit]:
             self.used -= parts.pop(key).body.nbytes

@@ -1,28 +1,32 @@
-"""A body in chunks, each with its checksum, and back."""
+"""A body in chunks, each with its checksum: what has come of it, and what is to be sent."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
 
 import google_crc32c
 import numpy as np
 
 from atoll_runtime.transport.wire import Chunk, WireError, decode_chunk, encode
 
-CHUNK = 1 << 20
-"""Bytes."""
+BLOCK = 64 << 10
+"""Bytes. Chunks begin at multiples of it; both ends keep a bit for each."""
+CHUNK, MOST_CHUNK = 1 << 20, 4 << 20
+"""Bytes of a chunk where nothing else is set, and of the largest one."""
 MESSAGE_LIMIT = 4 << 20
 """Bytes of one gRPC message."""
 
+Span = tuple[int, int]
+"""Bytes [start, stop) of a body."""
+
 
 def split(body: memoryview, size: int = 0) -> Iterator[bytes]:
-    """Encoded chunks of `body`, in order, and of zeros behind it up to `size` bytes: nobody copies it for them."""
-    for offset in range(0, len(body), CHUNK):
-        data = body[offset : offset + CHUNK]
-        yield encode(Chunk(offset, _crc(data), data))
-    for offset in range(len(body), size, CHUNK):
-        zeros = memoryview(bytes(min(CHUNK, size - offset)))
-        yield encode(Chunk(offset, _crc(zeros), zeros))
+    """Encoded chunks of `body`, in order, and of zeros behind it up to `size` bytes. The body is not copied."""
+    for start in range(0, max(len(body), size), CHUNK):
+        data = part(body, (start, min(start + CHUNK, max(len(body), size))))
+        yield encode(Chunk(start, checksum(data), data))
 
 
 def filled(body: memoryview, size: int) -> memoryview:
@@ -30,29 +34,175 @@ def filled(body: memoryview, size: int) -> memoryview:
     return memoryview(bytearray(body).ljust(size, b"\0"))
 
 
+def part(body: memoryview, span: Span) -> memoryview:
+    """Bytes of a body behind which zeros follow; copied only where there are zeros among them."""
+    start, stop = span
+    return body[start:stop] if stop <= len(body) else filled(body[start:stop], stop - start)
+
+
+def checksum(data: memoryview) -> int:
+    """crc32c."""
+    found: int = google_crc32c.value(np.frombuffer(data, np.uint8))  # it takes no memoryview
+    return found
+
+
+class Claim:
+    """A chunk that is being received. Its bytes are written to their place in the body, until another claim of the same
+    bytes takes over, or the chunk is whole."""
+
+    def __init__(self, assembly: Assembly, span: Span, view: memoryview) -> None:
+        self._assembly, self.span, self.view = assembly, span, view
+        self.lock, self.live = threading.Lock(), True
+
+    def receive(self, read: Callable[[memoryview], int], at: int) -> int:
+        """Reads bytes of the chunk from its byte `at` on, without waiting. Raises `WireError` where this claim has
+        ended."""
+        with self.lock:
+            if not self.live:
+                raise WireError("another connection sends the same chunk")
+            return read(self.view[at:])
+
+    def end(self) -> None:
+        """Nothing more is written. The claim may have ended already."""
+        with self.lock:
+            self.live = False
+
+    def commit(self, crc: int) -> None:
+        """The chunk is whole. Raises `WireError` where its checksum differs, or another claim has taken over."""
+        if checksum(self.view) != crc:
+            raise WireError(f"chunk at {self.span[0]}: the checksum does not match")
+        self._assembly.hold(self)
+
+
 class Assembly:
-    """Puts chunks together; they must come in order, whole and unharmed."""
+    """A body that comes in chunks: in any order, over several connections, some more than once. For any thread."""
 
     def __init__(self, size: int) -> None:
         self.body = memoryview(np.empty(size, np.uint8).data)
         self.filled = 0
-
-    def add(self, data: bytes) -> None:
-        """Raises `WireError` when the chunk is out of order, too long or damaged."""
-        chunk = decode_chunk(data)
-        end = chunk.offset + len(chunk.data)
-        if chunk.offset != self.filled or end > len(self.body):
-            raise WireError(f"chunk [{chunk.offset}, {end}) after {self.filled} of {len(self.body)} bytes")
-        if _crc(chunk.data) != chunk.crc:
-            raise WireError(f"chunk at {chunk.offset}: the checksum does not match")
-        self.body[chunk.offset : end] = chunk.data
-        self.filled = end
+        self._held = np.zeros(-(-size // BLOCK), np.bool_)
+        self._claims: set[Claim] = set()
+        self._lock = threading.Lock()
 
     @property
     def whole(self) -> bool:
         return self.filled == len(self.body)
 
+    def held(self) -> bytes:
+        """A bit for each block that has come."""
+        with self._lock:
+            return np.packbits(self._held).tobytes()
 
-def _crc(data: memoryview) -> int:
-    found: int = google_crc32c.value(np.frombuffer(data, np.uint8))  # it takes no memoryview
-    return found
+    def claim(self, start: int, size: int) -> Claim:
+        """Where to receive a chunk. One that has come before is received, but not kept.
+
+        Raises:
+            WireError: no chunk has this place.
+        """
+        stop, whole = start + size, len(self.body)
+        if start % BLOCK or not 0 < size <= MOST_CHUNK or stop > whole or (stop % BLOCK and stop != whole):
+            raise WireError(f"chunk [{start}, {stop}) of {whole} bytes, in blocks of {BLOCK}")
+        with self._lock:
+            for other in [each for each in self._claims if each.span[0] < stop and start < each.span[1]]:
+                other.end()
+                self._claims.discard(other)
+            known = self._blocks((start, stop)).any()
+            claim = Claim(
+                self, (start, stop), memoryview(bytearray(size)) if known else self.body[start:stop]
+            )
+            if not known:
+                self._claims.add(claim)
+        return claim
+
+    def hold(self, claim: Claim) -> None:
+        """A chunk is whole and unharmed. Raises `WireError` where another claim has taken over."""
+        with self._lock:
+            if claim in self._claims:
+                self._claims.discard(claim)
+                claim.end()
+                self._blocks(claim.span)[:] = True
+                self.filled += claim.span[1] - claim.span[0]
+            elif not claim.live:
+                raise WireError("another connection sends the same chunk")
+
+    def drop(self, claim: Claim) -> None:
+        """Its connection broke."""
+        claim.end()
+        with self._lock:
+            self._claims.discard(claim)
+
+    def add(self, data: bytes) -> None:
+        """An encoded chunk. Raises `WireError` when it is damaged, or has no place in the body."""
+        chunk = decode_chunk(data)
+        claim = self.claim(chunk.offset, len(chunk.data))
+        claim.view[:] = chunk.data
+        claim.commit(chunk.crc)
+
+    def _blocks(self, span: Span) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+        return self._held[span[0] // BLOCK : -(-span[1] // BLOCK)]
+
+
+class Share:
+    """What one connection has taken of a body to send."""
+
+    def __init__(self) -> None:
+        self.taken: list[Span] = []
+        self.live = True
+
+
+class Sending:
+    """A body on its way over several connections, each of which takes the next chunk when it has sent the last. For any
+    thread.
+
+    Args:
+        size: bytes; zeros follow a shorter `body`.
+        chunk: bytes, rounded down to blocks.
+    """
+
+    def __init__(self, body: memoryview, size: int, chunk: int) -> None:
+        self._body, self._size = body, size
+        self._per_chunk = min(max(chunk, BLOCK), MOST_CHUNK) // BLOCK
+        self._blocks = -(-size // BLOCK)
+        self._todo: deque[Span] | None = None
+        self._shares: dict[int, Share] = {}
+        self._lock = threading.Lock()
+
+    def attached(self, number: int, held: bytes) -> Share:
+        """Connection `number` begins, or begins anew; the other end has these blocks.
+
+        Raises:
+            WireError: `held` is of another size.
+        """
+        if held and len(held) != -(-self._blocks // 8):
+            raise WireError(f"held: {len(held)} bytes for {self._blocks} blocks")
+        raw = np.frombuffer(held or bytes(-(-self._blocks // 8)), np.uint8)
+        known = np.unpackbits(raw, count=self._blocks)
+        with self._lock:
+            if self._todo is None:
+                self._todo = deque(self._missing(known))
+            share, older = Share(), self._shares.get(number)
+            if older is not None:
+                older.live = False
+                lost = [span for span in older.taken if not known[span[0] // BLOCK]]
+                self._todo.extendleft(reversed(lost))
+            self._shares[number] = share
+        return share
+
+    def next(self, share: Share) -> Span | None:
+        """The chunk to send next; None where there is none, or the connection has begun anew."""
+        with self._lock:
+            if not (self._todo and share.live):
+                return None
+            span = self._todo.popleft()
+            share.taken.append(span)
+        return span
+
+    def data(self, span: Span) -> memoryview:
+        """Bytes of a chunk."""
+        return part(self._body, span)
+
+    def _missing(self, known: np.ndarray[tuple[int], np.dtype[np.uint8]]) -> Iterator[Span]:
+        edges = np.flatnonzero(np.diff(known.astype(np.int8), prepend=1, append=1))
+        for start, stop in edges.reshape(-1, 2).tolist():
+            for at in range(start, stop, self._per_chunk):
+                yield at * BLOCK, min(min(at + self._per_chunk, stop) * BLOCK, self._size)

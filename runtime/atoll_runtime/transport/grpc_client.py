@@ -1,4 +1,5 @@
-"""A gRPC channel to one shard of the syncer, of a learner's host or of another shard; mTLS always."""
+"""The way to one shard of the syncer, of a learner's host or of another shard: gRPC, and connections for bodies; mTLS
+always."""
 
 from __future__ import annotations
 
@@ -9,8 +10,8 @@ from collections.abc import AsyncIterator, Callable, Iterator
 import grpc
 import grpc.aio
 
-from atoll_runtime.protocol.rules import TRANSFER_SECONDS
-from atoll_runtime.transport.chunks import MESSAGE_LIMIT, Assembly, split
+from atoll_runtime.contract import SyncerAddress
+from atoll_runtime.transport.chunks import MESSAGE_LIMIT
 from atoll_runtime.transport.grpc_server import SERVICE
 from atoll_runtime.transport.messages import (
     DirectoryReply,
@@ -23,6 +24,7 @@ from atoll_runtime.transport.messages import (
 )
 from atoll_runtime.transport.shardmessages import ShardHello
 from atoll_runtime.transport.tls import Tls
+from atoll_runtime.transport.transfer_client import TransferClient
 from atoll_runtime.transport.transport import TransportError
 from atoll_runtime.transport.wire import Down, Up, WireError, decode, encode
 
@@ -43,12 +45,13 @@ CALL_SECONDS = 10.0
 
 
 class GrpcNetwork:
-    """See `interfaces.Network`. One channel, shared by the session and the transfers; after a renewal of the
-    certificate, the next session's."""
+    """See `interfaces.Network`. A channel for the session, which a renewal of the certificate renews for the next one;
+    bodies have connections of their own."""
 
-    def __init__(self, host: str, port: int, tls: Tls) -> None:
-        self._address = f"{host}:{port}"
+    def __init__(self, shard: SyncerAddress, tls: Tls) -> None:
+        self._address = f"{shard.host}:{shard.port}"
         self._tls = tls
+        self._transfers = TransferClient(shard.host, shard.transfer_port, tls)
         self._channel: grpc.aio.Channel | None = None
         self._shown: object = None
         """The identity that the channel shows."""
@@ -56,7 +59,7 @@ class GrpcNetwork:
     async def session(self, hello: Hello | ShardHello, outgoing: AsyncIterator[Up]) -> AsyncIterator[Down]:
         """See `Network`."""
         if self._tls.identity() is not self._shown:
-            await self.close()  # the last session has ended, and with it all that its transfers were for
+            await self._close_channel()  # the last session has ended
 
         call = self._open.stream_stream(f"/{SERVICE}/Session")()
 
@@ -83,41 +86,17 @@ class GrpcNetwork:
 
     async def push(self, header: Header, body: memoryview, wanted: Callable[[], bool]) -> PushReply:
         """See `Network`."""
-
-        async def up() -> AsyncIterator[bytes]:
-            yield encode(header)
-            for chunk in split(body):
-                if not wanted():
-                    return  # the server takes no part that is not whole
-                yield chunk
-
-        with self._errors():
-            call = self._open.stream_unary(f"/{SERVICE}/Push")
-            reply = decode(await call(up(), timeout=TRANSFER_SECONDS))
-            if not isinstance(reply, PushReply):
-                raise WireError(f"{type(reply).__name__} came instead of PushReply")
-        return reply
+        return await self._transfers.push(header, body, wanted)
 
     async def fetch(
         self, request: FetchRequest, answered: Callable[[], None]
     ) -> tuple[FetchHead, memoryview]:
         """See `Network`."""
-        with self._errors():
-            call = self._open.unary_stream(f"/{SERVICE}/Fetch")(encode(request), timeout=TRANSFER_SECONDS)
-            try:
-                stream = aiter(call)
-                head = decode(await anext(stream))
-                answered()
-                if not isinstance(head, FetchHead):
-                    raise WireError(f"{type(head).__name__} came instead of FetchHead")
-                assembly = Assembly(head.size)
-                async for data in stream:
-                    assembly.add(data)
-            finally:
-                call.cancel()
-            if not assembly.whole:
-                raise WireError(f"the body ended after {assembly.filled} of {head.size} bytes")
-        return head, assembly.body
+        return await self._transfers.fetch(request, answered)
+
+    def tune(self, streams: int, chunk: int) -> None:
+        """See `Network`."""
+        self._transfers.streams, self._transfers.chunk = streams, chunk
 
     def directory(self, request: DirectoryRequest) -> DirectoryReply:
         """Asks for units to seed from, on a channel of its own. Blocks; raises `TransportError`."""
@@ -133,6 +112,10 @@ class GrpcNetwork:
 
     async def close(self) -> None:
         """See `Network`."""
+        self._transfers.close()
+        await self._close_channel()
+
+    async def _close_channel(self) -> None:
         channel, self._channel, self._shown = self._channel, None, None
         if channel is not None:
             await channel.close()
@@ -148,7 +131,7 @@ class GrpcNetwork:
     def _errors(self) -> Iterator[None]:
         try:
             yield
-        except (grpc.RpcError, grpc.aio.UsageError, WireError, StopAsyncIteration, ValueError) as error:
+        except (grpc.RpcError, grpc.aio.UsageError, WireError, ValueError) as error:
             raise TransportError(explain(self._address, error)) from error
         except asyncio.CancelledError as error:
             task = asyncio.current_task()

@@ -1,4 +1,4 @@
-"""The syncer's gRPC server: mTLS, generic handlers, bytes in and out; the endpoint decides."""
+"""The syncer's gRPC server for sessions: mTLS, generic handlers, bytes in and out; the endpoint decides."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import NoReturn
 import grpc
 import grpc.aio
 
-from atoll_runtime.transport.chunks import MESSAGE_LIMIT, split
-from atoll_runtime.transport.messages import DirectoryRequest, FetchRequest, Header
+from atoll_runtime.transport.chunks import MESSAGE_LIMIT
+from atoll_runtime.transport.messages import DirectoryRequest
 from atoll_runtime.transport.tls import Tls
 from atoll_runtime.transport.transport import Endpoint, Peer
 from atoll_runtime.transport.wire import Up, WireError, decode, encode
@@ -42,8 +42,6 @@ class GrpcServer:
                     SERVICE,
                     {
                         "Session": grpc.stream_stream_rpc_method_handler(self._session),
-                        "Push": grpc.stream_unary_rpc_method_handler(self._push),
-                        "Fetch": grpc.unary_stream_rpc_method_handler(self._fetch),
                         "Directory": grpc.unary_unary_rpc_method_handler(self._directory),
                     },
                 ),
@@ -79,37 +77,6 @@ class GrpcServer:
         except WireError as error:
             await abort(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
 
-    async def _push(self, requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext) -> bytes:
-        peer = peer_of(context)
-        stream = aiter(requests)
-        header = await header_of(stream)
-        if header is None:
-            await abort(context, grpc.StatusCode.INVALID_ARGUMENT, "a push starts with its header")
-        try:
-            return encode(await self._endpoint.push(peer, header, stream))
-        except WireError as error:
-            await abort(context, grpc.StatusCode.DATA_LOSS, str(error))
-        except TimeoutError:
-            detail = "the body took too long, or its push was begun anew"
-            await abort(context, grpc.StatusCode.DEADLINE_EXCEEDED, detail)
-
-    async def _fetch(self, data: bytes, context: grpc.aio.ServicerContext) -> AsyncIterator[bytes]:
-        try:
-            request = decode(data)
-        except WireError as error:
-            await abort(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
-        if not isinstance(request, FetchRequest):
-            await abort(
-                context, grpc.StatusCode.INVALID_ARGUMENT, f"{type(request).__name__} is no FetchRequest"
-            )
-        found = self._endpoint.fetch(peer_of(context), request)
-        if isinstance(found, str):
-            await abort(context, grpc.StatusCode.FAILED_PRECONDITION, found)
-        head, body = found
-        yield encode(head)
-        for chunk in split(body, head.size):
-            yield chunk
-
     async def _directory(self, data: bytes, context: grpc.aio.ServicerContext) -> bytes:
         try:
             request = decode(data)
@@ -129,15 +96,6 @@ async def abort(context: grpc.aio.ServicerContext, code: grpc.StatusCode, detail
     """Ends the call with a status."""
     await context.abort(code, detail)
     raise AssertionError("abort raises")
-
-
-async def header_of(stream: AsyncIterator[bytes]) -> Header | None:
-    """The first message of a push; None when it is anything else."""
-    try:
-        message = decode(await anext(stream))
-    except (StopAsyncIteration, WireError):
-        return None
-    return message if isinstance(message, Header) else None
 
 
 def peer_of(context: grpc.aio.ServicerContext) -> Peer:

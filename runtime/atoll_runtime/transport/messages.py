@@ -8,17 +8,19 @@ from atoll_runtime.protocol.events import Part
 from atoll_runtime.protocol.identifiers import NO_CUT, CutId, RoundId
 from atoll_runtime.protocol.linkmeter import LinkReading
 
-PROTOCOL = 7
+PROTOCOL = 8
 """Both ends must speak the same. What `Hello` and `Refused` have in common stays as it is: by them two versions find
 out."""
 
 
+MOST_STREAMS = 32
+"""Connections of one transfer."""
 WHOLE = -1
 """In the place of a version: none."""
 
 
 class Message(msgspec.Struct, frozen=True, tag=True):
-    """Anything on a session or at the head of a stream."""
+    """Anything but the chunks of a body."""
 
 
 class Hello(Message, frozen=True, tag=True):
@@ -178,7 +180,7 @@ class Header(Message, frozen=True, tag=True):
 
 
 class PushReply(Message, frozen=True, tag=True):
-    """What became of a part."""
+    """What became of a part: the answer on the connection that brought its last chunk, or to one that is not wanted."""
 
     accepted: bool
     reason: str = ""
@@ -214,6 +216,36 @@ class FetchHead(Message, frozen=True, tag=True):
     """The newest cut that the shard had recorded itself for."""
     merged: int = 0
     """Tokens, as in `Welcome`."""
+
+
+class Attach(Message, frozen=True, tag=True):
+    """A connection for bodies takes part in a transfer. A broken one attaches again, and goes on."""
+
+    what: Header | FetchRequest
+    transfer: int
+    """Number that a host has given to this fetch: all its connections get the same version."""
+    stream: int
+    """Number of the connection in it."""
+    chunk: int
+    """Bytes of a chunk that is fetched."""
+    held: bytes = b""
+    """A bit for each block of a fetched body that has come before; empty: none."""
+
+
+class Held(Message, frozen=True, tag=True):
+    """A part is wanted; of its body these blocks have come before."""
+
+    blocks: bytes
+
+
+class Ended(Message, frozen=True, tag=True):
+    """What this connection was to carry has come; others may still carry more."""
+
+
+class Declined(Message, frozen=True, tag=True):
+    """There is nothing to fetch."""
+
+    reason: str
 
 
 class DirectoryRequest(Message, frozen=True, tag=True):

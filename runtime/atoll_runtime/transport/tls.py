@@ -27,12 +27,13 @@ class TlsError(Exception):
 
 @dataclass(frozen=True, eq=False)
 class Identity:
-    """PEM bytes of `ca.crt`, `tls.crt` and `tls.key`, and the same as a server's context."""
+    """PEM bytes of `ca.crt`, `tls.crt` and `tls.key`, and the same as contexts of a server and of a client."""
 
     ca: bytes
     certificate: bytes
     key: bytes
     context: ssl.SSLContext
+    client: ssl.SSLContext
 
 
 class Tls:
@@ -116,17 +117,18 @@ def _load(directory: Path) -> tuple[Stamp, Identity]:
     """All three of one generation: the kubelet turns one link that all three names go through."""
     stamp = _stamp(directory)
     ca, certificate, key = (_content(directory / name) for name in NAMES)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.verify_mode = ssl.CERT_REQUIRED
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    try:
-        context.load_verify_locations(cadata=ca.decode())
-        context.load_cert_chain(directory / "tls.crt", directory / "tls.key")
-    except (OSError, ValueError) as error:
-        raise TlsError(f"the certificates in {directory} cannot be used: {error}") from error
+    server, client = (ssl.SSLContext(kind) for kind in (ssl.PROTOCOL_TLS_SERVER, ssl.PROTOCOL_TLS_CLIENT))
+    for context in (server, client):
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        try:
+            context.load_verify_locations(cadata=ca.decode())
+            context.load_cert_chain(directory / "tls.crt", directory / "tls.key")
+        except (OSError, ValueError) as error:
+            raise TlsError(f"the certificates in {directory} cannot be used: {error}") from error
     if _stamp(directory) != stamp:
         raise TlsError(f"the files in {directory} change at this moment")
-    return stamp, Identity(ca, certificate, key, context)
+    return stamp, Identity(ca, certificate, key, server, client)
 
 
 def _content(path: Path) -> bytes:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from atoll_runtime.transport.chunks import Assembly
 from atoll_runtime.transport.messages import (
     DirectoryReply,
     DirectoryRequest,
@@ -15,6 +16,9 @@ from atoll_runtime.transport.messages import (
     PushReply,
 )
 from atoll_runtime.transport.wire import Down, Up
+
+Receive = Callable[[Assembly], Awaitable[None]]
+"""Returns when the body is whole. Raises `WireError` where nothing more comes."""
 
 
 class TransportError(Exception):
@@ -39,11 +43,11 @@ class Endpoint(Protocol):
     def session(self, peer: Peer, incoming: AsyncIterator[Up]) -> AsyncIterator[Down]:
         """Serves one host, or another shard at shard 0, until either side ends."""
 
-    async def push(self, peer: Peer, header: Header, body: AsyncIterator[bytes]) -> PushReply:
-        """Takes a part, whose chunks `body` gives, unless it is not wanted.
+    async def push(self, peer: Peer, header: Header, receive: Receive) -> PushReply:
+        """Takes a part, unless it is not wanted: `receive` is called once, with the memory for its body.
 
         Raises:
-            WireError: the body did not arrive whole.
+            WireError: the body did not arrive whole. What has come is kept for another attempt.
             TimeoutError: it took too long, or its sender has begun it anew.
         """
 

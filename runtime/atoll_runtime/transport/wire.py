@@ -7,19 +7,21 @@ import msgspec
 from atoll_runtime.transport.messages import (
     PROTOCOL,
     Announce,
+    Attach,
     Audit,
+    Declined,
     DirectoryReply,
     DirectoryRequest,
+    Ended,
     Fenced,
     FetchHead,
-    FetchRequest,
     Header,
+    Held,
     Hello,
     Mark,
     Marker,
     Message,
     Over,
-    PeerAddress,
     Pull,
     PushReply,
     Refused,
@@ -42,7 +44,9 @@ class Chunk(msgspec.Struct, frozen=True, array_like=True):
 
 Up = Hello | Report | Mark | Audit | Header | ShardHello | Tell | Figures
 Down = Welcome | Marker | Pull | Over | Announce | Stop | Fenced | Refused | Order
-Wire = Up | Down | PushReply | FetchRequest | FetchHead | DirectoryRequest | PeerAddress | DirectoryReply
+Wire = (
+    Up | Down | Attach | Held | Ended | Declined | PushReply | FetchHead | DirectoryRequest | DirectoryReply
+)
 """Every message of the protocol."""
 
 _encoder = msgspec.msgpack.Encoder()

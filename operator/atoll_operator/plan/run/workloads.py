@@ -28,7 +28,8 @@ from atoll_runtime.contract import (
 )
 
 SYNCER_PORTS = {
-    "sync": contract.SYNCER_PORT, "status": contract.STATUS_PORT, "health": contract.HEALTH_PORT
+    "sync": contract.SYNCER_PORT, "status": contract.STATUS_PORT, "health": contract.HEALTH_PORT,
+    "transfer": contract.TRANSFER_PORT,
 }  # fmt: skip
 EVALUATOR_PORTS = {"status": contract.STATUS_PORT, "health": contract.HEALTH_PORT}
 POD_INDEX = "apps.kubernetes.io/pod-index"

@@ -1,0 +1,246 @@
+"""How well bodies fill a link: on loopback against plain TLS sockets, on a shaped link against its rate, after a break.
+
+Every end is a process of its own (`linkends`). The shaped link lies between two network namespaces, which exist as long
+as this process does: `tbf` limits the rate at both ends, and a relay in a third one delays frames.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from atoll_bench.figures import spread
+from atoll_bench.linkends import NAME, UNIT
+from atoll_bench.slowlink import SlowLink
+from atoll_cli.errors import CommandError
+from atoll_operator.certificates.authority import Authority
+from atoll_runtime.contract import identity
+from atoll_runtime.transport.messages import MOST_STREAMS
+
+CASES = ("loopback", "shaped", "break")
+RATE, ROUND_TRIP = 2.5e9, 0.1
+"""Bits a second and seconds of the shaped link."""
+MTU = 65_000
+"""Bytes of a frame, so that the relay has few."""
+BURST = 4 << 20
+"""Bytes that `tbf` lets through at once."""
+ADDRESSES = ("10.77.0.1", "10.77.0.2")
+SEVERAL = 4
+"""Streams on loopback."""
+BROKEN_SIZE, SHAPED_SIZE = 256 << 20, 1 << 30
+"""Bytes of the body that breaks, and of the one that crosses the shaped link."""
+END_SECONDS = 600.0
+PROGRAMS = ("unshare", "nsenter", "setpriv", "ip", "tc", "ethtool")
+ENDS = (sys.executable, "-m", "atoll_bench.linkends")
+
+
+@dataclass(frozen=True)
+class LinkFigure:
+    """One line of `atoll bench link --json`."""
+
+    case: str
+    ratio: float | None = None
+    """The smaller one of the two directions: over plain TLS sockets in turns with it, or over the shaped rate."""
+    push_ratio: float | None = None
+    fetch_ratio: float | None = None
+    ratio_quartiles: tuple[float, float] | None = None
+    push: float | None = None
+    """Bytes a second."""
+    fetch: float | None = None
+    streams: int = 1
+    lag_p50: float | None = None
+    """Seconds by which the shard's event loop woke too late while bodies came and went."""
+    lag_p99: float | None = None
+    resent_share: float | None = None
+    """Bytes that came through twice, over those of the body."""
+
+
+def measure(cases: Sequence[str], megabytes: int, repeat: int) -> Iterator[LinkFigure]:
+    """Raises `CommandError`: an end failed, or the shaped link cannot be made here."""
+    with tempfile.TemporaryDirectory(prefix="atoll-bench-link-") as name:
+        folder = Path(name)
+        certify(folder)
+        if "loopback" in cases:
+            for streams in (1, SEVERAL):
+                yield loopback(folder, megabytes << 20, streams, repeat)
+        if "shaped" in cases:
+            yield shaped(folder, repeat)
+        if "break" in cases:
+            yield broken(folder)
+
+
+def certify(folder: Path) -> None:
+    """A folder with the certificate of each end."""
+    now = datetime.datetime.now(datetime.UTC)
+    authority = Authority.new("bench", now)
+    for role in ("syncer", "unit"):
+        uri = identity("default", "bench", "unit" if role == "unit" else "syncer", UNIT)
+        pair, place = authority.issue(role, uri, [NAME], now), folder / role
+        place.mkdir()
+        (place / "ca.crt").write_bytes(authority.pair.certificate)
+        (place / "tls.crt").write_bytes(pair.certificate)
+        (place / "tls.key").write_bytes(pair.key)
+
+
+class Served:
+    """The shard's end, for as long as it is entered; `told` afterwards."""
+
+    def __init__(self, folder: Path, size: int, streams: int, *inside: str) -> None:
+        command = (*inside, *ENDS, "serve", str(folder / "syncer"), str(size), str(streams))
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.told: dict[str, float] = {}
+        self.port = self.plain = 0
+
+    def __enter__(self) -> Served:
+        assert self._process.stdout is not None
+        ports = json.loads(self._process.stdout.readline() or "{}")
+        if not ports:
+            raise CommandError("the shard's end of the link did not start")
+        self.port, self.plain = ports["port"], ports["plain"]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            self.told = json.loads(self._process.communicate(timeout=END_SECONDS)[0] or "{}")
+        finally:
+            self._process.kill()
+            self._process.wait()
+
+
+def rates(command: Sequence[object]) -> dict[str, list[float]]:
+    """What the unit's end measures."""
+    found = subprocess.run(list(map(str, command)), stdout=subprocess.PIPE, text=True, timeout=END_SECONDS)
+    if found.returncode:
+        raise CommandError(f"the unit's end of the link failed with status {found.returncode}")
+    rates: dict[str, list[float]] = json.loads(found.stdout)
+    return rates
+
+
+def loopback(folder: Path, size: int, streams: int, repeat: int) -> LinkFigure:
+    """Against plain sockets."""
+    with Served(folder, size, streams) as served:
+        arguments = ("measure", folder / "unit", size, streams, NAME, served.port, served.plain, repeat)
+        found = rates((*ENDS, *arguments))
+    pairs = {
+        way: [one / other for one, other in zip(found[way], found[f"plain_{way}"], strict=True)]
+        for way in ("push", "fetch")
+    }
+    return _figure("loopback", streams, found, pairs, served.told)
+
+
+def shaped(folder: Path, repeat: int) -> LinkFigure:
+    """Against the rate of the link."""
+    streams = wanted_streams(RATE, ROUND_TRIP)
+    with namespaces(folder) as (near, far), Served(folder, SHAPED_SIZE, streams, *far) as served:
+        arguments = ("measure", folder / "unit", SHAPED_SIZE, streams, NAME, served.port, 0, repeat)
+        found = rates((*near, *ENDS, *arguments))
+    shares = {way: [each * 8 / RATE for each in found[way]] for way in ("push", "fetch")}
+    return _figure("shaped", streams, found, shares, served.told)
+
+
+def broken(folder: Path) -> LinkFigure:
+    """What comes through a proxy that breaks all connections half-way, beyond what comes through one that does not."""
+    passed = []
+    for cut in (False, True):
+        with Served(folder, BROKEN_SIZE, 2) as served, SlowLink(NAME, served.port) as link:
+            if cut:
+                link.cut_at = BROKEN_SIZE // 2
+            rates((*ENDS, "push", folder / "unit", BROKEN_SIZE, 2, NAME, link.port))
+            passed.append(link.sent)
+    whole, with_break = passed
+    return LinkFigure("break", resent_share=(with_break - whole) / BROKEN_SIZE, streams=2)
+
+
+def wanted_streams(rate: float, round_trip: float) -> int:
+    """As many as fill a link, when each has as much under way as the kernel lets one send."""
+    window = int(Path("/proc/sys/net/ipv4/tcp_wmem").read_text().split()[2]) / 2
+    return max(1, min(MOST_STREAMS, round(rate / 8 * round_trip / window)))
+
+
+def _figure(
+    case: str,
+    streams: int,
+    found: dict[str, list[float]],
+    ratios: dict[str, list[float]],
+    told: dict[str, float],
+) -> LinkFigure:
+    push, fetch = spread(ratios["push"]), spread(ratios["fetch"])
+    smaller = min(push, fetch)
+    return LinkFigure(
+        case,
+        ratio=smaller[0],
+        push_ratio=push[0],
+        fetch_ratio=fetch[0],
+        ratio_quartiles=smaller[1:],
+        push=spread(found["push"])[0],
+        fetch=spread(found["fetch"])[0],
+        streams=streams,
+        **told,
+    )
+
+
+@contextlib.contextmanager
+def namespaces(folder: Path) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
+    """Commands that run others in the unit's and in the shard's namespace. They end with this process, even if it is
+    killed: what holds them open waits for its input to end.
+
+    Raises:
+        CommandError: they cannot be made here.
+    """
+    missing = [program for program in PROGRAMS if shutil.which(program) is None]
+    if os.geteuid() or missing:
+        what = f"programs: {', '.join(missing)}" if missing else "root"
+        raise CommandError(f"the shaped link needs {what}; --case loopback,break does without")
+    hosts = folder / "hosts"
+    hosts.write_text(f"{ADDRESSES[1]} {NAME}\n")
+    with contextlib.ExitStack() as stack:
+        near, far, middle = (stack.enter_context(_namespace()) for _ in range(3))
+        for number, end in enumerate((near, far)):
+            device, port = f"end{number}", f"port{number}"
+            _run(*end, "ip", "link", "add", device, "mtu", str(MTU), "type", "veth",
+                 "peer", "name", port, "mtu", str(MTU), "netns", middle[2])  # fmt: skip
+            _run(*end, "ethtool", "-K", device, "tx", "off", "tso", "off", "gso", "off")
+            _run(*end, "ip", "addr", "add", f"{ADDRESSES[number]}/24", "dev", device)
+            _run(*end, "tc", "qdisc", "add", "dev", device, "root", "tbf",
+                 "rate", f"{RATE:.0f}bit", "burst", str(BURST), "latency", "100ms")  # fmt: skip
+            for where, name in ((end, device), (end, "lo"), (middle, port)):
+                _run(*where, "ip", "link", "set", name, "up")
+        relay = ("setpriv", "--pdeathsig", "KILL", sys.executable, "-m", "atoll_local.relay")
+        relaying = subprocess.Popen((*middle, *relay, "port0", "port1", str(ROUND_TRIP / 2)))
+        try:
+            named = ("unshare", "-m", "sh", "-c", f'mount --bind {hosts} /etc/hosts && exec "$@"', "sh")
+            yield (*near, *named), far
+        finally:
+            relaying.kill()
+            relaying.wait()
+
+
+@contextlib.contextmanager
+def _namespace() -> Iterator[tuple[str, ...]]:
+    holder = subprocess.Popen(
+        ("unshare", "-n", "cat"), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert holder.stdin is not None and holder.stdout is not None
+    try:
+        holder.stdin.write("ready\n")
+        holder.stdin.flush()
+        if not holder.stdout.readline():
+            raise CommandError("the shaped link needs network namespaces, which this machine does not allow")
+        yield ("nsenter", "-t", str(holder.pid), "-n")
+    finally:
+        holder.communicate()
+
+
+def _run(*command: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise CommandError(f"{' '.join(command)}: {done.stderr.strip()}")

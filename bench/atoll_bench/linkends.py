@@ -1,0 +1,198 @@
+"""The two ends of a link that is measured, each a process: bodies as the product moves them, and plain TLS sockets.
+
+`python -m atoll_bench.linkends serve FOLDER SIZE STREAMS` serves both until its input ends, and then tells what its
+event loop did meanwhile. `… measure FOLDER SIZE STREAMS HOST PORT PLAIN REPEAT` tells rates; `… push FOLDER SIZE
+STREAMS HOST PORT` pushes once. One JSON line each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import ssl
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+
+import numpy as np
+
+from atoll_runtime.protocol.events import Part
+from atoll_runtime.protocol.identifiers import RoundId
+from atoll_runtime.transport.chunks import CHUNK, Assembly
+from atoll_runtime.transport.messages import FetchHead, FetchRequest, Header, PushReply
+from atoll_runtime.transport.stream import OPTIONS
+from atoll_runtime.transport.tls import Tls
+from atoll_runtime.transport.transfer_client import TransferClient
+from atoll_runtime.transport.transfer_server import TransferServer
+from atoll_runtime.transport.transport import Peer, Receive
+
+UNIT = "unit"
+NAME = "localhost"
+"""In every certificate."""
+NAMES = ("plain_push", "push", "plain_fetch", "fetch")
+LAG_SECONDS = 0.01
+"""The event loop is to wake so often."""
+
+
+class Memory:
+    """An endpoint that takes every body, and gives the same one to everybody: the transfer, and no more."""
+
+    def __init__(self, size: int) -> None:
+        self._body = memoryview(np.random.default_rng(0).bytes(size))
+        self._assembly: Assembly | None = None
+
+    async def push(self, peer: Peer, header: Header, receive: Receive) -> PushReply:
+        """See `Endpoint`. A body that broke is kept."""
+        if self._assembly is None:
+            self._assembly = Assembly(header.size)
+        await receive(self._assembly)
+        self._assembly = None
+        return PushReply(True)
+
+    def fetch(self, peer: Peer, request: FetchRequest) -> tuple[FetchHead, memoryview]:
+        """See `Endpoint`."""
+        return FetchHead(0, 1, len(self._body)), self._body
+
+
+def tuned(sock: socket.socket) -> socket.socket:
+    """With the options that the product sets."""
+    for level, name, value in OPTIONS:
+        sock.setsockopt(level, name, value)
+    return sock
+
+
+def send(sock: ssl.SSLSocket, data: memoryview) -> None:
+    for start in range(0, len(data), CHUNK):
+        sock.sendall(data[start : start + CHUNK])
+
+
+def receive(sock: ssl.SSLSocket, data: memoryview) -> None:
+    at = 0
+    while at < len(data):
+        count = sock.recv_into(data[at : at + CHUNK])
+        if not count:
+            raise ConnectionError("the other end has closed the connection")
+        at += count
+
+
+def header(size: int) -> Header:
+    return Header(Part(UNIT, 1, 0, 1, RoundId(1, 0, 0), 0, 1, 8, 0, 0, 0, 1, 1, 8), "bf16", size)
+
+
+def fresh(size: int) -> memoryview:
+    """Memory as the product receives to: what has come is kept by somebody."""
+    return memoryview(np.empty(size, np.uint8).data)
+
+
+async def serve(folder: str, size: int, streams: int) -> None:
+    """Until the input ends."""
+    tls, loop = Tls.read(folder), asyncio.get_running_loop()
+    server = TransferServer(Memory(size), tls, 0)  # type: ignore[arg-type]
+    await server.start()
+    listener = socket.create_server(("", 0))
+    body, ended = memoryview(np.ones(size // streams, np.uint8).data), asyncio.Event()
+
+    def plain(sock: socket.socket) -> None:
+        with tls.identity().context.wrap_socket(tuned(sock), server_side=True) as secure:
+            while direction := secure.recv(1):
+                if direction == b"u":
+                    receive(secure, fresh(len(body)))
+                    secure.sendall(b"k")
+                else:
+                    send(secure, body)
+
+    def accept() -> None:
+        while True:
+            threading.Thread(target=plain, args=(listener.accept()[0],), daemon=True).start()
+
+    def watch() -> None:
+        sys.stdin.read()
+        loop.call_soon_threadsafe(ended.set)
+
+    threading.Thread(target=accept, daemon=True).start()
+    threading.Thread(target=watch, daemon=True).start()
+    print(json.dumps({"port": server.port, "plain": listener.getsockname()[1]}), flush=True)
+    lags: list[float] = []
+    while not ended.is_set():
+        before = time.monotonic()
+        await asyncio.sleep(LAG_SECONDS)
+        lags.append(time.monotonic() - before - LAG_SECONDS)
+    median, p99 = (float(each) for each in np.percentile(lags, [50, 99]))
+    print(json.dumps({"lag_p50": median, "lag_p99": p99}), flush=True)
+    await server.stop()
+
+
+async def measure(
+    folder: str, size: int, streams: int, host: str, port: int, plain: int, repeat: int
+) -> dict[str, list[float]]:
+    """Bytes a second of plain sockets and the product, in turns; the first turn, which connects, does not count.
+    Without a port `plain`, the product alone."""
+    rates, tls = dict[str, list[float]](), Tls.read(folder)
+    client = TransferClient(host, port, tls)
+    client.streams = streams
+    body = memoryview(np.random.default_rng(0).bytes(size))
+    part = body[: size // streams]
+    request = FetchRequest(UNIT, 1, 0, 1, 0, size // 2, "bf16")
+    socks = [
+        tls.identity().client.wrap_socket(
+            tuned(socket.create_connection((host, plain))), server_hostname=NAME
+        )
+        for _ in range(streams if plain else 0)
+    ]
+
+    def up(sock: ssl.SSLSocket) -> None:
+        sock.sendall(b"u")
+        send(sock, part)
+        sock.recv(1)
+
+    def down(sock: ssl.SSLSocket) -> None:
+        sock.sendall(b"d")
+        receive(sock, fresh(len(part)))
+
+    with ThreadPoolExecutor(streams) as threads:
+        for turn in range(repeat + 1):
+            times = [time.perf_counter()]
+            list(threads.map(up, socks))
+            times.append(time.perf_counter())
+            assert (await client.push(header(size), body, lambda: True)).accepted
+            times.append(time.perf_counter())
+            list(threads.map(down, socks))
+            times.append(time.perf_counter())
+            await client.fetch(request, lambda: None)
+            times.append(time.perf_counter())
+            if turn:
+                for name, (began, done) in zip(NAMES, pairwise(times), strict=True):
+                    rates.setdefault(name, []).append(size / (done - began))
+    client.close()
+    return rates
+
+
+async def push(folder: str, size: int, streams: int, host: str, port: int) -> dict[str, list[float]]:
+    """Bytes a second of one body."""
+    client = TransferClient(host, port, Tls.read(folder))
+    client.streams = streams
+    body = memoryview(np.random.default_rng(0).bytes(size))
+    started = time.perf_counter()
+    assert (await client.push(header(size), body, lambda: True)).accepted
+    client.close()
+    return {"push": [size / (time.perf_counter() - started)]}
+
+
+def main(what: str, folder: str, size: str, streams: str, *rest: str) -> None:
+    if what == "serve":
+        asyncio.run(serve(folder, int(size), int(streams)))
+    else:
+        host, *numbers = rest
+        work = measure if what == "measure" else push
+        found = asyncio.run(work(folder, int(size), int(streams), host, *map(int, numbers)))
+        print(json.dumps(found), flush=True)
+    sys.stdout.flush()
+    os._exit(0)  # threads of plain sockets may still wait
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

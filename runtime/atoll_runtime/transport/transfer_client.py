@@ -1,0 +1,282 @@
+"""A host's end of the connections that carry bodies to and from one shard."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import secrets
+import socket
+import ssl
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
+from typing import Any, Generic, TypeVar
+
+from atoll_runtime.protocol.rules import TRANSFER_SECONDS
+from atoll_runtime.syncer.backoff import Backoff
+from atoll_runtime.transport.chunks import CHUNK, Assembly, Sending
+from atoll_runtime.transport.lanes import Lanes
+from atoll_runtime.transport.messages import (
+    MOST_STREAMS,
+    Attach,
+    Declined,
+    Ended,
+    FetchHead,
+    FetchRequest,
+    Header,
+    Held,
+    PushReply,
+)
+from atoll_runtime.transport.stream import STALL_SECONDS, Steps, Stream
+from atoll_runtime.transport.tls import Tls
+from atoll_runtime.transport.transport import TransportError
+from atoll_runtime.transport.wire import WireError
+
+CONNECT_SECONDS = 10.0
+IDLE_SECONDS = 60.0
+"""After which a connection is not used again: the shard, or a firewall, may have forgotten it."""
+STREAMS = 2
+"""Where nothing else is set."""
+RECONNECTS = 4
+"""Of a connection that broke, one after the other: then the transfer is given up, and what has come is kept for the
+next."""
+BACKOFF_SECONDS = (0.1, 2.0)
+CONNECTORS = 8
+"""Connections that are being made at a time."""
+
+T = TypeVar("T")
+
+
+@functools.cache
+def _shared() -> tuple[Lanes, ThreadPoolExecutor]:
+    """Of all shards: the threads that carry bodies, and those that connect."""
+    return Lanes("bodies"), ThreadPoolExecutor(CONNECTORS, "connect")
+
+
+class Transfer(Generic[T]):
+    """One body over several streams, as each of their jobs sees it."""
+
+    def __init__(self, chunk: int, streams: int) -> None:
+        self.number, self.chunk = secrets.randbits(63), chunk
+        self.result: Future[T] = Future()
+        self.streams: set[Stream] = set()
+        """That carry it now."""
+        self._lock, self._left = threading.Lock(), streams
+        """Streams that have not sent or received their last chunk."""
+
+    def carry(self, stream: Stream, number: int) -> Steps[None]:
+        """What one stream does. Raises `OSError` or `WireError` when it breaks."""
+        raise NotImplementedError
+
+    def settle(self, result: T | TransportError) -> None:
+        """The first result counts. A failure breaks all streams."""
+        with self._lock:
+            if not self.result.done():
+                with contextlib.suppress(InvalidStateError):  # who waited for it has gone
+                    if isinstance(result, TransportError):
+                        self.result.set_exception(result)
+                    else:
+                        self.result.set_result(result)
+        if isinstance(result, TransportError):
+            for stream in list(self.streams):
+                stream.shut()
+
+    def leave(self) -> None:
+        """One stream has nothing more to do."""
+        with self._lock:
+            self._left -= 1
+        if not self._left:
+            self.settle(TransportError("the body did not arrive whole"))
+
+    def attach(self, what: Header | FetchRequest, number: int, held: bytes = b"") -> Attach:
+        return Attach(what, self.number, number, self.chunk, held)
+
+
+class Push(Transfer[PushReply]):
+    """A part on its way to the shard."""
+
+    def __init__(
+        self, header: Header, body: memoryview, wanted: Callable[[], bool], chunk: int, streams: int
+    ) -> None:
+        super().__init__(chunk, streams)
+        self._header, self._wanted = header, wanted
+        self.sending = Sending(body, header.size, chunk)
+
+    def carry(self, stream: Stream, number: int) -> Steps[None]:
+        """See `Transfer`."""
+        yield from stream.send(self.attach(self._header, number))
+        answer = yield from stream.receive()
+        if isinstance(answer, Held):
+            share = self.sending.attached(number, answer.blocks)
+            yield from stream.send_chunks(self.sending, share, self._wanted)
+            answer = yield from stream.receive(TRANSFER_SECONDS)  # the shard reads the body first
+        if isinstance(answer, PushReply):
+            self.settle(answer)
+        elif not isinstance(answer, Ended):
+            raise WireError(f"{type(answer).__name__} came instead of PushReply")
+
+
+class Fetch(Transfer[tuple[FetchHead, memoryview]]):
+    """A part on its way from the shard."""
+
+    def __init__(
+        self, request: FetchRequest, answered: Callable[[], object], chunk: int, streams: int
+    ) -> None:
+        super().__init__(chunk, streams)
+        self._request, self._answered = request, answered
+        self._begun: tuple[FetchHead, Assembly] | None = None
+
+    def carry(self, stream: Stream, number: int) -> Steps[None]:
+        """See `Transfer`."""
+        held = b"" if self._begun is None else self._begun[1].held()
+        yield from stream.send(self.attach(self._request, number, held))
+        head = yield from stream.receive()
+        if isinstance(head, Declined):
+            self.settle(TransportError(head.reason))
+            return
+        if not isinstance(head, FetchHead):
+            raise WireError(f"{type(head).__name__} came instead of FetchHead")
+        first, assembly = self._begin(head)
+        if (first.version, first.base, first.size) != (head.version, head.base, head.size):
+            self.settle(TransportError(f"version {head.version} came in the place of {first.version}"))
+            return
+        yield from stream.receive_chunks(assembly)
+        yield from stream.send(Ended())
+        if assembly.whole:
+            self.settle((first, assembly.body))
+
+    def _begin(self, head: FetchHead) -> tuple[FetchHead, Assembly]:
+        """Of all streams the first one's."""
+        with self._lock:
+            if self._begun is None:
+                self._begun = head, Assembly(head.size)
+                with contextlib.suppress(RuntimeError):  # the event loop has ended
+                    self._answered()
+            return self._begun
+
+
+class TransferClient:
+    """Pushes and fetches over a few connections, which the next transfers use again. After a renewal of the certificate
+    new ones are made."""
+
+    def __init__(self, host: str, port: int, tls: Tls) -> None:
+        self._host, self._port, self._tls = host, port, tls
+        self._address = f"{host}:{port}"
+        self.streams, self.chunk = STREAMS, CHUNK
+        """Connections of one body, and bytes of a chunk, of the transfers that begin from now on."""
+        self._idle: deque[tuple[Stream, float]] = deque()
+        """With the time since when; the newest last."""
+        self._open = False
+        self._transfers: set[Transfer[Any]] = set()
+
+    async def push(self, header: Header, body: memoryview, wanted: Callable[[], bool]) -> PushReply:
+        """See `Network`. `wanted` is called in another thread."""
+        streams = self._streams(header.size)
+        return await self._run(Push(header, body, wanted, self.chunk, streams), streams)
+
+    async def fetch(
+        self, request: FetchRequest, answered: Callable[[], None]
+    ) -> tuple[FetchHead, memoryview]:
+        """See `Network`."""
+        loop = asyncio.get_running_loop()
+        streams = self._streams((request.stop - request.start) * 4)
+        told = functools.partial(loop.call_soon_threadsafe, answered)
+        return await self._run(Fetch(request, told, self.chunk, streams), streams)
+
+    def close(self) -> None:
+        """Ends transfers with `TransportError`, and frees all connections."""
+        for transfer in list(self._transfers):
+            transfer.settle(TransportError(f"{self._address}: the connection was closed"))
+        self._open = False
+        while self._idle:
+            self._idle.pop()[0].close()
+
+    def _streams(self, size: int) -> int:
+        return max(1, min(self.streams, -(-size // self.chunk), MOST_STREAMS))
+
+    async def _run(self, transfer: Transfer[T], streams: int) -> T:
+        self._transfers.add(transfer)
+        self._open = True
+        for number in range(streams):
+            _shared()[0].begin(self._job(transfer, number))
+        try:
+            async with asyncio.timeout(TRANSFER_SECONDS):
+                return await asyncio.wrap_future(transfer.result)
+        except TimeoutError as error:
+            raise TransportError(f"{self._address}: not done in {TRANSFER_SECONDS:g} s") from error
+        except BaseException:
+            transfer.settle(TransportError("given up"))
+            raise
+        finally:
+            self._transfers.discard(transfer)
+
+    def _job(self, transfer: Transfer[Any], number: int) -> Steps[None]:
+        try:
+            yield from self._carry(transfer, number)
+        finally:
+            transfer.leave()
+
+    def _carry(self, transfer: Transfer[Any], number: int) -> Steps[None]:
+        """One stream of a transfer, which connects again when it breaks."""
+        backoff, attempts, connected = Backoff(*BACKOFF_SECONDS), 0, False
+        while not transfer.result.done():
+            stream = used = self._used()
+            began = time.monotonic()
+            try:
+                stream = used or (yield from self._connect())
+                connected = True
+                transfer.streams.add(stream)
+                if not transfer.result.done():  # it may have taken long to connect
+                    yield from transfer.carry(stream, number)
+            except (OSError, WireError) as error:
+                if stream is not None:
+                    transfer.streams.discard(stream)
+                    stream.close()
+                if used is not None:
+                    continue  # the shard may have closed it long ago
+                attempts = 1 if time.monotonic() - began > STALL_SECONDS else attempts + 1
+                if not connected or attempts > RECONNECTS:
+                    transfer.settle(TransportError(self._explained(error)))
+                    return
+                yield backoff.seconds()
+            else:
+                transfer.streams.discard(stream)
+                self._keep(stream)
+                return
+
+    def _connect(self) -> Steps[Stream]:
+        identity = self._tls.identity()
+        connecting = _shared()[1].submit(socket.create_connection, (self._host, self._port), CONNECT_SECONDS)
+        yield connecting
+        stream = Stream(connecting.result(), identity, self._host)
+        try:
+            yield from stream.handshake(CONNECT_SECONDS)
+        except OSError:
+            stream.close()
+            raise
+        return stream
+
+    def _used(self) -> Stream | None:
+        """A connection that stands."""
+        while True:
+            try:
+                stream, since = self._idle.pop()
+            except IndexError:
+                return None
+            if stream.identity is self._tls.identity() and time.monotonic() - since < IDLE_SECONDS:
+                return stream
+            stream.close()
+
+    def _keep(self, stream: Stream) -> None:
+        if self._open and len(self._idle) < 2 * self.streams:
+            self._idle.append((stream, time.monotonic()))
+        else:
+            stream.close()
+
+    def _explained(self, error: Exception) -> str:
+        if isinstance(error, ssl.SSLError):
+            return f"{self._address}: TLS refused, the certificates of the two ends are not of the same run: {error}"
+        return f"{self._address}: {error or type(error).__name__}"

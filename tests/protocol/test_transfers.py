@@ -1,0 +1,258 @@
+"""Bodies over real TLS sockets: what breaks goes on, what does not belong is refused, what is slow holds nobody up."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+import struct
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from atoll_bench.slowlink import SlowLink
+from atoll_runtime.protocol.events import Part
+from atoll_runtime.protocol.identifiers import RoundId
+from atoll_runtime.transport.chunks import BLOCK, Assembly
+from atoll_runtime.transport.messages import Attach, FetchHead, FetchRequest, Header, PushReply
+from atoll_runtime.transport.stream import LARGEST_MESSAGE
+from atoll_runtime.transport.tls import Tls
+from atoll_runtime.transport.transfer_client import TransferClient
+from atoll_runtime.transport.transfer_server import TransferServer
+from atoll_runtime.transport.transport import Peer, Receive, TransportError
+from atoll_runtime.transport.wire import encode
+
+SIZE = 256 * BLOCK + 17
+BODY = memoryview(np.random.default_rng(0).bytes(SIZE))
+PART = Part("a", 1, 0, 1, RoundId(1, 0, 0), 0, 1, 8, 0, 0, 0, 1, 1, 8)
+HEADER = Header(PART, "bf16", SIZE)
+REQUEST = FetchRequest("a", 1, 0, 1, 0, SIZE, "bf16")
+SECONDS = 60.0
+
+
+class Shelf:
+    """An endpoint that keeps what comes."""
+
+    def __init__(self) -> None:
+        self.assemblies: dict[Any, Assembly] = {}
+        self.peers: list[Peer] = []
+        self.refusal = ""
+        self.broken = 0
+        self.version = 1
+
+    async def push(self, peer: Peer, header: Header, receive: Receive) -> PushReply:
+        self.peers.append(peer)
+        if self.refusal:
+            return PushReply(False, self.refusal)
+        assembly = self.assemblies.setdefault(header.key, Assembly(header.size))
+        try:
+            await receive(assembly)
+        except BaseException:
+            self.broken += 1
+            raise
+        return PushReply(True)
+
+    def fetch(self, peer: Peer, request: FetchRequest) -> tuple[FetchHead, memoryview] | str:
+        self.peers.append(peer)
+        return self.refusal or (FetchHead(0, self.version, SIZE + BLOCK), BODY)
+
+
+@pytest.fixture(name="folders")
+def folders_fixture(authority: Any) -> tuple[Path, Path]:
+    """Of the shard and of unit a."""
+    ca = authority("r")
+    return ca.issue("syncer", "spiffe://syncer"), ca.issue("a", "spiffe://a")
+
+
+@asynccontextmanager
+async def serving(shelf: Shelf, folders: tuple[Path, Path]) -> AsyncIterator[TransferServer]:
+    server = TransferServer(shelf, Tls.read(folders[0]), 0)  # type: ignore[arg-type]
+    await server.start()
+    yield server
+    await server.stop()
+
+
+@asynccontextmanager
+async def linked(port: int, folder: Path, streams: int, chunk: int = BLOCK) -> AsyncIterator[TransferClient]:
+    client = TransferClient("localhost", port, Tls.read(folder))
+    client.streams, client.chunk = streams, chunk
+    yield client
+    client.close()
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(SECONDS):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize(("streams", "chunk"), [(1, 1 << 20), (5, BLOCK), (3, 100 * BLOCK)])
+async def test_a_body_crosses_over_any_number_of_connections_which_are_used_again(
+    streams: int, chunk: int, folders: tuple[Path, Path]
+) -> None:
+    shelf, answered = Shelf(), list[int]()
+    async with serving(shelf, folders) as server, linked(server.port, folders[1], streams, chunk) as client:
+        for number in range(3):
+            header = Header(
+                Part("a", 1, number, 3, RoundId(1, 0, 0), 0, 1, 8, 0, 0, 0, 1, 1, 8), "bf16", SIZE
+            )
+            assert await client.push(header, BODY, lambda: True) == PushReply(True)
+            assert shelf.assemblies[header.key].body == BODY
+            head, body = await client.fetch(REQUEST, lambda: answered.append(1))
+            assert (head.size, bytes(body)) == (SIZE + BLOCK, bytes(BODY) + bytes(BLOCK))
+        assert answered == [1, 1, 1]
+        assert {peer.identities for peer in shelf.peers} == {("spiffe://a",)} and not shelf.broken
+        assert len(server._streams) <= 2 * streams, "connections are used again"
+
+
+def pushed(client: TransferClient) -> Awaitable[Any]:
+    return client.push(HEADER, BODY, lambda: True)
+
+
+def fetched(client: TransferClient) -> Awaitable[Any]:
+    return client.fetch(REQUEST, lambda: None)
+
+
+@pytest.mark.parametrize("transfer", [pushed, fetched])
+@pytest.mark.parametrize("streams", [1, 4])
+async def test_a_transfer_that_breaks_half_way_goes_on_with_what_has_not_come(
+    transfer: Callable[[TransferClient], Awaitable[Any]], streams: int, folders: tuple[Path, Path]
+) -> None:
+    shelf = Shelf()
+    async with serving(shelf, folders) as server:
+        with SlowLink("localhost", server.port) as link:
+            async with linked(link.port, folders[1], streams) as client:
+                link.cut_at = SIZE // 2
+                await transfer(client)
+            assert link.cut_at > SIZE, "the cut was made"
+        if transfer is pushed:
+            assert shelf.assemblies[HEADER.key].body == BODY
+        assert len(shelf.peers) <= 2, "the version that was begun was sent to its end"
+
+
+async def test_a_push_goes_on_where_an_earlier_call_of_it_has_ended(folders: tuple[Path, Path]) -> None:
+    shelf, asked = Shelf(), count()
+    async with serving(shelf, folders) as server, linked(server.port, folders[1], 2) as client:
+        with pytest.raises(TransportError, match="not wanted any more"):
+            await client.push(HEADER, BODY, lambda: next(asked) < 100)
+        await until(lambda: shelf.broken)
+        come, asked = shelf.assemblies[HEADER.key].filled, count()
+        assert 90 * BLOCK < come < 102 * BLOCK
+        assert (await client.push(HEADER, BODY, lambda: next(asked) >= 0)).accepted
+        assert next(asked) <= 257 - come // BLOCK + 1 and shelf.assemblies[HEADER.key].body == BODY
+
+
+async def test_a_push_whose_caller_goes_is_broken_off(folders: tuple[Path, Path]) -> None:
+    shelf, hold = Shelf(), threading.Event()
+    async with serving(shelf, folders) as server, linked(server.port, folders[1], 2) as client:
+        push = asyncio.create_task(client.push(HEADER, BODY, lambda: hold.wait(0.1) or True))
+        await until(lambda: shelf.assemblies)
+        push.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await push
+        await until(lambda: shelf.broken and not server._streams)
+
+
+async def test_what_is_refused_is_refused_before_its_body_is_sent(folders: tuple[Path, Path]) -> None:
+    shelf = Shelf()
+    shelf.refusal = "the round is over"
+    async with serving(shelf, folders) as server, linked(server.port, folders[1], 3) as client:
+        with SlowLink("localhost", server.port) as link:
+            async with linked(link.port, folders[1], 3) as client:
+                assert await client.push(HEADER, BODY, lambda: True) == PushReply(False, "the round is over")
+                with pytest.raises(TransportError, match="the round is over"):
+                    await client.fetch(REQUEST, lambda: None)
+                assert link.sent + link.received < BLOCK
+
+
+async def test_a_certificate_of_another_run_is_refused_at_both_ends(
+    folders: tuple[Path, Path], authority: Any
+) -> None:
+    shelf, foreign = Shelf(), authority("other").issue("a", "spiffe://a")
+    async with serving(shelf, folders) as server, linked(server.port, foreign, 1) as client:
+        with pytest.raises(TransportError, match="TLS refused"):
+            await client.push(HEADER, BODY, lambda: True)
+        assert not shelf.peers
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.load_verify_locations(folders[0] / "ca.crt")
+
+        def without_certificate() -> bytes:
+            with (
+                socket.create_connection(("localhost", server.port), SECONDS) as sock,
+                context.wrap_socket(sock, server_hostname="localhost") as secure,
+            ):
+                return secure.recv(1)
+
+        with pytest.raises(ssl.SSLError, match=r"(?i)certificate.required"):
+            await asyncio.to_thread(without_certificate)
+
+
+async def test_nobody_answers_and_the_transfer_fails_at_once(
+    folders: tuple[Path, Path], free_ports: Any
+) -> None:
+    (port,) = free_ports(1)
+    async with linked(port, folders[1], 2) as client, asyncio.timeout(SECONDS):
+        with pytest.raises(TransportError, match="Connection refused"):
+            await client.push(HEADER, BODY, lambda: True)
+
+
+def dialled(port: int, folder: Path) -> ssl.SSLSocket:
+    """A connection with the certificate in `folder`, without the product's client."""
+    sock = socket.create_connection(("localhost", port), SECONDS)
+    return Tls.read(folder).identity().client.wrap_socket(sock, server_hostname="localhost")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        struct.pack("!I", LARGEST_MESSAGE + 1),
+        struct.pack("!I", 3) + b"abc",
+        struct.pack("!I", len(encode(HEADER))) + encode(HEADER),
+    ],
+    ids=["too-large", "no-message", "no-attach"],
+)
+async def test_a_connection_that_says_anything_else_is_closed(
+    data: bytes, folders: tuple[Path, Path]
+) -> None:
+    async with serving(Shelf(), folders) as server:
+
+        def told() -> bytes:
+            with dialled(server.port, folders[1]) as secure:
+                secure.sendall(data)
+                return secure.recv(1)
+
+        assert await asyncio.to_thread(told) == b""
+
+
+async def test_hosts_that_do_not_read_what_they_fetch_hold_nobody_up(folders: tuple[Path, Path]) -> None:
+    shelf = Shelf()
+    async with serving(shelf, folders) as server, linked(server.port, folders[1], 2) as client:
+        silent = [await asyncio.to_thread(dialled, server.port, folders[1]) for _ in range(24)]
+        for number, secure in enumerate(silent):
+            attach = encode(Attach(REQUEST, number, 0, BLOCK))
+            secure.sendall(struct.pack("!I", len(attach)) + attach)
+        await until(lambda: len(server._fetches) == len(silent))
+        async with asyncio.timeout(SECONDS):
+            _, body = await client.fetch(REQUEST, lambda: None)
+        assert body[:SIZE] == BODY and len(server._fetches) >= len(silent)
+        for secure in silent:
+            secure.close()
+
+
+async def test_a_server_that_stops_leaves_no_connection_thread_or_call(folders: tuple[Path, Path]) -> None:
+    shelf, hold = Shelf(), threading.Event()
+    async with serving(shelf, folders) as server, linked(server.port, folders[1], 2) as client:
+        await client.fetch(REQUEST, lambda: None)
+        push = asyncio.create_task(client.push(HEADER, BODY, lambda: hold.wait(0.1) or True))
+        await until(lambda: shelf.assemblies)
+        await server.stop()
+        with pytest.raises(TransportError):
+            await push
+        assert not server._streams and shelf.broken == 1
+        assert not [thread for thread in threading.enumerate() if thread.name.startswith("transfers")]

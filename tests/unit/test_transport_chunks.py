@@ -1,0 +1,112 @@
+"""A body in chunks: whatever order they come in, and whatever breaks on the way, the same bytes."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from atoll_runtime.transport.chunks import BLOCK, MOST_CHUNK, Assembly, Claim, Sending, checksum
+from atoll_runtime.transport.wire import WireError
+
+STREAMS = 3
+BYTES = np.random.default_rng(0).bytes(40 * BLOCK)
+sizes = st.integers(1, 39 * BLOCK) | st.integers(1, 39).map(lambda blocks: blocks * BLOCK)
+
+
+def received(claim: Claim, data: memoryview, count: int) -> None:
+    """Some bytes of a chunk come."""
+
+    def read(view: memoryview) -> int:
+        view[:count] = data[:count]
+        return count
+
+    claim.receive(read, 0)
+
+
+@given(
+    size=sizes, inside=st.integers(0, 40 * BLOCK), chunk=st.integers(1, 3 * BLOCK), seed=st.integers(0, 999)
+)
+def test_a_body_over_several_connections_that_break_comes_whole_and_no_held_chunk_is_sent_again(
+    size: int, inside: int, chunk: int, seed: int
+) -> None:
+    dice, body = random.Random(seed), memoryview(BYTES)[: min(inside, size)]
+    sending, assembly, sent = Sending(body, size, chunk), Assembly(size), dict[int, int]()
+    shares = [sending.attached(stream, assembly.held()) for stream in range(STREAMS)]
+    breaks = 12
+    while not assembly.whole:
+        stream = dice.randrange(STREAMS)
+        span = sending.next(shares[stream])
+        fate = dice.choice(["whole", "whole", "torn", "damaged", "lost"]) if breaks else "whole"
+        if span is not None:
+            data = sending.data(span)
+            claim = assembly.claim(span[0], len(data))
+            received(claim, data, len(data) if fate in ("whole", "damaged") else len(data) // 2)
+            if fate == "whole":
+                claim.commit(checksum(data))
+                sent[span[0]] = sent.get(span[0], 0) + 1
+            elif fate == "damaged":
+                with pytest.raises(WireError, match="checksum"):
+                    claim.commit(checksum(data) ^ 1)
+            if fate != "lost":  # where the shard has not noticed, its claim stands
+                assembly.drop(claim)
+        if fate != "whole" or span is None:
+            breaks = max(breaks - 1, 0)
+            shares[stream] = sending.attached(stream, assembly.held())
+    assert bytes(assembly.body) == bytes(body).ljust(size, b"\0")
+    assert set(sent.values()) == {1} and assembly.filled == size
+
+
+@given(size=sizes, chunk=st.integers(1, 3 * BLOCK), other=st.integers(1, 3 * BLOCK), part=st.integers(0, 30))
+def test_another_transfer_sends_only_what_has_not_come_whatever_its_chunks(
+    size: int, chunk: int, other: int, part: int
+) -> None:
+    body, assembly = memoryview(BYTES)[:size], Assembly(size)
+    sent = 0
+    for limit, length in ((part, chunk), (10_000, other)):
+        sending = Sending(body, size, length)
+        share = sending.attached(0, assembly.held())
+        while limit and (span := sending.next(share)) is not None:
+            limit -= 1
+            sent += span[1] - span[0]
+            claim = assembly.claim(span[0], span[1] - span[0])
+            claim.view[:] = sending.data(span)
+            claim.commit(checksum(sending.data(span)))
+    assert sent == size and assembly.body == body
+
+
+def test_a_chunk_that_comes_twice_changes_nothing_and_one_that_is_sent_anew_is_taken_from_there() -> None:
+    data = memoryview(BYTES)[:BLOCK]
+    assembly = Assembly(2 * BLOCK)
+    first = assembly.claim(0, BLOCK)
+    second = assembly.claim(0, BLOCK)
+    with pytest.raises(WireError, match="another connection"):
+        received(first, data, BLOCK)
+    received(second, data, BLOCK)
+    with pytest.raises(WireError, match="another connection"):
+        first.commit(checksum(first.view))
+    second.commit(checksum(data))
+    with pytest.raises(WireError, match="another connection"):
+        received(second, data, BLOCK)
+    third = assembly.claim(0, 2 * BLOCK)
+    received(third, memoryview(bytes(2 * BLOCK)), 2 * BLOCK)
+    third.commit(checksum(memoryview(bytes(2 * BLOCK))))
+    assert assembly.body[:BLOCK] == data and assembly.filled == BLOCK
+
+
+@pytest.mark.parametrize(
+    ("start", "size"),
+    [(1, BLOCK), (0, 0), (0, BLOCK - 1), (0, 6 * BLOCK), (5 * BLOCK, BLOCK), (0, MOST_CHUNK + BLOCK)],
+    ids=["between-blocks", "empty", "half-a-block", "too-long", "behind-the-end", "too-large"],
+)
+def test_a_chunk_without_a_place_in_the_body_is_refused(start: int, size: int) -> None:
+    with pytest.raises(WireError, match="of 327681 bytes"):
+        Assembly(5 * BLOCK + 1).claim(start, size)
+
+
+def test_a_list_of_blocks_of_another_body_is_refused() -> None:
+    with pytest.raises(WireError, match="held: 2 bytes for 3 blocks"):
+        Sending(memoryview(BYTES)[: 3 * BLOCK], 3 * BLOCK, BLOCK).attached(0, b"\0\0")
