@@ -79,8 +79,9 @@ def receive(sock: ssl.SSLSocket, data: memoryview) -> None:
         at += count
 
 
-def header(size: int) -> Header:
-    return Header(Part(UNIT, 1, 0, 1, RoundId(1, 0, 0), 0, 1, 8, 0, 0, 0, 1, 1, 8), "bf16", size)
+def header(size: int, step: int = 0) -> Header:
+    """Of another part at each step."""
+    return Header(Part(UNIT, 1, 0, 1, RoundId(step, 0, 0), 0, 1, 8, 0, 0, 0, 1, 1, 8), "bf16", size)
 
 
 def fresh(size: int) -> memoryview:
@@ -158,7 +159,7 @@ async def measure(
             times = [time.perf_counter()]
             list(threads.map(up, socks))
             times.append(time.perf_counter())
-            assert (await client.push(header(size), body, lambda: True)).accepted
+            assert (await client.push(header(size, turn), body, lambda: True)).accepted
             times.append(time.perf_counter())
             list(threads.map(down, socks))
             times.append(time.perf_counter())
