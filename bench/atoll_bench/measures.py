@@ -42,10 +42,10 @@ def attacks(options: argparse.Namespace) -> None:
 
 
 def learner(options: argparse.Namespace) -> None:
-    from atoll_bench.learner import Cores, Setting, measure, placements
+    from atoll_bench.learner import Setting, measure, placements
 
-    places = placements() if options.cores is None else [Cores.parse(options.cores)]
-    if options.cores is None and len(places) == 1:
+    places = placements()
+    if len(places) == 1:
         _print_progress("only one core may be used: learner and syncer share it")
     columns = (
         "placement learner_cores syncer_cores plain exchange ratio ratio_quartiles ratio_of_core_time "
