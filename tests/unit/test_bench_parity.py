@@ -255,40 +255,11 @@ def test_results_on_another_data_set_are_never_resumed_as_this_ones(tmp_path, ra
     assert len(ran) > before, "the same data set goes on"
 
 
-@pytest.mark.parametrize(("version", "goes_on"), [("3.11.7", True), ("3.12.7", False)])
-def test_results_on_the_standard_library_go_on_with_another_patch_of_python_alone(
-    tmp_path, ran, version, goes_on
-) -> None:
-    row = found(2.0) | {"data": f"standard library of Python {version}"}
-    Store(tmp_path / "parity.json").add(EIGHT, row)
-    if goes_on:
-        prove(tmp_path)
-        assert ran
-    else:
-        with pytest.raises(StoreError, match=r"'standard library of Python 3\.12\.7', and this run's is"):
-            prove(tmp_path)
-
-
 def test_the_committed_results_go_on_with_the_default_data(tmp_path, ran) -> None:
     for name in ("parity.json", "parity-tuning.json"):
         shutil.copy(FOLDER / name, tmp_path / name)
     prove(tmp_path, stages=cases.WHOLE, flag="")
     assert not {Trial.of(row) for row in RESULTS} & set(ran)
-
-
-def test_a_reduced_proof_is_not_written_into_the_whole_ones_folder(tmp_path, monkeypatch) -> None:
-    folders = []
-
-    def prove(request, say):
-        folders.append(str(request.folder))
-        (request.folder / "parity.md").write_text("")
-        return ()
-
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("atoll_bench.parity.command.REDUCED_RESULTS", str(tmp_path / "reduced"))
-    monkeypatch.setattr(proof, "prove", prove)
-    assert main(["bench", "parity", "--reduced"]) == main(["bench", "parity"]) == 0
-    assert folders == [str(tmp_path / "reduced"), "docs/results"]
 
 
 def test_a_trial_whose_process_is_killed_is_named_with_what_to_do(tmp_path, monkeypatch, capsys) -> None:
