@@ -78,7 +78,7 @@ FIGURES: dict[str, Figure] = {
     ),
     "learner": (
         measures.learner,
-        "an island's inner steps against a plain loop's; minutes",
+        "an island's inner steps against a plain loop's, learner and syncer on a core each and on one; minutes",
         "operator,runtime",
         (
             ("--preset", "10m", preset, ""),
@@ -92,7 +92,6 @@ FIGURES: dict[str, Figure] = {
                 whole(20),
                 "of a phase, about",
             ),  # a unit idle for more than 30 s counts as silent
-            ("--cores", None, as_text, "LEARNER/SYNCER as 0-2/3; default: a core each, then one for both"),
         ),
     ),
     "data": (

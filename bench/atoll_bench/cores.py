@@ -7,37 +7,12 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from atoll_cli.errors import UsageError
-
 TICK = 1 / os.sysconf("SC_CLK_TCK")
 
 
 def usable() -> tuple[int, ...]:
     """Cores that this thread may use."""
     return tuple(sorted(os.sched_getaffinity(0)))
-
-
-def parse(text: str) -> tuple[int, ...]:
-    """Parses a list such as `0-2,5`, as of taskset.
-
-    Raises:
-        UsageError: not such a list, or cores that this process may not use.
-    """
-    found: set[int] = set()
-    try:
-        for part in text.split(","):
-            first, _, last = part.partition("-")
-            found |= set(range(int(first), int(last or first) + 1)[: os.cpu_count()])
-    except ValueError as error:
-        raise UsageError(f"--cores {text!r}: a list such as 0-2,5 is wanted") from error
-    if not found or not found <= set(usable()):
-        raise UsageError(f"--cores {text!r}: of the cores {text_of(usable())} is wanted")
-    return tuple(sorted(found))
-
-
-def text_of(cores: Iterable[int]) -> str:
-    """`0,1,5`."""
-    return ",".join(str(core) for core in cores)
 
 
 def pin(process: int, cores: Iterable[int]) -> None:

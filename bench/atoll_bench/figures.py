@@ -1,4 +1,4 @@
-"""Medians and quartiles of samples, and figures as JSON lines."""
+"""Medians and quartiles of samples, and figures as JSON lines and in tables."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ import json
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+
+from atoll_cli.text import amount
+
+LARGE = 10_000
 
 
 def spread(samples: Sequence[float]) -> tuple[float, float, float]:
@@ -19,6 +23,17 @@ def line(figure: str, values: Mapping[str, object]) -> str:
     return json.dumps(
         ({"figure": figure} if figure else {}) | {name: _short(value) for name, value in values.items()}
     )
+
+
+def cell(value: object) -> str:
+    """For people: four digits, and prefixes of large numbers; `-` for nothing."""
+    if isinstance(value, list | tuple):
+        return " ".join(map(cell, value))
+    if value is None or isinstance(value, bool):
+        return {None: "-", True: "yes", False: "no"}[value]
+    if isinstance(value, int | float) and abs(value) >= LARGE:
+        return amount(value)
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _short(value: object) -> object:

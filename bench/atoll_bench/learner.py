@@ -24,7 +24,7 @@ from atoll_bench.island import Island, batches
 from atoll_bench.plain import Plain
 from atoll_bench.rates import Pair, Rates, rates
 from atoll_bench.syncer import UNIT, Syncer
-from atoll_cli.errors import CommandError, UsageError
+from atoll_cli.errors import CommandError
 from atoll_runtime.contract import ModelSpec, UnitContract
 from atoll_runtime.learner.loop import DATA_TIMEOUT
 from atoll_runtime.learner.schedule import learning_rate
@@ -44,18 +44,6 @@ class Cores:
 
     learner: tuple[int, ...]
     syncer: tuple[int, ...]
-
-    @classmethod
-    def parse(cls, text: str) -> Cores:
-        """Parses `LEARNER/SYNCER`, each a list as of taskset.
-
-        Raises:
-            UsageError: see `cores.parse`.
-        """
-        learner, slash, syncer = text.partition("/")
-        if not slash:
-            raise UsageError(f"--cores {text!r}: LEARNER/SYNCER is wanted, such as 0/1")
-        return cls(cores.parse(learner), cores.parse(syncer))
 
     @property
     def placement(self) -> Literal["apart", "shared"]:

@@ -10,21 +10,13 @@ import argparse
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, fields
 from typing import Any
 
 from atoll_cli.errors import CommandError, UsageError
-from atoll_cli.text import amount, table
-
-Columns = Mapping[str, Callable[[Any], str]]
-"""Columns of a table: a heading, and a function that formats a figure."""
-RATIOS: Columns = {
-    "RATIO": lambda figure: f"{figure.ratio:.3f}",
-    "QUARTILES": lambda figure: f"{figure.ratio_quartiles[0]:.3f} to {figure.ratio_quartiles[1]:.3f}",
-    "OF CORE TIME": lambda figure: f"{figure.ratio_of_core_time:.3f}",
-}
+from atoll_cli.text import table
 
 
 def merge(options: argparse.Namespace) -> None:
@@ -36,73 +28,36 @@ def merge(options: argparse.Namespace) -> None:
         for codec in (CODECS if options.codec is None else [options.codec])
         for learners in options.learners
     )
-    columns: Columns = {
-        "LEARNERS": lambda figure: str(figure.learners),
-        "CODEC": lambda figure: figure.codec,
-        "MERGE": lambda figure: amount(figure.value, "B/s"),
-        "COPY": lambda figure: amount(figure.copy, "B/s"),
-        "RATIO": lambda figure: f"{figure.ratio:.2f}",
-        "QUARTILES": lambda figure: f"{figure.ratio_spread[0]:.2f} to {figure.ratio_spread[1]:.2f}",
-        "WITH SCAN": lambda figure: f"{figure.ratio_with_scan:.2f}",
-        "SCAN (1 THREAD)": lambda figure: amount(figure.scan_bytes_per_second, "B/s"),
-        "PEAK": lambda figure: amount(figure.peak_bytes, "B"),
-    }
+    columns = "learners codec value copy ratio ratio_spread ratio_with_scan scan_bytes_per_second peak_bytes"
     _print("merge_bytes_per_second", found, columns, options.json)
 
 
 def attacks(options: argparse.Namespace) -> None:
     from atoll_bench.attacks import outcomes
 
-    columns: Columns = {
-        "ATTACK": lambda outcome: outcome.attack,
-        "SEED": lambda outcome: str(outcome.seed),
-        "LOSS": lambda outcome: "none" if outcome.loss is None else f"{outcome.loss:.4f}",
-        "CLEAN": lambda outcome: "none" if outcome.clean_loss is None else f"{outcome.clean_loss:.4f}",
-        "REFUSED": lambda outcome: str(outcome.refused),
-        "FALSE REFUSALS": lambda outcome: str(outcome.false_refusals),
-    }
     logging.disable(logging.WARNING)  # a line for each refusal
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})  # models so small are slower on more cores
     found = outcomes(options.attack, options.seed, options.size, options.steps)
-    _print("", found, columns, options.json)
+    _print("", found, "attack seed loss clean_loss refused false_refusals", options.json)
 
 
 def learner(options: argparse.Namespace) -> None:
-    from atoll_bench.learner import Cores, Setting, measure, placements
+    from atoll_bench.learner import Setting, measure, placements
 
-    places = placements() if options.cores is None else [Cores.parse(options.cores)]
-    if options.cores is None and len(places) == 1:
+    places = placements()
+    if len(places) == 1:
         _print_progress("only one core may be used: learner and syncer share it")
-    columns: Columns = {
-        "PLACEMENT": lambda figure: figure.placement,
-        "CORES": lambda figure: "/".join(
-            ",".join(map(str, cores)) for cores in (figure.learner_cores, figure.syncer_cores)
-        ),
-        "PLAIN": lambda figure: f"{figure.plain:.2f}/s",
-        "EXCHANGE": lambda figure: f"{figure.exchange:.2f}/s",
-        **RATIOS,
-        "MERGES": lambda figure: f"{figure.merges} in {figure.steps} steps",
-        "CUTS": lambda figure: str(figure.cuts),
-        "IN": lambda figure: amount(figure.bytes_in, "B"),
-        "OUT": lambda figure: amount(figure.bytes_out, "B"),
-        "OTHERS": lambda figure: f"{figure.others:.1f} cores",
-    }
+    columns = (
+        "placement learner_cores syncer_cores plain exchange ratio ratio_quartiles ratio_of_core_time "
+        "merges steps cuts bytes_in bytes_out others"
+    )
     _print("inner_steps_per_second", measure(_setting(Setting, options), places), columns, options.json)
 
 
 def data(options: argparse.Namespace) -> None:
     from atoll_bench.data import Setting, measure
 
-    columns: Columns = {
-        "STORE": lambda figure: figure.store,
-        "LATENCY": lambda figure: f"{1000 * figure.latency:.0f} ms",
-        "THREADS": lambda figure: str(figure.readers),
-        "EXAMPLES/S": lambda figure: f"{figure.examples_per_second:.0f}",
-        "FIRST": lambda figure: f"{1000 * figure.first:.0f} ms",
-        "WAIT P50": lambda figure: f"{1000 * figure.wait_p50:.2f} ms",
-        "WAIT P99": lambda figure: f"{1000 * figure.wait_p99:.2f} ms",
-        "STALLED": lambda figure: f"{100 * figure.stalled:.0f} % of {figure.steps} steps",
-    }
+    columns = "store latency readers examples_per_second first wait_p50 wait_p99 stalled steps"
     setting = Setting(options.length, options.batch, options.step / 1000, options.steps)
     with _local():
         found = measure(setting, [each / 1000 for each in options.latency])
@@ -133,13 +88,9 @@ def link(options: argparse.Namespace) -> None:
 def restore(options: argparse.Namespace) -> None:
     from atoll_bench.restore import measure
 
-    columns: Columns = {
-        "WHAT": lambda figure: figure.what,
-        "BYTES": lambda figure: f"{figure.bytes_ratio:.3f} of its part",
-        "SECONDS": lambda figure: f"{figure.seconds_ratio:.2f} of the copy",
-    }
     with _local():
-        _print("", measure(options.parameters, options.repeat), columns, options.json)
+        found = measure(options.parameters, options.repeat)
+        _print("", found, "what bytes_ratio seconds_ratio", options.json)
 
 
 def operator(options: argparse.Namespace) -> None:
@@ -150,22 +101,7 @@ def operator(options: argparse.Namespace) -> None:
     if not set(cases) <= set(CASES):
         raise UsageError(f"--case {options.case!r}: of {','.join(CASES)} is wanted")
 
-    def text(value: float | None) -> str:
-        return "" if value is None else f"{value:.3g}"
-
-    columns: Columns = {
-        "CASE": lambda figure: figure.case,
-        "PODS": lambda figure: f"{figure.units} x {figure.pods // figure.units}",
-        "FIGURE": lambda figure: figure.name,
-        "UNIT": lambda figure: figure.unit,
-        "MEDIAN": lambda figure: text(figure.value),
-        "SPREAD": lambda figure: f"{text(figure.low)} to {text(figure.high)}",
-        "TARGET": lambda figure: text(figure.target),
-        "LIMIT": lambda figure: text(figure.limit),
-        "RATIO": lambda figure: text(figure.ratio),
-        "RATIO TARGET": lambda figure: text(figure.ratio_target),
-        "MET": lambda figure: "" if figure.met is None else "yes" if figure.met else "no",
-    }
+    columns = "case units pods name unit value low high target limit ratio ratio_target met"
     with _local():
         found = measure(frozenset(cases), options.repeat, _print_progress, options.scheduler_qps)
         _print("operator", found, columns, options.json)
@@ -174,17 +110,10 @@ def operator(options: argparse.Namespace) -> None:
 def step(options: argparse.Namespace) -> None:
     from atoll_bench.step import Setting, measure
 
-    columns: Columns = {
-        "PRESET": lambda figure: figure.preset,
-        "BATCH": lambda figure: f"{figure.batch} x {figure.length}",
-        "DEVICE": lambda figure: figure.device,
-        "PLAIN": lambda figure: f"{figure.plain:.2f}/s",
-        "OURS": lambda figure: f"{figure.ours:.2f}/s",
-        **RATIOS,
-        "UTILISATION": lambda figure: "" if figure.utilisation is None else f"{figure.utilisation:.1%}",
-        "FRAGMENT": lambda figure: f"{1e3 * figure.fragment_seconds:.2f} ms",
-        "SENDING": lambda figure: f"{1e3 * figure.sending_seconds:.2f} ms",
-    }
+    columns = (
+        "preset batch length device plain ours ratio ratio_quartiles ratio_of_core_time utilisation "
+        "fragment_seconds sending_seconds"
+    )
     tflops = options.peak_tflops
     found = measure(_setting(Setting, options), peak=None if tflops is None else 1e12 * tflops)
     _print("inner_step", [found], columns, options.json)
@@ -195,10 +124,10 @@ def _setting(kind: Any, options: argparse.Namespace) -> Any:
     return kind(*(getattr(options, each.name) for each in fields(kind)))
 
 
-def _print(name: str, found: Iterable[Any], columns: Columns, as_json: bool) -> None:
-    """Prints a JSON line for each figure as soon as it is measured, or a table at the end; an empty name stands in no
-    line."""
-    from atoll_bench.figures import line
+def _print(name: str, found: Iterable[Any], columns: str, as_json: bool) -> None:
+    """Prints a JSON line for each figure as soon as it is measured, or a table of these fields at the end; an empty
+    name stands in no line."""
+    from atoll_bench.figures import cell, line
 
     figures = []
     for figure in found:
@@ -206,7 +135,9 @@ def _print(name: str, found: Iterable[Any], columns: Columns, as_json: bool) -> 
         if as_json:
             print(line(name, asdict(figure)), flush=True)
     if not as_json:
-        print(table(tuple(columns), [tuple(text(each) for text in columns.values()) for each in figures]))
+        shown = columns.split()
+        head = [name.replace("_", " ").upper() for name in shown]
+        print(table(head, [[cell(getattr(each, name)) for name in shown] for each in figures]))
 
 
 @contextmanager

@@ -138,11 +138,4 @@ def _add_demo(demo: argparse.ArgumentParser) -> None:
         "--lose-node", action="store_true", help="cut the power of another unit's node too, before the kill"
     )
     demo.add_argument("--kill-syncer", action="store_true", help="kill the syncer too, after the heal")
-    demo.add_argument("--seed", type=int, metavar="N", help="seed of model and data; default: the sample's")
-    demo.add_argument(
-        "--margin",
-        default="1",
-        metavar="NATS",
-        help="least gain on held-out text per token; default %(default)s",
-    )
     demo.add_argument("--name", default="atoll", help="name of the local cluster (default %(default)s)")

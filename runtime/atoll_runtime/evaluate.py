@@ -27,7 +27,6 @@ class Evaluation:
     """Nats per token."""
     tokens: int
     """Predicted ones."""
-    split: str
     skipped: tuple[str, ...] = ()
     """Newer checkpoints that could not be read, and why."""
 
@@ -36,12 +35,11 @@ def evaluate(
     checkpoint_uri: str,
     step: int | None,
     data_uri: str,
-    split: str = "heldout",
     max_tokens: int = MAX_TOKENS,
     length: int = LENGTH,
     packing: Literal["Stream", "Documents"] = "Stream",
 ) -> Evaluation:
-    """Mean loss over examples spread evenly over the split, the same ones at every call.
+    """Mean loss over held-out examples, spread evenly and the same ones at every call.
 
     Args:
         step: a global checkpoint; `None` for the newest complete one.
@@ -49,7 +47,7 @@ def evaluate(
 
     Raises:
         StoreError: no such checkpoint, or it is not whole.
-        DataError: no such data or split.
+        DataError: no such data.
     """
     store = GlobalStore(checkpoint_uri)
     skipped: tuple[str, ...] = ()
@@ -62,50 +60,30 @@ def evaluate(
             )
     else:
         cut = store.load(step, momentum=False)
-    reader = Reader(data_uri, split, length)
+    reader = Reader(data_uri, "heldout", length)
     try:
         found = Measure(manifest.model_of(cut.meta, store.uri), reader, length, max_tokens, packing)(
             cut.theta
         )
     except (ModelError, WrongTensors) as error:
         raise StoreError(f"{store.uri}: step {cut.step}: {error}") from error
-    return Evaluation(cut.step, found.nats, found.tokens, split, skipped)
+    return Evaluation(cut.step, found.nats, found.tokens, skipped)
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Exit status 0; 1 with one sentence on stderr; 2 for wrong usage."""
+    """Prints an `Evaluation` as JSON. Exit status 0; 1 with one sentence on stderr."""
     parser = argparse.ArgumentParser(prog="atoll_runtime.evaluate", description=__doc__)
     parser.add_argument("--checkpoint", required=True, metavar="URI", help="the run's checkpoint root")
     parser.add_argument("--step", type=int, help="global step (default: the newest complete one)")
     parser.add_argument("--data", required=True, metavar="URI", help="the data set")
-    parser.add_argument("--split", default="heldout", choices=("heldout", "train"))
-    parser.add_argument("--max-tokens", type=int, default=MAX_TOKENS)
     parser.add_argument("--sequence-length", type=int, default=LENGTH)
-    parser.add_argument("--packing", default="Stream", choices=("Stream", "Documents"), help="as in the run")
-    parser.add_argument("--json", action="store_true", help="one JSON line")
     given = parser.parse_args(argv)
-    for option, value in (("--max-tokens", given.max_tokens), ("--sequence-length", given.sequence_length)):
-        if value < 1:
-            parser.error(f"{option}: {value}: a number from 1 on is wanted")
     try:
-        result = evaluate(
-            given.checkpoint,
-            given.step,
-            given.data,
-            given.split,
-            given.max_tokens,
-            given.sequence_length,
-            given.packing,
-        )
+        result = evaluate(given.checkpoint, given.step, given.data, length=given.sequence_length)
     except (StoreError, DataError) as error:
         print(error, file=sys.stderr)
         return 1
-    if given.json:
-        print(json.dumps(asdict(result)))
-    else:
-        for one in result.skipped:
-            print(f"passed over: {one}", file=sys.stderr)
-        print(f"step {result.step}: {result.loss:.4f} nats per token on {result.tokens} tokens")
+    print(json.dumps(asdict(result)))
     return 0
 
 

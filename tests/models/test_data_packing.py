@@ -19,7 +19,7 @@ from atoll_runtime.contract import (
     OptimizerSpec,
     TargetSpec,
 )
-from atoll_runtime.data import Prefetch, Reader, Stream, write_text
+from atoll_runtime.data import write_text
 from atoll_runtime.data.packing import segments
 from atoll_runtime.evaluator.measure import Measure
 from atoll_runtime.learner.errors import Terminal
@@ -51,11 +51,6 @@ def tokens():
     rows = np.random.default_rng(0).integers(1, 256, (4, LENGTH + 1)).astype(np.int32)
     rows[0, [3, 9]] = rows[1, 7] = rows[2, [0, 15]] = 0
     return rows
-
-
-def test_numpy_and_jax_tell_the_same_documents(tokens):
-    compiled = jax.jit(segments, static_argnums=1)(jnp.asarray(tokens), 0)
-    np.testing.assert_array_equal(compiled, segments(tokens, 0))
 
 
 def test_a_unit_that_keeps_documents_apart_learns_each_from_itself_alone():
@@ -131,25 +126,6 @@ def run_of(uri, **changes):
 
 
 UNIT = unit_contract("u", batch=4, stream=1, streams=2)
-
-
-@settings(max_examples=10)
-@given(stopped=st.integers(0, 30))
-def test_a_unit_that_is_seeded_anew_reads_on_at_its_cursor_and_packs_the_same(uri, stopped):
-    reader = Reader(uri, "train", LENGTH)
-    stream = Stream(reader.examples, 0, 1, 2)
-
-    def rows(cursor, count):
-        batches = Prefetch(lambda at: reader.example(stream.index(at)), cursor, 4, (0, 4))
-        try:
-            return [batches.take(30) for _ in range(count)]
-        finally:
-            batches.close()
-
-    whole = rows(0, stopped + 2)
-    again = rows(whole[stopped].cursor, 1)[0]
-    np.testing.assert_array_equal(again.tokens, whole[stopped + 1].tokens)
-    np.testing.assert_array_equal(segments(again.tokens, 0), segments(whole[stopped + 1].tokens, 0))
 
 
 def test_a_unit_reads_its_own_stream_of_the_data(uri):

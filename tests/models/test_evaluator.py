@@ -130,20 +130,6 @@ def test_failed_clean_up_is_tried_again_and_counts_nothing_twice(world: World, m
     assert world.objects() == ["evaluations/30.json"]
 
 
-def test_results_are_removed_with_their_checkpoints(world: World) -> None:
-    world.save(0, 10, 20)
-    follower = world.evaluator()
-    work(follower)
-    assert world.objects() == ["evaluations/0.json", "evaluations/10.json", "evaluations/20.json"]
-    world.store.prune(2, 20, math.inf)
-    assert world.store.steps() == [20, 10]
-    work(follower)
-    assert world.objects() == ["evaluations/10.json", "evaluations/20.json"]
-    cut, passed = world.store.newest()
-    assert cut is not None
-    assert (cut.step, passed) == (20, [])
-
-
 def test_another_measure_and_another_checkpoint_of_the_same_step_are_evaluated_anew(world: World) -> None:
     world.save(10)
     work(world.evaluator())

@@ -126,14 +126,6 @@ def test_the_default_is_optax_adamw_with_the_fields_of_the_spec(theta):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), one, other)
 
 
-@pytest.mark.parametrize("name", ["adamw", "lion", "lamb"])
-def test_only_matrices_decay(theta, name):
-    made = optimiser.build(named(name, weight_decay=0.5), MATRICES)
-    after, _ = descend(made, theta, made.init(theta), [jax.tree.map(jnp.zeros_like, theta)])
-    assert np.abs(after["matrix"]).sum() < np.abs(theta["matrix"]).sum()
-    np.testing.assert_array_equal(after["norm"], theta["norm"])
-
-
 def test_the_gradient_is_clipped_before_any_optimiser_sees_it(theta):
     made = optimiser.build(named("sgd").model_copy(update={"clip_norm": 0.5}), MATRICES)
     (gradient,) = gradients(1)
@@ -158,13 +150,6 @@ def test_healed_unit_continues_with_the_same_moments(theta, name):
     healed = optimiser.restored(made.init(half), half, (mu, nu), 3)
     resumed, _ = descend(made, half, healed, steps[3:])
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), resumed, straight)
-
-
-def test_arguments_are_numbers_of_their_kind(theta):
-    made = optimiser.build(named("sgd", momentum=0.9, nesterov=1), MATRICES)
-    plain = optimiser.build(named("sgd", momentum=0.9, nesterov=0), MATRICES)
-    (one, _), (other, _) = (descend(each, theta, each.init(theta), gradients(1)) for each in (made, plain))
-    assert not np.allclose(one["matrix"], other["matrix"])
 
 
 @pytest.mark.parametrize(

@@ -57,22 +57,6 @@ def mine(monkeypatch):
     return module
 
 
-def test_names_follow_the_tree(mine):
-    shapes = {info.name: info.shape for info in describe(SPEC)}
-    assert shapes == {
-        "layers/0/weight": (4, 4),
-        "layers/0/bias": (4,),
-        "layers/1/weight": (4, 4),
-        "layers/1/bias": (4,),
-        "table": (3, 8),
-    }
-
-
-def test_an_object_serves_as_well_as_its_class(mine):
-    mine.line = Line()
-    assert describe(ModelSpec(task="mine:line")) == describe(SPEC)
-
-
 def test_first_values_are_float32_and_follow_the_seed(mine):
     first, again = initial(SPEC), initial(SPEC)
     other = initial(SPEC.model_copy(update={"seed": 7}))

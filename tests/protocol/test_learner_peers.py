@@ -11,10 +11,10 @@ import pytest
 
 from atoll_runtime.learner.peers import LOST_PEERS, NAMED, Peers
 from atoll_runtime.learner.serving import TapStream
-from atoll_runtime.learner.snapshot import NOTHING, Capture, Snapshots
+from atoll_runtime.learner.snapshot import Capture, Snapshots
 from atoll_runtime.protocol.fragments import TensorInfo, build_layout
 from atoll_runtime.transport.messages import DirectoryReply, PeerAddress
-from atoll_runtime.transport.peer import Pace, PeerClient, PeerServer, SnapshotHead
+from atoll_runtime.transport.peer import PeerClient, PeerServer, SnapshotHead
 from atoll_runtime.transport.tls import Tls
 
 pytestmark = pytest.mark.timeout(120)
@@ -35,18 +35,12 @@ def part(number):
 
 
 def whole(gone):
-    yield Pace(0.01)
     yield from map(part, range(COUNT))
 
 
-def paced(step_seconds):
-    """A peer that says how long its steps are, and nothing more."""
-
-    def script(gone):
-        yield Pace(step_seconds)
-        gone.wait(30)
-
-    return script
+def silent(gone):
+    gone.wait(30)
+    yield from ()
 
 
 class Peer:
@@ -141,12 +135,11 @@ def pull(tls):
     return run
 
 
-def test_peer_may_be_silent_for_some_of_its_steps(make_peer, pull):
+def test_peer_whose_fragments_come_in_time_may_be_slow(make_peer, pull):
     def slow(gone):
-        yield Pace(PATIENCE / 2)
-        yield part(0)
+        yield from map(part, range(COUNT - 1))
         gone.wait(PATIENCE + 1)
-        yield from map(part, range(1, COUNT))
+        yield part(COUNT - 1)
 
     pulled, why, seconds = pull(make_peer("a", slow), patience=PATIENCE)
     assert pulled is not None, why
@@ -154,29 +147,19 @@ def test_peer_may_be_silent_for_some_of_its_steps(make_peer, pull):
     assert pulled.versions == (VERSION,) * COUNT
 
 
-def test_peer_that_sends_a_part_slowly_is_not_silent(make_peer, pull):
-    def arrays(gone):
-        for value in part(0)[1]:
-            gone.wait(PATIENCE / 2)
-            yield value
+@pytest.mark.parametrize(("sent", "budget"), [(0, 60.0), (1, 12.0)])
+def test_next_peer_is_asked_when_one_sends_too_little_for_the_time_left(make_peer, pull, sent, budget):
+    def late(gone):
+        yield from map(part, range(sent))
+        yield from silent(gone)
 
-    def lazily(gone):
-        yield part(0)[0], arrays(gone)
-        yield from map(part, range(1, COUNT))
-
-    pulled, why, seconds = pull(make_peer("a", lazily), patience=PATIENCE)
-    assert pulled is not None, why
-    assert seconds > PATIENCE
-
-
-def test_next_peer_is_asked_when_one_falls_silent(make_peer, pull):
-    silent = make_peer("a", paced(0.01))
-    pulled, why, seconds = pull(silent, make_peer("b", whole), patience=PATIENCE)
+    lost = make_peer("a", late)
+    pulled, why, seconds = pull(lost, make_peer("b", whole), patience=PATIENCE, budget=budget)
     assert pulled.unit == "b"
-    assert why == f"a: nothing came for {PATIENCE:g} s"
+    assert why == f"a: {sent} of {COUNT} fragments came in 3 s, {budget - 3:.0f} s are left"
     assert seconds < PROMPT
-    assert pull(silent, patience=PATIENCE)[0] is None
-    assert silent.asked == 2, "once in each pull"
+    assert pull(lost, patience=PATIENCE, budget=budget)[0] is None
+    assert lost.asked == 2, "once in each pull"
 
 
 def test_few_of_many_unreachable_peers_are_tried_and_each_once(deaf, pull):
@@ -185,17 +168,9 @@ def test_few_of_many_unreachable_peers_are_tried_and_each_once(deaf, pull):
     pulled, why, seconds = pull(*gone, asked=asked, patience=0.3)
     assert pulled is None
     assert asked == [peer.name for peer in gone[:LOST_PEERS]]
-    assert why.count("nothing came for 0.3 s") == NAMED and why.endswith(f"; and {LOST_PEERS - NAMED} more")
+    assert why.count(f"0 of {COUNT} fragments came") == NAMED
+    assert why.endswith(f"; and {LOST_PEERS - NAMED} more")
     assert seconds < PROMPT
-
-
-def test_peer_that_is_too_slow_for_the_remaining_time_is_not_awaited(make_peer, pull):
-    slow = make_peer("a", paced(31.0))
-    pulled, why, seconds = pull(slow, budget=100.0)
-    assert pulled is None
-    assert why == f"a: {COUNT} fragments at a step of 31 s take {31 * COUNT} s, 100 s are left"
-    assert seconds < PROMPT
-    assert pull(slow, make_peer("b", whole), budget=100.0)[0].unit == "b"
 
 
 def test_peer_that_declines_is_asked_three_times_at_most(make_peer, pull):
@@ -208,13 +183,13 @@ def test_peer_that_declines_is_asked_three_times_at_most(make_peer, pull):
 
 def test_peer_that_declined_is_asked_again_after_those_not_asked_yet(make_peer, pull):
     asked = []
-    busy, silent = make_peer("a", "a is serving 2 others", whole), make_peer("b", paced(0.01))
-    assert pull(busy, later=[silent], asked=asked, patience=PATIENCE)[0].unit == "a"
+    busy = make_peer("a", "a is serving 2 others", whole)
+    assert pull(busy, later=[make_peer("b", silent)], asked=asked, patience=PATIENCE)[0].unit == "a"
     assert asked == ["a", "b", "a"]
 
 
 def test_all_peers_together_have_one_budget(make_peer, pull):
-    peers = [make_peer(name, paced(0.0)) for name in "ab"]
+    peers = [make_peer(name, silent) for name in "ab"]
     pulled, why, seconds = pull(*peers, budget=3.0)
     assert pulled is None
     assert why.startswith("a: localhost:") and "DEADLINE_EXCEEDED" in why
@@ -222,16 +197,11 @@ def test_all_peers_together_have_one_budget(make_peer, pull):
     assert sum(peer.asked for peer in peers) == 1
 
 
-def test_unit_sends_the_length_of_its_steps_and_then_its_captures():
-    now = [0.0]
-    snapshots = Snapshots([4, 4], (1, 1), lambda snapshot: None, lambda: now[0])
-    for _ in range(3):
-        assert snapshots.wanted((1, 1)) == NOTHING
-        now[0] += 30.0
+def test_unit_sends_its_captures_until_its_client_has_gone():
+    snapshots = Snapshots([4, 4], (1, 1), lambda snapshot: None)
     left = []
     stream = TapStream(snapshots.tap((1, 1)), ((0, 4), (0, 4)), lambda: left.append(1))
     items = iter(stream)
-    assert next(items) == Pace(30.0)
     values = np.ones(4, np.float32)
     with snapshots.lock:
         [tap] = snapshots.taps

@@ -11,7 +11,7 @@ import pytest
 from atoll_runtime.checkpoint import Cut, GlobalStore, StoreError
 from atoll_runtime.contract import Dimensions, ModelSpec
 from atoll_runtime.data.writer import held_out, write_text
-from atoll_runtime.evaluate import evaluate, main
+from atoll_runtime.evaluate import evaluate
 from atoll_runtime.model import initial
 
 pytestmark = pytest.mark.timeout(300)  # 10 s alone, most of it the compiler's
@@ -74,11 +74,3 @@ def test_a_task_is_evaluated_by_its_own_measure(tmp_path, data, monkeypatch):
     monkeypatch.delitem(sys.modules, "counting")
     with pytest.raises(StoreError, match=r"step 10: model.task: 'counting:Unigram'.*image"):
         evaluate(uri, None, data, length=LENGTH)
-
-
-@pytest.mark.parametrize("option", ["--sequence-length", "--max-tokens"])
-def test_a_number_below_one_is_refused_by_its_option(capsys, option):
-    with pytest.raises(SystemExit) as end:
-        main(["--checkpoint", "file:///none", "--data", "file:///none", option, "0"])
-    assert end.value.code == 2
-    assert f"{option}: 0: a number from 1 on is wanted" in capsys.readouterr().err

@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 
 from atoll_cli.__main__ import main
-from atoll_cli.simulate.figures import FIGURES, FOLDER, Figure, index, write, write_all
+from atoll_cli.simulate.figures import FOLDER, commands, write, write_all
 
 RESULTS = Path(__file__).resolve().parents[2] / FOLDER
+FIGURES = {command[1]: command for command in commands(RESULTS / "README.md")}
+EVERY = pytest.mark.parametrize("name", FIGURES)
 
 
 def rows_of(folder: Path, name: str) -> tuple[int, int]:
@@ -28,46 +30,34 @@ def alike(text: str) -> str:
     return re.sub(r"\d+\.\d+(?:e-?\d+)?", lambda found: f"{float(found[0]):.9g}", text)
 
 
-def test_a_figure_is_the_same_rows_as_json_and_csv_and_a_plot(tmp_path: Path) -> None:
-    assert write(Figure("night", "", ("scavenge",)), tmp_path) == 0
-    in_json, in_csv = rows_of(tmp_path, "night")
-    assert in_json == in_csv > 1
-    assert (tmp_path / "night.png").read_bytes().startswith(b"\x89PNG")
-
-
 def test_the_same_code_writes_the_same_bytes(tmp_path: Path) -> None:
-    figure, folders = Figure("night", "", ("scavenge",)), [tmp_path / "a", tmp_path / "b"]
+    folders = [tmp_path / "a", tmp_path / "b"]
     for folder in folders:
         folder.mkdir()
-        assert write(figure, folder) == 0
+        assert write(FIGURES["scavenge"], folder) == 0
     first, second = ({path.name: path.read_bytes() for path in folder.iterdir()} for folder in folders)
     assert first == second
+    assert set(first) == {"scavenge.json", "scavenge.csv", "scavenge.png"}
+    assert first["scavenge.png"].startswith(b"\x89PNG")
 
 
-def test_the_page_names_each_figure_with_the_command_that_made_it() -> None:
-    page = (RESULTS / "README.md").read_text()
-    assert page == index(FOLDER)
-    for figure in FIGURES:
-        assert f"`atoll simulate {' '.join(figure.question)} " in page
-
-
-@pytest.mark.parametrize("figure", FIGURES, ids=lambda figure: figure.name)
-def test_what_is_kept_is_whole_and_small(figure: Figure) -> None:
-    in_json, in_csv = rows_of(RESULTS, figure.name)
+@EVERY
+def test_what_is_kept_is_whole_and_small(name: str) -> None:
+    in_json, in_csv = rows_of(RESULTS, name)
     assert in_json == in_csv > 1
-    assert (RESULTS / f"{figure.name}.png").stat().st_size < 150_000
+    assert (RESULTS / f"{name}.png").stat().st_size < 150_000
 
 
 @pytest.mark.timeout(600)  # 40 s of CPU for unequal learners
-@pytest.mark.parametrize("figure", FIGURES, ids=lambda figure: figure.name)
+@EVERY
 def test_what_is_kept_is_what_the_code_writes_today(
-    figure: Figure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(RESULTS.parents[1])  # a figure's file is named from the root of a checkout
-    assert write(figure, tmp_path) == 0
+    assert write(FIGURES[name], tmp_path) == 0
     for suffix in ("json", "csv"):
-        name = f"{figure.name}.{suffix}"
-        assert alike((tmp_path / name).read_text()) == alike((RESULTS / name).read_text()), name
+        file = f"{name}.{suffix}"
+        assert alike((tmp_path / file).read_text()) == alike((RESULTS / file).read_text()), file
 
 
 def kept(name: str) -> list[dict[str, Any]]:

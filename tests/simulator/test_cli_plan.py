@@ -16,7 +16,6 @@ from pages import blocks
 
 from atoll_cli.__main__ import main
 from atoll_cli.simulate.planjson import finite
-from atoll_cli.simulate.planview import duration
 from atoll_cli.simulate.runfile import read_run
 from atoll_operator.plan.pods.topology import GENERATIONS
 from atoll_runtime.simulate.planner.steps import CHIPS
@@ -153,11 +152,6 @@ def test_the_table_has_pools_knobs_the_reason_and_no_cost_without_prices(
     assert any(line.startswith("*  codec") and " int4 " in line for line in lines)
     assert any(line.startswith("* codec=int4: ") and "within the 0.9 Gbit/s" in line for line in lines)
     assert not any(line.startswith("cost") for line in lines)
-
-
-def test_prices_make_a_cost(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["simulate", "plan", str(SHARDED), "--price", "v6e=2.70"]) == 0
-    assert re.search(r"^cost +\$4,147\.20 a day, ", capsys.readouterr().out, re.MULTILINE)  # 64 chips, 24 h
 
 
 def test_what_was_measured_replaces_what_is_computed(ask: Any) -> None:
@@ -310,11 +304,6 @@ def test_a_file_that_is_no_run_is_one_line(
     assert main(["simulate", "plan", str(path)]) == 2
     told = capsys.readouterr().err
     assert words in told and told.startswith(f"atoll: {path}: ") and told.count("\n") == 1
-
-
-def test_times_are_told_in_the_unit_that_suits_them() -> None:
-    told = [duration(value) for value in (0.012, 0.62, 59.0, 90.0, 86_400.0, math.inf)]
-    assert told == ["12 ms", "0.62 s", "59 s", "1.5 min", "1.0 d", "never"]
 
 
 def test_a_total_of_units_is_shared_out_as_the_operator_does(tmp_path: Path) -> None:

@@ -83,20 +83,10 @@ def test_the_table_has_title_cells_as_shown_and_notes(capsys: pytest.CaptureFixt
     ]
 
 
-def test_json_is_a_line_a_row_with_every_key(capsys: pytest.CaptureFixture[str]) -> None:
-    deliver(REPORT, options(json=True))
-    assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == list(ROWS)
-
-
 def test_json_of_an_answer_that_is_one_object_is_that_object(capsys: pytest.CaptureFixture[str]) -> None:
     report = Report("Shares", COLUMNS, ROWS, document={"rows": list(ROWS), "units": 3})
     deliver(report, options(json=True))
     assert json.loads(capsys.readouterr().out) == {"rows": list(ROWS), "units": 3}
-
-
-def test_what_belongs_above_the_table_stands_there(capsys: pytest.CaptureFixture[str]) -> None:
-    deliver(Report("Shares", COLUMNS, ROWS, above=("Of two.",)), options())
-    assert capsys.readouterr().out.splitlines()[:3] == ["Shares", "Of two.", "NAME  SHARE"]
 
 
 def test_csv_has_every_key_and_lists_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from atoll_runtime.simulate.fleet.account import Account
-from atoll_runtime.simulate.fleet.goodput import Case, Estimate, estimate, simulate, student
+from atoll_runtime.simulate.fleet.goodput import Case, Estimate, estimate, simulate
 from atoll_runtime.simulate.fleet.published import CALIBRATED, GRID, PUBLISHED, Cell
 from atoll_runtime.simulate.fleet.setting import DAY, YEAR, Fleet, Heal, Method, Recovery, seeding_seconds
 
@@ -74,14 +74,6 @@ def test_a_rigid_learner_follows_the_renewal_formula(chips: int) -> None:
     assert answer.uptime == pytest.approx(answer.goodput)
 
 
-def test_an_elastic_learner_with_spares_enough_pauses_once_an_interruption() -> None:
-    fleet = Fleet(chips=300_000, spare_slices=12)
-    answer = answer_of(fleet, "elastic")
-    expected = fleet.chips / fleet.allocated_chips / (1 + CRASH.pause / (YEAR / fleet.chips))
-    assert answer.interval[0] - 0.003 < expected < answer.interval[1] + 0.003
-    assert answer.share["scale_up"] == 0.0
-
-
 def test_a_unit_that_is_interrupted_while_it_heals_begins_anew() -> None:
     fleet, heal = (
         Fleet(chips=150_000),
@@ -134,18 +126,6 @@ def test_every_chip_second_is_accounted_for_once(
     assert 0.0 <= answer.goodput <= answer.uptime + 1e-9 <= 1.0 + 2e-9
 
 
-@settings(max_examples=25)
-@given(
-    method=st.sampled_from(METHODS),
-    chips=st.integers(100_000, 1_000_000),
-    more=st.floats(1.3, 4.0),
-    seed=st.integers(0, 99),
-)
-def test_more_chips_lower_the_goodput(method: Method, chips: int, more: float, seed: int) -> None:
-    one = make_account(method, chips=chips, seed=seed)
-    assert make_account(method, chips=int(chips * more), seed=seed).goodput < one.goodput
-
-
 @settings(max_examples=20)
 @given(learners=st.integers(1, 8), method=st.sampled_from(["decoupled", "unit"]), seed=st.integers(0, 99))
 def test_more_learners_raise_goodput_and_uptime(learners: int, method: Method, seed: int) -> None:
@@ -153,18 +133,6 @@ def test_more_learners_raise_goodput_and_uptime(learners: int, method: Method, s
     many = make_account(method, learners=2 * learners, seed=seed)
     assert many.goodput > few.goodput
     assert many.uptime >= few.uptime
-
-
-@settings(max_examples=10)
-@given(learners=st.integers(2, 16), seed=st.integers(0, 9))
-def test_learners_behave_like_one_with_fewer_chips(learners: int, seed: int) -> None:
-    together = make_account("decoupled", chips=200_000 * learners, learners=learners, seed=seed)
-    alone = make_account("elastic", chips=200_000, seconds=4 * DAY, seed=seed)
-    assert together.goodput == pytest.approx(alone.goodput, abs=0.02)
-
-
-def test_one_decoupled_learner_is_elastic_data_parallel() -> None:
-    assert make_account("decoupled") == make_account("elastic")
 
 
 def test_a_seed_gives_the_same_figures_whatever_the_number_of_processes() -> None:
@@ -224,10 +192,6 @@ def test_one_learner_goes_at_the_pace_of_its_slowest_chips_and_several_do_not() 
     assert mixed.goodput == pytest.approx(plain.goodput * (1 + 1.18) / 2 / 1.18)
     assert make_account("elastic", speeds=speeds, jitter=0.1).goodput < mixed.goodput
     assert make_account("decoupled", learners=2, speeds=speeds) == make_account("decoupled", learners=2)
-
-
-def test_the_interval_uses_students_t() -> None:
-    assert [student(n) for n in (4, 8, 30)] == pytest.approx([3.182, 2.365, 2.045], rel=0.01)
 
 
 @pytest.mark.parametrize("recovery", [pytest.param(Recovery(), id="ours"), pytest.param(EAGER, id="eager")])

@@ -20,12 +20,6 @@ def test_without_costs_both_methods_gain_what_the_night_brings(method: str) -> N
     assert hours_to_work(IDEAL, method, 12) == pytest.approx(12 + 3)
 
 
-@pytest.mark.parametrize("method", ["data-parallel", "decoupled"])
-def test_without_extra_learners_nothing_is_lost(method: str) -> None:
-    for work in (5.0, 24.0, 300.0):
-        assert hours_to_work(Setting(work=work), method, 0) == pytest.approx(work)
-
-
 def test_decoupled_gains_with_each_learner_and_data_parallel_is_worse_before_it_is_better() -> None:
     decoupled = [hours_to_work(Setting(), "decoupled", extra) for extra in range(33)]
     assert decoupled == sorted(decoupled, reverse=True)
@@ -38,10 +32,6 @@ def test_a_larger_world_is_faster_but_never_by_as_much_as_it_is_larger() -> None
     assert speeds[0] == 4
     assert speeds == sorted(speeds)
     assert all(fast < n for fast, n in zip(speeds[1:], range(5, 65), strict=True))
-
-
-def test_a_run_of_many_days_tends_to_the_mean_of_day_and_night() -> None:
-    assert hours_to_work(replace(IDEAL, work=3600.0), "decoupled", 4) == pytest.approx(3600 / 1.5, rel=0.002)
 
 
 def test_work_that_is_never_done_is_an_error_and_not_an_endless_loop() -> None:

@@ -6,17 +6,14 @@ import math
 from dataclasses import replace
 
 import pytest
-from hypothesis import assume, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from atoll_runtime.contract import ModelSpec
-from atoll_runtime.model import describe
-from atoll_runtime.protocol.fragments import build_layout
 from atoll_runtime.protocol.schedule import due
 from atoll_runtime.simulate.wan.bandwidth import need, sustains, utilization
-from atoll_runtime.simulate.wan.link import hidden_step, outlook
+from atoll_runtime.simulate.wan.link import hidden_step
 from atoll_runtime.simulate.wan.published import GRID_RATIO, Comparison, comparisons
-from atoll_runtime.simulate.wan.traffic import Method, Traffic, rounds, shares
+from atoll_runtime.simulate.wan.traffic import Method, Traffic, rounds
 
 WAITING = [method for method in Method if method is not Method.DECOUPLED]
 FIGURES = comparisons()
@@ -71,11 +68,6 @@ def test_the_peak_of_a_fragments_stream_is_the_closed_form(changes: dict[str, fl
     assert found.gbps_both_directions == pytest.approx(2 * gbps)
 
 
-def test_with_a_fragment_a_step_and_two_steps_to_go_the_link_carries_two_streams() -> None:
-    found = need(Method.DECOUPLED, traffic())
-    assert found.gbps_link == pytest.approx(found.gbps_mean) == pytest.approx(2 * found.gbps_peak)
-
-
 def test_data_parallel_training_is_the_closed_form_of_a_pipeline_of_layers() -> None:
     """Bound by the link, a step is the forward pass, the last layer's backward pass and one reduction."""
     for layers, share in ((24, 0.5), (108, 0.9)):
@@ -85,29 +77,7 @@ def test_data_parallel_training_is_the_closed_form_of_a_pipeline_of_layers() -> 
         assert found.gbps_peak == pytest.approx(expected, rel=1e-5)
 
 
-def test_over_2_to_5_gbit_a_12b_model_trains_more_than_20_times_faster_than_data_parallel() -> None:
-    for gbps in (2.0, 5.0):
-        for bits in (4, 16):
-            large = traffic(params=12e9, bits=bits, sites=4)
-            step = hidden_step(Method.DECOUPLED, large, gbps)
-            view = outlook(Method.DECOUPLED, replace(large, step_seconds=step), gbps)
-            assert view.interval_reached == pytest.approx(24)
-            assert view.speedup_data_parallel > 20
-            assert view.speedup_diloco > 1
-
-
 # --- the product's own layout and schedule ---------------------------------------------------------------------
-
-
-def test_the_largest_fragment_of_a_real_layout_sets_the_peak() -> None:
-    layout = build_layout(describe(ModelSpec(preset="1m")), 8)
-    sizes = shares(layout)
-    assert sum(sizes) == pytest.approx(1) and max(sizes) > 1.01 / 8
-    real = traffic(params=layout.size, fragments=8, sizes=sizes)
-    equal = replace(real, sizes=None)
-    ratio = need(Method.DECOUPLED, real).gbps_peak / need(Method.DECOUPLED, equal).gbps_peak
-    assert ratio == pytest.approx(max(sizes) * 8)
-    assert need(Method.DECOUPLED, real).gbps_mean == pytest.approx(need(Method.DECOUPLED, equal).gbps_mean)
 
 
 @settings(max_examples=60)
@@ -135,12 +105,6 @@ def test_the_link_is_the_least_on_which_no_fragment_of_the_schedule_is_late(
     assert lateness(found.gbps_link * (1 + 1e-9)) < 1e-6
     if found.gbps_link > 1.001 * found.gbps_mean:
         assert lateness(found.gbps_link * 0.999) > 0
-
-
-def test_a_link_too_thin_for_the_schedule_stretches_the_interval_and_not_the_steps() -> None:
-    view = outlook(Method.DECOUPLED, traffic(), need(Method.DECOUPLED, traffic()).gbps_mean / 2)
-    assert view.utilization == 1
-    assert view.interval_reached == pytest.approx(48)
 
 
 # --- any traffic -----------------------------------------------------------------------------------------------
@@ -184,21 +148,6 @@ def test_need_grows_with_the_model_and_its_bits_and_falls_with_the_step_time(
         )
     slower = replace(case, step_seconds=case.step_seconds * factor)
     assert need(method, slower, share).gbps_link == pytest.approx(gbps / factor, rel=1e-5)
-
-
-@QUICK
-@given(st.sampled_from(WAITING), CASES, SHARES, SHARES)
-def test_need_grows_with_utilization(method: Method, case: Traffic, one: float, other: float) -> None:
-    assume(abs(one - other) > 0.001)
-    low, high = sorted((one, other))
-    assert need(method, case, low).gbps_link < need(method, case, high).gbps_link
-
-
-@QUICK
-@given(METHODS, CASES, SHARES)
-def test_need_does_not_grow_with_the_interval(method: Method, case: Traffic, share: float) -> None:
-    longer = replace(case, interval=2 * (case.interval or 1))
-    assert need(method, longer, share).gbps_link <= need(method, case, share).gbps_link * (1 + 1e-6)
 
 
 @QUICK

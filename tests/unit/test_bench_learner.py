@@ -75,10 +75,11 @@ def test_a_figure_is_one_json_line_for_each_placement(
 
 def test_people_get_a_table(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr("atoll_bench.learner.measure", figures)
-    assert main(["bench", "learner", "--cores", f"{ONE}/{ONE}"]) == 0
+    monkeypatch.setattr("atoll_bench.cores.usable", lambda: (ONE,))
+    assert main(["bench", "learner"]) == 0
     head, row = capsys.readouterr().out.splitlines()
-    assert head.split()[:5] == ["PLACEMENT", "CORES", "PLAIN", "EXCHANGE", "RATIO"]
-    assert row.split()[:5] == ["shared", f"{ONE}/{ONE}", "2.00/s", "2.00/s", "0.900"]
+    assert head.split()[5:8] == ["PLAIN", "EXCHANGE", "RATIO"]
+    assert row.split()[:6] == ["shared", f"{ONE}", f"{ONE}", "2", "2", "0.9"]
 
 
 def test_failed_measurement_is_one_line_and_status_1(
@@ -88,7 +89,8 @@ def test_failed_measurement_is_one_line_and_status_1(
         raise CommandError("the syncer did not start: port taken")
 
     monkeypatch.setattr("atoll_bench.learner.measure", fail)
-    assert main(["bench", "learner", "--cores", f"{ONE}/{ONE}"]) == 1
+    monkeypatch.setattr("atoll_bench.cores.usable", lambda: (3, 5))
+    assert main(["bench", "learner"]) == 1
     assert capsys.readouterr().err == "atoll: the syncer did not start: port taken\n"
 
 
@@ -96,13 +98,6 @@ def test_learner_and_syncer_share_a_single_core(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("atoll_bench.cores.usable", lambda: (6,))
     assert placements() == [Cores((6,), (6,))]
     assert placements()[0].placement == "shared"
-
-
-def test_a_list_of_cores_is_that_of_taskset(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("atoll_bench.cores.usable", lambda: tuple(range(8)))
-    monkeypatch.setattr("os.cpu_count", lambda: 8)
-    assert Cores.parse("0-2,5/6") == Cores((0, 1, 2, 5), (6,))
-    assert Cores.parse("0-2,5/6").placement == "apart"
 
 
 def test_a_process_is_pinned_with_its_threads() -> None:
@@ -130,10 +125,6 @@ def test_a_process_is_pinned_with_its_threads() -> None:
         (["--pairs", "x"], "--pairs 'x'"),
         (["--seconds", "21"], "--seconds '21': a whole number from 1 to 20"),
         (["--checkpoint-interval", ""], "--checkpoint-interval ''"),
-        (["--cores", "0"], "--cores '0': LEARNER/SYNCER is wanted"),
-        (["--cores", f"{ONE}/x"], "--cores 'x': a list such as 0-2,5 is wanted"),
-        (["--cores", f"4096/{ONE}"], "--cores '4096': of the cores"),
-        (["--cores", f"3-1/{ONE}"], "--cores '3-1': of the cores"),
     ],
 )
 def test_a_wrong_value_is_one_line_that_names_the_option_and_status_2(

@@ -43,7 +43,7 @@ def test_people_get_a_table(capsys: pytest.CaptureFixture[str], monkeypatch: pyt
     monkeypatch.setattr("atoll_bench.merge.COLD", 1 << 16)
     assert main(["bench", "merge", "--learners", "1", "--codec", "bf16", "--fragments", "1"]) == 0
     head, row = capsys.readouterr().out.splitlines()
-    assert head.split()[:5] == ["LEARNERS", "CODEC", "MERGE", "COPY", "RATIO"]
+    assert head.split()[:5] == ["LEARNERS", "CODEC", "VALUE", "COPY", "RATIO"]
     assert row.split()[:2] == ["1", "bf16"]
 
 

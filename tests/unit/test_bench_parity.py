@@ -19,7 +19,6 @@ from atoll_cli.__main__ import main
 
 PLAIN = Trial("a", "30k", "data-parallel", 1, "none", 0, 200, 4e-3)
 EIGHT = Trial("b", "30k", "decoupled", 8, "bf16", 0, 200, 4e-3)
-SWEPT = replace(EIGHT, case="sweep")
 FOLDER = Path(__file__).parents[2] / "docs/results"
 RESULTS = json.loads((FOLDER / "parity.json").read_text())
 SECONDS = 1000 / 8192 / 0.8
@@ -99,15 +98,15 @@ def test_a_finished_trial_is_found_again_by_another_process(store) -> None:
     again = Store(store.path)
     assert again.find(PLAIN)["loss"] == 2.0
     assert again.find(EIGHT) is None
-    for trial, loss in ((EIGHT, 2.2), (PLAIN, 2.1), (replace(EIGHT, case="tune"), 2.3), (SWEPT, 2.4)):
+    for trial, loss in ((EIGHT, 2.2), (PLAIN, 2.1), (replace(EIGHT, case="tune"), 2.3)):
         again.add(trial, found(loss))
     rows = json.loads(store.path.read_text())
     assert [(row["case"], row["loss"]) for row in rows] == [("a", 2.1), ("b", 2.2)]
     facts = {"size": "30k", "method": "decoupled", "learners": 8, "codec": "bf16", "seed": 0, "tokens": 1000}
     assert rows[1].items() >= facts.items()
     tuning = json.loads(store.path.with_name("parity-tuning.json").read_text())
-    assert [row["case"] for row in tuning] == ["tune", "sweep"], "what chose rates and defaults is apart"
-    assert len(Store(store.path).rows) == 4
+    assert [row["case"] for row in tuning] == ["tune"], "what chose rates is apart"
+    assert len(Store(store.path).rows) == 3
     assert not list(store.path.parent.glob("*.part"))
 
 
@@ -144,37 +143,6 @@ def test_a_gap_is_to_data_parallel_training_of_the_same_seed(store) -> None:
     assert second == f"| b | 30k | 30,000 | 0.00 M | M=8 bf16 K=M | {cells}"
 
 
-def test_a_sweep_is_told_by_what_it_changes_against_the_defaults_or_the_same_trial_of_the_cases(
-    store,
-) -> None:
-    moved = {
-        "H 48": replace(SWEPT, interval=48),
-        "η 1, μ 0": replace(SWEPT, eta=1.0, mu=0.0),
-        f"η {EIGHT.eta:g}, μ 0": replace(SWEPT, mu=0.0),
-        "mean in the place of RDA": replace(SWEPT, merge="Mean"),
-        "moments forgotten on receipt": replace(SWEPT, forget=True),
-        "failures, moments lost with the learner": replace(SWEPT, failures=True, moments=False),
-    }
-
-    def shown() -> set[str]:
-        return {
-            line for line in report.markdown(store.rows, "atoll").splitlines() if line.startswith("| 30k | 1")
-        }
-
-    for number, trial in enumerate(moved.values(), 1):
-        store.add(trial, found(2.0 + number / 10))
-    assert "| 30k | 1.64 M | 8 | H 48 | 2.1000 |  |" in shown()
-    store.add(replace(EIGHT, seed=1), found(1.0))
-    store.add(EIGHT, found(1.05))
-    assert "| 30k | 1.64 M | 8 | H 48 | 2.1000 | +100.00% |" in shown()
-    store.add(SWEPT, found(2.0))
-    store.add(replace(SWEPT, steps=2 * SWEPT.steps), found(1.5))  # of another budget
-    assert shown() == {"| 30k | 1.64 M | 8 | nothing | 2.0000 |  |"} | {
-        f"| 30k | 1.64 M | 8 | {what} | {2 + number / 10:.4f} | {number * 5:+.2f}% |"
-        for number, what in enumerate(moved, 1)
-    }
-
-
 @pytest.fixture
 def never(monkeypatch) -> None:
     """A trial is not to be begun."""
@@ -199,7 +167,6 @@ def refusal(capsys, *options: str) -> str:
         ("--size=5t", "--size '5t': one of 30k, 90k"),
         ("--hours=soon", "--hours 'soon': a number from 0.001 to 1000 is wanted"),
         ("--jobs=0", "--jobs '0': a whole number from 1 to 1024 is wanted"),
-        ("--case=a,b --sweep", "--case: not with --sweep, which runs the outer step's knobs"),
         ("--device --reduced", "--device: not with --reduced, which has a size of its own"),
         ("--reduced --case=d", "--case 'd': of a,b,c,e,f is wanted"),
         ("--size=moe-120k --case=a,d", "--case 'a,d': of d is wanted"),
@@ -288,40 +255,11 @@ def test_results_on_another_data_set_are_never_resumed_as_this_ones(tmp_path, ra
     assert len(ran) > before, "the same data set goes on"
 
 
-@pytest.mark.parametrize(("version", "goes_on"), [("3.11.7", True), ("3.12.7", False)])
-def test_results_on_the_standard_library_go_on_with_another_patch_of_python_alone(
-    tmp_path, ran, version, goes_on
-) -> None:
-    row = found(2.0) | {"data": f"standard library of Python {version}"}
-    Store(tmp_path / "parity.json").add(EIGHT, row)
-    if goes_on:
-        prove(tmp_path)
-        assert ran
-    else:
-        with pytest.raises(StoreError, match=r"'standard library of Python 3\.12\.7', and this run's is"):
-            prove(tmp_path)
-
-
 def test_the_committed_results_go_on_with_the_default_data(tmp_path, ran) -> None:
     for name in ("parity.json", "parity-tuning.json"):
         shutil.copy(FOLDER / name, tmp_path / name)
     prove(tmp_path, stages=cases.WHOLE, flag="")
     assert not {Trial.of(row) for row in RESULTS} & set(ran)
-
-
-def test_a_reduced_proof_is_not_written_into_the_whole_ones_folder(tmp_path, monkeypatch) -> None:
-    folders = []
-
-    def prove(request, say):
-        folders.append(str(request.folder))
-        (request.folder / "parity.md").write_text("")
-        return ()
-
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("atoll_bench.parity.command.REDUCED_RESULTS", str(tmp_path / "reduced"))
-    monkeypatch.setattr(proof, "prove", prove)
-    assert main(["bench", "parity", "--reduced"]) == main(["bench", "parity"]) == 0
-    assert folders == [str(tmp_path / "reduced"), "docs/results"]
 
 
 def test_a_trial_whose_process_is_killed_is_named_with_what_to_do(tmp_path, monkeypatch, capsys) -> None:

@@ -8,7 +8,6 @@ import pytest
 import tensorstore
 
 from atoll_runtime.checkpoint import Bucket, Cut, Damaged, GlobalStore, StoreError, arrays, layout
-from atoll_runtime.checkpoint import bucket as bucket_module
 
 
 @pytest.fixture(autouse=True)
@@ -96,12 +95,6 @@ def test_a_large_part_is_read_in_pieces_each_with_its_own_time(store, monkeypatc
     cut = store.load(20)
     assert len(read) == 4
     np.testing.assert_array_equal(cut.theta["x"], np.full((4, 8), 20, np.float32))
-
-
-def test_time_grows_with_size():
-    assert bucket_module.patience(0) == bucket_module.TIMEOUT
-    # Moments of one fragment of the 12b preset on one host (24 fragments), bytes.
-    assert bucket_module.patience(3_995_000_000) > 4 * bucket_module.TIMEOUT
 
 
 def test_a_torn_manifest_is_not_complete_and_is_written_over(store, tmp_path):

@@ -2,7 +2,6 @@
 
 import json
 import math
-import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -52,23 +51,11 @@ def test_a_cut_comes_back_exactly(store):
     assert store.load(7, momentum=False).momentum == {}
 
 
-def test_a_cut_is_saved_from_a_worker_thread(store):
-    worker = threading.Thread(target=store.save, args=(make_cut(7),))
-    worker.start()
-    worker.join(30)
-    assert store.steps() == [7]
-
-
 def test_steps_are_the_complete_ones_newest_first(store, folder):
     for step in (9, 100, 20):
         store.save(make_cut(step))
     (folder / "100" / "manifest.json").unlink()
     assert store.steps() == [20, 9]
-
-
-def test_an_empty_bucket_has_no_checkpoint_and_nothing_to_skip(store):
-    assert store.steps() == []
-    assert store.newest() == (None, [])
 
 
 def largest_array(folder, step):
@@ -125,16 +112,6 @@ def test_a_damaged_newest_checkpoint_is_passed_over_and_said_why(store, folder, 
     assert [one.step for one in skipped] == [20]
     assert reason in skipped[0].reason
     assert str(skipped[0]).startswith("step 20 skipped: ")
-
-
-def test_when_all_are_damaged_each_is_named(store, folder):
-    store.save(make_cut(10))
-    store.save(make_cut(20))
-    for step in (10, 20):
-        (folder / str(step) / "manifest.json").unlink()
-    cut, skipped = store.newest()
-    assert cut is None
-    assert [one.step for one in skipped] == [20, 10]
 
 
 def test_a_save_over_a_half_written_or_damaged_step_is_whole(store, folder):
@@ -328,11 +305,6 @@ def test_who_reads_for_longer_than_the_cuts_of_its_run_are_kept_is_seeded(store,
     monkeypatch.setattr(parts, "tensors", slow)
     found, skipped = store.newest(momentum=False)
     assert (found.step, skipped) == (10, [])
-
-
-def test_a_checkpoint_that_is_not_there_is_named(store):
-    with pytest.raises(StoreError, match=r"global/3/manifest.json: not found"):
-        store.load(3)
 
 
 def test_a_cut_whose_momentum_lacks_a_tensor_is_refused(store):

@@ -137,17 +137,6 @@ def test_a_full_disk_behind_the_output_is_one_sentence(arguments: list[str]) -> 
     assert (done.returncode, done.stderr) == (1, "atoll: output: No space left on device\n")
 
 
-def test_a_full_disk_behind_the_output_of_an_import_is_one_sentence_after_its_own(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("text")
-    with open("/dev/full", "w") as full:
-        done = atoll(
-            "data", "import", f"file://{tmp_path}/set", str(tmp_path / "a.txt"), "--held-out", "0",
-            stdout=full, stderr=subprocess.PIPE,
-        )  # fmt: skip
-    assert done.returncode == 1
-    assert done.stderr == "1 source, 4 B\natoll: output: No space left on device\n"
-
-
 def test_an_output_that_is_closed_is_one_sentence() -> None:
     done = subprocess.run(
         f"{shlex.quote(sys.executable)} -m atoll_cli version >&-",

@@ -77,12 +77,6 @@ def test_a_token_without_a_fate_is_told_and_is_status_1(ledger) -> None:
     assert out.splitlines()[-1] == "does not balance: demo-a-0 by 1.5 tokens (12 token-fragments)"
 
 
-def test_a_token_with_two_fates_in_the_runs_own_ledger_is_told_too(ledger) -> None:
-    status, out, _ = ledger(listing(own={**BOTH, "merged": BOTH["merged"] + 8}), "demo")
-    assert status == 1
-    assert out.splitlines()[-1] == "does not balance: demo by -1 tokens (-8 token-fragments)"
-
-
 def test_json_is_exact(ledger) -> None:
     huge = 9_007_199_254_740_993  # no float has this value
     large = {"fragments": 24, "trained": huge, "merged": huge - 1, "inFlight": 1, "discarded": {}}
@@ -119,12 +113,6 @@ def test_tokens_of_units_that_are_gone_stay_in_the_total(ledger) -> None:
     found = json.loads(ledger(left, "demo", "--json")[1])
     assert found["gone"] == ONE | {"balance": 0}
     assert found["total"] == BOTH | {"balance": 0}
-
-
-def test_a_run_all_of_whose_units_are_gone_has_a_ledger(ledger) -> None:
-    status, out, _ = ledger(listing()[:1], "demo")
-    assert status == 0
-    assert [line.split()[0] for line in out.splitlines()] == ["UNIT", "gone", "total", "balanced:"]
 
 
 def test_nothing_is_gone_where_the_units_were_written_after_their_run(ledger) -> None:

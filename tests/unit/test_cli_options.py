@@ -17,8 +17,7 @@ import pytest
 from atoll_cli.__main__ import main
 from atoll_cli.demo.console import Console
 from atoll_cli.demo.evaluation import evaluate
-from atoll_cli.demo.sample import load_run
-from atoll_cli.errors import CommandError, UsageError
+from atoll_cli.errors import CommandError
 from atoll_cli.kubectl import Kubectl, KubectlError
 from atoll_cli.options import parser
 
@@ -38,7 +37,7 @@ def options_of(command: str) -> set[str]:
 
 
 def test_the_options_are_frozen() -> None:
-    demo = "-h --help --json --record --keep --delete-pod --lose-node --kill-syncer --seed --margin --name"
+    demo = "-h --help --json --record --keep --delete-pod --lose-node --kill-syncer --name"
     assert options_of("demo") == set(demo.split())
     status = "-h --help -n --namespace -A --all-namespaces --context -w --watch --json"
     assert options_of("status") == set(status.split())
@@ -49,9 +48,6 @@ def test_the_options_are_frozen() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["demo", "--margin", "nan"], "--margin 'nan': a number from -100 to 100 is wanted"),
-        (["demo", "--margin", "inf"], "--margin 'inf': a number from -100 to 100 is wanted"),
-        (["demo", "--margin", "x"], "--margin 'x': a number from -100 to 100 is wanted"),
         (["status", "--watch"], "--watch needs a RUN"),
         (["status", "r", "-A"], "--all-namespaces lists every run"),
         (["demo", "--json", "/no/such/folder/out.json"], "there is no folder /no/such/folder"),
@@ -95,25 +91,6 @@ def test_version_loads_neither_jax_nor_the_cluster() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("atoll ")
-
-
-def test_the_sample_is_applied_as_it_is_unless_told_otherwise() -> None:
-    run = load_run(SAMPLE)
-    assert not run.changed
-    assert run.name == "quickstart"
-    assert run.units == 3
-    assert run.data == "gs://atoll/data/stdlib"
-
-
-def test_a_seed_replaces_what_the_sample_says() -> None:
-    run = load_run(SAMPLE, seed=5)
-    assert run.changed
-    assert run.manifest["spec"]["model"]["seed"] == run.manifest["spec"]["data"]["seed"] == 5
-
-
-def test_a_missing_sample_is_a_usage_error(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="runs from a checkout"):
-        load_run(tmp_path / "none.yaml")
 
 
 def test_kubectl_that_fails_says_why(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What `atoll try` refuses before it starts a process, and when it says that something did not happen."""
+"""What `atoll try` refuses before it starts a process, and what it says of a full disk."""
 
 import subprocess
 import sys
@@ -7,9 +7,7 @@ from pathlib import Path
 import pytest
 
 from atoll_cli.__main__ import main
-from atoll_cli.demo.evaluation import HeldOut
 from atoll_cli.trial.command import BUILT_IN
-from atoll_cli.trial.verdict import Kill, Trial, judge
 
 
 @pytest.mark.parametrize(
@@ -84,31 +82,3 @@ def test_a_full_disk_is_one_sentence(tmp_path: Path) -> None:
     assert done.returncode == 1
     *_, kept, said = done.stderr.splitlines()
     assert "are kept in" in kept and "File too large" in said
-
-
-def trial(loss: float, seeded: int | None, steps: int, restarts: int) -> Trial:
-    kill = Kill("b", 1, {"a": 5, "b": 5}, 9.0, "AppError", seeded, {"a": steps})
-    measured = {"before": HeldOut(0, 5.0, 9), "after": HeldOut(9, loss, 9)}
-    return Trial("try", "Complete", 100, kill, {"a": restarts, "b": 1}, measured)
-
-
-@pytest.mark.parametrize(
-    ("found", "told"),
-    [
-        (trial(2.0, 40, 7, 0), []),
-        (trial(5.0, 40, 7, 0), ["the held-out loss did not fall"]),
-        (trial(2.0, None, 7, 0), ["b came back without a checkpoint"]),
-        (trial(2.0, 40, 0, 0), ["a made no step while b was away"]),
-        (trial(2.0, 40, 7, 1), ["a restarted too"]),
-        (
-            Trial("try"),
-            [
-                "the run is Pending, not Complete",
-                "the learner that was killed did not come back",
-                "the held-out loss did not fall",
-            ],
-        ),
-    ],
-)
-def test_what_did_not_happen_is_told(found: Trial, told: list[str]) -> None:
-    assert judge(found) == told

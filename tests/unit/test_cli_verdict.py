@@ -106,6 +106,18 @@ def test_a_demo_as_it_should_be_passes_and_has_its_figures() -> None:
             change(make_samples(), 1, pods={}), "pods of other units were replaced", id="gone-during-the-heal"
         ),
         pytest.param(
+            change(make_samples(), 3, units={"b": make_unit("b", 310, incarnation=2)}, pods=make_pods(2)),
+            "pods of other units were replaced, or restarted",
+            id="restarted-after-it",
+        ),
+        pytest.param(
+            change(
+                make_samples(), 3, units={"a": dataclasses.replace(make_unit("a", 300), seeded_step=None)}
+            ),
+            "a came back without a checkpoint",
+            id="without-a-checkpoint",
+        ),
+        pytest.param(
             change(make_samples(), 3, run=make_run(260)),
             "the run did not complete: step 260 of 300",
             id="not-complete",

@@ -121,18 +121,6 @@ def test_programs_are_compiled_again_when_the_last_process_died_in_its_first_ste
     assert world.open().get("step-1") == b"better"
 
 
-def test_one_program_that_cannot_be_read_does_not_affect_others(world: World) -> None:
-    class Torn(Bucket):
-        def read(self, path: str, start: int | None = None, stop: int | None = None) -> bytes:
-            if path.endswith("init-1"):
-                raise StoreError("gone")
-            return super().read(path, start, stop)
-
-    world.compile_and_keep({"init-1": b"a", "step-1": b"b"})
-    store = world.open(bucket=Torn(world.bucket.uri))
-    assert (store.get("init-1"), store.get("step-1")) == (None, b"b")
-
-
 def test_bucket_that_fails_is_no_error(world: World, caplog: pytest.LogCaptureFixture) -> None:
     class Broken(Bucket):
         def _call(self, name: str, path: str, *args: Any, **options: Any) -> Any:
@@ -144,15 +132,6 @@ def test_bucket_that_fails_is_no_error(world: World, caplog: pytest.LogCaptureFi
     world.compile_and_keep({"step-1": b"program"}, bucket=Broken(world.bucket.uri))
     assert "compilation cache: StoreError: no answer" in caplog.text
     assert world.stored() == []
-
-
-def test_program_that_cannot_be_serialised_does_not_affect_others(world: World) -> None:
-    store = world.open()
-    store.put("task-1", lambda: 1 / 0)  # type: ignore[arg-type,return-value]
-    store.put("step-1", lambda: b"program")
-    store.settle()
-    store.close(20)
-    assert world.open().get("step-1") == b"program"
 
 
 def test_slow_bucket_is_awaited_for_the_limit_alone(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

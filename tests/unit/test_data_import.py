@@ -288,15 +288,6 @@ def test_import_with_an_empty_split_names_the_option_and_leaves_no_file(tmp_path
     assert main([*given, "--held-out", "0"]) == 0
 
 
-def test_empty_held_out_split_advises_the_format_lines(tmp_path, capsys):
-    (tmp_path / "a.txt").write_text("as before\n" * 9)
-    given = ["data", "import", f"file://{tmp_path}/set", str(tmp_path / "a.txt")]
-    assert main(given) == 2
-    assert "such as with --format lines" in capsys.readouterr().err
-    assert main([*given, "--format", "lines"]) == 2
-    assert "--format" not in capsys.readouterr().err
-
-
 def test_unwritable_target_is_named(tmp_path, capsys):
     (tmp_path / "a.jsonl").write_text('{"text": "x"}')
     assert main(["data", "import", "file:///proc/none/set", str(tmp_path / "a.jsonl")]) == 1

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from atoll_runtime.checkpoint import Bucket, StoreError
 from atoll_runtime.data import DataError, Prefetch, Reader, Stream, write_stdlib, write_text
-from atoll_runtime.data.stream import permute, spread
+from atoll_runtime.data.stream import permute
 from atoll_runtime.data.writer import held_out
 
 LENGTH = 32
@@ -171,23 +171,6 @@ def test_joining_stream_repeats_nothing_that_a_running_one_reads_soon(
             assert not new & set(read)
 
 
-@settings(max_examples=60)
-@given(examples=st.integers(16, 400), streams=st.integers(1, 5), data=st.data())
-def test_an_older_and_a_newer_reader_of_the_same_part_come_from_its_two_ends(examples, streams, data):
-    number = data.draw(st.integers(0, streams - 1))
-    old, new = Stream(examples, 3, number, streams), Stream(examples, 3, number + streams, 2 * streams)
-    second_half = [old.index(cursor) for cursor in range(old.per_epoch - new.per_epoch, old.per_epoch)]
-    assert second_half[::-1] == [new.index(cursor) for cursor in range(new.per_epoch)]
-
-
-@settings(max_examples=60)
-@given(length=st.integers(1, 500))
-def test_each_place_of_an_epoch_is_read_once_and_even_ones_first(length):
-    order = [spread(rank, length) for rank in range(length)]
-    assert sorted(order) == list(range(length))
-    assert all(place % 2 == 0 for place in order[: (length + 1) // 2])
-
-
 def test_epochs_and_seeds_are_shuffled_differently():
     orders = {
         tuple(permute(index, 50, seed, epoch) for index in range(50))
@@ -233,22 +216,6 @@ def test_batches_come_in_order_however_many_threads_read(readers):
         batches.close()
     assert [batch.cursor for batch in taken] == [4 * number for number in range(1, 41)]
     assert [batch.tokens[0, 0] for batch in taken] == [4 * number for number in range(40)]
-
-
-def test_files_are_read_by_many_threads_too(dataset):
-    """The volume may be a network's: one read after another would hold up every step."""
-    reader, together = Reader(dataset, "train", LENGTH), threading.Barrier(8)
-
-    def example(at):
-        if at < 8:
-            together.wait(10)  # broken where fewer threads read
-        return reader.example(at % reader.examples)
-
-    batches = Prefetch(example, 0, 1, (0, 1), reader.readers)
-    try:
-        assert [batches.take(30).cursor for _ in range(8)] == list(range(1, 9))
-    finally:
-        batches.close()
 
 
 def test_threads_share_one_reader(documents, dataset):

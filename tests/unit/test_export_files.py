@@ -1,6 +1,5 @@
 """`atoll export`: what stands on the disk, what is read back, and what is refused."""
 
-import argparse
 import errno
 import json
 from pathlib import Path
@@ -12,7 +11,6 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 from atoll_cli.__main__ import main
-from atoll_cli.options import parser
 from atoll_runtime.checkpoint import Cut, GlobalStore, Part, Slice
 from atoll_runtime.contract import Dimensions, ModelSpec
 from atoll_runtime.data.importer import Order, run_import, sources
@@ -63,13 +61,6 @@ def refused(capsys, *arguments):
     message = capsys.readouterr().err
     assert message.count("\n") == 1
     return message
-
-
-def test_the_options_are_frozen():
-    commands = next(action for action in parser()._actions if isinstance(action, argparse._SubParsersAction))
-    options = {o for action in commands.choices["export"]._actions for o in action.option_strings}
-    wanted = "--help --step --out --check --layout --dtype --max-shard-size --context --data --force --json"
-    assert options == {"-h", *wanted.split()}
 
 
 @pytest.mark.parametrize("layout", ["atoll", "llama"])
@@ -191,13 +182,6 @@ def test_check_names_the_first_tensor_that_differs_and_where(run, tmp_path, caps
     save_file(tensors | {"more": np.zeros(1)}, file, metadata)
     assert export("--check", out, run) == 1
     assert "more: the checkpoint's model has no such tensor" in capsys.readouterr().out
-
-
-def test_check_finds_the_step_in_the_export_unless_told_another(run, tmp_path, capsys):
-    export(run, "--step", 10, "--out", tmp_path / "out")
-    assert export("--check", tmp_path / "out", run) == 0
-    assert "the same bits as step 10" in capsys.readouterr().out
-    assert export("--check", tmp_path / "out", run, "--step", 20) == 1
 
 
 def test_existing_export_is_replaced_only_with_force(run, tmp_path, capsys):

@@ -166,10 +166,3 @@ def test_program_with_a_host_callback_is_not_kept(unit: Unit) -> None:
         assert (programs.compiled, programs.loaded) == (1, 0)
         unit.end(programs)
     assert not list(unit.folder.rglob("task*"))
-
-
-def test_every_program_is_compiled_without_a_store() -> None:
-    programs = Programs(Agreement(span(jax.devices()[:1])), None)
-    step(programs)(theta(), np.float32(0.1), power=2)
-    programs.settle()
-    assert (programs.compiled, programs.loaded) == (1, 0)

@@ -86,10 +86,8 @@ def raising(*_):
     ("changes", "words", "right"),
     [
         pytest.param({"init": None}, "no method 'init', but None", INIT, id="no-init"),
-        pytest.param({"init": lambda self: {}}, "init: TypeError: ", INIT, id="init-signature"),
         pytest.param({"init": raising}, "init: OSError: no such file; ", INIT, id="init-raises"),
         pytest.param({"init": lambda self, rng: {}}, "init makes no parameters", "", id="init-empty"),
-        pytest.param({"init": lambda self, rng: {"w": "3"}}, "init: TypeError: ", INIT, id="init-strings"),
         pytest.param(
             {"init": lambda self, rng: eqx.nn.MLP(8, 1, 4, 1, key=rng)},
             "init: TypeError: ",
@@ -114,23 +112,14 @@ def raising(*_):
             "",
             id="init-twice",
         ),
-        pytest.param({"axes": None}, "axes: TypeError: None is no mapping", AXES, id="axes-none"),
         pytest.param({"axes": lambda self: {}}, "is no mapping", AXES, id="axes-method"),
         pytest.param({"axes": property(raising)}, "axes: OSError: no such file", AXES, id="axes-raise"),
         pytest.param({"axes": {"v": ("any",)}}, "axes of 'v'", "there are w", id="axes-name"),
         pytest.param({"axes": {"w": ("width",)}}, "shape (3, 8): one for each", "of any, batch", id="axes-count"),
         pytest.param({"axes": {"w": ("width", "breadth")}}, "'breadth'", "of any, batch", id="axes-unknown"),
         pytest.param({"axes": {"w": 3}}, "axes of 'w': 3", "one for each dimension", id="axes-number"),
-        pytest.param({"axes": {"w": ("any", ["width"])}}, "['width']", "one for each dimension", id="axes-nested"),
         pytest.param({"loss": None}, "no method 'loss', but None", LOSS, id="no-loss"),
-        pytest.param({"loss": lambda self, params, batch: 0.0}, "loss: TypeError: ", LOSS, id="loss-signature"),
         pytest.param({"loss": raising}, "loss: OSError: no such file; ", LOSS, id="loss-raises"),
-        pytest.param(
-            {"loss": lambda self, params, batch, rng: params["w"] @ batch["weights"]},
-            "loss: TypeError: dot_general",
-            LOSS,
-            id="loss-shapes",
-        ),
         pytest.param(
             {"loss": lambda self, params, batch, rng: params["w"][0]},
             "loss: TypeError: it returned float32 of the shape (8,)",
@@ -149,7 +138,6 @@ def raising(*_):
             LOSS,
             id="loss-aux",
         ),
-        pytest.param({"loss": lambda *_: None}, "it returned a NoneType", LOSS, id="loss-none"),
         pytest.param(
             {"loss": lambda self, params, *_: jax.lax.while_loop(lambda x: x < 9, jnp.exp, jnp.sum(params["w"]))},
             "loss: ValueError: Reverse-mode",
@@ -157,7 +145,6 @@ def raising(*_):
             id="loss-no-gradient",
         ),
         pytest.param({"evaluate": 3}, "no method 'evaluate', but 3", EVALUATE, id="evaluate-number"),
-        pytest.param({"evaluate": lambda self, params: 0.0}, "evaluate: TypeError: ", EVALUATE, id="evaluate-batch"),
         pytest.param(
             {"evaluate": lambda self, params, batch: {"loss": jnp.sum(params["w"])}},
             "evaluate: TypeError: it returned a dict",
@@ -181,7 +168,6 @@ def test_a_task_that_is_wrong_is_refused_by_name_with_what_would_be_right(
     [
         pytest.param(None, "import: ModuleNotFoundError: ", "must be in the run's image", id="absent"),
         pytest.param("Tusk = 1", "import: AttributeError: ", "must be in the run's image", id="misspelt"),
-        pytest.param("def (", "import: SyntaxError: ", "imported without an error", id="syntax"),
         pytest.param(
             "\n1 / 0", "ZeroDivisionError: division by zero (broken.py, line 2)", "imported", id="raises"
         ),
@@ -193,7 +179,6 @@ def test_a_task_that_is_wrong_is_refused_by_name_with_what_would_be_right(
             id="arguments",
         ),
         pytest.param("def Task(): pass", "no method 'init'", INIT, id="makes-nothing"),
-        pytest.param("Task = 3", "no method 'init'", INIT, id="number"),
     ],
 )
 def test_a_task_that_cannot_be_made_is_refused_with_the_place(tmp_path, monkeypatch, source, words, right):

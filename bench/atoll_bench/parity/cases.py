@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,32 +17,15 @@ TUNING_SEED = 100
 LEARNERS = (2, 4, 8)
 MOST = LEARNERS[-1]
 """Learners of the cases (c) to (f)."""
-SWEPT = 2
-"""The budget of the sweep: the second one, for in the first momentum has no time to pay."""
-
-OUTER = ((1.0, 0.0), (0.7, 0.3), (0.5, 0.5), (0.7, 0.5), (1.0, 0.5), (0.4, 0.7), (0.4, 0.9), (0.7, 0.9))
-"""η and μ of the sweep. DiLoCo and its successors have 0.7 and 0.9, for runs of many thousand steps."""
 
 Changes = Mapping[str, Any]
 """Fields of a trial that differ from the defaults."""
-STORM = {"failures": True, "policy": "K=1+grace"}
 CHANGES: dict[str, tuple[Changes, ...]] = {
     "c": ({"codec": "int4"},),
     "e": tuple({"speeds": "mixed", "policy": policy} for policy in ("K=M", "K=1", "K=1+grace")),
-    "f": (STORM,),
+    "f": ({"failures": True, "policy": "K=1+grace"},),
 }
 """The trials of the cases with the most learners: each is another than that of (b)."""
-KNOBS: tuple[Changes, ...] = (
-    *({"interval": interval} for interval in (6, 12, 48)),
-    {"merge": "Mean"},
-    {"merge": "Mean", "eta": 1.0, "mu": 0.0},
-    {"warmup": 100},
-    {"overlap": 1},
-    {"forget": True},
-    STORM,
-    {**STORM, "moments": False},
-)
-"""Of the sweep, besides `OUTER`."""
 Rate = Callable[[str, int], float]
 """Inner learning rate of a size and number of learners."""
 
@@ -131,7 +114,7 @@ def trials(stages: Sequence[Stage], cases: str, rate: Rate) -> list[Trial]:
 
 def best_rate(store: Store) -> Rate:
     """The learning rate of least loss among a method's tuning trials; the middle one where there is none. The outer
-    constants are the contract's defaults and are not tuned (`sweep` tries them)."""
+    constants are the contract's defaults and are not tuned."""
 
     def rate(size: str, learners: int) -> float:
         tried = [
@@ -144,29 +127,6 @@ def best_rate(store: Store) -> Rate:
         return float(min(tried)[1]) if tried else rates[len(rates) // 2]
 
     return rate
-
-
-def swept(plan: Sequence[Stage], rate: Rate) -> list[Trial]:
-    """The sweep of each size, at its budget number `SWEPT`."""
-    budgets: dict[str, set[int]] = {}
-    for stage in plan:
-        budgets.setdefault(stage.size, set()).update(stage.steps)
-    return [
-        trial
-        for size, steps in budgets.items()
-        for trial in dict.fromkeys(_sweep(size, sorted(steps)[:SWEPT][-1], rate))
-    ]
-
-
-def _sweep(size: str, steps: int, rate: Rate) -> Iterator[Trial]:
-    """The outer step's knobs, each from the defaults, for the most learners; η and μ also for the fewest."""
-    most, few = (
-        _trial("sweep", size, learners, SEEDS[0], steps, rate(size, learners))
-        for learners in (MOST, LEARNERS[0])
-    )
-    outer: list[Changes] = [{"eta": eta, "mu": mu} for eta, mu in OUTER]
-    yield from (replace(most, **changes) for changes in ({}, *outer, *KNOBS))
-    yield from (replace(few, **changes) for changes in ({}, *outer))
 
 
 def _compared(letter: str, stage: Stage) -> tuple[int, ...]:

@@ -24,7 +24,6 @@ LETTERS = "abcdef"
 FLAGS = {
     "json": "one JSON line a trial",
     "resume": "leave out what is in the results already",
-    "sweep": "the outer step's knobs in the place of the cases",
     "reduced": "a small table in under five minutes",
     "device": "the sizes for an accelerator, a trial at a time",
 }
@@ -85,7 +84,6 @@ def run(options: argparse.Namespace) -> None:
         resume=options.resume,
         flag="--reduced" if options.reduced else "--device" if options.device else "",
         data=options.data or "",
-        sweep=options.sweep,
     )
     try:
         for row in proof.prove(request, lambda text: print(text, file=sys.stderr, flush=True)):
@@ -124,10 +122,6 @@ def _letters(text: str | None, there: str) -> str:
 
 def _refuse_together(options: argparse.Namespace) -> None:
     """What would do nothing beside another option."""
-    if options.sweep and options.case is not None:
-        raise UsageError(
-            "--case: not with --sweep, which runs the outer step's knobs in the place of the cases"
-        )
     if options.device and options.reduced:
         raise UsageError("--device: not with --reduced, which has a size of its own")
 

@@ -42,8 +42,6 @@ class Request:
     """What chose the stages, for the command in a row."""
     data: str = ""
     """URI of a data set; empty: the standard library's text."""
-    sweep: bool = False
-    """The outer step's knobs in the place of the cases, for each size and its second budget."""
 
 
 def prove(request: Request, say: Callable[[str], None]) -> Iterator[Row]:
@@ -122,18 +120,13 @@ def write(rows: Sequence[Row], folder: Path) -> None:
 
 def command(trial: Trial, flags: str = "") -> str:
     """What runs a trial again, among others of its case; `flags`: what chose stages and data, a blank after each."""
-    case = "" if trial.case in TUNING else f" --case {trial.case}"
-    sweep = " --sweep" if trial.case == "sweep" else ""
-    return f"{COMMAND} --json {flags}--size {trial.size}{case}{sweep}"
+    case = "" if trial.case == TUNING else f" --case {trial.case}"
+    return f"{COMMAND} --json {flags}--size {trial.size}{case}"
 
 
 def _phases(request: Request, store: Store) -> Iterator[list[Trial]]:
     """Trials that may run at the same time: of each stage its tuning, which the others wait for, and its cases."""
     rate = cases.best_rate(store)  # of what is in the store by the time of each phase
-    if request.sweep:
-        yield cases.tuning(request.stages, request.stages)
-        yield cases.swept(request.stages, rate)
-        return
     for stage in request.stages:
         if set(stage.cases) & set(request.cases):
             yield cases.tuning([stage], request.stages)

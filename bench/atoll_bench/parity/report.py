@@ -8,33 +8,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 
-from atoll_bench.parity.sizes import SIZES
 from atoll_bench.parity.store import TUNING, Row
 from atoll_bench.parity.trials import Trial
 
 DATA_PARALLEL = "data-parallel"
-KNOBS = {
-    "interval": "H {:g}",
-    "overlap": "τ {:g}",
-    "warmup": "steps of outer warm-up {:g}",
-    "merge": "mean in the place of RDA",
-    "forget": "moments forgotten on receipt",
-    "failures": "failures",
-    "moments": "moments lost with the learner",
-}
-"""What the sweep changes one at a time, in words; η and μ are told together."""
 INTRODUCTION = """# Parity
 
 `{command}` writes this page, [parity.json](parity.json), [the plot](parity.png), and the trials that chose
-learning rates and defaults to [parity-tuning.json](parity-tuning.json).
+learning rates to [parity-tuning.json](parity-tuning.json). [A sweep](parity-sweep.md) chose the outer step's defaults.
 Loss is that of the global model on held-out text, nats per byte; ± is the standard deviation over seeds.
 A gap is to data-parallel training of the same size, budget, data order and seed.
 Goodput is the share of the learners' time in which they train, merged that of their tokens which is merged."""
 HEAD = ("case", "size", "parameters", "tokens", "method", "loss", "gap", "goodput", "merged", "seeds")
-SWEPT = """## What closes the gap
-
-Each knob from the defaults, with the size's tuned learning rate and the first seed."""
-SWEPT_HEAD = ("size", "tokens", "learners", "changed", "loss", "to the defaults")
 TUNED = """## Tuning
 
 The same budget for every method: the inner learning rates of its size, one seed that does not count."""
@@ -74,8 +59,8 @@ class Group:
 
 
 def groups(rows: Sequence[Row]) -> list[Group]:
-    """In the order of case, size, budget; without tuning and sweeps, and what diverged."""
-    counted = [(Trial.of(row), row) for row in rows if row["case"] not in TUNING and row["loss"] is not None]
+    """In the order of case, size, budget; without tuning, and what diverged."""
+    counted = [(Trial.of(row), row) for row in rows if row["case"] != TUNING and row["loss"] is not None]
     baseline = {
         (trial.size, trial.steps, trial.seed): row["loss"]
         for trial, row in counted
@@ -122,62 +107,18 @@ def label(trial: Trial) -> str:
 
 def name(trial: Trial) -> str:
     """Tells it from the others, in words."""
-    rate = f" rate {trial.rate:g}" if trial.case == "tune" else ""
+    rate = f" rate {trial.rate:g}" if trial.case == TUNING else ""
     return f"{label(trial)} {trial.size} {trial.steps} steps seed {trial.seed}{rate}"
 
 
-def changed(trial: Trial) -> str:
-    """What a trial of the sweep has otherwise than the defaults, in words."""
-    words = []
-    if (trial.eta, trial.mu) != (Trial.eta, Trial.mu):
-        words = [f"η {trial.eta:g}", f"μ {trial.mu:g}"]
-    for field, text in KNOBS.items():
-        if (value := getattr(trial, field)) != getattr(Trial, field):
-            words.append(text.format(value))
-    return ", ".join(words)
-
-
 def markdown(rows: Sequence[Row], command: str) -> str:
-    """The whole table, and the sweep and the tuning that led to it."""
+    """The whole table, and the tuning that led to it."""
     parts = [INTRODUCTION.format(command=command), _table(HEAD, [group.cells for group in groups(rows)])]
-    if swept := [row for row in rows if row["case"] == "sweep" and row["loss"] is not None]:
-        parts += [SWEPT, _table(SWEPT_HEAD, _swept(swept, _defaults(rows)))]
-    if tried := [row for row in rows if row["case"] == "tune"]:
+    if tried := [row for row in rows if row["case"] == TUNING]:
         rates = sorted({row["rate"] for row in tried})
         head = ("size", "method", "steps", *(f"{rate:g}" for rate in rates))
         parts += [TUNED, _table(head, _tuning(tried, rates))]
     return "\n".join(parts)
-
-
-def _swept(rows: Sequence[Row], defaults: dict[tuple[str, int, int], float]) -> list[tuple[str, ...]]:
-    """Each trial by what it changes."""
-    found = defaultdict[tuple[str, int, int, str], list[float]](list)
-    for row in rows:
-        found[*_budget(row), changed(Trial.of(row))].append(row["loss"])
-    cells: list[tuple[str, ...]] = []
-    for (size, steps, learners, what), losses in sorted(
-        found.items(), key=lambda each: (each[0][:3], each[1])
-    ):
-        base = defaults.get((size, steps, learners))
-        gap = "" if base is None or not what else f"{fmean(losses) / base - 1:+.2%}"
-        tokens = _millions(steps * SIZES[size].tokens)
-        cells.append((size, tokens, str(learners), what or "nothing", f"{fmean(losses):.4f}", gap))
-    return cells
-
-
-def _defaults(rows: Sequence[Row]) -> dict[tuple[str, int, int], float]:
-    """Losses with all knobs at their defaults and the first seed, by size, budget and learners; of the sweep, or else
-    of the cases, where the same trial has another letter."""
-    return {
-        _budget(row): row["loss"]
-        for row in sorted(rows, key=lambda row: row["case"] == "sweep")
-        if row["case"] in ("b", "d", "sweep") and row["seed"] == 0 and row["loss"] is not None
-        if row["method"] != DATA_PARALLEL and not changed(Trial.of(row))
-    }
-
-
-def _budget(row: Row) -> tuple[str, int, int]:
-    return row["size"], row["steps"], row["learners"]
 
 
 def _tuning(rows: Sequence[Row], rates: Sequence[float]) -> list[tuple[str, ...]]:

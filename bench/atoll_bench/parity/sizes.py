@@ -6,9 +6,6 @@ from dataclasses import dataclass
 
 from atoll_runtime.contract import PRESETS, Dimensions, ModelSpec
 
-INTERVAL = 24
-"""H, the contract's default."""
-
 
 @dataclass(frozen=True)
 class Size:

@@ -12,8 +12,8 @@ from typing import Any
 from atoll_bench.parity.trials import Trial
 
 Row = dict[str, Any]
-TUNING = ("tune", "sweep")
-"""Cases that are none of the proof's: learning rates, and the outer step's knobs."""
+TUNING = "tune"
+"""A case that is none of the proof's: a learning rate's trial."""
 
 
 class StoreError(ValueError):
@@ -21,8 +21,7 @@ class StoreError(ValueError):
 
 
 class Store:
-    """The results of one proof: `path` has the rows of the cases, `…-tuning.json` beside it those that chose its rates
-    and defaults."""
+    """The results of one proof: `path` has the rows of the cases, `…-tuning.json` those that chose its rates."""
 
     def __init__(self, path: Path) -> None:
         """Raises `StoreError` where a file is there and is not a list of rows."""
@@ -46,8 +45,8 @@ class Store:
         else:
             self.rows.append(row)
         self._done[trial] = row
-        tuning = trial.case in TUNING
-        rows = [each for each in self.rows if (each["case"] in TUNING) == tuning]
+        tuning = trial.case == TUNING
+        rows = [each for each in self.rows if (each["case"] == TUNING) == tuning]
         _write(self._tuning if tuning else self.path, rows)
         return row
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
-from atoll_bench.parity.sizes import INTERVAL, SIZES
+from atoll_bench.parity.sizes import SIZES
 from atoll_runtime.contract import GraceSpec, InnerSpec, OuterSpec, QuorumSpec
 from atoll_runtime.simulate.training.setting import Failures, Setting
 
@@ -24,7 +24,7 @@ class Trial:
     """Equal trials give equal results. Fields that say nothing of data-parallel training have their defaults there."""
 
     case: str
-    """A letter of the proof; `tune` for a learning rate's trial, `sweep` for a knob's."""
+    """A letter of the proof; `tune` for a learning rate's trial."""
     size: str
     method: Method
     learners: int
@@ -39,17 +39,6 @@ class Trial:
     """Who is waited for: `K=M`, `K=1` (no grace), `K=1+grace`."""
     speeds: Literal["equal", "mixed"] = "equal"
     failures: bool = False
-    eta: float = OuterSpec().learning_rate
-    mu: float = OuterSpec().momentum
-    interval: int = INTERVAL
-    overlap: int = OuterSpec().overlap
-    merge: Literal["RDA", "Mean"] = "RDA"
-    warmup: int = 0
-    """Global steps over which η rises from 0."""
-    moments: bool = True
-    """A healed learner gets its moments back."""
-    forget: bool = False
-    """A fragment that arrives takes the moments of its parameters to zero."""
 
     @classmethod
     def of(cls, row: dict[str, Any]) -> Trial:
@@ -87,15 +76,7 @@ class Trial:
                 warmup_steps=size.warmup,
                 accumulation=size.parts(size.sequences // count),
             ),
-            outer=OuterSpec(
-                learning_rate=self.eta,
-                momentum=self.mu,
-                fragments=min(size.fragments, self.interval),
-                interval=self.interval,
-                overlap=self.overlap,
-                merge=self.merge,
-                codec="bf16" if self.codec == "none" else self.codec,
-            ),
+            outer=OuterSpec(fragments=size.fragments, codec="bf16" if self.codec == "none" else self.codec),
             quorum=QuorumSpec(min=count if self.policy == "K=M" else 1, grace=grace),
             data=data,
             length=size.length,
@@ -103,7 +84,5 @@ class Trial:
             steps=self.steps,
             paces=self.paces,
             jitter=JITTER if self.speeds == "mixed" else 0.0,
-            failures=Failures(FAILURE_SECONDS, AWAY_SECONDS, self.moments) if self.failures else None,
-            warmup=self.warmup,
-            forget=self.forget,
+            failures=Failures(FAILURE_SECONDS, AWAY_SECONDS) if self.failures else None,
         )

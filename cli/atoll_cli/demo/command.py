@@ -13,14 +13,12 @@ from typing import Any
 from atoll_cli.demo.cluster import DemoCluster
 from atoll_cli.demo.console import Console
 from atoll_cli.demo.report import render
-from atoll_cli.demo.sample import load_run
 from atoll_cli.demo.stages import STAGES, Demo, Plan
 from atoll_cli.demo.verdict import as_json
 from atoll_cli.errors import CommandError, UsageError
-from atoll_cli.values import plain
+from atoll_cli.simulate.runfile import read_spec
 from atoll_local.paths import source_root
 
-MOST_MARGIN = 100.0
 NEEDED = ("atoll_runtime.checkpoint.bucket", "atoll_runtime.data.writer")
 """What a later stage imports: where its packages are missing, that is told before a cluster is started."""
 
@@ -80,15 +78,17 @@ def _leave(keep: bool, cluster: DemoCluster, console: Console) -> bool:
 
 
 def _plan(options: argparse.Namespace, root: Path) -> Plan:
-    margin = plain("--margin", options.margin, -MOST_MARGIN, MOST_MARGIN)
     for path in (options.json, options.record):
         if path and not path.absolute().parent.is_dir():
             raise UsageError(f"{path}: there is no folder {path.absolute().parent}")
     if options.record:
         options.record.unlink(missing_ok=True)
+    run = root / "manifests" / "samples" / "quickstart.yaml"
+    name, spec = read_spec(run)
     return Plan(
-        run=load_run(root / "manifests" / "samples" / "quickstart.yaml", options.seed),
-        margin=margin,
+        run=run,
+        name=name,
+        spec=spec,
         delete_pod=options.delete_pod,
         lose_node=options.lose_node,
         kill_syncer=options.kill_syncer,

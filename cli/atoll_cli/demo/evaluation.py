@@ -32,7 +32,7 @@ def evaluate(
     Raises:
         CommandError: it could not be read, or took longer than `TIMEOUT`.
     """
-    command = [sys.executable, "-m", "atoll_runtime.evaluate", "--json"]
+    command = [sys.executable, "-m", "atoll_runtime.evaluate"]
     command += ["--checkpoint", checkpoints, "--data", data, "--sequence-length", str(length)]
     command += [] if step is None else ["--step", str(step)]
     name, environment = f"the evaluation of {checkpoints}", {"JAX_PLATFORMS": "cpu", **environment}

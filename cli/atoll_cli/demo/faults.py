@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import replace
 
 from atoll_cli.demo.cluster import NAMESPACE, DemoCluster
 from atoll_cli.demo.console import Console
-from atoll_cli.demo.verdict import Fault, healed
+from atoll_cli.demo.healing import HEALED, Healing, largest
+from atoll_cli.demo.verdict import Fault
 from atoll_cli.demo.watch import Watch
 from atoll_cli.errors import CommandError
 from atoll_cli.views import PodView, Sample
 
-HEALED = 600
-"""Seconds, on two slow cores with room to spare; whatever takes longer is broken, not slow."""
 
-
-class Faults:
-    """Breaks parts of a run that is watched."""
+class Faults(Healing):
+    """Breaks parts of a run on a cluster that is watched."""
 
     def __init__(self, cluster: DemoCluster, watch: Watch, console: Console) -> None:
-        self.seen: list[Fault] = []
-        """In the order in which they were healed."""
-        self._cluster, self._watch, self._console = cluster, watch, console
+        super().__init__(watch, console, cluster.kill)
+        self._cluster = cluster
 
     def delete_pod(self) -> None:
         """Deletes one pod of the largest unit; returns when the unit learns again."""
@@ -34,20 +29,6 @@ class Faults:
         fault = Fault(kind="pod", victim=pod.name, unit=unit, at=time.time())
         self._cluster.kubectl.run("delete", "pod", "-n", NAMESPACE, "--wait=false", pod.name)
         self._until_healed(fault, before)
-
-    def kill_unit(self) -> None:
-        """Kills every process of the largest unit; returns when it learns again."""
-        before = self._watch.look()
-        unit = largest(before)
-        pods = before.pods_of(unit)
-        self._console.say(f"killing {unit}: {', '.join(f'{pod.name} on {pod.node}' for pod in pods)}")
-        fault = Fault(kind="unit", victim=unit, unit=unit, at=time.time())
-        self._cluster.kill(pods)
-        back = self._until_healed(fault, before)
-        for name in sorted(set(back.units) - {unit}):
-            self._console.say(
-                f"{name} made {back.units[name].step - before.units[name].step} steps meanwhile"
-            )
 
     def switch_off_node(self) -> tuple[Fault, Sample]:
         """Cuts the power of the host of the smallest unit; to be healed by `switch_on_node`."""
@@ -62,9 +43,10 @@ class Faults:
     def switch_on_node(self, fault: Fault, before: Sample) -> None:
         """Waits until the operator has given the node up, switches it on, returns when the unit learns again."""
         incarnation = before.units[fault.unit].incarnation
-        self._wait(
+        self._watch.until(
             f"{fault.unit} leaving the lost node",
             lambda sample: sample.units[fault.unit].incarnation > incarnation,
+            HEALED,
         )
         self._console.say(f"switching on the node {fault.victim}")
         self._cluster.power_on(fault.victim)
@@ -80,46 +62,13 @@ class Faults:
         syncer = _syncer(before)
         self._console.say(f"killing the syncer: {syncer.name}")
         fault = Fault(kind="syncer", victim=syncer.name, at=time.time())
-        self._cluster.kill([syncer])
+        self._kill([syncer])
         back = self._watch.until(
             "the syncer going on from its journal",
             lambda sample: sample.run.complete or (_resumed(sample, syncer) and _all_moved(before, sample)),
             HEALED,
         )
         self._note(fault, back, "merges again")
-
-    def _until_healed(self, fault: Fault, before: Sample) -> Sample:
-        incarnation = before.units[fault.unit].incarnation
-        back = self._wait(
-            f"{fault.unit} learning again", lambda sample: healed(sample, fault.unit, incarnation)
-        )
-        unit = back.units[fault.unit]
-        kept = {pod.uid for pod in back.pods_of(fault.unit)} & {pod.uid for pod in before.pods_of(fault.unit)}
-        self._note(
-            fault,
-            back,
-            f"is back as incarnation {unit.incarnation}, {len(kept)} of its pods kept, "
-            f"seeded from global step {unit.seeded_step}",
-        )
-        return back
-
-    def _wait(self, what: str, reached: Callable[[Sample], bool]) -> Sample:
-        """Raises `CommandError` when the run is complete before: then nothing was shown."""
-        found = self._watch.until(what, lambda sample: reached(sample) or sample.run.complete, HEALED)
-        if not reached(found):
-            raise CommandError(f"the run was complete before this was seen: {what}")
-        return found
-
-    def _note(self, fault: Fault, back: Sample, words: str) -> None:
-        self.seen.append(replace(fault, healed_at=back.time))
-        self._console.say(
-            f"{fault.unit or fault.victim} {words}, {back.time - fault.at:.1f} s after the fault"
-        )
-
-
-def largest(sample: Sample) -> str:
-    """The unit with the most hosts."""
-    return max(sample.units, key=lambda unit: (len(sample.pods_of(unit)), unit))
 
 
 def smallest(sample: Sample) -> str:
@@ -144,6 +93,4 @@ def _all_moved(before: Sample, now: Sample) -> bool:
 
 def _resumed(sample: Sample, before: PodView) -> bool:
     now = sample.pods.get(before.name)
-    if now is None:
-        return sample.run.complete
-    return now.uid != before.uid or now.container_restarts > before.container_restarts
+    return now is not None and (now.uid != before.uid or now.container_restarts > before.container_restarts)

@@ -10,15 +10,20 @@ from pathlib import Path
 
 from atoll_cli.demo.cluster import NAMESPACE, DemoCluster
 from atoll_cli.demo.console import Console
+from atoll_cli.demo.diagnosis import diagnose
 from atoll_cli.demo.evaluation import HeldOut, evaluate
 from atoll_cli.demo.faults import Faults
-from atoll_cli.demo.sample import RunFile
+from atoll_cli.demo.observer import Observer
 from atoll_cli.demo.verdict import Observations, Summary, judge
-from atoll_cli.demo.watch import Watch
+from atoll_cli.demo.watch import Watch, all_learning
 from atoll_cli.errors import CommandError
-from atoll_cli.views import LedgerView, Sample, ledgers_of
+from atoll_cli.views import LedgerView, ledgers_of
+from atoll_operator.api.trainingrun import TrainingRunSpec
+from atoll_operator.plan.run.elastic import sizes
 
 STAGES = 7
+MARGIN = 1.0
+"""Nats per token by which the trained model must beat the untrained one."""
 
 # Seconds, on two slow cores with room to spare; a stage that passes one of them is broken, not slow.
 LEARNING = 600
@@ -30,9 +35,10 @@ COMPLETE = 1200
 class Plan:
     """What to show."""
 
-    run: RunFile
-    margin: float
-    """Nats per token."""
+    run: Path
+    """Of the manifest that is applied."""
+    name: str
+    spec: TrainingRunSpec
     delete_pod: bool = False
     lose_node: bool = False
     kill_syncer: bool = False
@@ -53,27 +59,32 @@ class Demo:
         Raises:
             CommandError: a stage did not come to its end; the message says why.
         """
-        console, plan, run = self._console, self._plan, self._plan.run
+        console, plan, spec = self._console, self._plan, self._plan.spec
+        units, target = sum(sizes(spec).values()), spec.target.global_steps or 0
         with console.stage("cluster", "A real Kubernetes"):
             self._cluster.up()
-        with console.stage("data", f"The standard library's text, tokenised, to {run.data}"):
+        with console.stage("data", f"The standard library's text, tokenised, to {spec.data.uri}"):
             self._write_data()
         with console.stage("operator", "The operator: helm install"):
             self._cluster.install()
-        watch = Watch(self._cluster.kubectl, NAMESPACE, run.name, console, plan.record)
+        kubectl = self._cluster.kubectl
+        watch = Watch(
+            Observer(kubectl, NAMESPACE, plan.name),
+            lambda: diagnose(kubectl, NAMESPACE, plan.name),
+            console,
+            plan.record,
+        )
         faults = Faults(self._cluster, watch, console)
-        with console.stage("start", f"kubectl apply {run.path.name}: {run.units} units"):
-            self._apply()
-            watch.until(
-                f"all {run.units} units learning", lambda sample: _all_learning(sample, run.units), LEARNING
-            )
-        with console.stage("train", f"Training to half of {run.target} global steps"):
+        with console.stage("start", f"kubectl apply {plan.run.name}: {units} units"):
+            kubectl.run("apply", "-n", NAMESPACE, "-f", str(plan.run))
+            watch.until(f"all {units} units learning", lambda sample: all_learning(sample, units), LEARNING)
+        with console.stage("train", f"Training to half of {target} global steps"):
             off = faults.switch_off_node() if plan.lose_node else None
             if plan.delete_pod:
                 faults.delete_pod()
             if off is not None:
                 faults.switch_on_node(*off)
-            watch.until("half of the target", lambda sample: sample.run.step >= run.target // 2, HALF_WAY)
+            watch.until("half of the target", lambda sample: sample.run.step >= target // 2, HALF_WAY)
         with console.stage("heal", "One whole unit killed: SIGKILL to every process of it"):
             faults.kill_unit()
             if plan.kill_syncer:
@@ -89,7 +100,7 @@ class Demo:
             ledgers=self._ledgers(),
             untrained=untrained,
             trained=trained,
-            margin=plan.margin,
+            margin=MARGIN,
         )
         return judge(seen)
 
@@ -103,9 +114,9 @@ class Demo:
         from atoll_runtime.payloads import StoreError
 
         try:
-            Bucket(self._plan.run.checkpoints).delete_tree("")
+            Bucket(self._plan.spec.checkpoint.uri).delete_tree("")
             catalogue = write_stdlib(
-                self._plan.run.data, lambda done, total: self._console.live(f"{done} of {total} files")
+                self._plan.spec.data.uri, lambda done, total: self._console.live(f"{done} of {total} files")
             )
         except StoreError as error:
             raise CommandError(str(error)) from error
@@ -114,23 +125,10 @@ class Demo:
         }
         self._console.say(", ".join(f"{name}: {count:,} tokens" for name, count in tokens.items()))
 
-    def _apply(self) -> None:
-        run = self._plan.run
-        if run.changed:
-            self._cluster.kubectl.apply([run.manifest], "-n", NAMESPACE)
-        else:
-            self._cluster.kubectl.run("apply", "-n", NAMESPACE, "-f", str(run.path))
-
     def _evaluate(self, step: int | None) -> HeldOut:
-        run = self._plan.run
-        return evaluate(
-            run.checkpoints, step, run.data, run.sequence_length, self._cluster.bucket_environment
-        )
+        data, checkpoints = self._plan.spec.data, self._plan.spec.checkpoint.uri
+        return evaluate(checkpoints, step, data.uri, data.sequence_length, self._cluster.bucket_environment)
 
     def _ledgers(self) -> dict[str, LedgerView]:
         listing = self._cluster.kubectl.get("trainingruns,learnerunits", "-n", NAMESPACE)
-        return ledgers_of(self._plan.run.name, listing["items"])
-
-
-def _all_learning(sample: Sample, units: int) -> bool:
-    return len(sample.units) == units and all(unit.learning for unit in sample.units.values())
+        return ledgers_of(self._plan.name, listing["items"])

@@ -63,7 +63,7 @@ class Summary:
     """Every fault: `kind`, `victim`, `unit`, `at`, `healedAt` (Unix seconds), and `stepsOfOthers`: the inner steps that
     each unit made meanwhile, without the units that a fault hit."""
     pods_kept: bool
-    """No pod was replaced of a unit that no fault hit; after the kill, until the end."""
+    """No pod was replaced, nor restarted, of a unit that no fault hit; after the kill, until the end."""
     loss_first: float | None
     """Training loss when the first unit reported."""
     loss_at_kill: float | None
@@ -90,6 +90,8 @@ class Summary:
         found = []
         if self.heal_seconds is None:
             found.append(f"{self.victim} was not reseeded: no later incarnation of it was merged")
+        elif self.seeded_step is None:
+            found.append(f"{self.victim} came back without a checkpoint")
         for fault in self.faults:
             stopped = sorted(unit for unit, steps in fault["stepsOfOthers"].items() if steps <= 0)
             if stopped:
@@ -97,7 +99,7 @@ class Summary:
             if not fault["stepsOfOthers"]:
                 found.append(f"there was no unit that could have gone on while {fault['victim']} healed")
         if not self.pods_kept:
-            found.append("pods of other units were replaced")
+            found.append("pods of other units were replaced, or restarted")
         if any(fault["kind"] == "syncer" for fault in self.faults) and not self.syncer_restarts:
             found.append("the syncer did not resume from its journal")
         if self.unbalanced:
@@ -197,22 +199,27 @@ def _steps_of_others(seen: Observations, fault: Fault) -> dict[str, int]:
 
 
 def _pods_kept(seen: Observations, fault: Fault) -> bool:
-    """True when all pods of the others were there until the heal, and none is new until then; after the kill, ever.
+    """True when the others' processes were all there until the heal, and none is new until then; after the kill, ever.
 
     A finished run has no pods, so that one that goes later is as it must be.
     """
     begin = _before(seen.samples, fault.at)
     for name in _others(seen, fault):
-        uids = {pod.uid for pod in begin.pods_of(name)}
+        before = _processes(begin, name)
         for sample in seen.samples:
             healing = fault.at < sample.time <= fault.healed_at
             finishing = sample.run.complete or sample.run.phase in ("Finishing", "Complete")
-            now = {pod.uid for pod in sample.pods_of(name)}
-            if healing and not finishing and now != uids:
+            now = _processes(sample, name)
+            if healing and not finishing and now != before:
                 return False
-            if (healing or (fault.kind == "unit" and sample.time > fault.at)) and now - uids:
+            if (healing or (fault.kind == "unit" and sample.time > fault.at)) and now - before:
                 return False
     return True
+
+
+def _processes(sample: Sample, unit: str) -> set[tuple[str, int]]:
+    """Pods, and the incarnation that they are."""
+    return {(pod.uid, sample.units[unit].incarnation) for pod in sample.pods_of(unit) if unit in sample.units}
 
 
 def as_json(summary: Summary, timings: Mapping[str, float]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -17,13 +17,15 @@ from typing import Any
 
 from atoll_cli.demo.console import Console
 from atoll_cli.demo.evaluation import HeldOut, evaluate
+from atoll_cli.demo.healing import Healing
+from atoll_cli.demo.report import render
+from atoll_cli.demo.verdict import Observations, Summary, as_json, judge
+from atoll_cli.demo.watch import Watch, all_learning
 from atoll_cli.errors import CommandError, UsageError
 from atoll_cli.simulate.runfile import checked_spec, read_manifest
-from atoll_cli.text import amount, loss, seconds
 from atoll_cli.trial.operator import Operator
-from atoll_cli.trial.verdict import Kill, Trial, as_json, judge, render
+from atoll_cli.views import PodView, Sample, ledgers_of, sample_of
 from atoll_operator.api.trainingrun import TrainingRunSpec
-from atoll_operator.plan.conditions import is_true
 from atoll_operator.plan.pods.topology import slice_of
 from atoll_operator.plan.run.elastic import sizes
 from atoll_runtime.checkpoint import Bucket, GlobalStore, StoreError
@@ -40,6 +42,8 @@ SILENCE = 300.0
 FAILURES = 2
 """Restarts of a unit that nobody killed, after which waiting for it makes no sense."""
 MOST_PROCESSES = 16
+MARGIN = 1e-3
+"""Nats per token by which the trained model must beat the untrained one: a run of the user's own may be short."""
 
 
 def run_try(options: argparse.Namespace) -> int:
@@ -56,16 +60,15 @@ def run_try(options: argparse.Namespace) -> int:
         signal.signal(number, signal.default_int_handler)
     try:
         name, spec = _read(options.file, folder, options.steps)
-        trial = _show(name, spec, folder, console, built_in=options.file is None)
-        failures = judge(trial)
-        passed = not failures
+        summary = _show(name, spec, folder, console, built_in=options.file is None)
+        passed = not summary.failures
         if options.json:
-            print(json.dumps(as_json(trial, console.timings, failures), indent=2))
+            print(json.dumps(as_json(summary, console.timings), indent=2))
         else:
-            console.say(render(trial, failures), indent="")
+            console.say(render(summary, console.timings), indent="")
     except CommandError as error:
         if options.json and not isinstance(error, UsageError):
-            told = {"passed": False, "failures": [str(error)], "stages": console.timings}
+            told = {"passed": False, "failures": [str(error)], "timings": console.timings}
             print(json.dumps(told, indent=2))
         raise
     finally:
@@ -137,39 +140,33 @@ def _local(path: Path, manifest: dict[str, Any], section: str) -> str:
     return uri
 
 
-def _show(name: str, spec: TrainingRunSpec, folder: Path, console: Console, *, built_in: bool) -> Trial:
+def _show(name: str, spec: TrainingRunSpec, folder: Path, console: Console, *, built_in: bool) -> Summary:
     """Every stage; no process is left whatever happens. Raises `CommandError`."""
-    begun, trial, target = time.monotonic(), Trial(name), spec.target.global_steps or 0
+    target = spec.target.global_steps or 0
     if not built_in:
         _data(spec.data.uri, lambda uri: open_catalogue(Bucket(uri)))
     operator = Operator(name, spec, folder)
+    pods, killed = operator.pods, list[str]()
 
-    def until(what: str, reached: Callable[[], bool]) -> None:
-        deadline, last = time.monotonic() + SILENCE, ""
-        while True:
-            operator.look()
-            trial.restarts = {each: unit.status.restart_count for each, unit in operator.units.items()}
-            if reached():
-                return
-            if operator.status.phase in ("Complete", "Failed"):
-                raise CommandError(f"{what}: the run is {operator.status.phase}: {operator.status.message}")
-            for each, unit in operator.units.items():
-                failure = unit.status.last_failure
-                if trial.killed is None and failure is not None and unit.status.restart_count >= FAILURES:
-                    raise CommandError(
-                        f"{what}: {each} fails again and again: {failure.reason}: {failure.message}"
-                    )
-            if (line := _line(operator)) != last:
-                deadline, last = time.monotonic() + SILENCE, line
-            elif time.monotonic() > deadline:
-                raise CommandError(f"{what}: nothing changed for {seconds(SILENCE)}; {line}")
-            console.live(line)
-            time.sleep(INTERVAL)
+    def observe() -> Sample:
+        operator.look()
+        for each, unit in operator.units.items():
+            failure = unit.status.last_failure
+            if failure is not None and unit.status.restart_count >= FAILURES and not killed:
+                raise CommandError(f"{each} fails again and again: {failure.reason}: {failure.message}")
+        return sample_of(name, operator.objects, time.time())
 
-    def learning() -> bool:
-        units = operator.units.values()
-        return bool(units) and all(is_true(unit.status.conditions, "Learning") for unit in units)
+    def kill(victims: Sequence[PodView]) -> None:
+        pods.give_way()
+        for victim in victims:
+            killed.append(victim.name)
+            pods.all[victim.name].signal(signal.SIGKILL)
 
+    def last_words() -> str:
+        return "\n".join(f"{pod.name}: {pod.words}" for pod in pods.all.values() if pod.words)
+
+    watch = Watch(observe, last_words, console, interval=INTERVAL, patient=True)
+    healing = Healing(watch, console, kill)
     try:
         with console.stage("start", "A syncer and the learners, as processes of this machine"):
             if built_in:
@@ -177,32 +174,29 @@ def _show(name: str, spec: TrainingRunSpec, folder: Path, console: Console, *, b
                 _data(
                     spec.data.uri, lambda uri: write_stdlib(uri, lambda *at: console.live(told.format(*at)))
                 )
-            until("all units learning", learning)
+            units = sum(sizes(spec).values())
+            watch.until("all units learning", lambda sample: all_learning(sample, units), SILENCE)
         with console.stage("train", f"Training to half of {target} global steps"):
-            until("half of the target", lambda: operator.status.global_step >= target // 2)
+            watch.until("half of the target", lambda sample: sample.run.step >= target // 2, SILENCE)
         with console.stage("heal", "One learner killed with SIGKILL; the others go on"):
-            kill = trial.killed = Kill.of(max(operator.units), operator.units)
-            operator.pods.give_way()
-            for pod in operator.pods.of_unit(kill.unit):
-                console.say(f"killing {pod.name}")
-                pod.signal(9)
-            until(f"{kill.unit} merged again", lambda: kill.healed(operator.units[kill.unit].status))
-            operator.pods.give_way()
-            kill.note(operator.units)
-            console.say(str(kill))
+            healing.kill_unit()
+            pods.give_way()
         with console.stage("finish", "To the target, and what was learnt"):
-            until("completion", lambda: operator.status.phase == "Complete")
-            operator.pods.close()
+            watch.until("completion", lambda sample: sample.run.complete, SILENCE)
+            pods.close()
             console.say("measuring the first and the last global model on held-out text")
-            trial.held_out = _measured(spec)
-    except CommandError as error:
-        found = [f"{pod.name}: {pod.words}" for pod in operator.pods.all.values() if pod.words]
-        raise CommandError("\n".join([str(error), *found])) from error
+            untrained, trained = _measured(spec)
+        seen = Observations(
+            samples=watch.samples,
+            faults=healing.seen,
+            ledgers=ledgers_of(name, operator.objects),
+            untrained=untrained,
+            trained=trained,
+            margin=MARGIN,
+        )
+        return judge(seen)
     finally:
-        operator.pods.close()
-        trial.phase, trial.global_step = operator.status.phase, operator.status.global_step
-        trial.seconds = round(time.monotonic() - begun, 1)
-    return trial
+        pods.close()
 
 
 def _data(uri: str, call: Callable[[str], object]) -> None:
@@ -215,25 +209,9 @@ def _data(uri: str, call: Callable[[str], object]) -> None:
         raise CommandError(str(error)) from error
 
 
-def _measured(spec: TrainingRunSpec) -> dict[str, HeldOut]:
+def _measured(spec: TrainingRunSpec) -> list[HeldOut]:
     """Held-out losses of the first and the last checkpoint. Raises `CommandError`."""
     steps = GlobalStore(spec.checkpoint.uri).steps()
-    asked = {"before": steps[-1], "after": steps[0]}
+    measure = partial(evaluate, spec.checkpoint.uri, data=spec.data.uri, length=spec.data.sequence_length)
     with ThreadPoolExecutor() as pool:
-        measure = partial(evaluate, spec.checkpoint.uri, data=spec.data.uri, length=spec.data.sequence_length)
-        return dict(
-            zip(asked, pool.map(lambda step: measure(step, environment={}), asked.values()), strict=True)
-        )
-
-
-def _line(operator: Operator) -> str:
-    status = operator.status
-    units = [
-        f"{name}#{unit.status.incarnation}:{unit.status.step}"
-        + ("" if is_true(unit.status.conditions, "Learning") else f" ({unit.status.phase})")
-        for name, unit in sorted(operator.units.items())
-    ]
-    head = (
-        f"{status.phase} · step {status.global_step}/{status.target_steps or '-'} · loss {loss(status.loss)}"
-    )
-    return " | ".join([f"{head} · {amount(status.tokens_per_second)} tokens/s", *units])
+        return list(pool.map(lambda step: measure(step, environment={}), (steps[-1], steps[0])))

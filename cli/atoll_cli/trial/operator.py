@@ -10,7 +10,7 @@ import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from atoll_cli.trial.pods import Pods
 from atoll_operator.api.group import Object
@@ -78,6 +78,20 @@ class Operator:
             passes = 1
             while self._look_at_unit(name, time.time()) and passes < PASSES:
                 passes += 1
+
+    @property
+    def objects(self) -> list[Object]:
+        """Run, units and pods, as far as `atoll_cli.views` reads them."""
+        bodies = [_body("TrainingRun", self.name, self.spec, self.status)]
+        bodies += [_body("LearnerUnit", name, unit.spec, unit.status) for name, unit in self.units.items()]
+        return bodies + [
+            {
+                "kind": "Pod",
+                "metadata": pod.body["metadata"] | {"uid": pod.uid},
+                "spec": {"nodeName": "localhost"},
+            }
+            for pod in self.pods.all.values()
+        ]
 
     def _look_at_run(self, now: float) -> None:
         plan = plan_run(self._observed(), now)
@@ -180,3 +194,8 @@ class Operator:
             (folder / "tls.crt").write_bytes(pair.certificate)
             (folder / "tls.key").write_bytes(pair.key)
         return folder
+
+
+def _body(kind: str, name: str, spec: BaseModel, status: BaseModel) -> Object:
+    told, seen = (part.model_dump(mode="json", by_alias=True, exclude_none=True) for part in (spec, status))
+    return {"kind": kind, "metadata": {"name": name}, "spec": told, "status": seen}

@@ -14,13 +14,11 @@ from atoll_runtime.contract import UnitContract
 from atoll_runtime.learner.pulled import Assembly, Pulled
 from atoll_runtime.protocol.fragments import Layout
 from atoll_runtime.transport.messages import DirectoryReply, PeerAddress
-from atoll_runtime.transport.peer import Declined, Pace, PeerClient, SnapshotRequest
+from atoll_runtime.transport.peer import Declined, PeerClient, SnapshotRequest
 from atoll_runtime.transport.transport import TransportError
 
 ATTEMPTS = 3
 """Rounds through the directory: it may be incomplete, or every peer may be busy."""
-PATIENT_STEPS = 4
-"""A peer may be silent for so many of its steps, however long they are: it sends fragments between two steps."""
 LOST_PEERS = 4
 """Peers that may fail. After so many the unit's own network is the likelier cause."""
 NAMED = 3
@@ -42,7 +40,8 @@ class Peers:
     Args:
         budget: seconds for all peers together; half of the default `startupSeconds` (1800). The other half is for the
             checkpoint, which is awaited for 600 s at most.
-        patience: a peer is given up when none of its hosts sends a byte for so many seconds.
+        patience: after so many seconds a peer is given up when it has sent a smaller share of its fragments than has
+            passed of the time that it had. It sends at most one in each of its steps.
         first_wait: seconds before the second round through the directory.
     """
 
@@ -101,17 +100,12 @@ class Peers:
         assembly = Assembly(layout, len(peer.addresses), request.least)
         sizes = tuple(fragment.size for fragment in layout.fragments)
         clients = [self.connect(peer.unit, address) for address in peer.addresses]
-        lock, patience = threading.Lock(), self.patience
+        lock, fragments, begun = threading.Lock(), len(assembly.missing), time.monotonic()
 
         def read(host: int) -> None:
-            nonlocal patience
             for found in clients[host].snapshot(request, sizes, end - time.monotonic()):
                 with lock:
-                    if isinstance(found, Pace):
-                        patience = max(patience, PATIENT_STEPS * found.step_seconds)
-                        _require_in_time(found, len(assembly.missing), end - time.monotonic())
-                    else:
-                        assembly.add(host, found)
+                    assembly.add(host, found)
                     if not assembly.missing:
                         return
             raise TransportError(f"{peer.addresses[host]}: the stream ended too early")
@@ -122,8 +116,11 @@ class Peers:
             while assembly.missing:
                 for ended in wait(reads, POLL, FIRST_COMPLETED).done:
                     ended.result()
-                if time.monotonic() - max(client.heard for client in clients) > patience:
-                    raise TransportError(f"nothing came for {patience:g} s")
+                took, came = time.monotonic() - begun, fragments - len(assembly.missing)
+                if took > self.patience and came / fragments < took / (end - begun):
+                    raise TransportError(
+                        f"{came} of {fragments} fragments came in {took:.0f} s, {end - time.monotonic():.0f} s are left"
+                    )
         finally:
             for client in clients:
                 client.close()  # ends the reads
@@ -143,12 +140,3 @@ def summary(reasons: Mapping[str, str]) -> str:
     """Why peers did not send their state: the first few reasons, and the number of the others."""
     named, more = list(reasons.values())[:NAMED], len(reasons) - NAMED
     return "; ".join([*named, f"and {more} more"] if more > 0 else named)
-
-
-def _require_in_time(pace: Pace, missing: int, left: float) -> None:
-    """Raises `Declined` if the peer sends one fragment per step and its steps are too long for the time left."""
-    needed = missing * pace.step_seconds
-    if needed > left:
-        raise Declined(
-            f"{missing} fragments at a step of {pace.step_seconds:.3g} s take {needed:.0f} s, {left:.0f} s are left"
-        )

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from atoll_runtime.contract import RunContract, UnitContract, identity
 from atoll_runtime.learner.snapshot import Snapshots, Tap
 from atoll_runtime.protocol.fragments import Layout
-from atoll_runtime.transport.peer import Pace, Parts, SnapshotHead, SnapshotRequest
+from atoll_runtime.transport.peer import Parts, SnapshotHead, SnapshotRequest
 from atoll_runtime.transport.transport import Peer
 
 CLIENTS = 2
@@ -74,8 +74,7 @@ class TapStream:
         self._lock = threading.Lock()
         self._open = True
 
-    def __iter__(self) -> Iterator[Pace | tuple[SnapshotHead, Parts]]:
-        yield Pace(self._tap.step_seconds)
+    def __iter__(self) -> Iterator[tuple[SnapshotHead, Parts]]:
         while (capture := self._tap.take()) is not None:
             head = SnapshotHead(capture.number, capture.version, capture.count, *self._bounds[capture.number])
             yield head, (capture.anchor, capture.mu, capture.nu)

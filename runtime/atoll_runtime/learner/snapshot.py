@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 NOTHING = -1
 BACKLOG = 4
 """Captures that wait for one reader; while there are so many, no more are taken for it."""
-PACE_STEPS = 8
-"""Over so many steps a step's time is told: one that was held up weighs little."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,11 +101,6 @@ class Tap:
             lock.wait_for(lambda: self._ready or self._closed)
             return None if self._closed else self._ready.popleft()
 
-    @property
-    def step_seconds(self) -> float:
-        """Of the unit whose captures these are."""
-        return self._snapshots.step_seconds
-
     def wants(self, versions: Sequence[int]) -> Iterable[int]:
         """Pending fragments that are new enough, while there is room. Holds the lock."""
         if len(self._ready) >= BACKLOG:
@@ -136,14 +129,12 @@ class Snapshots:
         sizes: Sequence[int],
         targets: Sequence[int],
         save: Callable[[Snapshot], None],
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """
         Args:
             sizes: elements of each fragment; empty ones are never captured.
             targets: versions to be held before the unit's state is of use to others.
             save: takes a complete snapshot, at once.
-            clock: seconds, by which a step's time is told.
         """
         self.lock = threading.Condition()
         self.taps: set[Tap] = set()
@@ -152,22 +143,12 @@ class Snapshots:
         self.seconds = 0.0
         """That the loop's thread has spent here."""
         self._numbers = [number for number, size in enumerate(sizes) if size > 0]
-        self._targets, self._save, self._clock = tuple(targets), save, clock
+        self._targets, self._save = tuple(targets), save
         self._steps = 0
-        self._begun: deque[float] = deque(maxlen=PACE_STEPS + 1)
-        """When the newest steps began."""
         self._facts: Facts | None = None
         self._next: Facts | None = None
         self._rolled: dict[int, Capture] = {}
         self._started: tuple[int, int, int, tuple[Array, Array, Array]] | None = None
-
-    @property
-    def step_seconds(self) -> float:
-        """Of the newest steps, on average; 0 before the second one."""
-        with self.lock:
-            if len(self._begun) < 2:
-                return 0.0
-            return (self._begun[-1] - self._begun[0]) / (len(self._begun) - 1)
 
     @property
     def healthy(self) -> bool:
@@ -188,7 +169,6 @@ class Snapshots:
         with self.lock:
             self.versions = tuple(versions)
             self._steps += 1
-            self._begun.append(self._clock())
             if self._facts is not None:
                 return next((number for number in self._numbers if number not in self._rolled), NOTHING)
             return min((number for tap in self.taps for number in tap.wants(versions)), default=NOTHING)

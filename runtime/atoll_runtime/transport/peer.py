@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -45,14 +44,7 @@ class SnapshotRequest(msgspec.Struct, frozen=True):
     least: tuple[int, ...]
 
 
-class Pace(msgspec.Struct, frozen=True, tag=True):
-    """The first message of a stream."""
-
-    step_seconds: float
-    """Mean of the unit's latest inner steps, 0 if unknown. It sends at most one fragment per step."""
-
-
-class SnapshotHead(msgspec.Struct, frozen=True, tag=True):
+class SnapshotHead(msgspec.Struct, frozen=True):
     """One host's part [start, stop) of a fragment; its anchor, mu and nu follow, float32."""
 
     number: int
@@ -79,8 +71,8 @@ class Piece:
 class Stream(Protocol):
     """What a host sends to one client."""
 
-    def __iter__(self) -> Iterator[Pace | tuple[SnapshotHead, Parts]]:
-        """Yields a `Pace` immediately, then heads with anchor, mu and nu."""
+    def __iter__(self) -> Iterator[tuple[SnapshotHead, Parts]]:
+        """Yields heads with anchor, mu and nu."""
 
     def close(self) -> None:
         """Ends the iterator when the client is gone. Callable from any thread."""
@@ -129,11 +121,7 @@ class PeerServer:
         try:
             if not context.add_callback(stream.close):
                 return  # the client has gone already
-            for found in stream:
-                if isinstance(found, Pace):
-                    yield msgspec.msgpack.encode(found)
-                    continue
-                head, parts = found
+            for head, parts in stream:
                 yield msgspec.msgpack.encode(head)
                 for part in parts:
                     yield from split(memoryview(np.ascontiguousarray(part).view(np.uint8).data))
@@ -149,12 +137,8 @@ class PeerClient:
         options = (*grpc_client.OPTIONS, ("grpc.ssl_target_name_override", name))
         self._channel = grpc.secure_channel(address, tls.client(), options)
         self._snapshot = self._channel.unary_stream(f"/{SERVICE}/Snapshot")
-        self.heard = time.monotonic()
-        """When the newest message came, including chunks of a long part; at first, when the client was created."""
 
-    def snapshot(
-        self, request: SnapshotRequest, sizes: tuple[int, ...], seconds: float
-    ) -> Iterator[Piece | Pace]:
+    def snapshot(self, request: SnapshotRequest, sizes: tuple[int, ...], seconds: float) -> Iterator[Piece]:
         """Yields the host's parts as they come, until `close` or until `seconds` have passed.
 
         Args:
@@ -165,14 +149,10 @@ class PeerClient:
             TransportError: the stream broke, was damaged, or took too long.
         """
         call = self._snapshot(msgspec.msgpack.encode(request), timeout=seconds)
-        messages = self._messages(call)
         try:
-            for data in messages:
+            for data in call:
                 head = _head(data, sizes)
-                if isinstance(head, Pace):
-                    yield head
-                else:
-                    yield Piece(head, *(self._array(messages, head.stop - head.start) for _ in range(ARRAYS)))
+                yield Piece(head, *(_array(call, head.stop - head.start) for _ in range(ARRAYS)))
         except (grpc.RpcError, WireError) as error:
             no = isinstance(error, grpc.Call) and error.code() == grpc.StatusCode.FAILED_PRECONDITION
             raise (Declined if no else TransportError)(grpc_client.explain(self._address, error)) from error
@@ -183,31 +163,24 @@ class PeerClient:
         """Ends the stream, from any thread."""
         self._channel.close()
 
-    def _messages(self, call: Iterator[bytes]) -> Iterator[bytes]:
-        for data in call:
-            self.heard = time.monotonic()
-            yield data
-            self.heard = time.monotonic()  # the reader's own time is not silence
 
-    def _array(self, messages: Iterator[bytes], elements: int) -> NDArray[np.float32]:
-        assembly = Assembly(4 * elements)
-        while not assembly.whole:
-            data = next(messages, None)
-            if data is None:
-                raise WireError(f"the stream ended after {assembly.filled} of {4 * elements} bytes")
-            assembly.add(data)
-        array: NDArray[Any] = np.frombuffer(assembly.body, "<f4")
-        return array
+def _array(messages: Iterator[bytes], elements: int) -> NDArray[np.float32]:
+    assembly = Assembly(4 * elements)
+    while not assembly.whole:
+        data = next(messages, None)
+        if data is None:
+            raise WireError(f"the stream ended after {assembly.filled} of {4 * elements} bytes")
+        assembly.add(data)
+    array: NDArray[Any] = np.frombuffer(assembly.body, "<f4")
+    return array
 
 
-def _head(data: bytes, sizes: tuple[int, ...]) -> SnapshotHead | Pace:
+def _head(data: bytes, sizes: tuple[int, ...]) -> SnapshotHead:
     """Raises `WireError` for a head that does not fit the layout."""
     try:
-        head: SnapshotHead | Pace = msgspec.msgpack.decode(data, type=SnapshotHead | Pace)
+        head = msgspec.msgpack.decode(data, type=SnapshotHead)
     except msgspec.DecodeError as error:
         raise WireError(f"not a SnapshotHead: {error}") from error
-    if isinstance(head, Pace):
-        return head
     if not 0 <= head.number < len(sizes):
         raise WireError(f"fragment {head.number}: there are {len(sizes)}")
     if not 0 <= head.start <= head.stop <= sizes[head.number] + MOST_PADDING:

@@ -22,7 +22,6 @@ from atoll_runtime.simulate.link import Link, Wire
 from atoll_runtime.simulate.network import Party
 from atoll_runtime.simulate.shard import Shard
 from atoll_runtime.simulate.training.batches import Share
-from atoll_runtime.simulate.training.forgetting import Forgetful
 from atoll_runtime.simulate.training.programs import Programs
 from atoll_runtime.simulate.training.setting import Setting
 
@@ -39,20 +38,14 @@ class Island:
     name: str
     number: int
     drift: Drift
-    keeps: bool
-    """A new incarnation gets the moments of the last save."""
     client: type[SyncerClient] = SyncerClient
     programs: Programs | None = None
     """Its own, where it computes by others than the training's."""
     moments: Moments | None = None
+    """Of its last save, with which its next incarnation begins."""
     incarnations: int = 0
     tokens: int = 0
     """Of steps that have ended."""
-
-    def save(self, moments: Moments) -> None:
-        """What its next incarnation begins with."""
-        if self.keeps:
-            self.moments = moments
 
 
 class Learner(Party):
@@ -83,10 +76,7 @@ class Learner(Party):
         programs, island, learners = self._programs, self._island, self._setting.learners
         run, layout, moments = programs.run, programs.layout, island.moments
         inner = programs.inner.twin(cut.theta, moments, island.number)
-        kind = Forgetful if self._setting.forget else Fragments
-        fragments = kind(programs.mesh, layout, wire_type(run.outer.codec), inner.theta)
-        if isinstance(fragments, Forgetful):
-            fragments.inner = inner
+        fragments = Fragments(programs.mesh, layout, wire_type(run.outer.codec), inner.theta)
         contract = unit_contract(
             island.name, self._incarnation, batch=inner.batch, stream=island.number, streams=learners
         )
@@ -117,7 +107,7 @@ class Learner(Party):
 
     def _save(self, snapshot: Snapshot) -> None:
         """The unit's save for a cut stands in the bucket."""
-        self._island.save(moments_of(snapshot, self._programs.layout))
+        self._island.moments = moments_of(snapshot, self._programs.layout)
 
 
 def moments_of(snapshot: Snapshot, layout: Layout) -> Moments:

@@ -42,8 +42,6 @@ class Failures:
     """Mean seconds that a learner trains until it is lost."""
     away: float
     """Seconds from its loss to the first step of its next incarnation."""
-    moments: bool = True
-    """It gets back the moments of its last save; else they begin at zero."""
 
     @property
     def present(self) -> float:
@@ -73,12 +71,8 @@ class Setting:
     """Relative spread of a learner's pace; see `fleet.speeds`."""
     failures: Failures | None = None
     costs: Costs = COSTS
-    warmup: int = 0
-    """Global steps over which η rises from 0."""
     audit: int | None = None
     """Global steps between two audits of the learners' results."""
-    forget: bool = False
-    """A fragment that arrives takes the optimiser's moments of its parameters to zero."""
 
     def __post_init__(self) -> None:
         if self.sequences % STREAMS:

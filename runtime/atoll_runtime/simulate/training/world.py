@@ -16,7 +16,7 @@ from atoll_runtime.simulate.training.learner import Island, Learner
 from atoll_runtime.simulate.training.programs import Programs
 from atoll_runtime.simulate.training.result import Result
 from atoll_runtime.simulate.training.setting import Setting
-from atoll_runtime.simulate.training.warming import WarmingArrays
+from atoll_runtime.syncer.arrays import NumpyArrays
 
 SLOWNESS = 4
 """A training that takes so many times the time of its steps has come to a stop."""
@@ -43,14 +43,12 @@ class World:
         rules = Rules.of(run, batches=dict.fromkeys(names, (setting.batch,)))
         rules = replace(rules, silence=UNLIMITED)  # one that computes is never silent in simulated time
         layout, first = self.programs.layout, self.programs.first
-        arrays = WarmingArrays(run.outer, layout, setting.warmup)
-        self.shard = Shard(self.loop, run, rules, layout, first, arrays)
+        self.shard = Shard(self.loop, run, rules, layout, first, NumpyArrays(run.outer, layout))
         self.losses = 0
         # A stream of chance for each, so that learners keep their paces and losses when only a policy changes.
         paces, self._chances = (rng.spawn(setting.learners) for rng in np.random.default_rng(seed).spawn(2))
-        keeps = setting.failures is not None and setting.failures.moments
         self.islands = [
-            Island(name, number, Drift(pace, setting.jitter, DRIFT_STEPS, rng), keeps)
+            Island(name, number, Drift(pace, setting.jitter, DRIFT_STEPS, rng))
             for number, (name, pace, rng) in enumerate(zip(names, setting.paces, paces, strict=True))
         ]
         self.islands[-1].client = last
