@@ -46,6 +46,7 @@ class TrainingRunSpec(Section):
     outer: Annotated[
         contract.OuterSpec, cel(immutable(f"journals and checkpoints depend on it; {NEW_RUN}"))
     ] = contract.OuterSpec()
+    communication: contract.CommunicationSpec = contract.CommunicationSpec()
     quorum: contract.QuorumSpec = contract.QuorumSpec()
     target: contract.TargetSpec
     checkpoint: contract.CheckpointSpec

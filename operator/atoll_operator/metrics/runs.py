@@ -13,6 +13,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from atoll_operator.api.group import Object
+from atoll_operator.plan.conditions import LINK_ADEQUATE
 from atoll_operator.reconcilers.inventory import Inventory
 
 RUN = ("namespace", "run")
@@ -58,6 +59,12 @@ class RunCollector(Collector):
         for labels, count in counts.items():
             members.add_metric(labels, count)
         yield members
+        links = GaugeMetricFamily(
+            "atoll_run_links", "LearnerUnits by the reason of LinkAdequate.", labels=(*RUN, "reason")
+        )
+        for labels, count in Counter(map(_link, units)).items():
+            links.add_metric(labels, count)
+        yield links
         for name, (path, text) in FIGURES.items():
             figure = GaugeMetricFamily(f"atoll_run_{name}", text, labels=RUN)
             for run in runs:
@@ -76,6 +83,12 @@ def _at(body: Object, path: str) -> float | None:
 
 def _name(run: Object) -> tuple[str, str]:
     return run["metadata"]["namespace"], run["metadata"]["name"]
+
+
+def _link(unit: Object) -> tuple[str, str, str]:
+    conditions = unit.get("status", {}).get("conditions", ())
+    reason = next((each["reason"] for each in conditions if each["type"] == LINK_ADEQUATE), "NotMeasured")
+    return unit["metadata"]["namespace"], unit["spec"]["run"], reason
 
 
 def _phase(body: Object) -> str:

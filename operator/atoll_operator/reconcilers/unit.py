@@ -105,6 +105,8 @@ class UnitReconciler(Reconciler):
         return {
             "stop": "Finished" if over else "Suspended" if spec.suspend else "",
             "recovery": spec.recovery,
+            "communication": spec.communication,
+            "codec": spec.outer.codec,
             "begun": status.get("globalStep", 0) > 0,
             "settings": self._pod_settings(run["metadata"]["name"], spec, known),
         }

@@ -23,14 +23,22 @@ from atoll_operator.plan.unit.deadlines import follow
 from atoll_operator.plan.unit.plan import plan_unit
 from atoll_operator.plan.unit.status import describe
 from atoll_operator.plan.unit.unit import Pace, UnitObserved, UnitPlan
-from atoll_runtime.contract import EXIT_RESTART, LastWords, LedgerReport, SyncerStatus, UnitReport
+from atoll_runtime.contract import (
+    EXIT_RESTART,
+    CommunicationSpec,
+    LastWords,
+    LedgerReport,
+    SyncerStatus,
+    UnitReport,
+)
 
 UNIT = "r-two-0"
 FOUR_HOSTS = TWO_HOSTS.model_copy(update={"topology": "4x4", "machine_type": None})
 TWO_SLICES = TWO_HOSTS.model_copy(update={"slices": 2})
 SETTINGS = PodSettings(run="r", image="runtime", pull_policy="IfNotPresent", environment={})
 TOLD = (
-    "now", "name", "generation", "spec", "status", "annotations", "recovery", "settings", "begun", "sees_nodes",
+    "now", "name", "generation", "spec", "status", "annotations", "recovery", "communication", "settings", "begun",
+    "sees_nodes",
 )  # fmt: skip
 """Fields of a scene that the operator observes as they are."""
 
@@ -57,6 +65,7 @@ class Scene(SceneCluster):
         self.hosts = self.size * self.spec.slices
         self.recovery = RecoverySpec(**(recovery or {}))
         self.settings, self.sees_nodes = SETTINGS, sees_nodes
+        self.communication = CommunicationSpec()
         self.stop, self.finishing, self.begun, self.generation = "", False, False, 1
         self.annotations: dict[str, str] = {}
         self.status = LearnerUnitStatus()

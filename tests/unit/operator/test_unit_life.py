@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,7 +18,14 @@ from atoll_operator.plan.conditions import format_time, parse_time
 from atoll_operator.plan.pods import names
 from atoll_operator.plan.pods.view import view
 from atoll_operator.plan.unit.incarnation import budget_of, jitter
-from atoll_runtime.contract import EXIT_VERSION, INCARNATION_FILE, LedgerReport, LinkReport, UnitReport
+from atoll_runtime.contract import (
+    EXIT_VERSION,
+    INCARNATION_FILE,
+    CommunicationSpec,
+    LedgerReport,
+    LinkReport,
+    UnitReport,
+)
 from atoll_runtime.learner.incarnation import MEMORY_FILE
 
 QUEUED = {"queue_name": "team"}
@@ -155,6 +164,55 @@ def test_a_restart_that_a_wrong_clock_noted_stops_no_heal_and_does_not_count(ahe
 def test_the_jitter_is_the_same_at_each_look_and_not_for_all_units() -> None:
     assert len({jitter(f"uid-{number}", 3) for number in range(50)}) > 40
     assert jitter("uid-1", 3) == jitter("uid-1", 3)
+
+
+LINK = LinkReport(codec="bf16", period=1, up_gbps=2.1, down_gbps=1.9, rtt_seconds=0.08, load=0.4)
+FIGURES = "2.1 Gbit/s up, 1.9 down, round trip 80 ms; transfers of every round take 40% of an interval"
+TOLD = f"bf16, part in every round; {FIGURES}"
+
+
+@pytest.mark.parametrize(
+    ("link", "fixed", "condition"),
+    [
+        ({"codec": ""}, {}, ("Unknown", "NotMeasured", "nothing was sent yet to measure the link by")),
+        ({}, {}, ("True", "Adequate", TOLD)),
+        ({"reason": "fits"}, {}, ("True", "Adequate", f"{TOLD}: fits")),
+        ({"codec": "int8"}, {}, ("True", "Narrowed", TOLD.replace("bf16", "int8"))),
+        ({"period": 2.5}, {}, ("False", "LinkTooSlow", f"bf16, part in one of 2.5 rounds; {FIGURES}")),
+        ({"period": 2.5}, {"period": 2}, ("False", "LinkTooSlow", None)),
+        ({"period": 4}, {"period": 4}, ("True", "Adequate", None)),
+        ({"advice": "set codec int4"}, {"codec": "bf16"}, ("False", "SettingTooWide", f"set codec int4; {TOLD}")),
+        ({"advice": "set codec int4", "period": 3}, {}, ("False", "SettingTooWide", None)),
+    ],
+)  # fmt: skip
+def test_a_unit_says_whether_its_link_carries_what_the_run_asks_of_it(
+    link: dict[str, Any], fixed: dict[str, Any], condition: tuple[str, str, str | None]
+) -> None:
+    scene = Scene()
+    assert scene.once().condition("LinkAdequate")[:2] == ("Unknown", "NotMeasured"), "from the first pass"
+    scene.set(communication=CommunicationSpec(**fixed)).place().hear(link=LINK.model_copy(update=link))
+    found = scene.condition("LinkAdequate")
+    assert found == (*condition[:2], condition[2] or found[2])
+
+
+def test_a_link_that_is_not_adequate_any_more_is_an_event_and_so_is_its_return() -> None:
+    scene, seen = learning(), []
+    for change in (
+        {},
+        {"load": 0.5},
+        {"codec": "int8"},
+        {"period": 3},
+        {"advice": "set period 3"},
+        {},
+        {"codec": ""},
+    ):
+        assert scene.report is not None
+        scene.report = scene.report.model_copy(update={"link": LINK.model_copy(update=change)})
+        seen.append([f"{each.type} {each.reason}" for each in scene.look().notices])
+        assert scene.rest().plan.notices == (), "once"
+    assert seen == [
+        [], [], ["Normal Narrowed"], ["Warning LinkTooSlow"], ["Warning SettingTooWide"], ["Normal Adequate"], [],
+    ]  # fmt: skip
 
 
 def test_the_link_is_as_the_unit_told_last_also_after_it_has_gone() -> None:

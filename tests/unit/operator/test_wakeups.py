@@ -25,7 +25,14 @@ from atoll_operator.reconcilers.run import RunReconciler
 from atoll_operator.reconcilers.unit import UnitReconciler
 from atoll_operator.reconcilers.wakeups import RUN_SECONDS, STARTING_SECONDS, report_wakeups, wakeups
 from atoll_operator.settings import Settings
-from atoll_runtime.contract import BeginningReport, CheckpointReport, LedgerReport, SyncerStatus, UnitReport
+from atoll_runtime.contract import (
+    BeginningReport,
+    CheckpointReport,
+    LedgerReport,
+    LinkReport,
+    SyncerStatus,
+    UnitReport,
+)
 
 UNITS = 400
 RUN, UNIT = Key("TrainingRun", "n", "r"), Key("LearnerUnit", "n", "u")
@@ -165,14 +172,18 @@ def unit_after(**changes: Any) -> SyncerState:
 
 
 def test_figures_of_a_report_wait_and_everything_else_is_acted_on_at_once() -> None:
-    unit_figures = UnitReport.model_fields.keys() - UNIT_NEWS.keys()
+    unit_figures = UnitReport.model_fields.keys() - {*UNIT_NEWS, "link"}
     run_figures = SyncerStatus.model_fields.keys() - {*RUN_NEWS, "checkpoint", "phase", "units"}
     assert not told(STATE, STATE.missed(*AWAY)), "a single poll failed"
-    assert not told(STATE, unit_after(**dict.fromkeys(unit_figures, 99)))
+    link = LinkReport(up_gbps=1, period=1, load=0.6, reason="fits")
+    assert not told(STATE, unit_after(link=link, **dict.fromkeys(unit_figures, 99)))
     figures = dict.fromkeys(run_figures, 99) | {"ledger": {"a": LedgerReport(trained=9)}}
     assert not told(STATE, after(**figures))
-    for name, value in UNIT_NEWS.items():
-        assert told(STATE, unit_after(step=11, **{name: value})) == {"r", "a"}, name
+    links = [{"codec": "int8"}, {"period": 1.2}, {"advice": "set codec int4"}]
+    for news in [{name: value} for name, value in UNIT_NEWS.items()] + [
+        {"link": LinkReport(**a)} for a in links
+    ]:
+        assert told(STATE, unit_after(step=11, **news)) == {"r", "a"}, news
     assert told(unit_after(loss=None), STATE) == {"r", "a"}, "its first loss"
     assert told(STATE, after(units={"a": REPORTED, "c": REPORTED})) == {"r", "b", "c"}
     for name, value in RUN_NEWS.items():

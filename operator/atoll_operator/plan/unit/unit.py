@@ -10,7 +10,16 @@ from typing import Literal
 from atoll_operator.api.group import Object
 from atoll_operator.api.learnerunit import LearnerUnitSpec, LearnerUnitStatus, UnitPhase
 from atoll_operator.api.sections import RecoverySpec
-from atoll_operator.plan.conditions import Notice, State, clip, is_true, parse_time, state, transition
+from atoll_operator.plan.conditions import (
+    LINK_ADEQUATE,
+    Notice,
+    State,
+    clip,
+    is_true,
+    parse_time,
+    state,
+    transition,
+)
 from atoll_operator.plan.nodes import NodeView
 from atoll_operator.plan.pods.names import pod_name
 from atoll_operator.plan.pods.template import PodSettings, digest
@@ -18,7 +27,8 @@ from atoll_operator.plan.pods.topology import Slice, slice_of
 from atoll_operator.plan.pods.view import PodView, Removal
 from atoll_operator.plan.run.syncer_state import SyncerState
 from atoll_operator.plan.unit.failure import SUSPECT
-from atoll_runtime.contract import UnitReport
+from atoll_operator.plan.unit.link import adequacy
+from atoll_runtime.contract import Codec, CommunicationSpec, UnitReport
 
 RUN_NOT_FOUND = "RunNotFound"
 BACK_OFF = "BackOff"
@@ -57,6 +67,9 @@ class UnitObserved:
 
     stop: Literal["", "Suspended", "Finished", "RunNotFound"] = ""
     recovery: RecoverySpec = field(default_factory=RecoverySpec)
+    communication: CommunicationSpec = field(default_factory=CommunicationSpec)
+    codec: Codec = "bf16"
+    """The run's `outer.codec`."""
     settings: PodSettings = _NO_SETTINGS
     begun: bool = False
     """Something was merged, so that the syncer may know incarnations of an earlier unit of the same name."""
@@ -175,7 +188,8 @@ class UnitObserved:
         cause, suspect = status.last_failure, state(False, "NotSuspect")
         if (phase == "Failed" or status.heal_start_time) and cause is not None and cause.reason == SUSPECT:
             suspect = state(True, SUSPECT, cause.message)
-        every = {**states, "Suspect": suspect}
+        link = adequacy(status.link, self.codec, self.communication)
+        every = {**states, LINK_ADEQUATE: link, "Suspect": suspect}
         conditions = transition(self.status.conditions, every, self.generation, self.now)
         update = {"phase": phase, "message": clip(message), "conditions": conditions}
         return status.model_copy(update=update | {"observed_generation": self.generation})
