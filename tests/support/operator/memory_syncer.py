@@ -18,6 +18,7 @@ from atoll_runtime.contract import (
     CheckpointReport,
     EvaluationReport,
     EvaluatorStatus,
+    LinkReport,
     SyncerStatus,
     UnitReport,
 )
@@ -43,6 +44,8 @@ class PlayedSyncer:
         """Units and incarnations that make no step."""
         self.suspect: dict[tuple[str, int], str] = {}
         """Of such the reason why they are not trusted."""
+        self.links: dict[str, LinkReport] = {}
+        """By unit."""
         self.merged: dict[str, tuple[int, float]] = {}
         """Unit to its incarnation that learns, and since when."""
         self.known: dict[str, int] = {}
@@ -70,7 +73,7 @@ class PlayedSyncer:
                     step=0 if (name, newest) in self.stuck else self.step,
                     first_merge_time=since, contributions=1 + self.step,
                     beginning=BeginningReport(joined=since, stepped=since, compiling=0.0),
-                    suspect=self.suspect.get((name, newest), ""),
+                    suspect=self.suspect.get((name, newest), ""), link=self.links.get(name, LinkReport()),
                 )  # fmt: skip
             elif name in self.known:
                 units[name] = UnitReport(incarnation=self.known[name], hosts=0, state="Gone", seeded_step=0)
