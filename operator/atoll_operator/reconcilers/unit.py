@@ -129,9 +129,8 @@ class UnitReconciler(Reconciler):
         change = {ANNOTATION_INCARNATION: str(incarnation)}
         with suppress(NotFound, Conflict):  # the watch will report its deletion
             patch = self._cluster.patch_metadata
-            self._inventory.put(
-                "Pod", await patch("Pod", key.namespace, pod.name, pod.uid, annotations=change)
-            )
+            told = await patch("Pod", key.namespace, pod.name, pod.uid, annotations=change)
+            self._inventory.put("Pod", told)
 
     async def _create(self, pod: Object) -> None:
         metadata = pod["metadata"]

@@ -125,7 +125,7 @@ async def figures_follow_the_syncers_report_seldom_and_all_else_is_written_at_on
     history: list[int] = []
     seen: dict[str, set[int]] = {"r": set(), UNIT: set()}
     for number in range(300):
-        world.syncer.links[UNIT] = LinkReport(codec="int4", period=2 + number)
+        world.syncer.links[UNIT] = LinkReport(codec="int4", period=2 + number, load=2 + number)
         history.append(world.syncer.step)
         seen["r"].add(world.run()["globalStep"])
         seen[UNIT].add(world.unit(UNIT)["step"])
@@ -137,7 +137,7 @@ async def figures_follow_the_syncers_report_seldom_and_all_else_is_written_at_on
     assert 24 <= len(seen["r"]) <= 31, "every 10 to 12 s"
     assert 8 <= len(seen[UNIT]) <= 11, "every 30 to 36 s"
     assert world.condition("LearnerUnit", UNIT, "LinkAdequate") == ("False", "LinkTooSlow")
-    world.syncer.links[UNIT] = LinkReport(codec="int4", period=1)
+    world.syncer.links[UNIT] = LinkReport(codec="int4", period=1, load=0.5)
     await asyncio.sleep(3)  # a poll
     assert world.condition("LearnerUnit", UNIT, "LinkAdequate") == ("True", "Narrowed")
     world.syncer.silent = True  # no report wakes the run

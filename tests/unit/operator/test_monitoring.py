@@ -64,13 +64,9 @@ def told_of(*bodies: dict[str, Any], leads: bool = True) -> dict[str, float]:
 
 
 RUNNING = run_body(
-    phase="Running",
-    globalStep=70,
-    progressPercent=70,
-    loss=2.5,
-    checkpoint={"step": 60},
+    phase="Running", globalStep=70, progressPercent=70, loss=2.5, checkpoint={"step": 60},
     conditions=[condition("Ready", "True", "QuorumLearning"), condition("Degraded", "False", "AsExpected")],
-)
+)  # fmt: skip
 
 
 @functools.cache
@@ -201,12 +197,9 @@ def test_the_operator_that_leads_tells_of_each_run_and_one_that_stands_by_of_non
         'atoll_run_units{namespace="n",phase="Failed",run="r"}': 1,
         'atoll_run_links{namespace="n",reason="NotMeasured",run="r"}': 2,
         'atoll_run_links{namespace="n",reason="LinkTooSlow",run="r"}': 1,
-        f"atoll_run_step{{{at}}}": 70,
-        f"atoll_run_progress_percent{{{at}}}": 70,
-        f"atoll_run_loss{{{at}}}": 2.5,
-        f"atoll_run_checkpoint_step{{{at}}}": 60,
-        f"atoll_run_checkpoint_interval_steps{{{at}}}": 20,
-    }
+        f"atoll_run_step{{{at}}}": 70, f"atoll_run_progress_percent{{{at}}}": 70, f"atoll_run_loss{{{at}}}": 2.5,
+        f"atoll_run_checkpoint_step{{{at}}}": 60, f"atoll_run_checkpoint_interval_steps{{{at}}}": 20,
+    }  # fmt: skip
 
 
 def test_a_run_that_was_not_visited_yet_is_counted_and_has_no_figures() -> None:

@@ -9,15 +9,15 @@ from atoll_operator.plan.conditions import LINK_ADEQUATE, Notice, State, find, s
 from atoll_runtime.contract import CommunicationSpec, LinkReport
 
 
-def adequacy(link: LinkReport | None, widest: str, fixed: CommunicationSpec) -> State:
-    """The condition's state.
+def adequate(link: LinkReport | None, widest: str, fixed: CommunicationSpec) -> dict[str, State]:
+    """The condition.
 
     Args:
         widest: the run's `outer.codec`.
         fixed: the run's settings. A unit that is to take part in one of four rounds does not do so for want of a link.
     """
-    if link is None or not link.codec:
-        return state(None, "NotMeasured", "nothing was sent yet to measure the link by")
+    if link is None or not link.load:
+        return {LINK_ADEQUATE: state(None, "NotMeasured", "too little was sent yet to measure the link by")}
     rounds = f"one of {link.period:g} rounds" if link.period > 1 else "every round"
     told = (
         f"{link.codec}, part in {rounds}; {link.up_gbps:g} Gbit/s up, {link.down_gbps:g} down, round trip "
@@ -25,10 +25,10 @@ def adequacy(link: LinkReport | None, widest: str, fixed: CommunicationSpec) -> 
     )
     told = f"{told}: {link.reason}" if link.reason else told
     if link.advice:
-        return state(False, "SettingTooWide", f"{link.advice}; {told}")
+        return {LINK_ADEQUATE: state(False, "SettingTooWide", f"{link.advice}; {told}")}
     if link.period > max(1, fixed.period or 1):
-        return state(False, "LinkTooSlow", told)
-    return state(True, "Adequate" if link.codec == widest else "Narrowed", told)
+        return {LINK_ADEQUATE: state(False, "LinkTooSlow", told)}
+    return {LINK_ADEQUATE: state(True, "Adequate" if link.codec == widest else "Narrowed", told)}
 
 
 def notices(old: tuple[Condition, ...], new: tuple[Condition, ...]) -> tuple[Notice, ...]:

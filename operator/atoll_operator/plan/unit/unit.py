@@ -10,16 +10,7 @@ from typing import Literal
 from atoll_operator.api.group import Object
 from atoll_operator.api.learnerunit import LearnerUnitSpec, LearnerUnitStatus, UnitPhase
 from atoll_operator.api.sections import RecoverySpec
-from atoll_operator.plan.conditions import (
-    LINK_ADEQUATE,
-    Notice,
-    State,
-    clip,
-    is_true,
-    parse_time,
-    state,
-    transition,
-)
+from atoll_operator.plan.conditions import Notice, State, clip, is_true, parse_time, state, transition
 from atoll_operator.plan.nodes import NodeView
 from atoll_operator.plan.pods.names import pod_name
 from atoll_operator.plan.pods.template import PodSettings, digest
@@ -27,7 +18,7 @@ from atoll_operator.plan.pods.topology import Slice, slice_of
 from atoll_operator.plan.pods.view import PodView, Removal
 from atoll_operator.plan.run.syncer_state import SyncerState
 from atoll_operator.plan.unit.failure import SUSPECT
-from atoll_operator.plan.unit.link import adequacy
+from atoll_operator.plan.unit.link import adequate
 from atoll_runtime.contract import Codec, CommunicationSpec, UnitReport
 
 RUN_NOT_FOUND = "RunNotFound"
@@ -188,8 +179,7 @@ class UnitObserved:
         cause, suspect = status.last_failure, state(False, "NotSuspect")
         if (phase == "Failed" or status.heal_start_time) and cause is not None and cause.reason == SUSPECT:
             suspect = state(True, SUSPECT, cause.message)
-        link = adequacy(status.link, self.codec, self.communication)
-        every = {**states, LINK_ADEQUATE: link, "Suspect": suspect}
+        every = {**states, **adequate(status.link, self.codec, self.communication), "Suspect": suspect}
         conditions = transition(self.status.conditions, every, self.generation, self.now)
         update = {"phase": phase, "message": clip(message), "conditions": conditions}
         return status.model_copy(update=update | {"observed_generation": self.generation})
