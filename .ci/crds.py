@@ -73,7 +73,10 @@ RESOURCES = (
             column("Phase", ".status.phase"), column("Pool", ".spec.pool"),
             column("Incarnation", ".status.incarnation", "integer"), column("Step", ".status.step", "integer"),
             column("Loss", ".status.loss", "number"), column("Restarts", ".status.restartCount", "integer"),
-            column("LastHeal", ".status.lastHealSeconds", "number"), AGE,
+            column("LastHeal", ".status.lastHealSeconds", "number"),
+            column("Link", '.status.conditions[?(@.type=="LinkAdequate")].reason', wide=True),
+            column("Codec", ".status.link.codec", wide=True),
+            column("Period", ".status.link.period", "number", wide=True), AGE,
         ),
     ),
 )  # fmt: skip

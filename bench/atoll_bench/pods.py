@@ -132,7 +132,8 @@ class Pods:
         while not check():
             self._changed.clear()
             try:
-                await asyncio.wait_for(self._changed.wait(), max(deadline - time.monotonic(), 0.0))
+                async with asyncio.timeout(deadline - time.monotonic()):
+                    await self._changed.wait()
             except TimeoutError:
                 state = f"{self.alive} pods alive, {self.running} of them running"
                 raise CommandError(f"not within {seconds:.0f} s: {what}; {state}") from None

@@ -129,6 +129,12 @@ def top_table(sample: Sample) -> str:
     return table(head, rows)
 
 
+def codec(unit: UnitView) -> str:
+    """Of its fragments, and of how many rounds it takes part in one: `bf16`, `int4 1/2.5`; `-` before the first."""
+    period = unit.link.get("period", 0)
+    return (unit.link.get("codec") or "-") + (f" 1/{period:.3g}" if period > 1 else "")
+
+
 def link(unit: UnitView) -> tuple[str, str, str, str]:
     """Rates up and down, round trip, busy share, failures; `-` where it is not known."""
     if not (known := unit.link):
@@ -143,7 +149,7 @@ def link(unit: UnitView) -> tuple[str, str, str, str]:
 
 def unit_table(sample: Sample, wide: bool = False) -> str:
     """A line for each unit."""
-    head = ["UNIT", "PHASE", "INCARNATION", "STEP", "LOSS", "TOKENS/S", "RESTARTS", "LAST HEAL"]
+    head = ["UNIT", "PHASE", "INCARNATION", "STEP", "LOSS", "TOKENS/S", "RESTARTS", "LAST HEAL", "CODEC"]
     head += ["POOL", "SEEDED FROM", "LINK UP/DOWN GBIT/S", "ROUND TRIP", "BUSY", "BROKEN"] if wide else []
     rows = [
         (
@@ -155,6 +161,7 @@ def unit_table(sample: Sample, wide: bool = False) -> str:
             amount(unit.tokens_per_second),
             str(unit.restarts),
             seconds(unit.heal_seconds),
+            codec(unit),
             *((unit.pool, "-" if unit.seeded_step is None else str(unit.seeded_step)) if wide else ()),
             *(link(unit) if wide else ()),
         )

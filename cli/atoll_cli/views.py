@@ -71,7 +71,7 @@ class UnitView:
     """Global steps since its last merge."""
     share_percent: float = 0.0
     """Of all merged tokens."""
-    link: Mapping[str, float] = field(default_factory=dict)
+    link: Mapping[str, Any] = field(default_factory=dict)
     """Of its host 0, by the status's names; empty before it is known."""
 
 

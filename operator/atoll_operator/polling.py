@@ -10,7 +10,8 @@ import ssl
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, TypeVar
+from functools import partial
+from typing import Any, ClassVar, Generic, TypeVar
 
 from aiohttp import ClientError, ClientSession, ClientTimeout, TCPConnector
 from pydantic import ValidationError
@@ -73,6 +74,8 @@ class Poller(Generic[S]):
     role: str
     kind: Any
     unknown: S
+    host: ClassVar[Callable[..., str]]
+    """Name in the pod's certificate, by the run's name and namespace."""
 
     def __init__(self, settings: Settings, metrics: Metrics, changed: Callable[[Key, S, S], None]) -> None:
         self._settings, self._metrics = settings, metrics
@@ -118,7 +121,9 @@ class Poller(Generic[S]):
 
     def _address(self, run: Key) -> tuple[str, str]:
         """The URL of the report, and the host name in the pod's certificate."""
-        raise NotImplementedError
+        url: str = getattr(self._settings, f"{self.role.lower()}_url")
+        where = {"run": run.name, "namespace": run.namespace}
+        return url.format(**where, shard=0), self.host(**where)
 
     def _seconds(self, poll: Poll[S]) -> float:
         """Until the next poll."""
@@ -188,6 +193,7 @@ class SyncerPoller(Poller[SyncerState]):
     """Polls shard 0, which reports for all, and asks it for checkpoints."""
 
     role, kind, unknown = "Syncer", SyncerStatus, SyncerState()
+    host = staticmethod(partial(shard_host, shard=0))
 
     def stop(self, run: Key) -> None:
         """Stop polling. A syncer that is not polled any more does not answer."""
@@ -200,10 +206,6 @@ class SyncerPoller(Poller[SyncerState]):
         if (poll := self._polls.get(run)) and poll.wanted != wanted:
             poll.wanted, poll.state = wanted, replace(poll.state, order=None)
             poll.poked.set()
-
-    def _address(self, run: Key) -> tuple[str, str]:
-        url = self._settings.syncer_url.format(run=run.name, namespace=run.namespace, shard=0)
-        return url, shard_host(run.name, run.namespace, 0)
 
     def _seconds(self, poll: Poll[SyncerState]) -> float:
         """Longer without an answer, and for large runs unless a checkpoint is wanted."""
@@ -242,10 +244,7 @@ class EvaluatorPoller(Poller[EvaluatorState]):
     """Polls for results."""
 
     role, kind, unknown = "Evaluator", EvaluatorStatus, EvaluatorState()
-
-    def _address(self, run: Key) -> tuple[str, str]:
-        url = self._settings.evaluator_url.format(run=run.name, namespace=run.namespace)
-        return url, evaluator_host(run.name, run.namespace)
+    host = staticmethod(evaluator_host)
 
     def _seconds(self, poll: Poll[EvaluatorState]) -> float:
         return INTERVALS * self._settings.poll_seconds

@@ -27,17 +27,11 @@ from atoll_local.programs import find, find_all, silent
 
 ROOT = Path(__file__).resolve().parents[2]
 NEEDED = {
-    "plane": ("etcd", "kube-apiserver", "kubectl"),
-    "control": ("kube-controller-manager",),
-    "controlled": (*CONTROL_PROGRAMS, "kubectl", "kwok"),
-    "ControlPlane": (*CONTROL_PROGRAMS, "kubectl"),
-    "Kwok": ("kwok",),
-    "Kueue": ("kueue",),
-    "FakeGcs": ("fake-gcs-server",),
-    "narrow": ("helm",),
-    "find": ("helm", "kubectl"),
+    "plane": ("etcd", "kube-apiserver", "kubectl"), "control": ("kube-controller-manager",), "Kwok": ("kwok",),
+    "controlled": (*CONTROL_PROGRAMS, "kubectl", "kwok"), "ControlPlane": (*CONTROL_PROGRAMS, "kubectl"),
+    "Kueue": ("kueue",), "FakeGcs": ("fake-gcs-server",), "narrow": ("helm",), "find": ("helm", "kubectl"),
     "Tools": ("kstatus",),
-}
+}  # fmt: skip
 """Programs behind the fixtures and imports of a test."""
 NUMBERS = itertools.count(1)
 END_SECONDS = 20

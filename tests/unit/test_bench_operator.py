@@ -155,31 +155,24 @@ def test_a_figure_is_the_median_with_its_spread_and_the_ratio_of_each_round() ->
     running = found["all_running"]
     assert (running.value, running.low, running.high) == (11.0, 10.0, 12.0)
     assert (running.limit, running.ratio) == (10.0, pytest.approx(1.1))
-    assert (running.target, running.ratio_target, running.met) == (15.0, 1.2, True)
+    assert (running.target, running.ratio_target, running.met) == (None, 1.2, True)
     assert (running.units, running.pods, running.nodes, running.rounds) == (100, 1600, 100, 3)
     assert (found["etcd_cpu"].target, found["etcd_cpu"].met) == (None, None)
 
 
-@pytest.mark.parametrize(
-    ("seconds", "limited", "met"),
-    [
-        pytest.param(6.9, 6.0, True, id="both"),
-        pytest.param(7.1, 7.0, False, id="too-long"),
-        pytest.param(6.0, 4.0, False, id="too-far-above-the-limit"),
-    ],
-)
-def test_a_target_in_seconds_and_one_of_the_limit_have_both_to_be_met(
+@pytest.mark.parametrize(("seconds", "limited", "met"), [(9.0, 6.0, True), (6.0, 3.9, False)])
+def test_a_burst_is_healed_in_one_and_a_half_times_the_limit(
     seconds: float, limited: float, met: bool
 ) -> None:
     samples = Samples()
-    samples.add("c", WIDE, {"all_running": seconds})
-    samples.add_limits(WIDE, {"c": {"all_running": limited}})
+    samples.add("c", WIDE, {"healed": seconds})
+    samples.add_limits(WIDE, {"c": {"healed": limited}})
     assert [figure.met for figure in figures(samples)] == [met]
 
 
-def test_only_the_smaller_creation_has_a_target_in_seconds() -> None:
-    assert target_of("a", WIDE, "all_running").most == 15.0
-    assert target_of("a", MANY, "all_running").most is None
+def test_only_the_smaller_creation_has_a_target_in_seconds_of_the_processor() -> None:
+    assert target_of("a", WIDE, "operator_cpu").most == 6.0
+    assert target_of("a", MANY, "operator_cpu").most is None
     assert target_of("a", MANY, "all_running").ratio == 1.2
 
 

@@ -98,12 +98,14 @@ def test_the_headline_has_every_figure_of_the_run() -> None:
 def test_the_table_of_units_has_a_line_each() -> None:
     lines = unit_table(sample_of("demo", [RUN, UNIT], 7.0)).splitlines()
     assert lines[0].split()[:3] == ["UNIT", "PHASE", "INCARNATION"]
-    assert lines[1].split() == ["demo-v5p-0", "Learning", "2", "130", "-", "0", "1", "8.2", "s"]
+    assert lines[1].split() == ["demo-v5p-0", "Learning", "2", "130", "-", "0", "1", "8.2", "s", "-"]
 
 
 def test_the_wide_table_shows_the_link_of_a_unit_once_it_is_known() -> None:
     link = {"upGbps": 2.5, "downGbps": 12.34, "rttSeconds": 0.0421, "busyShare": 0.63, "failures": 2}
+    link |= {"codec": "int4", "period": 2.5}
     linked = UNIT | {"metadata": {"name": "demo-v6e-0"}, "status": {"link": link}}
+    assert unit_table(sample_of("demo", [linked], 7.0)).split()[-2:] == ["int4", "1/2.5"]
     lines = unit_table(sample_of("demo", [RUN, UNIT, linked], 7.0), wide=True).splitlines()
     assert [line.split()[-5:] for line in lines[1:]] == [
         ["-", "-", "-", "-", "-"],

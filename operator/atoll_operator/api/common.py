@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, WithJsonSchema
 
-from atoll_runtime.contract import Report, Section, WaitReport
+from atoll_runtime.contract import LedgerReport, Report, Section, WaitReport
 from atoll_runtime.contract.rules import Rule, checked, rule
 
 Name = Annotated[str, Field(min_length=1, max_length=253)]
@@ -15,9 +15,7 @@ SUBDOMAIN = r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?([.][a-z0-9]([a-z0-9-]*[a-z0-9])?)*$
 DNS_LABEL = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 SERVICE_NAME = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"
 """DNS label of a Service, and of what Compute Engine names."""
-QueueName = Annotated[
-    str, Field(min_length=1, max_length=63, pattern=r"^[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?$")
-]
+QueueName = Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")]
 """Name of a LocalQueue or a WorkloadPriorityClass of Kueue: it is the value of a label."""
 Image = Annotated[str, Field(min_length=1, max_length=512, pattern=r"^[!-~]+$")]
 ACCELERATORS = ("tpu-v5-lite-podslice", "tpu-v5-lite-device", "tpu-v5p-slice", "tpu-v6e-slice", "tpu7x")
@@ -121,7 +119,7 @@ def slice_rules(slices: str) -> tuple[Rule, ...]:
 
 MAX_WAITS = 64
 MAX_REASONS = 16
-"""Largest number of reasons in a ledger or a cost."""
+"""Largest number of reasons in a cost."""
 
 
 class Cost(Report):
@@ -147,7 +145,7 @@ class CostStatus(Cost):
     """By the reason of the failure that began the heal. `Other` sums all reasons after the first fifteen."""
 
 
-class LedgerStatus(Report):
+class LedgerStatus(LedgerReport):
     """What became of every trained token, over all incarnations.
 
     It counts token-fragments: a token counts once per fragment, so divide by `fragments` for tokens.
@@ -156,14 +154,6 @@ class LedgerStatus(Report):
 
     fragments: int = 0
     """Fragments of the model over all shards; a token is merged into each of them."""
-    trained: int = 0
-    """Trained token-fragments, over all incarnations."""
-    merged: int = 0
-    """Merged into the global model."""
-    in_flight: int = 0
-    """Trained, but neither merged nor discarded yet."""
-    discarded: Annotated[dict[str, int], Field(max_length=MAX_REASONS)] = Field(default_factory=dict)
-    """Discarded, by reason, such as `Missed` or `Replaced`."""
     waits: Annotated[tuple[WaitReport, ...], Field(max_length=MAX_WAITS)] = ()
     """Of a unit: those in flight that wait for its link, by fragment; the first 64."""
 
@@ -173,9 +163,7 @@ RUN_CONDITIONS = ("Ready", "Progressing", "Degraded", "Suspended", "Complete", "
 EVALUATED = "Evaluated"
 """Besides, of a run that has `spec.evaluation`."""
 Time = Annotated[str, Field(max_length=64, json_schema_extra={"format": "date-time"})]
-Reason = Annotated[
-    str, Field(min_length=1, max_length=256, pattern=r"^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$")
-]
+Reason = Annotated[str, Field(max_length=256, pattern=r"^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$")]
 Message = Annotated[str, Field(max_length=4096)]
 
 

@@ -6,22 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from atoll_operator.api.common import (
-    SERVICE_NAME,
-    Accelerator,
-    Conditions,
-    CostStatus,
-    Image,
-    Label,
-    LedgerStatus,
-    Message,
-    QueueName,
-    Resources,
-    Time,
-    Tolerations,
-    Topology,
-    slice_rules,
-)
+from atoll_operator.api import common
 from atoll_operator.api.podtemplate import PodTemplate
 from atoll_runtime.contract import LinkReport, Report, Section
 from atoll_runtime.contract.rules import WHOLE, cel, checked, immutable, immutable_field, rule
@@ -51,19 +36,19 @@ class LearnerUnitSpec(Section):
     """One island of a run: a TPU slice, or several that form one mesh."""
 
     model_config = checked(
-        *slice_rules("slices"),
+        *common.slice_rules("slices"),
         rule("self.stream < self.streams", "must be below streams: streams count from 0", "stream"),
         QUEUE_OF_PRIORITY,
         immutable_field("machineType", NEW_UNIT),
     )
 
-    run: Annotated[str, Field(min_length=1, max_length=63, pattern=SERVICE_NAME), FIXED]
+    run: Annotated[str, Field(min_length=1, max_length=63, pattern=common.SERVICE_NAME), FIXED]
     """Name of its TrainingRun, in the same namespace."""
     pool: Annotated[str, Field(min_length=1, max_length=63), FIXED]
     """Name of its pool. Free for a unit made by hand."""
-    accelerator: Annotated[Accelerator, FIXED]
+    accelerator: Annotated[common.Accelerator, FIXED]
     """Accelerator of the slice: value of the node label cloud.google.com/gke-tpu-accelerator."""
-    topology: Annotated[Topology, FIXED]
+    topology: Annotated[common.Topology, FIXED]
     """Topology of the slice: value of the node label cloud.google.com/gke-tpu-topology."""
     machine_type: Annotated[str, Field(max_length=63)] | None = None
     """Machine type. Required only where the topology exists on several, such as 2x4 of v5e and v6e."""
@@ -75,26 +60,26 @@ class LearnerUnitSpec(Section):
     """Data stream of the unit, one of `streams` disjoint ones."""
     streams: Annotated[int, Field(ge=1, le=2 * (MAX_STREAM + 1)), FIXED_NUMBER]
     """Disjoint streams that the data are divided into."""
-    image: Image | None = None
+    image: common.Image | None = None
     """Image of the unit's pods. Defaults to the run's image. A change of it, of `batch`, `resources`, `nodeSelector`,
     `tolerations`, `podTemplate` or the queue starts the next incarnation of the unit."""
-    node_selector: Annotated[dict[str, Label], Field(max_length=17)] = Field(default_factory=dict)
+    node_selector: Annotated[dict[str, common.Label], Field(max_length=17)] = Field(default_factory=dict)
     """Labels of the nodes besides those of accelerator and topology: those of its pool and of the pool's capacity."""
-    tolerations: Tolerations = ()
+    tolerations: common.Tolerations = ()
     """Tolerations besides those for TPU nodes, which the operator adds."""
-    resources: Resources = Resources()
+    resources: common.Resources = common.Resources()
     pod_template: PodTemplate | None = None
     """Additions to the unit's pods. Defaults to the run's `podTemplate`."""
-    queue_name: QueueName | None = None
+    queue_name: common.QueueName | None = None
     """LocalQueue of Kueue in which its pods wait for admission, all together."""
-    queue_priority_class: QueueName | None = None
+    queue_priority_class: common.QueueName | None = None
     """WorkloadPriorityClass of Kueue. Requires `queueName`."""
 
 
 class Restart(Report):
     """One restart of the unit."""
 
-    time: Time
+    time: common.Time
     """When it was decided."""
     reason: Annotated[str, Field(max_length=256)]
     """Reason of the failure (docs/learnerunit.md)."""
@@ -111,7 +96,7 @@ class Failure(Report):
 
     reason: Annotated[str, Field(max_length=256)]
     """Reason in one word, such as `NodeLost` (docs/learnerunit.md)."""
-    message: Message = ""
+    message: common.Message = ""
     """Message of Kubernetes or of the container."""
     pod: Annotated[str, Field(max_length=253)] = ""
     """Pod that failed; empty if it was not a single one."""
@@ -119,7 +104,7 @@ class Failure(Report):
     """Node of that pod; empty if it had none."""
     exit_code: int | None = None
     """Exit code of its container; absent if no container ended."""
-    time: Time
+    time: common.Time
     """When the operator saw it."""
 
 
@@ -147,7 +132,7 @@ class Heal(Report):
     """Incarnation that was merged."""
     reason: Annotated[str, Field(max_length=256)]
     """Reason of the failure that started it."""
-    started_at: Time
+    started_at: common.Time
     """When the failure was seen."""
     seconds: float
     """Seconds from the failure to the merge."""
@@ -168,7 +153,7 @@ class LearnerUnitStatus(Report):
 
     phase: UnitPhase = "Pending"
     """Summary of the conditions in one word."""
-    message: Message = ""
+    message: common.Message = ""
     """What the unit waits for, or why it failed; for people."""
     incarnation: int = 0
     """Raised before each restart, on the unit's hosts or on new ones. The syncer refuses every older process."""
@@ -184,7 +169,7 @@ class LearnerUnitStatus(Report):
     last_heal_seconds: float | None = None
     """Seconds of the last heal, from the failure to the first merge after it; absent before the first heal."""
     last_heal: Heal | None = None
-    heal_start_time: Time | None = None
+    heal_start_time: common.Time | None = None
     """When the heal under way started; absent if there is none."""
     heal_reason: Annotated[str, Field(max_length=256)] = ""
     """Reason of the failure that started the heal under way; empty if there is none."""
@@ -211,13 +196,13 @@ class LearnerUnitStatus(Report):
     """Contributions that the syncer refused, by reason: `tokens`, `steps`, `norm`."""
     share_percent: float = 0.0
     """The unit's percentage of all merged tokens."""
-    lost: CostStatus | None = None
+    lost: common.CostStatus | None = None
     """What failures of this unit cost; absent before the first."""
     seeded_step: int | None = None
     """Global step of the checkpoint that this incarnation started from; absent until it has one."""
-    ledger: LedgerStatus | None = None
+    ledger: common.LedgerStatus | None = None
     """What became of this unit's tokens, in token-fragments: divide by `fragments` for tokens."""
-    conditions: Conditions = ()
+    conditions: common.Conditions = ()
     """Conditions (docs/learnerunit.md)."""
     observed_generation: int = 0
     """`metadata.generation` of the spec that this status is based on."""

@@ -27,6 +27,11 @@ RUN_RULES = (
         "data.uri",
         says="self.data.uri + ' must lie below a mountPath of podTemplate.volumeMounts, because every pod reads it'",
     ),
+    rule(
+        "!has(self.communication.codec) || CODECS[self.outer.codec] <= CODECS[self.communication.codec]",
+        "must not be wider than outer.codec, which every shard decodes; from wide to narrow: float32, bf16, int8, int4",
+        "communication.codec",
+    ),
     # How the model is split over the chips of a unit, and cut into pieces.
     rule(
         "self.inner.mesh.tensor * self.inner.mesh.expert == 1 || self.pools.all(p, "

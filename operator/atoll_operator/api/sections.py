@@ -6,20 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from atoll_operator.api.common import (
-    DNS_LABEL,
-    SERVICE_NAME,
-    SUBDOMAIN,
-    Accelerator,
-    Image,
-    NodeSelector,
-    Quantity,
-    Resources,
-    Toleration,
-    Tolerations,
-    Topology,
-    slice_rules,
-)
+from atoll_operator.api import common
 from atoll_operator.api.learnerunit import MAX_SLICES
 from atoll_runtime.contract import EvaluationSpec, Section, SeedSource, TapeDepth
 from atoll_runtime.contract.rules import WHOLE, cel, checked, immutable, immutable_field, rule
@@ -78,15 +65,17 @@ class SyncerSpec(Section):
     tape: Annotated[TapeDepth, cel(immutable("a tape has one depth; make a new TrainingRun"))] = "Decisions"
     """What the event tape on each shard's volume records. Decisions: every event and decision. Contributions: also the
     contributions, so that `atoll replay` can compute the model again."""
-    resources: Resources = Resources(requests={"cpu": "100m", "memory": "1Gi"})
-    node_selector: NodeSelector = Field(default_factory=dict)
+    resources: common.Resources = common.Resources(requests={"cpu": "100m", "memory": "1Gi"})
+    node_selector: common.NodeSelector = Field(default_factory=dict)
     """Labels of the nodes for the syncer's pods."""
-    tolerations: Tolerations = ()
+    tolerations: common.Tolerations = ()
     """Tolerations of the syncer's pods."""
-    storage_class_name: Annotated[str, Field(min_length=1, max_length=253, pattern=SUBDOMAIN)] | None = None
+    storage_class_name: (
+        Annotated[str, Field(min_length=1, max_length=253, pattern=common.SUBDOMAIN)] | None
+    ) = None
     """StorageClass of the volumes. The default class of the cluster if not set."""
     storage: Annotated[
-        Quantity,
+        common.Quantity,
         cel(rule("string(self).matches('^[0.]*[1-9]')", "must be above 0"), immutable(NEW_VOLUMES)),
     ] = "1Gi"
     """Size of each shard's volume."""
@@ -98,12 +87,12 @@ class EvaluatorSpec(EvaluationSpec):
 
     final_seconds: Annotated[int, Field(ge=0, le=86_400)] = 600
     """How long the pod stays after the run is complete, to evaluate the final checkpoint."""
-    resources: Resources = Resources(requests={"cpu": "100m", "memory": "512Mi"})
-    node_selector: NodeSelector = Field(default_factory=dict)
+    resources: common.Resources = common.Resources(requests={"cpu": "100m", "memory": "512Mi"})
+    node_selector: common.NodeSelector = Field(default_factory=dict)
     """Labels of the nodes for the evaluator's pod."""
-    tolerations: Tolerations = ()
+    tolerations: common.Tolerations = ()
     """Tolerations of the evaluator's pod."""
-    image: Image | None = None
+    image: common.Image | None = None
     """Image of the evaluator. Defaults to `spec.image`."""
 
 
@@ -117,7 +106,7 @@ class Pool(Section):
     """Units of one kind. Each has one TPU slice of this accelerator and topology, or several."""
 
     model_config = checked(
-        *slice_rules("slicesPerUnit"),
+        *common.slice_rules("slicesPerUnit"),
         rule(
             "!has(self.capacity) || self.capacity != 'FlexStart' || (self.accelerator + ' ' + self.topology + "
             "(has(self.machineType) ? ' ' + self.machineType : '')) in FLEX_START",
@@ -135,11 +124,11 @@ class Pool(Section):
         immutable_field("reservationName", BOUGHT_ALIKE),
     )
 
-    name: Annotated[str, Field(min_length=1, max_length=30, pattern=DNS_LABEL)]
+    name: Annotated[str, Field(min_length=1, max_length=30, pattern=common.DNS_LABEL)]
     """Name of the pool. Its units are named RUN-NAME-0, RUN-NAME-1 and so on."""
-    accelerator: Annotated[Accelerator, cel(immutable(OF_ONE_KIND))]
+    accelerator: Annotated[common.Accelerator, cel(immutable(OF_ONE_KIND))]
     """Accelerator of the slices: value of the node label cloud.google.com/gke-tpu-accelerator."""
-    topology: Annotated[Topology, cel(immutable(OF_ONE_KIND))]
+    topology: Annotated[common.Topology, cel(immutable(OF_ONE_KIND))]
     """Topology of a slice: value of the node label cloud.google.com/gke-tpu-topology."""
     machine_type: Annotated[str, Field(max_length=63)] | None = None
     """Machine type. Required only where the topology exists on several, such as 2x4 of v5e and v6e."""
@@ -155,10 +144,12 @@ class Pool(Section):
     capacity: Literal["OnDemand", "Spot", "Reservation", "FlexStart"] = "OnDemand"
     """Capacity of the nodes. Spot nodes can be taken away at any time. Reservation uses `reservationName`. FlexStart
     nodes are waited for in the queue of GKE; only for slices of one host, and not for every accelerator."""
-    reservation_name: Annotated[str, Field(min_length=1, max_length=63, pattern=SERVICE_NAME)] | None = None
+    reservation_name: (
+        Annotated[str, Field(min_length=1, max_length=63, pattern=common.SERVICE_NAME)] | None
+    ) = None
     """Specific reservation that the nodes were made from. Required with capacity Reservation, and only then allowed."""
-    node_selector: NodeSelector = Field(default_factory=dict)
+    node_selector: common.NodeSelector = Field(default_factory=dict)
     """Labels of the nodes, besides those of accelerator, topology and capacity."""
-    tolerations: Annotated[tuple[Toleration, ...], Field(max_length=15)] = ()
+    tolerations: Annotated[tuple[common.Toleration, ...], Field(max_length=15)] = ()
     """Tolerations besides those for TPU nodes and for `capacity`, which the operator adds."""
-    resources: Resources = Resources()
+    resources: common.Resources = common.Resources()

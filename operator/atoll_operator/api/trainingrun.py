@@ -6,16 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from atoll_operator.api.common import (
-    Conditions,
-    CostStatus,
-    Image,
-    LedgerStatus,
-    Message,
-    QueueName,
-    Time,
-    keyed_by,
-)
+from atoll_operator.api import common
 from atoll_operator.api.learnerunit import MAX_STREAM
 from atoll_operator.api.podtemplate import MAX_VALUE, MAX_VARIABLES, PodTemplate
 from atoll_operator.api.runrules import NAME_RULES, NEW_RUN, RUN_RULES
@@ -36,9 +27,7 @@ class TrainingRunSpec(Section):
     """Units of all pools together, as `kubectl scale` sets it. They fill the pools in order, each up to its own
     `units`; the rest go to the first pool. 0 releases every chip, and the syncer waits. If not set, each pool has its
     `units`."""
-    model: Annotated[
-        contract.ModelSpec, cel(immutable(f"every unit and checkpoint has its shape; {NEW_RUN}"))
-    ]
+    model: Annotated[contract.ModelSpec, cel(immutable(f"each unit and checkpoint has its shape; {NEW_RUN}"))]
     data: Annotated[contract.DataSpec, cel(immutable(f"the units have positions in these data; {NEW_RUN}"))]
     inner: Annotated[
         contract.InnerSpec, cel(immutable(f"all units train by the same settings; {NEW_RUN}"))
@@ -46,24 +35,25 @@ class TrainingRunSpec(Section):
     outer: Annotated[
         contract.OuterSpec, cel(immutable(f"journals and checkpoints depend on it; {NEW_RUN}"))
     ] = contract.OuterSpec()
+    communication: contract.CommunicationSpec = contract.CommunicationSpec()
     quorum: contract.QuorumSpec = contract.QuorumSpec()
     target: contract.TargetSpec
     checkpoint: contract.CheckpointSpec
-    pools: Annotated[tuple[Pool, ...], Field(min_length=1, max_length=MAX_POOLS), keyed_by("name")]
+    pools: Annotated[tuple[Pool, ...], Field(min_length=1, max_length=MAX_POOLS), common.keyed_by("name")]
     """Where units run. Pools of different TPU generations train one model together."""
     recovery: RecoverySpec = RecoverySpec()
     syncer: SyncerSpec = SyncerSpec()
     evaluation: EvaluatorSpec | None = None
     """If set, a pod of its own measures the loss of the global model on held-out data while the run trains."""
-    image: Image | None = None
+    image: common.Image | None = None
     """Image of learners, syncer and evaluator. Defaults to the operator's image at the start of the run, which
     `status.runtime` records."""
     pod_template: PodTemplate = PodTemplate()
     """Labels, annotations, variables, volumes, pull secrets and priority of learners, syncer and evaluator."""
-    queue_name: QueueName | None = None
+    queue_name: common.QueueName | None = None
     """LocalQueue of Kueue in the namespace of the run, in which each unit waits for its quota. The syncer does not
     wait."""
-    queue_priority_class: QueueName | None = None
+    queue_priority_class: common.QueueName | None = None
     """WorkloadPriorityClass of Kueue for all units. Requires `queueName`."""
     service_account_name: Annotated[str, Field(min_length=1, max_length=253)] | None = None
     """ServiceAccount of all pods, their identity for the bucket (Workload Identity)."""
@@ -123,15 +113,13 @@ class CheckpointStatus(Report):
     """Its global step; absent before the first."""
     uri: Annotated[str, Field(max_length=1024)] = ""
     """Folder of the run's checkpoints; empty before the first."""
-    error: Message = ""
+    error: common.Message = ""
     """Why the last save failed; empty after a successful one."""
 
 
 class EvaluationStatus(contract.EvaluationReport):
     """The newest checkpoint that was evaluated."""
 
-    split: Annotated[str, Field(max_length=63)]
-    """Split of the data set, as `spec.evaluation` names it."""
     evaluated: int = 0
     """Evaluated checkpoints in the bucket."""
     skipped: int = 0
@@ -143,7 +131,7 @@ class DeletedUnits(Report):
 
     restarts: int = 0
     """Restarts of these units, on their hosts or on new ones."""
-    lost: CostStatus | None = None
+    lost: common.CostStatus | None = None
     """What failures cost these units; absent if nothing."""
 
 
@@ -152,7 +140,7 @@ class TrainingRunStatus(Report):
 
     phase: RunPhase = "Pending"
     """Summary of the conditions in one word."""
-    message: Message = ""
+    message: common.Message = ""
     """What the run waits for, or why it ended; for people."""
     units: int = 0
     """LearnerUnits that exist."""
@@ -196,7 +184,7 @@ class TrainingRunStatus(Report):
     """Gbit/s sent by all shards, mean of about half a minute."""
     restarts: int = 0
     """Restarts of all units, on their hosts or on new ones, including deleted units. It never falls."""
-    lost: CostStatus | None = None
+    lost: common.CostStatus | None = None
     """What failures cost all units, including deleted units; absent before the first failure. No part of it falls."""
     deleted_units: DeletedUnits | None = None
     """The part of deleted units in `restarts` and `lost`; absent if there is none."""
@@ -208,25 +196,25 @@ class TrainingRunStatus(Report):
     """Number of shards that the journals are for; 0 before the first."""
     syncer_layout: int = 0
     """Number of changes of `spec.syncer.shards`; each starts new journals."""
-    ledger: LedgerStatus | None = None
+    ledger: common.LedgerStatus | None = None
     """What became of all units' tokens, in token-fragments: divide by `fragments` for tokens."""
     checkpoint: CheckpointStatus = CheckpointStatus()
     evaluation: EvaluationStatus | None = None
     final_checkpoint: Annotated[str, Field(max_length=1024)] = ""
     """URI of the checkpoint of the last step; empty until the run has reached its target."""
-    start_time: Time | None = None
+    start_time: common.Time | None = None
     """When the operator first reconciled the run."""
-    suspend_time: Time | None = None
+    suspend_time: common.Time | None = None
     """When the present suspension began; absent if `spec.suspend` is false."""
     suspended_seconds: int = 0
     """Seconds of all finished suspensions, which `spec.activeDeadlineSeconds` does not count."""
-    quorum_lost_time: Time | None = None
+    quorum_lost_time: common.Time | None = None
     """Since when fewer than `spec.quorum.min` units have restarts left; absent otherwise."""
-    completion_time: Time | None = None
+    completion_time: common.Time | None = None
     """When the run became Complete or Failed."""
     estimated_seconds_left: int | None = None
     """Seconds until the target at the present speed; absent if unknown."""
-    conditions: Conditions = ()
+    conditions: common.Conditions = ()
     """Conditions (docs/trainingrun.md)."""
     observed_generation: int = 0
     """`metadata.generation` of the spec that this status is based on."""

@@ -6,14 +6,14 @@ import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import BaseModel
 
 from atoll_operator.plan.pods.names import EVALUATED_LIMIT, NAMES_LIMIT, UNIT_NAME_LIMIT
 from atoll_operator.plan.pods.template import PATHS, VOLUMES
 from atoll_operator.plan.pods.topology import CUBE, GENERATIONS, Generation, offers
-from atoll_runtime.contract import SIZES, Dimensions
+from atoll_runtime.contract import SIZES, Codec, Dimensions
 from atoll_runtime.contract.rules import KEY, Rule
 
 Schema = dict[str, Any]
@@ -184,6 +184,7 @@ TABLES: dict[str, Any] = {
     "FLEX_ACCELERATORS": [each.accelerator for each in _FLEXIBLE],
     "OFFERS": {each.accelerator: offers(each) for each in GENERATIONS},
     "TWO_DEVICES_PER_CHIP": [each.accelerator for each in GENERATIONS if each.devices_per_chip == 2],
+    "CODECS": {name: number for number, name in enumerate(get_args(Codec))},
     "PRESET_HEADS": {
         name: math.gcd(size.heads, size.kv_heads, size.hidden, size.expert_hidden)
         for name, size in SIZES.items()

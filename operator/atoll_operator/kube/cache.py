@@ -131,9 +131,7 @@ class Cache:
     def prune(self, candidates: Iterable[Key], present: Collection[Key], version: int) -> list[Change]:
         """Deletes the candidates that a fresh list at this resource version did not have."""
         known = (self.get(key) for key in list(candidates) if key not in present)
-        return [
-            self._drop(entry) for entry in known if entry is not None and entry.resource_version <= version
-        ]
+        return [self._drop(entry) for entry in known if entry and entry.resource_version <= version]
 
     def get(self, key: Key) -> Entry | None:
         return self._entries.get(key.kind, {}).get(key)

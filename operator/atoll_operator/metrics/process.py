@@ -30,30 +30,23 @@ class Metrics:
         counter = partial(Counter, registry=self.registry)
         gauge = partial(Gauge, registry=self.registry)
         histogram = partial(Histogram, registry=self.registry)
-        self.heal_seconds = histogram(
-            "atoll_heal_seconds",
-            "From a unit's failure to the first merge of its next incarnation.",
-            buckets=HEAL_BUCKETS,
-        )
+        text = "From a unit's failure to the first merge of its next incarnation."
+        self.heal_seconds = histogram("atoll_heal_seconds", text, buckets=HEAL_BUCKETS)
+        text = "Each stage of a heal: schedule, pull, start, restore, compile, catch_up."
         self.heal_stage_seconds = histogram(
-            "atoll_heal_stage_seconds",
-            "Each stage of a heal: schedule, pull, start, restore, compile, catch_up.",
-            ["stage"],
-            buckets=STAGE_BUCKETS,
+            "atoll_heal_stage_seconds", text, ["stage"], buckets=STAGE_BUCKETS
         )
         text = "Restarts of units, in place or on new hosts."
         self.restarts = counter("atoll_unit_restarts", text, ["reason"])
         self.reconcile_seconds = histogram("atoll_reconcile_seconds", "One pass over one object.", ["kind"])
-        self.reconcile_errors = counter(
-            "atoll_reconcile_errors", "Passes that ended with an error.", ["kind", "error"]
-        )
+        text = "Passes that ended with an error."
+        self.reconcile_errors = counter("atoll_reconcile_errors", text, ["kind", "error"])
         self.queue_depth = gauge("atoll_queue_depth", "Keys that wait for a worker.")
         self.queue_age = gauge("atoll_queue_oldest_seconds", "Age of the oldest key, waiting or at work.")
         text = "Answers of the API server other than success."
         self.api_errors = counter("atoll_api_errors", text, ["code"])
-        self.poll_errors = counter(
-            "atoll_poll_errors", "Polls of a syncer's or an evaluator's status that failed.", ["reason"]
-        )
+        text = "Polls of a syncer's or an evaluator's status that failed."
+        self.poll_errors = counter("atoll_poll_errors", text, ["reason"])
         self.leader = gauge("atoll_leader", "1 in the operator that acts, 0 in others.")
 
 

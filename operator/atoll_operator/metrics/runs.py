@@ -6,25 +6,24 @@ The finest label is the run, never a pod or a unit. A series disappears with its
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from atoll_operator.api.group import Object
+from atoll_operator.plan.conditions import LINK_ADEQUATE
 from atoll_operator.reconcilers.inventory import Inventory
 
 RUN = ("namespace", "run")
+Values = tuple[str, ...]
 FIGURES = {
     "step": ("status.globalStep", "Global step."),
     "progress_percent": ("status.progressPercent", "Done of the target."),
     "loss": ("status.loss", "Training loss in nats per token, mean of the units."),
     "checkpoint_step": ("status.checkpoint.step", "Global step of the newest complete checkpoint."),
-    "checkpoint_interval_steps": (
-        "spec.checkpoint.intervalSteps",
-        "Wanted global steps between two checkpoints.",
-    ),
+    "checkpoint_interval_steps": ("spec.checkpoint.intervalSteps", "Wanted steps between two checkpoints."),
 }
 """By the end of the gauge's name: the path of its value in the run, and its help text."""
 
@@ -39,31 +38,32 @@ class RunCollector(Collector):
         if not self._leads():
             return
         runs, units = (list(self._inventory.cache.values(kind)) for kind in ("TrainingRun", "LearnerUnit"))
-        phases = GaugeMetricFamily("atoll_runs", "TrainingRuns by phase.", labels=("phase",))
-        for phase, count in Counter(_phase(run) for run in runs).items():
-            phases.add_metric((phase,), count)
-        yield phases
-        conditions = GaugeMetricFamily(
-            "atoll_run_condition", "1 while the condition is True.", labels=(*RUN, "condition", "reason")
-        )
+        yield _counted("atoll_runs", "TrainingRuns by phase.", ("phase",), ((_phase(run),) for run in runs))
+        phases = ((*_run_of(unit), _phase(unit)) for unit in units)
+        yield _counted("atoll_run_units", "LearnerUnits of a run by phase.", (*RUN, "phase"), phases)
+        text = "LearnerUnits of a run by the reason of LinkAdequate."
+        yield _counted("atoll_run_links", text, (*RUN, "reason"), ((*_run_of(u), _link(u)) for u in units))
+        text = "1 while the condition is True."
+        conditions = GaugeMetricFamily("atoll_run_condition", text, labels=(*RUN, "condition", "reason"))
         for run in runs:
             for item in run.get("status", {}).get("conditions", ()):
-                values = (*_name(run), item["type"], item["reason"])
+                values = (*_run_of(run), item["type"], item["reason"])
                 conditions.add_metric(values, item["status"] == "True")
         yield conditions
-        members = GaugeMetricFamily(
-            "atoll_run_units", "LearnerUnits of a run by phase.", labels=(*RUN, "phase")
-        )
-        counts = Counter((unit["metadata"]["namespace"], unit["spec"]["run"], _phase(unit)) for unit in units)
-        for labels, count in counts.items():
-            members.add_metric(labels, count)
-        yield members
         for name, (path, text) in FIGURES.items():
             figure = GaugeMetricFamily(f"atoll_run_{name}", text, labels=RUN)
             for run in runs:
                 if (value := _at(run, path)) is not None:
-                    figure.add_metric(_name(run), value)
+                    figure.add_metric(_run_of(run), value)
             yield figure
+
+
+def _counted(name: str, text: str, labels: tuple[str, ...], values: Iterable[Values]) -> GaugeMetricFamily:
+    """How often each combination of the labels' values is there."""
+    family = GaugeMetricFamily(name, text, labels=labels)
+    for each, count in Counter(values).items():
+        family.add_metric(each, count)
+    return family
 
 
 def _at(body: Object, path: str) -> float | None:
@@ -74,8 +74,14 @@ def _at(body: Object, path: str) -> float | None:
     return None if found == {} else float(found)
 
 
-def _name(run: Object) -> tuple[str, str]:
-    return run["metadata"]["namespace"], run["metadata"]["name"]
+def _run_of(body: Object) -> tuple[str, str]:
+    """Of a run or a unit."""
+    return body["metadata"]["namespace"], body["spec"].get("run", body["metadata"]["name"])
+
+
+def _link(unit: Object) -> str:
+    conditions = unit.get("status", {}).get("conditions", ())
+    return next((str(each["reason"]) for each in conditions if each["type"] == LINK_ADEQUATE), "NotMeasured")
 
 
 def _phase(body: Object) -> str:

@@ -29,6 +29,8 @@ FIGURES = frozenset(
     }
 )  # fmt: skip
 """Progress figures: a write for them alone can wait."""
+LINK_ADEQUATE = "LinkAdequate"
+"""A unit's condition whose message has figures, whatever its status."""
 
 
 class Notice(NamedTuple):
@@ -98,7 +100,7 @@ def document(section: BaseModel) -> Object:
 
 
 def only_figures(old: Object, new: Object) -> bool:
-    """Whether two statuses differ only in progress figures and in messages of conditions that are True."""
+    """Whether two statuses differ only in progress figures, those in messages of conditions included."""
     changed = {name for name in old.keys() | new.keys() if old.get(name) != new.get(name)}
     if not changed <= FIGURES | {"conditions"} or ("message" in changed and "message" in new):
         return False
@@ -106,9 +108,10 @@ def only_figures(old: Object, new: Object) -> bool:
 
 
 def _essence(status: Object) -> list[tuple[str, ...]]:
-    """Conditions without the messages of those that are True."""
+    """Conditions without messages that have figures."""
     return [
-        (item["type"], item["status"], item["reason"], item["message"] if item["status"] != "True" else "")
+        (item["type"], item["status"], item["reason"])
+        + (() if item["status"] == "True" or item["type"] == LINK_ADEQUATE else (item["message"],))
         for item in status.get("conditions", [])
     ]
 

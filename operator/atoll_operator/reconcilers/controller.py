@@ -172,7 +172,7 @@ class Reconciler:
             return
         answer = await self._cluster.write_status(body, status)
         # With jitter, because many units begin to train together.
-        memory.figures_due = now + FIGURES_SECONDS[key.kind] * random.uniform(0.8, 1.0)
+        memory.figures_due = now + FIGURES_SECONDS[key.kind] * random.uniform(1.0, 1.2)
         self._inventory.put(key.kind, answer)
         # The watch tells nothing new about a write of our own.
         if not figures and (run := parent_key(key.kind, body)) is not None:

@@ -105,6 +105,8 @@ class UnitReconciler(Reconciler):
         return {
             "stop": "Finished" if over else "Suspended" if spec.suspend else "",
             "recovery": spec.recovery,
+            "communication": spec.communication,
+            "codec": spec.outer.codec,
             "begun": status.get("globalStep", 0) > 0,
             "settings": self._pod_settings(run["metadata"]["name"], spec, known),
         }
@@ -127,9 +129,8 @@ class UnitReconciler(Reconciler):
         change = {ANNOTATION_INCARNATION: str(incarnation)}
         with suppress(NotFound, Conflict):  # the watch will report its deletion
             patch = self._cluster.patch_metadata
-            self._inventory.put(
-                "Pod", await patch("Pod", key.namespace, pod.name, pod.uid, annotations=change)
-            )
+            told = await patch("Pod", key.namespace, pod.name, pod.uid, annotations=change)
+            self._inventory.put("Pod", told)
 
     async def _create(self, pod: Object) -> None:
         metadata = pod["metadata"]

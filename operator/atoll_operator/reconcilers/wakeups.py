@@ -40,7 +40,7 @@ STARTING_SECONDS = 1.0
 PROMPT = ("deletion_time", "disruption", "exit_code", "finished_at", "incarnation")
 """Fields of a pod's view that change when it fails, or gets another incarnation."""
 FIGURES_SECONDS = {"TrainingRun": 10.0, "LearnerUnit": 30.0}
-"""Between two writes of a status for the sake of progress figures; the syncer has fresher ones."""
+"""Least time between two writes of a status for the sake of progress figures; the syncer has fresher ones."""
 WakeUp = tuple[Key, float]
 """A key and the least number of seconds since its last pass; 0: at once."""
 

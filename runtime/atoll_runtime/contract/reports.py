@@ -139,10 +139,13 @@ class LedgerReport(Report):
     """
 
     trained: int = 0
+    """Trained token-fragments, over all incarnations."""
     merged: int = 0
+    """Merged into the global model."""
     discarded: dict[str, int] = {}
-    """By reason: `Missed`, `Refused`, `Replaced`, `Finished`; see `atoll_runtime.protocol.ledger`."""
+    """Discarded, by reason: `Missed`, `Refused`, `Replaced`, `Finished` (`protocol/ledger.py`)."""
     in_flight: int = 0
+    """Trained, but neither merged nor discarded yet."""
 
     @classmethod
     def total(cls, parts: Iterable[LedgerReport]) -> LedgerReport:
@@ -209,6 +212,7 @@ class EvaluationReport(Report):
     tokens: int
     """Predicted tokens over which the loss is the mean."""
     split: Annotated[str, Field(max_length=63)]
+    """Split of the data set, as `spec.evaluation` names it."""
     seconds: float
     """Seconds to read and evaluate the checkpoint."""
     time: float

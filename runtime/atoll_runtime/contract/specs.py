@@ -159,7 +159,7 @@ class OuterSpec(Section):
 
 class CommunicationSpec(Section):
     """How units use their links to the syncer. What is not set is chosen for each unit, from what its link was measured
-    to carry: transfers shall take 0.7 of an interval at most."""
+    to carry: transfers shall take 0.7 of an interval at most. A change applies to learners that start after it."""
 
     codec: Codec | None = None
     """Encoding of fragments of every unit. Not wider than `outer.codec`."""

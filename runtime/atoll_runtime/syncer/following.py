@@ -78,7 +78,10 @@ class Following:
                 least, most = FIGURES_SECONDS
                 due = clock() + min(max(least, len(report.units) / UNITS_PER_SECOND), most)
             with contextlib.suppress(TimeoutError):
-                standing = await asyncio.wait_for(self._driver.standing.after(standing), due - clock())
+                async with asyncio.timeout(
+                    due - clock()
+                ):  # `wait_for` of Python 3.11 may lose a cancellation
+                    standing = await self._driver.standing.after(standing)
                 yield Tell(standing)
 
 

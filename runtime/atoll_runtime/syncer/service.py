@@ -60,7 +60,8 @@ class Service:
 
     async def session(self, peer: Peer, incoming: AsyncIterator[Up]) -> AsyncIterator[Down]:
         """See `Endpoint`."""
-        first = await asyncio.wait_for(anext(incoming, None), HELLO_SECONDS)
+        async with asyncio.timeout(HELLO_SECONDS):
+            first = await anext(incoming, None)
         if isinstance(first, ShardHello):
             wrong = handshake.shard_refusal(self.run, self.machine.rules, peer, first)
             if wrong is not None:

@@ -43,17 +43,13 @@ def facts(world: World) -> Object:
     run, units = status.pop("r", {}), status
     syncers = [body for body in world.server.every("StatefulSet") if body["metadata"]["name"] == "r-syncer"]
     found: Object = {
-        **names,
-        **{each["type"]: each["status"] for each in run.get("conditions", ())},
-        "units": run.get("unitsSummary"),
-        "updated": run.get("unitsUpdated"),
+        **names, **{each["type"]: each["status"] for each in run.get("conditions", ())},
+        "units": run.get("unitsSummary"), "updated": run.get("unitsUpdated"), "shards": run.get("syncerShards"),
         "restarts": {name: unit["restartCount"] for name, unit in units.items() if unit.get("restartCount")},
         "failed": {name for name, unit in units.items() if unit.get("phase") == "Failed"},
-        "learners": len(world.pods()),
+        "learners": len(world.pods()), "authorities": authorities(world),
         "images": {pod["spec"]["containers"][0]["image"] for pod in world.pods()},
-        "shards": run.get("syncerShards"),
-        "authorities": authorities(world),
-    }
+    }  # fmt: skip
     for body in syncers:
         [main] = body["spec"]["template"]["spec"]["containers"]
         [path] = (each["value"] for each in main["env"] if each["name"] == "ATOLL_JOURNAL_DIR")

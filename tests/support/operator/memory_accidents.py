@@ -9,14 +9,7 @@ from typing import Any
 
 from memory_apiserver import Object, Server
 
-from atoll_operator.api.group import (
-    ACCELERATOR,
-    ANNOTATION_INCARNATION,
-    LABEL_UNIT,
-    NODE_POOL,
-    TOPOLOGY,
-    TPU,
-)
+from atoll_operator.api import group
 from atoll_operator.kube.errors import NotFound
 from atoll_operator.plan.conditions import format_time
 from atoll_operator.plan.nodes import IMPENDING_TERMINATION
@@ -104,9 +97,9 @@ class Accidents:
 
     def incarnation(self, pod: Object) -> int:
         """That its process is of; 0 where it waits for another, or is of no unit."""
-        if LABEL_UNIT not in pod["metadata"]["labels"] or pod["status"]["phase"] != "Running":
+        if group.LABEL_UNIT not in pod["metadata"]["labels"] or pod["status"]["phase"] != "Running":
             return 0
-        told = int(pod["metadata"]["annotations"][ANNOTATION_INCARNATION])
+        told = int(pod["metadata"]["annotations"][group.ANNOTATION_INCARNATION])
         ended = pod["status"]["containerStatuses"][0].get("lastState", {}).get("terminated")
         if ended is None:
             return int(pod["metadata"]["name"].rsplit("-", 2)[1])
@@ -144,10 +137,14 @@ class Accidents:
         for pool, kinds in self._pools.items():
             for number, (accelerator, topology, hosts) in enumerate(kinds):
                 for host in range(hosts):
-                    labels = {NODE_POOL: f"{pool}-{number}", ACCELERATOR: accelerator, TOPOLOGY: topology}
+                    labels = {
+                        group.NODE_POOL: f"{pool}-{number}",
+                        group.ACCELERATOR: accelerator,
+                        group.TOPOLOGY: topology,
+                    }
                     metadata = {"name": f"{pool}-{number}-{host}", "labels": labels}
                     ready = {"type": "Ready", "status": "True"}
-                    status = {"allocatable": {TPU: "4"}, "conditions": [ready]}
+                    status = {"allocatable": {group.TPU: "4"}, "conditions": [ready]}
                     node = {"apiVersion": "v1", "kind": "Node", "metadata": metadata}
                     yield {**node, "spec": {}, "status": status}
 

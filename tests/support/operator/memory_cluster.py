@@ -9,16 +9,7 @@ from collections.abc import Iterable
 from memory_accidents import Accidents, main, now, running
 from memory_apiserver import Object
 
-from atoll_operator.api.group import (
-    ACCELERATOR,
-    ANNOTATION_INCARNATION,
-    LABEL_HOLDS,
-    LABEL_PLACEMENT,
-    LABEL_POD_GROUP,
-    LABEL_SLICE,
-    LABEL_UNIT,
-    NODE_POOL,
-)
+from atoll_operator.api import group
 from atoll_operator.api.group import KUEUE_MANAGED as MANAGED
 from atoll_operator.plan.conditions import format_time
 from atoll_operator.plan.pods.gang import REQUIRED, SIZE
@@ -53,9 +44,11 @@ class PlayedCluster(Accidents):
     def _admit(self, pod: Object) -> None:
         """As Kueue does: a group whose pods are all there, and it keeps each until its node has said that it ended."""
         name, labels = pod["metadata"]["name"], pod["metadata"]["labels"]
-        everybody = [each["metadata"]["labels"].get(LABEL_POD_GROUP) for each in self.server.every("Pod")]
+        everybody = [
+            each["metadata"]["labels"].get(group.LABEL_POD_GROUP) for each in self.server.every("Pod")
+        ]
         total = int(pod["metadata"]["annotations"][SIZE])
-        if everybody.count(labels[LABEL_POD_GROUP]) >= total and self._is_due(pod, "admit", 2.0):
+        if everybody.count(labels[group.LABEL_POD_GROUP]) >= total and self._is_due(pod, "admit", 2.0):
             body = self.server.get("Pod", name)
             body["metadata"]["finalizers"] = [MANAGED]
             body["spec"].pop("schedulingGates")
@@ -82,7 +75,7 @@ class PlayedCluster(Accidents):
         bound = [each for each in self.server.every("Pod") if each["spec"].get("nodeName") and _runs(each)]
         unwanted = _unwanted_pools(pod)
         nodes = list(self.server.every("Node"))
-        for node in sorted(nodes, key=lambda node: node["metadata"]["labels"][NODE_POOL] in unwanted):
+        for node in sorted(nodes, key=lambda node: node["metadata"]["labels"][group.NODE_POOL] in unwanted):
             if self._fits(pod, node, bound):
                 body = self.server.get("Pod", pod["metadata"]["name"])
                 body["spec"]["nodeName"] = node["metadata"]["name"]
@@ -100,17 +93,19 @@ class PlayedCluster(Accidents):
         name, labels = node["metadata"]["name"], node["metadata"]["labels"]
         if node["status"]["conditions"][0]["status"] != "True" or node.get("spec", {}).get("taints"):
             return False
-        if LABEL_UNIT not in pod["metadata"]["labels"]:
+        if group.LABEL_UNIT not in pod["metadata"]["labels"]:
             return True
         selector = pod["spec"]["nodeSelector"]
-        if any(labels.get(key) != selector[key] for key in selector.keys() & {NODE_POOL, ACCELERATOR}):
+        if any(
+            labels.get(key) != selector[key] for key in selector.keys() & {group.NODE_POOL, group.ACCELERATOR}
+        ):
             return False
         named = {"kubernetes.io/hostname": name, **labels}
         affinity = pod["spec"].get("affinity", {}).get("nodeAffinity", {})
         for term in affinity.get(REQUIRED, {}).get("nodeSelectorTerms", ()):
             if any(named[each["key"]] in each.get("values", ()) for each in term["matchExpressions"]):
                 return False  # every operator is Exists or NotIn
-        there = [each for each in bound if pool_of(each) == labels[NODE_POOL]]
+        there = [each for each in bound if pool_of(each) == labels[group.NODE_POOL]]
         if any(each["spec"]["nodeName"] == name for each in there) or any(
             selects(pod, "podAntiAffinity", each) or selects(each, "podAntiAffinity", pod) for each in there
         ):
@@ -118,7 +113,7 @@ class PlayedCluster(Accidents):
         if not terms(pod, "podAffinity"):
             return True
         peers = {pool_of(each) for each in bound if selects(pod, "podAffinity", each)}
-        return labels[NODE_POOL] in peers or (not peers and selects(pod, "podAffinity", pod))
+        return labels[group.NODE_POOL] in peers or (not peers and selects(pod, "podAffinity", pod))
 
     def _tend(self, pod: Object) -> None:
         status = pod["status"]
@@ -126,18 +121,22 @@ class PlayedCluster(Accidents):
             if self._is_due(pod, "start", 2.0) and self._has_chips(pod):
                 self.report(pod, phase="Running", containerStatuses=[main(0, running())], ready=True)
         elif status["phase"] == "Running" and (own := self.incarnation(pod)):
-            told = int(pod["metadata"]["annotations"][ANNOTATION_INCARNATION])
+            told = int(pod["metadata"]["annotations"][group.ANNOTATION_INCARNATION])
             if own < told and self._is_due(pod, f"restart {told}", 2.0):
                 self.restart(pod, EXIT_RESTART, str(LastWords(own)))
 
     def _has_chips(self, pod: Object) -> bool:
         """Else the kubelet turns it away."""
         name, node = pod["metadata"]["name"], pod["spec"]["nodeName"]
-        if LABEL_UNIT not in pod["metadata"]["labels"]:
+        if group.LABEL_UNIT not in pod["metadata"]["labels"]:
             return True
         for other in self.server.every("Pod"):
             there = other["spec"].get("nodeName") == node and other["status"]["phase"] == "Running"
-            if there and LABEL_UNIT in other["metadata"]["labels"] and other["metadata"]["name"] != name:
+            if (
+                there
+                and group.LABEL_UNIT in other["metadata"]["labels"]
+                and other["metadata"]["name"] != name
+            ):
                 self.report(pod, phase="Failed", reason="OutOfgoogle.com/tpu", message="chips are in use")
                 return False
         return True
@@ -171,7 +170,7 @@ def _unwanted_pools(pod: Object) -> set[str]:
 
 
 def _runs(pod: Object) -> bool:
-    return LABEL_UNIT in pod["metadata"]["labels"] and pod["status"]["phase"] in ("Pending", "Running")
+    return group.LABEL_UNIT in pod["metadata"]["labels"] and pod["status"]["phase"] in ("Pending", "Running")
 
 
 def pool_of(pod: Object) -> str:
@@ -207,7 +206,7 @@ def check_pools(bound: Iterable[Object]) -> None:
     holders, places = defaultdict[str, set[str]](set), defaultdict[tuple[str, ...], set[str]](set)
     for pod in bound:
         labels, [unit] = pod["metadata"]["labels"], pod["metadata"]["ownerReferences"]
-        places[unit["uid"], labels[LABEL_PLACEMENT], labels[LABEL_SLICE]].add(pool_of(pod))
-        if LABEL_HOLDS in labels:
-            holders[pool_of(pod)].add(labels[LABEL_HOLDS])
+        places[unit["uid"], labels[group.LABEL_PLACEMENT], labels[group.LABEL_SLICE]].add(pool_of(pod))
+        if group.LABEL_HOLDS in labels:
+            holders[pool_of(pod)].add(labels[group.LABEL_HOLDS])
     assert all(len(held) == 1 for held in (*holders.values(), *places.values())), (holders, places)

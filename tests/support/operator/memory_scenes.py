@@ -14,6 +14,7 @@ from memory_failures import SEED, UNIT, WITNESS, begin, node_gone, out_of_servic
 from memory_world import SPEC, World, played
 
 from atoll_operator.kube.cache import Key
+from atoll_runtime.contract import LinkReport
 
 BELONGINGS = (
     ("ConfigMap", "r-config"), ("Service", "r-syncer"), ("Service", UNIT), ("StatefulSet", "r-syncer"),
@@ -123,17 +124,22 @@ async def figures_follow_the_syncers_report_seldom_and_all_else_is_written_at_on
     await asyncio.sleep(60)  # until nothing but figures changes
     history: list[int] = []
     seen: dict[str, set[int]] = {"r": set(), UNIT: set()}
-    for _ in range(300):
+    for number in range(300):
+        world.syncer.links[UNIT] = LinkReport(codec="int4", period=2 + number, load=2 + number)
         history.append(world.syncer.step)
         seen["r"].add(world.run()["globalStep"])
         seen[UNIT].add(world.unit(UNIT)["step"])
         for key in world.planned():
             world.term.queue.add(key)  # a pass writes no figures before it is time
         await asyncio.sleep(1)
-    assert world.run()["globalStep"] >= history[-15], "at most 10 s old, and a poll"
-    assert world.unit(UNIT)["step"] >= history[-40], "at most 30 s old, and a poll"
-    assert 20 <= len(seen["r"]) <= 38, "every 8 to 10 s"
-    assert 8 <= len(seen[UNIT]) <= 13, "every 24 to 30 s"
+    assert world.run()["globalStep"] >= history[-16], "at most 12 s old, and a poll"
+    assert world.unit(UNIT)["step"] >= history[-40], "at most 36 s old, and a poll"
+    assert 24 <= len(seen["r"]) <= 31, "every 10 to 12 s"
+    assert 8 <= len(seen[UNIT]) <= 11, "every 30 to 36 s"
+    assert world.condition("LearnerUnit", UNIT, "LinkAdequate") == ("False", "LinkTooSlow")
+    world.syncer.links[UNIT] = LinkReport(codec="int4", period=1, load=0.5)
+    await asyncio.sleep(3)  # a poll
+    assert world.condition("LearnerUnit", UNIT, "LinkAdequate") == ("True", "Narrowed")
     world.syncer.silent = True  # no report wakes the run
     await asyncio.sleep(60)
     world.cluster.fail_pod(world.pods(UNIT)[1], 1)

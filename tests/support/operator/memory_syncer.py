@@ -13,14 +13,7 @@ from atoll_operator.plan.run.evaluation import UNAVAILABLE as EVALUATOR_UNAVAILA
 from atoll_operator.plan.run.syncer_state import UNAVAILABLE as SYNCER_UNAVAILABLE
 from atoll_operator.plan.run.syncer_state import CheckpointOrder
 from atoll_operator.polling import EvaluatorPoller, PollFailed, SyncerPoller
-from atoll_runtime.contract import (
-    BeginningReport,
-    CheckpointReport,
-    EvaluationReport,
-    EvaluatorStatus,
-    SyncerStatus,
-    UnitReport,
-)
+from atoll_runtime import contract
 
 
 class PlayedSyncer:
@@ -43,12 +36,14 @@ class PlayedSyncer:
         """Units and incarnations that make no step."""
         self.suspect: dict[tuple[str, int], str] = {}
         """Of such the reason why they are not trusted."""
+        self.links: dict[str, contract.LinkReport] = {}
+        """By unit."""
         self.merged: dict[str, tuple[int, float]] = {}
         """Unit to its incarnation that learns, and since when."""
         self.known: dict[str, int] = {}
         """Unit to the newest incarnation that is known."""
 
-    def say(self, uid: str) -> SyncerStatus | None:
+    def say(self, uid: str) -> contract.SyncerStatus | None:
         """What the syncer answers; None while it does not run."""
         if self.silent or not self._runs("r-syncer-0"):
             self.merges = False
@@ -65,18 +60,20 @@ class PlayedSyncer:
                 if self.merged.get(name, (0, 0.0))[0] != newest:
                     self.merged[name] = newest, time.time()
                 self.known[name], since = newest, self.merged[name][1]
-                units[name] = UnitReport(
+                units[name] = contract.UnitReport(
                     incarnation=newest, hosts=hosts, state="Learning", seeded_step=0, loss=3.5,
                     step=0 if (name, newest) in self.stuck else self.step,
                     first_merge_time=since, contributions=1 + self.step,
-                    beginning=BeginningReport(joined=since, stepped=since, compiling=0.0),
-                    suspect=self.suspect.get((name, newest), ""),
+                    beginning=contract.BeginningReport(joined=since, stepped=since, compiling=0.0),
+                    suspect=self.suspect.get((name, newest), ""), link=self.links.get(name, contract.LinkReport()),
                 )  # fmt: skip
             elif name in self.known:
-                units[name] = UnitReport(incarnation=self.known[name], hosts=0, state="Gone", seeded_step=0)
+                units[name] = contract.UnitReport(
+                    incarnation=self.known[name], hosts=0, state="Gone", seeded_step=0
+                )
         self.merges = any(unit.state == "Learning" for unit in units.values())
-        saved = CheckpointReport(newest_step=max(self.saved, 0), current=self.saved >= self.step)
-        return SyncerStatus(
+        saved = contract.CheckpointReport(newest_step=max(self.saved, 0), current=self.saved >= self.step)
+        return contract.SyncerStatus(
             run_uid=uid, phase="Finished" if self.finished else "Running", global_step=self.step,
             target_steps=100_000, units=units, checkpoint=saved, time=time.time(),
             final_checkpoint="gs://bucket/run/final" if self.finished else "",
@@ -89,19 +86,21 @@ class PlayedSyncer:
         pods = (pod for pod in self._server.every("Pod") if pod["metadata"]["name"] == name)
         return any(pod["status"]["phase"] == "Running" and self._lives(pod) for pod in pods)
 
-    def evaluate(self, uid: str) -> EvaluatorStatus | None:
+    def evaluate(self, uid: str) -> contract.EvaluatorStatus | None:
         """What the run's evaluator answers; None while it does not run."""
         if not self._runs("r-evaluator-0"):
             return None
-        newest = EvaluationReport(step=50, loss=3.25, tokens=65536, split="heldout", seconds=2.5, time=1.7e9)
-        return EvaluatorStatus(run_uid=uid, phase="Waiting", newest=newest, evaluated=1)
+        newest = contract.EvaluationReport(
+            step=50, loss=3.25, tokens=65536, split="heldout", seconds=2.5, time=1.7e9
+        )
+        return contract.EvaluatorStatus(run_uid=uid, phase="Waiting", newest=newest, evaluated=1)
 
 
 def pollers(syncer: PlayedSyncer) -> dict[str, Any]:
     """The operator's pollers, but for the network."""
 
     class Heard(SyncerPoller):
-        async def _fetch(self, poll: Any, session: Any) -> SyncerStatus:
+        async def _fetch(self, poll: Any, session: Any) -> contract.SyncerStatus:
             if (status := syncer.say(poll.uid)) is None:
                 raise PollFailed(SYNCER_UNAVAILABLE, "nobody answers")
             return status
@@ -111,7 +110,7 @@ def pollers(syncer: PlayedSyncer) -> dict[str, Any]:
             return wanted
 
     class Evaluated(EvaluatorPoller):
-        async def _fetch(self, poll: Any, session: Any) -> EvaluatorStatus:
+        async def _fetch(self, poll: Any, session: Any) -> contract.EvaluatorStatus:
             if (status := syncer.evaluate(poll.uid)) is None:
                 raise PollFailed(EVALUATOR_UNAVAILABLE, "nobody answers")
             return status

@@ -23,14 +23,15 @@ from atoll_operator.plan.unit.deadlines import follow
 from atoll_operator.plan.unit.plan import plan_unit
 from atoll_operator.plan.unit.status import describe
 from atoll_operator.plan.unit.unit import Pace, UnitObserved, UnitPlan
-from atoll_runtime.contract import EXIT_RESTART, LastWords, LedgerReport, SyncerStatus, UnitReport
+from atoll_runtime import contract
 
 UNIT = "r-two-0"
 FOUR_HOSTS = TWO_HOSTS.model_copy(update={"topology": "4x4", "machine_type": None})
 TWO_SLICES = TWO_HOSTS.model_copy(update={"slices": 2})
 SETTINGS = PodSettings(run="r", image="runtime", pull_policy="IfNotPresent", environment={})
 TOLD = (
-    "now", "name", "generation", "spec", "status", "annotations", "recovery", "settings", "begun", "sees_nodes",
+    "now", "name", "generation", "spec", "status", "annotations", "recovery", "communication", "settings", "begun",
+    "sees_nodes",
 )  # fmt: skip
 """Fields of a scene that the operator observes as they are."""
 
@@ -57,13 +58,14 @@ class Scene(SceneCluster):
         self.hosts = self.size * self.spec.slices
         self.recovery = RecoverySpec(**(recovery or {}))
         self.settings, self.sees_nodes = SETTINGS, sees_nodes
+        self.communication = contract.CommunicationSpec()
         self.stop, self.finishing, self.begun, self.generation = "", False, False, 1
         self.annotations: dict[str, str] = {}
         self.status = LearnerUnitStatus()
         self.answering_since: float | None = NOW - 9000
         self.heard: float | None = None
-        self.report: UnitReport | None = None
-        self.ledger: LedgerReport | None = None
+        self.report: contract.UnitReport | None = None
+        self.ledger: contract.LedgerReport | None = None
         self.pace: Pace | None = None
         self.plan: UnitPlan
 
@@ -87,7 +89,7 @@ class Scene(SceneCluster):
         )
 
     def syncer(self) -> SyncerState:
-        status = SyncerStatus(
+        status = contract.SyncerStatus(
             run_uid="u", phase="Finishing" if self.finishing else "Running", fragments=4,
             units={self.name: self.report} if self.report is not None else {},
             ledger={self.name: self.ledger} if self.ledger is not None else {},
@@ -153,7 +155,7 @@ class Scene(SceneCluster):
             "incarnation": self.status.incarnation, "hosts": self.hosts, "state": state, "step": 40, "loss": 3.5,
             "seeded_step": 0, "first_merge_time": self.now,
         }  # fmt: skip
-        self.report = UnitReport(**(values | changes))
+        self.report = contract.UnitReport(**(values | changes))
         return self.rest()
 
     def new_image(self) -> Self:
@@ -164,7 +166,7 @@ class Scene(SceneCluster):
     def crash(self, host: int, exit_code: int = 1, words: str = "OSError: no", of: int | None = None) -> Self:
         """The container ends, of the incarnation `of` (0: it names none), and its kubelet starts it again."""
         number = self.status.incarnation if of is None else of
-        message = str(LastWords(number, words)) if number else words
+        message = str(contract.LastWords(number, words)) if number else words
         ended = {"exitCode": exit_code, "message": message, "finishedAt": self.time()}
         states = {"state": self.running(), "lastState": {"terminated": ended}}
         self.pod(host)["status"]["containerStatuses"] = [{"name": "main", **states}]
@@ -180,7 +182,7 @@ class Scene(SceneCluster):
     def make_room(self, *hosts: int) -> Self:
         """Processes of the last incarnation end for the current one."""
         for host in hosts:
-            self.crash(host, EXIT_RESTART, "", of=self.status.incarnation - 1)
+            self.crash(host, contract.EXIT_RESTART, "", of=self.status.incarnation - 1)
         return self
 
     # What a test reads

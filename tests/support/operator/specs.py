@@ -11,7 +11,7 @@ import math
 import os
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, get_args
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
@@ -20,7 +20,7 @@ from refusals import REMOVE, SCHEMAS, VALID, Path, patched, rows
 from atoll_operator.api.sections import MAX_UNITS
 from atoll_operator.plan.pods.names import EVALUATED_LIMIT, NAMES_LIMIT
 from atoll_operator.plan.pods.topology import GENERATIONS, MAX_HOSTS, chips_of
-from atoll_runtime.contract import OPTIMIZERS, ModelSpec
+from atoll_runtime.contract import OPTIMIZERS, Codec, ModelSpec
 from atoll_runtime.model import describe, resolve
 from atoll_runtime.protocol.fragments import cut
 
@@ -219,6 +219,10 @@ def _agree(spec: Object) -> None:
     for name, default, most in (("fragments", 24, min(interval, pieces)), ("overlap", 2, interval)):
         if outer.get(name, default) > most:
             spec["outer"] = outer = {**outer, name: 1 + outer.get(name, default) % most}
+    widths, communication = get_args(Codec), spec.get("communication", {})
+    widest = widths.index(outer.get("codec", "bf16"))
+    if widths.index(communication.get("codec", "int4")) < widest:
+        communication["codec"] = widths[widest]
     if "shards" in spec.get("syncer", {}):
         spec["syncer"]["shards"] = min(spec["syncer"]["shards"], pieces)
     if mesh := spec.get("inner", {}).get("mesh"):
@@ -314,14 +318,12 @@ def drawn(part: str, share: int = 1) -> list[dict[str, Any]]:
     strategy, count, own_seed = PARTS[part]
     bodies: list[dict[str, Any]] = []
 
+    checks = list(HealthCheck)
+
     @seed(own_seed)
     @settings(
-        max_examples=count // share,
-        phases=[Phase.generate],
-        deadline=None,
-        database=None,
-        suppress_health_check=list(HealthCheck),
-    )
+        max_examples=count // share, phases=[Phase.generate], deadline=None, database=None, suppress_health_check=checks
+    )  # fmt: skip
     @given(strategy)
     def collect(body: dict[str, Any]) -> None:
         bodies.append(body)

@@ -7,7 +7,6 @@ import contextlib
 import datetime
 import random
 import ssl
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -102,14 +101,6 @@ async def test_an_authority_near_its_end_is_replaced_and_the_context_in_use_foll
     bundle, pair = data["ca.crt"], [data["tls.crt"], data["tls.key"]]
     server = pod_context(*map(base64.b64decode, (bundle, *pair)))
     handshake(server, secrets.certificates.context, "r-syncer.ns.svc")
-
-
-def test_an_authority_signs_the_same_after_it_was_stored() -> None:
-    made = Authority.new("r", NOW)
-    read = Authority(made.pair)
-    assert read.accept(made.issue("u", "spiffe://atoll.dev/u", ["u"], NOW).certificate, ["u"], NOW)
-    with pytest.raises(ValueError, match="PEM"):
-        Authority(replace(made.pair, certificate=b""))
 
 
 def test_a_certificate_is_accepted_for_its_names_by_its_authority_for_two_thirds_of_its_life() -> None:

@@ -102,11 +102,7 @@ def test_any_order_of_events_and_lists_ends_in_the_newest_state(data: st.DataObj
         history.pop()
     last = history[-1]
     lists = data.draw(st.lists(st.integers(1, len(history)), max_size=4))
-    acts: list[Any] = [
-        *history,
-        *(("list", version, None) for version in lists),
-        ("list", len(history), None),
-    ]
+    acts: list[Any] = [*history, *(("list", version, None) for version in (*lists, len(history)))]
     cache = empty()
     gone: set[str] = set()
     for what, version, deleted in data.draw(st.permutations(acts)):

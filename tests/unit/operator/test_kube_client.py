@@ -17,16 +17,7 @@ from leaping import leap
 
 from atoll_operator.certificates.authority import Authority
 from atoll_operator.cluster import Cluster
-from atoll_operator.kube import client
-from atoll_operator.kube.errors import (
-    AlreadyExists,
-    Conflict,
-    CredentialsError,
-    NotFound,
-    NotLeading,
-    Refused,
-    Unreachable,
-)
+from atoll_operator.kube import client, errors
 from atoll_operator.kube.login import Credentials, load
 from atoll_operator.kube.queue import START_SECONDS, wait_for_api
 from atoll_operator.metrics.process import Metrics
@@ -76,7 +67,7 @@ async def test_a_busy_server_is_asked_again_and_given_up_after_some_tries(
         assert (await cluster.get("Pod", "n", "p"))["name"] == "x"
         assert len(server.requests) == 3
         server.answers = iter([says(status, "Broken")] * 10)
-        with pytest.raises(Unreachable, match="because Broken"):
+        with pytest.raises(errors.Unreachable, match="because Broken"):
             await cluster.get("Pod", "n", "p")
         assert len(server.requests) == 3 + client.TRIES
 
@@ -84,7 +75,7 @@ async def test_a_busy_server_is_asked_again_and_given_up_after_some_tries(
 async def test_nobody_listening_is_unreachable(server: Server) -> None:
     server.address = "http://127.0.0.1:1"
     async with server.cluster() as cluster:
-        with pytest.raises(Unreachable, match=f"GET {PATH}/p"):
+        with pytest.raises(errors.Unreachable, match=f"GET {PATH}/p"):
             await cluster.get("Pod", "n", "p")
 
 
@@ -99,8 +90,8 @@ async def test_a_server_that_asks_for_patience_gets_it_within_bounds(server: Ser
 
 async def test_a_no_is_told_apart_and_not_asked_again(server: Server) -> None:
     table = [
-        (404, "NotFound", NotFound), (409, "AlreadyExists", AlreadyExists), (409, "Conflict", Conflict),
-        (422, "Invalid", Refused), (403, "Forbidden", Refused),
+        (404, "NotFound", errors.NotFound), (409, "AlreadyExists", errors.AlreadyExists),
+        (409, "Conflict", errors.Conflict), (422, "Invalid", errors.Refused), (403, "Forbidden", errors.Refused),
     ]  # fmt: skip
     server.answers = iter([says(status, reason) for status, reason, _ in table])
     async with server.cluster() as cluster:
@@ -116,7 +107,7 @@ async def test_fields_that_do_not_fit_a_kind_are_refused_although_the_api_server
     problem = "failed to create typed patch object (n/p): .spec.x: field not declared in schema"
     server.answers = iter([(500, {"message": problem})])
     async with server.cluster() as cluster:
-        with pytest.raises(Refused, match="field not declared"):
+        with pytest.raises(errors.Refused, match="field not declared"):
             await cluster.apply(POD)
     assert len(server.requests) == 1
 
@@ -132,7 +123,7 @@ async def test_nothing_is_written_when_another_operator_may_lead_by_now(server: 
             yield 503, {}
 
         server.answers = lose()
-        with pytest.raises(NotLeading, match=f"POST {PATH}"):
+        with pytest.raises(errors.NotLeading, match=f"POST {PATH}"):
             await cluster.create(POD)
         await cluster.get("Pod", "n", "p")
     assert server.requests == [f"POST {PATH}", f"POST {PATH}", f"GET {PATH}/p"]
@@ -158,7 +149,7 @@ async def test_an_operator_without_its_definitions_says_which_are_missing(server
     server.answers = iter([says(404, "NotFound"), *(says(200, resources=each) for each in served)])
     async with server.cluster() as cluster:
         for missing in ("learnerunits, trainingruns", "learnerunits"):
-            with pytest.raises(Unreachable, match=f"does not serve {missing}; apply crds/ first"):
+            with pytest.raises(errors.Unreachable, match=f"does not serve {missing}; apply crds/ first"):
                 await cluster.check_served()
         await cluster.check_served()
 
@@ -167,12 +158,12 @@ async def test_an_operator_without_its_definitions_says_which_are_missing(server
 def test_an_api_server_that_comes_up_late_is_waited_for_within_bounds(up_after: float, ends: float) -> None:
     async def ask() -> None:
         if asyncio.get_running_loop().time() < up_after:
-            raise Unreachable("nobody answers")
+            raise errors.Unreachable("nobody answers")
 
     async def ended() -> tuple[float, bool]:
         try:
             await wait_for_api(ask)
-        except Unreachable:
+        except errors.Unreachable:
             return asyncio.get_running_loop().time(), False
         return asyncio.get_running_loop().time(), True
 
@@ -199,9 +190,9 @@ def test_a_kubeconfig_logs_in_or_is_an_error_that_names_what_is_missing(tmp_path
     for user, token in (({"token": "secret"}, "Bearer secret"), ({"exec": EXEC}, "Bearer x1")):
         access = load(kubeconfig(tmp_path, user))
         assert (access.server, access.headers()) == ("https://127.0.0.1:1", {"Authorization": token})
-    with pytest.raises(CredentialsError, match="nowhere"):
+    with pytest.raises(errors.CredentialsError, match="nowhere"):
         load({"KUBECONFIG": str(tmp_path / "nowhere")})
-    with pytest.raises(CredentialsError, match="there"):
+    with pytest.raises(errors.CredentialsError, match="there"):
         load(kubeconfig(tmp_path, {"token": "secret"}, context="there"))
 
 

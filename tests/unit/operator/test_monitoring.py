@@ -39,9 +39,10 @@ def run_body(name: str = "r", **status: Any) -> dict[str, Any]:
     return {**body, "spec": {**RUN["spec"], "checkpoint": {"uri": "gs://bucket/run", "intervalSteps": 20}}}
 
 
-def unit_body(name: str, phase: str) -> dict[str, Any]:
+def unit_body(name: str, phase: str, *conditions: dict[str, str]) -> dict[str, Any]:
     kind = {"apiVersion": "atoll.dev/v1alpha1", "kind": "LearnerUnit"}
-    return {**kind, "metadata": metadata(name), "spec": {"run": "r"}, "status": {"phase": phase}}
+    status = {"phase": phase, "conditions": [*conditions]}
+    return {**kind, "metadata": metadata(name), "spec": {"run": "r"}, "status": status}
 
 
 def metadata(name: str) -> dict[str, Any]:
@@ -63,13 +64,9 @@ def told_of(*bodies: dict[str, Any], leads: bool = True) -> dict[str, float]:
 
 
 RUNNING = run_body(
-    phase="Running",
-    globalStep=70,
-    progressPercent=70,
-    loss=2.5,
-    checkpoint={"step": 60},
+    phase="Running", globalStep=70, progressPercent=70, loss=2.5, checkpoint={"step": 60},
     conditions=[condition("Ready", "True", "QuorumLearning"), condition("Degraded", "False", "AsExpected")],
-)
+)  # fmt: skip
 
 
 @functools.cache
@@ -176,7 +173,7 @@ def exceptions(expression: str) -> list[str]:
     return [*exceptions(str(node.lhs)), str(node.rhs)]
 
 
-@pytest.mark.parametrize("alert", ["AtollRunBelowQuorum", "AtollUnitOutOfRestarts"])
+@pytest.mark.parametrize("alert", ["AtollRunBelowQuorum", "AtollUnitOutOfRestarts", "AtollLinkInadequate"])
 def test_what_lasts_beyond_the_end_of_a_run_alerts_nobody_then(alert: str) -> None:
     """A unit's phase and the reason of `Ready` stay as they ended."""
     ends = {"Complete", "Failed", "Suspended"}
@@ -188,7 +185,8 @@ def test_what_lasts_beyond_the_end_of_a_run_alerts_nobody_then(alert: str) -> No
 
 
 def test_the_operator_that_leads_tells_of_each_run_and_one_that_stands_by_of_none() -> None:
-    bodies = (RUNNING, unit_body("a", "Learning"), unit_body("b", "Learning"), unit_body("c", "Failed"))
+    slow = condition("LinkAdequate", "False", "LinkTooSlow")
+    bodies = (RUNNING, unit_body("a", "Learning"), unit_body("b", "Learning", slow), unit_body("c", "Failed"))
     assert told_of(*bodies, leads=False) == {}
     at = 'namespace="n",run="r"'
     assert told_of(*bodies) == {
@@ -197,12 +195,11 @@ def test_the_operator_that_leads_tells_of_each_run_and_one_that_stands_by_of_non
         'atoll_run_condition{condition="Degraded",namespace="n",reason="AsExpected",run="r"}': 0,
         'atoll_run_units{namespace="n",phase="Learning",run="r"}': 2,
         'atoll_run_units{namespace="n",phase="Failed",run="r"}': 1,
-        f"atoll_run_step{{{at}}}": 70,
-        f"atoll_run_progress_percent{{{at}}}": 70,
-        f"atoll_run_loss{{{at}}}": 2.5,
-        f"atoll_run_checkpoint_step{{{at}}}": 60,
-        f"atoll_run_checkpoint_interval_steps{{{at}}}": 20,
-    }
+        'atoll_run_links{namespace="n",reason="NotMeasured",run="r"}': 2,
+        'atoll_run_links{namespace="n",reason="LinkTooSlow",run="r"}': 1,
+        f"atoll_run_step{{{at}}}": 70, f"atoll_run_progress_percent{{{at}}}": 70, f"atoll_run_loss{{{at}}}": 2.5,
+        f"atoll_run_checkpoint_step{{{at}}}": 60, f"atoll_run_checkpoint_interval_steps{{{at}}}": 20,
+    }  # fmt: skip
 
 
 def test_a_run_that_was_not_visited_yet_is_counted_and_has_no_figures() -> None:

@@ -14,7 +14,9 @@ from atoll_operator.plan.pods.names import evaluator_host
 LEAST = {"ATOLL_RUNTIME_IMAGE": "runtime:1"}
 
 
-def test_settings_have_defaults_for_all_but_the_image() -> None:
+def test_settings_are_read_and_have_defaults_for_all_but_the_image() -> None:
+    read = settings.read(LEAST | {"ATOLL_NAMESPACES": "a, b", "ATOLL_RUNTIME_ENV": '{"X": "1"}'})
+    assert (read.namespaces, read.runtime_env) == (("a", "b"), {"X": "1"})
     read = settings.read(LEAST)
     assert (read.namespaces, read.health_port, read.resync_seconds, read.poll_seconds) == ((), 8080, 300, 2)
     url = read.syncer_url.format(run="r", namespace="n", shard=1)
@@ -23,34 +25,19 @@ def test_settings_have_defaults_for_all_but_the_image() -> None:
     assert url == f"https://{evaluator_host('r', 'n')}:7401/status"
 
 
-def test_settings_are_read() -> None:
-    read = settings.read(LEAST | {"ATOLL_NAMESPACES": "a, b", "ATOLL_RUNTIME_ENV": '{"X": "1"}'})
-    assert (read.namespaces, read.runtime_env) == (("a", "b"), {"X": "1"})
-
-
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("ATOLL_RUNTIME_IMAGE", ""),
-        ("ATOLL_RUNTIME_ENV", "{"),
-        ("ATOLL_RUNTIME_ENV", '{"X": 1}'),
-        ("ATOLL_RUNTIME_ENV", json.dumps({f"X{n}": "" for n in range(65)})),
-        ("ATOLL_RUNTIME_ENV", json.dumps({"X": "a" * 4097})),
-        ("ATOLL_RUNTIME_PULL_POLICY", "Sometimes"),
-        ("ATOLL_HEALTH_PORT", "x"),
-        ("ATOLL_POLL_SECONDS", "0"),
-        ("ATOLL_LOG_FORMAT", "xml"),
-        ("ATOLL_SYNCER_URL", "https://{host}"),
-        ("ATOLL_EVALUATOR_URL", "https://{shard}"),
-        ("ATOLL_STUCK_SECONDS", "0"),
-        ("ATOLL_LEASE_NAMESPACE", "Not_A_Name"),
-        ("ATOLL_LEASE_SECONDS", "2"),
-        ("ATOLL_LEASE_SECONDS", "10.5"),
+        ("RUNTIME_IMAGE", ""), ("RUNTIME_ENV", "{"), ("RUNTIME_ENV", '{"X": 1}'), ("LEASE_SECONDS", "2"),
+        ("RUNTIME_ENV", json.dumps({f"X{n}": "" for n in range(65)})), ("LEASE_SECONDS", "10.5"),
+        ("RUNTIME_ENV", json.dumps({"X": "a" * 4097})), ("RUNTIME_PULL_POLICY", "Sometimes"),
+        ("HEALTH_PORT", "x"), ("POLL_SECONDS", "0"), ("LOG_FORMAT", "xml"), ("SYNCER_URL", "https://{host}"),
+        ("EVALUATOR_URL", "https://{shard}"), ("STUCK_SECONDS", "0"), ("LEASE_NAMESPACE", "Not_A_Name"),
     ],
-)
+)  # fmt: skip
 def test_a_wrong_setting_is_an_error_that_names_it(name, value) -> None:
-    with pytest.raises(settings.SettingsError, match=name):
-        settings.read(LEAST | {name: value})
+    with pytest.raises(settings.SettingsError, match=f"ATOLL_{name}"):
+        settings.read(LEAST | {f"ATOLL_{name}": value})
 
 
 def test_the_operator_without_settings_ends_with_one_sentence() -> None:

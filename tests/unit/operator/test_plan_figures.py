@@ -172,14 +172,6 @@ def test_figures_do_not_fall_nor_count_twice_where_shard_0_has_yet_to_hear_of_an
     assert (scene.status.global_step, scene.status.tokens, scene.status.progress_percent) == (33, 990, 33)
 
 
-def test_ledger_adds_up_the_smallest_reasons_that_have_no_room() -> None:
-    report = LedgerReport(trained=500, discarded={f"R{n:02}": n for n in range(1, 31)}, in_flight=35)
-    shown = cost.shown_ledger(report, 4)
-    assert len(shown.discarded) == MAX_REASONS
-    assert sum(shown.discarded.values()) + shown.in_flight == shown.trained == 500
-    assert (shown.discarded["R30"], shown.discarded["Other"]) == (30, sum(range(1, 16)))
-
-
 def test_a_units_ledger_lists_the_first_of_the_tokens_that_wait_for_its_link() -> None:
     waits = [WaitReport(fragment=p, tokens=8, since=p, what="its link") for p in range(100)]
     unit = UnitReport(incarnation=1, hosts=1, state="Learning", waits=waits)

@@ -31,15 +31,11 @@ def statefulsets(scene: RunScene) -> dict[str, Any]:
 
 
 CHOICES = [
-    (None, None, ("runtime:2", "2")),
-    (None, "own", ("own", "2")),
-    (("runtime:1", ""), None, ("runtime:1", "1")),
-    (("own", "own"), "own", ("own", "1")),
-    (("runtime:1", ""), "own", ("own", "2")),
-    (("own", "own"), None, ("runtime:2", "2")),
-    (("runtime:1", ""), "runtime:1", ("runtime:1", "1")),
+    (None, None, ("runtime:2", "2")), (None, "own", ("own", "2")), (("runtime:1", ""), None, ("runtime:1", "1")),
+    (("own", "own"), "own", ("own", "1")), (("runtime:1", ""), "own", ("own", "2")),
+    (("own", "own"), None, ("runtime:2", "2")), (("runtime:1", ""), "runtime:1", ("runtime:1", "1")),
     (("runtime:2", "runtime:2"), None, ("runtime:2", "1")),
-]
+]  # fmt: skip
 """Image and `spec.image` of the status, `spec.image` now; image and variable of the pods."""
 
 
@@ -94,7 +90,10 @@ def test_syncer_pods_are_replaced_for_what_they_are_made_of() -> None:
         {"syncer": {"nodeSelector": {"a": "b"}}}, {"serviceAccountName": "other"},
     ]  # fmt: skip
     assert [spec for spec in changes if syncer_digest(run_of(OLD, **spec).run()) == old] == []
-    for spec in ({"syncer": {"storage": "9Gi", "shards": 3}}, {"units": 1, "recovery": {"maxRestarts": 3}}):
+    for spec in (
+        {"syncer": {"storage": "9Gi", "shards": 3}},
+        {"units": 1, "communication": {"codec": "int4"}},
+    ):
         assert syncer_digest(run_of(OLD, **spec).run()) == old
     scene = run_of(OLD)
     scene.step()

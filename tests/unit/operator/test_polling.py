@@ -24,23 +24,15 @@ from atoll_operator.plan.run.observed import EvaluatorState
 from atoll_operator.plan.run.syncer_state import CheckpointOrder, SyncerState
 from atoll_operator.polling import BODY_LIMIT, EvaluatorPoller, SyncerPoller
 from atoll_operator.settings import Settings
-from atoll_runtime.contract import (
-    CheckpointReport,
-    EvaluatorStatus,
-    LedgerReport,
-    Order,
-    SyncerStatus,
-    UnitReport,
-    dump,
-)
+from atoll_runtime import contract
 
 NOW = datetime.datetime.now(datetime.UTC)
 HOSTS = [shard_host("r", "ns", 0), evaluator_host("r", "ns")]
 RUN = Key("TrainingRun", "ns", "r")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-Report = SyncerStatus | EvaluatorStatus
-STARTING = SyncerStatus(run_uid="u", phase="Starting")
-WAITING = EvaluatorStatus(run_uid="u", phase="Waiting")
+Report = contract.SyncerStatus | contract.EvaluatorStatus
+STARTING = contract.SyncerStatus(run_uid="u", phase="Starting")
+WAITING = contract.EvaluatorStatus(run_uid="u", phase="Waiting")
 
 
 @functools.cache
@@ -75,15 +67,17 @@ async def polled(
 
 
 def answer(report: Report, status: int = 200, padding: str = "") -> web.Response:
-    return web.Response(status=status, text=dump(report) + padding, content_type="application/json")
+    return web.Response(status=status, text=contract.dump(report) + padding, content_type="application/json")
 
 
-def of_units(count: int) -> SyncerStatus:
-    report = UnitReport(incarnation=1, hosts=4, state="Learning", step=10**6, tokens=10**12, loss=2.345678901)
-    ledger = LedgerReport(trained=10**14, merged=10**14 - 7, discarded={"Missed": 4, "Replaced": 3})
+def of_units(count: int) -> contract.SyncerStatus:
+    report = contract.UnitReport(
+        incarnation=1, hosts=4, state="Learning", step=10**6, tokens=10**12, loss=2.345678901
+    )
+    ledger = contract.LedgerReport(trained=10**14, merged=10**14 - 7, discarded={"Missed": 4, "Replaced": 3})
     names = [f"r-pool-{index}" for index in range(count)]
     units, ledgers = dict.fromkeys(names, report), dict.fromkeys(names, ledger)
-    return SyncerStatus(run_uid="u", phase="Running", units=units, ledger=ledgers)
+    return contract.SyncerStatus(run_uid="u", phase="Running", units=units, ledger=ledgers)
 
 
 @pytest.mark.parametrize(
@@ -96,7 +90,10 @@ def of_units(count: int) -> SyncerStatus:
     ],
 )
 async def test_a_report_is_read_whole_up_to_a_limit(report: Report, padding: str, reason: str) -> None:
-    heard, kind = asyncio.Event(), SyncerPoller if isinstance(report, SyncerStatus) else EvaluatorPoller
+    heard, kind = (
+        asyncio.Event(),
+        SyncerPoller if isinstance(report, contract.SyncerStatus) else EvaluatorPoller,
+    )
 
     async def handle(_: web.Request) -> web.Response:
         return answer(report, padding=padding)
@@ -140,9 +137,9 @@ class Answers:
         return answer(self.report, said) if isinstance(said, int) else answer(said)
 
 
-OTHER_RUN = SyncerStatus(run_uid="other", phase="Running")
-OTHER_SHARD = SyncerStatus(run_uid="u", phase="Running", shard=1)
-OTHER_COUNT = SyncerStatus(run_uid="u", phase="Running", shards=2)
+OTHER_RUN = contract.SyncerStatus(run_uid="other", phase="Running")
+OTHER_SHARD = contract.SyncerStatus(run_uid="u", phase="Running", shard=1)
+OTHER_COUNT = contract.SyncerStatus(run_uid="u", phase="Running", shards=2)
 AWAY, FOREIGN, MISPLACED = "SyncerUnavailable", "SyncerOfAnotherRun", "SyncerShardMismatch"
 
 
@@ -242,15 +239,15 @@ class Shard:
     async def handle(self, request: web.Request) -> web.Response:
         self.paths.add(request.path)
         if request.method == "POST":
-            self.orders.append(Order.model_validate_json(await request.read()).cut)
+            self.orders.append(contract.Order.model_validate_json(await request.read()).cut)
             return web.Response(status=202)
         saved = len(self.orders) > self.failures
         self.polls += saved
         if self.polls >= 5:
             self.over.set()
         newest = self.orders[-1] if saved else 200
-        checkpoint = CheckpointReport(newest_step=newest, uri="gs://b", current=saved)
-        report = SyncerStatus(run_uid="u", phase="Running", global_step=245, checkpoint=checkpoint)
+        checkpoint = contract.CheckpointReport(newest_step=newest, uri="gs://b", current=saved)
+        report = contract.SyncerStatus(run_uid="u", phase="Running", global_step=245, checkpoint=checkpoint)
         return answer(report.model_copy(update={"shards": self.shards}))
 
 

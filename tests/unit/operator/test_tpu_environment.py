@@ -7,37 +7,28 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
+import specs
 from hypothesis import given
 from hypothesis import strategies as st
 from jax._src.clusters import ClusterEnv, cloud_tpu_cluster, cluster
 from pod_kinds import all_pods, learner_unit, settings, values
 
 from atoll_operator.plan.pods.environment import LIBTPU_ARGUMENTS, check_names, tpu_environment
-from atoll_operator.plan.pods.topology import GENERATIONS, slice_of
+from atoll_operator.plan.pods.topology import slice_of
 from atoll_operator.plan.unit.unit import UnitObserved
 from atoll_runtime.contract import ENV_UNIT, parse_unit
 
 SHAPES = [
-    slice_of(generation.accelerator, topology, machine.name)
-    for generation in GENERATIONS
-    for machine in generation.machines
-    for topology in machine.topologies
+    slice_of(kind.accelerator, name, its.name) for kind, its, name in specs.SHAPES if name in its.topologies
 ]
+V5E, V6E = "tpu-v5-lite-podslice", "tpu-v6e-slice"
 UNITS = [
-    ("tpu-v5-lite-podslice", "2x2", None, 1),
-    ("tpu-v5-lite-podslice", "4x4", "ct5lp-hightpu-4t", 1),
-    ("tpu-v5-lite-podslice", "2x4", "ct5lp-hightpu-4t", 2),
-    ("tpu-v5-lite-device", "2x4", None, 1),
-    ("tpu-v5p-slice", "2x2x1", None, 1),
-    ("tpu-v5p-slice", "4x4x4", None, 1),
-    ("tpu-v5p-slice", "2x2x4", None, 3),
-    ("tpu-v6e-slice", "2x4", "ct6e-standard-8t", 1),
-    ("tpu-v6e-slice", "8x8", None, 1),
-    ("tpu-v6e-slice", "4x4", "ct6e-standard-4t", 4),
-    ("tpu7x", "2x2x1", None, 1),
-    ("tpu7x", "2x2x4", "tpu7x-standard-4t", 1),
+    (V5E, "2x2", None, 1), (V5E, "4x4", "ct5lp-hightpu-4t", 1), (V5E, "2x4", "ct5lp-hightpu-4t", 2),
+    ("tpu-v5-lite-device", "2x4", None, 1), ("tpu-v5p-slice", "2x2x1", None, 1), ("tpu-v5p-slice", "4x4x4", None, 1),
+    ("tpu-v5p-slice", "2x2x4", None, 3), (V6E, "2x4", "ct6e-standard-8t", 1), (V6E, "8x8", None, 1),
+    (V6E, "4x4", "ct6e-standard-4t", 4), ("tpu7x", "2x2x1", None, 1), ("tpu7x", "2x2x4", "tpu7x-standard-4t", 1),
     ("tpu7x", "2x2x2", None, 64),
-]
+]  # fmt: skip
 FOREIGN = ("TPU_", "MEGASCALE_", "JAX_", "KUBERNETES_")
 """Beginnings of variables that JAX reads, and that only the pod may have."""
 

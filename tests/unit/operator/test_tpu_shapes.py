@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from specs import SHAPES
 
 from atoll_operator.api.sections import Pool
 from atoll_operator.plan.pods import topology as tpu
@@ -31,14 +32,7 @@ has not, such as machines of 8 chips, is as in GKE's cluster autoscaler.
 """
 
 
-def shapes() -> list[tuple[str, str, str]]:
-    """Everything that is offered."""
-    return [
-        (generation.accelerator, topology, machine.name)
-        for generation in tpu.GENERATIONS
-        for machine in generation.machines
-        for topology in machine.all_topologies()
-    ]
+OFFERED = [(generation.accelerator, topology, machine.name) for generation, machine, topology in SHAPES]
 
 
 @pytest.mark.parametrize(("accelerator", "machine", "chips", "prefix", "cores", "hosts"), MACHINES)
@@ -51,7 +45,7 @@ def test_a_slice_has_the_hosts_that_gke_gives_it(accelerator, machine, chips, pr
 
 def test_no_machine_is_offered_that_is_not_in_the_table() -> None:
     listed = {(accelerator, machine): hosts for accelerator, machine, *_, hosts in MACHINES}
-    for accelerator, topology, machine in shapes():
+    for accelerator, topology, machine in OFFERED:
         cubes = topology.count("x") == 2 and all(int(side) % tpu.CUBE == 0 for side in topology.split("x"))
         assert topology in listed[accelerator, machine] or cubes
 
@@ -62,7 +56,7 @@ def test_the_count_of_shapes_of_whole_cubes_is_that_of_xpk() -> None:
 
 
 def test_every_slice_has_bounds_that_multiply_to_its_topology() -> None:
-    for accelerator, topology, machine in shapes():
+    for accelerator, topology, machine in OFFERED:
         shape = tpu.slice_of(accelerator, topology, machine)
         chips, hosts = (tuple(map(int, text.split(","))) for text in (shape.chip_bounds, shape.host_bounds))
         sides = tuple(map(int, topology.split("x")))
@@ -73,13 +67,10 @@ def test_every_slice_has_bounds_that_multiply_to_its_topology() -> None:
 
 
 WRAPS = [
-    ("tpu-v5p-slice", "2x4x4", "false,false,false"),
-    ("tpu-v5p-slice", "4x4x4", "true,true,true"),
-    ("tpu7x", "4x4x8", "true,true,true"),
-    ("tpu-v6e-slice", "8x8", "false,false,false"),
-    ("tpu-v6e-slice", "8x16", "false,true,false"),
-    ("tpu-v5-lite-podslice", "16x16", "true,true,false"),
-]
+    ("tpu-v5p-slice", "2x4x4", "false,false,false"), ("tpu-v5p-slice", "4x4x4", "true,true,true"),
+    ("tpu7x", "4x4x8", "true,true,true"), ("tpu-v6e-slice", "8x8", "false,false,false"),
+    ("tpu-v6e-slice", "8x16", "false,true,false"), ("tpu-v5-lite-podslice", "16x16", "true,true,false"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("accelerator", "topology", "wrap"), WRAPS)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,7 +18,7 @@ from atoll_operator.plan.conditions import format_time, parse_time
 from atoll_operator.plan.pods import names
 from atoll_operator.plan.pods.view import view
 from atoll_operator.plan.unit.incarnation import budget_of, jitter
-from atoll_runtime.contract import EXIT_VERSION, INCARNATION_FILE, LedgerReport, LinkReport, UnitReport
+from atoll_runtime import contract
 from atoll_runtime.learner.incarnation import MEMORY_FILE
 
 QUEUED = {"queue_name": "team"}
@@ -31,7 +33,7 @@ def test_a_changed_spec_makes_the_next_incarnation_and_sound_pods_have_time_to_e
 
 
 def test_a_unit_of_an_old_name_begins_after_what_the_syncer_knows_of_it_at_no_charge() -> None:
-    scene = Scene().place().set(report=UnitReport(incarnation=4, hosts=0, state="Gone"))
+    scene = Scene().place().set(report=contract.UnitReport(incarnation=4, hosts=0, state="Gone"))
     assert (scene.once().numbers, scene.status.restarts) == ((5, 5), ())
 
 
@@ -114,14 +116,8 @@ def test_a_unit_of_another_version_is_tried_for_ever_and_charged_nothing() -> No
     scene = learning(recovery={"max_restarts": 1})
     for _ in range(39):
         scene.note_restart(600, "VersionMismatch")
-    scene.crash(1, EXIT_VERSION, "VersionMismatch: give both the same image").once()
+    scene.crash(1, contract.EXIT_VERSION, "VersionMismatch: give both the same image").once()
     assert (scene.status.phase, scene.reason, scene.numbers[0]) == ("Healing", "VersionMismatch", 2)
-
-
-@pytest.mark.parametrize("why", ["HostMaintenance", "Preempted", "CapacityUnavailable", "VersionMismatch"])
-def test_what_is_no_fault_of_the_unit_is_not_charged_but_waits_like_the_rest(why: str) -> None:
-    spared = budget_of(restarts(9, why), RecoverySpec(max_restarts=3), NOW, 0.5)
-    assert (spared.exhausted, spared.not_before > NOW + 200) == (False, True)
 
 
 @pytest.mark.parametrize(
@@ -157,13 +153,61 @@ def test_the_jitter_is_the_same_at_each_look_and_not_for_all_units() -> None:
     assert jitter("uid-1", 3) == jitter("uid-1", 3)
 
 
+LINK = contract.LinkReport(codec="bf16", period=1, up_gbps=2.1, down_gbps=1.9, rtt_seconds=0.08, load=0.4)
+FIGURES = "2.1 Gbit/s up, 1.9 down, round trip 80 ms; transfers of every round take 40% of an interval"
+TOLD = f"bf16, part in every round; {FIGURES}"
+
+
+@pytest.mark.parametrize(
+    ("link", "fixed", "condition"),
+    [
+        ({"load": 0}, {}, ("Unknown", "NotMeasured", "too little was sent yet to measure the link by")),
+        ({}, {}, ("True", "Adequate", TOLD)),
+        ({"reason": "fits"}, {}, ("True", "Adequate", f"{TOLD}: fits")),
+        ({"codec": "int8"}, {}, ("True", "Narrowed", TOLD.replace("bf16", "int8"))),
+        ({"period": 2.5}, {}, ("False", "LinkTooSlow", f"bf16, part in one of 2.5 rounds; {FIGURES}")),
+        ({"period": 2.5}, {"period": 2}, ("False", "LinkTooSlow", None)),
+        ({"period": 4}, {"period": 4}, ("True", "Adequate", None)),
+        ({"advice": "set codec int4"}, {"codec": "bf16"}, ("False", "SettingTooWide", f"set codec int4; {TOLD}")),
+        ({"advice": "set codec int4", "period": 3}, {}, ("False", "SettingTooWide", None)),
+    ],
+)  # fmt: skip
+def test_a_unit_says_whether_its_link_carries_what_the_run_asks_of_it(
+    link: dict[str, Any], fixed: dict[str, Any], condition: tuple[str, str, str | None]
+) -> None:
+    scene = Scene()
+    assert scene.once().condition("LinkAdequate")[:2] == ("Unknown", "NotMeasured"), "from the first pass"
+    scene.set(communication=contract.CommunicationSpec(**fixed)).place().hear(
+        link=LINK.model_copy(update=link)
+    )
+    found = scene.condition("LinkAdequate")
+    assert found == (*condition[:2], condition[2] or found[2])
+
+
+CHANGES: list[tuple[dict[str, Any], list[str]]] = [
+    ({}, []), ({"load": 0.5}, []), ({"codec": "int8"}, ["Normal Narrowed"]), ({"period": 3}, ["Warning LinkTooSlow"]),
+    ({"advice": "set period 3"}, ["Warning SettingTooWide"]), ({}, ["Normal Adequate"]), ({"load": 0}, []),
+]  # fmt: skip
+
+
+def test_a_link_that_is_not_adequate_any_more_is_an_event_and_so_is_its_return() -> None:
+    scene = learning()
+    for change, told in CHANGES:
+        assert scene.report is not None
+        scene.report = scene.report.model_copy(update={"link": LINK.model_copy(update=change)})
+        assert [f"{each.type} {each.reason}" for each in scene.look().notices] == told, change
+        assert scene.rest().plan.notices == (), "once"
+
+
 def test_the_link_is_as_the_unit_told_last_also_after_it_has_gone() -> None:
-    link = LinkReport(up_gbps=1.23456, down_gbps=0.5, rtt_seconds=0.0420001, busy_share=0.6, failures=3)
+    link = contract.LinkReport(
+        up_gbps=1.23456, down_gbps=0.5, rtt_seconds=0.0420001, busy_share=0.6, failures=3
+    )
     scene = learning().hear(step=95, link=link, refusals={"norm": 2})
     scene.once()
     shown = link.model_copy(update={"up_gbps": 1.23, "rtt_seconds": 0.042})
     assert (scene.status.link, scene.status.refusals) == (shown, {"norm": 2})
-    scene.hear(hosts=0, link=LinkReport())
+    scene.hear(hosts=0, link=contract.LinkReport())
     scene.once()
     assert scene.status.link == shown
 
@@ -175,7 +219,7 @@ def test_a_heal_ends_with_the_first_merge_and_says_what_it_cost() -> None:
     assert scene.rest().status.last_heal is None, "merges of the old incarnation are none of it"
     assert scene.condition("PodsReady")[0] == "True" and scene.status.phase == "Healing"
     scene.now = failed + 14
-    scene.report = UnitReport(
+    scene.report = contract.UnitReport(
         incarnation=2, hosts=4, state="Learning", step=1, loss=3.0, step_seconds=0.25, seeded_step=40,
         first_merge_time=failed + 12.5,
     )  # fmt: skip
@@ -239,7 +283,7 @@ def test_a_unit_that_a_peer_may_have_seeded_says_what_it_was_told() -> None:
 
 def test_the_ledger_covers_all_incarnations_and_is_final_when_the_run_is() -> None:
     scene = learning()
-    scene.set(ledger=LedgerReport(trained=80, merged=60, discarded={"Finished": 20}))
+    scene.set(ledger=contract.LedgerReport(trained=80, merged=60, discarded={"Finished": 20}))
     scene.set(stop="Finished").rest()
     assert scene.status.ledger == LedgerStatus(fragments=4, trained=80, merged=60, discarded={"Finished": 20})
     assert scene.status.share_percent == 25.0, "of the tokens that were merged"
@@ -256,7 +300,7 @@ def test_pods_read_their_incarnation_where_it_is_looked_for_and_keep_what_outliv
     mounts = {mount["name"]: mount["mountPath"] for mount in spec["containers"][0]["volumeMounts"]}
     volume = next(item for item in spec["volumes"] if "downwardAPI" in item)
     (file,) = volume["downwardAPI"]["items"]
-    assert f"{mounts[volume['name']]}/{file['path']}" == INCARNATION_FILE
+    assert f"{mounts[volume['name']]}/{file['path']}" == contract.INCARNATION_FILE
     assert file["fieldRef"]["fieldPath"] == "metadata.annotations['atoll.dev/incarnation']"
     assert MEMORY_FILE.startswith(f"{mounts['tmp']}/")
 

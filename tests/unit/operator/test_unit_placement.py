@@ -10,12 +10,7 @@ from scene import TWO_SLICES, Scene, learning
 from scene_cluster import Object
 
 from atoll_operator.api.group import NODE_POOL
-from atoll_operator.plan.unit.placement import (
-    GIVE_WAY_SECONDS,
-    HOSTS_SECONDS,
-    RETURN_SECONDS,
-    SLICES_SECONDS,
-)
+from atoll_operator.plan.unit import placement
 
 CORDONED = {"unschedulable": True}
 LEAVING = {"cloud.google.com/active-node-maintenance": "ONGOING"}
@@ -107,7 +102,7 @@ def test_a_first_pod_waits_for_capacity_without_end() -> None:
 
 def test_a_slice_leaves_a_pool_that_lacks_hosts_when_another_does_not() -> None:
     scene = bound_leader().put_node("red-1", "red", spec=CORDONED)
-    assert ends(scene) == HOSTS_SECONDS
+    assert ends(scene) == placement.HOSTS_SECONDS
     scene.put_node("blue-1", "blue", spec=CORDONED)
     assert ends(scene) is None, "every pool lacks hosts"
 
@@ -115,17 +110,17 @@ def test_a_slice_leaves_a_pool_that_lacks_hosts_when_another_does_not() -> None:
 def test_a_slice_leaves_a_pool_where_an_old_pod_of_its_own_has_a_host() -> None:
     scene = learning(recovery={"in_place": False}).delete(1, grace=5).rest().bind(0, "red-0").rest()
     scene.unschedulable(1).wait(30)
-    assert ends(scene) == HOSTS_SECONDS - 30
+    assert ends(scene) == placement.HOSTS_SECONDS - 30
 
 
 def test_a_replaced_pod_waits_for_its_host_for_a_short_time() -> None:
     scene = learning().fail(1).rest().unschedulable(1)
-    assert ends(scene) == RETURN_SECONDS
+    assert ends(scene) == placement.RETURN_SECONDS
     whole = learning().fail_all(0, 1, 2, 3).rest()
     for host in range(4):
         whole.unschedulable(host)
     whole.wait(6)  # the back-off of the first restart
-    assert ends(whole) == RETURN_SECONDS - 6
+    assert ends(whole) == placement.RETURN_SECONDS - 6
 
 
 def test_a_leader_created_again_in_a_taken_pool_is_given_another_after_a_short_time() -> None:
@@ -134,16 +129,16 @@ def test_a_leader_created_again_in_a_taken_pool_is_given_another_after_a_short_t
     scene.rest()
     assert pool_of(scene.pod(2)) == "blue"
     scene.unschedulable(2)
-    assert ends(scene) == RETURN_SECONDS
+    assert ends(scene) == placement.RETURN_SECONDS
 
 
 def test_slices_that_are_held_are_given_back_in_time_and_others_go_first() -> None:
     scene = Scene(TWO_SLICES).rest().bind(0, "red-0").rest().unschedulable(2)
     waited = ends(scene)
-    assert waited is not None and SLICES_SECONDS <= waited <= 2 * SLICES_SECONDS
+    assert waited is not None and placement.SLICES_SECONDS <= waited <= 2 * placement.SLICES_SECONDS
     scene.now += waited + 0.01
     scene.once()
     for host in (0, 1, 2):
         scene.vanish(host)
-    assert scene.look().create == () and scene.plan.wake == scene.now + GIVE_WAY_SECONDS
-    assert len(scene.look(after=GIVE_WAY_SECONDS).create) == 2
+    assert scene.look().create == () and scene.plan.wake == scene.now + placement.GIVE_WAY_SECONDS
+    assert len(scene.look(after=placement.GIVE_WAY_SECONDS).create) == 2

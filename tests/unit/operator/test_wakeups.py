@@ -25,7 +25,7 @@ from atoll_operator.reconcilers.run import RunReconciler
 from atoll_operator.reconcilers.unit import UnitReconciler
 from atoll_operator.reconcilers.wakeups import RUN_SECONDS, STARTING_SECONDS, report_wakeups, wakeups
 from atoll_operator.settings import Settings
-from atoll_runtime.contract import BeginningReport, CheckpointReport, LedgerReport, SyncerStatus, UnitReport
+from atoll_runtime import contract
 
 UNITS = 400
 RUN, UNIT = Key("TrainingRun", "n", "r"), Key("LearnerUnit", "n", "u")
@@ -134,13 +134,16 @@ def test_a_change_wakes_whom_it_concerns_when_it_matters(
     assert last == woken
 
 
-REPORTED = UnitReport(incarnation=1, hosts=4, state="Learning", step=10, loss=2.0)
-STATUS = SyncerStatus(run_uid="u", phase="Running", global_step=5, units={"a": REPORTED, "b": REPORTED})
+LINK = contract.LinkReport(period=1, load=0.5)
+REPORTED = contract.UnitReport(incarnation=1, hosts=4, state="Learning", step=10, loss=2.0, link=LINK)
+STATUS = contract.SyncerStatus(
+    run_uid="u", phase="Running", global_step=5, units={"a": REPORTED, "b": REPORTED}
+)
 STATE = SyncerState().heard(STATUS, 1.0)
 AWAY = ("SyncerUnavailable", "no route")
 UNIT_NEWS: dict[str, Any] = {
     "incarnation": 2, "hosts": 3, "state": "Gone", "seeded_step": 4, "seed_message": "skipped one",
-    "first_merge_time": 9.0, "beginning": BeginningReport.model_construct(), "suspect": "8 refused",
+    "first_merge_time": 9.0, "beginning": contract.BeginningReport.model_construct(), "suspect": "8 refused",
 }  # fmt: skip
 RUN_NEWS: dict[str, Any] = {
     "run_uid": "v", "target_steps": 9, "restarts": 1, "shard": 1, "shards": 2, "fragments": 4,
@@ -165,20 +168,23 @@ def unit_after(**changes: Any) -> SyncerState:
 
 
 def test_figures_of_a_report_wait_and_everything_else_is_acted_on_at_once() -> None:
-    unit_figures = UnitReport.model_fields.keys() - UNIT_NEWS.keys()
-    run_figures = SyncerStatus.model_fields.keys() - {*RUN_NEWS, "checkpoint", "phase", "units"}
+    unit_figures = contract.UnitReport.model_fields.keys() - {*UNIT_NEWS, "link"}
+    run_figures = contract.SyncerStatus.model_fields.keys() - {*RUN_NEWS, "checkpoint", "phase", "units"}
     assert not told(STATE, STATE.missed(*AWAY)), "a single poll failed"
-    assert not told(STATE, unit_after(**dict.fromkeys(unit_figures, 99)))
-    figures = dict.fromkeys(run_figures, 99) | {"ledger": {"a": LedgerReport(trained=9)}}
+    link = LINK.model_copy(update={"up_gbps": 1.0, "load": 0.6, "reason": "fits"})
+    assert not told(STATE, unit_after(link=link, **dict.fromkeys(unit_figures, 99)))
+    figures = dict.fromkeys(run_figures, 99) | {"ledger": {"a": contract.LedgerReport(trained=9)}}
     assert not told(STATE, after(**figures))
-    for name, value in UNIT_NEWS.items():
-        assert told(STATE, unit_after(step=11, **{name: value})) == {"r", "a"}, name
+    judged = [{"codec": "int8"}, {"period": 1.2}, {"advice": "set codec int4"}, {"load": 0}]
+    links = [{"link": LINK.model_copy(update=change)} for change in judged]
+    for news in [*({name: value} for name, value in UNIT_NEWS.items()), *links]:
+        assert told(STATE, unit_after(step=11, **news)) == {"r", "a"}, news
     assert told(unit_after(loss=None), STATE) == {"r", "a"}, "its first loss"
     assert told(STATE, after(units={"a": REPORTED, "c": REPORTED})) == {"r", "b", "c"}
     for name, value in RUN_NEWS.items():
         assert "r" in told(STATE, after(**{name: value})), name
     for news in ({"newest_step": 5, "uri": "gs://b/5"}, {"error": "403"}, {"current": True}):
-        assert told(STATE, after(checkpoint=CheckpointReport(**news))) == {"r"}, news
+        assert told(STATE, after(checkpoint=contract.CheckpointReport(**news))) == {"r"}, news
 
 
 @pytest.mark.parametrize(

@@ -178,9 +178,8 @@ def _container(unit: UnitObserved, host: int) -> Object:
     if settings.environment.get(contract.ENV_LOCK_MEMORY) == "true":
         main["securityContext"] |= LOCKING
     ports = {"libtpu": tpu.LIBTPU_PORT, "tpu-metrics": METRICS_PORT, **PORTS}
-    main["ports"] = template.container_ports(
-        ports | ({"megascale": tpu.MEGASCALE_PORT} if slices > 1 else {})
-    )
+    ports |= {"megascale": tpu.MEGASCALE_PORT} if slices > 1 else {}
+    main["ports"] = template.container_ports(ports)
     main["volumeMounts"].append({"name": "pod", "mountPath": template.POD_DIR, "readOnly": True})
     return main
 

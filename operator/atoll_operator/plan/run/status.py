@@ -51,10 +51,8 @@ def describe(
         report = run.syncer.status
         message = "; ".join(dict.fromkeys(filter(None, texts))) or (report.message if report else "")
     conditions = transition(old.conditions, states, run.generation, now)
-    update = {**changes, **_figures(facts), **end}
-    return old.model_copy(
-        update=update | {"phase": phase, "message": clip(message), "conditions": conditions}
-    )
+    update = {**changes, **_figures(facts), **end, "phase": phase, "message": clip(message)}
+    return old.model_copy(update=update | {"conditions": conditions})
 
 
 def _figures(facts: RunFacts) -> dict[str, object]:

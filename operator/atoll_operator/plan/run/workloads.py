@@ -34,7 +34,7 @@ SYNCER_PORTS = {
 EVALUATOR_PORTS = {"status": contract.STATUS_PORT, "health": contract.HEALTH_PORT}
 POD_INDEX = "apps.kubernetes.io/pod-index"
 """Label of a StatefulSet's pods (Kubernetes 1.28)."""
-COPIED = ("model", "data", "inner", "outer", "quorum", "target", "checkpoint")
+COPIED = ("model", "data", "inner", "outer", "communication", "quorum", "target", "checkpoint")
 """Sections of the spec that pods read as they are."""
 
 

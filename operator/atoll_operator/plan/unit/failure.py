@@ -160,8 +160,7 @@ def most_specific(causes: Iterable[Cause]) -> Cause | None:
 
 
 def _specificity(cause: Cause) -> tuple[bool, bool, float, str]:
-    vague = cause.reason == POD_DELETED or (
-        cause.reason == APP_ERROR and cause.exit_code == SIGNALLED + signal.SIGTERM
-    )
+    stopped = cause.exit_code == SIGNALLED + signal.SIGTERM
+    vague = cause.reason == POD_DELETED or (cause.reason == APP_ERROR and stopped)
     silent = cause.time is None and cause.reason == NODE_LOST
     return vague, silent, cause.time or 0.0, cause.pod

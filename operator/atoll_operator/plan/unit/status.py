@@ -16,7 +16,7 @@ from atoll_operator.api.learnerunit import Heal, HealStages, LearnerUnitStatus, 
 from atoll_operator.plan import cost
 from atoll_operator.plan.conditions import Notice, State, find, format_time, parse_time, state, states_of
 from atoll_operator.plan.pods.view import PodView
-from atoll_operator.plan.unit import waiting
+from atoll_operator.plan.unit import link, waiting
 from atoll_operator.plan.unit.unit import BACK_OFF, UnitObserved, UnitPlan
 from atoll_runtime.contract import BeginningReport, UnitReport
 
@@ -65,6 +65,7 @@ def describe(unit: UnitObserved, plan: UnitPlan) -> UnitPlan:
     phase = "Learning" if learning else "Healing" if healing else phase
     message = "" if learning else next((text for _, _, text in states.values() if text), "")
     status = unit.written(status, phase, message, states)
+    notices += link.notices(unit.status.conditions, status.conditions)
     return replace(plan, status=status, notices=tuple(notices))
 
 

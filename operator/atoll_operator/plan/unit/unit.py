@@ -18,7 +18,8 @@ from atoll_operator.plan.pods.topology import Slice, slice_of
 from atoll_operator.plan.pods.view import PodView, Removal
 from atoll_operator.plan.run.syncer_state import SyncerState
 from atoll_operator.plan.unit.failure import SUSPECT
-from atoll_runtime.contract import UnitReport
+from atoll_operator.plan.unit.link import adequate
+from atoll_runtime.contract import Codec, CommunicationSpec, UnitReport
 
 RUN_NOT_FOUND = "RunNotFound"
 BACK_OFF = "BackOff"
@@ -57,6 +58,9 @@ class UnitObserved:
 
     stop: Literal["", "Suspended", "Finished", "RunNotFound"] = ""
     recovery: RecoverySpec = field(default_factory=RecoverySpec)
+    communication: CommunicationSpec = field(default_factory=CommunicationSpec)
+    codec: Codec = "bf16"
+    """The run's `outer.codec`."""
     settings: PodSettings = _NO_SETTINGS
     begun: bool = False
     """Something was merged, so that the syncer may know incarnations of an earlier unit of the same name."""
@@ -175,7 +179,7 @@ class UnitObserved:
         cause, suspect = status.last_failure, state(False, "NotSuspect")
         if (phase == "Failed" or status.heal_start_time) and cause is not None and cause.reason == SUSPECT:
             suspect = state(True, SUSPECT, cause.message)
-        every = {**states, "Suspect": suspect}
+        every = {**states, **adequate(status.link, self.codec, self.communication), "Suspect": suspect}
         conditions = transition(self.status.conditions, every, self.generation, self.now)
         update = {"phase": phase, "message": clip(message), "conditions": conditions}
         return status.model_copy(update=update | {"observed_generation": self.generation})
