@@ -7,8 +7,10 @@ measured.
 from __future__ import annotations
 
 import argparse
+import importlib
 import logging
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -119,6 +121,43 @@ def restore(options: argparse.Namespace) -> None:
     }
     with _local():
         _print("", measure(options.parameters, options.repeat), columns, options.json)
+
+
+def regions(options: argparse.Namespace) -> None:
+    from atoll_bench.figures import line
+    from atoll_bench.regions.measure import measure
+    from atoll_bench.regions.plot import draw
+
+    if options.plot is not None:
+        importlib.import_module("matplotlib")  # before the measurement
+    for number in (signal.SIGTERM, signal.SIGHUP):  # so that no namespace is left
+        signal.signal(number, signal.default_int_handler)
+    with _local():
+        found = measure(options.steps, options.seeds, options.cut_seconds, _print_progress)
+    if options.plot is not None:
+        draw(found, options.plot)
+    told = found.document
+    if options.json:
+        print(line("", told))
+        return
+    columns: Columns = {
+        "REGION": lambda row: row["name"],
+        "LINK": lambda row: f"{row['gbps']:g} Gbit/s",
+        "SYNCHRONOUS": lambda row: f"{row['used_gbps_synchronous']:.2f}",
+        "ATOLL": lambda row: f"{row['used_gbps']:.2f}",
+        "ROUNDS": lambda row: f"{row['member_share']:.1%}",
+    }
+    print(table(tuple(columns), [tuple(text(row) for text in columns.values()) for row in told["regions"]]))
+    print(
+        f"{told['steps']} steps: synchronous {told['synchronous_s']:.1f} s, loss {told['loss_synchronous']:.3f}; "
+        f"Atoll {told['atoll_s']:.1f} s, loss {told['loss_atoll']:.3f}; ratio {told['ratio']:.1f}"
+    )
+    if cut := told.get("cut"):
+        after = "never" if cut["merged_again_s"] is None else f"after {cut['merged_again_s']:.1f} s"
+        print(
+            f"{cut['region']} cut off for {cut['seconds']:.0f} of {cut['run_s']:.0f} s: merged again {after}; "
+            f"loss {cut['loss']:.3f}, without the cut {cut['loss_without_cut']:.3f}"
+        )
 
 
 def operator(options: argparse.Namespace) -> None:

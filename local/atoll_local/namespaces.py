@@ -82,18 +82,15 @@ class Namespace(Startable):
         self._holder.stop()
 
     def run(
-        self, command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None, **options: int
+        self, command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None
     ) -> subprocess.Popen[bytes]:
-        """Starts a process in it, which ends with this thread at the latest; its output is appended to `log`.
-
-        Args:
-            options: of Popen, such as pipes.
-        """
+        """Starts a process in it, which ends with this thread at the latest; its output is appended to `log`."""
         inside = ("nsenter", "-t", str(self.pid), "-n", "-m")
         with log.open("ab") as output:
             return subprocess.Popen(
                 [*MORTAL, *inside, *command],
-                **{"stdin": subprocess.DEVNULL, "stdout": output, **options},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
                 stderr=output,
                 env={**os.environ, **(environment or {})},
                 process_group=0,  # Ctrl-C is for whoever started it, and ends it
