@@ -87,10 +87,11 @@ def _plan(options: argparse.Namespace, root: Path) -> Plan:
     if options.record:
         options.record.unlink(missing_ok=True)
     return Plan(
-        run=load_run(root / "manifests" / "samples" / "quickstart.yaml", options.seed),
+        run=load_run(root / "manifests" / "samples" / "quickstart.yaml", options.seed, options.cut_link),
         margin=margin,
         delete_pod=options.delete_pod,
         lose_node=options.lose_node,
+        cut_link=options.cut_link,
         kill_syncer=options.kill_syncer,
         record=options.record,
     )

@@ -44,7 +44,11 @@ class RunFile:
         return int(self.manifest["spec"]["target"]["globalSteps"])
 
 
-def load_run(path: Path, seed: int | None = None) -> RunFile:
+NODE_LOST_SECONDS, MORE_STEPS = 120, 1200
+"""What a run needs that outlives a minute without a link: its node counts as lost later, and training takes longer."""
+
+
+def load_run(path: Path, seed: int | None = None, outlives_cut: bool = False) -> RunFile:
     """Reads the sample; `seed` replaces what it says.
 
     Raises:
@@ -58,4 +62,7 @@ def load_run(path: Path, seed: int | None = None) -> RunFile:
         raise UsageError(f"{path}: {error.strerror}; the demo runs from a checkout of Atoll") from error
     if seed is not None:
         manifest["spec"]["model"]["seed"] = manifest["spec"]["data"]["seed"] = seed
-    return RunFile(path=path, manifest=manifest, changed=seed is not None)
+    if outlives_cut:
+        manifest["spec"]["recovery"] = {"nodeLostSeconds": NODE_LOST_SECONDS}
+        manifest["spec"]["target"]["globalSteps"] += MORE_STEPS
+    return RunFile(path=path, manifest=manifest, changed=outlives_cut or seed is not None)

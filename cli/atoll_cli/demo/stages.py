@@ -35,6 +35,7 @@ class Plan:
     """Nats per token."""
     delete_pod: bool = False
     lose_node: bool = False
+    cut_link: bool = False
     kill_syncer: bool = False
     record: Path | None = None
 
@@ -69,10 +70,12 @@ class Demo:
             )
         with console.stage("train", f"Training to half of {run.target} global steps"):
             off = faults.switch_off_node() if plan.lose_node else None
-            if plan.delete_pod:
-                faults.delete_pod()
+            if plan.cut_link:
+                faults.cut_link()
             if off is not None:
                 faults.switch_on_node(*off)
+            if plan.delete_pod:
+                faults.delete_pod()
             watch.until("half of the target", lambda sample: sample.run.step >= run.target // 2, HALF_WAY)
         with console.stage("heal", "One whole unit killed: SIGKILL to every process of it"):
             faults.kill_unit()
