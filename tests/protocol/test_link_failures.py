@@ -26,8 +26,8 @@ UNITS = ("near", "far", "lost")
 RATE, DELAY = 4_000_000, 0.01
 """Of a sound link: eight times what a unit needs."""
 STEP_SECONDS = 0.05
-ROUNDS = 24
-"""For which a failure lasts: the others take three seconds for them."""
+ROUNDS = 16
+"""For which a failure lasts: the others take two seconds for them."""
 AGAIN_SECONDS = 15.0
 """From a link's return until its unit is merged: an interval of 0.4 s, and the waits before TCP and gRPC try again,
 which are about as long as the link was down; a bound for a machine that others use too."""
