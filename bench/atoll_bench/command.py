@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from atoll_bench import measures
 from atoll_bench.parity import command as parity
-from atoll_cli.errors import lacking
+from atoll_cli.errors import UsageError, lacking
 from atoll_cli.values import choice, count, plain
 
 Parse = Callable[[str, str], Any]
@@ -54,6 +55,15 @@ def size(option: str, text: str) -> str:
     from atoll_bench.parity.sizes import SIZES
 
     return choice(option, text, list(SIZES))
+
+
+def file(option: str, text: str) -> Path:
+    """To be written: what can not be is refused before the measurement."""
+    try:
+        Path(text).touch()
+    except OSError as error:
+        raise UsageError(f"{option} {text!r}: cannot be written: {error.strerror}") from error
+    return Path(text)
 
 
 def as_text(_: str, text: str) -> str:
@@ -135,6 +145,27 @@ FIGURES: dict[str, Figure] = {
             ("--seed", "0,1,2", each(whole(2**31 - 1, least=0)), ""),
             ("--size", "30k", size, "of the sizes of `parity`"),
             ("--steps", "160", whole(10**6), "of data-parallel training with the same tokens"),
+        ),
+    ),
+    "regions": (
+        measures.regions,
+        "synchronous training and Atoll in four regions over scaled links, as root; some fifteen minutes",
+        "operator,runtime,local,simulate",
+        (
+            (
+                "--steps",
+                "120",
+                whole(100_000),
+                "of both, for equal tokens; the synchronous ones take minutes",
+            ),
+            ("--seeds", "0,1", each(whole(2**31 - 1, least=0)), "of runs over equal links"),
+            (
+                "--cut-seconds",
+                "120",
+                whole(3600, least=0),
+                "for which a region is cut off; 0 leaves this out",
+            ),
+            ("--plot", None, file, "a PNG of each link over time"),
         ),
     ),
     "restore": (

@@ -41,4 +41,6 @@ def _short(value: object) -> object:
         return float(f"{value:.6g}")
     if isinstance(value, list | tuple):
         return [_short(each) for each in value]
+    if isinstance(value, Mapping):
+        return {name: _short(each) for name, each in value.items()}
     return value

@@ -7,8 +7,10 @@ measured.
 from __future__ import annotations
 
 import argparse
+import importlib
 import logging
 import os
+import signal
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -67,21 +69,7 @@ def data(options: argparse.Namespace) -> None:
 def link(options: argparse.Namespace) -> None:
     from atoll_bench.link import measure
 
-    def rate(value: float | None) -> str:
-        return "" if value is None else amount(value, "B/s")
-
-    def number(value: float | None) -> str:
-        return "" if value is None else f"{value:.3f}"
-
-    columns: Columns = {
-        "CASE": lambda figure: figure.case,
-        "STREAMS": lambda figure: str(figure.streams),
-        "PUSH": lambda figure: rate(figure.push),
-        "FETCH": lambda figure: rate(figure.fetch),
-        "RATIO": lambda figure: number(figure.ratio),
-        "LOOP LAG P99": lambda figure: number(figure.lag_p99),
-        "SENT TWICE": lambda figure: number(figure.resent_share),
-    }
+    columns = "case streams push fetch ratio lag_p99 resent_share"
     _print("", measure(options.case, options.megabytes, options.repeat), columns, options.json)
 
 
@@ -91,6 +79,37 @@ def restore(options: argparse.Namespace) -> None:
     with _local():
         found = measure(options.parameters, options.repeat)
         _print("", found, "what bytes_ratio seconds_ratio", options.json)
+
+
+def regions(options: argparse.Namespace) -> None:
+    from atoll_bench.figures import cell, line
+    from atoll_bench.regions.measure import measure
+    from atoll_bench.regions.plot import draw
+
+    if options.plot is not None:
+        importlib.import_module("matplotlib")  # before the measurement
+    for number in (signal.SIGTERM, signal.SIGHUP):  # so that no namespace is left
+        signal.signal(number, signal.default_int_handler)
+    with _local():
+        found = measure(options.steps, options.seeds, options.cut_seconds, _print_progress)
+    if options.plot is not None:
+        draw(found, options.plot)
+    told = found.document
+    if options.json:
+        print(line("", told))
+        return
+    columns = ("name", "gbps", "used_gbps_synchronous", "used_gbps", "member_share")
+    print(table(columns, [[cell(row[name]) for name in columns] for row in told["regions"]]))
+    print(
+        f"{told['steps']} steps: synchronous {told['synchronous_s']:.1f} s, loss {told['loss_synchronous']:.3f}; "
+        f"Atoll {told['atoll_s']:.1f} s, loss {told['loss_atoll']:.3f}; ratio {told['ratio']:.1f}"
+    )
+    if cut := told.get("cut"):
+        after = "never" if cut["merged_again_s"] is None else f"after {cut['merged_again_s']:.1f} s"
+        print(
+            f"{cut['region']} cut off for {cut['seconds']:.0f} of {cut['run_s']:.0f} s: merged again {after}; "
+            f"loss {cut['loss']:.3f}, without the cut {cut['loss_without_cut']:.3f}"
+        )
 
 
 def operator(options: argparse.Namespace) -> None:

@@ -137,5 +137,10 @@ def _add_demo(demo: argparse.ArgumentParser) -> None:
     demo.add_argument(
         "--lose-node", action="store_true", help="cut the power of another unit's node too, before the kill"
     )
+    demo.add_argument(
+        "--cut-link",
+        action="store_true",
+        help="cut the link of a third unit's node for a minute too, before the kill",
+    )
     demo.add_argument("--kill-syncer", action="store_true", help="kill the syncer too, after the heal")
     demo.add_argument("--name", default="atoll", help="name of the local cluster (default %(default)s)")

@@ -1,4 +1,4 @@
-"""The link between a node and the others: its rate, its delay, and whether it is cut.
+"""The link between a node, or another network namespace, and the others: its rate, its delay, and whether it is cut.
 
 `tbf` limits the rate on both ends of the node's veth pair. A relay process delays frames between the node and the
 bridge. A cut makes the bridge drop every frame of the node in silence, as a WAN link that is down does.
@@ -10,10 +10,11 @@ import re
 import sys
 from argparse import ArgumentTypeError
 from dataclasses import dataclass
+from typing import Protocol
 
 from atoll_local.errors import ClusterError
-from atoll_local.machine import Machine
-from atoll_local.network import sh
+from atoll_local.network import Network, sh
+from atoll_local.process import Daemon
 
 UNITS = {"bit": 1, "kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
 LEAST_RATE, MOST_RATE = 8_000, 100 * 10**9
@@ -39,6 +40,21 @@ class Link:
     cut: bool = False
 
 
+class Attached(Protocol):
+    """A network namespace on a bridge: a node's, or one without a node."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def index(self) -> int: ...
+    @property
+    def network(self) -> Network: ...
+    @property
+    def pid(self) -> int | None: ...
+    @property
+    def relay(self) -> Daemon: ...
+
+
 def parse_rate(text: str) -> int:
     """Bits per second of a text such as `40mbit`. Raises `ArgumentTypeError` for anything else."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)(bit|kbit|mbit|gbit)", text.lower())
@@ -57,20 +73,20 @@ def parse_delay(text: str) -> float:
     return delay
 
 
-def shape(machine: Machine, link: Link) -> None:
-    """Gives a running node this link, in place of the one that it has.
+def shape(place: Attached, link: Link) -> None:
+    """Gives a running node or namespace this link, in place of the one that it has.
 
     Raises:
-        ClusterError: the node is off, or a command failed.
+        ClusterError: it is off, or a command failed.
     """
-    pid, network = machine.pid, machine.network
+    pid, network = place.pid, place.network
     if pid is None:
-        raise ClusterError(f"node {machine.node.name} is off: it has no link")
-    inside, port = ("nsenter", "-t", str(pid), "-n"), network.link(machine.index)
+        raise ClusterError(f"{place.name} is off: it has no link")
+    inside, port = ("nsenter", "-t", str(pid), "-n"), network.link(place.index)
     for where, device in (((), port), (inside, "eth0")):
         _limit(where, device, link.rate)
-    _relay(machine, inside, port, link.delay)
-    bridged = _relay_ends(machine)[1] if link.delay else port
+    _relay(place, inside, port, link.delay)
+    bridged = _relay_ends(place)[1] if link.delay else port
     sh("bridge", "link", "set", "dev", bridged, "state", DISABLED if link.cut else FORWARDING)
 
 
@@ -83,27 +99,27 @@ def _limit(where: tuple[str, ...], device: str, rate: int | None) -> None:
         sh(*where, "tc", "qdisc", "add", "dev", device, "root", "tbf", *limits)
 
 
-def _relay_ends(machine: Machine) -> tuple[str, str]:
+def _relay_ends(place: Attached) -> tuple[str, str]:
     """The veth pair between relay and bridge."""
-    return f"{machine.network.bridge}-r{machine.index}", f"{machine.network.bridge}-b{machine.index}"
+    return f"{place.network.bridge}-r{place.index}", f"{place.network.bridge}-b{place.index}"
 
 
-def _relay(machine: Machine, inside: tuple[str, ...], port: str, delay: float) -> None:
+def _relay(place: Attached, inside: tuple[str, ...], port: str, delay: float) -> None:
     """Puts a relay between the node and the bridge, or takes it out."""
-    near, far = _relay_ends(machine)
-    machine.relay.stop()
+    near, far = _relay_ends(place)
+    place.relay.stop()
     sh("ip", "link", "del", near, check=False)
     if not delay:
-        sh("ip", "link", "set", port, "master", machine.network.bridge)
+        sh("ip", "link", "set", port, "master", place.network.bridge)
         return
     sh("ip", "link", "add", near, "type", "veth", "peer", "name", far)
     # The relay moves frames as they are: they must be no longer than the MTU, and have their checksums.
     _plain_frames((), far)
     _plain_frames(inside, "eth0")
     sh("ip", "link", "set", port, "nomaster")
-    sh("ip", "link", "set", far, "master", machine.network.bridge, "up")
+    sh("ip", "link", "set", far, "master", place.network.bridge, "up")
     sh("ip", "link", "set", near, "up")
-    machine.relay.start((sys.executable, "-m", "atoll_local.relay", port, near, str(delay)))
+    place.relay.start((sys.executable, "-m", "atoll_local.relay", port, near, str(delay)))
 
 
 def _plain_frames(where: tuple[str, ...], device: str) -> None:

@@ -68,6 +68,10 @@ class Machine:
     """Environment that the device plugin injects in place of real TPUs."""
 
     @property
+    def name(self) -> str:
+        return self.node.name
+
+    @property
     def cgroup(self) -> str:
         return f"/atoll-{self.cluster}/{self.node.name}"
 

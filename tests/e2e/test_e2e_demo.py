@@ -1,4 +1,5 @@
-"""The demo itself on real pods. It loses a node and a pod at the same time, then a whole unit, then the syncer."""
+"""The demo itself on real pods. It loses a node and a link at the same time, then a pod, a whole unit and the
+syncer."""
 
 from __future__ import annotations
 
@@ -52,8 +53,8 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
         pytest.fail(f"a cluster called {NAME} is up on this machine: `make cluster-down` first")
     folder = tmp_path_factory.mktemp("demo")
     summary, record = folder / "summary.json", folder / "samples.jsonl"
-    command = [sys.executable, "-m", "atoll_cli", "demo", "--lose-node", "--delete-pod", "--kill-syncer"]
-    command += ["--name", NAME, "--json", str(summary), "--record", str(record)]
+    command = [sys.executable, "-m", "atoll_cli", "demo", "--lose-node", "--cut-link", "--delete-pod"]
+    command += ["--kill-syncer", "--name", NAME, "--json", str(summary), "--record", str(record)]
     try:
         done = subprocess.run(
             command,
@@ -113,11 +114,20 @@ def test_a_unit_leaves_a_node_without_power_and_learns_again_when_the_node_is_ba
     assert not _uids(after, unit) & _uids(before, unit)
 
 
-@pytest.mark.parametrize("kind", ["node", "pod", "unit", "syncer"])
+def test_a_unit_whose_node_is_cut_off_for_a_minute_trains_on_as_the_same_incarnation(shown: Shown) -> None:
+    fault = shown.fault("link")
+    unit, before, after = fault["unit"], shown.before("link"), shown.healed("link")
+    assert fault["healedAt"] - fault["at"] >= 60
+    assert after.units[unit].incarnation == before.units[unit].incarnation == 1
+    assert _uids(after, unit) == _uids(before, unit)
+    assert after.units[unit].step > before.units[unit].step
+
+
+@pytest.mark.parametrize("kind", ["node", "link", "pod", "unit", "syncer"])
 def test_the_units_that_a_fault_did_not_hit_keep_their_pods_and_make_steps(shown: Shown, kind: str) -> None:
     others = shown.fault(kind)["stepsOfOthers"]
     before, after = shown.before(kind), shown.healed(kind)
-    assert len(others) == {"node": 1, "pod": 1, "unit": 2, "syncer": 3}[kind]
+    assert len(others) == {"node": 1, "link": 1, "pod": 2, "unit": 2, "syncer": 3}[kind]
     for unit in others:
         assert after.units[unit].step > before.units[unit].step
         assert after.units[unit].incarnation == before.units[unit].incarnation
@@ -132,7 +142,7 @@ def test_a_killed_syncer_goes_on_where_it_was(shown: Shown) -> None:
 
 
 def test_no_unit_was_restarted_but_for_its_faults(shown: Shown) -> None:
-    hits = [fault["unit"] for fault in shown.document["faults"]]
+    hits = [fault["unit"] for fault in shown.document["faults"] if fault["kind"] != "link"]
     incarnations = {unit.name: unit.incarnation for sample in shown.samples for unit in sample.units.values()}
     # A node that comes back may refuse a pod before its device plugin is registered.
     assert incarnations.pop(shown.fault("node")["unit"]) >= 2

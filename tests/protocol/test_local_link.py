@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from atoll_local.host import install
 from atoll_local.link import Link, parse_delay, parse_rate, shape
-from atoll_local.machine import Machine
+from atoll_local.namespaces import Namespace
 from atoll_local.network import Network
-from atoll_local.nodes import Node
 from atoll_local.process import wait_for
 
 PORT = 7001
@@ -36,17 +33,6 @@ pytestmark = [
 ]
 
 
-@dataclass(frozen=True)
-class Played(Machine):
-    """A node that has nothing but a network namespace."""
-
-    process: int = 0
-
-    @property
-    def pid(self) -> int | None:
-        return self.process
-
-
 @pytest.fixture(scope="module")
 def tools() -> None:
     """The Debian packages of the local cluster, which a fresh machine lacks."""
@@ -54,40 +40,26 @@ def tools() -> None:
 
 
 @pytest.fixture
-def node(tmp_path: Path, tools: None) -> Iterator[Machine]:
-    """A node on a bridge of its own, where a server answers."""
+def node(tmp_path: Path, tools: None) -> Iterator[Namespace]:
+    """A namespace on a bridge of its own, where a server answers."""
     network = Network(bridge="atolltest", subnet="10.251.0.0/24", pods="10.245.0.0/16")
     network.up()
-    box = subprocess.Popen(["unshare", "--net", "sleep", "100"])
-    server: subprocess.Popen[bytes] | None = None
-    machine = Played(
-        node=Node(name="n", pool="p", machine_type="m"),
-        index=0,
-        cluster="test",
-        root=tmp_path,
-        network=network,
-        tpu_environment={},
-        process=box.pid,
-    )
     try:
-        own = os.stat("/proc/self/ns/net").st_ino
-        wait_for("the namespace", lambda: os.stat(f"/proc/{box.pid}/ns/net").st_ino != own, 10)
-        network.attach(0, box.pid, 1)
-        inside = ["nsenter", "-t", str(box.pid), "-n", sys.executable, "-c", SERVER]
-        server = subprocess.Popen([*inside, network.node(0), str(PORT)])
-        wait_for("the server", lambda: answers(machine, 1.0), 20)
-        yield machine
+        with Namespace("n", 0, network, tmp_path) as made:
+            command = [sys.executable, "-c", SERVER, made.address, str(PORT)]
+            server = made.run(command, tmp_path / "server.log")
+            try:
+                wait_for("the server", lambda: answers(made, 1.0), 20)
+                yield made
+            finally:
+                server.kill()
+                server.wait(10)
     finally:
-        machine.relay.stop()
-        for process in (server, box):
-            if process is not None:
-                process.kill()
-                process.wait(10)
         network.down()
 
 
-def connect(machine: Machine, timeout: float) -> socket.socket:
-    return socket.create_connection((machine.network.node(machine.index), PORT), timeout)
+def connect(machine: Namespace, timeout: float) -> socket.socket:
+    return socket.create_connection((machine.address, PORT), timeout)
 
 
 def ask(connection: socket.socket, size: int = 1) -> float:
@@ -98,7 +70,7 @@ def ask(connection: socket.socket, size: int = 1) -> float:
     return time.monotonic() - begun
 
 
-def answers(machine: Machine, timeout: float) -> bool:
+def answers(machine: Namespace, timeout: float) -> bool:
     try:
         with connect(machine, timeout) as connection:
             ask(connection)
@@ -107,7 +79,7 @@ def answers(machine: Machine, timeout: float) -> bool:
     return True
 
 
-def test_a_delayed_link_adds_its_delay_in_each_direction_and_loses_nothing(node: Machine) -> None:
+def test_a_delayed_link_adds_its_delay_in_each_direction_and_loses_nothing(node: Namespace) -> None:
     shape(node, Link(delay=0.06))
     wait_for("the link", lambda: answers(node, 2.0), 20)
     with connect(node, 10) as connection:
@@ -115,14 +87,14 @@ def test_a_delayed_link_adds_its_delay_in_each_direction_and_loses_nothing(node:
         ask(connection, 2_000_000)
 
 
-def test_a_limited_link_carries_its_rate_at_most(node: Machine) -> None:
+def test_a_limited_link_carries_its_rate_at_most(node: Namespace) -> None:
     shape(node, Link(rate=8_000_000))
     with connect(node, 30) as connection:
         ask(connection, 200_000)  # the burst is used up
         assert ask(connection, 1_000_000) >= 0.8
 
 
-def test_a_cut_link_drops_everything_and_goes_on_once_it_is_restored(node: Machine) -> None:
+def test_a_cut_link_drops_everything_and_goes_on_once_it_is_restored(node: Namespace) -> None:
     for link in (Link(), Link(delay=0.01, rate=50_000_000)):
         shape(node, link)
         with connect(node, 30) as connection:
@@ -135,7 +107,7 @@ def test_a_cut_link_drops_everything_and_goes_on_once_it_is_restored(node: Machi
             assert answers(node, 10.0)
 
 
-def test_a_restored_link_has_no_delay_and_no_process_is_left(node: Machine) -> None:
+def test_a_restored_link_has_no_delay_and_no_process_is_left(node: Namespace) -> None:
     shape(node, Link(delay=0.2, rate=1_000_000))
     shape(node, Link())
     assert node.relay.pid() is None

@@ -1,4 +1,5 @@
-"""One host of a unit that learns in numpy, as a process that can be killed: RUN.JSON TLS UNIT INCARNATION."""
+"""One host of a unit that learns in numpy, as a process that can be killed: RUN.JSON TLS UNIT INCARNATION
+[STEP SECONDS]."""
 
 from __future__ import annotations
 
@@ -15,11 +16,11 @@ from atoll_runtime.transport.messages import Fenced
 from atoll_runtime.transport.tls import Tls
 
 
-def main(file: str, folder: str, name: str, incarnation: str) -> int:
+def main(file: str, folder: str, name: str, incarnation: str, step_seconds: str = "0.01") -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     run, tls = parse_run(Path(file).read_bytes()), Tls.read(folder)
     networks = [GrpcNetwork(shard, tls) for shard in run.shards]
-    unit = NumpyUnit(run, name, networks, int(incarnation))
+    unit = NumpyUnit(run, name, networks, int(incarnation), step_seconds=float(step_seconds))
     unit.hold_nothing()
     unit.start()
     while unit.running:

@@ -37,7 +37,7 @@ def options_of(command: str) -> set[str]:
 
 
 def test_the_options_are_frozen() -> None:
-    demo = "-h --help --json --record --keep --delete-pod --lose-node --kill-syncer --name"
+    demo = "-h --help --json --record --keep --delete-pod --lose-node --cut-link --kill-syncer --name"
     assert options_of("demo") == set(demo.split())
     status = "-h --help -n --namespace -A --all-namespaces --context -w --watch --json"
     assert options_of("status") == set(status.split())

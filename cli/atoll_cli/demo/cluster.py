@@ -16,6 +16,7 @@ from atoll_cli.views import PodView
 from atoll_local import faults
 from atoll_local.cluster import Cluster
 from atoll_local.errors import ClusterError, HostError
+from atoll_local.link import Link, shape
 from atoll_local.paths import claim
 from atoll_local.programs import find
 
@@ -88,6 +89,11 @@ class DemoCluster:
         """Raises `CommandError` when no node is called so."""
         with _told():
             faults.power_off(self._cluster, node)
+
+    def link(self, node: str, link: Link) -> None:
+        """Gives a node this link; raises `CommandError`."""
+        with _told():
+            shape(self._cluster.machine(node), link)
 
     def power_on(self, node: str) -> None:
         """Raises `CommandError` when it does not start."""

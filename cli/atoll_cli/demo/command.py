@@ -16,11 +16,13 @@ from atoll_cli.demo.report import render
 from atoll_cli.demo.stages import STAGES, Demo, Plan
 from atoll_cli.demo.verdict import as_json
 from atoll_cli.errors import CommandError, UsageError
-from atoll_cli.simulate.runfile import read_spec
+from atoll_cli.simulate.runfile import checked_spec, read_manifest
 from atoll_local.paths import source_root
 
 NEEDED = ("atoll_runtime.checkpoint.bucket", "atoll_runtime.data.writer")
 """What a later stage imports: where its packages are missing, that is told before a cluster is started."""
+NODE_LOST_SECONDS, MORE_STEPS = 120, 1200
+"""What a run needs that outlives a minute without a link: its node counts as lost later, and training takes longer."""
 
 
 def run_demo(options: argparse.Namespace) -> int:
@@ -84,13 +86,19 @@ def _plan(options: argparse.Namespace, root: Path) -> Plan:
     if options.record:
         options.record.unlink(missing_ok=True)
     run = root / "manifests" / "samples" / "quickstart.yaml"
-    name, spec = read_spec(run)
+    manifest = read_manifest(run)
+    if options.cut_link:
+        manifest["spec"]["recovery"] = {"nodeLostSeconds": NODE_LOST_SECONDS}
+        manifest["spec"]["target"]["globalSteps"] += MORE_STEPS
+    name, spec = checked_spec(run, manifest)
     return Plan(
-        run=run,
+        run=run.name,
+        manifest=manifest,
         name=name,
         spec=spec,
         delete_pod=options.delete_pod,
         lose_node=options.lose_node,
+        cut_link=options.cut_link,
         kill_syncer=options.kill_syncer,
         record=options.record,
     )

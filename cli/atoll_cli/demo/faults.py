@@ -11,6 +11,11 @@ from atoll_cli.demo.verdict import Fault
 from atoll_cli.demo.watch import Watch
 from atoll_cli.errors import CommandError
 from atoll_cli.views import PodView, Sample
+from atoll_local.link import Link
+
+CUT_SECONDS = 60
+MERGED_STEPS = 50
+"""Global steps since its last merge, of a unit that is merged: two intervals of the sample."""
 
 
 class Faults(Healing):
@@ -51,6 +56,28 @@ class Faults(Healing):
         self._console.say(f"switching on the node {fault.victim}")
         self._cluster.power_on(fault.victim)
         self._until_healed(fault, before)
+
+    def cut_link(self) -> None:
+        """Cuts the host of the unit between the smallest and the largest off, and gives it its link back after
+        `CUT_SECONDS`; returns when the same incarnation is merged again."""
+        before = self._watch.look()
+        [unit] = before.units.keys() - {smallest(before), largest(before)}
+        node = before.pods_of(unit)[0].node
+        self._console.say(f"cutting the link of the node {node}, on which {unit} runs, for {CUT_SECONDS} s")
+        fault = Fault(kind="link", victim=node, unit=unit, at=time.time())
+        self._cluster.link(node, Link(cut=True))
+        try:
+            cut = self._watch.until(
+                "the end of the cut", lambda sample: sample.time >= fault.at + CUT_SECONDS, HEALED
+            )
+        finally:
+            self._cluster.link(node, Link())
+        back = self._watch.until(
+            f"{unit} merged again",
+            lambda sample: sample.units[unit].staleness < min(cut.units[unit].staleness, MERGED_STEPS),
+            HEALED,
+        )
+        self._note(fault, back, f"is merged again as incarnation {back.units[unit].incarnation}")
 
     def kill_syncer(self) -> None:
         """Kill the syncer's processes; return when the same pod merges again and every unit has told it of new steps.

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from atoll_cli.demo.cluster import NAMESPACE, DemoCluster
 from atoll_cli.demo.console import Console
@@ -35,12 +37,15 @@ COMPLETE = 1200
 class Plan:
     """What to show."""
 
-    run: Path
-    """Of the manifest that is applied."""
+    run: str
+    """Name of the file of the manifest."""
+    manifest: Mapping[str, Any]
+    """What is applied."""
     name: str
     spec: TrainingRunSpec
     delete_pod: bool = False
     lose_node: bool = False
+    cut_link: bool = False
     kill_syncer: bool = False
     record: Path | None = None
 
@@ -75,15 +80,17 @@ class Demo:
             plan.record,
         )
         faults = Faults(self._cluster, watch, console)
-        with console.stage("start", f"kubectl apply {plan.run.name}: {units} units"):
-            kubectl.run("apply", "-n", NAMESPACE, "-f", str(plan.run))
+        with console.stage("start", f"kubectl apply {plan.run}: {units} units"):
+            kubectl.apply([plan.manifest], "-n", NAMESPACE)
             watch.until(f"all {units} units learning", lambda sample: all_learning(sample, units), LEARNING)
         with console.stage("train", f"Training to half of {target} global steps"):
             off = faults.switch_off_node() if plan.lose_node else None
-            if plan.delete_pod:
-                faults.delete_pod()
+            if plan.cut_link:
+                faults.cut_link()
             if off is not None:
                 faults.switch_on_node(*off)
+            if plan.delete_pod:
+                faults.delete_pod()
             watch.until("half of the target", lambda sample: sample.run.step >= target // 2, HALF_WAY)
         with console.stage("heal", "One whole unit killed: SIGKILL to every process of it"):
             faults.kill_unit()

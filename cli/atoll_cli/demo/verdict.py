@@ -16,7 +16,7 @@ class Fault:
     """One fault."""
 
     kind: str
-    """`pod`, `unit`, `node` or `syncer`."""
+    """`pod`, `unit`, `node`, `link` or `syncer`."""
     victim: str
     """Name of the pod, unit or node."""
     unit: str = ""

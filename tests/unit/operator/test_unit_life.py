@@ -324,9 +324,11 @@ def test_of_several_containers_the_learners_own_counts_wherever_it_stands() -> N
     assert (alone.exit_code, alone.exit_reason) == (None, "")
 
 
-@pytest.mark.parametrize(("sees_nodes", "seconds"), [(True, 30), (False, 4)])
-def test_pods_leave_a_lost_node_in_time_where_the_operator_sees_none(sees_nodes: bool, seconds: int) -> None:
-    scene = Scene(sees_nodes=sees_nodes, recovery={"node_lost_seconds": 4}).place()
+@pytest.mark.parametrize(("sees_nodes", "lost", "seconds"), [(True, 4, 30), (True, 120, 120), (False, 4, 4)])
+def test_kubernetes_deletes_pods_of_a_lost_node_when_the_operator_would_have_judged(
+    sees_nodes: bool, lost: int, seconds: int
+) -> None:
+    scene = Scene(sees_nodes=sees_nodes, recovery={"node_lost_seconds": lost}).place()
     for pod in scene.pods.values():
         tolerations = {item["key"]: item.get("tolerationSeconds") for item in pod["spec"]["tolerations"]}
         for key in ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"):

@@ -132,8 +132,9 @@ def _node_choice(unit: UnitObserved, place: PodPlacement, holder: str, peers: Ma
     if place.pool:
         selector[group.NODE_POOL] = place.pool
     # An operator that sees no nodes learns of a lost one by the deletion of its pods. That should come when it would
-    # have judged: the 40 to 55 s until a node is not ready would be more than a minute with the default.
-    leave_seconds = template.LEAVE_SECONDS if unit.sees_nodes else unit.recovery.node_lost_seconds
+    # have judged: the 40 to 55 s until a node is not ready would be more than a minute with the default. One that sees
+    # them judges by itself, and Kubernetes must not delete the pods before.
+    leave_seconds = max(unit.recovery.node_lost_seconds, template.LEAVE_SECONDS if unit.sees_nodes else 0)
     tpus: Object = {"key": group.TPU, "operator": "Exists"}
     tolerations = [tpus, *template.lost_nodes(leave_seconds), *map(document, spec.tolerations)]
     affinity: Object = {}

@@ -1,0 +1,112 @@
+"""The published experiment at small scale: synchronous training and Atoll over the same links, for equal tokens."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from atoll_bench.regions.outage import Outage, merged_share
+from atoll_bench.regions.setting import SIZE
+from atoll_bench.regions.trainings import Progress, Spent, Trainings
+from atoll_bench.regions.wan import REGIONS, Wan, round_trips
+from atoll_local.namespaces import check_namespaces
+
+CUT_SHARE, CUT_FROM = 0.6, 0.2
+"""Of the run with a cut, the part in which the region is away, and the part before."""
+CUT = "east"
+"""The region that is cut off."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """All of the experiment."""
+
+    document: dict[str, Any]
+    synchronous: Spent
+    atoll: Spent
+    """With the cut, where there is one."""
+    scale: float
+
+
+def measure(steps: int, seeds: Sequence[int], cut_seconds: int, progress: Progress) -> Found:
+    """Runs all of it.
+
+    Args:
+        steps: of both systems, for equal tokens.
+        seeds: of runs over equal links that nothing limits.
+        cut_seconds: for which a region is away; 0: no run with a cut.
+
+    Raises:
+        CommandError: a process ended, or a bridge of another bench is there.
+        ClusterError, HostError: this machine cannot do it.
+    """
+    check_namespaces()
+    with tempfile.TemporaryDirectory(prefix="atoll-regions-") as name, Wan(Path(name) / "wan") as wan:
+        trainings = Trainings(wan, Path(name), steps, progress)
+        synchronous = trainings.synchronous()
+        equal = [trainings.decoupled(f"equal-{seed}", steps, seed, shaped=False) for seed in seeds]
+        atoll = trainings.decoupled("atoll", steps)
+        told = _document(trainings, synchronous, atoll, equal)
+        if not cut_seconds:
+            return Found(told, synchronous, atoll, trainings.scale)
+        longer = round(cut_seconds / CUT_SHARE / atoll.seconds * steps)
+        whole = trainings.decoupled("whole", longer)
+        after = CUT_FROM * cut_seconds / CUT_SHARE
+        outage = Outage(wan, trainings.scale, CUT, after, cut_seconds)
+        broken = trainings.decoupled("broken", longer, watch=outage)
+        assert broken.status is not None
+        told["cut"] = {
+            **outage.document(broken.status),
+            "steps": longer,
+            "run_s": broken.seconds,
+            "run_without_cut_s": whole.seconds,
+            "loss": broken.loss,
+            "loss_without_cut": whole.loss,
+        }
+        return Found(told, synchronous, broken, trainings.scale)
+
+
+def _document(
+    trainings: Trainings, synchronous: Spent, atoll: Spent, equal: Sequence[Spent]
+) -> dict[str, Any]:
+    """What was measured, with rates as they would be for the large model."""
+    status = atoll.status
+    assert status is not None
+    near, far = round_trips()
+    regions = []
+    for region in REGIONS:
+        unit = status.units[region.name]
+        regions.append(
+            {
+                "name": region.name,
+                "gbps": region.gbps,
+                "scaled_gbps": region.gbps * trainings.scale,
+                "rtt_ms": 2e3 * region.delay,
+                "used_gbps": atoll.used[region.name] / 1e9 / trainings.scale,
+                "used_gbps_synchronous": synchronous.used[region.name] / 1e9 / trainings.scale,
+                "member_share": unit.contributions / max(1, status.rounds),
+                "merged_share": merged_share(status.ledger[region.name]),
+                "step_seconds": unit.step_seconds,
+                "link": unit.link.model_dump(),
+            }
+        )
+    return {
+        "synchronous_s": synchronous.seconds,
+        "atoll_s": atoll.seconds,
+        "ratio": synchronous.seconds / atoll.seconds,
+        "loss_synchronous": synchronous.loss,
+        "loss_atoll": atoll.loss,
+        "loss_equal_links": [each.loss for each in equal],
+        "steps": trainings.setting.steps,
+        "tokens_synchronous": synchronous.tokens,
+        "tokens_atoll": atoll.tokens,
+        "model": SIZE,
+        "parameters": trainings.parameters,
+        "step_seconds": trainings.step_seconds,
+        "scale": trainings.scale,
+        "rtt_between_regions_ms": [1e3 * near, 1e3 * far],
+        "regions": regions,
+    }

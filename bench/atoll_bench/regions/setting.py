@@ -1,0 +1,54 @@
+"""What is trained in the regions, by both systems."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from atoll_bench.parity.sizes import SIZES
+from atoll_runtime.contract import (
+    CheckpointSpec,
+    DataSpec,
+    InnerSpec,
+    OuterSpec,
+    QuorumSpec,
+    RunContract,
+    SyncerAddress,
+    TargetSpec,
+)
+
+SIZE = "250k"
+"""Of `atoll bench parity`: the largest whose steps take little of two cores."""
+LENGTH, BATCH = 64, 4
+"""Tokens of a sequence, and sequences of a region's step."""
+WARMUP_STEPS = 20
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One training, but for its seed."""
+
+    data: str
+    """URI."""
+    steps: int
+
+    @property
+    def tokens(self) -> int:
+        """Of one region."""
+        return self.steps * BATCH * LENGTH
+
+    def run(self, seed: int, bucket: str, host: str) -> RunContract:
+        """The contract of a run whose syncer is at `host`."""
+        size = SIZES[SIZE]
+        return RunContract(
+            name="regions",
+            namespace="default",
+            uid=f"regions-{seed}",
+            model=size.model.model_copy(update={"seed": seed}),
+            data=DataSpec(uri=self.data, sequence_length=LENGTH, seed=seed),
+            inner=InnerSpec(learning_rate=size.rates[1], warmup_steps=WARMUP_STEPS),
+            outer=OuterSpec(),
+            quorum=QuorumSpec(),
+            target=TargetSpec(global_steps=self.steps),
+            checkpoint=CheckpointSpec(uri=bucket, interval_steps=self.steps + 1),
+            shards=(SyncerAddress(host=host),),
+        )

@@ -1,0 +1,164 @@
+"""Synchronous data-parallel training, one process a region: `python -m atoll_bench.regions.synchronous FOLDER RANK`.
+
+Each step averages the gradients of all processes, in bfloat16, by gloo: a reduce-scatter (an all-to-all and a sum)
+and an all-gather, which send the bytes of a ring, 2·(n-1)/n·N·16 bits. The elements travel as uint16, because XLA's
+CPU backend would send bfloat16 as float32.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax import Array
+from jax.flatten_util import ravel_pytree
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from atoll_runtime.contract import RunContract, parse_run
+from atoll_runtime.data import Prefetch, Reader, Stream
+from atoll_runtime.files import replace
+from atoll_runtime.learner import optimiser
+from atoll_runtime.learner.loop import DATA_TIMEOUT
+from atoll_runtime.learner.schedule import learning_rate
+from atoll_runtime.model import initial
+from atoll_runtime.model.objective import objective
+
+AXIS = "regions"
+WARM_STEPS, MEASURED_STEPS = 3, 12
+"""Of a step without an exchange: compiled and warmed up by the first, measured by the others."""
+POLL_SECONDS = 0.02
+WAIT_SECONDS = 120.0
+"""For the sign to begin."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """What the processes are to do."""
+
+    coordinator: str
+    ranks: int
+    batch: int
+    """Sequences of each process in a step."""
+    steps: int
+
+
+class Replica:
+    """One process's copy of the model, and its share of the data."""
+
+    def __init__(self, run: RunContract, order: Order, rank: int) -> None:
+        self._order, self._inner, self._ranks = order, run.inner, order.ranks
+        found = objective(run.model, run.inner)
+        optimise = optimiser.build(run.inner, found.matrices)
+        self._first: dict[str, Array] = {name: jnp.array(value) for name, value in initial(run.model).items()}
+        self._init, reader = optimise.init, Reader(run.data.uri, "train", run.data.sequence_length)
+        stream = Stream(reader.examples, run.data.seed, rank, order.ranks)
+        self._example: Callable[[int], np.ndarray] = lambda at: reader.example(stream.index(at))
+        flat, unravel = ravel_pytree(self._first)
+        self.parameters = flat.size
+        self.begin()
+
+        def gradient(theta: dict[str, Array], tokens: Array) -> tuple[Array, Array]:
+            batch = {"tokens": tokens, "weights": jnp.ones((tokens.shape[0], tokens.shape[1] - 1))}
+            with found.products():
+                loss, each = jax.value_and_grad(found.loss)(theta, batch, jax.random.key(0))
+            whole = jnp.pad(ravel_pytree(each)[0], (0, -flat.size % order.ranks))
+            return loss, jax.lax.bitcast_convert_type(whole.astype(jnp.bfloat16), jnp.uint16)
+
+        def update(
+            theta: dict[str, Array], state: optax.OptState, bits: Array, rate: Array
+        ) -> tuple[dict[str, Array], optax.OptState]:
+            mean = jax.lax.bitcast_convert_type(bits, jnp.bfloat16).astype(jnp.float32)[: flat.size]
+            change, state = optimise.update(unravel(mean), state, theta, rate=rate)
+            return jax.tree.map(jnp.subtract, theta, change), state
+
+        self._gradient, self._update = jax.jit(gradient), jax.jit(update)
+        mesh = Mesh(np.array(jax.devices()), (AXIS,))
+        rows = PartitionSpec(AXIS)
+        self._rows = NamedSharding(mesh, rows)
+        self._mean = jax.jit(jax.shard_map(self._average, mesh=mesh, in_specs=rows, out_specs=rows))
+
+    def begin(self) -> None:
+        """Goes to the first parameters and the first batch."""
+        self.theta, self._state = self._first, self._init(self._first)
+        batch = self._order.batch
+        self.batches = Prefetch(self._example, 0, batch, (0, batch))
+
+    def warm_up(self) -> None:
+        """Compiles the exchange; returns when all processes are there."""
+        self.exchange(
+            jnp.zeros(self.parameters + -self.parameters % self._ranks, jnp.uint16)
+        ).block_until_ready()
+
+    def _average(self, bits: Array) -> Array:
+        """The mean of every process's row uint16 [1, N], which holds bfloat16."""
+        parts = jax.lax.all_to_all(bits.reshape(self._ranks, -1), AXIS, 0, 0)
+        mean = jax.lax.bitcast_convert_type(parts, jnp.bfloat16).astype(jnp.float32).mean(0)
+        mine = jax.lax.bitcast_convert_type(mean.astype(jnp.bfloat16), jnp.uint16)
+        whole: Array = jax.lax.all_gather(mine, AXIS)
+        return whole.reshape(1, -1)
+
+    def exchange(self, bits: Array) -> Array:
+        """The mean over all processes of what each gives."""
+        whole = jax.make_array_from_process_local_data(self._rows, np.asarray(bits)[None])
+        found: Array = self._mean(whole).addressable_shards[0].data[0]
+        return found
+
+    def step(self, number: int, exchanged: bool) -> float:
+        """One step; returns this process's loss."""
+        loss, bits = self._gradient(self.theta, self.batches.take(DATA_TIMEOUT).tokens)
+        if exchanged:
+            bits = self.exchange(bits)
+        rate = learning_rate(self._inner, self._order.steps, number, number, healed=False)
+        self.theta, self._state = self._update(self.theta, self._state, bits, np.float32(rate))
+        jax.block_until_ready(self.theta)
+        return float(loss)
+
+
+def main(folder: Path, rank: int) -> None:
+    """Measures steps without an exchange, says so in `ready-RANK`, waits for `go`, and trains."""
+    order = Order(**json.loads((folder / "order.json").read_text()))
+    run = parse_run((folder / "run.json").read_text())
+    jax.distributed.initialize(order.coordinator, order.ranks, rank)
+    replica, times = Replica(run, order, rank), []
+    for number in range(WARM_STEPS + MEASURED_STEPS):
+        if number == WARM_STEPS:
+            replica.warm_up()
+        began = time.monotonic()
+        replica.step(number, exchanged=False)
+        times.append(time.monotonic() - began)
+    replica.batches.close()
+    found = {"step_seconds": median(times[WARM_STEPS:]), "parameters": replica.parameters}
+    replace(folder / f"ready-{rank}", json.dumps(found).encode())
+    deadline = time.monotonic() + WAIT_SECONDS
+    while not (folder / "go").exists():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{folder / 'go'}: no sign to begin within {WAIT_SECONDS:g} s")
+        time.sleep(POLL_SECONDS)
+    replica.begin()
+    began, loss = time.monotonic(), math.nan
+    for number in range(order.steps):
+        loss = replica.step(number, exchanged=True)
+    seconds = time.monotonic() - began
+    replica.batches.close()
+    if not math.isfinite(loss):
+        raise ArithmeticError(f"the loss is {loss} after {order.steps} steps")
+    if rank == 0:
+        whole: dict[str, Any] = {name: np.asarray(value) for name, value in replica.theta.items()}
+        np.savez(folder / "theta.npz", **whole)
+    replace(folder / f"done-{rank}", json.dumps({"seconds": seconds}).encode())
+    jax.distributed.shutdown()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]))

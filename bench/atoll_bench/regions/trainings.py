@@ -1,0 +1,175 @@
+"""Trainings in the regions by either system: how long they took, what they learned, what the links carried."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from atoll_bench.regions.decoupled import Decoupled, Watch
+from atoll_bench.regions.setting import BATCH, LENGTH, Setting
+from atoll_bench.regions.synchronous import Order
+from atoll_bench.regions.wan import SITE, Traffic, Wan, scale_of
+from atoll_cli.errors import CommandError
+from atoll_runtime.checkpoint import GlobalStore
+from atoll_runtime.contract import COORDINATOR_PORT, SyncerStatus, dump
+from atoll_runtime.data import Reader, write_stdlib
+from atoll_runtime.evaluator.measure import Measure
+
+FLAGS = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+HELD_OUT_TOKENS = 65_536
+READY_SECONDS = 120.0
+STEP_LIMIT_SECONDS = 30.0
+"""A synchronous step of more is broken."""
+POLL_SECONDS = 0.2
+SEED = 0
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Spent:
+    """One training of either system over the links."""
+
+    seconds: float
+    loss: float
+    """Held-out, nats per token."""
+    tokens: int
+    """Trained, of all regions."""
+    rates: dict[str, list[tuple[float, float, float]]]
+    """Of each region: seconds since the beginning, bits per second sent and received."""
+    used: dict[str, float]
+    """Mean bits per second in the direction in which that is more."""
+    status: SyncerStatus | None = None
+    """Of Atoll, at the target."""
+
+
+class Trainings:
+    """The parts of the experiment."""
+
+    def __init__(self, wan: Wan, folder: Path, steps: int, progress: Progress) -> None:
+        self._wan, self._folder, self._progress = wan, folder, progress
+        self.setting = Setting(f"file://{folder}/data", steps)
+        write_stdlib(self.setting.data)
+        self._environment = {
+            "JAX_PLATFORMS": "cpu",
+            "XLA_FLAGS": FLAGS,
+            "JAX_COMPILATION_CACHE_DIR": str(folder / "programs"),
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+            "NUMBA_CACHE_DIR": str(folder / "numba"),
+            **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"), "1"),
+        }
+        self.scale = 0.0
+        self.parameters, self.step_seconds = 0, 0.0
+
+    def synchronous(self) -> Spent:
+        """Measures steps, gives the links their rates, and trains over them.
+
+        Raises:
+            CommandError: a process ended or is late.
+        """
+        folder = self._folder / "synchronous"
+        folder.mkdir()
+        run = self.setting.run(SEED, f"file://{folder}/bucket", SITE)
+        (folder / "run.json").write_text(dump(run))
+        places = list(self._wan.places.values())
+        order = Order(f"{places[0].address}:{COORDINATOR_PORT}", len(places), BATCH, self.setting.steps)
+        (folder / "order.json").write_text(json.dumps(asdict(order)))
+        command = [sys.executable, "-m", "atoll_bench.regions.synchronous", str(folder)]
+        self._wan.free()
+        processes: dict[str, subprocess.Popen[bytes]] = {}
+        try:
+            for rank, place in enumerate(places):
+                log = folder / f"{place.name}.log"
+                processes[str(log)] = place.run([*command, str(rank)], log, self._environment)
+            ready = _answers(folder, "ready", processes, READY_SECONDS)
+            self.step_seconds = float(np.mean([each["step_seconds"] for each in ready]))
+            self.parameters = ready[0]["parameters"]
+            self.scale = scale_of(self.parameters, self.step_seconds)
+            self._wan.link(self.scale)
+            self._progress(
+                f"{self.parameters} parameters, steps of {1e3 * self.step_seconds:.0f} ms: 1 Gbit/s is "
+                f"{1e3 * self.scale:.3g} Mbit/s; {order.steps} synchronous steps"
+            )
+            with Traffic(self._wan) as traffic:
+                begin = time.time()
+                (folder / "go").touch()
+                done = _answers(folder, "done", processes, STEP_LIMIT_SECONDS * order.steps)
+        finally:
+            for process in processes.values():
+                process.kill()
+                process.wait()
+        with np.load(folder / "theta.npz") as theta:
+            loss = self._loss(dict(theta))
+        return self._spent(traffic, begin, max(each["seconds"] for each in done), loss)
+
+    def decoupled(
+        self,
+        name: str,
+        steps: int,
+        seed: int = SEED,
+        shaped: bool = True,
+        watch: Watch = lambda _: None,
+    ) -> Spent:
+        """Trains by Atoll, over the same links or over links that nothing limits. Raises `CommandError`."""
+        if shaped:
+            self._wan.link(self.scale)
+        else:
+            self._wan.free()
+        setting = Setting(self.setting.data, steps)
+        self._progress(f"Atoll, {name}: {steps} steps")
+        with (
+            Traffic(self._wan) as traffic,
+            Decoupled(self._wan, self._folder / name, setting, seed, self._environment) as run,
+        ):
+            begin, status = run.train(watch)
+            run.finish()
+        cut = GlobalStore(run.bucket).load(steps, momentum=False)
+        return self._spent(traffic, begin, status.time - begin, self._loss(cut.theta), status)
+
+    def _loss(self, theta: dict[str, np.ndarray]) -> float:
+        """Held-out loss, nats per token."""
+        run = self.setting.run(SEED, "file:///nowhere", SITE)
+        reader = Reader(run.data.uri, "heldout", LENGTH)
+        return Measure(run.model, reader, LENGTH, HELD_OUT_TOKENS)(theta).nats
+
+    def _spent(
+        self, traffic: Traffic, begin: float, seconds: float, loss: float, status: SyncerStatus | None = None
+    ) -> Spent:
+        end, names = begin + seconds, list(self._wan.places)
+        return Spent(
+            seconds,
+            loss,
+            len(names) * self.setting.tokens
+            if status is None
+            else sum(u.tokens for u in status.units.values()),
+            {name: traffic.rates(name, begin, end) for name in names},
+            {name: max(traffic.mean(name, begin, end)) for name in names},
+            status,
+        )
+
+
+def _answers(
+    folder: Path, name: str, processes: dict[str, subprocess.Popen[bytes]], seconds: float
+) -> list[dict[str, Any]]:
+    """What every process wrote under this name. Raises `CommandError`."""
+    files, deadline = (
+        [folder / f"{name}-{rank}" for rank in range(len(processes))],
+        time.monotonic() + seconds,
+    )
+    while not all(file.exists() for file in files):
+        for log, process in processes.items():
+            if process.poll():
+                lines = Path(log).read_text(errors="replace").splitlines()
+                raise CommandError(f"a synchronous process ended: {' / '.join(lines[-3:])}")
+        if time.monotonic() > deadline:
+            raise CommandError(f"synchronous training was not {name} within {seconds:g} s")
+        time.sleep(POLL_SECONDS)
+    return [json.loads(file.read_text()) for file in files]

@@ -1,0 +1,160 @@
+"""Four regions and the syncer's site as network namespaces, joined by links that are limited, delayed and cut."""
+
+from __future__ import annotations
+
+import itertools
+import socket
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from atoll_cli.errors import CommandError
+from atoll_local.link import LEAST_RATE, Link, shape
+from atoll_local.namespaces import Namespace
+from atoll_local.network import Network
+from atoll_local.process import Startable
+
+PARAMETERS, STEP_SECONDS = 12e9, 5.0
+"""Of the model whose links are scaled down: the published run in four regions of the United States."""
+SITE = "syncer"
+"""The name of the syncer's site, and of the syncer in it."""
+SAMPLE_SECONDS = 0.5
+
+
+@dataclass(frozen=True)
+class Region:
+    """A place, and its link to the others."""
+
+    name: str
+    gbps: float
+    """Gbit/s in each direction, for a model of 12 billion parameters."""
+    delay: float
+    """Seconds that the link adds in each direction; the syncer's site adds none."""
+
+
+REGIONS = (
+    Region("central", 2.0, 0.006),
+    Region("east", 3.0, 0.014),
+    Region("south", 4.0, 0.004),
+    Region("west", 5.0, 0.026),
+)
+"""Round trips between two of them take 20 to 80 ms."""
+
+
+def scale_of(parameters: int, step_seconds: float) -> float:
+    """What a rate is multiplied by, so that bytes per step relative to bandwidth are those of the large model."""
+    return parameters / PARAMETERS * STEP_SECONDS / step_seconds
+
+
+def round_trips(regions: tuple[Region, ...] = REGIONS) -> tuple[float, float]:
+    """Shortest and longest round trip between two regions, in seconds."""
+    found = [2 * (one.delay + other.delay) for one, other in itertools.combinations(regions, 2)]
+    return min(found), max(found)
+
+
+class Wan(Startable):
+    """Use as a context manager: nothing is left behind."""
+
+    def __init__(self, folder: Path) -> None:
+        self._network = Network(bridge="atollwan", subnet="10.252.0.0/24", pods="10.246.0.0/16")
+        site = self._network.node(len(REGIONS))
+
+        def place(index: int, name: str) -> Namespace:
+            own = self._network.node(index)
+            names = {SITE: site, socket.gethostname(): own}  # gloo listens where the host's name points to
+            return Namespace(name, index, self._network, folder, names)
+
+        self.places = {region.name: place(index, region.name) for index, region in enumerate(REGIONS)}
+        self.site = place(len(REGIONS), SITE)
+        self._up = False
+
+    def start(self) -> None:
+        if self._network.taken():
+            raise CommandError(
+                f"the bridge {self._network.bridge} is there already: wait for the end of the other bench, or remove "
+                f"what one has left by `ip link delete {self._network.bridge}`"
+            )
+        self._up = True
+        self._network.up()
+        for place in (*self.places.values(), self.site):
+            place.start()
+
+    def stop(self) -> None:
+        if self._up:
+            for place in (*self.places.values(), self.site):
+                place.stop()
+            self._network.down()
+
+    def link(self, scale: float, cut: str = "") -> None:
+        """Gives each region its link, with all rates multiplied by `scale`; the region `cut` gets none."""
+        for region in REGIONS:
+            self._shape(region, scale, region.name == cut)
+
+    def cut(self, name: str, scale: float, cut: bool) -> None:
+        """Takes a region's link away, or gives it back."""
+        self._shape(next(region for region in REGIONS if region.name == name), scale, cut)
+
+    def free(self) -> None:
+        """Links that nothing limits or delays."""
+        for place in self.places.values():
+            shape(place, Link())
+
+    def _shape(self, region: Region, scale: float, cut: bool) -> None:
+        rate = max(LEAST_RATE, round(1e9 * region.gbps * scale))
+        shape(self.places[region.name], Link(rate=rate, delay=region.delay, cut=cut))
+
+    def carried(self) -> dict[str, tuple[int, int]]:
+        """Bytes that each region has sent and received so far, headers included."""
+        found = {}
+        for name, place in self.places.items():
+            folder = Path(f"/sys/class/net/{self._network.link(place.index)}/statistics")
+            found[name] = int((folder / "rx_bytes").read_text()), int((folder / "tx_bytes").read_text())
+        return found
+
+
+@dataclass
+class Traffic:
+    """What the links carry while the context is entered, sampled twice a second."""
+
+    wan: Wan
+    samples: list[tuple[float, dict[str, tuple[int, int]]]] = field(default_factory=list)
+    """Unix seconds, and the bytes that each region has sent and received until then."""
+
+    def __enter__(self) -> Self:
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="traffic", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while True:
+            self.samples.append((time.time(), self.wan.carried()))
+            if self._ended.wait(SAMPLE_SECONDS):
+                return
+
+    def rates(self, name: str, begin: float, end: float) -> list[tuple[float, float, float]]:
+        """Seconds since `begin`, and bits per second sent and received, for each pair of samples."""
+        inside = [(when, each[name]) for when, each in self.samples if begin - SAMPLE_SECONDS <= when <= end]
+        found = []
+        for (when, old), (then, new) in itertools.pairwise(inside):
+            up, down = (8 * (b - a) / (then - when) for a, b in zip(old, new, strict=True))
+            found.append((then - begin, up, down))
+        return found
+
+    def mean(self, name: str, begin: float, end: float) -> tuple[float, float]:
+        """Bits per second sent and received between two times."""
+        inside = [(when, each[name]) for when, each in self.samples if begin <= when <= end]
+        if len(inside) < 2:
+            raise CommandError(f"the links were watched for less than {2 * SAMPLE_SECONDS:g} s")
+        (first, before), (last, after) = inside[0], inside[-1]
+        up, down = (8 * (b - a) / (last - first) for a, b in zip(before, after, strict=True))
+        return up, down

@@ -1,0 +1,97 @@
+"""Network namespaces on a bridge: places with a link of their own, without a node.
+
+Everything in a namespace ends with the process that made it. Needs root, iproute2 and ethtool.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from atoll_local.errors import HostError
+from atoll_local.network import Network
+from atoll_local.process import Daemon, Startable, wait_for
+
+PROGRAMS = ("ip", "tc", "bridge", "ethtool", "unshare", "nsenter", "setpriv")
+START_SECONDS = 10.0
+MORTAL = ("setpriv", "--pdeathsig", "KILL")
+"""Ends a process with the thread that started it."""
+
+
+def check_namespaces() -> None:
+    """Raises `HostError` where this machine or user cannot make network namespaces."""
+    if os.geteuid() != 0:
+        raise HostError("network namespaces need root; run it with sudo")
+    if missing := [name for name in PROGRAMS if shutil.which(name) is None]:
+        raise HostError(f"missing on this machine: {', '.join(missing)} (iproute2, ethtool, util-linux)")
+
+
+@dataclass
+class Namespace(Startable):
+    """A network namespace with an address on the bridge, and an /etc/hosts of its own."""
+
+    name: str
+    index: int
+    network: Network
+    root: Path
+    """For pid files and logs."""
+    hosts: Mapping[str, str] = field(default_factory=dict)
+    """Addresses by name."""
+
+    @property
+    def address(self) -> str:
+        return self.network.node(self.index)
+
+    @property
+    def relay(self) -> Daemon:
+        """Delays what it sends and receives, where its link has a delay."""
+        return Daemon(f"{self.name}-relay", self.root)
+
+    @property
+    def _holder(self) -> Daemon:
+        return Daemon(f"{self.name}-namespace", self.root)
+
+    @property
+    def pid(self) -> int | None:
+        return self._holder.pid()
+
+    def start(self) -> None:
+        """Makes it, and attaches it to the bridge.
+
+        Raises:
+            ClusterError: a command failed.
+        """
+        self.root.mkdir(parents=True, exist_ok=True)
+        names = self.root / f"{self.name}-hosts"
+        names.write_text(
+            "".join(f"{at} {name}\n" for name, at in {"localhost": "127.0.0.1", **self.hosts}.items())
+        )
+        script = f"mount --bind '{names}' /etc/hosts && exec sleep infinity"
+        pid = self._holder.start([*MORTAL, "unshare", "--net", "--mount", "sh", "-c", script])
+        ready = Path(f"/proc/{pid}/comm")
+        wait_for(f"namespace {self.name}", lambda: ready.read_text() == "sleep\n", START_SECONDS)
+        self.network.attach(self.index, pid, 0)
+
+    def stop(self) -> None:
+        """Removes it. Processes that run in it lose their network."""
+        self.relay.stop()
+        self._holder.stop()
+
+    def run(
+        self, command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None
+    ) -> subprocess.Popen[bytes]:
+        """Starts a process in it, which ends with this thread at the latest; its output is appended to `log`."""
+        inside = ("nsenter", "-t", str(self.pid), "-n", "-m")
+        with log.open("ab") as output:
+            return subprocess.Popen(
+                [*MORTAL, *inside, *command],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env={**os.environ, **(environment or {})},
+                process_group=0,  # Ctrl-C is for whoever started it, and ends it
+            )

@@ -1,0 +1,141 @@
+"""Failing links with real sockets: one unit is cut off, slowed down and reset while the others train."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy_learner
+import pytest
+
+from atoll_local.host import install
+from atoll_local.link import Link, shape
+from atoll_local.namespaces import Namespace
+from atoll_local.network import Network, sh
+from atoll_runtime.contract import OuterSpec, SyncerStatus, TargetSpec, dump, identity
+
+pytestmark = [
+    pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root"),
+    pytest.mark.timeout(600),  # of which packages may need most, once
+]
+UNITS = ("near", "far", "lost")
+RATE, DELAY = 4_000_000, 0.01
+"""Of a sound link: eight times what a unit needs."""
+STEP_SECONDS = 0.05
+ROUNDS = 16
+"""For which a failure lasts: the others take two seconds for them."""
+AGAIN_SECONDS = 15.0
+"""From a link's return until its unit is merged: an interval of 0.4 s, and the waits before TCP and gRPC try again,
+which are about as long as the link was down; a bound for a machine that others use too."""
+
+Change = Callable[[Namespace], None]
+
+
+def link(**changes: Any) -> Change:
+    return lambda place: shape(place, Link(**{"rate": RATE, "delay": DELAY, **changes}))
+
+
+def inside(place: Namespace, command: str) -> None:
+    sh("nsenter", "-t", str(place.pid), "-n", *command.split())
+
+
+def nothing_out(place: Namespace) -> None:
+    inside(place, "tc qdisc replace dev eth0 root blackhole")
+
+
+def nothing_in(place: Namespace) -> None:
+    sh(*f"tc qdisc replace dev {place.network.link(place.index)} root blackhole".split())
+
+
+def reset(place: Namespace) -> None:
+    inside(place, f"ss -K dst {place.network.host}")
+
+
+FAILURES: dict[str, list[Change]] = {
+    "down": [link(cut=True)],
+    "flapping": [link(cut=True), link()] * 4,
+    "nothing gets out": [nothing_out],
+    "nothing gets in": [nothing_in],
+    "a tenth of the rate": [link(rate=RATE // 10)],
+    "300 ms more": [link(delay=DELAY + 0.3)],
+    "connections reset": [reset] * 4,
+}
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> Iterator[dict[str, Namespace]]:
+    """A namespace for each unit. The syncer is on the host, which they call localhost."""
+    install(print)
+    network = Network(bridge="atolltest", subnet="10.251.0.0/24", pods="10.245.0.0/16")
+    network.up()
+    try:
+        with ExitStack() as entered:
+            yield {
+                name: entered.enter_context(
+                    Namespace(name, index, network, tmp_path / "places", {"localhost": network.host})
+                )
+                for index, name in enumerate(UNITS)
+            }
+    finally:
+        network.down()
+
+
+@pytest.fixture
+def start(places: dict[str, Namespace], tmp_path: Path) -> Iterator[Callable[..., None]]:
+    """Starts a unit's learner in its namespace."""
+    with ExitStack() as ends:
+
+        def one(run: Any, name: str, tls: Path) -> None:
+            (tmp_path / "run.json").write_text(dump(run))
+            script = [sys.executable, numpy_learner.__file__, str(tmp_path / "run.json"), str(tls), name, "1"]
+            process = places[name].run([*script, str(STEP_SECONDS)], tmp_path / f"{name}.log")
+            ends.callback(process.wait, 20)
+            ends.callback(process.kill)
+
+        yield one
+
+
+def test_training_goes_on_whatever_a_link_does_and_its_unit_is_merged_again_when_it_is_back(
+    make_run: Any, authority: Any, syncer: Any, eventually: Any, places: Any, start: Any
+) -> None:
+    run = make_run(
+        outer=OuterSpec(fragments=4, interval=8, overlap=2, learning_rate=1.0, momentum=0.0),
+        target=TargetSpec(global_steps=1_000_000),
+    )
+    ca = authority("walk")
+    shard = syncer(run, ca.issue("syncer", identity("default", "walk", "syncer", "walk")))
+
+    def status() -> SyncerStatus:
+        found: SyncerStatus = eventually(shard.status)
+        return found
+
+    eventually(shard.status, 60)
+    for name in UNITS:
+        link()(places[name])
+        start(run, name, ca.issue(name, identity("default", "walk", "unit", name)))
+    eventually(lambda: len(s := status().units) == 3 and all(u.contributions > 4 for u in s.values()), 60)
+
+    for name, changes in FAILURES.items():
+        print(name)
+        before = status()
+        for number, change in enumerate(changes, 1):
+            change(places["lost"])
+            wanted = before.rounds + ROUNDS * number // len(changes)
+            eventually(lambda wanted=wanted: status().rounds >= wanted, 30)
+        link()(places["lost"])
+        back = status()
+        eventually(
+            lambda back=back: status().units["lost"].contributions > back.units["lost"].contributions,
+            AGAIN_SECONDS,
+        )
+        after = status()
+        for unit in UNITS:
+            assert after.units[unit].step > before.units[unit].step, f"{name}: {unit} stood still"
+            assert after.units[unit].incarnation == 1, name
+        for unit, ledger in after.ledger.items():
+            lost = sum(ledger.discarded.values())
+            assert ledger.trained == ledger.merged + lost + ledger.in_flight, f"{name}: {unit}"

@@ -1,0 +1,94 @@
+"""The arithmetic of `atoll bench regions`: rates to scale, and what is noted of a region that is cut off."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from atoll_bench.regions.outage import Outage
+from atoll_bench.regions.setting import Setting
+from atoll_bench.regions.wan import REGIONS, round_trips, scale_of
+from atoll_cli.errors import CommandError
+from atoll_runtime.contract import BeginningReport, LedgerReport, SyncerStatus, UnitReport
+
+STARTED = 1000.0
+
+
+def test_bytes_of_a_step_take_the_same_part_of_it_as_those_of_the_large_model() -> None:
+    small, step = 250_000, 0.1
+    for gbps in (2, 5):
+        large = 12e9 * 16 / (gbps * 1e9) / 5.0
+        assert small * 16 / (gbps * 1e9 * scale_of(small, step)) / step == pytest.approx(large)
+
+
+def test_regions_are_2_to_5_gbit_wide_and_20_to_80_ms_apart() -> None:
+    assert [region.gbps for region in REGIONS] == [2, 3, 4, 5]
+    assert round_trips() == pytest.approx((0.020, 0.080))
+
+
+def test_no_cut_of_the_model_is_made_during_a_training() -> None:
+    run = Setting("file:///data", 100).run(3, "file:///bucket", "syncer")
+    assert run.checkpoint.interval_steps > run.target.global_steps == 100
+    assert (run.model.seed, run.data.seed) == (3, 3)
+
+
+class Links:
+    """Notes which region is cut."""
+
+    def __init__(self) -> None:
+        self.changes: list[tuple[str, float, bool]] = []
+
+    def cut(self, name: str, scale: float, cut: bool) -> None:
+        self.changes.append((name, scale, cut))
+
+
+def status(seconds: float, away: int, contributions: int) -> SyncerStatus:
+    """`seconds` after the first step; a step takes one, and the region that is cut has made `away`."""
+    steps = {"east": away, "west": int(seconds)}
+    return SyncerStatus(
+        run_uid="u",
+        phase="Running",
+        time=STARTED + seconds,
+        units={
+            name: UnitReport(
+                incarnation=1, hosts=1, state="Learning", step=step, contributions=contributions,
+                beginning=BeginningReport(joined=0.0, stepped=STARTED, compiling=0.0),
+            )
+            for name, step in steps.items()
+        },
+        ledger={"east": LedgerReport(trained=10, merged=8, in_flight=2), "west": LedgerReport(trained=4)},
+    )  # fmt: skip
+
+
+def test_a_region_is_cut_off_for_its_time_and_noted_when_it_is_merged_again() -> None:
+    links: Any = Links()
+    outage = Outage(links, 0.001, "east", after=20, seconds=60)
+    for seconds, away, contributions in (
+        (10, 10, 1),
+        (21, 21, 2),
+        (50, 21, 2),
+        (82, 21, 3),
+        (83, 83, 3),
+        (85, 85, 4),
+    ):
+        outage(status(seconds, away, contributions))
+    assert links.changes == [("east", 0.001, True), ("east", 0.001, False)]
+    assert outage.document(status(100, 100, 9)) == {
+        "region": "east",
+        "from_s": 21,
+        "seconds": 61,
+        "steps_meanwhile": {"east": 0, "west": 61},
+        "merged_again_s": 3,
+        "incarnation": 1,
+        "merged_share": {"east": 0.8, "west": 0.0},
+        "ledger_balances": False,
+    }
+
+
+def test_a_run_that_ends_during_the_cut_shows_nothing() -> None:
+    links: Any = Links()
+    outage = Outage(links, 0.001, "east", after=20, seconds=60)
+    outage(status(30, 30, 1))
+    with pytest.raises(CommandError, match="run of 50 s ended before the cut of east did"):
+        outage.document(status(50, 30, 1))
