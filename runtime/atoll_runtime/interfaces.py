@@ -110,6 +110,9 @@ class Network(Protocol):
     ) -> tuple[FetchHead, memoryview]:
         """Fetches this host's range of a fragment; `answered` is called when the answer begins."""
 
+    def tune(self, streams: int, chunk: int) -> None:
+        """From now on a body takes so many connections, and so many bytes are acknowledged as one."""
+
     async def close(self) -> None:
         """Frees connections; calls in progress end with `TransportError`."""
 

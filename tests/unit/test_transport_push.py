@@ -48,7 +48,7 @@ class Taker:
                 return
 
     def fetch(self, peer: Peer, request: FetchRequest) -> tuple[FetchHead, memoryview]:
-        return FetchHead(0, 1, CHUNK + 1), memoryview(bytes(CHUNK))
+        return FetchHead(0, 1, CHUNK + 1, "bf16"), memoryview(bytes(CHUNK))
 
 
 async def test_a_part_that_is_not_wanted_any_more_is_broken_off_and_gives_its_place_back(

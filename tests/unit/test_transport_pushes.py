@@ -39,11 +39,11 @@ def begun(parts: Parts, header: Header, stream: AsyncIterator[bytes]) -> asyncio
 
 async def test_a_body_that_does_not_come_ends_when_its_sender_would_wait_no_longer() -> None:
     with pytest.raises(TimeoutError):
-        await begun(Parts(100, 0.01), HEADER, silent())
+        await begun(Parts(100, 2, 0.01), HEADER, silent())
 
 
 async def test_a_push_that_is_begun_anew_ends_the_earlier_one_of_the_same_part_alone() -> None:
-    parts = Parts(100)
+    parts = Parts(100, 2)
     other = begun(parts, replace(HEADER, part=dataclasses.replace(PART, host=1)), silent())
     earlier = [begun(parts, HEADER, silent())]
     for _ in range(2):
@@ -60,11 +60,11 @@ async def test_a_push_that_is_begun_anew_ends_the_earlier_one_of_the_same_part_a
 
 async def test_a_body_that_is_too_short_is_refused() -> None:
     with pytest.raises(WireError, match="the body ended after 8 of 9 bytes"):
-        await begun(Parts(100), replace(HEADER, size=9), whole())
+        await begun(Parts(100, 2), replace(HEADER, size=9), whole())
 
 
 def test_a_host_has_bytes_reserved_once_for_a_part_however_often_it_begins_its_push() -> None:
-    parts = Parts(20)
+    parts = Parts(20, 2)
     pushes = [replace(HEADER) for _ in range(32)]
     assert [parts.reserve(push) for push in pushes] == [""] * 32
     assert parts.used == 8

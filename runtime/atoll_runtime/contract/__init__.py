@@ -79,8 +79,8 @@ from atoll_runtime.contract.sizes import (
 from atoll_runtime.contract.specs import (
     OPTIMIZERS,
     CheckpointSpec,
-    CommunicationSpec,
     Codec,
+    CommunicationSpec,
     DataSpec,
     EvaluationSpec,
     GraceSpec,

@@ -131,6 +131,9 @@ class GrpcNetwork:
                 raise WireError(f"{type(reply).__name__} came instead of DirectoryReply")
         return reply
 
+    def tune(self, streams: int, chunk: int) -> None:
+        """See `Network`."""
+
     async def close(self) -> None:
         """See `Network`."""
         channel, self._channel, self._shown = self._channel, None, None

@@ -8,7 +8,7 @@ from atoll_runtime.protocol.events import Part
 from atoll_runtime.protocol.identifiers import NO_CUT, CutId, RoundId
 from atoll_runtime.protocol.linkmeter import LinkReading
 
-PROTOCOL = 7
+PROTOCOL = 8
 """Both ends must speak the same. What `Hello` and `Refused` have in common stays as it is: by them two versions find
 out."""
 
@@ -164,6 +164,7 @@ class Header(Message, frozen=True, tag=True):
 
     part: Part
     codec: str
+    """Not wider than the run's."""
     size: int
     """Bytes of the body."""
     seconds: float = 0.0
@@ -194,6 +195,8 @@ class FetchRequest(Message, frozen=True, tag=True):
     start: int
     stop: int
     codec: str
+    """What this host would have: int4 is the change from what it holds. While the shard has no such encoding, it sends
+    a wider one."""
     held: int = WHOLE
     """Version that this host has fetched last of this part, from which a change may be sent."""
     series: str = ""
@@ -206,8 +209,10 @@ class FetchHead(Message, frozen=True, tag=True):
     fragment: int
     version: int
     size: int
+    codec: str
+    """Of the body."""
     base: int = WHOLE
-    """Version that the body is a change of, in four bits; else it is the version itself."""
+    """Version that the body is a change of, in int4; else it is the version itself."""
     series: str = ""
     """Names the life of a shard: versions of two lives are not the same bits."""
     cut: CutId = NO_CUT
