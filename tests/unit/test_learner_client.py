@@ -224,8 +224,10 @@ async def test_every_report_tells_of_the_beginning_once_it_is_known(make_run: An
         client.report(step, 8, 5.0, 0.1, 8)
         await until(lambda: len(shard.heard) == step)  # noqa: B023
     assert shard.heard == [
-        Report(step, step, 8 * step, 5.0, 0.1, 8, None if step == 1 else beginning) for step in (1, 2, 3)
+        Report(step, step, 8 * step, 5.0, 0.1, 8, None if step == 1 else beginning, heard.link)
+        for step, heard in enumerate(shard.heard, 1)
     ]
+    assert [report.link.use.codec for report in shard.heard] == ["bf16"] * 3
     await client.disconnect()
 
 

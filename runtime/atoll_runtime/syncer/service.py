@@ -213,7 +213,7 @@ class Service:
         if isinstance(message, Report):
             incarnation, before = self._reports.get(session.unit, (0, None))
             known = before if incarnation == session.incarnation else None
-            reported = hosts.reported(session, message, known and known.link.use)
+            reported = hosts.reported(session, message, None if known is None else known.link.use)
             if session.host == 0:  # it speaks for its unit
                 self.driver.feed(reported)
                 self._reports[session.unit] = session.incarnation, message

@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, get_args
 
-from atoll_runtime.protocol.communication import BITS
+from atoll_runtime.contract import Codec
 from atoll_runtime.simulate.planner.estimate import Expectation, expect
 from atoll_runtime.simulate.planner.quality import ABLATED_UNITS, points_lost
 from atoll_runtime.simulate.planner.run import Assumptions, Run
@@ -72,7 +72,7 @@ def _values(knob: Knob, run: Run) -> Iterator[Run]:
             if len(split.pools) == len(pools):
                 yield replace(split, quorum=min(MOST_QUORUM, math.ceil(run.quorum * split.units / run.units)))
     elif knob == "codec":
-        for codec in BITS:
+        for codec in get_args(Codec):
             if codec != run.codec:
                 yield replace(run, codec=codec)
     elif knob == "H":
