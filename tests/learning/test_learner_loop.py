@@ -211,6 +211,7 @@ def test_what_is_received_is_held_exactly_and_its_delta_is_zero(mesh, layout, pa
             .standard_normal(fragments.padded[number])
             .astype(codecs.DTYPES[codec])
         )
+        part[fragment.size :] = 0
         inner.theta = fragments.receive(inner.theta, number, part)
         expected = untouched
         layout.unflatten(number, part[: fragment.size].astype(np.float32), expected)
