@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from atoll_runtime.learner.client import SyncerClient
 from atoll_runtime.protocol.link import Ask
 from atoll_runtime.protocol.progress import Offer
+from atoll_runtime.transport import codecs
 
 SCALE = 1e4
 BITS_SHARE = 0.01
@@ -29,10 +30,12 @@ class Attacker(SyncerClient):
         super().__init__(*facts)
         self.chance = np.random.default_rng(self.seed)
 
-    def contribute(self, number: int, ask: Ask, values: NDArray[Any], offer: Offer, cursor: int) -> None:
+    def contribute(
+        self, number: int, ask: Ask, codec: str, body: memoryview, offer: Offer, cursor: int
+    ) -> None:
         """See `SyncerClient`."""
-        changed, told = self.change(number, np.array(values), offer)
-        super().contribute(number, ask, changed, told, cursor)
+        changed, told = self.change(number, np.array(codecs.view(body, codec)), offer)
+        super().contribute(number, ask, codec, codecs.pack(changed, codec), told, cursor)
 
     def change(self, number: int, values: NDArray[Any], offer: Offer) -> tuple[NDArray[Any], Offer]:
         """What is sent in place of this contribution to a fragment; `values` may be written to."""

@@ -16,7 +16,7 @@ from atoll_runtime.learner import seed
 from atoll_runtime.learner.agree import Agreement
 from atoll_runtime.learner.client import SyncerClient
 from atoll_runtime.learner.compilation import Programs
-from atoll_runtime.learner.fragments import Fragments, wire_type
+from atoll_runtime.learner.fragments import Fragments
 from atoll_runtime.learner.inner import Inner
 from atoll_runtime.learner.loop import Loop
 from atoll_runtime.learner.mesh import span
@@ -57,7 +57,7 @@ class Island:
         programs = Programs(agreement, None)
         length = run.data.sequence_length
         inner = Inner(mesh, run.model, run.inner, self.theta, unit.batch, length, programs=programs)
-        fragments = Fragments(mesh, layout, wire_type(run.outer.codec), inner.theta, programs)
+        fragments = Fragments(mesh, layout, inner.theta, programs)
         networks = [GrpcNetwork(shard, tls) for shard in run.shards]
         self.client = SyncerClient(run, unit, layout, fragments.bounds, fragments.padded, networks)
         self.client.start(seeded.cut.versions, seeded.cut.step, seeded.message)

@@ -55,7 +55,7 @@ class Memory:
 
     def fetch(self, peer: Peer, request: FetchRequest) -> tuple[FetchHead, memoryview]:
         """See `Endpoint`."""
-        return FetchHead(0, 1, len(self._body)), self._body
+        return FetchHead(0, 1, len(self._body), request.codec), self._body
 
 
 def tuned(sock: socket.socket) -> socket.socket:

@@ -16,8 +16,8 @@ import numpy as np
 from atoll_bench.figures import spread
 from atoll_bench.plain import Plain
 from atoll_runtime.contract import InnerSpec, ModelSpec, OuterSpec
-from atoll_runtime.learner.client import host_part
-from atoll_runtime.learner.fragments import Fragments, wire_type
+from atoll_runtime.learner.client import host_body
+from atoll_runtime.learner.fragments import Fragments
 from atoll_runtime.learner.inner import Inner
 from atoll_runtime.learner.mesh import span
 from atoll_runtime.model import describe, initial
@@ -127,7 +127,7 @@ class _Ours:
         layout = build_layout(describe(model), OuterSpec().fragments)
         self.parameters = layout.size
         self.inner = Inner(mesh, model, InnerSpec(), theta, setting.batch, setting.length)
-        self._fragments = Fragments(mesh, layout, wire_type(OuterSpec().codec), self.inner.theta)
+        self._fragments = Fragments(mesh, layout, self.inner.theta)
         self._largest = max(layout.fragments, key=lambda fragment: fragment.size).id
         self._batches = batches
 
@@ -138,15 +138,15 @@ class _Ours:
     def send(self, steps: int) -> None:
         """Sends a fragment in each step, as if P = H."""
         for step in range(steps):
-            delta = self._fragments.extract(self.inner.theta, self._largest)
+            delta = self._fragments.extract(self.inner.theta, self._largest, OuterSpec().codec)
             loss = self.inner.step(self._batches[step % BATCHES], RATE)
-            host_part(delta)
+            host_body(delta)
             float(loss)
 
     def extract(self, times: int) -> None:
         """Copies a fragment to the host, without steps."""
         for _ in range(times):
-            host_part(self._fragments.extract(self.inner.theta, self._largest))
+            host_body(self._fragments.extract(self.inner.theta, self._largest, OuterSpec().codec))
 
 
 def _batches(setting: Setting) -> list[np.ndarray]:

@@ -18,9 +18,9 @@ from atoll_runtime.data import Prefetch, Reader, write_text
 from atoll_runtime.data import reader as reader_module
 from atoll_runtime.learner import seed
 from atoll_runtime.learner.agree import Agreement
-from atoll_runtime.learner.client import Arrival, host_part
+from atoll_runtime.learner.client import Arrival, host_body, host_part
 from atoll_runtime.learner.errors import FencedOff, LossNotFinite, SeedUnavailable, Terminal
-from atoll_runtime.learner.fragments import Fragments, wire_type
+from atoll_runtime.learner.fragments import Fragments
 from atoll_runtime.learner.inner import Inner
 from atoll_runtime.learner.island import _refusal
 from atoll_runtime.learner.loop import DATA_TIMEOUT, Loop
@@ -30,10 +30,12 @@ from atoll_runtime.learner.schedule import REWARM, learning_rate
 from atoll_runtime.learner.snapshot import Snapshots
 from atoll_runtime.learner.start import Start
 from atoll_runtime.model import describe, initial
+from atoll_runtime.protocol.communication import Communication
 from atoll_runtime.protocol.fragments import build_layout
 from atoll_runtime.protocol.identifiers import NO_CUT, CutId, RoundId
 from atoll_runtime.protocol.link import Ask
 from atoll_runtime.protocol.progress import Offer
+from atoll_runtime.transport import codecs
 from atoll_runtime.transport.messages import Fenced, Refused, Stop
 
 pytestmark = pytest.mark.timeout(300)  # 15 s alone, most of it the compiler's
@@ -76,8 +78,11 @@ class Script:
         self.open_rounds.update({ask.round.fragment: ask for ask in self.rounds.get(self.asked, [])})
         return dict(self.open_rounds)
 
-    def contribute(self, number, ask, part, offer, cursor):
+    communication = Communication("float32")
+
+    def contribute(self, number, ask, codec, body, offer, cursor):
         del self.open_rounds[number]
+        part = codecs.view(body, codec)
         self.sent.append((number, part, offer.steps, offer.tokens, offer.anchor, cursor))
         self.offers.append(offer)
 
@@ -118,7 +123,7 @@ def parts(mesh, layout):
     """Inner and fragments, compiled once; each test starts them again from the first values."""
     inner = Inner(mesh, SPEC, RUN.inner, initial(SPEC), BATCH, LENGTH)
     first = {name: np.asarray(value) for name, value in inner.theta.items()}
-    return inner, first, Fragments(mesh, layout, wire_type("float32"), inner.theta)
+    return inner, first, Fragments(mesh, layout, inner.theta)
 
 
 @pytest.fixture
@@ -198,29 +203,47 @@ def test_an_arrival_overwrites_its_fragment_and_resets_its_counters_alone(make_l
 @pytest.mark.parametrize("codec", ["bf16", "float32"])
 def test_what_is_received_is_held_exactly_and_its_delta_is_zero(mesh, layout, parts, codec):
     inner = parts[0]
-    fragments = Fragments(mesh, layout, wire_type(codec), inner.theta)
+    fragments = Fragments(mesh, layout, inner.theta)
     untouched = {name: np.array(value) for name, value in inner.theta.items()}
     for number, fragment in enumerate(layout.fragments):
         part = (
-            np.random.default_rng(number).standard_normal(fragments.padded[number]).astype(wire_type(codec))
+            np.random.default_rng(number)
+            .standard_normal(fragments.padded[number])
+            .astype(codecs.DTYPES[codec])
         )
+        part[fragment.size :] = 0
         inner.theta = fragments.receive(inner.theta, number, part)
         expected = untouched
         layout.unflatten(number, part[: fragment.size].astype(np.float32), expected)
         for name, value in inner.theta.items():
             np.testing.assert_array_equal(np.asarray(value), expected[name])
-        delta = host_part(fragments.extract(inner.theta, number))
-        assert delta.dtype == wire_type(codec)
+        delta = host_part(*fragments.extract(inner.theta, number, codec))
+        assert delta.dtype == codecs.DTYPES[codec]
         assert not delta.any()
+
+
+@pytest.mark.parametrize("codec", ["float32", "bf16", "int8", "int4"])
+def test_the_devices_encode_the_bits_that_the_network_has(mesh, layout, parts, codec):
+    inner = parts[0]
+    fragments = Fragments(mesh, layout, inner.theta)
+    chance = np.random.default_rng(0)
+    moved = {
+        name: value + chance.standard_normal(value.shape, np.float32) * 1e-3
+        for name, value in inner.theta.items()
+    }
+    for number in range(len(layout.fragments)):
+        exact = host_part(*fragments.extract(moved, number, "float32"))
+        body = host_body(fragments.extract(moved, number, codec))
+        assert bytes(body) == bytes(codecs.pack(exact, codec))
 
 
 def test_the_outer_gradient_is_the_anchor_minus_what_was_learnt(mesh, layout, parts):
     inner, first, _ = parts
     inner.theta = {name: jax.device_put(value, inner.theta[name].sharding) for name, value in first.items()}
-    fragments = Fragments(mesh, layout, wire_type("float32"), inner.theta)
+    fragments = Fragments(mesh, layout, inner.theta)
     moved = {name: value + np.float32(0.25) for name, value in inner.theta.items()}
     for number, fragment in enumerate(layout.fragments):
-        delta = host_part(fragments.extract(moved, number))[: fragment.size]
+        delta = host_part(*fragments.extract(moved, number, "float32"))[: fragment.size]
         np.testing.assert_allclose(delta, -0.25, atol=1e-6)
 
 

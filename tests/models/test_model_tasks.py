@@ -14,7 +14,7 @@ import pytest
 
 from atoll_runtime.contract import InnerSpec, ModelSpec, OptimizerSpec
 from atoll_runtime.learner.client import host_part
-from atoll_runtime.learner.fragments import Fragments, wire_type
+from atoll_runtime.learner.fragments import Fragments
 from atoll_runtime.learner.inner import Inner
 from atoll_runtime.learner.mesh import span
 from atoll_runtime.model import check, describe, initial
@@ -102,10 +102,10 @@ def test_a_scalar_among_the_parameters_trains_and_leaves_and_arrives(mine):
         "w": ((4,), False),
     }
     inner = Inner(span(jax.devices()), spec, InnerSpec(optimizer=OptimizerSpec(name="sgd")), first, 1, 8)
-    fragments = Fragments(inner.mesh, layout, wire_type("float32"), inner.theta)
+    fragments = Fragments(inner.mesh, layout, inner.theta)
     inner.step(np.zeros((1, 9), np.int32), 1e-3)
     number = next(p for p, each in enumerate(layout.fragments) if each.pieces[0].tensor == "t")
-    assert host_part(fragments.extract(inner.theta, number)) == pytest.approx(
+    assert host_part(*fragments.extract(inner.theta, number, "float32")) == pytest.approx(
         1 - np.asarray(inner.theta["t"])
     )
     arrived = fragments.receive(inner.theta, number, np.full(fragments.padded[number], 7, np.float32))

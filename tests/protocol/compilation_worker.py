@@ -17,7 +17,7 @@ from atoll_runtime.learner.agree import Agreement
 from atoll_runtime.learner.client import host_part
 from atoll_runtime.learner.compilation import Programs
 from atoll_runtime.learner.compilation_store import CompilationStore
-from atoll_runtime.learner.fragments import Fragments, wire_type
+from atoll_runtime.learner.fragments import Fragments
 from atoll_runtime.learner.inner import Inner
 from atoll_runtime.learner.mesh import join, leave
 from atoll_runtime.model import describe, initial
@@ -59,14 +59,14 @@ def main():
     programs = Programs(agreement, store)
     layout = build_layout(describe(SPEC), FRAGMENTS)
     inner = Inner(mesh, SPEC, InnerSpec(), initial(SPEC), BATCH, LENGTH, programs=programs)
-    fragments = Fragments(mesh, layout, wire_type("float32"), inner.theta, programs)
+    fragments = Fragments(mesh, layout, inner.theta, programs)
     start, stop = inner.rows
     tokens = np.random.default_rng(1).integers(0, 256, (BATCH, LENGTH + 1)).astype(np.int32)
     losses = []
     for number in range(STEPS):
         agreement.extremes(np.array([number, unit.host], np.int32))
         which = number % FRAGMENTS
-        delta = fragments.extract(inner.theta, which)
+        (delta,) = fragments.extract(inner.theta, which, "float32")
         fragments.capture(inner.mu, inner.nu, which)
         loss = inner.step(tokens[np.arange(start, stop) % BATCH], 1e-2)
         part = host_part(delta)

@@ -19,7 +19,7 @@ from atoll_runtime.learner import broadcast
 from atoll_runtime.learner.agree import Agreement
 from atoll_runtime.learner.audit import EXAMPLES, evaluation
 from atoll_runtime.learner.client import host_part
-from atoll_runtime.learner.fragments import Fragments, wire_type
+from atoll_runtime.learner.fragments import Fragments
 from atoll_runtime.learner.inner import Inner
 from atoll_runtime.learner.mesh import join, leave, span
 from atoll_runtime.learner.saver import Saver
@@ -41,7 +41,7 @@ def scenario(mesh, unit, folder):
     """Four steps, every fragment out and half of it back in, two more steps, a save of the moments."""
     layout = build_layout(describe(SPEC), FRAGMENTS)
     inner = Inner(mesh, SPEC, InnerSpec(), seeded(mesh, layout, unit, folder), BATCH, LENGTH)
-    fragments = Fragments(mesh, layout, wire_type("float32"), inner.theta)
+    fragments = Fragments(mesh, layout, inner.theta)
     random = np.random.default_rng(1)
     start, stop = inner.rows
 
@@ -53,11 +53,11 @@ def scenario(mesh, unit, folder):
     losses = [step() for _ in range(4)]
     sums = []
     for number in range(FRAGMENTS):
-        part = host_part(fragments.extract(inner.theta, number))
+        part = host_part(*fragments.extract(inner.theta, number, "float32"))
         assert len(part) == fragments.bounds[number][1] - fragments.bounds[number][0]
         sums.append(float(np.abs(part).sum()))
         inner.theta = fragments.receive(inner.theta, number, part / 2)
-        again = host_part(fragments.extract(inner.theta, number))
+        again = host_part(*fragments.extract(inner.theta, number, "float32"))
         assert not again.any(), "just received: θ is the anchor"
     losses += [step() for _ in range(2)]
     save(unit, folder, layout, inner, fragments)

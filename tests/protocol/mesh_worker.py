@@ -9,7 +9,7 @@ import optax
 
 from atoll_runtime.contract import Dimensions, InnerSpec, MeshSpec, ModelSpec, OptimizerSpec
 from atoll_runtime.learner.client import host_part
-from atoll_runtime.learner.fragments import Fragments, wire_type
+from atoll_runtime.learner.fragments import Fragments
 from atoll_runtime.learner.inner import Inner
 from atoll_runtime.learner.mesh import span
 from atoll_runtime.model import describe, initial
@@ -58,7 +58,7 @@ def scenario(model, devices, shape, parts):
     inner = Inner(mesh, model, spec, initial(model), BATCH, LENGTH)
     random = np.random.default_rng(1)
     layout = build_layout(describe(model), FRAGMENTS)
-    fragments = Fragments(mesh, layout, wire_type("float32"), inner.theta)
+    fragments = Fragments(mesh, layout, inner.theta)
     anchor = gathered(inner.theta)
     losses = [float(inner.step(rows(random, inner), 1.0))]
     gradients = {name: anchor[name] - value for name, value in gathered(inner.theta).items()}
@@ -80,7 +80,7 @@ def rows(random, inner):
 
 def whole(inner, fragments, layout, anchor, number):
     """Fragment `number` leaves as Δ = anchor - θ, split evenly, and what comes in its place is θ and anchor."""
-    flat = fragments.extract(inner.theta, number)
+    (flat,) = fragments.extract(inner.theta, number, "float32")
     part, size = host_part(flat), layout.fragments[number].size
     shares = {shard.data.size for shard in flat.addressable_shards}
     wanted = layout.flatten(anchor, number) - layout.flatten(gathered(inner.theta), number)
@@ -91,7 +91,7 @@ def whole(inner, fragments, layout, anchor, number):
     inner.theta = fragments.receive(inner.theta, number, values)
     arrived = layout.flatten(gathered(inner.theta), number)
     stayed = {name: value.sharding for name, value in inner.theta.items()} == placed
-    again = host_part(fragments.extract(inner.theta, number))
+    again = host_part(*fragments.extract(inner.theta, number, "float32"))
     return bool(good and np.array_equal(arrived, values[:size]) and stayed and not again[:size].any())
 
 

@@ -18,7 +18,7 @@ from atoll_runtime.contract import Dimensions, InnerSpec, ModelSpec, OuterSpec, 
 from atoll_runtime.learner import saver as saver_module
 from atoll_runtime.learner import seed
 from atoll_runtime.learner.agree import Agreement
-from atoll_runtime.learner.fragments import Fragments, wire_type
+from atoll_runtime.learner.fragments import Fragments
 from atoll_runtime.learner.inner import Inner
 from atoll_runtime.learner.mesh import span
 from atoll_runtime.learner.peers import Peers
@@ -87,7 +87,7 @@ def inner(mesh):
 
 @pytest.fixture(scope="module")
 def fragments(mesh, inner):
-    return Fragments(mesh, LAYOUT, wire_type("float32"), inner.theta)
+    return Fragments(mesh, LAYOUT, inner.theta)
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import yaml
 from atoll_runtime.checkpoint.units import Moments
 from atoll_runtime.contract import InnerSpec, ModelSpec
 from atoll_runtime.learner.client import host_part
-from atoll_runtime.learner.fragments import Fragments, wire_type
+from atoll_runtime.learner.fragments import Fragments
 from atoll_runtime.learner.inner import Inner
 from atoll_runtime.learner.mesh import span
 from atoll_runtime.model import describe, initial
@@ -75,14 +75,14 @@ def test_the_global_model_is_evaluated_without_dropout(trained):
 def test_its_tensors_are_cut_into_the_samples_fragments_and_come_back(trained):
     inner, _, first = trained
     layout = build_layout(describe(MODEL), SAMPLE["outer"]["fragments"])
-    fragments = Fragments(inner.mesh, layout, wire_type("float32"), inner.theta)
+    fragments = Fragments(inner.mesh, layout, inner.theta)
     number = next(p for p, each in enumerate(layout.fragments) if each.pieces[0].embedding)
     part = np.zeros(fragments.padded[number], np.float32)
     part[: layout.fragments[number].size] = layout.flatten(first, number)
     back = fragments.receive(inner.theta, number, part)
     for piece in layout.fragments[number].pieces:
         np.testing.assert_array_equal(back[piece.tensor], first[piece.tensor])
-    assert not host_part(fragments.extract(back, number)).any()
+    assert not host_part(*fragments.extract(back, number, "float32")).any()
     inner.theta = back
 
 

@@ -60,7 +60,7 @@ class Shelf:
 
     def fetch(self, peer: Peer, request: FetchRequest) -> tuple[FetchHead, memoryview] | str:
         self.peers.append(peer)
-        return self.refusal or (FetchHead(0, self.version, SIZE + BLOCK), BODY)
+        return self.refusal or (FetchHead(0, self.version, SIZE + BLOCK, "bf16"), BODY)
 
 
 @pytest.fixture(name="folders")

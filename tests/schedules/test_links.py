@@ -7,10 +7,13 @@ from dataclasses import dataclass, replace
 
 import pytest
 from lone_shard import LONE
-from sim_scenario import Island, Scenario, Weather
+from sim_scenario import Island, Scenario, Spell, Weather
 from sim_world import World
 
+from atoll_runtime.protocol.communication import BITS, Communication
 from atoll_runtime.protocol.ledger import Account
+
+Downs = tuple[tuple[float, float], ...]
 
 P = H = 12
 STEP = 5.0
@@ -35,12 +38,28 @@ class Seen:
     members: Counter[str]
     """Share of rounds, by unit; of each fragment, the least."""
     accounts: dict[str, Account]
+    rounds: dict[int, set[str]]
+    """The members of each, by step."""
+    used: dict[str, Communication]
+
+    def share(self, name: str, since: float, until: float) -> float:
+        """Of the rounds of these seconds, of which a unit is a member."""
+        found = [name in members for step, members in self.rounds.items() if since < step * STEP <= until]
+        return sum(found) / len(found)
 
 
-def run(*islands: Island, interval: int = H) -> Seen:
-    """A run's rounds after its first quarter, which has the units' first contributions."""
-    rules = replace(RULES, interval=interval)
-    world = World(Scenario(0, rules, ((10,) * P,), islands, Weather(0.01), ()))
+def run(
+    *islands: Island, interval: int = H, adaptive: bool = False, down: Downs = (), steps: int = STEPS
+) -> Seen:
+    """A run's rounds after its first quarter, which has the units' first contributions.
+
+    Args:
+        down: from when on, and for how many seconds, the first unit is not reached.
+    """
+    rules = replace(RULES, interval=interval, target_steps=steps)
+    world = World(Scenario(0, rules, ((10,) * P,), islands, Weather(0.01), (), adaptive=adaptive))
+    for since, seconds in down:
+        world.at_time(since, None, world.cut_off, world.units[0], seconds)
     machine = None
     while machine is None or not machine.finishing:
         world.step()
@@ -50,10 +69,12 @@ def run(*islands: Island, interval: int = H) -> Seen:
     members: Counter[str] = Counter()
     assert process is not None
     shares: dict[str, list[float]] = {island.name: [] for island in islands}
+    taken: dict[int, set[str]] = {}
     for value in process.memory:
         rounds, members = 0, Counter()
-        while value is not None and value.version > STEPS / 4:
+        while value is not None and value.version > steps / 4:
             rounds += 1
+            taken[value.version] = {member.who[0] for member in value.members}
             members.update(member.who[0] for member in value.members)
             value = value.parent
         for name in shares:
@@ -62,7 +83,13 @@ def run(*islands: Island, interval: int = H) -> Seen:
     mean = Counter({name: sum(each) / P for name, each in shares.items()})
     assert all(least[name] > 0.5 * mean[name] for name in shares), "turns are fair over fragments"
     accounts = {name: unit.account for name, unit in machine.units.items()}
-    return Seen(world.now, mean, accounts)
+    for account in accounts.values():
+        lost = sum(account.discarded.values())
+        assert account.trained == account.merged + lost + account.in_flight, "the ledger balances"
+    used = {
+        unit.name: unit.processes[-1].hosts[0].client.communication for unit in world.units if unit.processes
+    }
+    return Seen(world.now, mean, accounts, taken, used)
 
 
 def merged(account: Account) -> float:
@@ -70,13 +97,16 @@ def merged(account: Account) -> float:
 
 
 @pytest.mark.timeout(600)
-def test_each_unit_is_a_member_as_often_as_its_link_allows_and_the_clock_keeps_its_pace() -> None:
+@pytest.mark.parametrize("adaptive", [False, True])
+def test_each_unit_is_a_member_as_often_as_its_link_allows_and_the_clock_keeps_its_pace(
+    adaptive: bool,
+) -> None:
     links = (2.0, 2.5, 3.0, 3.5, 4.0, 4.5, 5.0)
-    seen = run(*(Island(f"u{link}", 1, STEP, 10, GBIT / link) for link in links))
+    seen = run(*(Island(f"u{link}", 1, STEP, 10, GBIT / link) for link in links), adaptive=adaptive)
     assert seen.seconds < 1.02 * STEPS * STEP
     fastest = merged(seen.accounts["u5.0"])
     for link in links:
-        share = min(1.0, link / NEED)
+        share = 1.0 if adaptive else min(1.0, link / NEED)
         assert seen.members[f"u{link}"] >= 0.9 * share
         assert merged(seen.accounts[f"u{link}"]) >= 0.9 * share * fastest
 
@@ -117,3 +147,48 @@ def test_where_the_quorum_needs_a_slow_link_the_clock_follows_it() -> None:
     seen = run(*(Island(f"u{n}", 1, STEP, 10, 1.5 * STEP) for n in (1,)))
     assert seen.members["u1"] == 1.0
     assert seen.seconds < 1.7 * STEPS * STEP
+
+
+@pytest.mark.timeout(600)
+def test_units_that_choose_their_codecs_are_members_as_often_as_the_narrowest_allows() -> None:
+    """A sixteenth of what the widest codec needs, an eighth, a quarter and more."""
+    links = (0.2, 0.4, 0.8, 5.0)
+    seen = run(*(Island(f"u{link}", 1, STEP, 10, GBIT / link) for link in links), adaptive=True)
+    assert seen.seconds < 1.05 * STEPS * STEP, "the first bodies of the slowest are awaited"
+    for link in links:
+        used = seen.used[f"u{link}"]
+        share = min(1.0, link / NEED * BITS["float32"] / max(used.bits))
+        assert seen.members[f"u{link}"] >= 0.9 * share
+        assert merged(seen.accounts[f"u{link}"]) >= 0.8 * share
+
+
+SHORT_RUN = 300
+"""Global steps."""
+END = 1000.0
+"""Seconds at which a link is as usual again."""
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("spells", "down"),
+    [
+        pytest.param((), ((END - 60, 60.0),), id="down for 60 s"),
+        pytest.param((), ((END - 600, 600.0),), id="down for 10 minutes"),
+        pytest.param((), tuple((END - n, 5.0) for n in range(125, 0, -10)), id="flapping every 5 s"),
+        pytest.param((Spell(END - 60, END, 0.0, "up"),), (), id="nothing goes up for 60 s"),
+        pytest.param((Spell(END - 60, END, 0.0, "down"),), (), id="nothing comes down for 60 s"),
+        pytest.param((Spell(END - 60, END, 0.1),), (), id="a tenth for a minute"),
+        pytest.param((Spell(END - 600, END, delay=0.15),), (), id="300 ms more for 10 minutes"),
+    ],
+)
+def test_a_link_that_fails_stops_nobody_and_its_unit_has_caught_up_an_interval_after_its_return(
+    spells: tuple[Spell, ...], down: Downs
+) -> None:
+    failing = Island("failing", 1, STEP, 10, 0.4 * STEP, spells=spells)
+    other = Island("other", 1, STEP, 10, 0.4 * STEP)
+    seen = run(failing, other, adaptive=True, down=down, steps=SHORT_RUN)
+    assert seen.seconds < 1.02 * SHORT_RUN * STEP
+    assert seen.members["other"] >= 0.98
+    interval = H * STEP
+    assert seen.share("failing", END + interval, END + 6 * interval) >= 0.95
+    assert seen.used["failing"].codec == "float32", "the link is used again as before"

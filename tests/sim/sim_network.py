@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from atoll_runtime.protocol.communication import BITS
 from atoll_runtime.simulate import network
-from atoll_runtime.transport.messages import Welcome
+from atoll_runtime.transport.messages import FetchHead, FetchRequest, Welcome
 from atoll_runtime.transport.shardmessages import Order
 from atoll_runtime.transport.transport import TransportError
 
 if TYPE_CHECKING:
+    from sim_scenario import Island
     from sim_shard import ShardProcess, ShardSlot
     from sim_unit import UnitProcess
 
@@ -23,10 +25,12 @@ SLICES = 3
 class SimNetwork(network.SimNetwork):
     """A host's way to one shard, or another shard's to shard 0."""
 
-    def __init__(self, client: UnitProcess | ShardProcess, slot: ShardSlot, distance: float = 0.0) -> None:
+    def __init__(
+        self, client: UnitProcess | ShardProcess, slot: ShardSlot, island: Island | None = None
+    ) -> None:
         super().__init__(client)
         self._client: Any = client
-        self._slot, self._world, self._distance = slot, client.world, distance
+        self._slot, self._world, self._island = slot, client.world, island
 
     def reach(self) -> ShardProcess:
         """The process at the other end, unless it is away or the way to it is broken."""
@@ -38,14 +42,17 @@ class SimNetwork(network.SimNetwork):
         return process
 
     def delay(self) -> float:
-        return self._world.delay() + self._distance
+        return self._world.delay() + (
+            self._island.delay(self._world.now) if self._island is not None else 0.0
+        )
 
-    def push_seconds(self) -> Iterator[float]:
+    def push_seconds(self, codec: str) -> Iterator[float]:
         for _ in range(SLICES):
-            yield self._transfer((self._world.delay() + self._client.island.link) / SLICES)
+            yield self._transfer((self._world.delay() + self._link(codec)) / SLICES, "up")
 
-    def fetch_seconds(self) -> float:
-        return self._transfer(self._client.island.link)
+    def fetch_seconds(self, request: FetchRequest, head: FetchHead) -> float:
+        """As if the version came in the codec that was asked for: symbols come whole."""
+        return self._transfer(self._link(request.codec), "down")
 
     def breaks(self) -> bool:
         return self._world.chance(self._world.weather.breaks)
@@ -65,5 +72,8 @@ class SimNetwork(network.SimNetwork):
     def served(self, server: Any, head: Any, body: memoryview) -> None:
         self._world.checks.fetched(server, head, body)
 
-    def _transfer(self, seconds: float) -> float:
-        return self._client.island.transfer(self._world.now, seconds)
+    def _link(self, codec: str) -> float:
+        return self._client.island.link * BITS[codec] / BITS["float32"]
+
+    def _transfer(self, seconds: float, direction: str) -> float:
+        return self._client.island.transfer(self._world.now, seconds, direction)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, replace
 
+from atoll_runtime.contract import RunContract
 from atoll_runtime.protocol.rules import Rules
+from atoll_runtime.simulate.blank import ADAPTIVE, FIXED, blank_contract
 
 FAULTS = (
     "crash here",
@@ -50,6 +52,19 @@ MOMENTS = 2500
 
 
 @dataclass(frozen=True)
+class Spell:
+    """A time in which a link is not as usual."""
+
+    since: float
+    until: float
+    share: float = 1.0
+    """Of its bandwidth."""
+    direction: str = "up down"
+    delay: float = 0.0
+    """More seconds, one way."""
+
+
+@dataclass(frozen=True)
 class Island:
     """A unit."""
 
@@ -67,11 +82,25 @@ class Island:
     """What is wrong with all of its contributions: their `tokens`, or their `norm`."""
     distance: float = 0.0
     """Seconds that a message of the unit takes, one way, besides the network's delay."""
+    spells: tuple[Spell, ...] = ()
+    """In order and apart."""
 
-    def transfer(self, now: float, seconds: float) -> float:
+    def delay(self, now: float) -> float:
+        """Seconds of a message, one way."""
+        return self.distance + sum(each.delay for each in self.spells if each.since <= now < each.until)
+
+    def transfer(self, now: float, seconds: float, direction: str) -> float:
         """How long it takes to send what takes so many seconds on a free link."""
         period, first, length = self.busy
         at, left = now, seconds
+        for spell in self.spells:
+            if direction in spell.direction and spell.since < at + left and at < spell.until:
+                left -= max(spell.since - at, 0.0)
+                at = max(spell.since, at)
+                carried = (spell.until - at) * spell.share
+                if carried >= left:
+                    return at + left / spell.share - now
+                at, left = spell.until, left - carried
         while period:
             since = (at - first) % period
             if length - since > 1e-6:
@@ -122,6 +151,12 @@ class Scenario:
     """Bytes of each shard's volume: on a small one the journal's segments are replaced often."""
     budget: int = 1 << 20
     """Bytes that each shard may hold of contributions."""
+    adaptive: bool = False
+    """Units choose how they use their links, in a run of float32; else they keep to that."""
+
+    @property
+    def contract(self) -> RunContract:
+        return blank_contract(self.rules, "float32", ADAPTIVE if self.adaptive else FIXED)
 
     @property
     def calm(self) -> Weather:
@@ -187,6 +222,7 @@ def draw(seed: int) -> Scenario:
         tuple((moment, rng.choice(LAST_FAULTS)) for moment in last),
         rng.choice((1 << 20, 60_000, 30_000)),
         rng.choice((1 << 20, 60 * len(islands) * rules.overlap)),
+        adaptive=random.Random(f"{seed}.adaptive").random() < 0.5,
     )
     return guarded(drawn, rng) if rng.random() < 0.6 else drawn
 

@@ -20,7 +20,7 @@ from atoll_runtime.learner.proposal import Ending
 from atoll_runtime.learner.start import start_of
 from atoll_runtime.protocol.fragments import part_bounds
 from atoll_runtime.protocol.progress import Offer, Progress
-from atoll_runtime.simulate.blank import BlankIsland, unit_contract, whole_array
+from atoll_runtime.simulate.blank import BlankIsland, unit_contract, whole_body
 from atoll_runtime.simulate.network import Party
 
 if TYPE_CHECKING:
@@ -167,12 +167,12 @@ class Host(BlankIsland):
         """How much the unit had trained when it took its newest contribution, by fragment."""
         self.bounds, self.padded = [], []
         for fragment in world.layout.fragments:
-            parts = part_bounds(fragment.size, DEVICES * unit.island.hosts)
+            parts = part_bounds(fragment.size, DEVICES * unit.island.hosts, block=1)
             mine = parts[DEVICES * number : DEVICES * (number + 1)]
             self.bounds.append((mine[0][0], mine[-1][1]))
             self.padded.append(parts[-1][1])
         contract = unit_contract(unit.slot.name, unit.incarnation, host=number, hosts=unit.island.hosts)
-        self.networks = [SimNetwork(unit, slot, unit.island.distance) for slot in world.shards]
+        self.networks = [SimNetwork(unit, slot, unit.island) for slot in world.shards]
         run, layout, clock = world.run_contract, world.layout, world.loop.time
         self.client = SyncerClient(run, contract, layout, self.bounds, self.padded, self.networks, clock)
         versions = [value.version for value in self.anchors]
@@ -193,22 +193,24 @@ class Host(BlankIsland):
     def tokens(self) -> int:
         return self.unit.island.tokens
 
-    def _overstate(self, number: int, ask: Any, values: Any, offer: Offer, cursor: int) -> None:
+    def _overstate(
+        self, number: int, ask: Any, codec: str, body: memoryview, offer: Offer, cursor: int
+    ) -> None:
         """A contribution that claims a thousand times its tokens."""
         many = 1000 * offer.tokens
-        self._contribute(
-            number, ask, values, replace(offer, tokens=many, trained=offer.trained + many), cursor
-        )
+        told = replace(offer, tokens=many, trained=offer.trained + many)
+        self._contribute(number, ask, codec, body, told, cursor)
 
     # as `Fragments`
 
-    def extract(self, theta: object, number: int) -> Any:
+    def extract(self, theta: object, number: int, codec: str) -> Any:
         self.sent[number] = self.unit.trained
         delta = Delta(self.unit.who, self.anchors[number], self.starts[number], self.unit.trained)
         start, stop = self.bounds[number]
         size = self.unit.world.layout.fragments[number].size
-        data = self.unit.world.registry.array(delta, min(stop, size) - start, stop - start)
-        return whole_array(data)
+        return whole_body(
+            self.unit.world.registry.body(delta, max(min(stop, size) - start, 0), stop - start, codec)
+        )
 
     def receive(self, theta: object, number: int, part: np.ndarray) -> None:
         value = self.unit.world.registry.content(part)

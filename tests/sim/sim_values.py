@@ -150,18 +150,19 @@ class Value:
 
 
 class Registry:
-    """Contents by number."""
+    """Contents by number, each of which bfloat16 has too: 128 of each power of two."""
 
     def __init__(self) -> None:
-        self._contents: list[Value | Delta | Pending] = []
-        self._numbers: dict[int, int] = {}
+        self._contents: dict[float, Value | Delta | Pending] = {}
+        self._numbers: dict[int, float] = {}
 
     def array(self, content: Value | Delta | Pending, size: int, padded: int = 0) -> np.ndarray:
         """float32 elements that stand for it, and zeros behind them up to `padded`."""
         number = self._numbers.get(id(content))
         if number is None:
-            self._contents.append(content)
-            number = self._numbers[id(content)] = len(self._contents)
+            count = len(self._contents)
+            number = self._numbers[id(content)] = (128 + count % 128) * 2.0 ** (count // 128 - 100)
+            self._contents[number] = content
         whole = np.zeros(max(size, padded), np.float32)
         whole[:size] = number
         return whole
@@ -175,13 +176,22 @@ class Registry:
         values = np.frombuffer(array, np.float32) if isinstance(array, memoryview | bytes) else array
         numbers = set(values.tolist()) - {0.0}
         if len(numbers) > 1:
-            raise Violation(f"an array is made of {[self._contents[int(n) - 1] for n in sorted(numbers)]}")
-        return self._contents[int(numbers.pop()) - 1] if numbers else None
+            raise Violation(f"an array is made of {[self._contents[n] for n in sorted(numbers)]}")
+        return self._contents[numbers.pop()] if numbers else None
+
+    def body(self, content: Delta, size: int, padded: int, codec: str) -> np.ndarray:
+        """What stands for it in a contribution, bytes: of a narrow codec the first element in float32."""
+        whole = self.array(content, size, padded)
+        if codec == "float32":
+            return whole.view(np.uint8)
+        body = np.zeros(codecs.size(padded, codec), np.uint8)
+        body[:4] = whole[:1].view(np.uint8)
+        return body
 
     def settle(self, pending: Pending, value: Value) -> None:
         """A merge has become a version."""
         number = self._numbers.pop(id(pending))
-        self._contents[number - 1] = value
+        self._contents[number] = value
         self._numbers[id(value)] = number
         pending.value = value
 
@@ -204,8 +214,13 @@ class SymbolicArrays:
 
     def read(self, fragment: Any, header: Any, body: memoryview) -> HostPart:
         finite = not self._world.chance(self._world.weather.merges)
-        square = 1e8 if self._world.lie_of(header.part.unit) == "norm" else 1.0
-        return HostPart(header.part.start, body, Scan(finite, (square,) * len(fragment.pieces)))
+        part = header.part
+        if header.codec != "float32":
+            whole = np.zeros(part.stop - part.start, np.float32)
+            whole[: max(fragment.size - part.start, 0)] = np.frombuffer(body[:4], np.float32)[0]
+            body = memoryview(whole.view(np.uint8).data)
+        square = 1e8 if self._world.lie_of(part.unit) == "norm" else 1.0
+        return HostPart(part.start, body, Scan(finite, (square,) * len(fragment.pieces)))
 
     def merge(
         self, fragment: Any, step: int, members: Any, parts: Mapping[Any, Any], old: Version

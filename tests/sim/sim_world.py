@@ -17,7 +17,7 @@ from sim_suspension import Suspension
 from sim_unit import UnitSlot
 from sim_values import Registry, Value, Violation
 
-from atoll_runtime.simulate.blank import blank_contract, blank_layout
+from atoll_runtime.simulate.blank import blank_layout
 from atoll_runtime.simulate.eventloop import Process, SimLoop
 
 RESTART_SECONDS = 20.0
@@ -63,7 +63,7 @@ class World:
         self.calm_since: float | None = None
         self.suspension: Suspension | None = None
         self._initial: dict[tuple[int, int], Value] = {}
-        self.layout, self.run_contract = blank_layout(scenario.sizes), blank_contract(scenario.rules)
+        self.layout, self.run_contract = blank_layout(scenario.sizes), scenario.contract
         self.shards = [
             ShardSlot(self, scenario.rules_of(s), SimDisk(self.rng, scenario.volume))
             for s in range(scenario.rules.shards)

@@ -67,3 +67,15 @@ def test_the_same_seed_gives_the_same_document_and_the_table_has_a_row_a_unit(
     assert main(["simulate", "links", *asked, "--plot", str(tmp_path / "links.png")]) == 0
     assert len([line for line in capsys.readouterr().out.splitlines() if "bf16" in line and "%" in line]) == 2
     assert (tmp_path / "links.png").stat().st_size > 0
+
+
+def test_units_that_choose_use_the_widest_codec_that_their_links_carry(ask: Any) -> None:
+    asked = ("--codec", "auto", "--delay", "50", "--steps", "900")
+    units = ask("links", "--links", "0.3,1,2,3,5", *asked)[0]["units"]
+    assert [unit["codec"] for unit in units] == ["int4", "int4", "int4", "int8", "bf16"]
+    assert [unit["streams"] for unit in units] == [2, 5, 9, 14, 16]
+    for unit, need in zip(units, (1.65, 0.85, 0.85, 1.65, 3.2), strict=True):
+        assert unit["need_gbps"] == pytest.approx(need)
+        share = min(1.0, unit["link_gbps"] / need)
+        assert unit["member_share"] >= 0.9 * share and unit["hidden_share"] == 1.0
+        assert unit["period"] == (1.0 if share == 1.0 else pytest.approx(1 / share, rel=0.2))

@@ -47,7 +47,7 @@ from atoll_runtime.learner.client import SyncerClient
 from atoll_runtime.model import describe, initial
 from atoll_runtime.protocol.fragments import build_layout, part_bounds
 from atoll_runtime.protocol.progress import Progress
-from atoll_runtime.transport.codecs import DTYPES
+from atoll_runtime.transport import codecs
 
 ANSWER_SECONDS = 20.0
 PARTING_SECONDS = 60.0
@@ -229,7 +229,6 @@ class NumpyUnit:
         return whole[start:stop]
 
     def _train(self) -> None:
-        dtype = DTYPES[self.run.outer.codec]
         while not (self._halt.is_set() or self.client.stop() or self.client.error()):
             arrivals = self.client.arrived()
             if self.progress.see(cut := self.client.cut()):
@@ -251,8 +250,9 @@ class NumpyUnit:
                 offer = self.progress.offer(p, ask)
                 if offer is not None:
                     self.sent[p] = self.theta[p].copy()
-                    delta = (self.anchor[p] - self.sent[p]).astype(dtype)
-                    self.client.contribute(p, ask, delta, offer, self.step)
+                    codec = self.client.communication.codec
+                    body = codecs.pack(self.anchor[p] - self.sent[p], codec)
+                    self.client.contribute(p, ask, codec, body, offer, self.step)
                     self.contributed += 1
             losses = [np.mean((part - self.target) ** 2) for part in self.theta if part.size]
             loss = float(np.mean(losses))

@@ -7,7 +7,6 @@ import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
-import numpy as np
 import pytest
 from contracts import unit_contract
 
@@ -21,7 +20,6 @@ from atoll_runtime.protocol.link import Ask
 from atoll_runtime.protocol.progress import Offer
 from atoll_runtime.transport.changes import Holdings
 from atoll_runtime.transport.messages import (
-    WHOLE,
     Announce,
     Beginning,
     FetchHead,
@@ -70,11 +68,14 @@ class Shard:
         self, request: FetchRequest, answered: Callable[[], None]
     ) -> tuple[FetchHead, memoryview]:
         self.reach("fetch")
-        return FetchHead(0, request.version, 8, merged=self.merged), memoryview(bytes(8))
+        return FetchHead(0, request.version, 8, "bf16", merged=self.merged), memoryview(bytes(8))
 
     async def push(self, header: Any, body: memoryview, wanted: Callable[[], bool]) -> PushReply:
         self.reach("push")
         return PushReply(True)
+
+    def tune(self, streams: int, chunk: int) -> None:
+        """Nothing to tune."""
 
     async def close(self) -> None:
         """Nothing to free."""
@@ -99,8 +100,7 @@ class Parties:
 
     def contribute(self) -> None:
         for number, ask in self.client.pulls().items():
-            part = np.zeros(4, self.client._dtype)
-            self.client.contribute(number, ask, part, Offer(0, 1, 1, 1, NO_CUT), 1)
+            self.client.contribute(number, ask, "bf16", memoryview(bytes(8)), Offer(0, 1, 1, 1, NO_CUT), 1)
 
 
 async def until(condition: Callable[[], Any]) -> Any:
@@ -168,11 +168,11 @@ async def test_a_part_whose_round_is_over_gives_the_link_to_the_next_one(
 async def test_a_contribution_to_a_round_that_is_over_is_dropped_and_counted(make_run: Any) -> None:
     parties = Parties(make_run(), [Shard()])
     client = parties.client
-    part, offer = np.zeros(4, client._dtype), Offer(0, 1, 1, 1, NO_CUT)
-    client.contribute(0, Ask(ROUND, 0), part, offer, 1)
+    offer = Offer(0, 1, 1, 1, NO_CUT)
+    client.contribute(0, Ask(ROUND, 0), "bf16", memoryview(bytes(8)), offer, 1)
     assert client.counters.dropped == 1
-    with pytest.raises(ValueError, match="must be bfloat16"):
-        client.contribute(0, Ask(ROUND, 0), part.astype(np.float32), offer, 1)
+    with pytest.raises(ValueError, match="8 bytes of float32 must be those of 4 elements"):
+        client.contribute(0, Ask(ROUND, 0), "float32", memoryview(bytes(8)), offer, 1)
     await client.disconnect()
 
 
@@ -200,7 +200,7 @@ def test_the_client_in_a_thread_of_its_own_answers_at_once_and_ends_in_time(
 @pytest.mark.parametrize("length", [0, 6, 7, 10])
 def test_a_body_of_a_wrong_length_is_fetched_again(length: int) -> None:
     with pytest.raises(TransportError, match="came"):
-        Holdings("bf16", [(0, 4)]).take(FetchHead(0, 1, length, WHOLE), memoryview(bytes(length)))
+        Holdings("bf16", [(0, 4)]).take(FetchHead(0, 1, length, "bf16"), memoryview(bytes(length)), False)
 
 
 @pytest.mark.parametrize(("host", "shards", "sent"), [(0, 1, [True]), (1, 1, [False]), (0, 2, [True, False])])
@@ -224,8 +224,10 @@ async def test_every_report_tells_of_the_beginning_once_it_is_known(make_run: An
         client.report(step, 8, 5.0, 0.1, 8)
         await until(lambda: len(shard.heard) == step)  # noqa: B023
     assert shard.heard == [
-        Report(step, step, 8 * step, 5.0, 0.1, 8, None if step == 1 else beginning) for step in (1, 2, 3)
+        Report(step, step, 8 * step, 5.0, 0.1, 8, None if step == 1 else beginning, heard.link)
+        for step, heard in enumerate(shard.heard, 1)
     ]
+    assert [report.link.use.codec for report in shard.heard] == ["bf16"] * 3
     await client.disconnect()
 
 

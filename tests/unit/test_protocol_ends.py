@@ -242,7 +242,7 @@ def test_a_unit_of_which_one_host_connects_anew_in_a_round_is_in_it_with_what_al
 
 
 def test_a_part_that_takes_the_place_of_an_earlier_one_takes_its_bytes_too() -> None:
-    parts = Parts(100)
+    parts = Parts(100, 2)
     for step, size in ((3, 40), (5, 60)):
         part = Part("a", 1, 0, 1, RoundId(1, 0, 0), 0, 1, 1, 0, 0, 0, size // 2, 30, step)
         header = Header(part, "bf16", size)

@@ -18,8 +18,8 @@ def share(seconds: float, until: float = 2 * INTERVAL) -> LinkShare:
         made.asked(step % P, step, step * INTERVAL / P)
     for p in range(P):
         made.joined(p, until)
-        made.pushed(p, seconds)
-        made.fetched(seconds)
+        made.pushed(p, seconds, 1.0)
+        made.fetched(seconds, 1.0)
     return made
 
 
@@ -33,8 +33,8 @@ def taken(made: LinkShare, seconds: float, begin: float, rounds: int) -> list[bo
         if found[-1]:
             made.joined(n % P, now)
             free = max(now, free) + seconds
-            made.pushed(n % P, seconds)
-            made.fetched(seconds)
+            made.pushed(n % P, seconds, 1.0)
+            made.fetched(seconds, 1.0)
     return found
 
 
@@ -48,7 +48,7 @@ def test_a_link_is_in_as_many_rounds_of_each_fragment_as_it_carries(seconds: flo
 def test_a_link_that_is_back_from_an_outage_is_used_at_once() -> None:
     made = share(4.0)
     made.joined(0, 100.0)
-    made.missed(0, 120.0)
+    made.missed(0, 120.0, 1.0)
     assert made.seconds == 240.0
     found = taken(made, 4.0, 220.0, 40)
     first = found.index(True)
@@ -71,3 +71,23 @@ def test_the_link_carries_what_comes_next_while_answers_are_under_way(trip: floa
     made.round_trip = trip
     assert made.beside == beside
     assert made.ready(0, 100.0, beside, ()) and not made.ready(0, 100.0, beside + 1, ())
+
+
+def test_what_is_expected_follows_the_codec() -> None:
+    made = share(20.0)
+    assert made.load == 2.0
+    made.push_bits = made.fetch_bits = 0.25
+    assert (made.load, made.seconds) == (0.5, 5.0)
+    made.push_bits, made.fetch_bits = 0.25, 0.6
+    assert made.load == pytest.approx(1.2), "the slower direction"
+
+
+@pytest.mark.parametrize(("seconds", "period", "times"), [(4.0, 3.0, 3.0), (50.0, 3.0, 5.0)])
+def test_a_period_is_the_most_rounds_that_a_unit_takes_part_in(
+    seconds: float, period: float, times: float
+) -> None:
+    made = share(seconds)
+    made.period = period
+    found = taken(made, seconds, 100.0, 400)
+    for p in range(P):
+        assert sum(found[p::P]) == pytest.approx(100 / times, rel=0.1)

@@ -6,8 +6,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
-from lone_shard import LONE
+from lone_shard import LONE, Story, reported
+from sim_network import NOTICE_SECONDS
 from sim_scenario import Island, Scenario, Weather
 from sim_shard import ShardProcess
 from sim_unit import UnitProcess
@@ -15,10 +17,11 @@ from sim_values import Value
 from sim_world import World
 
 from atoll_runtime.protocol import restoring
-from atoll_runtime.protocol.effects import Effect, Merge, Release, SendPull
+from atoll_runtime.protocol.effects import Effect, Merge, Note, Release, SendPull
 from atoll_runtime.protocol.events import Joined, Marked, Part, Received, Reported, Tick
 from atoll_runtime.protocol.identifiers import NO_CUT, CutId, RoundId
 from atoll_runtime.protocol.link import Link
+from atoll_runtime.protocol.linkmeter import LinkUse
 from atoll_runtime.protocol.machine import Syncer
 from atoll_runtime.protocol.rules import Rules
 from atoll_runtime.protocol.waiting import why
@@ -402,6 +405,9 @@ def test_a_run_goes_on_when_a_shards_volume_is_restored_as_it_was_some_merges_ag
     until(w, lambda: shard(w).machine.rounds.merges >= before + back)
     w.run_for(1.5)  # the learners have taken it
     w.shards[0].restore_volume(snapshot)
+    w.run_for(
+        NOTICE_SECONDS
+    )  # one that comes back after the others have merged as often cannot be told apart
     start(w)
     until(w, lambda: w.finished)
     w.checks.ended()
@@ -448,3 +454,15 @@ def test_a_fragment_without_elements_is_never_fetched_whatever_its_shard_says() 
     link.welcomed("new", [4, 0], [4, 0], NO_CUT)
     link.announced(1, 9, True)
     assert set(link.wanted) == {0}
+
+
+def test_a_change_of_what_a_unit_uses_its_link_for_is_noted_with_its_reason() -> None:
+    story = Story(units="a")
+    story.step("a")
+    use = LinkUse("int8", 2, 1024, 1.0, 0.6, "bf16 would take 1.2 of an interval")
+    story.tell(msgspec.structs.replace(reported("a", 2), use=use), reported("a", 3))
+    noted = [note.entry for note in story.asked(Note) if note.entry["event"] == "communication"]
+    assert noted == [
+        {"event": "communication", "t": story.machine.step, "unit": "a", "codec": "int8", "streams": 2, "period": 1.0,
+         "reason": use.reason}
+    ]  # fmt: skip

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from atoll_runtime.protocol import quorum, schedule
-from atoll_runtime.protocol.fragments import LayoutError, TensorInfo, build_layout, part_bounds
+from atoll_runtime.protocol.fragments import BLOCK, LayoutError, TensorInfo, build_layout, part_bounds
 from atoll_runtime.protocol.grace import Ema, Timing
 from atoll_runtime.protocol.rules import Rules
 from atoll_runtime.protocol.weights import weight
@@ -72,7 +72,8 @@ def test_a_layout_names_the_embedding_and_differs_with_the_cut() -> None:
 def test_parts_are_even_and_cover_the_padded_fragment(size: int, parts: int) -> None:
     bounds = part_bounds(size, parts)
     assert len({stop - start for start, stop in bounds}) == 1
-    assert bounds[0][0] == 0 and size <= bounds[-1][1] < size + parts
+    assert bounds[0][0] == 0 and size <= bounds[-1][1] < size + parts * BLOCK
+    assert bounds[0][1] % BLOCK == 0
     assert all(a[1] == b[0] for a, b in pairwise(bounds))
 
 

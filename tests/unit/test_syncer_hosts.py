@@ -15,7 +15,7 @@ from atoll_runtime.contract import RunContract, identity
 from atoll_runtime.protocol.events import Part
 from atoll_runtime.protocol.fragments import MOST_PADDING, TensorInfo, build_layout
 from atoll_runtime.protocol.identifiers import NO_CUT, CutId, RoundId
-from atoll_runtime.protocol.linkmeter import LinkReading
+from atoll_runtime.protocol.linkmeter import LinkReading, LinkUse
 from atoll_runtime.syncer import handshake, hosts
 from atoll_runtime.syncer.hosts import Session, Sessions
 from atoll_runtime.transport.messages import (
@@ -71,7 +71,9 @@ def test_a_beginning_that_no_unit_has_had_is_refused_by_the_name_of_its_field(fi
             hosts.reported(session, wrong)
 
 
-@pytest.mark.parametrize("field", [each.name for each in dataclasses.fields(LinkReading)])
+@pytest.mark.parametrize(
+    "field", [each.name for each in dataclasses.fields(LinkReading) if each.name != "use"]
+)
 def test_a_link_that_no_host_has_is_refused_by_the_name_of_its_field(field: str) -> None:
     """The operator could not read the status of any unit with it."""
     session, report = Session("a", 1, 0), Report(1, 1, 8, 5.0, 1.0, 8)
@@ -79,6 +81,26 @@ def test_a_link_that_no_host_has_is_refused_by_the_name_of_its_field(field: str)
         wrong = replace(report, link=LinkReading(**{field: found}))
         with pytest.raises(ValueError, match=rf"link\.{field}: {found} must be within 0 … "):
             hosts.reported(session, wrong)
+
+
+@pytest.mark.parametrize(
+    ("field", "found"),
+    [("codec", "zip"), ("reason", "x" * 257), ("advice", "x" * 257), ("streams", -1), ("period", math.inf)],
+)
+def test_a_use_of_a_link_that_no_host_makes_is_refused(field: str, found: Any) -> None:
+    wrong = LinkReading(use=LinkUse(**{field: found}))
+    with pytest.raises(ValueError, match=r"link\."):
+        hosts.reported(Session("a", 1, 0), replace(Report(1, 1, 8, 5.0, 1.0, 8), link=wrong))
+
+
+def test_what_a_link_is_used_for_is_told_once_with_its_reason() -> None:
+    session, report = Session("a", 1, 0), Report(1, 1, 8, 5.0, 1.0, 8)
+    first = LinkUse("bf16", 1, 1024, 1.0)
+    slow = dataclasses.replace(first, codec="int8", load=0.6, reason="bf16 would take 1.2")
+    assert hosts.reported(session, replace(report, link=LinkReading(use=first))).use is None
+    changed = replace(report, link=LinkReading(use=slow))
+    assert hosts.reported(session, changed, first).use == slow
+    assert hosts.reported(session, changed, dataclasses.replace(slow, load=0.5)).use is None
 
 
 GOOD: dict[type[Any], Message | Part] = {
@@ -132,7 +154,7 @@ SENT = Part("a", 1, 0, 1, RoundId(1, 0, 0), 0, 1, 8, 8, 1, 0, 128, 128, 8)
     [
         (
             {"padded": 100 + MOST_PADDING + 1},
-            "range: [0, 128) of 65637 elements, where there are 65636 at most",
+            f"range: [0, 128) of {101 + MOST_PADDING} elements, where there are {100 + MOST_PADDING} at most",
         ),
         ({"stop": 2**40, "padded": 2**40}, "range: [0, 1099511627776) of 1099511627776 elements"),
         ({"start": 64, "stop": 64}, "range: [64, 64)"),

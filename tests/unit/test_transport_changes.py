@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from atoll_runtime.merge.rda import Result
-from atoll_runtime.protocol.fragments import TensorInfo, build_layout, part_bounds
-from atoll_runtime.syncer.state import State
-from atoll_runtime.transport import changes, codecs, int4
+from atoll_runtime.protocol.fragments import BLOCK, TensorInfo, build_layout, part_bounds
+from atoll_runtime.syncer.state import ASKED_MERGES, State
+from atoll_runtime.transport import blocks, changes, codecs
 from atoll_runtime.transport.changes import Holdings
 from atoll_runtime.transport.chunks import filled
-from atoll_runtime.transport.messages import WHOLE, FetchHead
+from atoll_runtime.transport.messages import WHOLE, FetchHead, FetchRequest
 from atoll_runtime.transport.transport import TransportError
 
 
@@ -40,15 +40,20 @@ class Shard:
         merged = Result(theta, old.momentum, wire)
         self.state.fragments[0] = old.next(old.version + 1, merged, self.state.codec)
 
-    def serve(self, host: Holdings, span: tuple[int, int]) -> tuple[FetchHead, memoryview]:
-        held = host.of(0)
-        base, size, body = self.state.fetch(0, *span, held.version, held.series)
-        head = FetchHead(0, self.state.fragments[0].version, size, base, self.state.series)
-        return head, filled(body, size)
+    def serve(
+        self, host: Holdings, span: tuple[int, int], codec: str = ""
+    ) -> tuple[FetchHead, memoryview, bool]:
+        """What a fetch in the codec gives, the run's if none is named, as `Holdings.take` takes it."""
+        held, codec = host.of(0), codec or self.state.codec
+        wanted = host.wanted(0, codec)
+        head, body = self.state.fetch(FetchRequest("a", 1, 0, 0, *span, wanted, held.version, held.series))
+        return head, filled(body, head.size), codec == "int4"
 
-    def wire(self, span: tuple[int, int]) -> bytes:
-        _, size, body = self.state.fetch(0, *span, WHOLE, "")
-        return bytes(filled(body, size))
+    def wire(self, span: tuple[int, int], codec: str = "") -> bytes:
+        """What a host gets that holds nothing."""
+        head, body, _ = self.serve(Holdings(self.state.codec, [span]), span, codec)
+        assert head.base == WHOLE
+        return bytes(body)
 
 
 @settings(max_examples=60)
@@ -67,8 +72,8 @@ def test_every_host_holds_the_bits_that_the_syncer_thinks_it_holds(size, devices
         for host, span in zip(hosts, spans, strict=True):
             before = host.of(0).version
             if fetches:
-                head, body = shard.serve(host, span)
-                part = host.take(head, body)
+                head, body, changes = shard.serve(host, span)
+                part = host.take(head, body, changes)
                 assert part.tobytes() == shard.wire(span)
                 assert head.base == (before if before == head.version - 1 and before > 0 else WHOLE)
 
@@ -97,7 +102,7 @@ def test_a_fragment_that_stands_still_is_reached_to_bfloat16_of_its_blocks() -> 
         shard.merge(far)
     newest = shard.state.fragments[0]
     held = codecs.view(newest.wire, "int4").astype(np.float32)
-    theta, miss = (each.reshape(-1, int4.BLOCK) for each in (newest.theta, newest.theta - held))
+    theta, miss = (each.reshape(-1, BLOCK) for each in (newest.theta, newest.theta - held))
     assert (
         np.abs(miss).max(axis=1) <= np.abs(theta).max(axis=1) / 256
     ).all()  # half its largest element's step
@@ -107,8 +112,8 @@ def test_a_change_is_a_quarter_of_the_version_and_little_more() -> None:
     shard, host = Shard(6400), Holdings("int4", [(0, 6400)])
     for _ in range(2):
         shard.merge()
-        head, body = shard.serve(host, (0, 6400))
-        host.take(head, body)
+        head, body, changes = shard.serve(host, (0, 6400))
+        host.take(head, body, changes)
     assert head.base == 1 and head.size == len(body) == 6400 * 4.25 / 8
 
 
@@ -117,16 +122,17 @@ def test_hosts_that_fetch_the_same_part_of_a_change_share_its_bytes_and_only_so_
     shard.merge()
     change = shard.state.fragments[0].change
     assert change is not None
+    change = change.blocks
     assert change.part(0, 6400) is change.body and change.part(3, 6399) is change.body, "every block"
     halves = [change.part(*span) for span in part_bounds(6400, 2)]
     again = [change.part(*span) for span in part_bounds(6400, 2)]
     assert all(one is other for one, other in zip(halves, again, strict=True))
     padded = change.part(3200, 6464)
-    assert len(padded) == changes.size(3200, 6464) and padded is change.part(3200, 6464)
+    assert len(padded) == codecs.size(3264, "int4") and padded is change.part(3200, 6464)
     for stop in range(1, 6400, 7):
         change.part(0, stop)
     kept = {id(part): part.nbytes for part in change._parts.values()}
-    assert sum(kept.values()) <= changes.KEPT * change.body.nbytes
+    assert sum(kept.values()) <= blocks.KEPT * change.body.nbytes
 
 
 @pytest.mark.parametrize("codec", ["bf16", "float32"])
@@ -134,8 +140,8 @@ def test_other_codecs_send_every_version_whole_and_keep_nothing(codec) -> None:
     shard, host = Shard(300, codec), Holdings(codec, [(0, 300)])
     for _ in range(3):
         shard.merge()
-        head, body = shard.serve(host, (0, 300))
-        assert head.base == WHOLE and host.take(head, body).tobytes() == shard.wire((0, 300))
+        head, body, kept = shard.serve(host, (0, 300))
+        assert head.base == WHOLE and host.take(head, body, kept).tobytes() == shard.wire((0, 300))
         assert host.of(0).version == WHOLE
 
 
@@ -144,44 +150,105 @@ def test_who_has_missed_a_version_or_another_life_of_the_shard_gets_it_whole() -
     host.take(*shard.serve(host, (0, 300)))
     shard.merge()
     shard.merge()
-    head, body = shard.serve(host, (0, 300))
-    assert head.base == WHOLE and host.take(head, body).tobytes() == shard.wire((0, 300))
+    head, body, kept = shard.serve(host, (0, 300))
+    assert head.base == WHOLE and host.take(head, body, kept).tobytes() == shard.wire((0, 300))
     again = Shard(300, seed=1, series="another life")
     for _ in range(3):
         again.merge()
-    head, body = again.serve(host, (0, 300))
+    head, body, kept = again.serve(host, (0, 300))
     assert head.version == 3 and head.base == WHOLE
-    assert host.take(head, body).tobytes() == again.wire((0, 300))
+    assert host.take(head, body, kept).tobytes() == again.wire((0, 300))
 
 
 def test_a_body_that_does_not_fit_what_is_held_is_refused_and_leaves_it_as_it_was() -> None:
-    shard, host = Shard(300), Holdings("int4", [(0, 300)])
-    host.take(*shard.serve(host, (0, 300)))
+    shard, host = Shard(300), Holdings("int4", [(0, 320)])
+    host.take(*shard.serve(host, (0, 320)))
     shard.merge()
-    head, body = shard.serve(host, (0, 300))
-    with pytest.raises(TransportError, match=r"a change of \[0, 300\) has 170 bytes, not 169"):
-        host.take(head, body[:-1])
-    other = FetchHead(0, 7, len(body), 6, "life")
+    head, body, kept = shard.serve(host, (0, 320))
+    with pytest.raises(TransportError, match=r"169 bytes of int4 came for \[0, 320\)"):
+        host.take(head, body[:-1], kept)
     with pytest.raises(TransportError, match="a change of version 6 came, but 0 is held"):
-        host.take(other, body)
-    with pytest.raises(TransportError, match="150 elements came, 300 were asked for"):
-        host.take(FetchHead(0, 7, 300), memoryview(bytes(300)))
-    assert host.take(head, body).tobytes() == shard.wire((0, 300))
+        host.take(FetchHead(0, 7, len(body), "int4", 6, "life"), body, kept)
+    with pytest.raises(TransportError, match="300 bytes of bf16 came"):
+        host.take(FetchHead(0, 7, 300, "bf16"), memoryview(bytes(300)), kept)
+    assert host.take(head, body, kept).tobytes() == shard.wire((0, 320))
+
+
+@pytest.mark.parametrize("run", ["float32", "bf16"])
+def test_a_host_that_narrows_its_codec_gets_changes_from_then_on_and_others_notice_nothing(run) -> None:
+    shard, narrow, wide = Shard(320, run), Holdings(run, [(0, 320)]), Holdings(run, [(0, 320)])
+    heads = []
+    for _ in range(5):
+        shard.merge()
+        theta = shard.state.fragments[0].theta
+        head, body, kept = shard.serve(narrow, (0, 320), "int4")
+        part = narrow.take(head, body, kept)
+        assert part.dtype == codecs.DTYPES[run]
+        assert np.abs(part.astype(np.float32) - theta).max() < 0.1, "within what a merge moves"
+        heads.append((head.codec, head.base))
+        whole = wide.take(*shard.serve(wide, (0, 320)))
+        assert whole.tobytes() == bytes(codecs.encode(theta, run, 320))
+    first = "bf16" if run == "bf16" else "float32"
+    assert heads == [(first, WHOLE), ("int8", WHOLE), ("int4", 2), ("int4", 3), ("int4", 4)]
+
+
+@pytest.mark.parametrize("missed", [0, 1])
+def test_who_joins_the_changes_later_or_misses_one_stays_as_near_as_int8_has_brought_it(missed: int) -> None:
+    shard, first, second = Shard(640, "bf16"), Holdings("bf16", [(0, 640)]), Holdings("bf16", [(0, 640)])
+    apart = []
+    for merges in range(200):
+        shard.merge(0.02)
+        mine = first.take(*shard.serve(first, (0, 640), "int4")).astype(np.float32)
+        if merges > 2 and not (missed and merges == 20):
+            head, body, kept = shard.serve(second, (0, 640), "int4")
+            other = second.take(head, body, kept).astype(np.float32)
+            apart.append((head.codec, float(np.linalg.norm(other - mine) / np.linalg.norm(mine))))
+    assert [codec for codec, _ in apart].count("int8") == 2 + missed, "at first, and after so many changes"
+    assert max(miss for _, miss in apart) < 0.011, "two whole versions in int8 are 0.008 apart"
+
+
+def test_where_bits_must_be_equal_who_joins_later_gets_those_of_the_shard() -> None:
+    shard = Shard(320)
+    hosts = [Holdings("int4", [(0, 320)], exact=True) for _ in range(2)]
+    for merges in range(6):
+        shard.merge()
+        held = {
+            host.take(*shard.serve(host, (0, 320))).tobytes()
+            for n, host in enumerate(hosts)
+            if n == 0 or merges in (2, 4, 5)
+        }
+        assert held == {shard.wire((0, 320))}
+
+
+def test_int8_is_made_from_the_next_merge_on_and_no_longer_than_it_is_fetched() -> None:
+    shard, host = Shard(320, "bf16"), Holdings("bf16", [(0, 320)])
+    found = []
+    for _ in range(2):
+        shard.merge()
+        head, body, kept = shard.serve(host, (0, 320), "int8")
+        found.append(head.codec)
+        part = host.take(head, body, kept).astype(np.float32)
+        assert np.abs(part - shard.state.fragments[0].theta).max() < 0.03
+    assert found == ["bf16", "int8"] and host.of(0).version == WHOLE
+    for _ in range(ASKED_MERGES + 1):
+        shard.merge()
+    assert shard.state.fragments[0].int8 is None
 
 
 def test_threads_and_chunks_change_no_bit() -> None:
     rng = np.random.default_rng(0)
-    size = 2 * int4.CHUNK + 100
+    size = 2 * blocks.CHUNK + 100
     theta = rng.standard_normal(size, np.float32)
     held = codecs.encode(theta + 0.01 * rng.standard_normal(size, np.float32), "int4", size)
     alone, shared = (memoryview(bytearray(2 * size)) for _ in range(2))
-    body = changes.advance(held, theta, alone)
+    body = changes.advance(held, theta, alone).body
     with ThreadPoolExecutor(3) as pool:
-        assert changes.advance(held, theta, shared, pool) == body
+        assert changes.advance(held, theta, shared, pool).body == body
+        assert changes.encoded(theta, "int8", pool).body == blocks.encode(theta, "int8")
     assert alone == shared
-    assert bytes(body) == bytes(int4.encode(theta - codecs.view(held, "int4").astype(np.float32)))
+    assert bytes(body) == bytes(blocks.encode(theta - codecs.view(held, "int4").astype(np.float32), "int4"))
 
 
 def test_a_fragment_without_elements_has_an_empty_change() -> None:
     nothing = np.zeros(0, np.float32)
-    assert len(changes.advance(memoryview(b""), nothing, memoryview(bytearray()))) == 0
+    assert len(changes.advance(memoryview(b""), nothing, memoryview(bytearray())).body) == 0

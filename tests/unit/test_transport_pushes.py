@@ -42,11 +42,11 @@ def begun(parts: Parts, header: Header, receive: Receive) -> asyncio.Task[memory
 
 async def test_a_body_that_does_not_come_ends_when_its_sender_would_wait_no_longer() -> None:
     with pytest.raises(TimeoutError):
-        await begun(Parts(100, 0.01), HEADER, silent)
+        await begun(Parts(100, 2, 0.01), HEADER, silent)
 
 
 async def test_a_push_that_is_begun_anew_ends_the_earlier_one_of_the_same_part_alone() -> None:
-    parts = Parts(100)
+    parts = Parts(100, 2)
     other = begun(parts, replace(HEADER, part=dataclasses.replace(PART, host=1)), silent)
     earlier = [begun(parts, HEADER, silent)]
     for _ in range(2):
@@ -62,7 +62,7 @@ async def test_a_push_that_is_begun_anew_ends_the_earlier_one_of_the_same_part_a
 
 
 async def test_what_came_before_a_push_broke_is_kept_for_the_same_part_until_another_needs_the_room() -> None:
-    parts = Parts(20)
+    parts = Parts(20, 2)
     with pytest.raises(WireError):
         await begun(parts, HEADER, broken)
     parts.end(HEADER)
@@ -91,7 +91,7 @@ async def test_what_came_before_a_push_broke_is_kept_for_the_same_part_until_ano
 
 
 async def test_a_broken_push_is_forgotten_with_its_round() -> None:
-    parts = Parts(20)
+    parts = Parts(20, 2)
     with pytest.raises(WireError):
         await begun(parts, HEADER, broken)
     parts.end(HEADER)
@@ -102,7 +102,7 @@ async def test_a_broken_push_is_forgotten_with_its_round() -> None:
 
 
 def test_a_host_has_bytes_reserved_once_for_a_part_however_often_it_begins_its_push() -> None:
-    parts = Parts(20)
+    parts = Parts(20, 2)
     pushes = [replace(HEADER) for _ in range(32)]
     assert [parts.reserve(push) for push in pushes] == [""] * 32
     assert parts.used == 8

@@ -58,7 +58,8 @@ OPTIONS = (
     Option("--fragments", "P", count(1, 10_000), "fragments", default="12"),
     Option("--interval", "H", count(1, 10_000), "steps between two merges of a fragment (default: as --fragments)"),
     Option("--overlap", "T", count(1, 10_000), "rounds in flight", default="2"),
-    Option("--codec", "NAME", choice("bf16", "float32", "int4"), "of the bodies", default="bf16"),
+    Option("--codec", "NAME", choice("auto", "float32", "bf16", "int8", "int4"),
+           "of the bodies; auto: each unit chooses, bf16 at most", default="bf16"),
     Option("--quorum", "K", count(1, MOST_UNITS), "units that a merge needs", default="1"),
     Option("--delay", "MS", number(0.0, 10_000.0), "of each link, one way, 10000 at most", default="0"),
     Option("--outages", "FILE", _outages, 'JSON list of {"unit", "from", "until"}: seconds without a link'),
@@ -76,10 +77,12 @@ def answer(found: Values) -> Report:
     """
     from numpy.random import default_rng
 
+    from atoll_runtime.contract import CommunicationSpec
     from atoll_runtime.simulate.fleet.links import Links, on_links
     from atoll_runtime.simulate.shard import Stalled
 
-    interval = found["interval"] or found["fragments"]
+    interval, codec = found["interval"] or found["fragments"], found["codec"]
+    adaptive = codec == "auto"
     asked = Links(
         gbps=found["links"],
         params=found["params"],
@@ -87,7 +90,8 @@ def answer(found: Values) -> Report:
         fragments=found["fragments"],
         interval=interval,
         overlap=found["overlap"],
-        codec=found["codec"],
+        codec="bf16" if adaptive else codec,
+        communication=CommunicationSpec(codec=None if adaptive else codec),
         quorum=found["quorum"],
         delay=found["delay"] / 1000,
         outages=found["outages"] or {},
@@ -98,15 +102,13 @@ def answer(found: Values) -> Report:
         units, goodput = on_links(asked, default_rng(found["seed"]))
     except Stalled as error:
         raise CommandError(f"simulate links: {error}") from error
-    shared = {"need_gbps": asked.need_gbps, "codec": asked.codec}
     rows = tuple(
-        {column.key: {"link_gbps": link, **shared, **asdict(unit)}[column.key] for column in COLUMNS}
+        {column.key: {"link_gbps": link, **asdict(unit)}[column.key] for column in COLUMNS}
         for link, unit in zip(asked.gbps, units, strict=True)
     )
     title = (
-        f"{len(rows)} units, {asked.params:.3g} parameters in {asked.fragments} fragments, {asked.codec}, "
-        f"H = {asked.interval}, steps of {found['step_time']:g} s, K = {asked.quorum}: "
-        f"{asked.need_gbps:.3g} Gbit/s for every round"
+        f"{len(rows)} units, {asked.params:.3g} parameters in {asked.fragments} fragments, codec {codec}, "
+        f"H = {asked.interval}, steps of {found['step_time']:g} s, K = {asked.quorum}"
     )
     return Report(
         title,
@@ -115,7 +117,8 @@ def answer(found: Values) -> Report:
         (
             f"goodput {goodput:.1%}: share of all units' time in inner steps.",
             "member: share of rounds. merged: share of trained tokens; the rest is under way at the end, or came "
-            "too late. hidden: share of the unit's time in inner steps.",
+            "too late. hidden: share of the unit's time in inner steps. need, codec, streams and one round in: as the "
+            "unit uses its link at the end.",
         ),
         lambda figure: _draw(figure, rows),
         document={"units": rows, "goodput": goodput},
@@ -143,7 +146,6 @@ def _draw(figure: Figure, rows: tuple[dict[str, Any], ...]) -> None:
     links = [row["link_gbps"] for row in rows]
     axes.plot(links, [100 * row["member_share"] for row in rows], "o-", label="member of rounds")
     axes.plot(links, [100 * row["merged_share"] for row in rows], "s--", label="tokens merged")
-    axes.axvline(rows[0]["need_gbps"], color="grey", linestyle=":", label="every round")
     axes.set(xlabel="Gbit/s of the link", ylabel="per cent", ylim=(0, 105), title="Units on unequal links")
     axes.legend()
 
@@ -155,5 +157,7 @@ COLUMNS = (
     Column("merged_share", "merged", "{:.1%}".format),
     Column("hidden_share", "hidden", "{:.1%}".format),
     Column("codec", "codec"),
+    Column("streams", "streams"),
+    Column("period", "one round in", "{:.3g}".format),
     Column("rounds", "rounds"),
 )

@@ -108,13 +108,19 @@ def pool_table(expected: Expectation) -> str:
 
 def link_table(links: Mapping[str, PoolOnLink]) -> list[str]:
     """A line for each pool whose link is known."""
-    head = ("POOL", "LINK", "EVERY ROUND NEEDS", "MEMBER OF ROUNDS", "TOKENS MERGED", "TIME IN STEPS")
+    head = ("POOL", "LINK", "CODEC", "ONE ROUND IN", "EVERY ROUND NEEDS", "MEMBER OF ROUNDS", "TOKENS MERGED",
+            "TIME IN STEPS")  # fmt: skip
     rows = [
-        (name, f"{each.link_gbps:.3g} Gbit/s", f"{each.need_gbps:.3g} Gbit/s",
+        (name, f"{each.link_gbps:.3g} Gbit/s", each.codec, f"{each.period:.3g}", f"{each.need_gbps:.3g} Gbit/s",
          *map(percent, (each.member_share, each.merged_share, each.hidden_share)))
         for name, each in links.items()
     ]  # fmt: skip
-    return ["", table(head, rows)] if rows else []
+    advice = [
+        f"{name}: its link does not carry every round. What would: {each.advice}"
+        for name, each in links.items()
+        if each.advice
+    ]
+    return ["", table(head, rows), *advice] if rows else []
 
 
 def assumptions(planned: Run, assumed: Assumptions) -> str:

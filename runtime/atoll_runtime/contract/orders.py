@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Literal, Self, TypeVar, get_args
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from atoll_runtime.contract.pod import (
     ENV_EVALUATION,
@@ -18,6 +18,7 @@ from atoll_runtime.contract.pod import (
 from atoll_runtime.contract.section import Section, ShortName
 from atoll_runtime.contract.specs import (
     CheckpointSpec,
+    Codec,
     CommunicationSpec,
     DataSpec,
     EvaluationSpec,
@@ -67,6 +68,15 @@ class RunContract(Section):
     tape: TapeDepth = "Decisions"
     audit: Annotated[int, Field(ge=1)] | None = None
     """Global steps between two audits of the units' results; None: none."""
+
+    @model_validator(mode="after")
+    def _codecs(self) -> Self:
+        """Raises `ValueError` where units would use a wider codec than the run's."""
+        codec, widest = self.communication.codec, self.outer.codec
+        codecs = get_args(Codec)
+        if codec is not None and codecs.index(codec) < codecs.index(widest):
+            raise ValueError(f"communication.codec: {codec} is wider than outer.codec, which is {widest}")
+        return self
 
 
 class UnitContract(Section):

@@ -18,14 +18,15 @@ from numpy.typing import NDArray
 
 from atoll_runtime.contract import RunContract, UnitContract
 from atoll_runtime.interfaces import Network
+from atoll_runtime.learner.communication import LinkPolicy
 from atoll_runtime.learner.session import ShardSession
 from atoll_runtime.learner.start import Greeting
 from atoll_runtime.learner.transfers import Arrival, Counters
+from atoll_runtime.protocol.communication import Communication
 from atoll_runtime.protocol.events import Part
 from atoll_runtime.protocol.fragments import Layout
 from atoll_runtime.protocol.identifiers import CutId
 from atoll_runtime.protocol.link import Ask
-from atoll_runtime.protocol.linkmeter import LinkMeter
 from atoll_runtime.protocol.progress import Offer
 from atoll_runtime.protocol.rules import COORDINATOR
 from atoll_runtime.transport import codecs
@@ -34,7 +35,7 @@ from atoll_runtime.transport.messages import PROTOCOL, Audit, Beginning, Fenced,
 if TYPE_CHECKING:
     from jax import Array
 
-__all__ = ["Arrival", "SyncerClient", "host_part"]
+__all__ = ["Arrival", "SyncerClient", "host_body", "host_part"]
 
 T = TypeVar("T")
 
@@ -61,11 +62,12 @@ class SyncerClient:
     ) -> None:
         if len(networks) != layout.shards:
             raise ValueError(f"networks: {len(networks)} for {layout.shards} shards")
-        self._run, self._unit, self._layout, self._clock = run, unit, layout, clock
+        self._run, self._unit, self._layout = run, unit, layout
         self._bounds, self._padded, self._networks = tuple(bounds), tuple(padded), tuple(networks)
-        self._dtype = codecs.DTYPES[run.outer.codec]
         self._held: tuple[int, ...] = (0,) * len(layout.fragments)
-        self._meter = LinkMeter(clock())
+        self._policy = LinkPolicy(
+            run, sum(stop - start for start, stop in self._bounds), self._networks, clock
+        )
         self._sessions: list[ShardSession] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._inner_step = 0
@@ -122,7 +124,7 @@ class SyncerClient:
                 address=self._unit.address,
             )
             lineage, bounds = lineages[s] if lineages else "", self._bounds[self._own(s)]
-            self._sessions.append(ShardSession(s, hello, lineage, bounds, network, self._clock, self._meter))
+            self._sessions.append(ShardSession(s, hello, lineage, bounds, network, self._policy))
             self._sessions[-1].start()
 
     def welcome(self, timeout: float) -> Greeting | None:
@@ -173,14 +175,19 @@ class SyncerClient:
         """The open rounds that want a contribution, by fragment, once the version they need was taken."""
         return self._numbered(session.pulls() for session in self._sessions)
 
-    def contribute(self, number: int, ask: Ask, values: NDArray[Any], offer: Offer, cursor: int) -> None:
-        """Queues this host's part of anchor − θ; dropped and counted when it comes late. Raises `ValueError` for one
-        that is not of the wire's dtype and this host's size."""
+    @property
+    def communication(self) -> Communication:
+        """What the host uses its link for now: the codec of contributions, and more."""
+        return self._policy.now
+
+    def contribute(
+        self, number: int, ask: Ask, codec: str, body: memoryview, offer: Offer, cursor: int
+    ) -> None:
+        """Queues this host's part of anchor − θ, encoded; dropped and counted when it comes late. Raises `ValueError`
+        for one that is not of this host's size."""
         start, stop = self._bounds[number]
-        if values.shape != (stop - start,) or values.dtype != self._dtype:
-            raise ValueError(
-                f"part: {values.dtype}{list(values.shape)} must be {self._dtype}[{stop - start}]"
-            )
+        if len(body) != codecs.size(stop - start, codec):
+            raise ValueError(f"part: {len(body)} bytes of {codec} must be those of {stop - start} elements")
         part = Part(
             unit=self._unit.unit,
             incarnation=self._unit.incarnation,
@@ -198,7 +205,7 @@ class SyncerClient:
             trained=offer.trained,
             cut=offer.cut,
         )
-        self._sessions[number // self._layout.width].contribute(part, np.ascontiguousarray(values))
+        self._sessions[number // self._layout.width].contribute(part, codec, body)
 
     def cut(self) -> CutId:
         """The newest cut that any shard has told of. Ask after `arrived`: it covers what came."""
@@ -258,3 +265,9 @@ def host_part(flat: Array) -> NDArray[Any]:
     shards = sorted(flat.addressable_shards, key=lambda shard: shard.index[0].start or 0)
     parts = [np.asarray(shard.data) for shard in shards]
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+def host_body(columns: Sequence[Array]) -> memoryview:
+    """This host's parts of flat arrays over the mesh, one behind the other, as bytes; waits for the copies."""
+    parts = [np.ascontiguousarray(host_part(column)).view(np.uint8) for column in columns]
+    return memoryview((parts[0] if len(parts) == 1 else np.concatenate(parts)).data)

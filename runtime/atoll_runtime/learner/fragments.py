@@ -12,12 +12,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from atoll_runtime.learner.compilation import Wrap, uncached
 from atoll_runtime.learner.mesh import local_range
 from atoll_runtime.model.axes import over_devices
-from atoll_runtime.protocol.fragments import Fragment, Layout, part_bounds
+from atoll_runtime.protocol.fragments import BLOCK, Fragment, Layout, part_bounds
+from atoll_runtime.transport.blocks import LEVELS, TINY
 
 
 class Fragments:
@@ -27,29 +28,29 @@ class Fragments:
         self,
         mesh: Mesh,
         layout: Layout,
-        wire: jnp.dtype[Any] | type,
         theta: dict[str, Array],
         programs: Wrap = uncached,
     ) -> None:
         """Takes the seeded θ as the anchors.
 
         Args:
-            wire: dtype in which parts are sent.
             programs: takes what is to be compiled.
         """
         devices = mesh.devices.size
         first, last = local_range(mesh)
         self._layout = layout
-        self._wire = wire
+        local = jax.sharding.Mesh(np.array(list(mesh.devices.flat)[first:last]), ("parts",))
+        self._local = NamedSharding(local, PartitionSpec("parts"))
+        """Of this host's parts alone. What runs there needs no agreement with the other hosts."""
+        self._encode = jax.jit(_encode, static_argnames=("codec",), out_shardings=self._local)
         self._sharding = over_devices(mesh)
         splits = [part_bounds(fragment.size, devices) for fragment in layout.fragments]
         self.padded = [split[-1][1] for split in splits]
-        """Length of each fragment, filled up to a multiple of the devices."""
+        """Length of each fragment, filled up to whole blocks of each device."""
         self.bounds = [(split[first][0], split[last - 1][1]) for split in splits]
         """This host's [start, stop) of each padded fragment."""
         flatten = jax.jit(_flatten, static_argnames=("padded",), out_shardings=self._sharding)
-        delta = jax.jit(_delta, static_argnames=("wire",), out_shardings=self._sharding)
-        self._flatten, self._delta = programs("flatten", flatten), programs("delta", delta)
+        self._flatten = programs("flatten", flatten)
         self._apply = {
             names: programs(
                 "apply",
@@ -72,13 +73,23 @@ class Fragments:
         """What this unit last received of each fragment, flat and float32."""
         return self._anchors
 
-    def extract(self, theta: dict[str, Array], number: int) -> Array:
-        """Δ = anchor − θ of one fragment, in the wire's dtype; its copy to the host is under way."""
-        self._sent[number] = self._flat(theta, number)
-        delta: Array = self._delta(self._anchors[number], self._sent[number], wire=self._wire)
-        for shard in delta.addressable_shards:
-            shard.data.copy_to_host_async()
-        return delta
+    def extract(self, theta: dict[str, Array], number: int, codec: str) -> tuple[Array, ...]:
+        """Δ = anchor − θ of this host's part of one fragment, as `transport/codecs.py` packs it, in columns that follow
+        each other; their copies to the host are under way."""
+        sent = self._sent[number] = self._flat(theta, number)
+        columns: tuple[Array, ...] = self._encode(
+            self._here(self._anchors[number]), self._here(sent), codec=codec
+        )
+        for column in columns:
+            for shard in column.addressable_shards:
+                shard.data.copy_to_host_async()
+        return columns
+
+    def _here(self, flat: Array) -> Array:
+        """This host's part of a flat array, without a copy."""
+        parts = sorted(flat.addressable_shards, key=lambda shard: shard.index[0].start or 0)
+        size = sum(part.data.size for part in parts)
+        return jax.make_array_from_single_device_arrays((size,), self._local, [part.data for part in parts])
 
     def capture(
         self, mu: Mapping[str, Array], nu: Mapping[str, Array], number: int
@@ -132,11 +143,6 @@ class Fragments:
         return flat
 
 
-def wire_type(codec: str) -> Any:
-    """The dtype of a codec's name in the contract."""
-    return jnp.float32 if codec == "float32" else jnp.bfloat16
-
-
 def _names(fragment: Fragment) -> tuple[str, ...]:
     """The tensors that it has pieces of."""
     return tuple(sorted({piece.tensor for piece in fragment.pieces}))
@@ -158,8 +164,21 @@ def _flatten(pieces: Sequence[Array], layers: Sequence[Any], *, padded: int) -> 
     return jnp.pad(flat, (0, padded - flat.size))
 
 
-def _delta(anchor: Array, flat: Array, *, wire: Any) -> Array:
-    return (anchor - flat).astype(wire)
+def _encode(anchor: Array, flat: Array, *, codec: str) -> tuple[Array, ...]:
+    """The same bits as `transport/codecs.py`."""
+    delta = anchor - flat
+    if codec not in LEVELS:
+        return (delta.astype(jnp.float32 if codec == "float32" else jnp.bfloat16),)
+    most = LEVELS[codec]
+    table = delta.reshape(-1, BLOCK)
+    scale = (jnp.abs(table).max(axis=1) * np.float32(1 / most)).astype(jnp.bfloat16)
+    divisor = scale.astype(jnp.float32)
+    divisor = jnp.where(jnp.isfinite(divisor) & (divisor >= TINY), divisor, jnp.inf)
+    steps = jnp.nan_to_num(jnp.rint(table / divisor[:, None]))
+    levels = jnp.clip(steps, -most, most).astype(jnp.int8).astype(jnp.uint8)
+    if codec == "int4":
+        levels = (levels[:, 0::2] & 0xF) | (levels[:, 1::2] << 4)
+    return scale, levels.reshape(-1)
 
 
 def _apply(

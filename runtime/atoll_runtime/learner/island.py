@@ -20,7 +20,7 @@ from atoll_runtime.learner.client import SyncerClient
 from atoll_runtime.learner.compilation import Programs
 from atoll_runtime.learner.compilation_store import CompilationStore
 from atoll_runtime.learner.errors import FencedOff, Terminal
-from atoll_runtime.learner.fragments import Fragments, wire_type
+from atoll_runtime.learner.fragments import Fragments
 from atoll_runtime.learner.inner import Inner
 from atoll_runtime.learner.loop import Loop
 from atoll_runtime.learner.mesh import join, leave
@@ -94,7 +94,7 @@ def train(
         reader.catalogue.separator if run.data.packing == "Documents" else None,
         programs,
     )
-    fragments = Fragments(mesh, layout, wire_type(run.outer.codec), inner.theta, programs)
+    fragments = Fragments(mesh, layout, inner.theta, programs)
     if seeded.moments is not None and not inner.restorable:
         seeded = replace(seeded, message=f"{seeded.message}; not taken: this optimiser begins anew")
     cold = seeded.moments is None or not inner.restorable

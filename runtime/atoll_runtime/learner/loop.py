@@ -10,12 +10,12 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from atoll_runtime.contract import RunContract
-from atoll_runtime.learner.client import Arrival, SyncerClient, host_part
+from atoll_runtime.learner.client import Arrival, SyncerClient, host_body
 from atoll_runtime.learner.errors import LossNotFinite
 from atoll_runtime.learner.proposal import NOTHING, WHOLE, Ending, Proposal
 from atoll_runtime.learner.schedule import learning_rate
@@ -45,7 +45,9 @@ class Parcel:
 
     number: int
     ask: Ask
-    delta: Array
+    codec: str
+    delta: Sequence[Array]
+    """The body's columns."""
     offer: Offer
 
 
@@ -178,12 +180,12 @@ class Loop:
         A fragment that has made no step yet, or is still behind the version that start or round ask for, stays
         where it is: its round may be open yet when it has caught up.
         """
-        parcels = []
+        parcels, codec = [], self.client.communication.codec
         for number, ask in pulls.items():
             offer = self.progress.offer(number, ask)
             if offer is not None:
-                delta = self.fragments.extract(self.inner.theta, number)
-                parcels.append(Parcel(number, ask, delta, offer))
+                delta = self.fragments.extract(self.inner.theta, number, codec)
+                parcels.append(Parcel(number, ask, codec, delta, offer))
         return parcels
 
     def _receive(self, arrivals: dict[int, Arrival]) -> None:
@@ -214,8 +216,8 @@ class Loop:
     def _send(self, parcels: list[Parcel]) -> None:
         """Hands this host's parts to the client, beneath the step that is under way."""
         for parcel in parcels:
-            part = host_part(parcel.delta)
-            self.client.contribute(parcel.number, parcel.ask, part, parcel.offer, self._cursor)
+            body = host_body(parcel.delta)
+            self.client.contribute(parcel.number, parcel.ask, parcel.codec, body, parcel.offer, self._cursor)
 
     def finish(self, loss: float, cursor: int) -> None:
         """Counts and reports a step that has ended."""

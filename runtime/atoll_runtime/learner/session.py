@@ -6,18 +6,16 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Sequence
 
 import msgspec
-from numpy.typing import NDArray
 
 from atoll_runtime.interfaces import Network
+from atoll_runtime.learner.communication import LinkPolicy
 from atoll_runtime.learner.signals import Signals
 from atoll_runtime.learner.transfers import BACKOFF_SECONDS, Arrival, Transfers
 from atoll_runtime.protocol.events import Part
 from atoll_runtime.protocol.link import Ask, Link
-from atoll_runtime.protocol.linkmeter import LinkMeter
 from atoll_runtime.syncer.backoff import Backoff
 from atoll_runtime.transport.messages import (
     Announce,
@@ -51,8 +49,7 @@ class ShardSession:
         hello: what this host says first, with the versions that it holds now.
         lineage: that these belong to; empty where it is not known.
         bounds: this host's [start, stop) in each padded fragment of the shard.
-        clock: seconds, by which the link is measured.
-        meter: of the host's link to all shards.
+        policy: what the host uses its link to all shards for.
     """
 
     def __init__(
@@ -62,8 +59,7 @@ class ShardSession:
         lineage: str,
         bounds: Sequence[tuple[int, int]],
         network: Network,
-        clock: Callable[[], float],
-        meter: LinkMeter,
+        policy: LinkPolicy,
     ) -> None:
         self.welcome: Welcome | None = None
         """The first one."""
@@ -71,10 +67,10 @@ class ShardSession:
         self.error: Fenced | Refused | None = None
         self.signals = Signals(shard)
         self._shard, self._hello, self._network = shard, hello, network
-        self._clock, self._meter = clock, meter
+        self._policy, self._clock, self._meter = policy, policy.clock, policy.meter
         empty = frozenset(p for p, (start, stop) in enumerate(bounds) if start == stop)
         self.link = Link(list(hello.versions), lineage=lineage, empty=empty)
-        self._transfers = Transfers(hello, bounds, network, clock, meter, self.link, self.signals)
+        self._transfers = Transfers(hello, bounds, network, policy, self.link, self.signals)
         self.counters = self._transfers.counters
         self.beginning: Beginning | None = None
         """Goes with every report, once the unit's first step has ended."""
@@ -119,14 +115,14 @@ class ShardSession:
         with self.signals.lock:
             return self._transfers.ready()
 
-    def contribute(self, part: Part, values: NDArray[Any]) -> None:
+    def contribute(self, part: Part, codec: str, body: memoryview) -> None:
         """Answers a pull: its header goes out at once, its body when the link is free. Dropped and counted when its
         round is over."""
         with self.signals.lock:
             if not self.link.answered(part.round):
                 self.counters.dropped += 1
                 return
-            self._headers.append(self._transfers.push(part, values))
+            self._headers.append(self._transfers.push(part, codec, body))
             self.signals.notify()
 
     # on the event loop
@@ -243,5 +239,6 @@ class ShardSession:
         message, now = self._last[kind], self._clock()
         if isinstance(message, Report):
             self._quiet_until = now + REPORT_SECONDS
-            return msgspec.structs.replace(message, link=self._meter.reading(now))
+            self._policy.look()
+            return msgspec.structs.replace(message, link=self._meter.reading(now, self._policy.now.use))
         return message

@@ -12,11 +12,12 @@ from typing import Any
 from numpy.typing import NDArray
 
 from atoll_runtime.interfaces import Network
+from atoll_runtime.learner.communication import LinkPolicy
 from atoll_runtime.learner.signals import Signals
+from atoll_runtime.protocol.communication import BITS
 from atoll_runtime.protocol.events import Part
 from atoll_runtime.protocol.link import Ask, Errand, Link
-from atoll_runtime.protocol.linkmeter import LinkMeter
-from atoll_runtime.protocol.linkshare import LinkShare
+from atoll_runtime.protocol.linkmeter import LEAST_SECONDS
 from atoll_runtime.protocol.rules import TRANSFER_SECONDS
 from atoll_runtime.syncer.backoff import Backoff
 from atoll_runtime.transport import codecs
@@ -29,8 +30,6 @@ log = logging.getLogger(__name__)
 PUSH_ATTEMPTS = 6
 BACKOFF_SECONDS = (0.2, 5.0)
 """First and longest wait between two attempts."""
-LEAST_SECONDS = 1e-3
-"""Of a transfer whose answer came as soon as a round trip allows."""
 
 
 @dataclass(frozen=True)
@@ -62,8 +61,7 @@ class Transfers:
     Args:
         hello: what this host says first.
         bounds: this host's [start, stop) in each padded fragment of the shard.
-        clock: seconds, by which the link is measured.
-        meter: of the host's link to all shards.
+        policy: what the host uses its link to all shards for.
     """
 
     def __init__(
@@ -71,19 +69,20 @@ class Transfers:
         hello: Hello,
         bounds: Sequence[tuple[int, int]],
         network: Network,
-        clock: Callable[[], float],
-        meter: LinkMeter,
+        policy: LinkPolicy,
         link: Link,
         signals: Signals,
     ) -> None:
         self.counters = Counters()
         self.arrivals: dict[int, Arrival] = {}
         """Not taken by the training loop yet."""
-        self._hello, self._bounds, self._network, self._clock = hello, bounds, network, clock
-        self._meter, self._link, self._signals = meter, link, signals
-        self._share = LinkShare(len(bounds) - len(link.empty))
-        self._holdings = Holdings(hello.codec, bounds)
-        self._waiting: deque[tuple[Header, NDArray[Any]]] = deque()
+        self._hello, self._bounds, self._network = hello, bounds, network
+        self._policy, self._clock, self._meter = policy, policy.clock, policy.meter
+        self._link, self._signals = link, signals
+        elements = sum(stop - start for start, stop in bounds)
+        self._share = policy.share(len(bounds) - len(link.empty), elements)
+        self._holdings = Holdings(hello.codec, bounds, policy.exact)
+        self._waiting: deque[tuple[Header, memoryview]] = deque()
         """Contributions."""
         self._pushing, self._fetching = 0, set[int]()
         """Contributions on the link, and fragments of versions."""
@@ -92,6 +91,7 @@ class Transfers:
     def asked(self, p: int, step: int) -> None:
         """The round of `step` asks for fragment `p`."""
         self._share.asked(p, step, self._clock())
+        self._policy.look()
 
     def ready(self) -> dict[int, Ask]:
         """Open rounds in which the link can take part."""
@@ -99,14 +99,12 @@ class Transfers:
         asks = self._link.answerable()
         return {p: ask for p, ask in asks.items() if self._share.ready(p, now, pushes, fetches)}
 
-    def push(self, part: Part, values: NDArray[Any]) -> Header:
+    def push(self, part: Part, codec: str, body: memoryview) -> Header:
         """Queues a contribution; gives its header."""
-        codec = self._hello.codec
         expected = self._share.seconds * (len(self._waiting) + self._pushing + 1)
-        size = codecs.pushed_size(values.size, codec)
-        header = Header(part, codec, size, min(expected, TRANSFER_SECONDS), self._share.round_trip)
+        header = Header(part, codec, len(body), min(expected, TRANSFER_SECONDS), self._share.round_trip)
         self._share.joined(part.round.fragment, self._clock())
-        self._waiting.append((header, values))
+        self._waiting.append((header, body))
         return header
 
     async def fetch_all(self) -> None:
@@ -124,8 +122,8 @@ class Transfers:
             while await self._signals.until(lambda: self._waiting and self._pushing < self._share.beside):
                 with self._signals.lock:
                     self._pushing += 1
-                    header, values = self._waiting.popleft()
-                tasks.create_task(self._signals.work(self._push, header, values))
+                    header, body = self._waiting.popleft()
+                tasks.create_task(self._signals.work(self._push, header, body))
 
     @property
     def _errand(self) -> Errand | None:
@@ -145,14 +143,15 @@ class Transfers:
             version=errand.version,
             start=start,
             stop=stop,
-            codec=hello.codec,
+            codec=self._holdings.wanted(p, self._policy.now.fetch),
             held=held.version,
             series=held.series,
         )
         began = self._clock()
         try:
             head, body = await self._receive(request)
-            part = await asyncio.to_thread(self._holdings.take, head, body)
+            changes = self._policy.now.fetch == "int4"
+            part = await asyncio.to_thread(self._holdings.take, head, body, changes)
         except TransportError as error:
             self._meter.failed()
             log.warning("fragment %d version %d was not fetched: %s", p, errand.version, error)
@@ -162,46 +161,48 @@ class Transfers:
         else:
             self._fetch_backoff = Backoff(*BACKOFF_SECONDS)
             with self._signals.lock:
-                self._share.fetched(self._seconds(began))
+                self._share.fetched(self._seconds(began), BITS[head.codec] * (stop - start))
                 self.counters.bytes_in += head.size
                 self._link.counted(head.merged)
                 if self._link.fetched(errand, head.version, head.cut, head.series):
                     self.arrivals[p] = Arrival(head.version, part, errand.lineage)
         self._fetching.discard(p)
+        self._policy.look()
         self._signals.wake()
 
     async def _receive(self, request: FetchRequest) -> tuple[FetchHead, memoryview]:
         """Head and body."""
-        began, size = self._clock(), 0
-        self._meter.began("down", began)
+        began, bits, elements = self._clock(), 0.0, request.stop - request.start
+        # A shard that has no such encoding sends the version whole.
+        transfer = self._meter.began("down", began, BITS[codecs.whole(self._hello.codec)] * elements)
         try:
             head, body = await self._network.fetch(
-                request, lambda: self._meter.answered(self._clock() - began, self._clock())
+                request, lambda: self._meter.answered(transfer, self._clock() - began, self._clock())
             )
-            size = head.size
+            bits = BITS.get(head.codec, 0.0) * elements
         finally:
-            self._meter.ended("down", self._clock(), size)
+            self._meter.ended(transfer, self._clock(), bits)
         return head, body
 
-    async def _push(self, header: Header, values: NDArray[Any]) -> None:
-        p = header.part.round.fragment
-        accepted, seconds = await self._send(header, values)
+    async def _push(self, header: Header, body: memoryview) -> None:
+        p, bits = header.part.round.fragment, _bits(header)
+        accepted, seconds = await self._send(header, body)
         with self._signals.lock:
             self._pushing -= 1
             if accepted:
-                self._share.pushed(p, seconds)
+                self._share.pushed(p, seconds, bits)
                 self.counters.pushed += 1
                 self.counters.bytes_out += header.size
             else:
-                self._share.missed(p, seconds)
+                self._share.missed(p, seconds, bits)
                 self.counters.dropped += 1
+        self._policy.look()
         self._signals.wake()
 
-    async def _send(self, header: Header, values: NDArray[Any]) -> tuple[bool, float]:
+    async def _send(self, header: Header, body: memoryview) -> tuple[bool, float]:
         """Sends until an answer comes, the round is over (the next waits for the link), or the attempts are used up.
         Says whether it was accepted, and the seconds of the last attempt."""
-        body, seconds = await asyncio.to_thread(codecs.pack, values, header.codec), 0.0
-        round_id, backoff = header.part.round, Backoff(*BACKOFF_SECONDS)
+        round_id, backoff, seconds = header.part.round, Backoff(*BACKOFF_SECONDS), 0.0
 
         def over() -> bool:
             """The round wants no contribution any more, as far as this host knows."""
@@ -226,13 +227,13 @@ class Transfers:
         return False, seconds
 
     async def _attempt(self, header: Header, body: memoryview, wanted: Callable[[], bool]) -> PushReply:
-        size = 0
-        self._meter.began("up", self._clock())
+        bits = 0.0
+        transfer = self._meter.began("up", self._clock(), _bits(header))
         try:
             reply = await self._network.push(header, body, wanted)
-            size = header.size if reply.accepted else 0
+            bits = _bits(header) if reply.accepted else 0.0
         finally:
-            self._meter.ended("up", self._clock(), size)
+            self._meter.ended(transfer, self._clock(), bits)
         return reply
 
     def _seconds(self, began: float) -> float:
@@ -240,3 +241,8 @@ class Transfers:
         now = self._clock()
         self._share.round_trip = self._meter.round_trip(now)
         return max(now - began - self._share.round_trip, LEAST_SECONDS)
+
+
+def _bits(header: Header) -> float:
+    """Of a contribution."""
+    return BITS[header.codec] * (header.part.stop - header.part.start)

@@ -17,11 +17,12 @@ from atoll_runtime.payloads import HostPart, MergeError, Scan
 from atoll_runtime.protocol.fragments import Fragment
 
 BITS: dict[Codec, np.dtype[Any]] = {
-    "bf16": np.dtype(np.uint16),
     "float32": np.dtype(np.uint32),
+    "bf16": np.dtype(np.uint16),
+    "int8": np.dtype(np.uint16),
     "int4": np.dtype(np.uint16),
 }
-"""Bits of an element as it is merged. What is pushed in int4 is decoded to bfloat16 when it arrives."""
+"""Bits of an element as it is merged, by the run's codec. What is pushed in another is decoded when it arrives."""
 
 
 @dataclass(frozen=True)

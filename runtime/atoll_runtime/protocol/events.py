@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import msgspec
 
 from atoll_runtime.protocol.identifiers import NO_CUT, CutId, RoundId
+from atoll_runtime.protocol.linkmeter import LinkUse
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,8 @@ class Reported(Told, frozen=True):
     loss: float
     step_seconds: float
     cursor: int
+    use: LinkUse | None = None
+    """What the unit uses its link for from now on, where that has changed."""
 
 
 @dataclass(frozen=True)

@@ -209,13 +209,17 @@ def fingerprint(fragments: Sequence[Fragment]) -> str:
     return hashlib.sha256(json.dumps(canonical, separators=(",", ":")).encode()).hexdigest()
 
 
-MOST_PADDING = 1 << 16
-"""Elements by which a fragment is filled up at most: one for each device of a unit but one."""
+BLOCK = 64
+"""Elements that share a scale in int4 and int8. Of normal values, the nearest of 15 steps miss by 10 % of their length;
+with 256 by 12 %."""
+MOST_PADDING = BLOCK << 16
+"""Elements by which a fragment is filled up at most: a block for each device of a unit."""
 
 
-def part_bounds(size: int, parts: int) -> list[tuple[int, int]]:
-    """Even [start, stop) of `size` elements over `parts` devices; the last stop is the padded size."""
+def part_bounds(size: int, parts: int, block: int = BLOCK) -> list[tuple[int, int]]:
+    """Even [start, stop) of `size` elements over `parts` devices, of whole blocks each; the last stop is the padded
+    size."""
     if parts < 1:
         raise LayoutError(f"parts: {parts} must be at least 1")
-    share = -(-size // parts)
+    share = -(-size // (parts * block)) * block
     return [(i * share, (i + 1) * share) for i in range(parts)]

@@ -2,16 +2,44 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Literal
 
 WINDOW_SECONDS = 300.0
 """Extremes and the busy share are of so many last seconds."""
 MOST_PERIODS = 1024
 """Busy periods that are remembered: the busy share is of less time where they are shorter."""
+SAMPLES = 3
+"""Transfers by the best of which a direction is judged: so many slow ones are believed, a fast one at once."""
+BESIDE = 32
+"""Ended transfers of which it is remembered when they were under way."""
+LEAST_SECONDS = 1e-3
+"""Of a transfer whose answer came as soon as a round trip allows."""
 
 Direction = Literal["up", "down"]
+
+
+@dataclass(frozen=True)
+class LinkUse:
+    """What a link is used for; the names of `LinkReport`."""
+
+    codec: str = ""
+    streams: int = 0
+    chunk_kib: int = 0
+    period: float = 0.0
+    """It takes part in one of so many rounds of each fragment."""
+    load: float = 0.0
+    """Share of an interval that the transfers of every round take."""
+    reason: str = ""
+    advice: str = ""
+
+    @property
+    def told(self) -> tuple[str, int, float]:
+        """A change of it is noted, with the reason."""
+        return self.codec, self.streams, self.period
 
 
 @dataclass(frozen=True)
@@ -28,6 +56,18 @@ class LinkReading:
     """Of the time, in which transfers were under way; of the direction in which that is more."""
     failures: int = 0
     """Transfers and sessions that broke since the link was made."""
+    use: LinkUse = LinkUse()
+
+
+@dataclass(eq=False)
+class Transfer:
+    """One that is under way, or has ended."""
+
+    direction: Direction
+    since: float
+    """When the link began to carry it, as far as is known."""
+    bits: float
+    until: float = math.inf
 
 
 class LinkMeter:
@@ -39,38 +79,49 @@ class LinkMeter:
         self._lanes: dict[Direction, _Lane] = {"up": _Lane(), "down": _Lane()}
         self._rtt = _Largest()  # of its negative
 
-    def began(self, direction: Direction, now: float) -> None:
-        """A transfer."""
-        lane = self._lanes[direction]
+    def began(self, direction: Direction, now: float, bits: float) -> Transfer:
+        """A transfer of so many bits at most."""
+        lane, transfer = self._lanes[direction], Transfer(direction, now, bits)
         if not lane.active:
-            lane.since, lane.size = now, 0
-        lane.active += 1
+            lane.since, lane.bits = now, 0.0
+        lane.active.append(transfer)
+        return transfer
 
-    def ended(self, direction: Direction, now: float, size: int) -> None:
-        """A transfer of so many bytes; 0 where it is not known how many have come."""
-        lane = self._lanes[direction]
-        lane.active -= 1
-        lane.size += size
+    def ended(self, transfer: Transfer, now: float, bits: float) -> None:
+        """It had so many bits; 0 where it is not known how many have come."""
+        lane = self._lanes[transfer.direction]
+        lane.active.remove(transfer)
+        lane.bits += bits
         seconds = now - lane.since
-        if size and seconds > 0:
-            lane.rates.add(now, lane.size * 8e-9 / seconds)
+        if bits and seconds > 0:
+            lane.rates.add(now, lane.bits * 1e-9 / seconds)
+            # An answer is under way to the sender when the link is free again.
+            answer = self.round_trip(now) if transfer.direction == "up" else 0.0
+            transfer.bits, transfer.until = bits, max(now - answer, transfer.since + LEAST_SECONDS)
+            lane.keep(transfer)
         if not lane.active:
             lane.periods.append((lane.since, now))
 
-    def answered(self, seconds: float, now: float) -> None:
+    def answered(self, transfer: Transfer, seconds: float, now: float) -> None:
         """The first byte of an answer came so long after its request."""
+        transfer.since = now
         self._rtt.add(now, -seconds)
 
     def round_trip(self, now: float) -> float:
         """The shortest of the window; 0 where it has none."""
         return -self._rtt.value(now)
 
+    def rate(self, direction: Direction, now: float) -> float:
+        """Bits per second as of late: the best of the last transfers, and no more than those under way show; infinite
+        while there are too few."""
+        return self._lanes[direction].rate(now - self.round_trip(now))
+
     def failed(self) -> None:
         """A transfer or a session broke."""
         self._failures += 1
 
-    def reading(self, now: float) -> LinkReading:
-        """What the window shows."""
+    def reading(self, now: float, use: LinkUse) -> LinkReading:
+        """What the window shows, and what the link is used for."""
         up, down = self._lanes["up"], self._lanes["down"]
         return LinkReading(
             up.rates.value(now),
@@ -78,6 +129,7 @@ class LinkMeter:
             self.round_trip(now),
             max(lane.busy(self._made, now) for lane in (up, down)),
             self._failures,
+            use,
         )
 
 
@@ -103,15 +155,45 @@ class _Largest:
 class _Lane:
     """One direction."""
 
-    active: int = 0
-    """Transfers under way."""
+    active: list[Transfer] = field(default_factory=list)
+    """Under way."""
     since: float = 0.0
     """When the busy period began."""
-    size: int = 0
-    """Bytes of transfers that have ended in it."""
+    bits: float = 0.0
+    """Of transfers that have ended in it."""
     rates: _Largest = field(default_factory=_Largest)
     periods: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=MOST_PERIODS))
     """Ended busy periods of the window."""
+    ended: deque[Transfer] = field(default_factory=lambda: deque(maxlen=BESIDE))
+    samples: deque[float] = field(default_factory=lambda: deque(maxlen=SAMPLES))
+    """Bits per second of the last transfers."""
+
+    def keep(self, transfer: Transfer) -> None:
+        """A transfer has ended whole."""
+        self.ended.append(transfer)
+        self.samples.append(transfer.bits / self._alone(transfer))
+
+    def _alone(self, transfer: Transfer) -> float:
+        """Seconds that it would have taken if the link had carried it alone: those beside it have equal shares."""
+        others = [each for each in (*self.ended, *self.active) if each is not transfer]
+        edges = {
+            min(max(at, transfer.since), transfer.until) for each in others for at in (each.since, each.until)
+        }
+        edges |= {transfer.since, transfer.until}
+        return math.fsum(
+            (last - first) / (1 + sum(each.since <= first and each.until >= last for each in others))
+            for first, last in pairwise(sorted(edges))
+        )
+
+    def rate(self, now: float) -> float:
+        """See `LinkMeter`."""
+        found = max(self.samples) if len(self.samples) == SAMPLES else math.inf
+        if self.active:
+            first = min(each.since for each in self.active)
+            carried = [*self.active, *(each for each in self.ended if each.until > first)]
+            if now > first:
+                found = min(found, sum(each.bits for each in carried) / (now - first))
+        return found
 
     def busy(self, made: float, now: float) -> float:
         start = max(made, now - WINDOW_SECONDS)

@@ -23,6 +23,8 @@ long round trip as many more as `beside` says."""
 USED = 0.98
 """Share of a slow link's time that is given away: where all is, queues grow, and what is trained meanwhile is lost."""
 SMOOTHING = 0.25
+LAPS = 2
+"""Intervals over which `lap` is a mean."""
 NEAR = 0.1
 """A round trip of so much of a step, or of the time between two rounds, is that of a unit next door."""
 
@@ -34,9 +36,17 @@ class LinkShare:
     fragments: int
     interval: Ema = field(default_factory=lambda: Ema(SMOOTHING))
     """Seconds between two rounds of the same fragment."""
+    lap: float = 0.0
+    """The same as the mean of some intervals; 0 while it is not known."""
+    period: float = 1.0
+    """It takes part in one of so many rounds of each fragment at most."""
+    push_bits: float = 1.0
+    fetch_bits: float = 1.0
+    """Of a contribution and of a version, in the codec of now."""
     round_trip: float = 0.0
     """Seconds. They are no part of a transfer's: while its answer is under way, the next one has the link."""
     _push: Ema = field(default_factory=lambda: Ema(SMOOTHING))
+    """Seconds of a bit."""
     _fetch: Ema = field(default_factory=lambda: Ema(SMOOTHING))
     _contributed: set[int] = field(default_factory=set)
     """Fragments whose first contribution was sent. It does not wait for credit: until then every version replaces the
@@ -52,12 +62,12 @@ class LinkShare:
     @property
     def seconds(self) -> float:
         """Expected of one contribution; 0 before the first was sent."""
-        return self._push.value or 0.0
+        return self.push_bits * (self._push.value or 0.0)
 
     @property
     def load(self) -> float:
         """x: seconds of a transfer, the slower direction, divided by the seconds between two rounds."""
-        transfer = max(self._push.value or 0.0, self._fetch.value or 0.0)
+        transfer = max(self.seconds, self.fetch_bits * (self._fetch.value or 0.0))
         return transfer * self.fragments / self.interval.value if self.interval.value else 0.0
 
     @property
@@ -65,14 +75,14 @@ class LinkShare:
         """Transfers in one direction that are begun without waiting for the first one's answer."""
         return 1 + spans(self.round_trip, (self.interval.value or math.inf) / self.fragments)
 
-    def pushed(self, p: int, seconds: float) -> None:
+    def pushed(self, p: int, seconds: float, bits: float) -> None:
         """A contribution of fragment `p` was sent in this time."""
-        _measure(self._push, seconds)
+        _measure(self._push, seconds / bits)
         self._contributed.add(p)
 
-    def fetched(self, seconds: float) -> None:
+    def fetched(self, seconds: float, bits: float) -> None:
         """A version was fetched in this time."""
-        _measure(self._fetch, seconds)
+        _measure(self._fetch, seconds / bits)
 
     def asked(self, p: int, step: int, now: float) -> None:
         """The round of `step` asks for fragment `p`; another attempt of it asks again."""
@@ -81,6 +91,8 @@ class LinkShare:
             self._asked[p] = step, now
             if before is not None:
                 self.interval.add(now - before[1])
+                share = 1 / (LAPS * self.fragments) if self.lap else 1.0
+                self.lap += share * (now - before[1] - self.lap)
 
     def ready(self, p: int, now: float, pushes: int, fetches: Collection[int]) -> bool:
         """Whether to take part in a round of fragment `p`.
@@ -91,9 +103,10 @@ class LinkShare:
         """
         if pushes and (pushes + 1) * self.seconds > (self.interval.value or 0.0):
             return False
-        if self.load <= 1.0 or p not in self._contributed:
+        if max(self.load, self.period) <= 1.0 or p not in self._contributed:
             return pushes < PUSHES - 1 + self.beside
-        if not pushes and not fetches and now >= self._joined + 2 * self.seconds:
+        idle = not pushes and not fetches and now >= self._joined + 2 * self.seconds
+        if idle and self.load > self.period:
             return (
                 True  # idle for as long as a contribution is expected to take: it may be faster than it was
             )
@@ -108,7 +121,7 @@ class LinkShare:
         self._credit[p] = max(0.0, self._reckon(p, now) - 1.0)
         self._joined = now
 
-    def missed(self, p: int, seconds: float) -> None:
+    def missed(self, p: int, seconds: float, bits: float) -> None:
         """That contribution was not taken: the credit is given back.
 
         Args:
@@ -118,14 +131,16 @@ class LinkShare:
         """
         expected = self._push.value
         if expected is not None:
-            self._push.value = SLACK * seconds if seconds > expected else expected * (1 - SMOOTHING)
+            taken = seconds / bits
+            self._push.value = SLACK * taken if taken > expected else expected * (1 - SMOOTHING)
         self._credit[p] = min(MOST_CREDIT, self._credit.get(p, 0.0) + 1.0)
 
     def _reckon(self, p: int, now: float) -> float:
         credit = self._credit.get(p, (p * STAGGER) % 1.0)
         if self.interval.value:
             rounds = (now - self._earned.get(p, now)) / self.interval.value
-            credit = min(MOST_CREDIT, credit + rounds * min(1.0, USED / self.load if self.load else 1.0))
+            turn = max(self.period, self.load / USED)
+            credit = min(MOST_CREDIT, credit + rounds / turn)
         self._earned[p], self._credit[p] = now, credit
         return credit
 

@@ -114,6 +114,9 @@ class Syncer(ShardState):
         unit = self.units.get(event.unit)
         if unit is not None:
             unit.report(event, now)
+            if (use := event.use) is not None:
+                told = {name: getattr(use, name) for name in ("codec", "streams", "period", "reason")}
+                self._note("communication", unit=event.unit, **told)
             if self.final:
                 unit.account.finish()
 

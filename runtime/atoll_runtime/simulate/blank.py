@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 from atoll_runtime.contract import (
     CheckpointSpec,
+    Codec,
+    CommunicationSpec,
     DataSpec,
     Dimensions,
     InnerSpec,
@@ -41,8 +42,13 @@ def blank_layout(sizes: Sequence[Sequence[int]]) -> Layout:
     return Layout(tuple(fragments), fingerprint(fragments), shapes).split(len(sizes))
 
 
-def blank_contract(rules: Rules) -> RunContract:
-    """As the operator would write it, where the driver reads it."""
+ADAPTIVE, FIXED = CommunicationSpec(), CommunicationSpec(codec="float32")
+
+
+def blank_contract(
+    rules: Rules, codec: Codec = "float32", communication: CommunicationSpec = FIXED
+) -> RunContract:
+    """As the operator would write it, where driver and client read it."""
     return RunContract(
         name="run",
         namespace="default",
@@ -53,8 +59,9 @@ def blank_contract(rules: Rules) -> RunContract:
         data=DataSpec(uri="file:///nowhere", sequence_length=64),
         inner=InnerSpec(),
         outer=OuterSpec(
-            fragments=rules.fragments, interval=rules.interval, overlap=rules.overlap, codec="float32"
+            fragments=rules.fragments, interval=rules.interval, overlap=rules.overlap, codec=codec
         ),
+        communication=communication,
         quorum=QuorumSpec(min=rules.quorum),
         target=TargetSpec(global_steps=rules.target_steps, tokens=rules.target_tokens),
         checkpoint=CheckpointSpec(uri="file:///nowhere", interval_steps=rules.cut_interval),
@@ -72,7 +79,10 @@ def unit_contract(name: str, incarnation: int, **more: int) -> UnitContract:
 
 
 class BlankArrays:
-    """See `interfaces.Arrays`. A merge changes nothing but the version."""
+    """See `interfaces.Arrays`. A merge changes nothing but the version and its encodings."""
+
+    def __init__(self, codec: str) -> None:
+        self._codec = codec
 
     def read(self, fragment: Fragment, header: Header, body: memoryview) -> HostPart:
         """See `Arrays`."""
@@ -82,7 +92,10 @@ class BlankArrays:
         self, fragment: Fragment, step: int, members: object, parts: Mapping[Any, HostPart], old: Version
     ) -> Version:
         """See `Arrays`."""
-        return replace(old, version=step)
+        merged: Any = SimpleNamespace(theta=old.theta, momentum=old.momentum, wire=old.wire)
+        if self._codec == "int4":
+            merged.wire = memoryview(bytearray(old.wire))
+        return old.next(step, merged, self._codec)
 
     def close(self) -> None:
         """See `Arrays`."""
@@ -113,6 +126,6 @@ class BlankIsland:
         """See `Snapshots`."""
 
 
-def whole_array(data: object) -> Any:
-    """What `Fragments.extract` gives of a host that holds the whole fragment."""
-    return SimpleNamespace(addressable_shards=[SimpleNamespace(index=(slice(0),), data=data)])
+def whole_body(body: object) -> tuple[Any, ...]:
+    """What `Fragments.extract` gives where a host's part is this array of bytes."""
+    return (SimpleNamespace(addressable_shards=[SimpleNamespace(index=(slice(0),), data=body)]),)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from atoll_runtime.protocol.communication import BITS
 from atoll_runtime.simulate.network import Party, Server, SimNetwork
+from atoll_runtime.transport.messages import FetchHead, FetchRequest
 
 PIECES = 4
 """In which a contribution crosses the link: between two of them its sender may break off."""
@@ -16,13 +18,18 @@ class Wire:
     """Both directions carry as much at the same time."""
 
     push: float
-    """Seconds of a contribution."""
+    """Seconds of a contribution in `codec`; one in another takes as much more or less as it has bits."""
     fetch: float
-    """Seconds of a version."""
+    """The same of a version."""
     delay: float = 0.0
     """Seconds that a message or the first byte of a body is under way."""
     outages: tuple[tuple[float, float], ...] = ()
     """From when until when it carries nothing, in seconds since the run began, in order and apart."""
+    codec: str = "float32"
+
+    def scale(self, codec: str) -> float:
+        """Bits of an element in `codec`, for each bit of one in the wire's."""
+        return BITS[codec] / BITS[self.codec]
 
     def seconds(self, begun: float, seconds: float) -> float:
         """How long a body takes that needs so many seconds of the link; an outage only holds it up."""
@@ -48,11 +55,11 @@ class Link(SimNetwork):
         """See `SimNetwork`."""
         return self._wire.delay
 
-    def push_seconds(self) -> Iterator[float]:
+    def push_seconds(self, codec: str) -> Iterator[float]:
         """See `SimNetwork`."""
         for _ in range(PIECES):
-            yield self._wire.seconds(self.loop.now, self._wire.push / PIECES)
+            yield self._wire.seconds(self.loop.now, self._wire.scale(codec) * self._wire.push / PIECES)
 
-    def fetch_seconds(self) -> float:
+    def fetch_seconds(self, request: FetchRequest, head: FetchHead) -> float:
         """See `SimNetwork`."""
-        return self._wire.seconds(self.loop.now, self._wire.fetch)
+        return self._wire.seconds(self.loop.now, self._wire.scale(head.codec) * self._wire.fetch)

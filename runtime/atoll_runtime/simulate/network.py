@@ -120,11 +120,11 @@ class SimNetwork:
         """Seconds that a message or the first byte of a body is under way."""
         return 0.0
 
-    def push_seconds(self) -> Iterator[float]:
+    def push_seconds(self, codec: str) -> Iterator[float]:
         """Of each piece of a body; between two of them its sender may break off."""
         yield 0.0
 
-    def fetch_seconds(self) -> float:
+    def fetch_seconds(self, request: FetchRequest, head: FetchHead) -> float:
         """Of a body."""
         return 0.0
 
@@ -173,7 +173,7 @@ class SimNetwork:
         lost = self.lost()
 
         async def receive(assembly: Assembly) -> None:
-            for seconds in self.push_seconds():
+            for seconds in self.push_seconds(header.codec):
                 await asyncio.sleep(seconds)
                 if lost or not wanted():
                     raise WireError("the body broke off")
@@ -202,7 +202,7 @@ class SimNetwork:
             whole = filled(body, head.size)
             self.served(server, head, whole)
             self.loop.plan(self.loop.now + self.delay(), self.client, answered)
-            await asyncio.sleep(self.fetch_seconds())
+            await asyncio.sleep(self.fetch_seconds(request, head))
             return head, whole
 
         return await self._call(server, serve)

@@ -34,7 +34,7 @@ class NumpyArrays:
     def read(self, fragment: Fragment, header: Header, body: memoryview) -> HostPart:
         """See `Arrays`."""
         codec, part = self._spec.codec, header.part
-        held = codecs.unpack(body, codec, part.stop - part.start)
+        held = codecs.unpack(body, header.codec, part.stop - part.start, codec)
         return HostPart(part.start, held, scan(fragment, held, codec, part.start))
 
     def merge(

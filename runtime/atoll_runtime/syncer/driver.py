@@ -83,8 +83,9 @@ class Driver:
         """What shard 0 has announced; what another shard has told it."""
         self.shards: dict[int, object] = {}
         """The newest session of each other shard with shard 0."""
-        self.parts = Parts(budget() if byte_budget is None else byte_budget)
-        self.machine.rounds.capacity = self.parts.budget / codecs.DTYPES[run.outer.codec].itemsize
+        width = codecs.DTYPES[run.outer.codec].itemsize
+        self.parts = Parts(budget() if byte_budget is None else byte_budget, width)
+        self.machine.rounds.capacity = self.parts.budget / width
         rules = start.machine.rules
         self.cuts = Cuts(
             run.checkpoint,

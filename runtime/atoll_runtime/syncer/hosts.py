@@ -9,10 +9,12 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from atoll_runtime.protocol.communication import CODECS, carries
 from atoll_runtime.protocol.effects import Effect, Evict, Exclude, Publish, Release, SendMarkers, SendPull
 from atoll_runtime.protocol.events import Audited, Marked, Offered, Part, Reported
 from atoll_runtime.protocol.fragments import MOST_PADDING, Layout
 from atoll_runtime.protocol.identifiers import NO_CUT
+from atoll_runtime.protocol.linkmeter import LinkUse
 from atoll_runtime.protocol.rules import TRANSFER_SECONDS
 from atoll_runtime.transport import codecs
 from atoll_runtime.transport.messages import (
@@ -48,6 +50,8 @@ LAST_CUT = 2**31 - 1
 """Number of a cut."""
 MESSAGE_LIMIT = 400
 """Characters of what a unit says of its seed: it stands in every record of the journal."""
+REASON_LIMIT = 256
+"""Characters of why a link is used so, and of advice."""
 BACKLOG = 4096
 """Messages that wait for one host; with more it is disconnected, and starts afresh with a Hello."""
 
@@ -162,8 +166,10 @@ def malformed(header: Header, layout: Layout, codec: str) -> str:
     most = layout.fragments[p].size + MOST_PADDING
     if not 0 <= part.start < part.stop <= part.padded <= most:
         return f"range: [{part.start}, {part.stop}) of {part.padded} elements, where there are {most} at most"
-    if header.codec != codec or header.size != codecs.pushed_size(part.stop - part.start, header.codec):
-        return f"{header.size} bytes of {header.codec} for [{part.start}, {part.stop}), not {codec}"
+    if not carries(header.codec, codec):
+        return f"codec: {header.codec} in a run of {codec}"
+    if header.size != codecs.size(part.stop - part.start, header.codec):
+        return f"{header.size} bytes of {header.codec} for [{part.start}, {part.stop})"
     for name, value in (("seconds", header.seconds), ("round_trip", header.round_trip)):
         if not 0 <= value <= TRANSFER_SECONDS:
             return f"{name}: {value} must be within 0 … {TRANSFER_SECONDS:g}"
@@ -184,11 +190,15 @@ def offered(session: Session, header: Header, layout: Layout, codec: str) -> Off
     return Offered(part, header.seconds, header.round_trip)
 
 
-def reported(session: Session, report: Report) -> Reported:
+def reported(session: Session, report: Report, before: LinkUse | None = None) -> Reported:
     """The machine's view of a report.
 
+    Args:
+        before: what the unit used its link for when it reported last.
+
     Raises:
-        ValueError: its step took a time that no step takes, it counts further than a host can, or no unit has begun so.
+        ValueError: its step took a time that no step takes, it counts further than a host can, no unit has begun so, or
+            uses its link so.
     """
     if wrong := beyond(report):
         raise ValueError(wrong)
@@ -196,9 +206,13 @@ def reported(session: Session, report: Report) -> Reported:
     if seconds != 0 and not SHORTEST_STEP <= seconds <= LONGEST_STEP:  # nor is NaN
         raise ValueError(f"step_seconds: {seconds} must be 0, or within {SHORTEST_STEP:g} … {LONGEST_STEP:g}")
     beginning = msgspec.structs.asdict(report.beginning) if report.beginning is not None else {}
-    wrong = outside("beginning", beginning, {}) or outside("link", vars(report.link), {"busy_share": 1})
+    link, use = vars(report.link), report.link.use
+    numbers = {name: value for name, value in {**vars(use), **link}.items() if isinstance(value, int | float)}
+    wrong = outside("beginning", beginning, {}) or outside("link", numbers, {"busy_share": 1})
     if wrong:
         raise ValueError(wrong)
+    if use.codec not in ("", *CODECS) or max(len(use.reason), len(use.advice)) > REASON_LIMIT:
+        raise ValueError(f"link.codec: {use.codec!r}, or its reason has more than {REASON_LIMIT} characters")
     return Reported(
         session.unit,
         session.incarnation,
@@ -209,6 +223,7 @@ def reported(session: Session, report: Report) -> Reported:
         report.loss,
         report.step_seconds,
         report.cursor,
+        use if use.reason and (before is None or use.told != before.told) else None,
     )
 
 

@@ -7,6 +7,9 @@ import logging
 import time
 from collections.abc import AsyncIterator
 
+import msgspec
+
+from atoll_runtime.protocol.communication import carries
 from atoll_runtime.protocol.events import Declined, Left, Offered, Received
 from atoll_runtime.protocol.fragments import MOST_PADDING
 from atoll_runtime.protocol.units import Unit
@@ -170,16 +173,18 @@ class Service:
         foreign = handshake.stranger(self.run, peer, request.unit)
         if foreign:
             return foreign
-        if not 0 <= request.fragment < len(self.state.fragments) or request.codec != self.state.codec:
+        if not 0 <= request.fragment < len(self.state.fragments) or not carries(
+            request.codec, self.state.codec
+        ):
             return f"fragment {request.fragment} in {request.codec} does not exist"
-        p, start, stop = request.fragment, request.start, request.stop
-        found = self.state.fragments[p]
-        if not 0 <= start < stop <= found.theta.size + MOST_PADDING:
-            return f"range: [{start}, {stop}) of {found.theta.size} elements, filled up by {MOST_PADDING} at most"
-        base, size, body = self.state.fetch(p, start, stop, request.held, request.series)
-        self.bytes_out += size
+        size = self.state.fragments[request.fragment].theta.size
+        if not 0 <= request.start < request.stop <= size + MOST_PADDING:
+            wanted = f"range: [{request.start}, {request.stop}) of {size} elements"
+            return f"{wanted}, filled up by {MOST_PADDING} at most"
+        head, body = self.state.fetch(request)
+        self.bytes_out += head.size
         cut, merged = self.machine.cuts.newest, self.machine.tokens
-        return FetchHead(p, found.version, size, base, self.state.series, cut, merged), body
+        return msgspec.structs.replace(head, cut=cut, merged=merged), body
 
     def directory(self, peer: Peer, request: DirectoryRequest) -> DirectoryReply | str:
         """See `Endpoint`."""
@@ -207,7 +212,9 @@ class Service:
     def _take(self, session: Session, message: Up) -> None:
         """Raises `ValueError` for a message that is refused whole."""
         if isinstance(message, Report):
-            reported = hosts.reported(session, message)
+            incarnation, before = self._reports.get(session.unit, (0, None))
+            known = before if incarnation == session.incarnation else None
+            reported = hosts.reported(session, message, None if known is None else known.link.use)
             if session.host == 0:  # it speaks for its unit
                 self.driver.feed(reported)
                 self._reports[session.unit] = session.incarnation, message

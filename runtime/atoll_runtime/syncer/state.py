@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,15 +20,18 @@ from atoll_runtime.protocol.fragments import Array, Layout
 from atoll_runtime.protocol.identifiers import RoundId
 from atoll_runtime.protocol.rules import TRANSFER_SECONDS
 from atoll_runtime.transport import changes, codecs
+from atoll_runtime.transport.blocks import Blocks
 from atoll_runtime.transport.changes import Change
 from atoll_runtime.transport.chunks import Assembly
-from atoll_runtime.transport.messages import WHOLE, Header
+from atoll_runtime.transport.messages import WHOLE, FetchHead, FetchRequest, Header
 from atoll_runtime.transport.transport import Receive
 from atoll_runtime.transport.wire import WireError
 
 LEAST_BUDGET = 64 << 20
 SHARE = 4
 """A quarter of the memory may hold contributions."""
+ASKED_MERGES = 64
+"""An encoding is made for so many merges after a host has fetched it last."""
 
 if TYPE_CHECKING:
     from atoll_runtime.merge.rda import Result
@@ -42,9 +45,16 @@ class Version:
     theta: Array
     momentum: Array
     wire: memoryview
-    """What learners hold of it, without padding: Θ encoded; with int4, as near as the changes so far have led."""
+    """Θ in the dtype of the run's codec, without padding; in a run whose codec is int4, W."""
+    held: memoryview | None = None
+    """W: what hosts hold that fetch changes; see `transport/changes.py`."""
     change: Change | None = None
-    """From the version before, where it can be sent in the place of `wire`."""
+    """From the version before, where it can be sent in the place of W."""
+    int8: Blocks | None = None
+    """Θ."""
+    asked: dict[str, int] = field(default_factory=dict)
+    """Narrower codecs in which hosts fetch the fragment: for how many merges each is made. Of all its versions the same
+    object."""
 
     @classmethod
     def make(cls, version: int, theta: Array, momentum: Array, codec: str) -> Version:
@@ -52,17 +62,41 @@ class Version:
         return cls(version, theta, momentum, codecs.encode(theta, codec, theta.size))
 
     def next(self, version: int, merged: Result, codec: str, pool: Executor | None = None) -> Version:
-        """The version that a merge has made of this one. With int4 its `wire` is written anew."""
-        change = None
-        if codec == "int4":
-            body = changes.advance(self.wire, merged.theta, merged.wire, pool)
-            change = Change(self.version, body)
-        return Version(version, merged.theta, merged.momentum, merged.wire, change)
+        """The version that a merge has made of this one, with the encodings that hosts fetch. With int4 its `wire` is
+        written anew."""
+        asked = [name for name, merges in list(self.asked.items()) if merges > 0]
+        for name in asked:
+            self.asked[name] -= 1
+        held = change = int8 = None
+        if codec == "int4" or "int4" in asked or "bf16" in asked:
+            old = self.held
+            if old is None:
+                old = codecs.encode(self.theta, "bf16", self.theta.size) if codec == "float32" else self.wire
+            held = merged.wire if codec == "int4" else memoryview(bytearray(len(old)))
+            change = Change(self.version, changes.advance(old, merged.theta, held, pool))
+        if "int8" in asked:
+            int8 = changes.encoded(merged.theta, "int8", pool)
+        return Version(version, merged.theta, merged.momentum, merged.wire, held, change, int8, self.asked)
 
-    def part(self, start: int, stop: int, codec: str) -> memoryview:
-        """Wire bytes of elements [start, stop) of the fragment, without a copy: none beyond its end."""
-        width = codecs.DTYPES[codec].itemsize
-        return self.wire[start * width : stop * width]
+    def body(self, start: int, stop: int, codec: str, run: str, held: int) -> tuple[str, int, memoryview]:
+        """Elements [start, stop) of the padded fragment as near to `codec` as there is: the codec of the body, the
+        version that it is a change of or WHOLE, and bytes that may end where the fragment does.
+
+        Args:
+            run: the run's codec.
+            held: version that the host holds of this series.
+        """
+        whole, wire = codecs.whole(run), self.wire
+        if codec not in (whole, run):
+            self.asked[codec] = ASKED_MERGES
+        if codec == "int4" and self.change is not None and self.change.base == held:
+            return codec, held, self.change.blocks.part(start, stop)
+        if codec in ("int8", "int4") and self.int8 is not None:
+            return "int8", WHOLE, self.int8.part(start, stop)
+        if codec != whole and self.held is not None:
+            whole, wire = "bf16", self.held
+        width = codecs.DTYPES[whole].itemsize
+        return whole, WHOLE, wire[start * width : stop * width]
 
 
 class State:
@@ -94,16 +128,14 @@ class State:
             fragments.append(Version.make(version, flat, b, codec))
         return cls(layout, codec, fragments, series)
 
-    def fetch(self, p: int, start: int, stop: int, held: int, series: str) -> tuple[int, int, memoryview]:
-        """A part of the newest version for a host that holds `held` of `series`: the version that the body is a change
-        of, or WHOLE; its bytes; and the body, behind which zeros come up to so many."""
+    def fetch(self, request: FetchRequest) -> tuple[FetchHead, memoryview]:
+        """A part of the newest version, behind whose bytes zeros come up to the size that the head tells."""
+        p, start, stop = request.fragment, request.start, request.stop
         found = self.fragments[p]
-        change = found.change
-        if change is not None and (change.base, self.series) == (held, series):
-            body = change.part(start, stop)
-            return change.base, body.nbytes, body
-        size = (stop - start) * codecs.DTYPES[self.codec].itemsize
-        return WHOLE, size, found.part(start, stop, self.codec)
+        held = request.held if request.series == self.series else WHOLE
+        codec, base, body = found.body(start, stop, request.codec, self.codec, held)
+        size = codecs.size(stop - start, codec)
+        return FetchHead(p, found.version, size, codec, base, self.series), body
 
     @property
     def versions(self) -> tuple[int, ...]:
@@ -131,11 +163,13 @@ class Parts:
 
     Args:
         budget: bytes.
+        width: of an element as it is held, in bytes.
         seconds: that a body may take; its sender waits no longer.
     """
 
-    def __init__(self, budget: int, seconds: float = TRANSFER_SECONDS) -> None:
+    def __init__(self, budget: int, width: int, seconds: float = TRANSFER_SECONDS) -> None:
         self.budget, self.used = budget, 0
+        self._width = width
         self._seconds = seconds
         self._pushes: dict[tuple[RoundId, str, int], Push] = {}
         """Of each part the newest."""
@@ -147,12 +181,12 @@ class Parts:
         A host has them once for a part: an earlier push of the same part, which is under way, ends, and this one goes
         on with what has come. Broken pushes of other parts make room, the oldest first.
         """
-        older, size = self._pushes.get(header.key), room(header)
-        used = self.used - (0 if older is None else room(older.header))
+        older, size = self._pushes.get(header.key), self._room(header)
+        used = self.used - (0 if older is None else self._room(older.header))
         for other in [each for each in self._pushes.values() if each.broken and each is not older]:
             if used + size > self.budget:
                 self.unreserve(other.header)
-                used -= room(other.header)
+                used -= self._room(other.header)
         if used + size > self.budget:
             return f"{size} bytes do not fit: {used} of {self.budget} bytes are in use"
         assembly = None
@@ -192,7 +226,7 @@ class Parts:
         """Gives the bytes of this push back, if it still has them."""
         if self.reserved(header):
             del self._pushes[header.key]
-            self.used -= room(header)
+            self.used -= self._room(header)
 
     def end(self, header: Header) -> None:
         """The same, but for a broken push: it keeps them for the next one."""
@@ -221,14 +255,13 @@ class Parts:
         if not parts:
             self._rounds.pop(round_id, None)
 
+    def _room(self, header: Header) -> int:
+        """Bytes that a part takes until it is merged, in the dtype of the run's codec."""
+        return (header.part.stop - header.part.start) * self._width
+
     def take(self, round_id: RoundId) -> dict[tuple[str, int], HostPart]:
         """A frozen round's parts, for the merge."""
         return dict(self._rounds.get(round_id, {}))
-
-
-def room(header: Header) -> int:
-    """Bytes that a part takes until it is merged: what is pushed in int4 is held as bfloat16."""
-    return (header.part.stop - header.part.start) * codecs.DTYPES[header.codec].itemsize
 
 
 def budget() -> int:

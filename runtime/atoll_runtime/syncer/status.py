@@ -24,6 +24,7 @@ from atoll_runtime.contract import (
     WaitReport,
     identity,
 )
+from atoll_runtime.protocol.linkmeter import LinkReading
 from atoll_runtime.protocol.machine import Syncer
 from atoll_runtime.protocol.units import Unit
 from atoll_runtime.protocol.waiting import waits, why
@@ -131,9 +132,15 @@ def unit_report(machine: Syncer, unit: Unit, report: Report | None) -> UnitRepor
         seed_message=unit.seed_message,
         first_merge_time=unit.first_merge_time,
         beginning=None if beginning is None else BeginningReport(**msgspec.structs.asdict(beginning)),
-        link=LinkReport(**vars(report.link)) if report is not None and unit.hosts else LinkReport(),
+        link=link_report(report.link) if report is not None and unit.hosts else LinkReport(),
         waits=[WaitReport(**vars(wait)) for wait in waits(machine, unit)] if unit.hosts else [],
     )
+
+
+def link_report(link: LinkReading) -> LinkReport:
+    """What its host says of a link."""
+    facts = dict(vars(link))
+    return LinkReport(**vars(facts.pop("use")), **facts)
 
 
 def ledger_report(unit: Unit) -> LedgerReport:

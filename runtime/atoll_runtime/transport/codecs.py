@@ -1,4 +1,4 @@
-"""What a fragment is on the wire: bfloat16 or float32, little-endian; pushed in int4 besides (numpy only)."""
+"""What a fragment is on the wire: bfloat16 or float32, little-endian, or blocks of eight or four bits (numpy only)."""
 
 from __future__ import annotations
 
@@ -9,20 +9,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atoll_runtime.protocol.fragments import Array
-from atoll_runtime.transport import int4
+from atoll_runtime.transport import blocks
 
-DTYPES: dict[str, np.dtype[Any]] = {
-    "bf16": np.dtype(ml_dtypes.bfloat16),
-    "float32": np.dtype("<f4"),
-    "int4": np.dtype(ml_dtypes.bfloat16),
-}
-"""Codec name to the dtype of its elements, as they are merged and fetched; the names of `OuterSpec.codec`."""
+BF16 = np.dtype(ml_dtypes.bfloat16)
+DTYPES: dict[str, np.dtype[Any]] = {"float32": np.dtype("<f4"), "bf16": BF16, "int8": BF16, "int4": BF16}
+"""By the run's codec, the dtype in which contributions are merged and learners take versions."""
 BLOCK = 1 << 18
 """Elements converted at a time, so that temporaries stay small."""
 
 
+def whole(run: str) -> str:
+    """The codec in which a run of this codec has its versions whole."""
+    return "float32" if run == "float32" else "bf16"
+
+
 def encode(values: Array, codec: str, padded: int) -> memoryview:
-    """Wire bytes of a float32 vector, zeros up to `padded` elements. Rounds to nearest even."""
+    """A float32 vector in the codec's dtype, zeros up to `padded` elements. Rounds to nearest even."""
     out = np.zeros(padded, DTYPES[codec])
     for start in range(0, values.size, BLOCK):
         out[start : start + BLOCK][: values.size - start] = values[start : start + BLOCK]
@@ -30,29 +32,34 @@ def encode(values: Array, codec: str, padded: int) -> memoryview:
 
 
 def view(body: bytearray | memoryview, codec: str) -> NDArray[Any]:
-    """The elements of wire bytes, without a copy."""
+    """The elements of bytes in the codec's dtype, without a copy."""
     return np.frombuffer(body, DTYPES[codec])
 
 
-def pushed_size(elements: int, codec: str) -> int:
-    """Bytes of an outer gradient's part as it is pushed."""
-    return int4.size(elements) if codec == "int4" else elements * DTYPES[codec].itemsize
+def size(elements: int, codec: str) -> int:
+    """Bytes of a part on the wire."""
+    return blocks.size(elements, codec) if codec in blocks.LEVELS else elements * DTYPES[codec].itemsize
 
 
 def pack(part: NDArray[Any], codec: str) -> memoryview:
-    """A part in the codec's dtype as it is pushed."""
-    return (
-        int4.encode(part) if codec == "int4" else memoryview(np.ascontiguousarray(part).view(np.uint8).data)
-    )
+    """Float values of any width as they are sent."""
+    if codec in blocks.LEVELS:
+        return blocks.encode(part, codec)
+    return memoryview(np.ascontiguousarray(part.astype(DTYPES[codec], copy=False)).view(np.uint8).data)
 
 
-def unpack(body: memoryview, codec: str, elements: int) -> memoryview:
-    """A pushed part in the codec's dtype, as it is merged."""
-    return encode(int4.decode(body, elements), codec, elements) if codec == "int4" else body
+def unpack(body: memoryview, codec: str, elements: int, run: str) -> memoryview:
+    """What was sent in `codec`, in the dtype of the run's codec."""
+    if codec in blocks.LEVELS:
+        return encode(blocks.decode(body, codec, elements), run, elements)
+    if DTYPES[codec] != DTYPES[run]:
+        return memoryview(view(body, codec).astype(DTYPES[run]).view(np.uint8).data)
+    return body
 
 
 def decode(body: bytearray | memoryview, codec: str, out: Array) -> None:
-    """Writes the elements of `body` into float32 `out`; what lies beyond its end (padding) is left out."""
+    """Writes the elements of `body`, in the codec's dtype, into float32 `out`; what lies beyond its end (padding) is
+    left out."""
     wire = view(body, codec)[: out.size]
     for start in range(0, out.size, BLOCK):
         block = wire[start : start + BLOCK]

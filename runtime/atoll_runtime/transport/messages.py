@@ -166,6 +166,7 @@ class Header(Message, frozen=True, tag=True):
 
     part: Part
     codec: str
+    """Not wider than the run's."""
     size: int
     """Bytes of the body."""
     seconds: float = 0.0
@@ -196,6 +197,8 @@ class FetchRequest(Message, frozen=True, tag=True):
     start: int
     stop: int
     codec: str
+    """What this host would have: int4 is the change from what it holds. While the shard has no such encoding, it sends
+    a wider one."""
     held: int = WHOLE
     """Version that this host has fetched last of this part, from which a change may be sent."""
     series: str = ""
@@ -208,8 +211,10 @@ class FetchHead(Message, frozen=True, tag=True):
     fragment: int
     version: int
     size: int
+    codec: str
+    """Of the body."""
     base: int = WHOLE
-    """Version that the body is a change of, in four bits; else it is the version itself."""
+    """Version that the body is a change of, in int4; else it is the version itself."""
     series: str = ""
     """Names the life of a shard: versions of two lives are not the same bits."""
     cut: CutId = NO_CUT

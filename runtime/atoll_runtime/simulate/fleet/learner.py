@@ -14,12 +14,13 @@ from atoll_runtime.learner.client import SyncerClient
 from atoll_runtime.learner.loop import Loop
 from atoll_runtime.learner.proposal import Ending, Proposal
 from atoll_runtime.learner.start import Start
-from atoll_runtime.simulate.blank import BlankIsland, unit_contract, whole_array
+from atoll_runtime.simulate.blank import BlankIsland, unit_contract, whole_body
 from atoll_runtime.simulate.fleet.scenario import Scenario, Unit
 from atoll_runtime.simulate.fleet.speeds import Drift
 from atoll_runtime.simulate.link import Link, Wire
 from atoll_runtime.simulate.network import Party
 from atoll_runtime.simulate.shard import Shard
+from atoll_runtime.transport import codecs
 
 TOKENS = 1000
 """Of an inner step: a learner's batch does not depend on its speed."""
@@ -89,6 +90,7 @@ class Learner(BlankIsland, Party):
         count = len(shard.layout.fragments)
         whole, padded = [(0, 1)] * count, [1] * count
         client = SyncerClient(shard.run, contract, shard.layout, whole, padded, [link], self.loop.time)
+        self.client = client
         versions = tuple(each.version for each in shard.fragments)
         client.connect(versions, 0, "", [service.driver.journal.lineage])
         pause = MOMENT
@@ -103,9 +105,9 @@ class Learner(BlankIsland, Party):
 
     # as `Fragments`
 
-    def extract(self, theta: object, number: int) -> Any:
+    def extract(self, theta: object, number: int, codec: str) -> Any:
         """See `Fragments`."""
-        return whole_array(np.zeros(1, np.float32))
+        return whole_body(np.zeros(codecs.size(1, codec), np.uint8))
 
     def receive(self, theta: object, number: int, part: NDArray[Any]) -> None:
         """See `Fragments`."""

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from numpy.random import Generator
 
-from atoll_runtime.contract import GraceSpec
+from atoll_runtime.contract import Codec, CommunicationSpec, GraceSpec
+from atoll_runtime.protocol.communication import BITS, GOAL, Communication, streams
+from atoll_runtime.simulate.blank import ADAPTIVE
 from atoll_runtime.simulate.fleet.rounds import World
 from atoll_runtime.simulate.fleet.scenario import Costs, Scenario, Unit, simulated_rules
 from atoll_runtime.simulate.link import Wire
-from atoll_runtime.simulate.wan.traffic import CODEC_BITS, GIGA
+from atoll_runtime.simulate.wan.traffic import GIGA
 
 WARM_UP = 2
 """Intervals at the beginning that are not counted: links are not measured yet."""
@@ -32,7 +35,10 @@ class Links:
     fragments: int
     interval: int
     overlap: int = 2
-    codec: str = "bf16"
+    codec: Codec = "bf16"
+    """The widest that units use."""
+    communication: CommunicationSpec = ADAPTIVE
+    """What is fixed; each unit chooses the rest."""
     quorum: int = 1
     delay: float = 0.0
     """Seconds, one way."""
@@ -41,30 +47,39 @@ class Links:
     steps: int = 600
     """Global steps."""
 
-    @property
-    def need_gbps(self) -> float:
-        """Gbit/s with which a unit is a member of every round. The slowest unit sets the syncer's clock."""
-        return self.params * CODEC_BITS[self.codec] / (self.interval * max(self.step_seconds) * GIGA)
+    def need_gbps(self, used: Communication) -> float:
+        """Gbit/s with which a unit that communicates so is a member of every round. The slowest unit sets the syncer's
+        clock."""
+        return self.params * max(used.bits) / (self.interval * max(self.step_seconds) * GIGA)
 
     @property
     def fragment_seconds(self) -> tuple[float, ...]:
-        """Of one transfer of a fragment, by unit."""
-        bits = self.params * CODEC_BITS[self.codec] / self.fragments
+        """Of one transfer of a fragment in the widest codec, by unit."""
+        bits = self.params * BITS[self.codec] / self.fragments
         return tuple(bits / (each * GIGA) for each in self.gbps)
 
 
 @dataclass(frozen=True, kw_only=True)
 class UnitOnLink:
-    """What became of one unit. Shares are of what came after the warm-up."""
+    """What became of one unit. Shares are of what came after the warm-up. Its link is used so at the end."""
 
+    need_gbps: float
+    """With which it would be a member of every round."""
     member_share: float
     """Of rounds."""
     merged_share: float
     """Of the tokens that it trained on, those that were merged. The rest is under way at the end, or came too late."""
     hidden_share: float
     """Of its time, what it spent in inner steps: it never waits for its link."""
+    codec: str
+    streams: int
+    """That its link would be given."""
+    period: float
+    """It takes part in one of so many rounds."""
     rounds: int
     """Of which it was a member."""
+    advice: str
+    """What would make it a member of every round; empty where its link carries all."""
 
 
 def on_links(asked: Links, rng: Generator) -> tuple[tuple[UnitOnLink, ...], float]:
@@ -87,18 +102,24 @@ def on_links(asked: Links, rng: Generator) -> tuple[tuple[UnitOnLink, ...], floa
         else:
             before |= {name: _merged(world, name) for name in names if name in world.accounts}
     hours, busy, all_time = world.hours, 0.0, 0.0
-    units = []
-    for name in names:
+    units, used = [], world.communication
+    for name, gbps in zip(names, asked.gbps, strict=True):
         merged, trained = _merged(world, name)
         merged, trained = merged - before[name][0], trained - before[name][1]
         time = hours[name].busy + hours[name].idle
         busy, all_time = busy + hours[name].busy, all_time + time
         units.append(
             UnitOnLink(
+                need_gbps=asked.need_gbps(used[name]),
                 member_share=members[name] / rounds,
                 merged_share=min(1.0, merged / trained) if trained else 0.0,
                 hidden_share=hours[name].busy / time if time else 0.0,
+                codec=used[name].codec,
+                # Transfers in simulated time carry no bytes to speak of.
+                streams=streams(1, gbps * GIGA, 2 * asked.delay),
+                period=used[name].period,
                 rounds=members[name],
+                advice=_advice(asked, gbps, used[name]),
             )
         )
     return tuple(units), busy / all_time
@@ -114,13 +135,22 @@ def _scenario(asked: Links, names: Sequence[str]) -> Scenario:
         steps=asked.steps,
     )
     units = tuple(
-        Unit(name, step, Wire(seconds, seconds, asked.delay, tuple(asked.outages.get(i, ()))))
+        Unit(name, step, Wire(seconds, seconds, asked.delay, tuple(asked.outages.get(i, ())), asked.codec))
         for i, (name, step, seconds) in enumerate(
             zip(names, asked.step_seconds, asked.fragment_seconds, strict=True)
         )
     )
     work = MERGE_STEPS * max(asked.step_seconds)
-    return Scenario(rules, units, costs=Costs(merge=work, write=work))
+    costs = Costs(merge=work, write=work)
+    return Scenario(rules, units, costs=costs, codec=asked.codec, communication=asked.communication)
+
+
+def _advice(asked: Links, gbps: float, used: Communication) -> str:
+    """What carries every round over this link; empty where what is used does."""
+    if used.advice or asked.need_gbps(used) <= gbps:
+        return used.advice
+    seconds = BITS["int4"] * asked.params / (gbps * GIGA)
+    return f"outer.interval: {math.ceil(seconds / (GOAL * max(asked.step_seconds)))}"
 
 
 def _merged(world: World, name: str) -> tuple[int, int]:

@@ -10,6 +10,7 @@ from functools import partial
 import numpy as np
 from numpy.random import Generator
 
+from atoll_runtime.protocol.communication import Communication
 from atoll_runtime.protocol.effects import Member
 from atoll_runtime.protocol.identifiers import RoundId
 from atoll_runtime.protocol.ledger import Account
@@ -61,7 +62,8 @@ class World:
         self.loop.HOP = 0.0
         layout = blank_layout([[1] * rules.fragments])
         first = {name: np.zeros(shape, np.float32) for name, shape in layout.shapes.items()}
-        self.shard = Shard(self.loop, blank_contract(rules), rules, layout, first, BlankArrays())
+        run = blank_contract(rules, scenario.codec, scenario.communication)
+        self.shard = Shard(self.loop, run, rules, layout, first, BlankArrays(scenario.codec))
         # A stream of chance for each, so that learners keep their paces when only a policy changes.
         self._learners = {
             unit.name: Learner(
@@ -74,6 +76,11 @@ class World:
     def hours(self) -> dict[str, Hours]:
         """By unit."""
         return {name: learner.hours for name, learner in self._learners.items()}
+
+    @property
+    def communication(self) -> dict[str, Communication]:
+        """What each unit uses its link for now."""
+        return {name: learner.client.communication for name, learner in self._learners.items()}
 
     @property
     def accounts(self) -> dict[str, Account]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from atoll_runtime.contract import GraceSpec
+from atoll_runtime.contract import Codec, CommunicationSpec, GraceSpec
 from atoll_runtime.protocol.rules import Rules
-from atoll_runtime.simulate.blank import NO_CUTS
+from atoll_runtime.simulate.blank import FIXED, NO_CUTS
 from atoll_runtime.simulate.fleet.speeds import DRIFT_STEPS
 from atoll_runtime.simulate.link import Wire
 
@@ -67,3 +67,6 @@ class Scenario:
     """A synchronous control, not what our learners do: a learner answers the round of step t after its own step t, and
     makes no step that is more than τ rounds ahead of the newest merge it has taken."""
     costs: Costs = Costs()
+    codec: Codec = "float32"
+    """Of the run."""
+    communication: CommunicationSpec = FIXED

@@ -9,13 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, get_args
 
+from atoll_runtime.contract import Codec
 from atoll_runtime.simulate.planner.estimate import Expectation, expect
 from atoll_runtime.simulate.planner.quality import ABLATED_UNITS, points_lost
 from atoll_runtime.simulate.planner.run import Assumptions, Run
 from atoll_runtime.simulate.planner.steps import CHIPS
-from atoll_runtime.simulate.wan.traffic import CODEC_BITS
 
 Knob = Literal["as it is", "M", "codec", "H", "K"]
 SPLITS = ((1, 4), (1, 2), (2, 1), (4, 1), (8, 1))
@@ -72,7 +72,7 @@ def _values(knob: Knob, run: Run) -> Iterator[Run]:
             if len(split.pools) == len(pools):
                 yield replace(split, quorum=min(MOST_QUORUM, math.ceil(run.quorum * split.units / run.units)))
     elif knob == "codec":
-        for codec in CODEC_BITS:
+        for codec in get_args(Codec):
             if codec != run.codec:
                 yield replace(run, codec=codec)
     elif knob == "H":

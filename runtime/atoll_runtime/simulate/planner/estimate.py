@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
+from atoll_runtime.protocol.communication import BITS
 from atoll_runtime.protocol.rules import Rules
 from atoll_runtime.simulate.fleet import merging
 from atoll_runtime.simulate.fleet.goodput import Case, Estimate, estimate
@@ -17,7 +18,7 @@ from atoll_runtime.simulate.planner.quorum import below, below_while_living
 from atoll_runtime.simulate.planner.run import Assumptions, Pool, Run
 from atoll_runtime.simulate.planner.steps import Step, global_step, step_of
 from atoll_runtime.simulate.wan.bandwidth import Need, need
-from atoll_runtime.simulate.wan.traffic import CODEC_BITS, Method, Traffic, shares
+from atoll_runtime.simulate.wan.traffic import Method, Traffic, shares
 
 INTERRUPTIONS = 200
 """That a pool sees in one simulated stretch at least: the goodput is then known to a few per cent of what is lost."""
@@ -135,7 +136,7 @@ def link_need(run: Run, step_seconds: float) -> Need:
         Traffic(
             params=run.parameters,
             step_seconds=step_seconds,
-            bits=CODEC_BITS[run.codec],
+            bits=BITS[run.codec],
             sites=max(run.units, 2),  # a single unit talks to the syncer all the same
             interval=run.interval,
             fragments=run.fragments,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
+from atoll_runtime.protocol.communication import BITS
 from atoll_runtime.simulate.fleet.setting import SEED_GBPS, Heal, Recovery, seeding_seconds
 from atoll_runtime.simulate.planner.checkpoints import SEED_BYTES
 from atoll_runtime.simulate.planner.run import Assumptions, Run
-from atoll_runtime.simulate.wan.traffic import CODEC_BITS
 
 PULL = 30.0
 """A slice that was replaced has no image yet: one or two gigabytes from a registry close by."""
@@ -40,7 +40,7 @@ def timeline(run: Run, step_seconds: float, assumed: Assumptions) -> Timeline:
     """
     usual = Heal()
     rate = seed_gbps(run, assumed)
-    stale = run.parameters * CODEC_BITS[run.codec] if run.seed == "Checkpoint" else 0.0
+    stale = run.parameters * BITS[run.codec] if run.seed == "Checkpoint" else 0.0
     return Timeline(
         detect=usual.detect,
         schedule=usual.schedule,

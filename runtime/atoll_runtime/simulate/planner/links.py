@@ -29,6 +29,12 @@ class PoolOnLink:
     member_share: float
     merged_share: float
     hidden_share: float
+    codec: str
+    """Of its first unit; all have the same link."""
+    period: float
+    """It takes part in one of so many rounds."""
+    advice: str
+    """What would make it a member of every round; empty where its link carries all."""
 
 
 def on_their_links(run: Run, assumed: Assumptions) -> dict[str, PoolOnLink]:
@@ -48,6 +54,7 @@ def on_their_links(run: Run, assumed: Assumptions) -> dict[str, PoolOnLink]:
         interval=run.interval,
         overlap=run.overlap,
         codec=run.codec,
+        communication=run.communication,
         quorum=math.ceil(run.quorum * part),
         steps=INTERVALS * run.interval,
     )
@@ -56,13 +63,14 @@ def on_their_links(run: Run, assumed: Assumptions) -> dict[str, PoolOnLink]:
     for number, (pool, gbps) in enumerate(zip(run.pools, links, strict=True)):
         if gbps is not None:
             mine = [unit for unit, its in zip(units, pools, strict=True) if its == number]
-            found[pool.name] = _mean(gbps, asked.need_gbps, mine)
+            found[pool.name] = _mean(gbps, mine)
     return found
 
 
-def _mean(gbps: float, need: float, units: list[UnitOnLink]) -> PoolOnLink:
+def _mean(gbps: float, units: list[UnitOnLink]) -> PoolOnLink:
     member, merged, hidden = (
         sum(getattr(unit, name) for unit in units) / len(units)
         for name in ("member_share", "merged_share", "hidden_share")
     )
-    return PoolOnLink(gbps, need, member, merged, hidden)
+    first = units[0]
+    return PoolOnLink(gbps, first.need_gbps, member, merged, hidden, first.codec, first.period, first.advice)

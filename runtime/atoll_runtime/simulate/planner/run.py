@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
-from atoll_runtime.contract import SeedSource, TapeDepth
+from atoll_runtime.contract import Codec, CommunicationSpec, SeedSource, TapeDepth
 from atoll_runtime.protocol.fragments import Layout, TensorInfo, build_layout
+from atoll_runtime.simulate.blank import ADAPTIVE
 from atoll_runtime.simulate.fleet.setting import YEAR
 
 
@@ -61,8 +62,8 @@ class Run:
     """H."""
     overlap: int
     """τ."""
-    codec: str
-    """A key of `CODEC_BITS`."""
+    codec: Codec
+    """The widest that units use."""
     quorum: int
     """K."""
     grace_fraction: float
@@ -71,6 +72,8 @@ class Run:
     """A round waits for more than K for so many steps at most."""
     checkpoint_steps: int
     """Global steps between two cuts."""
+    communication: CommunicationSpec = ADAPTIVE
+    """What of their links' use is fixed."""
     seed: SeedSource = "Checkpoint"
     shards: int = 1
     """S."""

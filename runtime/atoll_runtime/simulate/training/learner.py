@@ -10,7 +10,7 @@ from atoll_runtime.checkpoint import Cut
 from atoll_runtime.checkpoint.units import Moments
 from atoll_runtime.learner.audit import Audit
 from atoll_runtime.learner.client import SyncerClient
-from atoll_runtime.learner.fragments import Fragments, wire_type
+from atoll_runtime.learner.fragments import Fragments
 from atoll_runtime.learner.loop import Loop
 from atoll_runtime.learner.proposal import Ending
 from atoll_runtime.learner.snapshot import Snapshot, Snapshots
@@ -76,13 +76,13 @@ class Learner(Party):
         programs, island, learners = self._programs, self._island, self._setting.learners
         run, layout, moments = programs.run, programs.layout, island.moments
         inner = programs.inner.twin(cut.theta, moments, island.number)
-        fragments = Fragments(programs.mesh, layout, wire_type(run.outer.codec), inner.theta)
+        fragments = Fragments(programs.mesh, layout, inner.theta)
         contract = unit_contract(
             island.name, self._incarnation, batch=inner.batch, stream=island.number, streams=learners
         )
         clock = self.loop.time
         costs = self._setting.costs
-        link = Link(self, self._shard, Wire(costs.push, costs.fetch))
+        link = Link(self, self._shard, Wire(costs.push, costs.fetch, codec=run.outer.codec))
         client = island.client(run, contract, layout, fragments.bounds, fragments.padded, [link], clock)
         client.connect(cut.versions, cut.step, "", cut.meta["lineages"])
         while not client.answered:

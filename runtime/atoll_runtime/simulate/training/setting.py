@@ -8,6 +8,7 @@ from statistics import NormalDist
 
 from atoll_runtime.contract import (
     CheckpointSpec,
+    CommunicationSpec,
     DataSpec,
     InnerSpec,
     ModelSpec,
@@ -113,6 +114,7 @@ class Setting:
             data=DataSpec(uri=self.data, sequence_length=self.length, seed=seed),
             inner=self.inner,
             outer=self.outer,
+            communication=CommunicationSpec(codec=self.outer.codec),
             quorum=self.quorum,
             target=TargetSpec(global_steps=self.global_steps),
             checkpoint=CheckpointSpec(

@@ -10,9 +10,6 @@ from atoll_runtime.protocol.fragments import Layout
 from atoll_runtime.protocol.schedule import offset
 
 GIGA = 1e9
-CODEC_BITS = {"bf16": 16.0, "float32": 32.0, "int4": 4.25}
-"""Bits of an element on the wire, each way; of int4 with its scales (`transport/int4.py`)."""
-
 LAYERS_OF_1B = 24
 """Layers of the published 1B model. N = 12·L·width² (Kaplan) at a constant width/L makes L grow with N^(1/3):
 52 at 10B and 111 at 100B, which were published with 48 and 108."""

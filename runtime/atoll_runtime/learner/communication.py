@@ -1,0 +1,73 @@
+"""What one host uses its link for, by what its transfers to all shards show."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+from atoll_runtime.contract import RunContract
+from atoll_runtime.interfaces import Network
+from atoll_runtime.protocol.communication import Communication, Observed, Rules, choose
+from atoll_runtime.protocol.linkmeter import LinkMeter
+from atoll_runtime.protocol.linkshare import LinkShare
+
+log = logging.getLogger(__name__)
+
+
+class LinkPolicy:
+    """Measures and chooses, on the client's event loop; the training loop reads `now`.
+
+    Args:
+        elements: of this host's parts of all fragments.
+        networks: to each shard; they are told the streams and the chunk.
+        clock: seconds.
+    """
+
+    def __init__(
+        self, run: RunContract, elements: int, networks: Sequence[Network], clock: Callable[[], float]
+    ) -> None:
+        self._rules = Rules(run.communication, run.outer.codec, run.audit is not None)
+        self._elements, self._networks, self.clock = elements, networks, clock
+        self.now = Communication.begin(self._rules)
+        self.meter = LinkMeter(clock())
+        self._shares: list[tuple[LinkShare, float]] = []
+        self._tune()
+
+    @property
+    def exact(self) -> bool:
+        """All units must hold the same bits of a version."""
+        return self._rules.exact
+
+    def share(self, fragments: int, elements: int) -> LinkShare:
+        """Of one shard, which has so many fragments with so many elements of this host."""
+        share = LinkShare(fragments, period=float(self._rules.fixed.period or 1))
+        self._shares.append((share, elements / max(fragments, 1)))
+        self._expect()
+        return share
+
+    def look(self) -> None:
+        """Something was measured, or time has passed."""
+        now, before = self.clock(), self.now
+        seen = Observed(
+            self.meter.rate("up", now),
+            self.meter.rate("down", now),
+            self.meter.round_trip(now),
+            max((share.lap for share, _ in self._shares), default=0.0),
+            self._elements,
+            sum(share.fragments for share, _ in self._shares),
+        )
+        self.now = found = choose(now, before, seen, self._rules)
+        if (found.streams, found.chunk_kib) != (before.streams, before.chunk_kib):
+            self._tune()
+        if found.bits != before.bits:
+            log.info("%s from now on: %s", found.codec, found.reason)
+            self._expect()
+
+    def _tune(self) -> None:
+        for network in self._networks:
+            network.tune(self.now.streams, self.now.chunk_kib << 10)
+
+    def _expect(self) -> None:
+        """What a transfer has in the codec of now."""
+        for share, elements in self._shares:
+            share.push_bits, share.fetch_bits = (bits * elements for bits in self.now.bits)

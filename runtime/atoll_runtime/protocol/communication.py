@@ -1,0 +1,232 @@
+"""How a host uses its link: codec, streams, chunk, and how often it takes part. Pure: times are passed in.
+
+Transfers of every round shall take 0.7 of an interval at most, in the slower direction. The widest codec is chosen with
+which they do. Where none does, the unit takes part in fewer rounds; `linkshare` decides in which.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import get_args
+
+from atoll_runtime.contract import Codec, CommunicationSpec
+from atoll_runtime.protocol.linkmeter import LinkUse
+from atoll_runtime.protocol.linkshare import USED
+
+CODECS: tuple[str, ...] = get_args(Codec)
+"""From wide to narrow."""
+BITS = {"float32": 32.0, "bf16": 16.0, "int8": 8.25, "int4": 4.25}
+"""Of an element on the wire, with the scales of blocks (`transport/blocks.py`)."""
+SHORT = 0.05
+"""Seconds of a transfer. One that is shorter is no sooner over in a narrower codec: latency counts there."""
+GOAL, WIDEN = 0.7, 0.55
+"""Share of an interval that transfers may take; a wider codec is taken up again where they take so much less."""
+WIDEN_CHANGES = 0.9
+"""The same of changes in int4: those who take part in fewer rounds fetch more than twice the bits."""
+STREAM_BYTES = 4 << 20
+"""On the way at a time on one connection."""
+AHEAD, MOST_STREAMS = 1.5, 16
+"""Streams carry so many times what was measured, because too few are what limited that; and their number."""
+CHUNK_SECONDS, LEAST_CHUNK, MOST_CHUNK = 0.05, 64, 4096
+"""Of a chunk on one stream, and its bounds in KiB."""
+STEADY = 1.2
+"""A period that differs by less is not told anew."""
+
+
+def carries(codec: str, widest: str) -> bool:
+    """Whether hosts may use `codec` in a run whose codec is `widest`."""
+    return codec in CODECS and CODECS.index(codec) >= CODECS.index(widest)
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What the link and the run have shown."""
+
+    up: float
+    """Bits per second, as of late; infinite while it is not known."""
+    down: float
+    round_trip: float
+    """Seconds; 0 while it is not known."""
+    interval: float
+    """Seconds between two rounds of a fragment; 0 while it is not known."""
+    elements: int
+    """Of this host, of all fragments."""
+    transfers: int
+    """In which these are sent once."""
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What the run says."""
+
+    fixed: CommunicationSpec
+    widest: str
+    """The run's codec."""
+    exact: bool = False
+    """All units have the same codec: they must hold the same bits of a version, for audits compare what they compute
+    with it."""
+
+    @property
+    def modes(self) -> tuple[Mode, ...]:
+        """What can be chosen, from wide to narrow."""
+        return self.allowed(self.fixed.codec or (self.widest if self.exact else None))
+
+    def allowed(self, codec: str | None) -> tuple[Mode, ...]:
+        """The modes of one codec, or of all."""
+        names = [name for name in CODECS if carries(name, self.widest) and codec in (None, name)]
+        modes = [Mode(name, name) for name in names]
+        if names[-1] == "int4" and not self.exact:
+            if (self.fixed.period or 1) > 1:
+                modes.pop()
+            modes.append(Mode("int4", "int8"))
+        return tuple(modes)
+
+
+@dataclass(frozen=True)
+class Mode:
+    """Codecs of the two directions. A version is fetched in int4 as the change from the one before. So who misses
+    versions fetches int8."""
+
+    push: str
+    fetch: str
+
+    def load(self, seen: Observed) -> float:
+        """Share of an interval that the transfers of every round take."""
+        slowest = max(BITS[self.push] / seen.up, BITS[self.fetch] / seen.down)
+        return seen.elements * slowest / seen.interval if seen.interval else 0.0
+
+    @property
+    def goal(self) -> float:
+        """The load up to which it is kept. After changes in int4 there is no narrower one that carries every round."""
+        return USED if self.fetch == "int4" else GOAL
+
+    @property
+    def widen(self) -> float:
+        """The load from which on it is taken in place of a narrower one."""
+        return WIDEN_CHANGES if self.fetch == "int4" else WIDEN
+
+
+@dataclass(frozen=True)
+class Communication(LinkUse):
+    """What is chosen, and when its codec was."""
+
+    fetch: str = ""
+    """Codec of versions."""
+    since: float = -math.inf
+
+    @classmethod
+    def begin(cls, rules: Rules) -> Communication:
+        """Before anything was measured."""
+        first, fixed = rules.modes[0], rules.fixed
+        streams, chunk = fixed.streams or 1, fixed.chunk_kib or 1024
+        return cls(first.push, streams, chunk, float(fixed.period or 1), fetch=first.fetch)
+
+    @property
+    def use(self) -> LinkUse:
+        """What others are told."""
+        return LinkUse(**{name: getattr(self, name) for name in LinkUse.__dataclass_fields__})
+
+    @property
+    def bits(self) -> tuple[float, float]:
+        """Of an element of a contribution, and of a version."""
+        return BITS[self.codec], BITS[self.fetch]
+
+
+def choose(now: float, current: Communication, seen: Observed, rules: Rules) -> Communication:
+    """What to use from now on. The codec changes once in an interval at most."""
+    if not seen.interval:
+        return current
+    modes, fixed = rules.modes, rules.fixed
+    turn = fixed.period or 1
+    at = modes.index(Mode(current.codec, current.fetch))
+    if now >= current.since + seen.interval:
+        loads = [mode.load(seen) / turn for mode in modes]
+        fits = [
+            load <= (mode.widen if n < at else mode.goal)
+            for n, (mode, load) in enumerate(zip(modes, loads, strict=True))
+        ]
+        found = fits.index(True) if True in fits else len(modes) - 1
+        short = modes[at].load(seen) * seen.interval < SHORT * seen.transfers
+        at = min(at, found) if short else found
+    mode = modes[at]
+    load = mode.load(seen)
+    rate = max((each for each in (seen.up, seen.down) if math.isfinite(each)), default=0.0)
+    lanes = fixed.streams or streams(current.streams, rate, seen.round_trip)
+    chosen = replace(
+        current,
+        codec=mode.push,
+        fetch=mode.fetch,
+        streams=lanes,
+        chunk_kib=fixed.chunk_kib or _chunk(current.chunk_kib, lanes, seen),
+        period=_period(current.period, max(turn, load / USED if load > USED else 1.0)),
+        load=load,
+        advice=_advice(load, seen, rules),
+    )
+    if (mode.push, mode.fetch) != (current.codec, current.fetch):
+        chosen = replace(chosen, since=now)
+    if (chosen.told, chosen.fetch) != (current.told, current.fetch) or not current.reason:
+        chosen = replace(chosen, reason=_reason(mode, seen, rules))
+    return chosen
+
+
+def streams(current: int, rate: float, round_trip: float) -> int:
+    """As many as the bytes need that are on the way during a round trip; fewer than now only where half would do.
+
+    Args:
+        rate: bits per second.
+        round_trip: seconds.
+    """
+    wanted = math.ceil(AHEAD * rate / 8 * round_trip / STREAM_BYTES)
+    wanted = min(max(wanted, 1), MOST_STREAMS)
+    return current if current / 2 < wanted <= current else wanted
+
+
+def _chunk(current: int, streams: int, seen: Observed) -> int:
+    """KiB, a power of two; as now where that is within a factor of two."""
+    rate = min(seen.up, seen.down)
+    if not math.isfinite(rate):
+        return current
+    wanted = min(max(rate / 8 / streams * CHUNK_SECONDS / 1024, LEAST_CHUNK), MOST_CHUNK)
+    return current if current / 2 <= wanted <= 2 * current else int(2 ** round(math.log2(wanted)))
+
+
+def _period(current: float, wanted: float) -> float:
+    return current if current / STEADY < wanted < current * STEADY else round(wanted, 2)
+
+
+def _reason(mode: Mode, seen: Observed, rules: Rules) -> str:
+    """Numbers of the choice, in less than 256 characters."""
+    rates = " and ".join(
+        f"{rate * 1e-9:.3g} Gbit/s {name}" if math.isfinite(rate) else f"an unknown rate {name}"
+        for name, rate in (("up", seen.up), ("down", seen.down))
+    )
+    text = f"{_named(mode)} takes {mode.load(seen):.2f} of an interval of {seen.interval:.3g} s at {rates}"
+    wider = [each for each in rules.modes[: rules.modes.index(mode)] if each.load(seen) > each.goal]
+    return f"{text}; {_named(wider[-1])} would take {wider[-1].load(seen):.2f}" if wider else text
+
+
+def _named(mode: Mode) -> str:
+    return mode.push if mode.push == mode.fetch else f"{mode.push}, with versions in {mode.fetch},"
+
+
+def _advice(load: float, seen: Observed, rules: Rules) -> str:
+    """What to set where what is set does not fit the link; else empty."""
+    fixed = rules.fixed
+    turn = fixed.period or 1
+    if load <= USED * turn or not (fixed.codec or fixed.period):
+        return ""
+    free = rules.allowed(None)
+    fitting = _widest(free, seen, turn)
+    if fixed.codec and fitting is not None:
+        return (
+            f"communication.codec: {fitting.push} takes {fitting.load(seen) / turn:.2f} of {turn} interval(s)"
+        )
+    narrowest = free[-1]
+    period = math.ceil(narrowest.load(seen) / GOAL)
+    return f"communication.period: {period} with codec {narrowest.push}, or leave both out"
+
+
+def _widest(modes: Sequence[Mode], seen: Observed, turn: int) -> Mode | None:
+    return next((mode for mode in modes if mode.load(seen) <= GOAL * turn), None)

@@ -1,0 +1,125 @@
+"""Vectors in four or eight bits: blocks of 64 elements, each with a scale (numpy only).
+
+A body holds the blocks' scales, bfloat16, then the elements as multiples of the scale of their block, in two's
+complement: -7 … 7, two a byte, the first in the low half (int4, 4.25 bits an element); or -127 … 127, one a byte (int8,
+8.25 bits). A learner's part starts a block; the last one is filled up with zeros. Against powers of two (E3M0) the even
+steps halve the error of normally distributed values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from atoll_runtime.protocol.fragments import BLOCK, Array
+
+LEVELS = {"int4": 7, "int8": 127}
+"""Largest multiple of the scale, by codec."""
+SCALE = np.dtype(ml_dtypes.bfloat16)
+TINY = float(np.finfo(np.float32).tiny)
+CHUNK = 1 << 18
+"""Elements converted at a time, so that temporaries stay small; a multiple of BLOCK."""
+KEPT = 2
+"""Bodies' worth of parts that are kept: as many ways to divide a fragment among a unit's hosts."""
+
+
+def size(elements: int, codec: str) -> int:
+    """Bytes of a body."""
+    return -(-elements // BLOCK) * (2 + _width(codec))
+
+
+def encode(values: NDArray[Any], codec: str) -> memoryview:
+    """A body from float values of any width. A block with a value that is not finite is decoded to such values."""
+    out = np.zeros(size(values.size, codec), np.uint8)
+    scales, levels = _split(out, codec)
+    most = LEVELS[codec]
+    for start in range(0, values.size, CHUNK):
+        chunk = values[start : start + CHUNK].astype(np.float32)
+        count = -(-chunk.size // BLOCK)
+        table = np.zeros((count, BLOCK), np.float32)
+        table.reshape(-1)[: chunk.size] = chunk
+        first = start // BLOCK
+        scale = (np.abs(table).max(axis=1) * np.float32(1 / most)).astype(SCALE)
+        scales[first : first + count] = scale
+        divisor = scale.astype(np.float32)
+        divisor[~(np.isfinite(divisor) & (divisor >= TINY))] = np.inf  # all zeros: the scale says the rest
+        with np.errstate(invalid="ignore"):
+            steps = np.nan_to_num(np.rint(table / divisor[:, None]))
+        found = np.clip(steps, -most, most).astype(np.int8).view(np.uint8)
+        if codec == "int4":
+            found = (found[:, 0::2] & 0xF) | (found[:, 1::2] << 4)
+        levels[first : first + count] = found
+    return memoryview(out.data)
+
+
+def decode(body: bytearray | memoryview, codec: str, elements: int) -> Array:
+    """Float32 [elements] of a body, which must have `size(elements, codec)` bytes."""
+    scales, levels = _split(np.frombuffer(body, np.uint8), codec)
+    factors = scales.astype(np.float32)
+    values = np.empty((len(levels), BLOCK), np.float32)
+    for first in range(0, len(levels), CHUNK // BLOCK):
+        span = slice(first, first + CHUNK // BLOCK)
+        if codec == "int4":
+            pairs = levels[span]
+            halves = np.empty((*pairs.shape, 2), np.uint8)
+            halves[..., 0], halves[..., 1] = pairs & 0xF, pairs >> 4
+            signed = (halves.reshape(len(pairs), BLOCK) ^ 8).astype(np.int8) - 8
+        else:
+            signed = levels[span].view(np.int8)
+        with np.errstate(invalid="ignore"):  # zero times an infinite scale
+            np.multiply(signed, factors[span, None], out=values[span])
+    return values.reshape(-1)[:elements]
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """A whole fragment's body, of which hosts fetch parts."""
+
+    codec: str
+    body: memoryview
+    _parts: dict[tuple[int, int], memoryview] = field(default_factory=dict, repr=False, compare=False)
+    """By first block and the one after the last: hosts of like units fetch the same ones."""
+
+    def part(self, start: int, stop: int) -> memoryview:
+        """The blocks that hold elements [start, stop) of the padded fragment: zeros beyond its end. For one thread."""
+        first, last = start // BLOCK, -(-stop // BLOCK)
+        if (first, last) == (0, len(self.body) // size(1, self.codec)):
+            return self.body
+        part = self._parts.get((first, last))
+        if part is None:
+            part = self._copied(first, last)
+            if part.nbytes + sum(other.nbytes for other in self._parts.values()) <= KEPT * self.body.nbytes:
+                self._parts[first, last] = part
+        return part
+
+    def _copied(self, first: int, last: int) -> memoryview:
+        out = np.zeros(size((last - first) * BLOCK, self.codec), np.uint8)
+        whole = _split(np.frombuffer(self.body, np.uint8), self.codec)
+        for target, source in zip(_split(out, self.codec), whole, strict=True):
+            found = source[first:last]
+            target[: len(found)] = found
+        return memoryview(out.data)
+
+
+def joined(codec: str, bodies: Sequence[memoryview]) -> Blocks:
+    """Bodies of neighbours, each of whole blocks but the last, as one."""
+    pairs = [_split(np.frombuffer(body, np.uint8), codec) for body in bodies]
+    columns = [*(scales.view(np.uint8) for scales, _ in pairs), *(levels.reshape(-1) for _, levels in pairs)]
+    return Blocks(codec, memoryview(np.concatenate([*columns, np.empty(0, np.uint8)]).data))
+
+
+def _width(codec: str) -> int:
+    """Bytes of a block's elements."""
+    return BLOCK // 2 if codec == "int4" else BLOCK
+
+
+def _split(body: NDArray[np.uint8], codec: str) -> tuple[NDArray[Any], NDArray[np.uint8]]:
+    """Scales [blocks], and the levels' bytes [blocks, width]: views."""
+    blocks = body.size // size(1, codec)
+    edge = blocks * SCALE.itemsize
+    return body[:edge].view(SCALE), body[edge:].reshape(blocks, _width(codec))

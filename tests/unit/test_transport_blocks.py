@@ -1,0 +1,130 @@
+"""Vectors in four and eight bits: how far they miss, what they weigh, and what is never lost."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from atoll_runtime.merge.gradients import Gradient, scan
+from atoll_runtime.merge.rda import merge_step
+from atoll_runtime.payloads import HostPart
+from atoll_runtime.protocol.communication import BITS
+from atoll_runtime.protocol.fragments import BLOCK, Fragment, Piece
+from atoll_runtime.transport import blocks, codecs
+from atoll_runtime.transport.blocks import Blocks
+
+CODECS = ("int4", "int8")
+FINITE = st.floats(-(2.0**99), 2.0**99, width=32, allow_subnormal=False)
+
+
+def back(values: np.ndarray, codec: str) -> np.ndarray:
+    return blocks.decode(blocks.encode(values, codec), codec, values.size)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@given(values=arrays(np.float32, st.integers(0, 300), elements=FINITE))
+def test_no_element_misses_by_more_than_half_a_step_of_its_block(codec, values) -> None:
+    found, levels = back(values, codec), blocks.LEVELS[codec]
+    assert found.shape == values.shape and found.dtype == np.float32
+    for start in range(0, values.size, BLOCK):
+        block = slice(start, start + BLOCK)
+        # Half a step, and what rounding the scale to eight bits moves the largest element by.
+        bound = np.abs(values[block]).max() / levels * (0.5 + levels / 256) + 1e-37
+        assert np.abs(found[block] - values[block]).max() <= bound
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@given(values=arrays(np.float32, st.integers(1, 200), elements=FINITE))
+def test_what_has_been_through_once_is_not_changed_again(codec, values) -> None:
+    once = back(values, codec)
+    edges = range(BLOCK, once.size, BLOCK)
+    first, again = np.array_split(once, edges), np.array_split(back(once, codec), edges)
+    for block, other, most in zip(first, again, [np.abs(block).max() for block in first], strict=True):
+        np.testing.assert_allclose(other, block, atol=most / 128)
+
+
+@pytest.mark.parametrize(("codec", "least", "most"), [("int4", 0.08, 0.11), ("int8", 0.004, 0.007)])
+def test_normal_values_miss_by_a_tenth_of_their_length_or_half_a_hundredth(codec, least, most) -> None:
+    values = np.random.default_rng(0).standard_normal(1 << 18, np.float32)
+    miss = np.linalg.norm(back(values, codec) - values) / np.linalg.norm(values)
+    assert least < miss < most
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_signs_zeros_and_the_largest_of_a_block_survive(codec) -> None:
+    values = np.zeros(130, np.float32)
+    values[[0, 64, 129]] = 7.0, -14.0, 1e-30
+    np.testing.assert_allclose(back(values, codec), values, rtol=1 / 128)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_a_value_that_is_not_finite_is_still_seen(codec, bad) -> None:
+    values = np.ones(100, np.float32)
+    values[70] = bad
+    assert not np.isfinite(back(values, codec)).all()
+    assert np.isfinite(back(values, codec)[:64]).all()
+
+
+@pytest.mark.parametrize(("codec", "width"), [("int4", 34), ("int8", 66)])
+@pytest.mark.parametrize("elements", [1, 63, 64, 65, blocks.CHUNK - 1, blocks.CHUNK + 1])
+def test_a_block_has_a_scale_and_its_elements_and_an_open_one_is_filled(codec, width, elements) -> None:
+    values = np.random.default_rng(1).standard_normal(elements, np.float32)
+    body = codecs.pack(values, codec)
+    assert body.nbytes == codecs.size(elements, codec) == -(-elements // BLOCK) * width
+    assert width * 8 / BLOCK == BITS[codec]
+    assert np.abs(back(values, codec) - values).max() < 0.5
+
+
+@given(
+    codec=st.sampled_from(CODECS),
+    edges=st.lists(st.integers(0, 9), min_size=2, max_size=2),
+    size=st.integers(1, 500),
+)
+def test_a_part_that_starts_and_stops_with_a_block_is_the_same_blocks(codec, edges, size) -> None:
+    values = np.random.default_rng(size).standard_normal(size, np.float32)
+    first, last = min(edges) * BLOCK, (max(edges) + 1) * BLOCK
+    part = Blocks(codec, blocks.encode(values, codec)).part(first, last)
+    padded = np.zeros(max(last, size), np.float32)
+    padded[:size] = values
+    if (first, last) != (0, -(-size // BLOCK) * BLOCK):
+        assert bytes(part) == bytes(blocks.encode(padded[first:last], codec))
+
+
+@pytest.mark.parametrize("run", ["float32", "bf16", "int4"])
+@pytest.mark.parametrize("codec", ["float32", "bf16", "int8", "int4"])
+def test_what_is_sent_in_any_codec_comes_to_be_in_the_dtype_of_the_run(codec, run) -> None:
+    values = np.random.default_rng(0).standard_normal(100, np.float32)
+    held = codecs.view(codecs.unpack(codecs.pack(values, codec), codec, 100, run), run)
+    assert held.dtype == codecs.DTYPES[run]
+    assert np.abs(held.astype(np.float32) - values).max() < (0.3 if codec == "int4" else 0.03)
+
+
+def test_parts_are_taken_apart_and_merged_as_bf16() -> None:
+    piece = Piece("w", None, (200,), 200, embedding=False)
+    fragment = Fragment(0, (piece,), 200, (0,))
+    rng = np.random.default_rng(2)
+    theta = rng.standard_normal(200, np.float32)
+    deltas = [rng.standard_normal(200, np.float32) for _ in range(2)]
+    inputs = []
+    for delta in deltas:
+        parts = []
+        for start, stop in ((0, 120), (120, 200)):
+            body = codecs.pack(delta[start:stop], "int4")
+            held = codecs.unpack(body, "int4", stop - start, "int4")
+            parts.append(HostPart(start, held, scan(fragment, held, "int4", start)))
+        inputs.append(Gradient(1.0, tuple(parts)))
+    found = merge_step(
+        fragment,
+        inputs,
+        theta,
+        np.zeros_like(theta),
+        codec="int4",
+        rule="Mean",
+        learning_rate=1.0,
+        outer_momentum=0.0,
+    )
+    exact = theta - (deltas[0] + deltas[1]) / 2
+    assert np.linalg.norm(found.theta - exact) < 0.15 * np.linalg.norm(exact - theta)
+    assert len(found.wire) == 2 * 200
