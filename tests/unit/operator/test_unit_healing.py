@@ -241,6 +241,8 @@ def test_absence_is_confirmed_before_it_costs_an_incarnation_and_what_was_seen_i
     assert learning().vanish(1).look().needs_fresh_list
     assert not learning().fail(1).look().needs_fresh_list
     assert without_host().look().needs_fresh_list
+    assert not moved().look().needs_fresh_list
+    assert moved().vanish(1).look().needs_fresh_list
 
 
 @pytest.mark.parametrize(

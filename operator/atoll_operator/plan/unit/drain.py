@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from atoll_operator.api.learnerunit import LearnerUnitStatus
 from atoll_operator.plan.conditions import Notice, find, format_time, state
 from atoll_operator.plan.pods.template import DRAIN_SECONDS
@@ -56,7 +58,8 @@ def carry_out(unit: UnitObserved, budget: incarnation.Budget) -> UnitPlan:
         message = f"{HOST_MAINTENANCE}: the hosts are given back; the unit comes back at {until}"
         return UnitPlan(status=_written(unit, unit.status, message), wake=budget.not_before)
     charged = incarnation.charged(unit, unit.status, budget, HOST_MAINTENANCE)
-    return incarnation.raise_incarnation(unit, charged)
+    plan = incarnation.raise_incarnation(unit, charged)
+    return replace(plan, needs_fresh_list=len(current) < unit.hosts)
 
 
 def _written(unit: UnitObserved, status: LearnerUnitStatus, message: str) -> LearnerUnitStatus:
