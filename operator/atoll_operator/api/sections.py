@@ -37,8 +37,9 @@ class RecoverySpec(Section):
     """How long a node may be not ready before its pods count as lost. Kubernetes marks a node not ready 40 to 55 s
     after its last heartbeat. If the operator may not read nodes, this is the toleration of the unit's pods, after which
     Kubernetes deletes them."""
-    hang_seconds: Annotated[int, Field(ge=0, le=86_400)] = 600
-    """How long a unit may go without ending a step while its pods run and the syncer answers. 0 means for ever."""
+    hang_seconds: Annotated[int, Field(ge=0, le=86_400)] = 900
+    """How long a unit may go without a step of which the syncer hears, while its pods run and the syncer answers. An
+    outage of its link counts, too. 0 means for ever."""
     force_delete: bool = False
     """Whether pods that are still terminating 30 s after their grace period are deleted by force. Units do not wait for
     such pods, but the syncer and the evaluator cannot move to another node before. After a forced deletion the

@@ -159,7 +159,7 @@ def moved() -> Scene:
 
 
 UNITS: dict[str, list[Scene]] = {
-    "no step ended for `hangSeconds`": [learning().wait(600)],
+    "no step ended for `hangSeconds`": [learning().wait(900)],
     "the syncer finds that its results are not to be trusted (`Suspect`)": [
         learning().set(report=UnitReport(incarnation=1, hosts=4, state="Learning", suspect="8 refused"))
     ],
