@@ -281,3 +281,18 @@ def test_a_trial_whose_process_is_killed_is_named_with_what_to_do(tmp_path, monk
     monkeypatch.setattr(proof, "prove", prove)
     assert main(["bench", "parity", "--reduced", "--out", str(tmp_path)]) == 1
     assert capsys.readouterr().err == f"atoll: {caught.value}\n"
+
+
+def test_a_reduced_proof_is_not_written_into_the_whole_ones_folder(tmp_path, monkeypatch) -> None:
+    folders = []
+
+    def prove(request, say):
+        folders.append(str(request.folder))
+        (request.folder / "parity.md").write_text("")
+        return ()
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("atoll_bench.parity.command.REDUCED_RESULTS", str(tmp_path / "reduced"))
+    monkeypatch.setattr(proof, "prove", prove)
+    assert main(["bench", "parity", "--reduced"]) == main(["bench", "parity"]) == 0
+    assert folders == [str(tmp_path / "reduced"), "docs/results"]

@@ -121,6 +121,18 @@ def test_programs_are_compiled_again_when_the_last_process_died_in_its_first_ste
     assert world.open().get("step-1") == b"better"
 
 
+def test_one_program_that_cannot_be_read_does_not_affect_others(world: World) -> None:
+    class Torn(Bucket):
+        def read(self, path: str, start: int | None = None, stop: int | None = None) -> bytes:
+            if path.endswith("init-1"):
+                raise StoreError("gone")
+            return super().read(path, start, stop)
+
+    world.compile_and_keep({"init-1": b"a", "step-1": b"b"})
+    store = world.open(bucket=Torn(world.bucket.uri))
+    assert (store.get("init-1"), store.get("step-1")) == (None, b"b")
+
+
 def test_bucket_that_fails_is_no_error(world: World, caplog: pytest.LogCaptureFixture) -> None:
     class Broken(Bucket):
         def _call(self, name: str, path: str, *args: Any, **options: Any) -> Any:
