@@ -38,6 +38,8 @@ SEVERAL = 4
 """Streams on loopback."""
 BROKEN_SIZE, SHAPED_SIZE = 256 << 20, 1 << 30
 """Bytes of the body that breaks, and of the one that crosses the shaped link."""
+PROXY_BYTES = 128 << 10
+"""That the kernel keeps at each end of the proxy which breaks connections: a router keeps little either."""
 END_SECONDS = 600.0
 PROGRAMS = ("unshare", "nsenter", "setpriv", "ip", "tc", "ethtool")
 ENDS = (sys.executable, "-m", "atoll_bench.linkends")
@@ -57,9 +59,10 @@ class LinkFigure:
     """Bytes a second."""
     fetch: float | None = None
     streams: int = 1
-    lag_p50: float | None = None
+    loop_lag_p99: float | None = None
     """Seconds by which the shard's event loop woke too late while bodies came and went."""
-    lag_p99: float | None = None
+    loop_seconds_per_gib: float | None = None
+    """Of a core, that the event loop took for each GiB that the shard received or sent."""
     resent_share: float | None = None
     """Bytes that came through twice, over those of the body."""
 
@@ -151,7 +154,7 @@ def broken(folder: Path) -> LinkFigure:
     """What comes through a proxy that breaks all connections half-way, beyond what comes through one that does not."""
     passed = []
     for cut in (False, True):
-        with Served(folder, BROKEN_SIZE, 2) as served, SlowLink(NAME, served.port) as link:
+        with Served(folder, BROKEN_SIZE, 2) as served, SlowLink(NAME, served.port, PROXY_BYTES) as link:
             if cut:
                 link.cut_at = BROKEN_SIZE // 2
             rates((*ENDS, "push", folder / "unit", BROKEN_SIZE, 2, NAME, link.port))
