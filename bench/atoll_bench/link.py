@@ -24,7 +24,7 @@ from atoll_bench.slowlink import SlowLink
 from atoll_cli.errors import CommandError
 from atoll_operator.certificates.authority import Authority
 from atoll_runtime.contract import identity
-from atoll_runtime.transport.messages import MOST_STREAMS
+from atoll_runtime.protocol import communication
 
 CASES = ("loopback", "shaped", "break")
 RATE, ROUND_TRIP = 2.5e9, 0.1
@@ -142,7 +142,7 @@ def loopback(folder: Path, size: int, streams: int, repeat: int) -> LinkFigure:
 
 def shaped(folder: Path, repeat: int) -> LinkFigure:
     """Against the rate of the link."""
-    streams = wanted_streams(RATE, ROUND_TRIP)
+    streams = communication.streams(1, RATE, ROUND_TRIP)
     with namespaces(folder) as (near, far), Served(folder, SHAPED_SIZE, streams, *far) as served:
         arguments = ("measure", folder / "unit", SHAPED_SIZE, streams, NAME, served.port, 0, repeat)
         found = rates((*near, *ENDS, *arguments))
@@ -161,12 +161,6 @@ def broken(folder: Path) -> LinkFigure:
             passed.append(link.sent)
     whole, with_break = passed
     return LinkFigure("break", resent_share=(with_break - whole) / BROKEN_SIZE, streams=2)
-
-
-def wanted_streams(rate: float, round_trip: float) -> int:
-    """As many as fill a link, when each has as much under way as the kernel lets one send."""
-    window = int(Path("/proc/sys/net/ipv4/tcp_wmem").read_text().split()[2]) / 2
-    return max(1, min(MOST_STREAMS, round(rate / 8 * round_trip / window)))
 
 
 def _figure(
