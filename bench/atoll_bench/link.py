@@ -24,7 +24,7 @@ from atoll_bench.slowlink import SlowLink
 from atoll_cli.errors import CommandError
 from atoll_operator.certificates.authority import Authority
 from atoll_runtime.contract import identity
-from atoll_runtime.transport.messages import MOST_STREAMS
+from atoll_runtime.protocol import communication
 
 CASES = ("loopback", "shaped", "break")
 RATE, ROUND_TRIP = 2.5e9, 0.1
@@ -38,6 +38,8 @@ SEVERAL = 4
 """Streams on loopback."""
 BROKEN_SIZE, SHAPED_SIZE = 256 << 20, 1 << 30
 """Bytes of the body that breaks, and of the one that crosses the shaped link."""
+PROXY_BYTES = 128 << 10
+"""That the kernel keeps at each end of the proxy which breaks connections: a router keeps little either."""
 END_SECONDS = 600.0
 PROGRAMS = ("unshare", "nsenter", "setpriv", "ip", "tc", "ethtool")
 ENDS = (sys.executable, "-m", "atoll_bench.linkends")
@@ -57,9 +59,10 @@ class LinkFigure:
     """Bytes a second."""
     fetch: float | None = None
     streams: int = 1
-    lag_p50: float | None = None
+    loop_lag_p99: float | None = None
     """Seconds by which the shard's event loop woke too late while bodies came and went."""
-    lag_p99: float | None = None
+    loop_seconds_per_gib: float | None = None
+    """Of a core, that the event loop took for each GiB that the shard received or sent."""
     resent_share: float | None = None
     """Bytes that came through twice, over those of the body."""
 
@@ -139,7 +142,7 @@ def loopback(folder: Path, size: int, streams: int, repeat: int) -> LinkFigure:
 
 def shaped(folder: Path, repeat: int) -> LinkFigure:
     """Against the rate of the link."""
-    streams = wanted_streams(RATE, ROUND_TRIP)
+    streams = communication.streams(1, RATE, ROUND_TRIP)
     with namespaces(folder) as (near, far), Served(folder, SHAPED_SIZE, streams, *far) as served:
         arguments = ("measure", folder / "unit", SHAPED_SIZE, streams, NAME, served.port, 0, repeat)
         found = rates((*near, *ENDS, *arguments))
@@ -151,19 +154,13 @@ def broken(folder: Path) -> LinkFigure:
     """What comes through a proxy that breaks all connections half-way, beyond what comes through one that does not."""
     passed = []
     for cut in (False, True):
-        with Served(folder, BROKEN_SIZE, 2) as served, SlowLink(NAME, served.port) as link:
+        with Served(folder, BROKEN_SIZE, 2) as served, SlowLink(NAME, served.port, PROXY_BYTES) as link:
             if cut:
                 link.cut_at = BROKEN_SIZE // 2
             rates((*ENDS, "push", folder / "unit", BROKEN_SIZE, 2, NAME, link.port))
             passed.append(link.sent)
     whole, with_break = passed
     return LinkFigure("break", resent_share=(with_break - whole) / BROKEN_SIZE, streams=2)
-
-
-def wanted_streams(rate: float, round_trip: float) -> int:
-    """As many as fill a link, when each has as much under way as the kernel lets one send."""
-    window = int(Path("/proc/sys/net/ipv4/tcp_wmem").read_text().split()[2]) / 2
-    return max(1, min(MOST_STREAMS, round(rate / 8 * round_trip / window)))
 
 
 def _figure(

@@ -69,7 +69,7 @@ def data(options: argparse.Namespace) -> None:
 def link(options: argparse.Namespace) -> None:
     from atoll_bench.link import measure
 
-    columns = "case streams push fetch ratio lag_p99 resent_share"
+    columns = "case streams push fetch ratio loop_lag_p99 loop_seconds_per_gib resent_share"
     _print("", measure(options.case, options.megabytes, options.repeat), columns, options.json)
 
 

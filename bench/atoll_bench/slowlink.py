@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import socket
 import threading
 from types import TracebackType
 
@@ -15,7 +16,8 @@ BACKLOG = 1024
 class SlowLink:
     """Forwards connections to `host:port`; what the server sends arrives `latency` seconds later, at full speed."""
 
-    def __init__(self, host: str, port: int) -> None:
+    def __init__(self, host: str, port: int, buffers: int = 0) -> None:
+        """`buffers`: bytes that the kernel keeps at each end of the proxy; 0: as many as it likes."""
         self.latency = 0.0
         self.sent = self.received = 0
         """Bytes that clients have sent, and that the server has sent."""
@@ -23,7 +25,7 @@ class SlowLink:
         """All connections break, once, when so many bytes have come through, both ways together."""
         self.port = 0
         """The proxy's port, once entered."""
-        self._target = host, port
+        self._target, self._buffers = (host, port), buffers
         self._writers: set[asyncio.StreamWriter] = set()
         self._loop = asyncio.new_event_loop()
         self._server: asyncio.Server
@@ -31,7 +33,8 @@ class SlowLink:
 
     def __enter__(self) -> SlowLink:
         self._thread.start()
-        starting = asyncio.start_server(self._connected, "127.0.0.1", 0)
+        listener = self._small(socket.create_server(("127.0.0.1", 0)))
+        starting = asyncio.start_server(self._connected, sock=listener)
         self._server = asyncio.run_coroutine_threadsafe(starting, self._loop).result(10)
         self.port = self._server.sockets[0].getsockname()[1]
         return self
@@ -43,6 +46,11 @@ class SlowLink:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(10)
         self._loop.close()
+
+    def _small(self, sock: socket.socket) -> socket.socket:
+        for name in (socket.SO_SNDBUF, socket.SO_RCVBUF) if self._buffers else ():
+            sock.setsockopt(socket.SOL_SOCKET, name, self._buffers)
+        return sock
 
     async def _end(self) -> None:
         self._server.close()
@@ -57,6 +65,7 @@ class SlowLink:
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             onward_reader, onward_writer = await asyncio.open_connection(*self._target)
+            self._small(onward_writer.get_extra_info("socket"))
         except (OSError, asyncio.CancelledError):
             writer.close()  # nobody is there: so the other side is told
             return

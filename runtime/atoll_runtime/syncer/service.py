@@ -37,7 +37,7 @@ from atoll_runtime.transport.messages import (
 )
 from atoll_runtime.transport.shardmessages import ShardHello
 from atoll_runtime.transport.transport import Peer, Receive
-from atoll_runtime.transport.wire import Down, Up
+from atoll_runtime.transport.wire import Down, Up, WireError
 
 log = logging.getLogger(__name__)
 
@@ -132,6 +132,10 @@ class Service:
             return PushReply(False, refusal)
         try:
             refusal = await self._receive(header, receive)
+        except WireError:
+            if self.machine.admit(header.part):  # no other attempt is wanted, so nothing is kept for it
+                self.driver.parts.unreserve(header)
+            raise
         finally:
             self.driver.parts.end(header)
         return PushReply(not refusal, refusal)

@@ -1,4 +1,5 @@
-"""A body in chunks, each with its checksum: what has come of it, and what is to be sent."""
+"""A body in chunks: what has come of it, and what is to be sent. TLS tells whether a chunk has come unharmed; learners
+send each other a checksum besides."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ def split(body: memoryview, size: int = 0) -> Iterator[bytes]:
     """Encoded chunks of `body`, in order, and of zeros behind it up to `size` bytes. The body is not copied."""
     for start in range(0, max(len(body), size), CHUNK):
         data = part(body, (start, min(start + CHUNK, max(len(body), size))))
-        yield encode(Chunk(start, checksum(data), data))
+        yield encode(Chunk(start, _crc(data), data))
 
 
 def filled(body: memoryview, size: int) -> memoryview:
@@ -40,8 +41,7 @@ def part(body: memoryview, span: Span) -> memoryview:
     return body[start:stop] if stop <= len(body) else filled(body[start:stop], stop - start)
 
 
-def checksum(data: memoryview) -> int:
-    """crc32c."""
+def _crc(data: memoryview) -> int:
     found: int = google_crc32c.value(np.frombuffer(data, np.uint8))  # it takes no memoryview
     return found
 
@@ -50,8 +50,8 @@ class Claim:
     """A chunk that is being received. Its bytes are written to their place in the body, until another claim of the same
     bytes takes over, or the chunk is whole."""
 
-    def __init__(self, assembly: Assembly, span: Span, view: memoryview) -> None:
-        self._assembly, self.span, self.view = assembly, span, view
+    def __init__(self, span: Span, view: memoryview) -> None:
+        self.span, self.view = span, view
         self.lock, self.live = threading.Lock(), True
 
     def receive(self, read: Callable[[memoryview], int], at: int) -> int:
@@ -66,12 +66,6 @@ class Claim:
         """Nothing more is written. The claim may have ended already."""
         with self.lock:
             self.live = False
-
-    def commit(self, crc: int) -> None:
-        """The chunk is whole. Raises `WireError` where its checksum differs, or another claim has taken over."""
-        if checksum(self.view) != crc:
-            raise WireError(f"chunk at {self.span[0]}: the checksum does not match")
-        self._assembly.hold(self)
 
 
 class Assembly:
@@ -107,15 +101,13 @@ class Assembly:
                 other.end()
                 self._claims.discard(other)
             known = self._blocks((start, stop)).any()
-            claim = Claim(
-                self, (start, stop), memoryview(bytearray(size)) if known else self.body[start:stop]
-            )
+            claim = Claim((start, stop), memoryview(bytearray(size)) if known else self.body[start:stop])
             if not known:
                 self._claims.add(claim)
         return claim
 
     def hold(self, claim: Claim) -> None:
-        """A chunk is whole and unharmed. Raises `WireError` where another claim has taken over."""
+        """A chunk is whole. Raises `WireError` where another claim has taken over."""
         with self._lock:
             if claim in self._claims:
                 self._claims.discard(claim)
@@ -134,9 +126,11 @@ class Assembly:
     def add(self, data: bytes) -> None:
         """An encoded chunk. Raises `WireError` when it is damaged, or has no place in the body."""
         chunk = decode_chunk(data)
+        if _crc(chunk.data) != chunk.crc:
+            raise WireError(f"chunk at {chunk.offset}: the checksum does not match")
         claim = self.claim(chunk.offset, len(chunk.data))
         claim.view[:] = chunk.data
-        claim.commit(chunk.crc)
+        self.hold(claim)
 
     def _blocks(self, span: Span) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
         return self._held[span[0] // BLOCK : -(-span[1] // BLOCK)]

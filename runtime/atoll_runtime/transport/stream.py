@@ -12,7 +12,7 @@ import struct
 from collections.abc import Callable, Generator
 from typing import Any, TypeVar
 
-from atoll_runtime.transport.chunks import Assembly, Sending, Share, checksum
+from atoll_runtime.transport.chunks import Assembly, Sending, Share
 from atoll_runtime.transport.lanes import Ready, Wait
 from atoll_runtime.transport.messages import Message
 from atoll_runtime.transport.tls import Identity
@@ -28,8 +28,8 @@ LARGEST_RECORD = 20 << 10
 """Bytes that TLS may have taken from the kernel without giving any out, with room to spare."""
 LARGEST_MESSAGE = 1 << 20
 """Bytes: a bit for each block of 512 GiB."""
-LENGTH, CHUNK_HEAD = struct.Struct("!I"), struct.Struct("!QII")
-"""Before a message its bytes; before a chunk where it begins, its bytes, and its crc32c. No bytes: there is no more."""
+LENGTH, CHUNK_HEAD = struct.Struct("!I"), struct.Struct("!QI")
+"""Before a message its bytes; before a chunk where it begins, and its bytes. No bytes: there is no more."""
 OPTIONS = (
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
     (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 10),
@@ -93,16 +93,16 @@ class Stream:
             if not wanted():
                 raise WireError("the body is not wanted any more")
             data = sending.data(span)
-            yield from self._write(memoryview(CHUNK_HEAD.pack(span[0], len(data), checksum(data))))
+            yield from self._write(memoryview(CHUNK_HEAD.pack(span[0], len(data))))
             yield from self._write(data)
             yield 0.0
-        yield from self._write(memoryview(CHUNK_HEAD.pack(0, 0, 0)))
+        yield from self._write(memoryview(CHUNK_HEAD.pack(0, 0)))
 
     def receive_chunks(self, assembly: Assembly) -> Steps[None]:
         """Chunks, until the other end has no more for this connection."""
         while True:
             head = yield from self._read(CHUNK_HEAD.size)
-            start, size, crc = CHUNK_HEAD.unpack(head)
+            start, size = CHUNK_HEAD.unpack(head)
             if not size:
                 return
             claim = assembly.claim(start, size)
@@ -114,7 +114,7 @@ class Stream:
                     except ssl.SSLWantReadError:
                         self._await_bytes(min(size - at - LARGEST_RECORD, SLICE))
                         yield Ready(self._fd, select.EPOLLIN, STALL_SECONDS)
-                claim.commit(crc)
+                assembly.hold(claim)
                 self._await_bytes(1)
             finally:
                 assembly.drop(claim)

@@ -67,8 +67,8 @@ class Transfer(Generic[T]):
         self._lock, self._left = threading.Lock(), streams
         """Streams that have not sent or received their last chunk."""
 
-    def carry(self, stream: Stream, number: int) -> Steps[None]:
-        """What one stream does. Raises `OSError` or `WireError` when it breaks."""
+    def carry(self, stream: Stream, number: int) -> Steps[T | None]:
+        """What one stream does; the result, if it brings that. Raises `OSError` or `WireError` when it breaks."""
         raise NotImplementedError
 
     def settle(self, result: T | TransportError) -> None:
@@ -105,7 +105,7 @@ class Push(Transfer[PushReply]):
         self._header, self._wanted = header, wanted
         self.sending = Sending(body, header.size, chunk)
 
-    def carry(self, stream: Stream, number: int) -> Steps[None]:
+    def carry(self, stream: Stream, number: int) -> Steps[PushReply | None]:
         """See `Transfer`."""
         yield from stream.send(self.attach(self._header, number))
         answer = yield from stream.receive()
@@ -113,10 +113,9 @@ class Push(Transfer[PushReply]):
             share = self.sending.attached(number, answer.blocks)
             yield from stream.send_chunks(self.sending, share, self._wanted)
             answer = yield from stream.receive(TRANSFER_SECONDS)  # the shard reads the body first
-        if isinstance(answer, PushReply):
-            self.settle(answer)
-        elif not isinstance(answer, Ended):
+        if not isinstance(answer, PushReply | Ended):
             raise WireError(f"{type(answer).__name__} came instead of PushReply")
+        return answer if isinstance(answer, PushReply) else None
 
 
 class Fetch(Transfer[tuple[FetchHead, memoryview]]):
@@ -129,24 +128,23 @@ class Fetch(Transfer[tuple[FetchHead, memoryview]]):
         self._request, self._answered = request, answered
         self._begun: tuple[FetchHead, Assembly] | None = None
 
-    def carry(self, stream: Stream, number: int) -> Steps[None]:
+    def carry(self, stream: Stream, number: int) -> Steps[tuple[FetchHead, memoryview] | None]:
         """See `Transfer`."""
         held = b"" if self._begun is None else self._begun[1].held()
         yield from stream.send(self.attach(self._request, number, held))
         head = yield from stream.receive()
         if isinstance(head, Declined):
             self.settle(TransportError(head.reason))
-            return
+            return None
         if not isinstance(head, FetchHead):
             raise WireError(f"{type(head).__name__} came instead of FetchHead")
         first, assembly = self._begin(head)
         if (first.version, first.base, first.size) != (head.version, head.base, head.size):
             self.settle(TransportError(f"version {head.version} came in the place of {first.version}"))
-            return
+            return None
         yield from stream.receive_chunks(assembly)
         yield from stream.send(Ended())
-        if assembly.whole:
-            self.settle((first, assembly.body))
+        return (first, assembly.body) if assembly.whole else None
 
     def _begin(self, head: FetchHead) -> tuple[FetchHead, Assembly]:
         """Of all streams the first one's."""
@@ -229,8 +227,9 @@ class TransferClient:
                 stream = used or (yield from self._connect())
                 connected = True
                 transfer.streams.add(stream)
+                result = None
                 if not transfer.result.done():  # it may have taken long to connect
-                    yield from transfer.carry(stream, number)
+                    result = yield from transfer.carry(stream, number)
             except (OSError, WireError) as error:
                 if stream is not None:
                     transfer.streams.discard(stream)
@@ -244,7 +243,9 @@ class TransferClient:
                 yield backoff.seconds()
             else:
                 transfer.streams.discard(stream)
-                self._keep(stream)
+                self._keep(stream)  # before the caller goes on: its next transfer finds it
+                if result is not None:
+                    transfer.settle(result)
                 return
 
     def _connect(self) -> Steps[Stream]:
