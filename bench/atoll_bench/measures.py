@@ -88,8 +88,7 @@ def regions(options: argparse.Namespace) -> None:
 
     if options.plot is not None:
         importlib.import_module("matplotlib")  # before the measurement
-    for number in (signal.SIGTERM, signal.SIGHUP):  # so that no namespace is left
-        signal.signal(number, signal.default_int_handler)
+    _leave_nothing()
     with _local():
         found = measure(options.steps, options.seeds, options.cut_seconds, _print_progress)
     if options.plot is not None:
@@ -110,6 +109,26 @@ def regions(options: argparse.Namespace) -> None:
             f"{cut['region']} cut off for {cut['seconds']:.0f} of {cut['run_s']:.0f} s: merged again {after}; "
             f"loss {cut['loss']:.3f}, without the cut {cut['loss_without_cut']:.3f}"
         )
+
+
+def utilisation(options: argparse.Namespace) -> None:
+    from atoll_bench.regions.utilisation import measure
+
+    _leave_nothing()
+    columns: Columns = {
+        "GBIT/S": lambda figure: f"{figure.gbps:g}",
+        "H": lambda figure: str(figure.interval),
+        "UTILISATION": lambda figure: f"{figure.utilisation:.1%}",
+        "PUBLISHED": lambda figure: "" if figure.published is None else f"{figure.published:.1%}",
+        "SIMULATED": lambda figure: f"{figure.simulated_utilisation:.1%}",
+        "MERGED": lambda figure: f"{figure.merged_share:.1%}",
+        "SIMULATED MERGED": lambda figure: f"{figure.simulated_merged_share:.1%}",
+        "CODEC": lambda figure: figure.codec,
+        "ONE ROUND IN": lambda figure: f"{figure.period:g}",
+    }
+    with _local():
+        found = measure(options.gbps, options.intervals, _print_progress)
+        _print("utilisation", found, columns, options.json)
 
 
 def operator(options: argparse.Namespace) -> None:
@@ -169,6 +188,12 @@ def _local() -> Iterator[None]:
         yield
     except (ClusterError, HostError, StoreError) as error:
         raise CommandError(str(error)) from error
+
+
+def _leave_nothing() -> None:
+    """Whatever ends this process, its context managers end what it has started."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)
 
 
 def _print_progress(text: str) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from atoll_bench.regions.outage import Outage, merged_share
-from atoll_bench.regions.setting import SIZE
+from atoll_bench.regions.setting import SIZE, parameters_of
 from atoll_bench.regions.trainings import Progress, Spent, Trainings
 from atoll_bench.regions.wan import REGIONS, Wan, round_trips
 from atoll_local.namespaces import check_namespaces
@@ -104,7 +104,7 @@ def _document(
         "tokens_synchronous": synchronous.tokens,
         "tokens_atoll": atoll.tokens,
         "model": SIZE,
-        "parameters": trainings.parameters,
+        "parameters": parameters_of(trainings.setting),
         "step_seconds": trainings.step_seconds,
         "scale": trainings.scale,
         "rtt_between_regions_ms": [1e3 * near, 1e3 * far],
