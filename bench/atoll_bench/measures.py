@@ -115,17 +115,9 @@ def utilisation(options: argparse.Namespace) -> None:
     from atoll_bench.regions.utilisation import measure
 
     _leave_nothing()
-    columns: Columns = {
-        "GBIT/S": lambda figure: f"{figure.gbps:g}",
-        "H": lambda figure: str(figure.interval),
-        "UTILISATION": lambda figure: f"{figure.utilisation:.1%}",
-        "PUBLISHED": lambda figure: "" if figure.published is None else f"{figure.published:.1%}",
-        "SIMULATED": lambda figure: f"{figure.simulated_utilisation:.1%}",
-        "MERGED": lambda figure: f"{figure.merged_share:.1%}",
-        "SIMULATED MERGED": lambda figure: f"{figure.simulated_merged_share:.1%}",
-        "CODEC": lambda figure: figure.codec,
-        "ONE ROUND IN": lambda figure: f"{figure.period:g}",
-    }
+    columns = (
+        "gbps interval utilisation published simulated_utilisation merged_share simulated_merged_share codec period"
+    )
     with _local():
         found = measure(options.gbps, options.intervals, _print_progress)
         _print("utilisation", found, columns, options.json)

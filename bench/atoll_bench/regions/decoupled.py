@@ -134,9 +134,13 @@ class Decoupled(Startable):
         """A certificate for each process; that of the syncer is for its site's name."""
         run, now = self._run, datetime.datetime.now(datetime.UTC)
         authority = Authority.new(run.name, now)
-        for name in (SITE, *(region.name for region in self._wan.regions)):
-            own = ("syncer", run.name) if name == SITE else ("unit", name)
-            pair = authority.issue(name, identity(run.namespace, run.name, *own), [name], now)
+        uris = {SITE: identity(run.namespace, run.name, "syncer", run.name)}
+        uris |= {
+            region.name: identity(run.namespace, run.name, "unit", region.name)
+            for region in self._wan.regions
+        }
+        for name, uri in uris.items():
+            pair = authority.issue(name, uri, [name], now)
             folder = self._folder / name
             folder.mkdir()
             (folder / "ca.crt").write_bytes(authority.pair.certificate)
