@@ -154,7 +154,7 @@ FIGURES: dict[str, Figure] = {
             (
                 "--steps",
                 "120",
-                whole(100_000),
+                whole(100_000, least=48),
                 "of both, for equal tokens; the synchronous ones take minutes",
             ),
             ("--seeds", "0,1", each(whole(2**31 - 1, least=0)), "of runs over equal links"),

@@ -104,8 +104,8 @@ class Decoupled(Startable):
             status = self._look()
             if status is not None and reached(status):
                 return status
-            if time.monotonic() > deadline:
-                raise CommandError(f"not within {START_SECONDS:g} s: {what}")
+            if time.monotonic() > deadline or (status is not None and status.phase == "Finished"):
+                raise CommandError(f"not within {START_SECONDS:g} s, nor before the end of the run: {what}")
             time.sleep(POLL_SECONDS)
 
     def _look(self) -> SyncerStatus | None:

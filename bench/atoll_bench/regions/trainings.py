@@ -26,7 +26,7 @@ from atoll_runtime.evaluator.measure import Measure
 FLAGS = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
 HELD_OUT_TOKENS = 65_536
 READY_SECONDS = 300.0
-STEP_LIMIT_SECONDS = 30.0
+STEP_LIMIT_SECONDS = 60.0
 """A synchronous step of more is broken."""
 POLL_SECONDS = 0.2
 SEED = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import socket
 import threading
 import time
@@ -22,6 +23,8 @@ PARAMETERS, STEP_SECONDS = 12e9, 5.0
 SITE = "syncer"
 """The name of the syncer's site, and of the syncer in it."""
 SAMPLE_SECONDS = 0.5
+NICE = -15
+"""Of the relays: a link has its delay however busy the cores are."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +108,10 @@ class Wan(Startable):
 
     def _shape(self, region: Region, scale: float, cut: bool) -> None:
         rate = max(LEAST_RATE, round(1e9 * region.gbps * scale))
-        shape(self.places[region.name], Link(rate=rate, delay=region.delay, cut=cut))
+        place = self.places[region.name]
+        shape(place, Link(rate=rate, delay=region.delay, cut=cut))
+        if (relay := place.relay.pid()) is not None:
+            os.setpriority(os.PRIO_PROCESS, relay, NICE)
 
     def carried(self) -> dict[str, tuple[int, int]]:
         """Bytes that each region has sent and received so far, headers included."""
