@@ -10,7 +10,6 @@ from atoll_bench.regions.wan import Wan
 from atoll_cli.errors import CommandError
 from atoll_runtime.contract import LedgerReport, SyncerStatus
 
-
 CUT_FROM, CUT_UNTIL = 0.2, 0.8
 
 
