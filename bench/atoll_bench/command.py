@@ -58,12 +58,11 @@ def size(option: str, text: str) -> str:
 
 
 def file(option: str, text: str) -> Path:
-    """To be written: what can not be is refused before the measurement."""
-    try:
-        Path(text).touch()
-    except OSError as error:
-        raise UsageError(f"{option} {text!r}: cannot be written: {error.strerror}") from error
-    return Path(text)
+    """To be written after the measurement."""
+    path = Path(text).absolute()
+    if path.is_dir() or not path.parent.is_dir():
+        raise UsageError(f"{option} {text!r}: a file in a folder that is there is wanted")
+    return path
 
 
 def as_text(_: str, text: str) -> str:
@@ -155,7 +154,7 @@ FIGURES: dict[str, Figure] = {
             (
                 "--steps",
                 "120",
-                whole(100_000),
+                whole(100_000, least=48),
                 "of both, for equal tokens; the synchronous ones take minutes",
             ),
             ("--seeds", "0,1", each(whole(2**31 - 1, least=0)), "of runs over equal links"),
@@ -175,6 +174,15 @@ FIGURES: dict[str, Figure] = {
         (
             ("--parameters", "64M", whole(10**10), "at least so many"),
             ("--repeat", "3", whole(100), "pairs of a restore and a copy"),
+        ),
+    ),
+    "utilisation": (
+        measures.utilisation,
+        "what of a unit's time and tokens counts behind a narrow link, as root; some ten minutes",
+        "operator,runtime,local,simulate",
+        (
+            ("--gbps", "0.05,0.2,1,5", each(above_0(100)), "of the link, scaled like those of `regions`"),
+            ("--intervals", "8,32,128", each(whole(1000)), "H"),
         ),
     ),
     "step": (

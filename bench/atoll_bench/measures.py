@@ -88,8 +88,7 @@ def regions(options: argparse.Namespace) -> None:
 
     if options.plot is not None:
         importlib.import_module("matplotlib")  # before the measurement
-    for number in (signal.SIGTERM, signal.SIGHUP):  # so that no namespace is left
-        signal.signal(number, signal.default_int_handler)
+    _leave_nothing()
     with _local():
         found = measure(options.steps, options.seeds, options.cut_seconds, _print_progress)
     if options.plot is not None:
@@ -110,6 +109,16 @@ def regions(options: argparse.Namespace) -> None:
             f"{cut['region']} cut off for {cut['seconds']:.0f} of {cut['run_s']:.0f} s: merged again {after}; "
             f"loss {cut['loss']:.3f}, without the cut {cut['loss_without_cut']:.3f}"
         )
+
+
+def utilisation(options: argparse.Namespace) -> None:
+    from atoll_bench.regions.utilisation import measure
+
+    _leave_nothing()
+    columns = "gbps interval utilisation published simulated_utilisation merged_share simulated_merged_share codec period"
+    with _local():
+        found = measure(options.gbps, options.intervals, _print_progress)
+        _print("utilisation", found, columns, options.json)
 
 
 def operator(options: argparse.Namespace) -> None:
@@ -169,6 +178,12 @@ def _local() -> Iterator[None]:
         yield
     except (ClusterError, HostError, StoreError) as error:
         raise CommandError(str(error)) from error
+
+
+def _leave_nothing() -> None:
+    """Whatever ends this process, its context managers end what it has started."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)
 
 
 def _print_progress(text: str) -> None:

@@ -50,4 +50,6 @@ def refreshed(kubectl: Kubectl, namespace: str, shards: int, sample: Sample) -> 
 
 def _unit(unit: UnitView, found: Sequence[Figures]) -> UnitView:
     step = max((figures.get(("unit_step", unit.name), 0) for figures in found), default=0)
-    return replace(unit, step=int(max(unit.step, step)))
+    key = "unit_staleness", unit.name
+    staleness = max((figures[key] for figures in found if key in figures), default=unit.staleness)
+    return replace(unit, step=int(max(unit.step, step)), staleness=int(staleness))

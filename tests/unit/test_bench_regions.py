@@ -49,6 +49,7 @@ def status(seconds: float, away: int, contributions: int) -> SyncerStatus:
     return SyncerStatus(
         run_uid="u",
         phase="Running",
+        global_step=int(seconds),
         time=STARTED + seconds,
         units={
             name: UnitReport(
@@ -63,12 +64,12 @@ def status(seconds: float, away: int, contributions: int) -> SyncerStatus:
 
 def test_a_region_is_cut_off_for_its_time_and_noted_when_it_is_merged_again() -> None:
     links: Any = Links()
-    outage = Outage(links, 0.001, "east", after=20, seconds=60)
+    outage = Outage(links, 0.001, "east", steps=100, seconds=50)
     for seconds, away, contributions in (
         (10, 10, 1),
         (21, 21, 2),
         (50, 21, 2),
-        (82, 21, 3),
+        (72, 21, 3),
         (83, 83, 3),
         (85, 85, 4),
     ):
@@ -77,18 +78,27 @@ def test_a_region_is_cut_off_for_its_time_and_noted_when_it_is_merged_again() ->
     assert outage.document(status(100, 100, 9)) == {
         "region": "east",
         "from_s": 21,
-        "seconds": 61,
-        "steps_meanwhile": {"east": 0, "west": 61},
-        "merged_again_s": 3,
+        "seconds": 51,
+        "steps_meanwhile": {"east": 0, "west": 51},
+        "merged_again_s": 13,
         "incarnation": 1,
         "merged_share": {"east": 0.8, "west": 0.0},
         "ledger_balances": False,
     }
 
 
+def test_the_link_is_back_when_four_fifths_of_the_run_are_over() -> None:
+    links: Any = Links()
+    outage = Outage(links, 0.001, "east", steps=100, seconds=1000)
+    for seconds in (10, 20, 79, 80, 90):
+        outage(status(seconds, seconds, 1))
+    assert [cut for *_, cut in links.changes] == [True, False]
+    assert outage.document(status(100, 100, 1))["seconds"] == 60
+
+
 def test_a_run_that_ends_during_the_cut_shows_nothing() -> None:
     links: Any = Links()
-    outage = Outage(links, 0.001, "east", after=20, seconds=60)
+    outage = Outage(links, 0.001, "east", steps=100, seconds=50)
     outage(status(30, 30, 1))
     with pytest.raises(CommandError, match="run of 50 s ended before the cut of east did"):
         outage.document(status(50, 30, 1))

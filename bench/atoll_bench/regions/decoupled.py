@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from atoll_bench.regions.setting import BATCH, Setting
-from atoll_bench.regions.wan import REGIONS, SITE, Wan
+from atoll_bench.regions.wan import SITE, Wan
 from atoll_cli.errors import CommandError
 from atoll_local.process import Startable
 from atoll_operator.certificates.authority import Authority
@@ -27,7 +27,7 @@ from atoll_runtime.contract import (
     identity,
 )
 
-START_SECONDS = 120.0
+START_SECONDS = 300.0
 """For the syncer, and for all learners' first steps."""
 SILENCE_SECONDS = 60.0
 """A run whose clock stands for so long is broken."""
@@ -61,13 +61,13 @@ class Decoupled(Startable):
         self._certify()
         self._begin(self._wan.site.name, "syncer", {ENV_JOURNAL_DIR: str(self._folder / "volume")})
         self._until("the syncer runs", lambda status: status.phase == "Running")
-        for stream, region in enumerate(REGIONS):
+        for stream, region in enumerate(self._wan.regions):
             unit = UnitContract(
                 unit=region.name, incarnation=1, host=0, hosts=1, coordinator="localhost:1", batch=BATCH,
-                stream=stream, streams=len(REGIONS),
+                stream=stream, streams=len(self._wan.regions),
             )  # fmt: skip
             self._begin(region.name, "learner", {ENV_UNIT: dump(unit)})
-        self._until("every learner steps", lambda status: len(_first_steps(status)) == len(REGIONS))
+        self._until("every learner steps", lambda status: len(_first_steps(status)) == len(self._wan.regions))
 
     def stop(self) -> None:
         for process in self._processes.values():
@@ -104,8 +104,8 @@ class Decoupled(Startable):
             status = self._look()
             if status is not None and reached(status):
                 return status
-            if time.monotonic() > deadline:
-                raise CommandError(f"not within {START_SECONDS:g} s: {what}")
+            if time.monotonic() > deadline or (status is not None and status.phase == "Finished"):
+                raise CommandError(f"not within {START_SECONDS:g} s, nor before the end of the run: {what}")
             time.sleep(POLL_SECONDS)
 
     def _look(self) -> SyncerStatus | None:
@@ -134,12 +134,13 @@ class Decoupled(Startable):
         """A certificate for each process; that of the syncer is for its site's name."""
         run, now = self._run, datetime.datetime.now(datetime.UTC)
         authority = Authority.new(run.name, now)
-        for name in (SITE, *(region.name for region in REGIONS)):
-            if name == SITE:
-                who = identity(run.namespace, run.name, "syncer", run.name)
-            else:
-                who = identity(run.namespace, run.name, "unit", name)
-            pair = authority.issue(name, who, [name], now)
+        uris = {SITE: identity(run.namespace, run.name, "syncer", run.name)}
+        uris |= {
+            region.name: identity(run.namespace, run.name, "unit", region.name)
+            for region in self._wan.regions
+        }
+        for name, uri in uris.items():
+            pair = authority.issue(name, uri, [name], now)
             folder = self._folder / name
             folder.mkdir()
             (folder / "ca.crt").write_bytes(authority.pair.certificate)

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from atoll_bench.regions.outage import Outage, merged_share
-from atoll_bench.regions.setting import SIZE
+from atoll_bench.regions.setting import SIZE, parameters_of
 from atoll_bench.regions.trainings import Progress, Spent, Trainings
 from atoll_bench.regions.wan import REGIONS, Wan, round_trips
 from atoll_local.namespaces import check_namespaces
 
-CUT_SHARE, CUT_FROM = 0.6, 0.2
-"""Of the run with a cut, the part in which the region is away, and the part before."""
+CUT_SHARE = 0.5
+"""Of the run with a cut, the part in which the region is away."""
+CONGESTION_CONTROL = Path("/proc/sys/net/ipv4/tcp_congestion_control")
 CUT = "east"
 """The region that is cut off."""
 
@@ -54,8 +55,7 @@ def measure(steps: int, seeds: Sequence[int], cut_seconds: int, progress: Progre
             return Found(told, synchronous, atoll, trainings.scale)
         longer = round(cut_seconds / CUT_SHARE / atoll.seconds * steps)
         whole = trainings.decoupled("whole", longer)
-        after = CUT_FROM * cut_seconds / CUT_SHARE
-        outage = Outage(wan, trainings.scale, CUT, after, cut_seconds)
+        outage = Outage(wan, trainings.scale, CUT, longer, cut_seconds)
         broken = trainings.decoupled("broken", longer, watch=outage)
         assert broken.status is not None
         told["cut"] = {
@@ -104,9 +104,10 @@ def _document(
         "tokens_synchronous": synchronous.tokens,
         "tokens_atoll": atoll.tokens,
         "model": SIZE,
-        "parameters": trainings.parameters,
+        "parameters": parameters_of(trainings.setting),
         "step_seconds": trainings.step_seconds,
         "scale": trainings.scale,
+        "congestion_control": CONGESTION_CONTROL.read_text().strip(),
         "rtt_between_regions_ms": [1e3 * near, 1e3 * far],
         "regions": regions,
     }

@@ -10,6 +10,8 @@ from atoll_bench.regions.wan import Wan
 from atoll_cli.errors import CommandError
 from atoll_runtime.contract import LedgerReport, SyncerStatus
 
+CUT_FROM, CUT_UNTIL = 0.2, 0.8
+
 
 @dataclass
 class Outage:
@@ -18,10 +20,10 @@ class Outage:
     wan: Wan
     scale: float
     region: str
-    after: float
-    """Seconds from the beginning of the run to the cut."""
+    steps: int
+    """Of the run: the cut begins when a fifth of them is made, and ends when four fifths are, at the latest."""
     seconds: float
-    """Of the cut."""
+    """Of the cut, at most."""
     cut: SyncerStatus | None = None
     """The status at the cut."""
     back: SyncerStatus | None = None
@@ -31,11 +33,11 @@ class Outage:
 
     def __call__(self, status: SyncerStatus) -> None:
         if self.cut is None:
-            if status.time - begun(status) >= self.after:
+            if status.global_step >= CUT_FROM * self.steps:
                 self.wan.cut(self.region, self.scale, True)
                 self.cut = status
         elif self.back is None:
-            if status.time - self.cut.time >= self.seconds:
+            if status.time - self.cut.time >= self.seconds or status.global_step >= CUT_UNTIL * self.steps:
                 self.wan.cut(self.region, self.scale, False)
                 self.back = status
         elif self.again is None and self._merged(status) > self._merged(self.back):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from atoll_bench.parity.sizes import SIZES
@@ -15,6 +16,7 @@ from atoll_runtime.contract import (
     SyncerAddress,
     TargetSpec,
 )
+from atoll_runtime.model import describe
 
 SIZE = "250k"
 """Of `atoll bench parity`: the largest whose steps take little of two cores."""
@@ -30,6 +32,7 @@ class Setting:
     data: str
     """URI."""
     steps: int
+    interval: int = OuterSpec().interval
 
     @property
     def tokens(self) -> int:
@@ -46,9 +49,15 @@ class Setting:
             model=size.model.model_copy(update={"seed": seed}),
             data=DataSpec(uri=self.data, sequence_length=LENGTH, seed=seed),
             inner=InnerSpec(learning_rate=size.rates[1], warmup_steps=WARMUP_STEPS),
-            outer=OuterSpec(),
+            outer=OuterSpec(interval=self.interval, fragments=min(self.interval, OuterSpec().fragments)),
             quorum=QuorumSpec(),
             target=TargetSpec(global_steps=self.steps),
             checkpoint=CheckpointSpec(uri=bucket, interval_steps=self.steps + 1),
             shards=(SyncerAddress(host=host),),
         )
+
+
+def parameters_of(setting: Setting) -> int:
+    """Of the model."""
+    run = setting.run(0, "file:///nowhere", "nowhere")
+    return sum(math.prod(tensor.shape) for tensor in describe(run.model))

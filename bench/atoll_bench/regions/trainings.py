@@ -7,14 +7,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from atoll_bench.regions.decoupled import Decoupled, Watch
-from atoll_bench.regions.setting import BATCH, LENGTH, Setting
+from atoll_bench.regions.setting import BATCH, LENGTH, Setting, parameters_of
 from atoll_bench.regions.synchronous import Order
 from atoll_bench.regions.wan import SITE, Traffic, Wan, scale_of
 from atoll_cli.errors import CommandError
@@ -25,8 +25,8 @@ from atoll_runtime.evaluator.measure import Measure
 
 FLAGS = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
 HELD_OUT_TOKENS = 65_536
-READY_SECONDS = 120.0
-STEP_LIMIT_SECONDS = 30.0
+READY_SECONDS = 300.0
+STEP_LIMIT_SECONDS = 60.0
 """A synchronous step of more is broken."""
 POLL_SECONDS = 0.2
 SEED = 0
@@ -67,7 +67,7 @@ class Trainings:
             **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"), "1"),
         }
         self.scale = 0.0
-        self.parameters, self.step_seconds = 0, 0.0
+        self.step_seconds = 0.0
 
     def synchronous(self) -> Spent:
         """Measures steps, gives the links their rates, and trains over them.
@@ -91,11 +91,10 @@ class Trainings:
                 processes[str(log)] = place.run([*command, str(rank)], log, self._environment)
             ready = _answers(folder, "ready", processes, READY_SECONDS)
             self.step_seconds = float(np.mean([each["step_seconds"] for each in ready]))
-            self.parameters = ready[0]["parameters"]
-            self.scale = scale_of(self.parameters, self.step_seconds)
+            self.scale = scale_of(parameters_of(self.setting), self.step_seconds)
             self._wan.link(self.scale)
             self._progress(
-                f"{self.parameters} parameters, steps of {1e3 * self.step_seconds:.0f} ms: 1 Gbit/s is "
+                f"steps of {1e3 * self.step_seconds:.0f} ms: 1 Gbit/s is "
                 f"{1e3 * self.scale:.3g} Mbit/s; {order.steps} synchronous steps"
             )
             with Traffic(self._wan) as traffic:
@@ -116,6 +115,7 @@ class Trainings:
         steps: int,
         seed: int = SEED,
         shaped: bool = True,
+        interval: int | None = None,
         watch: Watch = lambda _: None,
     ) -> Spent:
         """Trains by Atoll, over the same links or over links that nothing limits. Raises `CommandError`."""
@@ -123,7 +123,7 @@ class Trainings:
             self._wan.link(self.scale)
         else:
             self._wan.free()
-        setting = Setting(self.setting.data, steps)
+        setting = replace(self.setting, steps=steps, interval=interval or self.setting.interval)
         self._progress(f"Atoll, {name}: {steps} steps")
         with (
             Traffic(self._wan) as traffic,

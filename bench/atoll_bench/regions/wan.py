@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import socket
 import threading
 import time
@@ -22,6 +23,8 @@ PARAMETERS, STEP_SECONDS = 12e9, 5.0
 SITE = "syncer"
 """The name of the syncer's site, and of the syncer in it."""
 SAMPLE_SECONDS = 0.5
+NICE = -15
+"""Of the relays: a link has its delay however busy the cores are."""
 
 
 @dataclass(frozen=True)
@@ -58,17 +61,18 @@ def round_trips(regions: tuple[Region, ...] = REGIONS) -> tuple[float, float]:
 class Wan(Startable):
     """Use as a context manager: nothing is left behind."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, regions: tuple[Region, ...] = REGIONS) -> None:
+        self.regions = regions
         self._network = Network(bridge="atollwan", subnet="10.252.0.0/24", pods="10.246.0.0/16")
-        site = self._network.node(len(REGIONS))
+        site = self._network.node(len(regions))
 
         def place(index: int, name: str) -> Namespace:
             own = self._network.node(index)
             names = {SITE: site, socket.gethostname(): own}  # gloo listens where the host's name points to
             return Namespace(name, index, self._network, folder, names)
 
-        self.places = {region.name: place(index, region.name) for index, region in enumerate(REGIONS)}
-        self.site = place(len(REGIONS), SITE)
+        self.places = {region.name: place(index, region.name) for index, region in enumerate(regions)}
+        self.site = place(len(regions), SITE)
         self._up = False
 
     def start(self) -> None:
@@ -88,14 +92,14 @@ class Wan(Startable):
                 place.stop()
             self._network.down()
 
-    def link(self, scale: float, cut: str = "") -> None:
-        """Gives each region its link, with all rates multiplied by `scale`; the region `cut` gets none."""
-        for region in REGIONS:
-            self._shape(region, scale, region.name == cut)
+    def link(self, scale: float) -> None:
+        """Gives each region its link, with all rates multiplied by `scale`."""
+        for region in self.regions:
+            self._shape(region, scale, False)
 
     def cut(self, name: str, scale: float, cut: bool) -> None:
         """Takes a region's link away, or gives it back."""
-        self._shape(next(region for region in REGIONS if region.name == name), scale, cut)
+        self._shape(next(region for region in self.regions if region.name == name), scale, cut)
 
     def free(self) -> None:
         """Links that nothing limits or delays."""
@@ -104,7 +108,10 @@ class Wan(Startable):
 
     def _shape(self, region: Region, scale: float, cut: bool) -> None:
         rate = max(LEAST_RATE, round(1e9 * region.gbps * scale))
-        shape(self.places[region.name], Link(rate=rate, delay=region.delay, cut=cut))
+        place = self.places[region.name]
+        shape(place, Link(rate=rate, delay=region.delay, cut=cut))
+        if (relay := place.relay.pid()) is not None:
+            os.setpriority(os.PRIO_PROCESS, relay, NICE)
 
     def carried(self) -> dict[str, tuple[int, int]]:
         """Bytes that each region has sent and received so far, headers included."""
