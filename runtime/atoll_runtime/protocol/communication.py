@@ -78,7 +78,7 @@ class Rules:
         """The modes of one codec, or of all."""
         names = [name for name in CODECS if carries(name, self.widest) and codec in (None, name)]
         modes = [Mode(name, name) for name in names]
-        if names[-1] == "int4" and not self.exact:
+        if names[-1] == "int4" and self.widest != "int4" and not self.exact:
             if (self.fixed.period or 1) > 1:
                 modes.pop()
             modes.append(Mode("int4", "int8"))
