@@ -13,7 +13,7 @@ import pytest
 
 from atoll_runtime.checkpoint import GlobalStore
 from atoll_runtime.contract import OuterSpec, QuorumSpec, TargetSpec, identity
-from atoll_runtime.transport import changes, int4
+from atoll_runtime.transport import codecs
 from atoll_runtime.transport.grpc_client import GrpcNetwork
 from atoll_runtime.transport.tls import Tls
 
@@ -51,9 +51,9 @@ def test_units_learn_with_four_bits_each_way_also_when_the_syncer_is_killed(
         whole = 2 * sum(parts)  # all fragments once, in bfloat16
         assert counted.connections == 2
         assert counted.pushed > 150
-        assert counted.bytes_out <= counted.pushed * max(map(int4.size, parts))
+        assert counted.bytes_out <= counted.pushed * max(codecs.size(part, "int4") for part in parts)
         # Whole at first, and after the shard's second start, whose versions have other bits; else changes.
-        most = 2 * whole + 200 * max(changes.size(0, part + int4.BLOCK) for part in parts)
+        most = 2 * whole + 200 * max(codecs.size(part, "int4") for part in parts)
         assert whole < counted.bytes_in < most < 0.4 * 200 * whole / 4
     theta = GlobalStore(run.checkpoint.uri).load(200).theta
     assert np.mean((np.concatenate([tensor.ravel() for tensor in theta.values()]) - 1.0) ** 2) < 0.05

@@ -149,8 +149,8 @@ def test_the_table_has_pools_knobs_the_reason_and_no_cost_without_prices(
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "mixed: 992.6 M parameters, 8 units, 128 chips"
     assert any(line.startswith("v5p   2 × 16 v5p") for line in lines)
-    assert any(line.startswith("*  codec") and " int4 " in line for line in lines)
-    assert any(line.startswith("* codec=int4: ") and "within the 0.9 Gbit/s" in line for line in lines)
+    assert any(line.startswith("*  codec") and " int8 " in line for line in lines)
+    assert any(line.startswith("* codec=int8: ") and "within the 0.9 Gbit/s" in line for line in lines)
     assert not any(line.startswith("cost") for line in lines)
 
 
@@ -195,16 +195,23 @@ def test_a_pools_link_tells_its_share_of_rounds_and_the_codec_that_would_fit(
     plan = ask("plan", path)[0]
     slow, *others = [pool["link"] for pool in plan["pools"]]
     assert others == [None, None]
+    assert slow["link_gbps"] == 0.6 and slow["codec"] in ("int8", "int4") and not slow["advice"]
+    assert slow["member_share"] >= 0.9 and slow["period"] == 1.0 and slow["hidden_share"] > 0.99
+    assert plan["choice"]["codec"] == "int8" and "within the 0.6 Gbit/s" in plan["choice"]["reason"]
+    run["spec"]["communication"] = {"codec": "bf16"}
+    path.write_text(yaml.safe_dump(run))
+    slow = ask("plan", path)[0]["pools"][0]["link"]
     rounds = math.ceil(slow["need_gbps"] / slow["link_gbps"])  # a member of one in so many, docs/protocol.md
-    assert slow["link_gbps"] == 0.6 and rounds == 2
+    assert slow["codec"] == "bf16" and rounds == 2
     assert 0.9 / rounds <= slow["member_share"] < 1.0
-    assert 0.9 / rounds <= slow["merged_share"] <= 1.0 and slow["hidden_share"] > 0.99
-    assert plan["choice"]["codec"] == "int4" and "within the 0.6 Gbit/s" in plan["choice"]["reason"]
+    assert 0.9 / rounds <= slow["merged_share"] <= 1.0
+    assert slow["advice"].startswith("communication.codec: int")
     told = ask("plan", path, "--link-gbps", "100")[0]
     assert told["pools"][0]["link"]["link_gbps"] == 0.6  # a pool's own link counts
     assert all(pool["link"]["member_share"] == 1.0 for pool in told["pools"][1:])
     assert main(["simulate", "plan", str(path)]) == 0
-    assert "MEMBER OF ROUNDS" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "MEMBER OF ROUNDS" in said and "its link does not carry every round" in said
 
 
 def test_a_target_far_out_of_reach_is_told_as_never(

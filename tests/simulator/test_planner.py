@@ -199,9 +199,10 @@ def test_frequent_interruptions_ask_for_more_units() -> None:
 
 
 @pytest.mark.parametrize(
-    ("share", "codec", "interval"), [(0.7, "int4", 24), (0.2, "int4", 48), (0.1, "int4", 96)]
+    ("share", "codec", "interval"),
+    [(0.7, "int8", 24), (0.4, "int4", 24), (0.2, "int4", 48), (0.1, "int4", 96)],
 )
-def test_a_thin_link_asks_for_four_bits_then_for_a_longer_interval_no_longer_than_it_must(
+def test_a_thin_link_asks_for_fewer_bits_then_for_a_longer_interval_no_longer_than_it_must(
     share, codec, interval
 ) -> None:
     need = link_need(RUN, global_step(RUN, USUAL)).gbps_link

@@ -84,8 +84,9 @@ def test_the_slower_direction_decides(up: float, down: float) -> None:
 
 def test_before_anything_is_measured_the_first_choice_stands() -> None:
     first = Communication.begin(FREE)
-    assert (first.codec, first.streams, first.period) == ("bf16", 1, 1.0)
-    assert choose(0.0, first, replace(seen(1e6), interval=0.0), FREE) == first
+    assert (first.codec, first.streams, first.period) == ("bf16", 4, 1.0)
+    unknown = choose(0.0, first, replace(seen(1e6), interval=0.0), FREE)
+    assert (unknown.codec, unknown.period, unknown.since) == (first.codec, first.period, first.since)
     assert choose(0.0, first, seen(math.inf), FREE).codec == "bf16"
 
 

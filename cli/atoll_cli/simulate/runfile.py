@@ -107,6 +107,7 @@ def _converted(name: str, spec: TrainingRunSpec) -> planner.Run:
         interval=outer.interval,
         overlap=outer.overlap,
         codec=outer.codec,
+        communication=spec.communication,
         quorum=spec.quorum.min,
         grace_fraction=spec.quorum.grace.fraction,
         grace_steps=spec.quorum.grace.max_steps,

@@ -27,6 +27,7 @@ WIDEN_CHANGES = 0.9
 """The same of changes in int4: those who take part in fewer rounds fetch more than twice the bits."""
 STREAM_BYTES = 4 << 20
 """On the way at a time on one connection."""
+FIRST_STREAMS = 4
 AHEAD, MOST_STREAMS = 1.5, 16
 """Streams carry so many times what was measured, because too few are what limited that; and their number."""
 CHUNK_SECONDS, LEAST_CHUNK, MOST_CHUNK = 0.05, 64, 4096
@@ -77,7 +78,7 @@ class Rules:
         """The modes of one codec, or of all."""
         names = [name for name in CODECS if carries(name, self.widest) and codec in (None, name)]
         modes = [Mode(name, name) for name in names]
-        if names[-1] == "int4" and not self.exact:
+        if names[-1] == "int4" and self.widest != "int4" and not self.exact:
             if (self.fixed.period or 1) > 1:
                 modes.pop()
             modes.append(Mode("int4", "int8"))
@@ -120,7 +121,7 @@ class Communication(LinkUse):
     def begin(cls, rules: Rules) -> Communication:
         """Before anything was measured."""
         first, fixed = rules.modes[0], rules.fixed
-        streams, chunk = fixed.streams or 1, fixed.chunk_kib or 1024
+        streams, chunk = fixed.streams or FIRST_STREAMS, fixed.chunk_kib or 1024
         return cls(first.push, streams, chunk, float(fixed.period or 1), fetch=first.fetch)
 
     @property
@@ -136,10 +137,14 @@ class Communication(LinkUse):
 
 def choose(now: float, current: Communication, seen: Observed, rules: Rules) -> Communication:
     """What to use from now on. The codec changes once in an interval at most."""
-    if not seen.interval:
-        return current
     modes, fixed = rules.modes, rules.fixed
     turn = fixed.period or 1
+    rate = max((each for each in (seen.up, seen.down) if math.isfinite(each)), default=0.0)
+    lanes = streams(current.streams, rate, seen.round_trip) if rate and not fixed.streams else current.streams
+    chunk = fixed.chunk_kib or _chunk(current.chunk_kib, lanes, seen)
+    before, current = current, replace(current, streams=lanes, chunk_kib=chunk)
+    if not seen.interval:
+        return current
     at = modes.index(Mode(current.codec, current.fetch))
     if now >= current.since + seen.interval:
         loads = [mode.load(seen) / turn for mode in modes]
@@ -152,21 +157,17 @@ def choose(now: float, current: Communication, seen: Observed, rules: Rules) -> 
         at = min(at, found) if short else found
     mode = modes[at]
     load = mode.load(seen)
-    rate = max((each for each in (seen.up, seen.down) if math.isfinite(each)), default=0.0)
-    lanes = fixed.streams or streams(current.streams, rate, seen.round_trip)
     chosen = replace(
         current,
         codec=mode.push,
         fetch=mode.fetch,
-        streams=lanes,
-        chunk_kib=fixed.chunk_kib or _chunk(current.chunk_kib, lanes, seen),
         period=_period(current.period, max(turn, load / USED if load > USED else 1.0)),
         load=load,
         advice=_advice(load, seen, rules),
     )
     if (mode.push, mode.fetch) != (current.codec, current.fetch):
         chosen = replace(chosen, since=now)
-    if (chosen.told, chosen.fetch) != (current.told, current.fetch) or not current.reason:
+    if (chosen.told, chosen.fetch) != (before.told, before.fetch) or not before.reason:
         chosen = replace(chosen, reason=_reason(mode, seen, rules))
     return chosen
 
