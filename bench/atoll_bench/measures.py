@@ -115,7 +115,10 @@ def utilisation(options: argparse.Namespace) -> None:
     from atoll_bench.regions.utilisation import measure
 
     _leave_nothing()
-    columns = "gbps interval utilisation published simulated_utilisation merged_share simulated_merged_share codec period"
+    columns = (
+        "gbps interval utilisation published simulated_utilisation merged_share simulated_merged_share "
+        "codec period"
+    )
     with _local():
         found = measure(options.gbps, options.intervals, _print_progress)
         _print("utilisation", found, columns, options.json)

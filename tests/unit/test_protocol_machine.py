@@ -463,6 +463,6 @@ def test_a_change_of_what_a_unit_uses_its_link_for_is_noted_with_its_reason() ->
     story.tell(msgspec.structs.replace(reported("a", 2), use=use), reported("a", 3))
     noted = [note.entry for note in story.asked(Note) if note.entry["event"] == "communication"]
     assert noted == [
-        {"event": "communication", "t": story.machine.step, "unit": "a", "codec": "int8", "streams": 2, "period": 1.0,
+        {"event": "communication", "t": 0, "unit": "a", "codec": "int8", "streams": 2, "period": 1.0,
          "reason": use.reason}
     ]  # fmt: skip
