@@ -10,11 +10,12 @@ import re
 import sys
 from argparse import ArgumentTypeError
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 from atoll_local.errors import ClusterError
 from atoll_local.network import Network, sh
-from atoll_local.process import Daemon
+from atoll_local.process import Daemon, wait_for
 
 UNITS = {"bit": 1, "kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
 LEAST_RATE, MOST_RATE = 8_000, 100 * 10**9
@@ -23,6 +24,7 @@ MOST_DELAY = 10.0
 """Seconds."""
 QUEUE_SECONDS = 0.1
 """How long a packet waits for a limited link at most; then packets are dropped."""
+UP_SECONDS = 10.0
 LEAST_BURST = 16_384
 """Bytes."""
 FORWARDING, DISABLED = "3", "0"
@@ -87,6 +89,9 @@ def shape(place: Attached, link: Link) -> None:
         _limit(where, device, link.rate)
     _relay(place, inside, port, link.delay)
     bridged = _relay_ends(place)[1] if link.delay else port
+    # A port that comes up goes to forwarding by itself, whatever it was told before.
+    state = Path(f"/sys/class/net/{bridged}/operstate")
+    wait_for(f"the link of {place.name}", lambda: state.read_text() == "up\n", UP_SECONDS, interval=0.01)
     sh("bridge", "link", "set", "dev", bridged, "state", DISABLED if link.cut else FORWARDING)
 
 

@@ -14,7 +14,7 @@ from atoll_bench.regions.trainings import Progress, Spent, Trainings
 from atoll_bench.regions.wan import REGIONS, Wan, round_trips
 from atoll_local.namespaces import check_namespaces
 
-CUT_SHARE = 0.5
+CUT_SHARE = 0.6
 """Of the run with a cut, the part in which the region is away."""
 CONGESTION_CONTROL = Path("/proc/sys/net/ipv4/tcp_congestion_control")
 CUT = "east"

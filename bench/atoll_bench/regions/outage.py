@@ -10,7 +10,7 @@ from atoll_bench.regions.wan import Wan
 from atoll_cli.errors import CommandError
 from atoll_runtime.contract import LedgerReport, SyncerStatus
 
-CUT_FROM, CUT_UNTIL = 0.2, 0.8
+CUT_FROM, CUT_UNTIL = 0.2, 0.85
 
 
 @dataclass
@@ -21,7 +21,7 @@ class Outage:
     scale: float
     region: str
     steps: int
-    """Of the run: the cut begins when a fifth of them is made, and ends when four fifths are, at the latest."""
+    """Of the run: the cut begins when a fifth of them is made, and ends at `CUT_UNTIL` of them at the latest."""
     seconds: float
     """Of the cut, at most."""
     cut: SyncerStatus | None = None
