@@ -36,8 +36,10 @@ BURST = 4 << 20
 ADDRESSES = ("10.77.0.1", "10.77.0.2")
 SEVERAL = 4
 """Streams on loopback."""
-BROKEN_SIZE, SHAPED_SIZE = 256 << 20, 1 << 30
-"""Bytes of the body that breaks, and of the one that crosses the shaped link."""
+SIZE = 256 << 20
+"""Bytes of the body that breaks, and of each that crosses the shaped link."""
+COLD, BESIDE, BODIES = 2, 2, 4
+"""On the shaped link: turns before TCP knows what its connections carry; transfers at a time; bodies of each."""
 PROXY_BYTES = 128 << 10
 """That the kernel keeps at each end of the proxy which breaks connections: a router keeps little either."""
 END_SECONDS = 600.0
@@ -131,7 +133,19 @@ def rates(command: Sequence[object]) -> dict[str, list[float]]:
 def loopback(folder: Path, size: int, streams: int, repeat: int) -> LinkFigure:
     """Against plain sockets."""
     with Served(folder, size, streams) as served:
-        arguments = ("measure", folder / "unit", size, streams, NAME, served.port, served.plain, repeat)
+        arguments = (
+            "measure",
+            folder / "unit",
+            size,
+            streams,
+            NAME,
+            served.port,
+            served.plain,
+            1,
+            repeat,
+            1,
+            1,
+        )
         found = rates((*ENDS, *arguments))
     pairs = {
         way: [one / other for one, other in zip(found[way], found[f"plain_{way}"], strict=True)]
@@ -143,8 +157,20 @@ def loopback(folder: Path, size: int, streams: int, repeat: int) -> LinkFigure:
 def shaped(folder: Path, repeat: int) -> LinkFigure:
     """Against the rate of the link."""
     streams = communication.streams(1, RATE, ROUND_TRIP)
-    with namespaces(folder) as (near, far), Served(folder, SHAPED_SIZE, streams, *far) as served:
-        arguments = ("measure", folder / "unit", SHAPED_SIZE, streams, NAME, served.port, 0, repeat)
+    with namespaces(folder) as (near, far), Served(folder, SIZE, streams, *far) as served:
+        arguments = (
+            "measure",
+            folder / "unit",
+            SIZE,
+            streams,
+            NAME,
+            served.port,
+            0,
+            COLD,
+            repeat,
+            BESIDE,
+            BODIES,
+        )
         found = rates((*near, *ENDS, *arguments))
     shares = {way: [each * 8 / RATE for each in found[way]] for way in ("push", "fetch")}
     return _figure("shaped", streams, found, shares, served.told)
@@ -154,13 +180,13 @@ def broken(folder: Path) -> LinkFigure:
     """What comes through a proxy that breaks all connections half-way, beyond what comes through one that does not."""
     passed = []
     for cut in (False, True):
-        with Served(folder, BROKEN_SIZE, 2) as served, SlowLink(NAME, served.port, PROXY_BYTES) as link:
+        with Served(folder, SIZE, 2) as served, SlowLink(NAME, served.port, PROXY_BYTES) as link:
             if cut:
-                link.cut_at = BROKEN_SIZE // 2
-            rates((*ENDS, "push", folder / "unit", BROKEN_SIZE, 2, NAME, link.port))
+                link.cut_at = SIZE // 2
+            rates((*ENDS, "measure", folder / "unit", SIZE, 2, NAME, link.port, 0, 0, 1, 1, 1))
             passed.append(link.sent)
     whole, with_break = passed
-    return LinkFigure("break", resent_share=(with_break - whole) / BROKEN_SIZE, streams=2)
+    return LinkFigure("break", resent_share=(with_break - whole) / SIZE, streams=2)
 
 
 def _figure(

@@ -1,8 +1,8 @@
 """The two ends of a link that is measured, each a process: bodies as the product moves them, and plain TLS sockets.
 
 `python -m atoll_bench.linkends serve FOLDER SIZE STREAMS` serves both until its input ends, and then tells what its
-event loop did meanwhile. `… measure FOLDER SIZE STREAMS HOST PORT PLAIN REPEAT` tells rates; `… push FOLDER SIZE
-STREAMS HOST PORT` pushes once. One JSON line each.
+event loop did meanwhile. `… measure FOLDER SIZE STREAMS HOST` and the other arguments of `measure` tells rates. One
+JSON line each.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
+from itertools import count, pairwise
 
 import numpy as np
 
@@ -33,7 +33,8 @@ from atoll_runtime.transport.transport import Peer, Receive
 UNIT = "unit"
 NAME = "localhost"
 """In every certificate."""
-NAMES = ("plain_push", "push", "plain_fetch", "fetch")
+PLAIN = ("plain_push", "plain_fetch")
+NAMES = (PLAIN[0], "push", PLAIN[1], "fetch")
 LAG_SECONDS = 0.05
 """The event loop is to wake so often."""
 
@@ -45,14 +46,12 @@ class Memory:
         self.body = memoryview(np.random.default_rng(0).bytes(size))
         self.moved = 0
         """Bytes, both ways."""
-        self._assembly: Assembly | None = None
+        self._assemblies: dict[object, Assembly] = {}
 
     async def push(self, peer: Peer, header: Header, receive: Receive) -> PushReply:
         """See `Endpoint`. A body that broke is kept."""
-        if self._assembly is None:
-            self._assembly = Assembly(header.size)
-        await receive(self._assembly)
-        self._assembly = None
+        await receive(self._assemblies.setdefault(header.key, Assembly(header.size)))
+        del self._assemblies[header.key]
         self.moved += header.size
         return PushReply(True)
 
@@ -77,10 +76,10 @@ def send(sock: ssl.SSLSocket, data: memoryview) -> None:
 def receive(sock: ssl.SSLSocket, data: memoryview) -> None:
     at = 0
     while at < len(data):
-        count = sock.recv_into(data[at : at + CHUNK])
-        if not count:
+        size = sock.recv_into(data[at : at + CHUNK])
+        if not size:
             raise ConnectionError("the other end has closed the connection")
-        at += count
+        at += size
 
 
 def header(size: int, step: int = 0) -> Header:
@@ -127,22 +126,36 @@ async def serve(folder: str, size: int, streams: int) -> None:
         before = time.monotonic()
         await asyncio.sleep(LAG_SECONDS)
         lags.append(time.monotonic() - before - LAG_SECONDS)
-    used = (time.thread_time() - began) / (memory.moved / 2**30)
+    used = (time.thread_time() - began) / max(memory.moved / 2**30, 1e-9)
     told = {"loop_lag_p99": float(np.percentile(lags, 99)), "loop_seconds_per_gib": used}
     print(json.dumps(told), flush=True)
     await server.stop()
 
 
 async def measure(
-    folder: str, size: int, streams: int, host: str, port: int, plain: int, repeat: int
+    folder: str,
+    size: int,
+    streams: int,
+    host: str,
+    port: int,
+    plain: int,
+    cold: int,
+    repeat: int,
+    beside: int,
+    bodies: int,
 ) -> dict[str, list[float]]:
-    """Bytes a second of plain sockets and the product, in turns; the first turn, which connects, does not count.
-    Without a port `plain`, the product alone."""
+    """Bytes a second of plain sockets and the product, in turns.
+
+    Args:
+        plain: port of plain sockets; 0: the product alone.
+        cold: turns that do not count, while connections are made and TCP finds out what they carry.
+        beside: transfers of the product at a time, each of `bodies` bodies, one after the other.
+    """
     rates, tls = dict[str, list[float]](), Tls.read(folder)
     client = TransferClient(host, port, tls)
     client.streams = streams
     body = memoryview(np.random.default_rng(0).bytes(size))
-    part = body[: size // streams]
+    part, parts = body[: size // streams], count()
     request = FetchRequest(UNIT, 1, 0, 1, 0, size // 2, "bf16")
     socks = [
         tls.identity().client.wrap_socket(
@@ -160,33 +173,30 @@ async def measure(
         sock.sendall(b"d")
         receive(sock, fresh(len(part)))
 
+    async def push() -> None:
+        for _ in range(bodies):
+            assert (await client.push(header(size, next(parts)), body, lambda: True)).accepted
+
+    async def fetch() -> None:
+        for _ in range(bodies):
+            await client.fetch(request, lambda: None)
+
     with ThreadPoolExecutor(streams) as threads:
-        for turn in range(repeat + 1):
+        for _ in range(cold + repeat):
             times = [time.perf_counter()]
             list(threads.map(up, socks))
             times.append(time.perf_counter())
-            assert (await client.push(header(size, turn), body, lambda: True)).accepted
+            await asyncio.gather(*(push() for _ in range(beside)))
             times.append(time.perf_counter())
             list(threads.map(down, socks))
             times.append(time.perf_counter())
-            await client.fetch(request, lambda: None)
+            await asyncio.gather(*(fetch() for _ in range(beside)))
             times.append(time.perf_counter())
-            if turn:
-                for name, (began, done) in zip(NAMES, pairwise(times), strict=True):
-                    rates.setdefault(name, []).append(size / (done - began))
+            for name, (began, done) in zip(NAMES, pairwise(times), strict=True):
+                moved = size if name in PLAIN else size * beside * bodies
+                rates.setdefault(name, []).append(moved / (done - began))
     client.close()
-    return rates
-
-
-async def push(folder: str, size: int, streams: int, host: str, port: int) -> dict[str, list[float]]:
-    """Bytes a second of one body."""
-    client = TransferClient(host, port, Tls.read(folder))
-    client.streams = streams
-    body = memoryview(np.random.default_rng(0).bytes(size))
-    started = time.perf_counter()
-    assert (await client.push(header(size), body, lambda: True)).accepted
-    client.close()
-    return {"push": [size / (time.perf_counter() - started)]}
+    return {name: found[cold:] for name, found in rates.items()}
 
 
 def main(what: str, folder: str, size: str, streams: str, *rest: str) -> None:
@@ -194,8 +204,7 @@ def main(what: str, folder: str, size: str, streams: str, *rest: str) -> None:
         asyncio.run(serve(folder, int(size), int(streams)))
     else:
         host, *numbers = rest
-        work = measure if what == "measure" else push
-        found = asyncio.run(work(folder, int(size), int(streams), host, *map(int, numbers)))
+        found = asyncio.run(measure(folder, int(size), int(streams), host, *map(int, numbers)))
         print(json.dumps(found), flush=True)
     sys.stdout.flush()
     os._exit(0)  # threads of plain sockets may still wait

@@ -159,6 +159,7 @@ SENT = Part("a", 1, 0, 1, RoundId(1, 0, 0), 0, 1, 8, 8, 1, 0, 128, 128, 8)
         ({"stop": 2**40, "padded": 2**40}, "range: [0, 1099511627776) of 1099511627776 elements"),
         ({"start": 64, "stop": 64}, "range: [64, 64)"),
         ({"start": -1}, "range: [-1, 128)"),
+        ({"hosts": 2}, "range: [0, 128) of 128 elements is not one of 2 hosts'"),
         ({"round": RoundId(1, 7, 0)}, "fragment: 7 of 1 does not exist"),
     ],
 )

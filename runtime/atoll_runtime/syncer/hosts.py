@@ -166,6 +166,10 @@ def malformed(header: Header, layout: Layout, codec: str) -> str:
     most = layout.fragments[p].size + MOST_PADDING
     if not 0 <= part.start < part.stop <= part.padded <= most:
         return f"range: [{part.start}, {part.stop}) of {part.padded} elements, where there are {most} at most"
+    if (part.stop - part.start) * part.hosts > part.padded:
+        return (
+            f"range: [{part.start}, {part.stop}) of {part.padded} elements is not one of {part.hosts} hosts'"
+        )
     if not carries(header.codec, codec):
         return f"codec: {header.codec} in a run of {codec}"
     if header.size != codecs.size(part.stop - part.start, header.codec):

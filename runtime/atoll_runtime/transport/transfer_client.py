@@ -40,6 +40,8 @@ IDLE_SECONDS = 60.0
 """After which a connection is not used again: the shard, or a firewall, may have forgotten it."""
 STREAMS = 2
 """Where nothing else is set."""
+BESIDE = 4
+"""Transfers whose connections are kept for the next ones: two each way."""
 RECONNECTS = 4
 """Of a connection that broke, one after the other: then the transfer is given up, and what has come is kept for the
 next."""
@@ -272,7 +274,7 @@ class TransferClient:
             stream.close()
 
     def _keep(self, stream: Stream) -> None:
-        if self._open and len(self._idle) < 2 * self.streams:
+        if self._open and len(self._idle) < BESIDE * self.streams:
             self._idle.append((stream, time.monotonic()))
         else:
             stream.close()
