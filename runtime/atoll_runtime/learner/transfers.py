@@ -202,6 +202,8 @@ class Transfers:
     async def _send(self, header: Header, body: memoryview) -> tuple[bool, float]:
         """Sends until an answer comes, the round is over (the next waits for the link), or the attempts are used up.
         Says whether it was accepted, and the seconds of the last attempt."""
+        # The header went ahead on the session. Its answer may be here before the body begins.
+        await asyncio.to_thread(lambda: None)
         round_id, backoff, seconds = header.part.round, Backoff(*BACKOFF_SECONDS), 0.0
 
         def over() -> bool:
