@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,8 +30,8 @@ from atoll_runtime.transport.wire import WireError
 LEAST_BUDGET = 64 << 20
 SHARE = 4
 """A quarter of the memory may hold contributions."""
-ASKED_MERGES = 64
-"""An encoding is made for so many merges after a host has fetched it last."""
+ASKED_MERGES = 1024
+"""An encoding is made for so many merges of the shard after a host has fetched it last."""
 
 if TYPE_CHECKING:
     from atoll_runtime.merge.rda import Result
@@ -53,8 +53,8 @@ class Version:
     int8: Blocks | None = None
     """Θ."""
     asked: dict[str, int] = field(default_factory=dict)
-    """Narrower codecs in which hosts fetch the fragment: for how many merges each is made. Of all its versions the same
-    object."""
+    """Narrower codecs in which hosts fetch: for how many merges each is made. Of all fragments of a shard the same
+    object, so that who has asked for one finds the others made."""
 
     @classmethod
     def make(cls, version: int, theta: Array, momentum: Array, codec: str) -> Version:
@@ -108,7 +108,8 @@ class State:
 
     def __init__(self, layout: Layout, codec: str, fragments: Sequence[Version], series: str) -> None:
         self.layout, self.codec, self.series = layout, codec, series
-        self.fragments = list(fragments)
+        asked: dict[str, int] = {}
+        self.fragments = [replace(version, asked=asked) for version in fragments]
 
     @classmethod
     def from_tensors(
