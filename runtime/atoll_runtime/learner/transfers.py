@@ -102,7 +102,9 @@ class Transfers:
     def push(self, part: Part, codec: str, body: memoryview) -> Header:
         """Queues a contribution; gives its header."""
         expected = self._share.seconds * (len(self._waiting) + self._pushing + 1)
-        header = Header(part, codec, len(body), min(expected, TRANSFER_SECONDS), self._share.round_trip)
+        share = self._share
+        seconds = min(expected, TRANSFER_SECONDS)
+        header = Header(part, codec, len(body), seconds, share.round_trip, share.turn)
         self._share.joined(part.round.fragment, self._clock())
         self._waiting.append((header, body))
         return header

@@ -175,6 +175,8 @@ class Offered(Told, frozen=True):
     """Expected until the body is here; 0 where the host has not sent one yet."""
     round_trip: float = 0.0
     """Seconds to the host and back; 0 where it has not measured that yet."""
+    turn: float = 0.0
+    """The unit takes part in one of so many rounds of each fragment; 0 where its link carries all."""
 
 
 class Received(Told, frozen=True):

@@ -22,6 +22,7 @@ PUSHES, FETCHES = 2, 4
 long round trip as many more as `beside` says."""
 USED = 0.98
 """Share of a slow link's time that is given away: where all is, queues grow, and what is trained meanwhile is lost."""
+MOST_TURN = 1000.0
 SMOOTHING = 0.25
 LAPS = 2
 """Intervals over which `lap` is a mean."""
@@ -69,6 +70,12 @@ class LinkShare:
         """x: seconds of a transfer, the slower direction, divided by the seconds between two rounds."""
         transfer = max(self.seconds, self.fetch_bits * (self._fetch.value or 0.0))
         return transfer * self.fragments / self.interval.value if self.interval.value else 0.0
+
+    @property
+    def turn(self) -> float:
+        """It takes part in one of so many rounds of each fragment; 0 where it does in all."""
+        turn = max(self.load, self.period)
+        return min(turn, MOST_TURN) if turn > 1.0 else 0.0
 
     @property
     def beside(self) -> int:

@@ -15,6 +15,7 @@ from atoll_runtime.protocol.events import Audited, Marked, Offered, Part, Report
 from atoll_runtime.protocol.fragments import MOST_PADDING, Layout
 from atoll_runtime.protocol.identifiers import NO_CUT
 from atoll_runtime.protocol.linkmeter import LinkUse
+from atoll_runtime.protocol.linkshare import MOST_TURN
 from atoll_runtime.protocol.rules import TRANSFER_SECONDS
 from atoll_runtime.transport import codecs
 from atoll_runtime.transport.messages import (
@@ -174,9 +175,10 @@ def malformed(header: Header, layout: Layout, codec: str) -> str:
         return f"codec: {header.codec} in a run of {codec}"
     if header.size != codecs.size(part.stop - part.start, header.codec):
         return f"{header.size} bytes of {header.codec} for [{part.start}, {part.stop})"
-    for name, value in (("seconds", header.seconds), ("round_trip", header.round_trip)):
-        if not 0 <= value <= TRANSFER_SECONDS:
-            return f"{name}: {value} must be within 0 … {TRANSFER_SECONDS:g}"
+    limits = {"seconds": TRANSFER_SECONDS, "round_trip": TRANSFER_SECONDS, "turn": MOST_TURN}
+    for name, limit in limits.items():
+        if not 0 <= getattr(header, name) <= limit:
+            return f"{name}: {getattr(header, name)} must be within 0 … {limit:g}"
     return beyond(part)
 
 
@@ -191,7 +193,7 @@ def offered(session: Session, header: Header, layout: Layout, codec: str) -> Off
         raise ValueError(f"header: of host {part.host} of {part.unit}, incarnation {part.incarnation}")
     if wrong := malformed(header, layout, codec):
         raise ValueError(wrong)
-    return Offered(part, header.seconds, header.round_trip)
+    return Offered(part, header.seconds, header.round_trip, header.turn)
 
 
 def reported(session: Session, report: Report, before: LinkUse | None = None) -> Reported:

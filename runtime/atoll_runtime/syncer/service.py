@@ -151,7 +151,9 @@ class Service:
             return wrong
         refusal = self.machine.admit(part) or self.driver.parts.reserve(header)
         self.driver.feed(
-            Declined(part, refusal) if refusal else Offered(part, header.seconds, header.round_trip)
+            Declined(part, refusal)
+            if refusal
+            else Offered(part, header.seconds, header.round_trip, header.turn)
         )
         return refusal
 

@@ -173,6 +173,8 @@ class Header(Message, frozen=True, tag=True):
     """Expected until the body has come; 0 where this host has not sent one yet."""
     round_trip: float = 0.0
     """Seconds; 0 where this host has not measured it yet."""
+    turn: float = 0.0
+    """The link takes part in one of so many rounds of each fragment, with fetches; 0 where it carries all."""
 
     @property
     def key(self) -> tuple[RoundId, str, int]:
