@@ -153,7 +153,7 @@ FIGURES: dict[str, Figure] = {
         (
             (
                 "--steps",
-                "120",
+                "160",
                 whole(100_000, least=48),
                 "of both, for equal tokens; the synchronous ones take minutes",
             ),

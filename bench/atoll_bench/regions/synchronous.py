@@ -36,7 +36,7 @@ from atoll_runtime.model.objective import objective
 
 AXIS = "regions"
 WARM_STEPS, MEASURED_STEPS = 3, 12
-"""Of a step without an exchange: compiled and warmed up by the first, measured by the others."""
+"""The first compile all programs, and end on all processes at once; the others, without an exchange, are measured."""
 POLL_SECONDS = 0.02
 WAIT_SECONDS = 300.0
 """For the sign to begin."""
@@ -61,11 +61,11 @@ class Replica:
         found = objective(run.model, run.inner)
         optimise = optimiser.build(run.inner, found.matrices)
         self._first: dict[str, Array] = {name: jnp.array(value) for name, value in initial(run.model).items()}
+        self._device = jax.local_devices()[0]
         self._init, reader = optimise.init, Reader(run.data.uri, "train", run.data.sequence_length)
         stream = Stream(reader.examples, run.data.seed, rank, order.ranks)
         self._example: Callable[[int], np.ndarray] = lambda at: reader.example(stream.index(at))
         flat, unravel = ravel_pytree(self._first)
-        self.parameters = flat.size
         self.begin()
 
         def gradient(theta: dict[str, Array], tokens: Array) -> tuple[Array, Array]:
@@ -90,15 +90,10 @@ class Replica:
 
     def begin(self) -> None:
         """Goes to the first parameters and the first batch."""
-        self.theta, self._state = self._first, self._init(self._first)
+        # Committed to the device as what an exchange gives: else every program would be compiled again.
+        self.theta, self._state = jax.device_put((self._first, self._init(self._first)), self._device)
         batch = self._order.batch
         self.batches = Prefetch(self._example, 0, batch, (0, batch))
-
-    def warm_up(self) -> None:
-        """Compiles the exchange; returns when all processes are there."""
-        self.exchange(
-            jnp.zeros(self.parameters + -self.parameters % self._ranks, jnp.uint16)
-        ).block_until_ready()
 
     def _average(self, bits: Array) -> Array:
         """The mean of every process's row uint16 [1, N], which holds bfloat16."""
@@ -132,10 +127,8 @@ def main(folder: Path, rank: int) -> None:
     jax.distributed.initialize(order.coordinator, order.ranks, rank)
     replica, times = Replica(run, order, rank), []
     for number in range(WARM_STEPS + MEASURED_STEPS):
-        if number == WARM_STEPS:
-            replica.warm_up()
         began = time.monotonic()
-        replica.step(number, exchanged=False)
+        replica.step(number, exchanged=number < WARM_STEPS)
         times.append(time.monotonic() - began)
     replica.batches.close()
     replace(folder / f"ready-{rank}", json.dumps({"step_seconds": median(times[WARM_STEPS:])}).encode())
