@@ -113,16 +113,19 @@ class Lane(threading.Thread):
             self._jobs.discard(job)
             log.exception("a connection failed")
         else:
-            self._wait(job, wait)
+            try:
+                self._wait(job, wait)
+            except OSError as lost:  # the job has closed its socket
+                self._advance(job, lost)
 
     def _wait(self, job: Job, wait: Wait) -> None:
         if isinstance(wait, Ready):
-            self._waiting[wait.fd] = job, time.monotonic() + wait.seconds
             event = wait.event | select.EPOLLONESHOT
             try:
                 self._epoll.modify(wait.fd, event)
             except FileNotFoundError:
                 self._epoll.register(wait.fd, event)
+            self._waiting[wait.fd] = job, time.monotonic() + wait.seconds
         elif isinstance(wait, Future):
             wait.add_done_callback(lambda _: self.begin(job))
         elif wait:
