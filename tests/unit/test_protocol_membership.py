@@ -139,13 +139,24 @@ def test_a_member_whose_body_does_not_come_is_dropped_and_the_others_are_merged(
         case "it falls silent":
             shard.run(int(RULES.silence) + 1, "b")
         case _:
-            shard.run(12)
+            shard.run(5)
             assert 1 not in shard.merged and shard.wake > shard.now
-            shard.run(2)
+            shard.run(2)  # an interval and a half: the fragment's next round is due
     shard.tell(Tick())
     assert shard.merged[1] == ("b",)
     assert Release(lost.round, "a") in shard.effects
     assert shard.machine.units["a"].dropped == 1
+
+
+def test_a_body_that_the_quorum_needs_is_awaited_twice_as_long_as_its_sender_said_and_the_patience() -> None:
+    shard = Shard(replace(RULES, quorum=2, patience=5.0))
+    shard.until_open(1)
+    shard.offer("a", 1, 4.0)
+    shard.tell(Received(shard.offer("b", 1, 0.5), 1.0))
+    shard.run(12)
+    assert shard.round(1).attempt == 0
+    shard.run(2)
+    assert 1 not in shard.merged and shard.round(1).attempt == 1
 
 
 def test_below_its_quorum_a_round_is_discarded_when_a_member_does_not_come() -> None:

@@ -24,6 +24,8 @@ USED = 0.98
 """Share of a slow link's time that is given away: where all is, queues grow, and what is trained meanwhile is lost."""
 MOST_TURN = 1000.0
 SMOOTHING = 0.25
+MOST_GROWTH = 4.0
+"""Of what is expected of a contribution, by one that was not taken: an outage says nothing of the link after it."""
 LAPS = 2
 """Intervals over which `lap` is a mean."""
 NEAR = 0.1
@@ -139,7 +141,8 @@ class LinkShare:
         expected = self._push.value
         if expected is not None:
             taken = seconds / bits
-            self._push.value = SLACK * taken if taken > expected else expected * (1 - SMOOTHING)
+            longer = min(SLACK * taken, MOST_GROWTH * expected)
+            self._push.value = longer if taken > expected else expected * (1 - SMOOTHING)
         self._credit[p] = min(MOST_CREDIT, self._credit.get(p, 0.0) + 1.0)
 
     def _reckon(self, p: int, now: float) -> float:

@@ -156,6 +156,8 @@ class Round:
     """Seconds until the body is here, as the unit's headers say."""
     deadlines: dict[str, float] = field(default_factory=dict)
     """Until when each unit's body is awaited."""
+    enough: float = math.inf
+    """Until when bodies are awaited that the quorum does not need: the fragment's next round must not wait for them."""
     record: Mapping[str, Any] = field(default_factory=dict)
     """What is being written with its merge."""
 
@@ -211,7 +213,12 @@ class Round:
             rests = [self.rests] if self.declined and self.rests > now else []
             return [self.expires if self.grace_until is None else self.grace_until, *rests]
         if self.stage == "Receiving":
-            return [self.deadlines[name] for name in self.contributions.lacking] or [self.rests]
+            lacking = [self.deadlines[name] for name in self.contributions.lacking]
+            return (
+                [*lacking, *([self.enough] if now < self.enough < math.inf else [])]
+                if lacking
+                else [self.rests]
+            )
         return []
 
     def expect(self, part: Part, seconds: float, rules: Rules, now: float) -> None:
@@ -230,6 +237,7 @@ class Round:
                 links twice as slow: those that were quickest did not make the last one.
         """
         self.stage, most = "Receiving", interval * doublings(self.id)
+        self.enough = self.opened + membership.LATEST * most
         expected = {name: self.expected[name] for name in self.contributions.members}
         others = set(self.contributions.parts) - set(membership.choose(expected, minimum, most))
         return {
@@ -239,11 +247,14 @@ class Round:
             for name in sorted(others)
         }
 
-    def overdue(self, live: Collection[str], now: float) -> dict[str, str]:
-        """Members whose bodies are not awaited any more, and why."""
-        found = {}
-        for name in self.contributions.lacking:
-            if name not in live:
+    def overdue(self, live: Collection[str], minimum: int, now: float) -> dict[str, str]:
+        """Members whose bodies are not awaited any more, and why. `minimum`: K."""
+        found, lacking = {}, self.contributions.lacking
+        quorate = len(self.contributions.members) - len(lacking) >= minimum
+        for name in lacking:
+            if quorate and now >= self.enough:
+                found[name] = "its body would delay the fragment's next round"
+            elif name not in live:
                 found[name] = "it has left or is silent, and its body is not here"
             elif now >= self.deadlines[name]:
                 found[name] = f"its body was expected within {self.expected[name]:.0f} s"

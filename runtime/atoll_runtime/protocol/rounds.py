@@ -176,7 +176,7 @@ class Rounds(OpenRounds):
     def _receive(self, held: Round, now: float) -> None:
         """Drops members whose bodies do not come; merges the others once theirs are here."""
         contributions = held.contributions
-        for name, why in held.overdue(self.roster.live, now).items():
+        for name, why in held.overdue(self.roster.live, self.rules.quorum, now).items():
             self._exclude(held, name, why)
         if len(contributions.members) >= self.rules.quorum and not contributions.lacking:
             self._screen(held)
