@@ -15,6 +15,7 @@ import pytest
 from control_bench import Bench
 
 from atoll_cli.demo.console import Console
+from atoll_cli.demo.diagnosis import diagnose
 from atoll_cli.demo.observer import Observer
 from atoll_cli.demo.watch import Watch
 from atoll_cli.errors import CommandError
@@ -93,7 +94,12 @@ def test_the_demo_reads_every_field_and_ends_a_wait_with_a_diagnosis(
 ) -> None:
     record = tmp_path / "samples.jsonl"
     tool = Kubectl(program=find("kubectl"), kubeconfig=plane.kubeconfig)
-    watch = Watch(Observer(tool, told.namespace, RUN), str, Console(1, io.StringIO()), record)
+    watch = Watch(
+        Observer(tool, told.namespace, RUN),
+        lambda: diagnose(tool, told.namespace, RUN),
+        Console(1, io.StringIO()),
+        record,
+    )
     sample = watch.look()
     assert (sample.run, sample.units) == (RUN_VIEW, {UNIT: UNIT_VIEW})
     assert [Sample.from_record(json.loads(line)) for line in record.read_text().splitlines()] == [sample]

@@ -167,7 +167,7 @@ class CommunicationSpec(Section):
     """TCP connections over which a host sends or receives one fragment of a shard."""
     chunk_kib: Annotated[int, Field(ge=64, le=4096)] | None = None
     """KiB that are sent, checked and acknowledged as one."""
-    period: Annotated[int, Field(ge=1, le=64)] | None = None
+    period: Annotated[int, Field(ge=1, le=32)] | None = None
     """A unit takes part in one of so many rounds of each fragment."""
 
 

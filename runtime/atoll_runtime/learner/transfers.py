@@ -137,7 +137,7 @@ class Transfers:
 
     async def _fetch(self, errand: Errand) -> None:
         hello, p = self._hello, errand.fragment
-        (start, stop), held = self._bounds[p], self._holdings.of(p)
+        (start, stop), held, codec = self._bounds[p], self._holdings.of(p), self._policy.now.fetch
         request = FetchRequest(
             unit=hello.unit,
             incarnation=hello.incarnation,
@@ -145,15 +145,14 @@ class Transfers:
             version=errand.version,
             start=start,
             stop=stop,
-            codec=self._holdings.wanted(p, self._policy.now.fetch),
+            codec=self._holdings.wanted(p, codec),
             held=held.version,
             series=held.series,
         )
         began = self._clock()
         try:
             head, body = await self._receive(request)
-            changes = self._policy.now.fetch == "int4"
-            part = await asyncio.to_thread(self._holdings.take, head, body, changes)
+            part = await asyncio.to_thread(self._holdings.take, head, body, codec == "int4")
         except TransportError as error:
             self._meter.failed()
             log.warning("fragment %d version %d was not fetched: %s", p, errand.version, error)
@@ -219,9 +218,9 @@ class Transfers:
             try:
                 reply = await self._attempt(header, body, lambda: not over())
             except TransportError as error:
-                self._meter.failed()
                 seconds = self._seconds(began)
                 if not over():
+                    self._meter.failed()
                     log.warning("a part for %s was not sent: %s", round_id, error)
                 await self._signals.until(over, backoff.seconds())
                 continue

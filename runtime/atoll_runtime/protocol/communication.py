@@ -153,6 +153,8 @@ def choose(now: float, current: Communication, seen: Observed, rules: Rules) -> 
             for n, (mode, load) in enumerate(zip(modes, loads, strict=True))
         ]
         found = fits.index(True) if True in fits else len(modes) - 1
+        if not (math.isfinite(seen.up) and math.isfinite(seen.down)):
+            found = max(found, at)  # what is not known is no reason for a wider one
         short = modes[at].load(seen) * seen.interval < SHORT * seen.transfers
         at = min(at, found) if short else found
     mode = modes[at]
@@ -161,7 +163,7 @@ def choose(now: float, current: Communication, seen: Observed, rules: Rules) -> 
         current,
         codec=mode.push,
         fetch=mode.fetch,
-        period=_period(current.period, max(turn, load / USED if load > USED else 1.0)),
+        period=_period(current.period, max(turn, load / USED if load > USED else 1.0), turn),
         load=load,
         advice=_advice(load, seen, rules),
     )
@@ -193,8 +195,10 @@ def _chunk(current: int, streams: int, seen: Observed) -> int:
     return current if current / 2 <= wanted <= 2 * current else int(2 ** round(math.log2(wanted)))
 
 
-def _period(current: float, wanted: float) -> float:
-    return current if current / STEADY < wanted < current * STEADY else round(wanted, 2)
+def _period(current: float, wanted: float, least: float) -> float:
+    """As now where that is near; what is not held up at all is told at once."""
+    near = current / STEADY < wanted < current * STEADY
+    return current if near and wanted > least else round(wanted, 2)
 
 
 def _reason(mode: Mode, seen: Observed, rules: Rules) -> str:

@@ -68,6 +68,8 @@ class Transfer:
     """When the link began to carry it, as far as is known."""
     bits: float
     until: float = math.inf
+    carried: bool = True
+    """False while a fetch waits for the first byte: it shows how long the shard takes, not what the link carries."""
 
 
 class LinkMeter:
@@ -81,7 +83,8 @@ class LinkMeter:
 
     def began(self, direction: Direction, now: float, bits: float) -> Transfer:
         """A transfer of so many bits at most."""
-        lane, transfer = self._lanes[direction], Transfer(direction, now, bits)
+        lane = self._lanes[direction]
+        transfer = Transfer(direction, now, bits, carried=direction == "up")
         if not lane.active:
             lane.since, lane.bits = now, 0.0
         lane.active.append(transfer)
@@ -104,7 +107,7 @@ class LinkMeter:
 
     def answered(self, transfer: Transfer, seconds: float, now: float) -> None:
         """The first byte of an answer came so long after its request."""
-        transfer.since = now
+        transfer.since, transfer.carried = now, True
         self._rtt.add(now, -seconds)
 
     def round_trip(self, now: float) -> float:
@@ -188,9 +191,10 @@ class _Lane:
     def rate(self, now: float) -> float:
         """See `LinkMeter`."""
         found = max(self.samples) if len(self.samples) == SAMPLES else math.inf
-        if self.active:
-            first = min(each.since for each in self.active)
-            carried = [*self.active, *(each for each in self.ended if each.until > first)]
+        active = [each for each in self.active if each.carried]
+        if active:
+            first = min(each.since for each in active)
+            carried = [*active, *(each for each in self.ended if each.until > first)]
             if now > first:
                 found = min(found, sum(each.bits for each in carried) / (now - first))
         return found

@@ -26,6 +26,8 @@ MOST_TURN = 1000.0
 SMOOTHING = 0.25
 MOST_GROWTH = 4.0
 """Of what is expected of a contribution, by one that was not taken: an outage says nothing of the link after it."""
+LEAST_MISSED = 1.0
+"""Seconds on the link of a first contribution that was not taken, from which on they tell what to expect."""
 LAPS = 2
 """Intervals over which `lap` is a mean."""
 NEAR = 0.1
@@ -101,7 +103,9 @@ class LinkShare:
             if before is not None:
                 self.interval.add(now - before[1])
                 share = 1 / (LAPS * self.fragments) if self.lap else 1.0
-                self.lap += share * (now - before[1] - self.lap)
+                # A pause of the rounds says nothing of those after it.
+                gap = min(now - before[1], MOST_GROWTH * self.lap or math.inf)
+                self.lap += share * (gap - self.lap)
 
     def ready(self, p: int, now: float, pushes: int, fetches: Collection[int]) -> bool:
         """Whether to take part in a round of fragment `p`.
@@ -138,9 +142,10 @@ class LinkShare:
                 one. Else perhaps too much was expected, so that it was left out: less is expected of the next one, or
                 nothing would be measured again.
         """
-        expected = self._push.value
-        if expected is not None:
-            taken = seconds / bits
+        expected, taken = self._push.value, seconds / bits
+        if expected is None and seconds > LEAST_MISSED:
+            self._push.value = SLACK * taken
+        elif expected is not None:
             longer = min(SLACK * taken, MOST_GROWTH * expected)
             self._push.value = longer if taken > expected else expected * (1 - SMOOTHING)
         self._credit[p] = min(MOST_CREDIT, self._credit.get(p, 0.0) + 1.0)

@@ -87,7 +87,7 @@ class Version:
             held: version that the host holds of this series.
         """
         whole, wire = codecs.whole(run), self.wire
-        if codec not in (whole, run):
+        if codec != whole:
             self.asked[codec] = ASKED_MERGES
         if codec == "int4" and self.change is not None and self.change.base == held:
             return codec, held, self.change.blocks.part(start, stop)

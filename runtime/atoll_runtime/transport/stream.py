@@ -9,6 +9,7 @@ import select
 import socket
 import ssl
 import struct
+import time
 from collections.abc import Callable, Generator
 from typing import Any, TypeVar
 
@@ -107,13 +108,18 @@ class Stream:
                 return
             claim = assembly.claim(start, size)
             try:
-                at = 0
+                at, stalled = 0, -1
                 while at < size:
                     try:
                         at += _some(claim.receive(self._sock.recv_into, at))
                     except ssl.SSLWantReadError:
                         self._await_bytes(min(size - at - LARGEST_RECORD, SLICE))
-                        yield Ready(self._fd, select.EPOLLIN, STALL_SECONDS)
+                        try:
+                            yield Ready(self._fd, select.EPOLLIN, STALL_SECONDS)
+                        except TimeoutError:
+                            if at == stalled:
+                                raise
+                            stalled = at  # fewer bytes than were awaited may be here
                 assembly.hold(claim)
                 self._await_bytes(1)
             finally:
@@ -155,13 +161,15 @@ class Stream:
         return bytes(data)
 
     def _until(self, step: Callable[[], T], seconds: float) -> Steps[T]:
+        """The whole step has so many seconds, however often it waits."""
+        end = time.monotonic() + seconds
         while True:
             try:
                 return step()
             except ssl.SSLWantReadError:
-                yield Ready(self._fd, select.EPOLLIN, seconds)
+                yield Ready(self._fd, select.EPOLLIN, end - time.monotonic())
             except ssl.SSLWantWriteError:
-                yield Ready(self._fd, select.EPOLLOUT, seconds)
+                yield Ready(self._fd, select.EPOLLOUT, end - time.monotonic())
 
 
 def _some(count: int) -> int:

@@ -49,13 +49,16 @@ BACKOFF_SECONDS = (0.1, 2.0)
 CONNECTORS = 8
 """Connections that are being made at a time."""
 
+SAME = ("version", "base", "size", "codec", "series")
+"""By which a stream that attaches again finds the body that the others receive."""
+
 T = TypeVar("T")
 
 
 @functools.cache
-def _shared() -> tuple[Lanes, ThreadPoolExecutor]:
-    """Of all shards: the threads that carry bodies, and those that connect."""
-    return Lanes("bodies"), ThreadPoolExecutor(CONNECTORS, "connect")
+def _shared() -> Lanes:
+    """The threads that carry the bodies of all shards."""
+    return Lanes("bodies")
 
 
 class Transfer(Generic[T]):
@@ -72,6 +75,10 @@ class Transfer(Generic[T]):
     def carry(self, stream: Stream, number: int) -> Steps[T | None]:
         """What one stream does; the result, if it brings that. Raises `OSError` or `WireError` when it breaks."""
         raise NotImplementedError
+
+    def wanted(self) -> bool:
+        """Somebody waits for it."""
+        return not self.result.done()
 
     def settle(self, result: T | TransportError) -> None:
         """The first result counts. A failure breaks all streams."""
@@ -104,8 +111,12 @@ class Push(Transfer[PushReply]):
         self, header: Header, body: memoryview, wanted: Callable[[], bool], chunk: int, streams: int
     ) -> None:
         super().__init__(chunk, streams)
-        self._header, self._wanted = header, wanted
+        self._header, self._round_wants = header, wanted
         self.sending = Sending(body, header.size, chunk)
+
+    def wanted(self) -> bool:
+        """See `Transfer`."""
+        return super().wanted() and self._round_wants()
 
     def carry(self, stream: Stream, number: int) -> Steps[PushReply | None]:
         """See `Transfer`."""
@@ -113,7 +124,7 @@ class Push(Transfer[PushReply]):
         answer = yield from stream.receive()
         if isinstance(answer, Held):
             share = self.sending.attached(number, answer.blocks)
-            yield from stream.send_chunks(self.sending, share, self._wanted)
+            yield from stream.send_chunks(self.sending, share, self.wanted)
             answer = yield from stream.receive(TRANSFER_SECONDS)  # the shard reads the body first
         if not isinstance(answer, PushReply | Ended):
             raise WireError(f"{type(answer).__name__} came instead of PushReply")
@@ -136,14 +147,15 @@ class Fetch(Transfer[tuple[FetchHead, memoryview]]):
         yield from stream.send(self.attach(self._request, number, held))
         head = yield from stream.receive()
         if isinstance(head, Declined):
+            self.streams.discard(stream)  # it can carry the next transfer
             self.settle(TransportError(head.reason))
             return None
         if not isinstance(head, FetchHead):
             raise WireError(f"{type(head).__name__} came instead of FetchHead")
         first, assembly = self._begin(head)
-        if (first.version, first.base, first.size) != (head.version, head.base, head.size):
+        if any(getattr(first, name) != getattr(head, name) for name in SAME):
             self.settle(TransportError(f"version {head.version} came in the place of {first.version}"))
-            return None
+            raise WireError("another version")
         yield from stream.receive_chunks(assembly)
         yield from stream.send(Ended())
         return (first, assembly.body) if assembly.whole else None
@@ -171,6 +183,8 @@ class TransferClient:
         """With the time since when; the newest last."""
         self._open = False
         self._transfers: set[Transfer[Any]] = set()
+        self._connectors = ThreadPoolExecutor(CONNECTORS, "connect")
+        """Of this shard alone: one that is not reached holds up no other."""
 
     async def push(self, header: Header, body: memoryview, wanted: Callable[[], bool]) -> PushReply:
         """See `Network`. `wanted` is called in another thread."""
@@ -201,12 +215,14 @@ class TransferClient:
         self._transfers.add(transfer)
         self._open = True
         for number in range(streams):
-            _shared()[0].begin(self._job(transfer, number))
+            _shared().begin(self._job(transfer, number))
         try:
             async with asyncio.timeout(TRANSFER_SECONDS):
                 return await asyncio.wrap_future(transfer.result)
         except TimeoutError as error:
-            raise TransportError(f"{self._address}: not done in {TRANSFER_SECONDS:g} s") from error
+            late = TransportError(f"{self._address}: not done in {TRANSFER_SECONDS:g} s")
+            transfer.settle(late)
+            raise late from error
         except BaseException:
             transfer.settle(TransportError("given up"))
             raise
@@ -226,7 +242,7 @@ class TransferClient:
             stream = used = self._used()
             began = time.monotonic()
             try:
-                stream = used or (yield from self._connect())
+                stream = used or (yield from self._connect(transfer))
                 connected = True
                 transfer.streams.add(stream)
                 result = None
@@ -238,6 +254,11 @@ class TransferClient:
                     stream.close()
                 if used is not None:
                     continue  # the shard may have closed it long ago
+                if not transfer.wanted():
+                    transfer.settle(TransportError(f"{self._address}: the body is not wanted any more"))
+                    return
+                if not connected and transfer.streams:
+                    return  # the others carry the body
                 attempts = 1 if time.monotonic() - began > STALL_SECONDS else attempts + 1
                 if not connected or attempts > RECONNECTS:
                     transfer.settle(TransportError(self._explained(error)))
@@ -250,9 +271,15 @@ class TransferClient:
                     transfer.settle(result)
                 return
 
-    def _connect(self) -> Steps[Stream]:
+    def _dial(self, transfer: Transfer[Any]) -> socket.socket:
+        """Blocks. Raises `OSError`."""
+        if transfer.result.done():
+            raise OSError("the transfer has ended")
+        return socket.create_connection((self._host, self._port), CONNECT_SECONDS)
+
+    def _connect(self, transfer: Transfer[Any]) -> Steps[Stream]:
         identity = self._tls.identity()
-        connecting = _shared()[1].submit(socket.create_connection, (self._host, self._port), CONNECT_SECONDS)
+        connecting = self._connectors.submit(self._dial, transfer)
         yield connecting
         stream = Stream(connecting.result(), identity, self._host)
         try:

@@ -113,6 +113,8 @@ class TransferServer:
         self._streams: set[Stream] = set()
         self._idle: dict[Stream, None] = {}
         """Between two transfers, the longest first."""
+        self._strangers: dict[Stream, None] = {}
+        """Before the end of their handshake."""
         self._pushes: dict[tuple[Any, ...], Pushed] = {}
         self._fetches: dict[tuple[Any, ...], Fetched] = {}
         self._lanes: Lanes | None = None
@@ -139,7 +141,7 @@ class TransferServer:
     def _accept(self, lanes: Lanes) -> Steps[None]:
         while True:
             if len(self._streams) >= self._most:
-                for stream in list(self._idle)[:1]:
+                for stream in [*self._strangers, *self._idle][:1]:
                     stream.shut()
                 yield 0.1
                 continue
@@ -152,6 +154,7 @@ class TransferServer:
                 yield 1.0
             else:
                 lanes.begin(self._serve(sock, f"{address[0]}:{address[1]}"))
+                yield 0.0  # others have their turn, and this one is counted
 
     def _serve(self, sock: socket.socket, address: str) -> Steps[None]:
         try:
@@ -160,8 +163,10 @@ class TransferServer:
             sock.close()
             return
         self._streams.add(stream)
+        self._strangers[stream] = None
         try:
             yield from stream.handshake(HANDSHAKE_SECONDS)
+            self._strangers.pop(stream, None)
             peer = Peer(stream.names, address)
             while True:
                 self._idle[stream] = None
@@ -180,6 +185,7 @@ class TransferServer:
         finally:
             self._streams.discard(stream)
             self._idle.pop(stream, None)
+            self._strangers.pop(stream, None)
             stream.close()
 
     def _take(self, stream: Stream, peer: Peer, header: Header) -> Steps[None]:
@@ -292,9 +298,9 @@ class TransferServer:
         broken = [name for name, each in self._fetches.items() if each.broken and not each.streams]
         if not fetch.broken:
             del self._fetches[key]
-        elif len(broken) > MOST_BROKEN:
-            del self._fetches[broken[0]]
         else:
+            if len(broken) > MOST_BROKEN:
+                del self._fetches[broken[0]]
             self._loop.call_later(RESUME_SECONDS, self._forget_fetch, key, fetch)
 
     def _forget_fetch(self, key: tuple[Any, ...], fetch: Fetched) -> None:
