@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import itertools
 import socket
 import ssl
 import struct
@@ -228,6 +230,24 @@ async def test_a_connection_that_says_anything_else_is_closed(
                 return secure.recv(1)
 
         assert await asyncio.to_thread(told) == b""
+
+
+async def test_who_shakes_hands_too_slowly_is_cut_off(
+    folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("atoll_runtime.transport.transfer_server.HANDSHAKE_SECONDS", 0.5)
+    async with serving(Shelf(), folders) as server:
+        reader, writer = await asyncio.open_connection("localhost", server.port)
+        async with asyncio.timeout(SECONDS):
+            for byte in itertools.cycle(b"\x16\x03\x01\x01\x00"):  # a record that never ends
+                if reader.at_eof():
+                    break
+                with contextlib.suppress(OSError):
+                    writer.write(bytes([byte]))
+                with contextlib.suppress(TimeoutError, OSError):
+                    await asyncio.wait_for(reader.read(1), 0.1)
+        writer.close()
+        await until(lambda: not server._streams)
 
 
 async def test_hosts_that_do_not_read_what_they_fetch_hold_nobody_up(folders: tuple[Path, Path]) -> None:

@@ -247,3 +247,19 @@ def test_a_fixed_codec_that_is_wider_than_the_runs_is_refused_by_name(
         ValueError, match=rf"communication\.codec: {codec} is wider than outer\.codec, which is {widest}"
     ):
         make_run(outer=OuterSpec(codec=widest), communication=CommunicationSpec(codec=codec))  # type: ignore[operator]
+
+
+def test_a_link_that_carries_every_round_again_has_a_period_of_one() -> None:
+    rules = Rules(CommunicationSpec(codec="int4"), "bf16")
+    found, need = Communication.begin(rules), ELEMENTS * 4.25 / INTERVAL
+    periods = []
+    for n, load in enumerate((1.4, 1.1, 0.3)):
+        found = choose(n * INTERVAL, found, seen(need / load), rules)
+        periods.append(found.period)
+    assert periods[0] > periods[1] > 1.0 == periods[2]
+
+
+def test_a_rate_that_is_not_known_is_no_reason_for_a_wider_codec() -> None:
+    narrow = settled(seen(1e9))
+    assert narrow.codec == "int4"
+    assert choose(100 * INTERVAL, narrow, seen(math.inf, math.inf), FREE).codec == "int4"

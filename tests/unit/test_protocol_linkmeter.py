@@ -144,3 +144,13 @@ def test_transfers_beside_each_other_and_their_answers_make_a_link_seem_no_slowe
     for n, each in enumerate(list(far._lanes["up"].active)):
         far.ended(each, n + 6.0, SECOND)
     assert far.rate("up", 20.0) == pytest.approx(1e9)
+
+
+def test_a_shard_that_takes_long_to_answer_makes_the_link_seem_no_slower() -> None:
+    meter = LinkMeter(0.0)
+    for n in range(3):
+        send(meter, n, n + 1, SECOND, "down")
+    waiting = meter.began("down", 10.0, SECOND)
+    assert meter.rate("down", 20.0) == pytest.approx(1e9)
+    meter.answered(waiting, 10.0, 20.0)
+    assert meter.rate("down", 40.0) == pytest.approx(1e8), "its bytes come slowly"

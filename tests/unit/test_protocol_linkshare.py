@@ -91,3 +91,18 @@ def test_a_period_is_the_most_rounds_that_a_unit_takes_part_in(
     found = taken(made, seconds, 100.0, 400)
     for p in range(P):
         assert sum(found[p::P]) == pytest.approx(100 / times, rel=0.1)
+
+
+def test_a_pause_of_the_rounds_says_little_of_the_time_between_those_after_it() -> None:
+    made = share(4.0)
+    for p in range(P):
+        made.asked(p, 100, 10_000.0 + p * INTERVAL / P)
+    assert INTERVAL < made.lap < 2 * INTERVAL
+
+
+def test_a_first_contribution_that_is_not_taken_tells_what_to_expect_of_the_next() -> None:
+    made = LinkShare(P)
+    made.missed(0, 0.5, 1.0)
+    assert made.seconds == 0.0, "a refusal says nothing"
+    made.missed(0, 90.0, 1.0)
+    assert made.seconds == 180.0

@@ -235,6 +235,17 @@ def test_int8_is_made_from_the_next_merge_on_and_no_longer_than_it_is_fetched() 
     assert shard.state.fragments[0].int8 is None
 
 
+def test_a_run_of_int8_sends_its_versions_in_int8() -> None:
+    shard, host = Shard(6400, "int8"), Holdings("int8", [(0, 6400)])
+    found = []
+    for _ in range(3):
+        shard.merge()
+        head, body, changes = shard.serve(host, (0, 6400))
+        host.take(head, body, changes)
+        found.append((head.codec, head.size))
+    assert found == [("bf16", 12_800), ("int8", 6600), ("int8", 6600)]
+
+
 def test_threads_and_chunks_change_no_bit() -> None:
     rng = np.random.default_rng(0)
     size = 2 * blocks.CHUNK + 100

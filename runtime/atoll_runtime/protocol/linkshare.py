@@ -101,10 +101,10 @@ class LinkShare:
         if before is None or before[0] < step:
             self._asked[p] = step, now
             if before is not None:
-                self.interval.add(now - before[1])
+                # A pause of the rounds says little of those after it.
+                gap = min(now - before[1], SLACK * self.lap or math.inf)
+                self.interval.add(gap)
                 share = 1 / (LAPS * self.fragments) if self.lap else 1.0
-                # A pause of the rounds says nothing of those after it.
-                gap = min(now - before[1], MOST_GROWTH * self.lap or math.inf)
                 self.lap += share * (gap - self.lap)
 
     def ready(self, p: int, now: float, pushes: int, fetches: Collection[int]) -> bool:
