@@ -16,7 +16,7 @@ SILENCE = 60.0
 
 
 class Observer:
-    """With figures as the syncer counts them now: those in a status may be half a minute old."""
+    """With the units' figures as the syncer counts them now: those in a status may be half a minute old."""
 
     def __init__(self, kubectl: Kubectl, namespace: str, run: str) -> None:
         self._kubectl, self._namespace, self._run = kubectl, namespace, run
@@ -42,4 +42,5 @@ class Observer:
         # A syncer that does not answer now, or is back from its journal, takes nobody's steps away.
         self._steps |= {name: max(unit.step, self._steps.get(name, 0)) for name, unit in fresh.units.items()}
         units = {name: replace(unit, step=self._steps[name]) for name, unit in fresh.units.items()}
-        return replace(fresh, units=units)
+        # The clock is that of the status, which falls back to nothing older while a syncer does not answer.
+        return replace(fresh, run=sample.run, units=units)
