@@ -139,9 +139,9 @@ def test_a_member_whose_body_does_not_come_is_dropped_and_the_others_are_merged(
         case "it falls silent":
             shard.run(int(RULES.silence) + 1, "b")
         case _:
-            shard.run(11)
+            shard.run(7)
             assert 1 not in shard.merged and shard.wake > shard.now
-            shard.run(2)  # three intervals: the fragment's next round is long due
+            shard.run(2)  # two intervals: the fragment's next round is long due
     shard.tell(Tick())
     assert shard.merged[1] == ("b",)
     assert Release(lost.round, "a") in shard.effects

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 SLACK = 2.0
 """A body is awaited for so many times as long as its sender expects."""
-LATEST = 3.0
+LATEST = 2.0
 """Intervals after a round's opening, until when bodies are awaited that its quorum does not need. The clock stands when
 a fragment is due again while a round of it is in flight."""
 
