@@ -134,8 +134,8 @@ class UnitProcess(Party):
     async def _hang(self) -> None:
         """The step in which it hangs takes so much longer; its client serves its sessions meanwhile."""
         while (seconds := self.slot.hung_until - self.world.now) > 0:
+            self.hung += seconds  # before: who is killed as it ends has hung for all of it
             await asyncio.sleep(seconds)
-            self.hung += seconds
 
     def _begin(self) -> Ending:
         """What all hosts can do now, and the step after it."""
