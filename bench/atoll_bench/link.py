@@ -91,9 +91,7 @@ def certify(folder: Path) -> None:
         uri = identity("default", "bench", "unit" if role == "unit" else "syncer", UNIT)
         pair, place = authority.issue(role, uri, [NAME], now), folder / role
         place.mkdir()
-        (place / "ca.crt").write_bytes(authority.pair.certificate)
-        (place / "tls.crt").write_bytes(pair.certificate)
-        (place / "tls.key").write_bytes(pair.key)
+        authority.write(place, pair)
 
 
 class Served:

@@ -69,9 +69,7 @@ class Syncer:
             pair = authority.issue(name, uri, ["localhost"], now)
             place = folder / role
             place.mkdir()
-            (place / "ca.crt").write_bytes(authority.pair.certificate)
-            (place / "tls.crt").write_bytes(pair.certificate)
-            (place / "tls.key").write_bytes(pair.key)
+            authority.write(place, pair)
         self.tls = Tls.read(folder / "unit")
         """The unit's identity."""
         self._context = ssl.create_default_context(cafile=str(folder / "syncer" / "ca.crt"))

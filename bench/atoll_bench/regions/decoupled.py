@@ -143,9 +143,7 @@ class Decoupled(Startable):
             pair = authority.issue(name, uri, [name], now)
             folder = self._folder / name
             folder.mkdir()
-            (folder / "ca.crt").write_bytes(authority.pair.certificate)
-            (folder / "tls.crt").write_bytes(pair.certificate)
-            (folder / "tls.key").write_bytes(pair.key)
+            authority.write(folder, pair)
         self._context = ssl.create_default_context(cafile=str(self._folder / SITE / "ca.crt"))
         self._context.load_cert_chain(self._folder / SITE / "tls.crt", self._folder / SITE / "tls.key")
         self._context.check_hostname = False  # it is asked by its address; the authority is of this run alone

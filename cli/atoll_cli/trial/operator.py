@@ -190,9 +190,7 @@ class Operator:
             now = datetime.datetime.now(datetime.UTC)
             pair = self._authority.issue(name, uri, ("localhost", *hosts), now)
             folder.mkdir(parents=True, mode=0o700)
-            (folder / "ca.crt").write_bytes(self._authority.pair.certificate)
-            (folder / "tls.crt").write_bytes(pair.certificate)
-            (folder / "tls.key").write_bytes(pair.key)
+            self._authority.write(folder, pair)
         return folder
 
 

@@ -7,6 +7,7 @@ import ssl
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Self
 
 from cryptography import x509
@@ -77,6 +78,15 @@ class Authority:
         except (ValueError, TypeError, InvalidSignature, x509.ExtensionNotFound):
             return False
         return not is_due(found, now) and set(hosts) <= set(names.get_values_for_type(x509.DNSName))
+
+    def files(self, pair: Pair) -> dict[str, bytes]:
+        """What a pod of this identity has, by file name."""
+        return {"ca.crt": self.pair.certificate, "tls.crt": pair.certificate, "tls.key": pair.key}
+
+    def write(self, folder: Path, pair: Pair) -> None:
+        """The same, for a process that is no pod."""
+        for name, content in self.files(pair).items():
+            (folder / name).write_bytes(content)
 
     def equip(self, context: ssl.SSLContext, pair: Pair) -> None:
         """Make a client's context trust this authority and present `pair`. The context may be in use; an authority that

@@ -91,7 +91,7 @@ class RunCertificates:
 
         def body() -> Object:
             pair = authority.issue(member.name, member.identity(run), member.hosts, now)
-            data = {"ca.crt": authority.pair.certificate, "tls.crt": pair.certificate, "tls.key": pair.key}
+            data = authority.files(pair)
             return self._body(name, owned, "kubernetes.io/tls", data)
 
         secret = await self._find(name, body)

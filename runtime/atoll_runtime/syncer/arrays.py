@@ -54,7 +54,7 @@ class NumpyArrays:
             old.momentum,
             codec=spec.codec,
             rule=spec.merge,
-            learning_rate=self.learning_rate(step),
+            learning_rate=spec.learning_rate,
             outer_momentum=spec.momentum,
             guard=spec.guard,
             buffers=self._buffers,
@@ -62,10 +62,6 @@ class NumpyArrays:
             helpers=self._helpers,
         )
         return old.next(step, merged, spec.codec, self._mergers)
-
-    def learning_rate(self, step: int) -> float:
-        """η of a merge at that global step."""
-        return self._spec.learning_rate
 
     def close(self) -> None:
         """See `Arrays`."""
