@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from protocol_parties import Gang
 
 from atoll_runtime.checkpoint import GlobalStore
 from atoll_runtime.checkpoint.bucket import TIMEOUT
@@ -45,7 +46,11 @@ def test_two_units_train_to_the_target_through_a_syncer_that_is_killed_and_fence
 
     # Both connect before the syncer is there, and go on trying. The run is not over before all this is seen.
     a = numpy_unit(run, "a", transport("a"), until=50).start()
-    pair = [numpy_unit(run, "b", transport("b"), host=host, hosts=2, until=50).start() for host in (0, 1)]
+    gang = Gang(2)
+    pair = [
+        numpy_unit(run, "b", transport("b"), host=host, hosts=2, gang=gang, until=50).start()
+        for host in (0, 1)
+    ]
     eventually(lambda: (process.status() or SyncerStatus(run_uid="", phase="Starting")).rounds >= 20, 120)
     assert "atoll_syncer_rounds_total" in process.plain("/metrics")
     assert process.plain("/readyz").startswith("Running")

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from protocol_parties import Gang
 
 from atoll_runtime.checkpoint import GlobalStore
 from atoll_runtime.contract import CheckpointSpec, RunContract, SyncerStatus, TargetSpec, identity
@@ -60,7 +61,11 @@ def test_a_lost_shard_stalls_its_own_tensors_alone_and_a_finished_run_goes_on_in
     shards = [syncer(run, tls("syncer"), s) for s in (0, 1)]
     eventually(lambda: all(each.status() for each in shards), 120)  # neither is far ahead of the other
     a = numpy_unit(run, "a", networks(run, tls("a"))).start()
-    pair = [numpy_unit(run, "b", networks(run, tls("b")), host=host, hosts=2).start() for host in (0, 1)]
+    gang = Gang(2)
+    pair = [
+        numpy_unit(run, "b", networks(run, tls("b")), host=host, hosts=2, gang=gang).start()
+        for host in (0, 1)
+    ]
     width = a.layout.width
 
     def let_on(steps: float) -> None:

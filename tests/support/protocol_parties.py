@@ -44,8 +44,10 @@ from atoll_runtime.contract import (
 )
 from atoll_runtime.interfaces import Network
 from atoll_runtime.learner.client import SyncerClient
+from atoll_runtime.learner.session import Arrival
 from atoll_runtime.model import describe, initial
 from atoll_runtime.protocol.fragments import build_layout, part_bounds
+from atoll_runtime.protocol.link import Ask
 from atoll_runtime.protocol.progress import Progress
 from atoll_runtime.transport import codecs
 
@@ -83,16 +85,21 @@ class Authority:
         self._folder, self._key = folder, ec.generate_private_key(ec.SECP256R1())
         self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         self._certificate = self._sign(self._name, self._key.public_key(), None)
+        self._issued: set[Path] = set()
 
     def issue(self, common_name: str, uri: str) -> Path:
-        """A folder with ca.crt, tls.crt and tls.key, good for localhost, the host `common_name` and `uri`."""
+        """A folder with ca.crt, tls.crt and tls.key, good for localhost, the host `common_name` and `uri`. The second
+        time it is the same one: somebody may be reading it."""
+        folder = self._folder / f"{self._name.rfc4514_string()}-{common_name}"
+        if folder in self._issued:
+            return folder
+        self._issued.add(folder)
+        folder.mkdir(parents=True, exist_ok=True)
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
         hosts = [x509.DNSName("localhost"), x509.DNSName(common_name)]
         names = x509.SubjectAlternativeName([*hosts, x509.UniformResourceIdentifier(uri)])
         certificate = self._sign(subject, key.public_key(), names)
-        folder = self._folder / f"{self._name.rfc4514_string()}-{common_name}"
-        folder.mkdir(parents=True, exist_ok=True)
         pem = serialization.Encoding.PEM
         (folder / "ca.crt").write_bytes(self._certificate.public_bytes(pem))
         (folder / "tls.crt").write_bytes(certificate.public_bytes(pem))
@@ -159,6 +166,26 @@ def make_run_fixture(tmp_path: Path, free_ports: Callable[[int], list[int]]) -> 
     return make
 
 
+class Gang:
+    """The hosts of one unit: between two steps they do what all of them can, as a mesh does."""
+
+    def __init__(self, hosts: int) -> None:
+        self._able: list[set[Any]] = [set()] * hosts
+        self._barrier = threading.Barrier(hosts, timeout=PARTING_SECONDS)
+
+    def agree(self, host: int, able: set[Any]) -> set[Any]:
+        """What every host is able to do. Raises `BrokenBarrierError` when one has left."""
+        self._able[host] = able
+        self._barrier.wait()
+        common = set.intersection(*self._able)
+        self._barrier.wait()
+        return common
+
+    def leave(self) -> None:
+        """The others end too."""
+        self._barrier.abort()
+
+
 @dataclass
 class NumpyUnit:
     """One host of a unit that moves its parameters towards a target, a little each step, in a thread."""
@@ -172,6 +199,8 @@ class NumpyUnit:
     target: float = 1.0
     step_seconds: float = 0.01
     tokens: int = 100
+    gang: Gang = field(default_factory=lambda: Gang(1))
+    """Of all hosts of the unit."""
     until: float = math.inf
     """The version that it has received when it stands still, for as long as the test leaves this as it is."""
     contributed: int = 0
@@ -197,6 +226,8 @@ class NumpyUnit:
         self.anchor = [part.copy() for part in self.theta]
         self.sent: dict[int, np.ndarray] = {}
         """What its newest contribution to each fragment was taken from, until a version arrives."""
+        self._arrivals: dict[int, Arrival] = {}
+        """That not all hosts have yet."""
         self.progress = Progress([0] * len(self.theta))
         self.step = 0
         self._halt = threading.Event()
@@ -214,6 +245,7 @@ class NumpyUnit:
     def halt(self) -> None:
         """As a killed process: the loop ends and the link breaks."""
         self._halt.set()
+        self.gang.leave()
         if self.running:
             self._thread.join(PARTING_SECONDS)
         self.client.close(PARTING_SECONDS)
@@ -229,34 +261,53 @@ class NumpyUnit:
         return whole[start:stop]
 
     def _train(self) -> None:
-        while not (self._halt.is_set() or self.client.stop() or self.client.error()):
-            arrivals = self.client.arrived()
-            if self.progress.see(cut := self.client.cut()):
-                self.client.mark(cut, self.progress.trained)
-            for p, arrival in arrivals.items():
-                self.anchor[p] = arrival.part.astype(np.float32)
-                self.theta[p] = self.anchor[p] + self.theta[p] - self.sent.pop(p, self.theta[p])
-                self.progress.adopt(p, arrival.version)
-                self.client.adopt(p, arrival)
-                self.received[p] = arrival.version
-            self._halt.wait(self.step_seconds)
-            if max(self.received.values(), default=0) >= self.until:
-                continue
-            self.step += 1
-            self.progress.step(self.tokens)
-            for part in self.theta:
-                part += 0.05 * (np.float32(self.target) - part)
-            for p, ask in self.client.pulls().items():
-                offer = self.progress.offer(p, ask)
-                if offer is not None:
-                    self.sent[p] = self.theta[p].copy()
-                    codec = self.client.communication.codec
-                    body = codecs.pack(self.anchor[p] - self.sent[p], codec)
-                    self.client.contribute(p, ask, codec, body, offer, self.step)
-                    self.contributed += 1
-            losses = [np.mean((part - self.target) ** 2) for part in self.theta if part.size]
-            loss = float(np.mean(losses))
-            self.client.report(self.step, self.tokens, loss, self.step_seconds, self.step)
+        with contextlib.suppress(threading.BrokenBarrierError):
+            while not (self._halt.is_set() or self.client.stop() or self.client.error()):
+                self._go_on()
+        self.gang.leave()
+
+    def _go_on(self) -> None:
+        """Takes what has arrived, makes a step, answers pulls: what all hosts can."""
+        self._arrivals |= self.client.arrived()
+        arrivals, cut, pulls = self._arrivals, self.client.cut(), self.client.pulls()
+        able = {cut, *((p, arrival.version) for p, arrival in arrivals.items()), *pulls.items()}
+        if max(self.received.values(), default=0) < self.until:
+            able.add(self._train)
+        agreed = self.gang.agree(self.host, able)
+        if cut in agreed and self.progress.see(cut):
+            self.client.mark(cut, self.progress.trained)
+        for p, arrival in list(arrivals.items()):
+            if (p, arrival.version) in agreed:
+                self._adopt(p, arrivals.pop(p))
+        self._halt.wait(self.step_seconds)
+        if self._train not in agreed:
+            return
+        self.step += 1
+        self.progress.step(self.tokens)
+        for part in self.theta:
+            part += 0.05 * (np.float32(self.target) - part)
+        for p, ask in pulls.items():
+            if (p, ask) in agreed:
+                self._contribute(p, ask)
+        losses = [np.mean((part - self.target) ** 2) for part in self.theta if part.size]
+        loss = float(np.mean(losses))
+        self.client.report(self.step, self.tokens, loss, self.step_seconds, self.step)
+
+    def _adopt(self, p: int, arrival: Arrival) -> None:
+        self.anchor[p] = arrival.part.astype(np.float32)
+        self.theta[p] = self.anchor[p] + self.theta[p] - self.sent.pop(p, self.theta[p])
+        self.progress.adopt(p, arrival.version)
+        self.client.adopt(p, arrival)
+        self.received[p] = arrival.version
+
+    def _contribute(self, p: int, ask: Ask) -> None:
+        offer = self.progress.offer(p, ask)
+        if offer is not None:
+            self.sent[p] = self.theta[p].copy()
+            codec = self.client.communication.codec
+            body = codecs.pack(self.anchor[p] - self.sent[p], codec)
+            self.client.contribute(p, ask, codec, body, offer, self.step)
+            self.contributed += 1
 
 
 @pytest.fixture(name="numpy_unit")

@@ -15,6 +15,7 @@ from lone_shard import LONE, Story, joined
 from atoll_runtime.protocol import claims, restoring
 from atoll_runtime.protocol.effects import Merge, Note, SendPull
 from atoll_runtime.protocol.events import Offered, Part, Received
+from atoll_runtime.protocol.norms import ATTEMPTS, WARM
 from atoll_runtime.protocol.suspicion import REFUSALS, WINDOW, suspicion, with_outcome
 from atoll_runtime.protocol.units import Unit
 from atoll_runtime.syncer.status import unit_report
@@ -185,6 +186,22 @@ def test_work_that_was_refused_is_replaced_by_a_newer_version_and_stands_in_the_
     shard.answer(shard.part("b"))
     assert "a" in shard.members[-1], shard.notes[-5:]
     assert unit.account.discarded == {"Refused": lost} and unit.account.balanced
+
+
+def test_the_only_unit_that_answers_is_refused_for_its_norm_in_four_attempts_and_then_taken() -> None:
+    """Else a run would stand still beside a live unit that never contributes."""
+    shard = Shard("a", "b")
+    while len(shard.members) < WARM:
+        shard.answer(shard.part("a"))
+        shard.run(1)
+    merged = len(shard.members)
+    for _ in range(200):
+        if len(shard.members) > merged:
+            break
+        shard.answer(shard.part("a"), 1e8)
+        shard.run(1)
+    assert shard.members[merged:] == [("a",)]
+    assert len(shard.refusals()) == ATTEMPTS
 
 
 def boast(shard: Shard) -> None:

@@ -23,6 +23,8 @@ FLOOR = math.log(32.0)
 """A norm may be so far above the median, whatever the spread is."""
 SPREADS = 6.0
 """Else so many times the spread: the median distance from the median, in the scale of a standard deviation."""
+ATTEMPTS = 4
+"""Of a round, after which only units count that have answered: one that never does tells nothing of the others."""
 LEAST_SPREAD = 16
 """Of fewer norms the spread says nothing."""
 SCALE = 1.4826

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from atoll_runtime.protocol import claims, quorum
+from atoll_runtime.protocol import claims, norms, quorum
 from atoll_runtime.protocol.effects import Exclude, Merge, Persist, Publish, Release, note
 from atoll_runtime.protocol.events import Joined, Merged, Offered, Part, Received
 from atoll_runtime.protocol.identifiers import RoundId
@@ -191,7 +191,8 @@ class Rounds(OpenRounds):
         if not self.rules.guard:
             return
         contributions = held.contributions
-        units = len({*self.roster.live, *contributions.members})
+        others = () if held.id.attempt >= norms.ATTEMPTS else self.roster.live
+        units = len({*contributions.members, *others})
         for name, why in self.versions[held.id.fragment].norms.outliers(contributions.levels, units).items():
             self._refuse(held, name, contributions.members[name].anchor, why)
 

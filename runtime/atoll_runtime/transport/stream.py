@@ -51,15 +51,21 @@ class Stream:
     more."""
 
     def __init__(self, sock: socket.socket, identity: Identity, server: str | None = None) -> None:
-        """`server`: the name that the other end must show; None where this is the server."""
-        sock.setblocking(False)
-        for level, name, value in OPTIONS:
-            sock.setsockopt(level, name, value)
+        """`server`: the name that the other end must show; None where this is the server. Raises `OSError`, and closes
+        `sock`, when the connection has ended."""
         self.identity = identity
         context = identity.context if server is None else identity.client
-        self._sock = context.wrap_socket(
-            sock, server_side=server is None, server_hostname=server, do_handshake_on_connect=False
-        )
+        try:
+            sock.setblocking(False)
+            for level, name, value in OPTIONS:
+                sock.setsockopt(level, name, value)
+            sock.getpeername()  # `wrap_socket` would leave one open that was reset already
+            self._sock = context.wrap_socket(
+                sock, server_side=server is None, server_hostname=server, do_handshake_on_connect=False
+            )
+        except OSError:
+            sock.close()
+            raise
         self._fd, self._awaited = self._sock.fileno(), 1
 
     @property

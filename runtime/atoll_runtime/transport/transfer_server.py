@@ -160,7 +160,6 @@ class TransferServer:
         try:
             stream = Stream(sock, self._tls.identity())
         except OSError:  # it has gone already
-            sock.close()
             return
         self._streams.add(stream)
         self._strangers[stream] = None
