@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from atoll_bench.slowlink import SlowLink
-from atoll_runtime.contract import LinkReport, SyncerAddress, TargetSpec, identity
+from atoll_runtime.contract import LinkReport, OuterSpec, SyncerAddress, TargetSpec, identity
 from atoll_runtime.transport.grpc_client import GrpcNetwork
 from atoll_runtime.transport.tls import Tls
 
@@ -50,3 +50,27 @@ def test_a_units_link_is_told_as_it_is_and_what_breaks_is_counted(
         assert shard.end(signal.SIGKILL) == -signal.SIGKILL
         shard.start()
         eventually(lambda: min(link("near").failures, link("far").failures) >= 1, 120)
+
+
+def test_a_body_on_its_way_is_taken_though_its_host_has_to_connect_anew_meanwhile(
+    make_run: Any, syncer: Any, numpy_unit: Any, authority: Any, eventually: Any
+) -> None:
+    outer = OuterSpec(fragments=4, interval=200, overlap=2, learning_rate=1.0, momentum=0.0)
+    run, ca = make_run(target=TargetSpec(global_steps=10_000), outer=outer), authority("walk")
+    syncer(run, ca.issue("syncer", identity("default", "walk", "syncer", "walk-syncer")))
+    tls = Tls.read(ca.issue("a", identity("default", "walk", "unit", "a")))
+    with (
+        SlowLink("localhost", run.shards[0].port) as session,
+        SlowLink("localhost", run.shards[0].transfer_port) as bodies,
+    ):
+        bodies.latency = 1.0  # twice until a body is acknowledged: before it is sent, and after
+        through = SyncerAddress(host="localhost", port=session.port, transfer_port=bodies.port)
+        unit = numpy_unit(run, "a", GrpcNetwork(through, tls), step_seconds=0.1).start()
+        counters = lambda: unit.client.counters  # noqa: E731
+        eventually(lambda: counters().pushed >= 1, 120)
+        sent = unit.contributed
+        eventually(lambda: unit.contributed > sent)
+        session.cut_at = 0
+        eventually(lambda: counters().connections == 2)
+        eventually(lambda: counters().pushed > sent)
+        assert counters().dropped == 0 and unit.contributed == sent + 1

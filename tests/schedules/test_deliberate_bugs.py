@@ -370,7 +370,7 @@ def a_learner_counts_on_when_a_version_arrives(patch: Patch) -> None:
 
 @bug
 def a_learner_keeps_what_it_has_when_a_shard_has_lost_it(patch: Patch) -> None:
-    def welcomed(self: Link, lineage: str, versions: Any, least: Any, cut: Any) -> bool:
+    def welcomed(self: Link, lineage: str, versions: Any, least: Any, cut: Any, *_: Any) -> bool:
         self.lineage, self.offered = lineage, list(versions)
         self.marked(cut)
         return False

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from lone_shard import LONE, Story
+from lone_shard import LONE, Story, joined
 
 from atoll_runtime.protocol.effects import Exclude, Merge, Publish, Release, SendPull
 from atoll_runtime.protocol.events import (
@@ -18,6 +18,8 @@ from atoll_runtime.protocol.events import (
     Received,
     Tick,
 )
+from atoll_runtime.protocol.identifiers import NO_CUT, RoundId
+from atoll_runtime.protocol.link import Link
 from atoll_runtime.protocol.rules import Rules
 from atoll_runtime.protocol.waiting import waits
 
@@ -134,10 +136,12 @@ def test_a_member_whose_body_does_not_come_is_dropped_and_the_others_are_merged(
     match happening:
         case "it leaves":
             shard.tell(Left("a", 1, 0))
+            assert 1 not in shard.merged, "it may come back"
+            shard.run(1, "b")
         case "refused":
             shard.tell(Declined(lost, "the outer gradient is not finite"))
         case "it falls silent":
-            shard.run(int(RULES.silence) + 1, "b")
+            shard.run(int(RULES.silence) + 2, "b")
         case _:
             shard.run(7)
             assert 1 not in shard.merged and shard.wake > shard.now
@@ -165,7 +169,38 @@ def test_below_its_quorum_a_round_is_discarded_when_a_member_does_not_come() -> 
     shard.offer("a", 1, 4.0)
     shard.tell(Received(shard.offer("b", 1, 0.5), 1.0))
     shard.tell(Left("a", 1, 0))
+    shard.run(1, "b")
     assert 1 not in shard.merged and shard.round(1).attempt == 1
+
+
+def test_a_unit_that_connects_anew_is_not_asked_again_and_the_body_that_was_on_its_way_is_taken() -> None:
+    shard = Shard()
+    shard.until_open(1)
+    slow = shard.offer("a", 1, 4.0)
+    shard.tell(Received(shard.offer("b", 1, 0.5), 1.0))
+    shard.tell(Left("a", 1, 0))
+    asked = len(shard.asked(SendPull))
+    shard.tell(joined("a"))
+    shard.step("a")
+    assert shard.machine.rounds.taking("a", 0) == (slow.round,)
+    shard.run(2)
+    assert 1 not in shard.merged and slow.round not in [pull.round for pull in shard.asked(SendPull)[asked:]]
+    shard.tell(Received(slow, 1.0))
+    assert shard.merged[1] == ("a", "b")
+
+
+def test_a_host_goes_on_with_what_it_has_answered_when_the_next_session_says_that_it_is_still_wanted() -> (
+    None
+):
+    link, (kept, over, unanswered) = Link([0, 0, 0]), [RoundId(4 + p, p, 0, "one") for p in range(3)]
+    link.welcomed("one", [0, 0, 0], [0, 0, 0], NO_CUT)
+    for each in (kept, over, unanswered):
+        link.asked(each, 0)
+    assert link.answered(kept) and link.answered(over)
+    link.disconnected()
+    assert link.open == {kept, over} and not link.answerable()
+    link.welcomed("one", [0, 0, 0], [0, 0, 0], NO_CUT, taking=[kept])
+    assert link.open == {kept}
 
 
 @pytest.mark.parametrize("seconds", [0.1, 2.0 * P], ids=["it answers later", "its link is slow as well"])

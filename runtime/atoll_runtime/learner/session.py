@@ -150,7 +150,7 @@ class ShardSession:
                 reason = "the syncer ended the session"
             except TransportError as error:
                 reason = str(error)
-            with self.signals.lock:  # its pulls are void; the next session brings them anew
+            with self.signals.lock:  # bodies of what was answered go on
                 self.link.disconnected()
                 self._headers.clear()
             self.signals.wake()
@@ -192,7 +192,12 @@ class ShardSession:
                     self.welcome = self.welcome or message
                     self.link.counted(message.merged)
                     if self.link.welcomed(
-                        message.lineage, message.versions, message.least, message.cut, message.series
+                        message.lineage,
+                        message.versions,
+                        message.least,
+                        message.cut,
+                        message.series,
+                        message.taking,
                     ):
                         self._transfers.arrivals.clear()  # of a history that ended
                 case Pull(round_id, least):

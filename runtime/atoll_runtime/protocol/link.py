@@ -63,11 +63,18 @@ class Link:
         self.offered = self.offered or list(self.held)
 
     def welcomed(
-        self, lineage: str, versions: Sequence[int], least: Sequence[int], cut: CutId, series: str = ""
+        self,
+        lineage: str,
+        versions: Sequence[int],
+        least: Sequence[int],
+        cut: CutId,
+        series: str = "",
+        taking: Iterable[RoundId] = (),
     ) -> bool:
         """A session begins; true when what was fetched and not adopted yet is of a history that ended.
 
-        `least`: of each fragment the oldest version that a contribution of this unit may be taken against.
+        `least`: of each fragment the oldest version that a contribution of this unit may be taken against. `taking`:
+        rounds that have an answer of this host; others that it has answered are over.
 
         A shard that lost its journal shows another lineage: its versions are other arrays. One that lost its newest
         merges alone shows the same, with older versions: what is newer here is known to it no more. In one life of a
@@ -85,6 +92,7 @@ class Link:
             self._forget(p for p, version in enumerate(versions) if self.adopted[p] > version)
         newest = [max(pair) for pair in zip(self.offered, versions, strict=True)] if lives_on else versions
         self.lineage, self.series, self.offered = lineage, series, list(newest)
+        self.open.intersection_update(taking)
         self.marked(cut)
         for p, needed in enumerate(least):
             self._need(p, needed)
@@ -100,9 +108,9 @@ class Link:
         self.wanted.clear()
 
     def disconnected(self) -> None:
-        """A session ended: its rounds are void, the next one brings them anew."""
+        """A session ended: what it asked is void, and the next one asks anew. What was answered may still be taken."""
+        self.open.difference_update(ask.round for ask in self.asks.values())
         self.asks.clear()
-        self.open.clear()
 
     def asked(self, round_id: RoundId, least: int) -> None:
         """A round is open."""

@@ -11,6 +11,10 @@ LATEST = 2.0
 """Intervals after a round's opening, until when bodies are awaited that its quorum does not need. The clock stands when
 a fragment is due again while a round of it is in flight."""
 
+RETURN, RETURN_SECONDS = 0.25, 5.0
+"""Of an interval, and the most seconds, that the body of a unit is awaited whose session has ended: it connects anew,
+and what has come of the body is not sent again."""
+
 
 def choose(expected: Mapping[str, float], minimum: int, limit: float) -> list[str]:
     """The members of a round, by name.

@@ -156,6 +156,10 @@ class Round:
     """Seconds until the body is here, as the unit's headers say."""
     deadlines: dict[str, float] = field(default_factory=dict)
     """Until when each unit's body is awaited."""
+    absent: dict[str, float] = field(default_factory=dict)
+    """Until when the body is awaited of each unit that has left or is silent: it may connect anew."""
+    returns: float = 0.0
+    """Seconds in which it may."""
     enough: float = math.inf
     """Until when bodies are awaited that the quorum does not need: the fragment's next round must not wait for them."""
     record: Mapping[str, Any] = field(default_factory=dict)
@@ -215,7 +219,7 @@ class Round:
         if self.stage == "Receiving":
             lacking = [self.deadlines[name] for name in self.contributions.lacking]
             return (
-                [*lacking, *([self.enough] if now < self.enough < math.inf else [])]
+                [*lacking, *self.absent.values(), *([self.enough] if now < self.enough < math.inf else [])]
                 if lacking
                 else [self.rests]
             )
@@ -238,6 +242,7 @@ class Round:
         """
         self.stage, most = "Receiving", interval * doublings(self.id)
         self.enough = self.opened + membership.LATEST * most
+        self.returns = min(membership.RETURN * interval, membership.RETURN_SECONDS)
         expected = {name: self.expected[name] for name in self.contributions.members}
         others = set(self.contributions.parts) - set(membership.choose(expected, minimum, most))
         return {
@@ -250,11 +255,14 @@ class Round:
     def overdue(self, live: Collection[str], minimum: int, now: float) -> dict[str, str]:
         """Members whose bodies are not awaited any more, and why. `minimum`: K."""
         found, lacking = {}, self.contributions.lacking
+        self.absent = {
+            name: self.absent.get(name, now + self.returns) for name in lacking if name not in live
+        }
         quorate = len(self.contributions.members) - len(lacking) >= minimum
         for name in lacking:
             if quorate and now >= self.enough:
                 found[name] = "its body would delay the fragment's next round"
-            elif name not in live:
+            elif now >= self.absent.get(name, math.inf):
                 found[name] = "it has left or is silent, and its body is not here"
             elif now >= self.deadlines[name]:
                 found[name] = f"its body was expected within {self.expected[name]:.0f} s"

@@ -130,8 +130,8 @@ class Rounds(OpenRounds):
             self._exclude(held, part.unit, why)
 
     def joined(self, event: Joined, renewed: bool) -> None:
-        """A host is there: what an older incarnation sent is forgotten. A pull that it may have missed is sent again to
-        all hosts of its unit, for they answer together or not at all."""
+        """A host is there: what an older incarnation sent is forgotten. A pull that it has not answered, and may have
+        missed, is sent again to all hosts of its unit, for they answer together or not at all."""
         for held in self.held.values():
             if not held.open:
                 continue
@@ -139,8 +139,14 @@ class Rounds(OpenRounds):
                 self._exclude(held, event.unit, f"incarnation {event.incarnation} has taken its place")
             if renewed:
                 held.declined.discard(event.unit)
-            if (event.unit, event.host) not in held.contributions.bodies:
+            if held.contributions.header(event.unit, event.host) is None:
                 held.pulled.discard((event.unit, event.incarnation))
+
+    def taking(self, unit: str, host: int) -> tuple[RoundId, ...]:
+        """Rounds whose merge has not begun and that have an answer of this host."""
+        return tuple(
+            held.id for held in self.held.values() if held.open and held.contributions.header(unit, host)
+        )
 
     def progress(self, now: float, name: str) -> None:
         """Takes every round as far as it can go now.

@@ -115,6 +115,7 @@ class Service:
                 self.machine.cuts.newest,
                 self.machine.tokens,
                 self.state.series,
+                self.machine.rounds.taking(first.unit, first.host),
             )
             reader = asyncio.create_task(self._read(session, incoming))
             while (message := await session.outgoing.get()) is not None:

@@ -107,6 +107,8 @@ class Welcome(Message, frozen=True, tag=True):
     """Tokens, of all units: the learning rate follows a target in tokens by them."""
     series: str = ""
     """Names the life of the shard, as in `FetchHead`."""
+    taking: tuple[RoundId, ...] = ()
+    """Open rounds that have an answer of this host: its body may be on its way still."""
 
 
 class Marker(Message, frozen=True, tag=True):
