@@ -21,9 +21,9 @@ from atoll_local.paths import source_root
 
 NEEDED = ("atoll_runtime.checkpoint.bucket", "atoll_runtime.data.writer")
 """What a later stage imports: where its packages are missing, that is told before a cluster is started."""
-NODE_LOST_SECONDS, MORE_STEPS, KEEP = 75, 540, 100
-"""What a run needs that outlives a minute without a link: its node counts as lost later, training takes longer, and
-step 0 is kept nevertheless."""
+NODE_LOST_SECONDS, STEPS, KEEP = 75, 10_000, 200
+"""What a run needs that outlives a minute without a link: its node counts as lost later, it lasts until its target is
+lowered, and step 0 is kept nevertheless."""
 
 
 def run_demo(options: argparse.Namespace) -> int:
@@ -90,7 +90,7 @@ def _plan(options: argparse.Namespace, root: Path) -> Plan:
     manifest = read_manifest(run)
     if options.cut_link:
         manifest["spec"]["recovery"] = {"nodeLostSeconds": NODE_LOST_SECONDS}
-        manifest["spec"]["target"]["globalSteps"] += MORE_STEPS
+        manifest["spec"]["target"]["globalSteps"] = STEPS
         manifest["spec"]["checkpoint"]["keep"] = KEEP
     name, spec = checked_spec(run, manifest)
     return Plan(

@@ -26,6 +26,8 @@ from atoll_operator.plan.run.elastic import sizes
 STAGES = 7
 MARGIN = 1.0
 """Nats per token by which the trained model must beat the untrained one."""
+MORE_STEPS = 60
+"""Global steps after the last fault of a run whose faults take as long as they take."""
 
 # Seconds, on two slow cores with room to spare; a stage that passes one of them is broken, not slow.
 LEARNING = 600
@@ -83,7 +85,8 @@ class Demo:
         with console.stage("start", f"kubectl apply {plan.run}: {units} units"):
             kubectl.apply([plan.manifest], "-n", NAMESPACE)
             watch.until(f"all {units} units learning", lambda sample: all_learning(sample, units), LEARNING)
-        with console.stage("train", f"Training to half of {target} global steps"):
+        half = 0 if plan.cut_link else target // 2
+        with console.stage("train", f"Training to half of {target} global steps" if half else "Training"):
             off = faults.switch_off_node() if plan.lose_node else None
             if plan.cut_link:
                 faults.cut_link()
@@ -91,12 +94,14 @@ class Demo:
                 faults.switch_on_node(*off)
             if plan.delete_pod:
                 faults.delete_pod()
-            watch.until("half of the target", lambda sample: sample.run.step >= target // 2, HALF_WAY)
+            watch.until("half of the target", lambda sample: sample.run.step >= half, HALF_WAY)
         with console.stage("heal", "One whole unit killed: SIGKILL to every process of it"):
             faults.kill_unit()
             if plan.kill_syncer:
                 faults.kill_syncer()
         with console.stage("finish", "The others never stopped; on to the target, and what was learnt"):
+            if plan.cut_link:
+                self._end_at(watch.samples[-1].run.step + MORE_STEPS)
             watch.until("completion", lambda sample: sample.run.complete, COMPLETE)
             console.say("evaluating the untrained and the final global model on held-out text")
             with ThreadPoolExecutor() as pool:
@@ -131,6 +136,12 @@ class Demo:
             name: sum(shard.tokens for shard in split.shards) for name, split in catalogue.splits.items()
         }
         self._console.say(", ".join(f"{name}: {count:,} tokens" for name, count in tokens.items()))
+
+    def _end_at(self, step: int) -> None:
+        manifest = self._plan.manifest
+        spec = {**manifest["spec"], "target": {"globalSteps": step}}
+        self._console.say(f"the target is {step} global steps now")
+        self._cluster.kubectl.apply([{**manifest, "spec": spec}], "-n", NAMESPACE)
 
     def _evaluate(self, step: int | None) -> HeldOut:
         data, checkpoints = self._plan.spec.data, self._plan.spec.checkpoint.uri
