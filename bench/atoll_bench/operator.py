@@ -33,13 +33,14 @@ BURST = 50
 def measure(
     cases: Collection[str], repeat: int, progress: Callable[[str], None], scheduler_qps: int | None = None
 ) -> list[Figure]:
-    """Runs the cases so many times, one after the other, and returns their medians.
+    """Runs the cases so many times, one after the other, and returns their medians. A round that fails gives no
+    figures.
 
     Args:
         scheduler_qps: requests a second of the scheduler; None for its default.
 
     Raises:
-        CommandError: something did not happen in time; the message says what.
+        CommandError: in every round something did not happen in time; the message says what.
         ClusterError, HostError: the control plane did not start.
     """
     try:
@@ -54,7 +55,7 @@ async def _measure(
     task = asyncio.current_task()
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    samples = Samples()
+    samples, lost = Samples(), CommandError("no round")
     with tempfile.TemporaryDirectory(prefix="atoll-bench-") as folder:
         async with Testbed(Path(folder), progress, scheduler_qps) as bed:
             if set(cases) & set("ac"):
@@ -62,7 +63,17 @@ async def _measure(
             for turn in range(repeat):
                 for shape in _shapes(cases):
                     progress(f"round {turn + 1} of {repeat}: {shape.units} units of {shape.hosts} pods")
-                    await _round(bed, shape, cases, turn, samples)
+                    found = Samples()
+                    try:
+                        await _round(bed, shape, cases, turn, found)
+                    except CommandError as error:
+                        progress(f"no figures of this round: {error}")
+                        lost = error
+                    else:
+                        progress(found.told)
+                        samples.take(found)
+    if not samples.values:
+        raise lost
     return figures(samples)
 
 

@@ -80,6 +80,23 @@ class Samples:
             for name, value in each.items():
                 self.limits.setdefault((case, shape, name), []).append(value)
 
+    def take(self, other: Samples) -> None:
+        """Adds those of another round."""
+        for mine, its in ((self.values, other.values), (self.limits, other.limits)):
+            for key, values in its.items():
+                mine.setdefault(key, []).extend(values)
+
+    @property
+    def told(self) -> str:
+        """All of them, in a line."""
+        kinds = (("", self.values), ("limit ", self.limits))
+        return ", ".join(
+            f"{kind}({case}) {name} {value:.3f}"
+            for kind, found in kinds
+            for (case, _, name), values in found.items()
+            for value in values
+        )
+
 
 def figures(samples: Samples) -> list[Figure]:
     """In order of cases, and as they were measured."""
