@@ -91,6 +91,7 @@ def _plan(options: argparse.Namespace, root: Path) -> Plan:
     if options.cut_link:
         manifest["spec"]["recovery"] = {"nodeLostSeconds": NODE_LOST_SECONDS}
         manifest["spec"]["target"]["globalSteps"] = STEPS
+        manifest["spec"]["inner"]["schedule"] = "Constant"  # with others the target is fixed
         manifest["spec"]["checkpoint"]["keep"] = KEEP
     name, spec = checked_spec(run, manifest)
     return Plan(
