@@ -357,6 +357,15 @@ def test_only_what_every_host_proposes_is_agreed_on():
     assert (agreed.cut, agreed.capture) == (NO_CUT, NOTHING)
 
 
+def test_a_host_needs_the_newest_version_that_another_host_has():
+    ours = Proposal({0: Arrival(3, np.zeros(1)), 1: Arrival(8, np.zeros(1))}, {})
+    theirs = Proposal(
+        {0: Arrival(3, np.zeros(1)), 1: Arrival(4, np.zeros(1)), 2: Arrival(5, np.zeros(1))}, {}
+    )
+    assert agree(theirs, ours).missing == {2: 5}
+    assert agree(ours, theirs).missing == {1: 8}
+
+
 def test_a_cut_that_one_host_has_seen_and_a_capture_that_one_wants_count_for_all():
     agreed = agree(Proposal({}, {}, CutId(40, 40, True), NOTHING), Proposal({}, {}, CutId(40, 40), 3))
     assert (agreed.cut, agreed.capture) == (CutId(40, 40, True), 3)

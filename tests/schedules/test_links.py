@@ -162,6 +162,16 @@ def test_units_that_choose_their_codecs_are_members_as_often_as_the_narrowest_al
         assert merged(seen.accounts[f"u{link}"]) >= 0.8 * share
 
 
+@pytest.mark.timeout(600)
+def test_a_unit_that_fetches_for_longer_than_an_interval_begins_all_the_same() -> None:
+    """A newer version has been merged whenever it has one. In int4 a contribution takes 0.8 of an interval."""
+    slow, quick = Island("slow", 1, STEP, 10, 6 * H * STEP), Island("quick", 1, STEP, 10, 1.0)
+    seen = run(slow, quick, adaptive=True)
+    assert seen.seconds < 1.1 * STEPS * STEP
+    assert seen.members["slow"] >= 0.04
+    assert merged(seen.accounts["slow"]) >= 0.6
+
+
 SHORT_RUN = 300
 """Global steps."""
 END = 1000.0

@@ -60,9 +60,10 @@ class Checks:
         self._announced: dict[str, Orders] = {}
         """By lineage of shard 0: the furthest that it has told another shard."""
         self._ended: dict[int, tuple[Value, ...]] = {}
-        self._links: dict[tuple[ShardProcess, Part], tuple[float, int]] = {}
-        """Of each header that a shard has taken, the most that it knew of the unit's link when that came: `turn` and
-        `laps`."""
+        self._turns: dict[tuple[ShardProcess, Part], float] = {}
+        """Of each header that a shard has taken, the most that it knew of the unit's link when that came."""
+        self._entered: dict[tuple[int, str, Incarnation], tuple[int, ...]] = {}
+        """A shard's versions when an incarnation joined it first, by shard and lineage."""
         self._refused: set[tuple[int, int, Incarnation]] = set()
         """Shard, fragment and incarnation of every contribution that was refused for what it is."""
         self._silent: dict[ShardProcess, set[Incarnation]] = {}
@@ -97,6 +98,7 @@ class Checks:
         """Its volume was restored: what is newer than it is lost for that reason, and its versions may come again."""
         self.lost_volumes += 1
         self._announced.clear()
+        self._entered.clear()
         for value in slot.written()[1].values():
             key = value.shard, value.fragment, value.lineage
             self._seen[key] = value
@@ -110,8 +112,11 @@ class Checks:
             part = event.part
             held = machine.rounds.held.get(part.round)
             if held is not None and held.contributions.header(part.unit, part.host) == part:
-                unit, (turn, laps) = machine.units[part.unit], self._links.get((process, part), (0.0, 0))
-                self._links[process, part] = max(turn, unit.turn), max(laps, unit.laps)
+                known = self._turns.get((process, part), 0.0)
+                self._turns[process, part] = max(known, machine.units[part.unit].turn)
+        if isinstance(event, Joined):
+            who = event.unit, event.incarnation
+            self._entered.setdefault((s, process.lineage, who), tuple(machine.versions))
         if isinstance(event, Ordered):
             self._silent[process] = set(event.orders.silent)
         for effect in effects:
@@ -368,9 +373,8 @@ class Checks:
     def _staleness(
         self, process: ShardProcess, merge: Merge, unit: str, incarnation: int, anchor: int
     ) -> None:
-        """An incarnation's first contribution is against the current version: at most H steps old, but where a
-        fragment had no merge since. Later ones, and the first one on a link with a long round trip, are not too old for
-        the unit's link, as the shard knew it when it took their headers, but where nothing newer was merged."""
+        """An incarnation's first contribution is against no version that was old when it joined. No one is too old for
+        the unit's link, as the shard knew it when it took its headers, but where nothing newer was merged."""
         machine, p = process.machine, merge.round.fragment
         current, age = machine.versions[p], merge.round.step - anchor
         value: Value | None = process.memory[p]
@@ -378,11 +382,11 @@ class Checks:
         while value is not None and value.lineage == process.lineage:
             known = known or any(member.who == (unit, incarnation) for member in value.members)
             value = value.parent
+        met = self._entered.get((process.number, process.lineage, (unit, incarnation)))
+        if not known and met is not None and anchor < met[p]:
+            raise Violation(f"{merge.round}: {unit} counts first from {anchor}, but joined at {met[p]}")
         headers = machine.rounds.held[merge.round].contributions.parts[unit].values()
-        links = [self._links[process, header] for header in headers]
-        if not known and anchor != current and age > min(machine.rules.first(laps) for _, laps in links):
-            raise Violation(f"{merge.round}: {unit} counts first from {anchor}, not {current}")
-        oldest = min(machine.rules.oldest(turn) for turn, _ in links)
+        oldest = min(machine.rules.oldest(self._turns[process, header]) for header in headers)
         if not (anchor == current or age <= oldest):
             raise Violation(f"{merge.round}: {unit} is {age} steps old")
 

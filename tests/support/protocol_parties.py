@@ -173,13 +173,13 @@ class Gang:
         self._able: list[set[Any]] = [set()] * hosts
         self._barrier = threading.Barrier(hosts, timeout=PARTING_SECONDS)
 
-    def agree(self, host: int, able: set[Any]) -> set[Any]:
-        """What every host is able to do. Raises `BrokenBarrierError` when one has left."""
+    def agree(self, host: int, able: set[Any]) -> tuple[set[Any], set[Any]]:
+        """What every host is able to do, and what any is. Raises `BrokenBarrierError` when one has left."""
         self._able[host] = able
         self._barrier.wait()
-        common = set.intersection(*self._able)
+        found = set.intersection(*self._able), set.union(*self._able)
         self._barrier.wait()
-        return common
+        return found
 
     def leave(self) -> None:
         """The others end too."""
@@ -273,7 +273,11 @@ class NumpyUnit:
         able = {cut, *((p, arrival.version) for p, arrival in arrivals.items()), *pulls.items()}
         if max(self.received.values(), default=0) < self.until:
             able.add(self._train)
-        agreed = self.gang.agree(self.host, able)
+        agreed, known = self.gang.agree(self.host, able)
+        for each in known:
+            match each:
+                case (int(p), int(version)):
+                    self.client.need(p, version)
         if cut in agreed and self.progress.see(cut):
             self.client.mark(cut, self.progress.trained)
         for p, arrival in list(arrivals.items()):

@@ -171,6 +171,11 @@ class SyncerClient:
         s, p = divmod(number, self._layout.width)
         self._sessions[s].adopt(p, arrival)
 
+    def need(self, number: int, version: int) -> None:
+        """Fetches this version, or a newer one: another host of the unit has it."""
+        s, p = divmod(number, self._layout.width)
+        self._sessions[s].need(p, version)
+
     def pulls(self) -> dict[int, Ask]:
         """The open rounds that want a contribution, by fragment, once the version they need was taken."""
         return self._numbered(session.pulls() for session in self._sessions)

@@ -133,6 +133,8 @@ class Loop:
         """Does what all hosts agreed on, and begins the step; gives its loss and the data position after it."""
         self._done = max(self._done, agreed.done)
         self._record(agreed.cut)
+        for number, version in agreed.missing.items():
+            self.client.need(number, version)
         parcels = self._extract(agreed.pulls)
         self._receive(agreed.arrivals)
         for number in agreed.arrivals:

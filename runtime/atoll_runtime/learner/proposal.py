@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 
 import numpy as np
@@ -44,6 +44,8 @@ class Proposal:
     ending: Ending = Ending.NONE
     done: int = 0
     """How much of the target in tokens is merged, of `WHOLE`."""
+    missing: dict[int, int] = field(default_factory=dict)
+    """Once agreed: versions that another host has and this one has not, by fragment."""
 
     def values(self, fragments: int) -> np.ndarray:
         """int32 [4·fragments + 5]: versions, their lineages, round steps, attempts; then the facts."""
@@ -61,10 +63,13 @@ class Proposal:
 
         A cut that any host has seen counts for all, for a message sent after it may be next at any of them; and
         what any host would copy, all copy, for it is a collective program. Of the target, what all know is done.
+        Hosts that fetched at different times may have different versions: all need the newest of them.
         """
         same = np.where(low == high, low, NOTHING)
         table = same[:-5].reshape(4, -1)
         step, final = divmod(int(high[-4]), 2)
+        newest = high[: (len(high) - 5) // 4].tolist()
+        mine = {number: one.version for number, one in self.arrivals.items()}
         return Proposal(
             arrivals={
                 number: one
@@ -80,4 +85,5 @@ class Proposal:
             capture=int(high[-3]),
             ending=Ending(int(high[-2])),
             done=int(low[-1]),
+            missing={n: version for n, version in enumerate(newest) if version > mine.get(n, NOTHING)},
         )

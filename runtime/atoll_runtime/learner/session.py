@@ -110,6 +110,12 @@ class ShardSession:
             self.link.adopt(p, arrival.version, arrival.lineage)
             self.signals.notify()
 
+    def need(self, p: int, version: int) -> None:
+        """This version is to be fetched, or a newer one."""
+        with self.signals.lock:
+            self.link.need(p, version)
+            self.signals.notify()
+
     def pulls(self) -> dict[int, Ask]:
         """Open rounds whose least anchor the loop has taken, and in which the link can take part."""
         with self.signals.lock:
@@ -165,13 +171,14 @@ class ShardSession:
         with self.signals.lock:  # the last of each is due again
             hello = msgspec.structs.replace(self._hello, versions=tuple(self.link.held))
             self._unsent = set(self._last)
-        welcomed = False
+        welcomed, began = False, self._clock()
         try:
             session = self._network.session(hello, self._outgoing())
             async with contextlib.aclosing(session):  # type: ignore[type-var]
                 async for message in session:
                     if isinstance(message, Welcome):
                         welcomed = True
+                        self._meter.welcomed(self._clock() - began, self._clock())
                         log.info("linked to shard %d at global step %d", self._shard, message.global_step)
                     self.take(message)
                     if self.signals.ended:

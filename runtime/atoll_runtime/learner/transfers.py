@@ -102,8 +102,8 @@ class Transfers:
     def push(self, part: Part, codec: str, body: memoryview) -> Header:
         """Queues a contribution; gives its header."""
         expected = self._share.seconds * (len(self._waiting) + self._pushing + 1)
-        share = self._share
-        seconds = min(expected, TRANSFER_SECONDS)
+        share, seconds = self._share, min(expected, TRANSFER_SECONDS)
+        share.round_trip = self._meter.round_trip(self._clock())
         header = Header(part, codec, len(body), seconds, share.round_trip, share.turn)
         self._share.joined(part.round.fragment, self._clock())
         self._waiting.append((header, body))

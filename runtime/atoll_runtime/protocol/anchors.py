@@ -7,7 +7,13 @@ from typing import Any
 
 
 def unusable(
-    anchor: int, step: int, history: Sequence[int], latest: int | None, oldest: int, refused: int, first: int
+    anchor: int,
+    step: int,
+    history: Sequence[int],
+    latest: int | None,
+    oldest: int,
+    refused: int,
+    entered: int,
 ) -> str:
     """Why a contribution to the round of `step` with this anchor does not count; empty when it does.
 
@@ -15,13 +21,14 @@ def unusable(
         latest: the version that holds this incarnation's newest merged contribution; None where none was merged.
         oldest: steps. An anchor of more is too old, unless nothing newer was merged.
         refused: the newest version against which a contribution of this incarnation was refused; -1 where none was.
-        first: steps that the anchor of an incarnation's first contribution may be old where something newer was merged.
+        entered: the step at which the incarnation joined.
     """
     current = history[-1]
     if anchor not in history:
         return f"anchor {anchor} is not a known version (current: {current})"
-    if latest is None and anchor != current and step - anchor > first:
-        return f"a new incarnation counts from the current version {current}, not from {anchor}"
+    met = max((version for version in history if version <= entered), default=anchor)
+    if latest is None and anchor < met:
+        return f"a new incarnation counts from version {met}, which was current when it joined, not from {anchor}"
     if latest is not None and anchor < latest:
         return f"the work since version {anchor} was merged already"
     if anchor != current and anchor <= refused:

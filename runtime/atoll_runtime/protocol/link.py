@@ -95,7 +95,7 @@ class Link:
         self.open.intersection_update(taking)
         self.marked(cut)
         for p, needed in enumerate(least):
-            self._need(p, needed)
+            self.need(p, needed)
         return ended
 
     def _forget(self, lost: Iterable[int]) -> None:
@@ -116,7 +116,7 @@ class Link:
         """A round is open."""
         p = round_id.fragment
         self.offered[p] = max(least, self.offered[p])
-        self._need(p, least)
+        self.need(p, least)
         self.asks[p] = Ask(round_id, least)
         self.open.add(round_id)
 
@@ -131,9 +131,9 @@ class Link:
         """A version can be fetched. One that is not needed is left: it would replace work that can be contributed."""
         self.offered[p] = max(version, self.offered[p])
         if needed:
-            self._need(p, version)
+            self.need(p, version)
 
-    def _need(self, p: int, least: int) -> None:
+    def need(self, p: int, least: int) -> None:
         """An older version than `least` is of no use any more."""
         if p not in self.empty and least > self.held[p]:
             self.wanted[p] = max(least, self.wanted.get(p, 0))
@@ -184,7 +184,7 @@ class Link:
             self.held[p] = max(self.held[p], version)
         else:  # the hosts had agreed on it when the shard came back without it
             self.adopted[p] = self.held[p] = NOTHING
-            self._need(p, self.offered[p])
+            self.need(p, self.offered[p])
 
     def answerable(self) -> dict[int, Ask]:
         """Open rounds whose least anchor the training loop has taken."""

@@ -108,6 +108,10 @@ class LinkMeter:
     def answered(self, transfer: Transfer, seconds: float, now: float) -> None:
         """The first byte of an answer came so long after its request."""
         transfer.since, transfer.carried = now, True
+        self.welcomed(seconds, now)
+
+    def welcomed(self, seconds: float, now: float) -> None:
+        """An answer came so long after what it answers: no round trip takes longer."""
         self._rtt.add(now, -seconds)
 
     def round_trip(self, now: float) -> float:

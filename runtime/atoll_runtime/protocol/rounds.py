@@ -110,10 +110,7 @@ class Rounds(OpenRounds):
             return
         unit.round_trip = event.round_trip
         if interval:
-            turn = max(event.turn, event.seconds * self.rules.fragments / interval)
-            # A fetch and a push, each of which may wait for another transfer.
-            unit.laps = round(2 * event.round_trip / interval + 4 * turn / self.rules.fragments)
-            unit.turn = turn or unit.turn
+            unit.turn = max(event.turn, event.seconds * self.rules.fragments / interval) or unit.turn
 
     def decline(self, part: Part, why: str) -> None:
         """Counts a part that is not taken; its unit goes on without this round."""

@@ -70,11 +70,6 @@ class Rules:
         intervals = max(self.stale_intervals, 2 * math.ceil(turn))
         return min(intervals, MOST_STALE_INTERVALS) * self.interval
 
-    def first(self, laps: int) -> int:
-        """Steps that the anchor of an incarnation's first contribution may be old though there is a newer version,
-        where so many rounds pass on the way there and back."""
-        return (laps + 1) * self.interval if laps else 0
-
     @property
     def silent_after(self) -> float:
         """Seconds as of `silence` for this shard. Shards other than 0 hear no reports, only who is connected."""

@@ -28,6 +28,7 @@ DURABLE = (
     "merged_cursor",
     "merged_step",
     "contributions",
+    "entered",
     "last_merge",
     "first_merge_time",
     "seeded_step",
@@ -75,8 +76,10 @@ class Unit:
     merged_step: int = 0
     """Data position and inner step of the newest merged contribution: where a new incarnation goes on."""
     contributions: int = 0
+    entered: int = 0
+    """Global step at which its incarnation joined."""
     last_merge: int = 0
-    """Global step; of a unit that has none, the step at which it joined."""
+    """Global step; of an incarnation that has none, as `entered`."""
     first_merge_time: float | None = None
     seeded_step: int = 0
     seed_message: str = ""
@@ -92,8 +95,6 @@ class Unit:
     """Rounds of a fragment of which the unit's link carries one, by its newest header."""
     round_trip: float = 0.0
     """Seconds, by its newest header."""
-    laps: int = 0
-    """Rounds of a fragment that pass while a contribution is on its way there, and its version on its way back."""
     marks: dict[int, int] = field(default_factory=dict)
     """For each fragment the inner step of its last merged contribution."""
     joined: dict[int, int] = field(default_factory=dict)
@@ -141,7 +142,7 @@ class Unit:
             self.steps = self.tokens = self.contributions = 0
             self.first_merge_time = self.loss = self.reported = None
             self.tokens_per_second = 0.0
-            self.last_merge = step
+            self.entered = self.last_merge = step
             self.pace = StepTime()
             self.hosts.clear()
             self.addresses.clear()

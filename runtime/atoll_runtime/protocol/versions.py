@@ -51,5 +51,4 @@ class Versions:
 
     def _limits(self, unit: Unit, rules: Rules) -> tuple[int | None, int, int, int]:
         """What bounds a unit's anchors."""
-        latest, refused = unit.latest(self.p), unit.spoiled.get(self.p, -1)
-        return latest, rules.oldest(unit.turn), refused, rules.first(unit.laps)
+        return unit.latest(self.p), rules.oldest(unit.turn), unit.spoiled.get(self.p, -1), unit.entered
