@@ -1,16 +1,12 @@
 """How well bodies fill a link: on loopback against plain TLS sockets, on a shaped link against its rate, after a break.
 
-Every end is a process of its own (`linkends`). The shaped link lies between two network namespaces, which exist as long
-as this process does: `tbf` limits the rate at both ends, and a relay in a third one delays frames.
+Every end is a process of its own (`linkends`). Those of the shaped link are in network namespaces.
 """
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import json
-import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -20,8 +16,10 @@ from pathlib import Path
 
 from atoll_bench.figures import spread
 from atoll_bench.linkends import NAME, UNIT
+from atoll_bench.regions.wan import SITE, Region, Wan
 from atoll_bench.slowlink import SlowLink
 from atoll_cli.errors import CommandError
+from atoll_local.namespaces import check_namespaces
 from atoll_operator.certificates.authority import Authority
 from atoll_runtime.contract import identity
 from atoll_runtime.protocol import communication
@@ -31,19 +29,15 @@ RATE, ROUND_TRIP = 2.5e9, 0.1
 """Bits a second and seconds of the shaped link."""
 MTU = 65_000
 """Bytes of a frame, so that the relay has few."""
-BURST = 4 << 20
-"""Bytes that `tbf` lets through at once."""
-ADDRESSES = ("10.77.0.1", "10.77.0.2")
 SEVERAL = 4
 """Streams on loopback."""
 SIZE = 256 << 20
 """Bytes of the body that breaks, and of each that crosses the shaped link."""
-COLD, BESIDE, BODIES = 2, 2, 4
+COLD, BESIDE, BODIES = 2, 4, 6
 """On the shaped link: turns before TCP knows what its connections carry; transfers at a time; bodies of each."""
 PROXY_BYTES = 128 << 10
 """That the kernel keeps at each end of the proxy which breaks connections: a router keeps little either."""
 END_SECONDS = 600.0
-PROGRAMS = ("unshare", "nsenter", "setpriv", "ip", "tc", "ethtool")
 ENDS = (sys.executable, "-m", "atoll_bench.linkends")
 
 
@@ -70,7 +64,7 @@ class LinkFigure:
 
 
 def measure(cases: Sequence[str], megabytes: int, repeat: int) -> Iterator[LinkFigure]:
-    """Raises `CommandError`: an end failed, or the shaped link cannot be made here."""
+    """Raises `CommandError` when an end fails; `ClusterError`, `HostError` where the shaped link cannot be made."""
     with tempfile.TemporaryDirectory(prefix="atoll-bench-link-") as name:
         folder = Path(name)
         certify(folder)
@@ -89,7 +83,7 @@ def certify(folder: Path) -> None:
     authority = Authority.new("bench", now)
     for role in ("syncer", "unit"):
         uri = identity("default", "bench", "unit" if role == "unit" else "syncer", UNIT)
-        pair, place = authority.issue(role, uri, [NAME], now), folder / role
+        pair, place = authority.issue(role, uri, [NAME, SITE], now), folder / role
         place.mkdir()
         authority.write(place, pair)
 
@@ -155,13 +149,19 @@ def loopback(folder: Path, size: int, streams: int, repeat: int) -> LinkFigure:
 def shaped(folder: Path, repeat: int) -> LinkFigure:
     """Against the rate of the link."""
     streams = communication.streams(1, RATE, ROUND_TRIP)
-    with namespaces(folder) as (near, far), Served(folder, SIZE, streams, *far) as served:
+    check_namespaces()
+    region = Region(UNIT, RATE / 1e9, ROUND_TRIP / 2)
+    with (
+        Wan(folder / "wan", (region,), MTU) as wan,
+        Served(folder, SIZE, streams, *wan.site.inside) as served,
+    ):
+        wan.link(1.0)
         arguments = (
             "measure",
             folder / "unit",
             SIZE,
             streams,
-            NAME,
+            SITE,
             served.port,
             0,
             COLD,
@@ -169,7 +169,7 @@ def shaped(folder: Path, repeat: int) -> LinkFigure:
             BESIDE,
             BODIES,
         )
-        found = rates((*near, *ENDS, *arguments))
+        found = rates((*wan.places[UNIT].inside, *ENDS, *arguments))
     shares = {way: [each * 8 / RATE for each in found[way]] for way in ("push", "fetch")}
     return _figure("shaped", streams, found, shares, served.told)
 
@@ -207,61 +207,3 @@ def _figure(
         streams=streams,
         **told,
     )
-
-
-@contextlib.contextmanager
-def namespaces(folder: Path) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
-    """Commands that run others in the unit's and in the shard's namespace. They end with this process, even if it is
-    killed: what holds them open waits for its input to end.
-
-    Raises:
-        CommandError: they cannot be made here.
-    """
-    missing = [program for program in PROGRAMS if shutil.which(program) is None]
-    if os.geteuid() or missing:
-        what = f"programs: {', '.join(missing)}" if missing else "root"
-        raise CommandError(f"the shaped link needs {what}; --case loopback,break does without")
-    hosts = folder / "hosts"
-    hosts.write_text(f"{ADDRESSES[1]} {NAME}\n")
-    with contextlib.ExitStack() as stack:
-        near, far, middle = (stack.enter_context(_namespace()) for _ in range(3))
-        for number, end in enumerate((near, far)):
-            device, port = f"end{number}", f"port{number}"
-            _run(*end, "ip", "link", "add", device, "mtu", str(MTU), "type", "veth",
-                 "peer", "name", port, "mtu", str(MTU), "netns", middle[2])  # fmt: skip
-            _run(*end, "ethtool", "-K", device, "tx", "off", "tso", "off", "gso", "off")
-            _run(*end, "ip", "addr", "add", f"{ADDRESSES[number]}/24", "dev", device)
-            _run(*end, "tc", "qdisc", "add", "dev", device, "root", "tbf",
-                 "rate", f"{RATE:.0f}bit", "burst", str(BURST), "latency", "100ms")  # fmt: skip
-            for where, name in ((end, device), (end, "lo"), (middle, port)):
-                _run(*where, "ip", "link", "set", name, "up")
-        relay = ("setpriv", "--pdeathsig", "KILL", sys.executable, "-m", "atoll_local.relay")
-        relaying = subprocess.Popen((*middle, *relay, "port0", "port1", str(ROUND_TRIP / 2)))
-        try:
-            named = ("unshare", "-m", "sh", "-c", f'mount --bind {hosts} /etc/hosts && exec "$@"', "sh")
-            yield (*near, *named), far
-        finally:
-            relaying.kill()
-            relaying.wait()
-
-
-@contextlib.contextmanager
-def _namespace() -> Iterator[tuple[str, ...]]:
-    holder = subprocess.Popen(
-        ("unshare", "-n", "cat"), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    assert holder.stdin is not None and holder.stdout is not None
-    try:
-        holder.stdin.write("ready\n")
-        holder.stdin.flush()
-        if not holder.stdout.readline():
-            raise CommandError("the shaped link needs network namespaces, which this machine does not allow")
-        yield ("nsenter", "-t", str(holder.pid), "-n")
-    finally:
-        holder.communicate()
-
-
-def _run(*command: str) -> None:
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        raise CommandError(f"{' '.join(command)}: {done.stderr.strip()}")

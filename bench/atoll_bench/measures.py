@@ -70,7 +70,8 @@ def link(options: argparse.Namespace) -> None:
     from atoll_bench.link import measure
 
     columns = "case streams push fetch ratio loop_lag_p99 loop_seconds_per_gib resent_share"
-    _print("", measure(options.case, options.megabytes, options.repeat), columns, options.json)
+    with _local():
+        _print("", measure(options.case, options.megabytes, options.repeat), columns, options.json)
 
 
 def restore(options: argparse.Namespace) -> None:

@@ -117,7 +117,7 @@ def _relay(place: Attached, inside: tuple[str, ...], port: str, delay: float) ->
     if not delay:
         sh("ip", "link", "set", port, "master", place.network.bridge)
         return
-    sh("ip", "link", "add", near, "type", "veth", "peer", "name", far)
+    place.network.pair(near, far)
     # The relay moves frames as they are: they must be no longer than the MTU, and have their checksums.
     _plain_frames((), far)
     _plain_frames(inside, "eth0")

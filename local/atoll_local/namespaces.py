@@ -59,6 +59,11 @@ class Namespace(Startable):
     def pid(self) -> int | None:
         return self._holder.pid()
 
+    @property
+    def inside(self) -> tuple[str, ...]:
+        """A command that runs another in it."""
+        return ("nsenter", "-t", str(self.pid), "-n", "-m")
+
     def start(self) -> None:
         """Makes it, and attaches it to the bridge.
 
@@ -85,10 +90,9 @@ class Namespace(Startable):
         self, command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None
     ) -> subprocess.Popen[bytes]:
         """Starts a process in it, which ends with this thread at the latest; its output is appended to `log`."""
-        inside = ("nsenter", "-t", str(self.pid), "-n", "-m")
         with log.open("ab") as output:
             return subprocess.Popen(
-                [*MORTAL, *inside, *command],
+                [*MORTAL, *self.inside, *command],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,

@@ -28,6 +28,8 @@ class Network:
     """Host .1, nodes from .10 on."""
     pods: str = "10.244.0.0/16"
     """Each node has a /24 of it."""
+    mtu: int = 1500
+    """Bytes of a frame on its links."""
 
     def __post_init__(self) -> None:
         """Raises `ValueError` for an invalid network."""
@@ -62,7 +64,7 @@ class Network:
         """Gives the network namespace of `pid` its address and the routes to every other node's pods."""
         link, peer = self.link(index), f"{self.bridge}-p{index}"
         inside = ("nsenter", "-t", str(pid), "-n", "ip")
-        sh("ip", "link", "add", link, "type", "veth", "peer", "name", peer)
+        self.pair(link, peer)
         sh("ip", "link", "set", link, "master", self.bridge, "up")
         sh("ip", "link", "set", peer, "netns", str(pid))
         sh(*inside, "link", "set", peer, "name", "eth0")
@@ -76,6 +78,11 @@ class Network:
         # nothing leaves this machine.
         sh(*inside, "route", "add", SERVICE_RANGE, "via", self.host)
         sh("ip", "route", "replace", self.pod_range(index), "via", self.node(index))
+
+    def pair(self, one: str, other: str) -> None:
+        """Two ends of a link."""
+        mtu = ("mtu", str(self.mtu))
+        sh("ip", "link", "add", one, *mtu, "type", "veth", "peer", "name", other, *mtu)
 
     def route_services(self, index: int) -> None:
         """Lets the host reach ClusterIPs through one node's kube-proxy."""

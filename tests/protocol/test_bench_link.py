@@ -7,7 +7,7 @@ import os
 import pytest
 
 from atoll_bench import link
-from atoll_cli.errors import CommandError
+from atoll_local.errors import HostError
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -25,5 +25,5 @@ def test_loopback_is_compared_with_plain_sockets_and_a_break_sends_little_twice(
 
 def test_a_shaped_link_says_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    with pytest.raises(CommandError, match="the shaped link needs root"):
+    with pytest.raises(HostError, match="namespaces need root"):
         list(link.measure(("shaped",), 4, 1))

@@ -70,7 +70,7 @@ FAILURES: dict[str, list[Change]] = {
 def places(tmp_path: Path) -> Iterator[dict[str, Namespace]]:
     """A namespace for each unit. The syncer is on the host, which they call localhost."""
     install(print)
-    network = Network(bridge="atolltest", subnet="10.251.0.0/24", pods="10.245.0.0/16")
+    network = Network(bridge="atollfail", subnet="10.250.0.0/24", pods="10.243.0.0/16")
     network.up()
     try:
         with ExitStack() as entered:

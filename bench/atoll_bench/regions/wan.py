@@ -61,9 +61,10 @@ def round_trips(regions: tuple[Region, ...] = REGIONS) -> tuple[float, float]:
 class Wan(Startable):
     """Use as a context manager: nothing is left behind."""
 
-    def __init__(self, folder: Path, regions: tuple[Region, ...] = REGIONS) -> None:
+    def __init__(self, folder: Path, regions: tuple[Region, ...] = REGIONS, mtu: int = 1500) -> None:
+        """`mtu`: bytes of a frame. The relays carry fast links in long ones alone."""
         self.regions = regions
-        self._network = Network(bridge="atollwan", subnet="10.252.0.0/24", pods="10.246.0.0/16")
+        self._network = Network(bridge="atollwan", subnet="10.252.0.0/24", pods="10.246.0.0/16", mtu=mtu)
         site = self._network.node(len(regions))
 
         def place(index: int, name: str) -> Namespace:
