@@ -153,7 +153,7 @@ FIGURES: dict[str, Figure] = {
         (
             (
                 "--steps",
-                "160",
+                "72",
                 whole(100_000, least=48),
                 "of both, for equal tokens; the synchronous ones take minutes",
             ),
