@@ -19,8 +19,8 @@ MOST_FRAGMENTS = 24
 """Simulated; the share of a fragment does not depend on how many others there are."""
 LONGEST_INTERVAL = 96
 """Simulated. What is discarded does not grow with it."""
-INTERVALS = 4
-"""Simulated. The first discards less than the others, so that a few are wanted."""
+INTERVALS = 16
+"""Simulated. Nothing is discarded in the first ones, until anchors are too old."""
 
 
 def merged_share(step_seconds: Sequence[float], rules: Rules, jitter: float = 0.0) -> float:
