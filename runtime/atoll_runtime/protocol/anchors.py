@@ -7,13 +7,7 @@ from typing import Any
 
 
 def unusable(
-    anchor: int,
-    step: int,
-    history: Sequence[int],
-    latest: int | None,
-    oldest: int,
-    refused: int,
-    entered: int,
+    anchor: int, step: int, history: Sequence[int], latest: int | None, oldest: int, refused: int, met: int
 ) -> str:
     """Why a contribution to the round of `step` with this anchor does not count; empty when it does.
 
@@ -21,12 +15,11 @@ def unusable(
         latest: the version that holds this incarnation's newest merged contribution; None where none was merged.
         oldest: steps. An anchor of more is too old, unless nothing newer was merged.
         refused: the newest version against which a contribution of this incarnation was refused; -1 where none was.
-        entered: the step at which the incarnation joined.
+        met: the version that was current when the incarnation joined; only where `latest` is None.
     """
     current = history[-1]
     if anchor not in history:
         return f"anchor {anchor} is not a known version (current: {current})"
-    met = max((version for version in history if version <= entered), default=anchor)
     if latest is None and anchor < met:
         return f"a new incarnation counts from version {met}, which was current when it joined, not from {anchor}"
     if latest is not None and anchor < latest:

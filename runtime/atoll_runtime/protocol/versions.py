@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass, field
 
 from atoll_runtime.protocol import anchors
@@ -51,4 +52,5 @@ class Versions:
 
     def _limits(self, unit: Unit, rules: Rules) -> tuple[int | None, int, int, int]:
         """What bounds a unit's anchors."""
-        return unit.latest(self.p), rules.oldest(unit.turn), unit.spoiled.get(self.p, -1), unit.entered
+        met = self.history[max(bisect_right(self.history, unit.entered) - 1, 0)]
+        return unit.latest(self.p), rules.oldest(unit.turn), unit.spoiled.get(self.p, -1), met
