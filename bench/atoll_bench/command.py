@@ -148,7 +148,7 @@ FIGURES: dict[str, Figure] = {
     ),
     "regions": (
         measures.regions,
-        "synchronous training and Atoll in four regions over scaled links, as root; some fifteen minutes",
+        "synchronous training and Atoll in four regions over scaled links, as root; some 25 minutes",
         "operator,runtime,local,simulate",
         (
             (

@@ -72,7 +72,7 @@ class LinkReport(Report):
     streams: int = 0
     """TCP connections of one transfer."""
     chunk_kib: int = 0
-    """KiB that are acknowledged as one."""
+    """KiB that a connection takes to send at a time."""
     period: Measured = 0.0
     """The unit takes part in one of so many rounds of each fragment."""
     load: Measured = 0.0

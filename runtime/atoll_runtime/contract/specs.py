@@ -166,7 +166,7 @@ class CommunicationSpec(Section):
     streams: Annotated[int, Field(ge=1, le=32)] | None = None
     """TCP connections over which a host sends or receives one fragment of a shard."""
     chunk_kib: Annotated[int, Field(ge=64, le=4096)] | None = None
-    """KiB that are sent, checked and acknowledged as one."""
+    """KiB that a connection takes to send at a time."""
     period: Annotated[int, Field(ge=1, le=32)] | None = None
     """A unit takes part in one of so many rounds of each fragment."""
 
