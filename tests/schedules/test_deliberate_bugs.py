@@ -16,7 +16,7 @@ from atoll_runtime.learner.proposal import Proposal
 from atoll_runtime.protocol import anchors, claims, restoring
 from atoll_runtime.protocol.coordinator import Coordinator
 from atoll_runtime.protocol.cuts import Cuts
-from atoll_runtime.protocol.effects import Publish, Remember, SendOrders
+from atoll_runtime.protocol.effects import Publish, Release, Remember, SendOrders
 from atoll_runtime.protocol.events import FinalCut, Persisted
 from atoll_runtime.protocol.follower import Follower
 from atoll_runtime.protocol.identifiers import NO_CUT
@@ -229,6 +229,22 @@ def a_round_is_merged_below_its_quorum(patch: Patch) -> None:
 
 
 @bug
+def what_is_carried_over_is_released_with_its_round(patch: Patch) -> None:
+    patch.setattr(Rounds, "over", lambda self, round_id: Release(round_id, None))
+
+
+@bug
+def what_is_carried_over_is_not_released_when_it_is_merged(patch: Patch) -> None:
+    real = Rounds.write
+
+    def write(self: Rounds, held: Any, record: Any) -> None:
+        held.members = tuple(replace(member, round=held.id) for member in held.members)
+        real(self, held, record)
+
+    patch.setattr(Rounds, "write", write)
+
+
+@bug
 def the_same_work_counts_twice(patch: Patch) -> None:
     unusable(patch, "was merged already")
     patch.setattr(Unit, "disputed", lambda self, part: "")
@@ -341,7 +357,7 @@ def tokens_of_a_replaced_incarnation_are_forgotten(patch: Patch) -> None:
 
 @bug
 def parts_of_a_merged_round_stay_in_memory(patch: Patch) -> None:
-    patch.setattr(Parts, "release", lambda self, round_id, unit: None)
+    patch.setattr(Parts, "release", lambda self, release: None)
 
 
 @bug

@@ -10,7 +10,15 @@ from sim_bucket import WholeCut
 from sim_values import Delta, Incarnation, Value, Violation
 
 from atoll_runtime.protocol import clocks
-from atoll_runtime.protocol.effects import Effect, Merge, Note, Publish, RecordCut, SendPull
+from atoll_runtime.protocol.effects import (
+    Effect,
+    Merge,
+    Note,
+    Publish,
+    RecordCut,
+    RememberJoin,
+    SendPull,
+)
 from atoll_runtime.protocol.events import (
     Event,
     FinalCut,
@@ -63,7 +71,7 @@ class Checks:
         self._turns: dict[tuple[ShardProcess, Part], float] = {}
         """Of each header that a shard has taken, the most that it knew of the unit's link when that came."""
         self._entered: dict[tuple[int, str, Incarnation], tuple[int, ...]] = {}
-        """A shard's versions when an incarnation joined it first, by shard and lineage."""
+        """A shard's versions when an incarnation joined it first, as far as its journal knows, by shard and lineage."""
         self._refused: set[tuple[int, int, Incarnation]] = set()
         """Shard, fragment and incarnation of every contribution that was refused for what it is."""
         self._silent: dict[ShardProcess, set[Incarnation]] = {}
@@ -109,14 +117,13 @@ class Checks:
         """An event was taken in; its effects are not carried out yet."""
         machine, s = process.machine, process.number
         if isinstance(event, Offered | Received):
-            part = event.part
-            held = machine.rounds.held.get(part.round)
-            if held is not None and held.contributions.header(part.unit, part.host) == part:
+            part, rounds = event.part, (*machine.rounds.held.values(), *machine.rounds.carried.values())
+            if any(held.contributions.header(part.unit, part.host) == part for held in rounds):
                 known = self._turns.get((process, part), 0.0)
                 self._turns[process, part] = max(known, machine.units[part.unit].turn)
-        if isinstance(event, Joined):
+        if isinstance(event, Joined) and RememberJoin() in effects:
             who = event.unit, event.incarnation
-            self._entered.setdefault((s, process.lineage, who), tuple(machine.versions))
+            self._entered[s, process.lineage, who] = tuple(machine.versions)
         if isinstance(event, Ordered):
             self._silent[process] = set(event.orders.silent)
         for effect in effects:
@@ -163,7 +170,7 @@ class Checks:
         """A round's membership."""
         assert process.driver is not None
         machine, p, registry = process.machine, merge.round.fragment, self._world.registry
-        held = process.driver.parts.take(merge.round)
+        held = process.driver.parts.take(merge.members)
         parts = {key: registry.content(each.body) for key, each in held.items()}
         names = [member.unit for member in merge.members]
         if names != sorted(set(names)):
@@ -351,8 +358,6 @@ class Checks:
                 raise Violation(f"shard {slot.number} is not there")
             if process.machine.rounds.held:
                 raise Violation(f"{process}: rounds {list(process.machine.rounds.held)} are left")
-            if process.held:
-                raise Violation(f"{process}: parts of {process.held} are left")
             if process.driver.parts.used:
                 raise Violation(f"{process}: {process.driver.parts.used} bytes are reserved for nobody")
             self.judge(process)
@@ -386,7 +391,10 @@ class Checks:
         if not known and met is not None and anchor < met[p]:
             raise Violation(f"{merge.round}: {unit} counts first from {anchor}, but joined at {met[p]}")
         headers = machine.rounds.held[merge.round].contributions.parts[unit].values()
-        oldest = min(machine.rules.oldest(self._turns[process, header]) for header in headers)
+        turn = min(self._turns[process, header] for header in headers)
+        if any(header.round != merge.round for header in headers):  # judged anew by the round that takes it
+            turn = max(turn, machine.units[unit].turn)
+        oldest = machine.rules.oldest(turn)
         if not (anchor == current or age <= oldest):
             raise Violation(f"{merge.round}: {unit} is {age} steps old")
 

@@ -117,12 +117,6 @@ class ShardProcess(Server):
         return [self._value(p, each.theta) for p, each in enumerate(self.driver.state.fragments)]
 
     @property
-    def held(self) -> list[RoundId]:
-        """Rounds of which parts are in memory."""
-        assert self.driver is not None
-        return list(self.driver.parts._rounds)
-
-    @property
     def newest_cut(self) -> int | None:
         assert self.driver is not None
         return self.driver.cuts.newest

@@ -19,6 +19,7 @@ from atoll_runtime.protocol.effects import (
     Effect,
     Merge,
     RecordCut,
+    Release,
     Remember,
     SendMarkers,
     SendOrders,
@@ -249,7 +250,7 @@ def test_a_part_that_takes_the_place_of_an_earlier_one_takes_its_bytes_too() -> 
         assert parts.reserve(header) == ""
         parts.hold(header, HostPart(0, memoryview(bytes(size)), Scan(True, ())))
     assert parts.used == 60
-    parts.release(RoundId(1, 0, 0), None)
+    parts.release(Release(RoundId(1, 0, 0), None))
     assert parts.used == 0
 
 

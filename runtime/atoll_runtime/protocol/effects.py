@@ -26,6 +26,8 @@ class Member:
     inner_step: int
     trained: int
     """Tokens of the incarnation up to this contribution."""
+    round: RoundId
+    """That asked for it: the one that merges it, or an earlier one of the fragment."""
 
 
 class Asked(msgspec.Struct, frozen=True, tag=True):
@@ -56,10 +58,17 @@ class Merge(Asked, frozen=True):
 
 
 class Release(Asked, frozen=True):
-    """Forget the held parts of a round, of one unit or of all, and tell that unit, or all, that it is over."""
+    """Forget the parts that a round asked for, of one unit or of all, and tell that unit, or all, that it is over."""
 
     round: RoundId
     unit: str | None
+    kept: tuple[str, ...] = ()
+    """Where it is of all: units that are not meant, for their contributions count in a later round."""
+
+    def of(self, round_id: RoundId, unit: str) -> bool:
+        """Whether it is of this unit's part."""
+        meant = unit not in self.kept if self.unit is None else unit == self.unit
+        return meant and round_id == self.round
 
 
 class Persist(Asked, frozen=True):

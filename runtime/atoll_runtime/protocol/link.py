@@ -187,12 +187,18 @@ class Link:
             self.need(p, self.offered[p])
 
     def answerable(self) -> dict[int, Ask]:
-        """Open rounds whose least anchor the training loop has taken."""
-        return {p: ask for p, ask in self.asks.items() if self.adopted[p] >= ask.least}
+        """Open rounds whose least anchor the training loop has taken. Where an answer to an earlier round of the
+        fragment still counts, no other is wanted."""
+        answered = {
+            round_id.fragment for round_id in self.open.difference(ask.round for ask in self.asks.values())
+        }
+        return {p: ask for p, ask in self.asks.items() if self.adopted[p] >= ask.least and p not in answered}
 
     def answered(self, round_id: RoundId) -> bool:
         """The loop has a contribution: false when it comes too late to be sent."""
         p = round_id.fragment
         if p in self.asks and self.asks[p].round == round_id:
             del self.asks[p]
-        return round_id in self.open and self.adopted[p] != NOTHING
+        if self.adopted[p] == NOTHING:
+            self.open.discard(round_id)
+        return round_id in self.open

@@ -114,8 +114,6 @@ class LinkShare:
             pushes: contributions that wait for the link or are on it.
             fetches: the same of versions, by fragment.
         """
-        if pushes and (pushes + 1) * self.seconds > (self.interval.value or 0.0):
-            return False
         if max(self.load, self.period) <= 1.0 or p not in self._contributed:
             return pushes < PUSHES - 1 + self.beside
         idle = not pushes and not fetches and now >= self._joined + 2 * self.seconds

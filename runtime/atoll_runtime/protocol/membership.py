@@ -7,25 +7,21 @@ from collections.abc import Mapping
 
 SLACK = 2.0
 """A body is awaited for so many times as long as its sender expects."""
-LATEST = 2.0
-"""Intervals after a round's opening, until when bodies are awaited that its quorum does not need. The clock stands when
-a fragment is due again while a round of it is in flight."""
-
 RETURN, RETURN_SECONDS = 0.25, 5.0
 """Of an interval, and the most seconds, that the body of a unit is awaited whose session has ended: it connects anew,
 and what has come of the body is not sent again."""
 
 
-def choose(expected: Mapping[str, float], minimum: int, limit: float) -> list[str]:
+def choose(arrivals: Mapping[str, float], minimum: int, limit: float) -> list[str]:
     """The members of a round, by name.
 
     Args:
-        expected: seconds until the body is here, of each unit whose header is in.
+        arrivals: when the body is expected, of each unit whose headers are in.
         minimum: K. The quickest so many units are members, however slow.
-        limit: seconds of an interval. A body that takes longer would delay the fragment's next round.
+        limit: when the fragment is due again. A body that comes later counts in a later round.
     """
-    quickest = sorted(expected, key=lambda name: (expected[name], name))
-    return sorted(name for n, name in enumerate(quickest) if n < minimum or expected[name] <= limit)
+    quickest = sorted(arrivals, key=lambda name: (arrivals[name], name))
+    return sorted(name for n, name in enumerate(quickest) if n < minimum or arrivals[name] <= limit)
 
 
 def deadline(now: float, expected: float, patience: float, longest: float) -> float:

@@ -31,6 +31,8 @@ class OpenRounds:
     capacity: float = math.inf
     """Elements of contributions for which there is memory."""
     held: dict[RoundId, Round] = field(default_factory=dict)
+    carried: dict[int, Round] = field(default_factory=dict)
+    """By fragment, contributions whose bodies came too late for their round: they count in the fragment's next one."""
     merges: int = 0
     last_quorum: str = ""
     interval: Ema = field(default_factory=lambda: Ema(0.1))
@@ -116,12 +118,18 @@ class OpenRounds:
         """There is memory for a round of fragment `p`."""
         fragments = {p, *(held.id.fragment for held in self.held.values())}
         elements = sum(self.versions[q].width for q in fragments)
-        return elements * len(self.roster.live) <= self.capacity
+        return elements * len(self.roster.live) + self._kept <= self.capacity
+
+    @property
+    def _kept(self) -> int:
+        """Elements of what is carried over."""
+        kept = self.carried.items()
+        return sum(len(earlier.contributions.parts) * self.versions[p].width for p, earlier in kept)
 
     def open(self, round_id: RoundId, now: float) -> None:
-        """Asks every live unit for its contribution. What came early counts as if it had come a step later: units that
-        are near have as much time as ever."""
-        held = self.held.setdefault(round_id, Round(round_id, now))
+        """Asks every live unit for its contribution. What came early, or was carried over, counts as if it had come a
+        step later: units that are near have as much time as ever."""
+        held = self.held.get(round_id) or self._make(round_id, now)
         held.begin(now, self.rules.patience, self.slowest)
         self.roster.open(held)
         self.effects.append(note("opened", round=str(round_id)))
@@ -148,7 +156,7 @@ class OpenRounds:
         if round_id not in self.held:
             if not self._fits(p) or any(held.id.fragment == p for held in self.held.values()):
                 return
-            self.held[round_id] = Round(round_id, now)
+            self._make(round_id, now)
         self._pull(self.held[round_id], (self.units[name] for name in far))
 
     def skip(self, step: int) -> None:
@@ -156,15 +164,23 @@ class OpenRounds:
         for held in list(self.held.values()):
             if held.stage == "Early" and (held.id.step <= step or self.ending):
                 self.discard(held.id, "its step was skipped")
+        if self.ending:
+            self._abandon("the target is reached")
 
     def wakes(self, now: float) -> list[float]:
         """When rounds must be looked at again."""
         return [wake for held in self.held.values() for wake in held.wakes(now)]
 
     def discard(self, round_id: RoundId, why: str) -> None:
-        """Gives a round up, whole."""
+        """Gives a round up, whole. What it did not ask for itself counts in the fragment's next one, unless the merge
+        has failed."""
         held = self.held.pop(round_id)
         self.roster.close(round_id)
+        for name in sorted(set(held.contributions.members).difference(held.contributions.asked(round_id))):
+            if held.open:
+                self.carry(held, name)
+            else:
+                self.effects.append(Release(held.contributions.members[name].round, name))
         for member in held.members:
             self.units[member.unit].account.thaw(round_id.fragment)
         for name in held.contributions.parts:
@@ -172,7 +188,12 @@ class OpenRounds:
         self.effects.append(
             note("discarded", round=str(round_id), units=sorted(held.contributions.parts), why=why)
         )
-        self.effects.append(Release(round_id, None))
+        self.effects.append(self.over(round_id))
+
+    def over(self, round_id: RoundId) -> Release:
+        """A round is at its end, but for those whose contributions to it are carried over."""
+        later = self.carried.get(round_id.fragment)
+        return Release(round_id, None, () if later is None else later.contributions.asked(round_id))
 
     def _again(self, held: Round, why: str, now: float) -> None:
         """Discards an attempt, and opens the next one."""
@@ -185,6 +206,54 @@ class OpenRounds:
         for held in list(self.held.values()):
             if held.open:
                 self.discard(held.id, why)
+        self._abandon(why)
+
+    def carry(self, held: Round, name: str) -> None:
+        """A contribution comes too late for this round: it counts in the fragment's next one, as long as there is
+        memory for τ rounds besides it. A host that does not know its link yet answers anew, by what it has measured."""
+        if name not in held.contributions.arrivals:
+            self.exclude(held, name, "its body comes too late, and nobody knows when")
+            return
+        widths = sorted(versions.width for versions in self.versions)[-self.rules.overlap :]
+        needed = sum(widths) * len(self.roster.live) + self.versions[held.id.fragment].width
+        if needed + self._kept > self.capacity:
+            self.exclude(held, name, "its body comes too late, and there is no memory to keep it")
+            return
+        later = self.carried.setdefault(held.id.fragment, Round(held.id, held.asked))
+        held.contributions.move(name, later.contributions)
+        held.declined.add(name)
+
+    def exclude(self, held: Round, name: str, why: str) -> None:
+        """A unit goes on without this round, and loses nothing by it."""
+        asked = held.contributions.asked_by(name) or held.id
+        held.drop(name, self.rules.quorum)
+        self.effects += [Release(round_id, name) for round_id in sorted({held.id, asked})]
+        self.dropped(name, asked, why)
+
+    def dropped(self, name: str, round_id: RoundId, why: str) -> None:
+        """Counts a contribution that is not taken."""
+        self.units[name].dropped += 1
+        self.effects.append(note("dropped", unit=name, round=str(round_id), why=why))
+
+    def _make(self, round_id: RoundId, now: float) -> Round:
+        """A round that collects nothing yet but what an earlier one of its fragment has carried over."""
+        held = self.held[round_id] = Round(round_id, now)
+        earlier, versions = self.carried.pop(round_id.fragment, None), self.versions[round_id.fragment]
+        for name, member in list(earlier.contributions.members.items()) if earlier else ():
+            assert earlier is not None
+            stale = versions.unusable(member.anchor, self.units[name], round_id.step, self.rules)
+            if stale:
+                self.exclude(earlier, name, stale)
+            else:
+                earlier.contributions.move(name, held.contributions)
+        return held
+
+    def _abandon(self, why: str) -> None:
+        """Gives up what was carried over."""
+        for p in list(self.carried):
+            earlier = self.carried.pop(p)
+            for name in list(earlier.contributions.parts):
+                self.exclude(earlier, name, why)
 
     def _pull(self, held: Round, units: Iterable[Unit]) -> None:
         for unit in units:

@@ -29,10 +29,22 @@ class Contributions:
     """Units of which every host's header is in."""
     bodies: dict[tuple[str, int], float] = field(default_factory=dict)
     """(unit, host) of each part whose body is here, with Σ v² of its elements."""
+    arrivals: dict[str, float] = field(default_factory=dict)
+    """When the body of each unit is expected, as its headers say. Where they do not say, it is not in here."""
+    deadlines: dict[str, float] = field(default_factory=dict)
+    """Until when each unit's body is awaited."""
 
     def header(self, unit: str, host: int) -> Part | None:
         """The newest of this host."""
         return self.parts.get(unit, {}).get(host)
+
+    def asked_by(self, unit: str) -> RoundId | None:
+        """The round that asked for the unit's contribution; None where no header of it is in."""
+        return next((part.round for part in self.parts.get(unit, {}).values()), None)
+
+    def asked(self, round_id: RoundId) -> tuple[str, ...]:
+        """Units whose contributions this round asked for, by name."""
+        return tuple(sorted(unit for unit in self.parts if self.asked_by(unit) == round_id))
 
     @property
     def lacking(self) -> list[str]:
@@ -116,14 +128,31 @@ class Contributions:
             part.cursor,
             part.inner_step,
             part.trained,
+            part.round,
         )
         return ""
+
+    def move(self, unit: str, other: Contributions) -> None:
+        """Hands a unit's contribution over to another round."""
+        of_unit: list[tuple[dict[str, Any], dict[str, Any]]] = [
+            (self.parts, other.parts),
+            (self.members, other.members),
+            (self.arrivals, other.arrivals),
+            (self.deadlines, other.deadlines),
+        ]
+        for mine, theirs in of_unit:
+            if unit in mine:
+                theirs[unit] = mine[unit]
+        other.bodies |= {body: square for body, square in self.bodies.items() if body[0] == unit}
+        self.drop(unit)
 
     def drop(self, unit: str) -> None:
         """Forgets a unit."""
         self.members.pop(unit, None)
         self.bodies = {body: square for body, square in self.bodies.items() if body[0] != unit}
         self.parts.pop(unit, None)
+        self.arrivals.pop(unit, None)
+        self.deadlines.pop(unit, None)
 
 
 @dataclass
@@ -152,16 +181,12 @@ class Round:
     """(unit, incarnation) asked so far."""
     declined: set[str] = field(default_factory=set)
     """Units whose answer was not taken: not waited for any more."""
-    expected: dict[str, float] = field(default_factory=dict)
-    """Seconds until the body is here, as the unit's headers say."""
-    deadlines: dict[str, float] = field(default_factory=dict)
-    """Until when each unit's body is awaited."""
     absent: dict[str, float] = field(default_factory=dict)
     """Until when the body is awaited of each unit that has left or is silent: it may connect anew."""
     returns: float = 0.0
     """Seconds in which it may."""
     enough: float = math.inf
-    """Until when bodies are awaited that the quorum does not need: the fragment's next round must not wait for them."""
+    """Until when bodies are awaited that the quorum does not need: later ones count in the fragment's next round."""
     record: Mapping[str, Any] = field(default_factory=dict)
     """What is being written with its merge."""
 
@@ -217,7 +242,7 @@ class Round:
             rests = [self.rests] if self.declined and self.rests > now else []
             return [self.expires if self.grace_until is None else self.grace_until, *rests]
         if self.stage == "Receiving":
-            lacking = [self.deadlines[name] for name in self.contributions.lacking]
+            lacking = [self.contributions.deadlines[name] for name in self.contributions.lacking]
             return (
                 [*lacking, *self.absent.values(), *([self.enough] if now < self.enough < math.inf else [])]
                 if lacking
@@ -226,47 +251,49 @@ class Round:
         return []
 
     def expect(self, part: Part, seconds: float, rules: Rules, now: float) -> None:
-        """A header of the unit is in, whose body is expected in so many seconds."""
-        if len(self.contributions.parts[part.unit]) > 1:
-            seconds = max(seconds, self.expected[part.unit])
-        self.expected[part.unit] = seconds
-        self.deadlines[part.unit] = membership.deadline(now, seconds, rules.patience, rules.transfer)
+        """A header of the unit is in, whose body is expected in so many seconds; 0 where the host does not know."""
+        contributions, arrival = self.contributions, now + seconds
+        if seconds > 0:
+            contributions.arrivals[part.unit] = max(arrival, contributions.arrivals.get(part.unit, arrival))
+        deadline = membership.deadline(now, seconds, rules.patience, rules.transfer)
+        contributions.deadlines[part.unit] = max(deadline, contributions.deadlines.get(part.unit, deadline))
 
-    def close(self, minimum: int, interval: float) -> dict[str, str]:
-        """Freezes membership. Gives the units that are no members though a header of theirs is in, and why.
+    def close(self, minimum: int, interval: float, now: float) -> tuple[list[str], list[str]]:
+        """Freezes membership. Gives the units that are no members though a header of theirs is in: those of which
+        another one is missing, and those whose bodies come too late for this round.
 
         Args:
             minimum: K.
             interval: seconds between two rounds of the fragment; infinite where that is not known. Each attempt takes
                 links twice as slow: those that were quickest did not make the last one.
         """
-        self.stage, most = "Receiving", interval * doublings(self.id)
-        self.enough = self.opened + membership.LATEST * most
+        self.stage, contributions = "Receiving", self.contributions
+        self.enough = self.opened + interval * doublings(self.id)
         self.returns = min(membership.RETURN * interval, membership.RETURN_SECONDS)
-        expected = {name: self.expected[name] for name in self.contributions.members}
-        others = set(self.contributions.parts) - set(membership.choose(expected, minimum, most))
-        return {
-            name: f"it needs {expected[name]:.0f} s, an interval has {interval:.0f}"
-            if name in expected
-            else "late"
-            for name in sorted(others)
+        arrivals = {name: now for name in contributions.members} | {
+            name: contributions.arrivals.get(name, now) for name in contributions.lacking
         }
+        chosen = set(membership.choose(arrivals, minimum, self.enough))
+        return sorted(set(contributions.parts) - set(arrivals)), sorted(set(arrivals) - chosen)
 
-    def overdue(self, live: Collection[str], minimum: int, now: float) -> dict[str, str]:
-        """Members whose bodies are not awaited any more, and why. `minimum`: K."""
+    def overdue(self, live: Collection[str], now: float) -> dict[str, str]:
+        """Members whose bodies are not awaited any more, and why."""
         found, lacking = {}, self.contributions.lacking
         self.absent = {
             name: self.absent.get(name, now + self.returns) for name in lacking if name not in live
         }
-        quorate = len(self.contributions.members) - len(lacking) >= minimum
         for name in lacking:
-            if quorate and now >= self.enough:
-                found[name] = "its body would delay the fragment's next round"
-            elif now >= self.absent.get(name, math.inf):
+            if now >= self.absent.get(name, math.inf):
                 found[name] = "it has left or is silent, and its body is not here"
-            elif now >= self.deadlines[name]:
-                found[name] = f"its body was expected within {self.expected[name]:.0f} s"
+            elif now >= self.contributions.deadlines[name]:
+                found[name] = "its body is not here in time"
         return found
+
+    def belated(self, minimum: int, now: float) -> list[str]:
+        """Members whose bodies come too late for this round, where the quorum does not need them. `minimum`: K."""
+        lacking = self.contributions.lacking
+        quorate = len(self.contributions.members) - len(lacking) >= minimum
+        return lacking if quorate and now >= self.enough else []
 
     def drop(self, unit: str, minimum: int) -> None:
         """The unit goes on without this round."""

@@ -27,7 +27,7 @@ class Rounds(OpenRounds):
 
     def admit(self, part: Part) -> str:
         """Why a part is not wanted now; empty when it is."""
-        unit, held = self.units.get(part.unit), self.held.get(part.round)
+        unit, held = self.units.get(part.unit), self._round(part)
         if unit is None or part.incarnation != unit.incarnation:
             return f"incarnation {part.incarnation} of {part.unit} is not the current one"
         if held is None or not held.open:
@@ -47,7 +47,7 @@ class Rounds(OpenRounds):
 
     def offer(self, event: Offered, now: float) -> None:
         """A header. The push that follows says the same again: whichever comes first counts."""
-        part, held = event.part, self.held.get(event.part.round)
+        part, held = event.part, self._round(event.part)
         if held is not None and held.contributions.header(part.unit, part.host) == part:
             return
         self._measure(event)
@@ -60,7 +60,7 @@ class Rounds(OpenRounds):
     def take(self, event: Received, now: float) -> None:
         """A body is here; declined when it is not wanted any more."""
         part = event.part
-        refusal, held = self.admit(part), self.held.get(part.round)
+        refusal, held = self.admit(part), self._round(part)
         if held is None or refusal:
             self.decline(part, refusal)
             return
@@ -71,6 +71,14 @@ class Rounds(OpenRounds):
             self._enter(held, part, 0.0, now)
         if held.contributions.header(part.unit, part.host) == part:
             held.contributions.bodies[part.unit, part.host] = event.square
+
+    def _round(self, part: Part) -> Round | None:
+        """The round that has this part's header; else the one that it answers, if that is in flight."""
+        p = part.round.fragment
+        for held in (*self.held.values(), *self.carried.values()):
+            if held.id.fragment == p and held.contributions.header(part.unit, part.host) == part:
+                return held
+        return self.held.get(part.round)
 
     def _enter(self, held: Round, part: Part, seconds: float, now: float) -> None:
         """Takes a header that is wanted, unless what it says cannot be."""
@@ -114,26 +122,26 @@ class Rounds(OpenRounds):
 
     def decline(self, part: Part, why: str) -> None:
         """Counts a part that is not taken; its unit goes on without this round."""
-        unit, held = self.units.get(part.unit), self.held.get(part.round)
+        unit, held = self.units.get(part.unit), self._round(part)
         if unit is None or part.incarnation != unit.incarnation:
             self.effects.append(note("fenced", unit=part.unit, incarnation=part.incarnation))
             return
         if held is None or not held.open:
-            self._dropped(part.unit, part.round, why)
+            self.dropped(part.unit, part.round, why)
             return
         if held.contributions.supersedes(part):
-            self._dropped(part.unit, part.round, why)  # another part of this host is in, or will come
+            self.dropped(part.unit, part.round, why)  # another part of this host is in, or will come
         else:
-            self._exclude(held, part.unit, why)
+            self.exclude(held, part.unit, why)
 
     def joined(self, event: Joined, renewed: bool) -> None:
         """A host is there: what an older incarnation sent is forgotten. A pull that it has not answered, and may have
         missed, is sent again to all hosts of its unit, for they answer together or not at all."""
-        for held in self.held.values():
+        for held in (*self.held.values(), *self.carried.values()):
             if not held.open:
                 continue
             if renewed and event.unit in held.contributions.parts:
-                self._exclude(held, event.unit, f"incarnation {event.incarnation} has taken its place")
+                self.exclude(held, event.unit, f"incarnation {event.incarnation} has taken its place")
             if renewed:
                 held.declined.discard(event.unit)
             if held.contributions.header(event.unit, event.host) is None:
@@ -141,9 +149,12 @@ class Rounds(OpenRounds):
 
     def taking(self, unit: str, host: int) -> tuple[RoundId, ...]:
         """Rounds whose merge has not begun and that have an answer of this host."""
-        return tuple(
-            held.id for held in self.held.values() if held.open and held.contributions.header(unit, host)
-        )
+        headers = [
+            held.contributions.header(unit, host)
+            for held in (*self.held.values(), *self.carried.values())
+            if held.open
+        ]
+        return tuple(part.round for part in headers if part is not None)
 
     def progress(self, now: float, name: str) -> None:
         """Takes every round as far as it can go now.
@@ -163,24 +174,29 @@ class Rounds(OpenRounds):
         awaited = self.roster.awaited[held.id]
         decision = held.decide(awaited, self.rules.quorum, self.ending, now)
         if isinstance(decision, quorum.Ready):
-            self._close(held)
+            self._close(held, now)
         elif isinstance(decision, quorum.Expired):
             self._again(held, decision.why, now)
         elif name in self.roster.live:
             self._pull(held, (self.roster.live[name],))
 
-    def _close(self, held: Round) -> None:
+    def _close(self, held: Round, now: float) -> None:
         """Freezes membership."""
         self.roster.close(held.id)
-        for name, why in held.close(self.rules.quorum, self.interval_seconds or math.inf).items():
-            self._exclude(held, name, why)
-        self.effects.append(Exclude(held.id, tuple(sorted(held.contributions.members))))
+        late, belated = held.close(self.rules.quorum, self.interval_seconds or math.inf, now)
+        for name in late:
+            self.exclude(held, name, "late")
+        self.effects.append(Exclude(held.id, tuple(sorted({*held.contributions.members, *belated}))))
+        for name in belated:
+            self.carry(held, name)
 
     def _receive(self, held: Round, now: float) -> None:
         """Drops members whose bodies do not come; merges the others once theirs are here."""
         contributions = held.contributions
-        for name, why in held.overdue(self.roster.live, self.rules.quorum, now).items():
-            self._exclude(held, name, why)
+        for name, why in held.overdue(self.roster.live, now).items():
+            self.exclude(held, name, why)
+        for name in held.belated(self.rules.quorum, now):
+            self.carry(held, name)
         if len(contributions.members) >= self.rules.quorum and not contributions.lacking:
             self._screen(held)
         if len(contributions.members) < self.rules.quorum:
@@ -227,7 +243,8 @@ class Rounds(OpenRounds):
     def write(self, held: Round, record: Mapping[str, Any]) -> None:
         """Hands a booked merge to the disk."""
         held.record = record
-        self.effects += [Release(held.id, None), Persist(held.id, record)]
+        earlier = [Release(each.round, each.unit) for each in held.members if each.round != held.id]
+        self.effects += [*earlier, self.over(held.id), Persist(held.id, record)]
 
     def persisted(self, round_id: RoundId, now: float) -> Mapping[str, Any]:
         """The merge is durable: everyone may have it. Gives the record that was written with it."""
@@ -251,14 +268,4 @@ class Rounds(OpenRounds):
         )
         if trusted and unit.suspect:
             self.effects.append(note("suspect", unit=name, incarnation=unit.incarnation, why=unit.suspect))
-        self._exclude(held, name, why)
-
-    def _exclude(self, held: Round, name: str, why: str) -> None:
-        """A unit goes on without this round, and loses nothing by it."""
-        held.drop(name, self.rules.quorum)
-        self.effects.append(Release(held.id, name))
-        self._dropped(name, held.id, why)
-
-    def _dropped(self, name: str, round_id: RoundId, why: str) -> None:
-        self.units[name].dropped += 1
-        self.effects.append(note("dropped", unit=name, round=str(round_id), why=why))
+        self.exclude(held, name, why)

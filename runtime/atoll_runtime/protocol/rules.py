@@ -20,7 +20,7 @@ SLOW_FACTOR = 4.0
 FAST_FACTOR = 16.0
 """A unit is believed to step so many times faster than the median."""
 STALE_INTERVALS, MOST_STALE_INTERVALS = 8, 64
-"""An anchor may be `STALE_INTERVALS` old; on a link that carries one round in x, 2·x, but never more than the most."""
+"""An anchor may be `STALE_INTERVALS` old, x times as old on a link that carries one round in x, never older than the most."""
 
 NO_BATCHES: Mapping[str, tuple[int, ...]] = MappingProxyType({})
 
@@ -67,7 +67,7 @@ class Rules:
 
     def oldest(self, turn: float) -> int:
         """Steps that an anchor may be old where the unit's link carries one round of each fragment in `turn`."""
-        intervals = max(self.stale_intervals, 2 * math.ceil(turn))
+        intervals = self.stale_intervals * max(1, math.ceil(turn))
         return min(intervals, MOST_STALE_INTERVALS) * self.interval
 
     @property

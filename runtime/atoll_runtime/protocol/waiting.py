@@ -79,12 +79,14 @@ def waits(machine: Syncer, unit: Unit) -> list[Wait]:
     found, account = [], unit.account
     for p in account.owned:
         tokens = account.position - account.settled.get(p, 0)
-        held = next((each for each in machine.rounds.held.values() if each.id.fragment == p), None)
+        rounds = (*machine.rounds.held.values(), *machine.rounds.carried.values())
+        contributions = [each.contributions for each in rounds if each.id.fragment == p]
+        sent = next((each.members[unit.name] for each in contributions if unit.name in each.lacking), None)
         passed = [
             version for version in machine.rounds.versions[p].history if version > (unit.latest(p) or 0)
         ]
-        if held is not None and held.stage == "Receiving" and unit.name in held.contributions.lacking:
-            found.append(Wait(p, tokens, held.id.step, "its link carries the contribution to this round"))
+        if sent is not None:
+            found.append(Wait(p, tokens, sent.round.step, "its link carries the contribution to this round"))
         elif passed and tokens:
             found.append(Wait(p, tokens, passed[0], "it has been a member of no round since this one"))
     return found

@@ -174,8 +174,8 @@ class Driver:
                 self.standing.set(standing)
             case Merge():
                 self.spawn(self._merge(effect))
-            case Release(round_id, unit):
-                self.parts.release(round_id, unit)
+            case Release():
+                self.parts.release(effect)
                 self.sessions.carry_out(effect)
             case Persist(round_id, record):
                 self._persist(round_id, self._facts(record))
@@ -199,7 +199,7 @@ class Driver:
 
     async def _merge(self, effect: Merge) -> None:
         p = effect.round.fragment
-        parts, old = self.parts.take(effect.round), self.state.fragments[p]
+        parts, old = self.parts.take(effect.members), self.state.fragments[p]
         bodies = {key: (part.start, part.body) for key, part in parts.items()}
         self.tape.contributions(effect.round, effect.members, bodies)
         merge = functools.partial(

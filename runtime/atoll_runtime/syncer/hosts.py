@@ -112,13 +112,10 @@ class Sessions:
         match effect:
             case SendPull(round_id, unit, least):
                 self.send(unit, Pull(round_id, least))
-            case Release(round_id, None):
-                self.send_all(Over(round_id))
             case Release(round_id, str() as unit):
                 self.send(unit, Over(round_id))
-            case Exclude(round_id, members):
-                inside = set(members)
-                for unit in [name for name in self._open if name not in inside]:
+            case Release(round_id, None, others) | Exclude(round_id, others):
+                for unit in set(self._open).difference(others):
                     self.send(unit, Over(round_id))
             case Publish(p, version, needed):
                 fetching = set(needed)

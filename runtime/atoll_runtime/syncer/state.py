@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atoll_runtime.payloads import HostPart
+from atoll_runtime.protocol.effects import Member, Release
 from atoll_runtime.protocol.fragments import Array, Layout
 from atoll_runtime.protocol.identifiers import RoundId
 from atoll_runtime.protocol.rules import TRANSFER_SECONDS
@@ -174,7 +175,7 @@ class Parts:
         self._seconds = seconds
         self._pushes: dict[tuple[RoundId, str, int], Push] = {}
         """Of each part the newest."""
-        self._rounds: dict[RoundId, dict[tuple[str, int], HostPart]] = {}
+        self._parts: dict[tuple[RoundId, str, int], HostPart] = {}
 
     def reserve(self, header: Header) -> str:
         """Why a part cannot be held now; empty when it can, and its bytes are reserved.
@@ -237,32 +238,26 @@ class Parts:
     def hold(self, header: Header, held: HostPart) -> None:
         """Keeps a part whose bytes are reserved, in place of an earlier one of the same host."""
         del self._pushes[header.key]
-        parts = self._rounds.setdefault(header.part.round, {})
-        key = header.part.unit, header.part.host
-        if key in parts:
-            self.used -= parts[key].body.nbytes
-        parts[key] = held
+        if header.key in self._parts:
+            self.used -= self._parts[header.key].body.nbytes
+        self._parts[header.key] = held
 
-    def release(self, round_id: RoundId, unit: str | None) -> None:
-        """Forgets a unit's parts of a round, or all of them, and those whose push broke."""
-        for push in [
-            each for each in self._pushes.values() if each.broken and each.header.key[0] == round_id
-        ]:
-            if unit in (None, push.header.part.unit):
+    def release(self, release: Release) -> None:
+        """Forgets parts, and those whose push broke."""
+        for push in [each for each in self._pushes.values() if each.broken]:
+            if release.of(push.header.part.round, push.header.part.unit):
                 self.unreserve(push.header)
-        parts = self._rounds.get(round_id, {})
-        for key in [key for key in parts if unit is None or key[0] == unit]:
-            self.used -= parts.pop(key).body.nbytes
-        if not parts:
-            self._rounds.pop(round_id, None)
+        for key in [key for key in self._parts if release.of(key[0], key[1])]:
+            self.used -= self._parts.pop(key).body.nbytes
 
     def _room(self, header: Header) -> int:
         """Bytes that a part takes until it is merged, in the dtype of the run's codec."""
         return (header.part.stop - header.part.start) * self._width
 
-    def take(self, round_id: RoundId) -> dict[tuple[str, int], HostPart]:
-        """A frozen round's parts, for the merge."""
-        return dict(self._rounds.get(round_id, {}))
+    def take(self, members: Sequence[Member]) -> dict[tuple[str, int], HostPart]:
+        """A round's parts, for the merge, by unit and host."""
+        wanted = {(member.round, member.unit) for member in members}
+        return {key[1:]: part for key, part in self._parts.items() if key[:2] in wanted}
 
 
 def budget() -> int:
