@@ -31,6 +31,8 @@ FIGURES = frozenset(
 """Progress figures: a write for them alone can wait."""
 LINK_ADEQUATE = "LinkAdequate"
 """A unit's condition whose message has figures, whatever its status."""
+COUNTED = frozenset({"Placing", "PodsStarting", "Restarting"})
+"""Reasons of conditions whose messages count pods."""
 
 
 class Notice(NamedTuple):
@@ -102,18 +104,19 @@ def document(section: BaseModel) -> Object:
 def only_figures(old: Object, new: Object) -> bool:
     """Whether two statuses differ only in progress figures, those in messages of conditions included."""
     changed = {name for name in old.keys() | new.keys() if old.get(name) != new.get(name)}
-    if not changed <= FIGURES | {"conditions"} or ("message" in changed and "message" in new):
-        return False
-    return _essence(old) == _essence(new)
+    counts = {item["message"] for item in new.get("conditions", []) if item["reason"] in COUNTED}
+    told = new.get("message") if "message" in changed else None
+    return changed <= FIGURES | {"conditions"} and told in {None, *counts} and _essence(old) == _essence(new)
 
 
 def _essence(status: Object) -> list[tuple[str, ...]]:
     """Conditions without messages that have figures."""
-    return [
-        (item["type"], item["status"], item["reason"])
-        + (() if item["status"] == "True" or item["type"] == LINK_ADEQUATE else (item["message"],))
+    figures = {"True", LINK_ADEQUATE, *COUNTED}
+    found = [
+        (item["type"], item["status"], item["reason"], item["message"])
         for item in status.get("conditions", [])
     ]
+    return [(*state, "" if figures.intersection(state) else message) for *state, message in found]
 
 
 def format_time(seconds: float) -> str:

@@ -24,6 +24,7 @@ from atoll_operator.plan.unit.status import describe
 from atoll_operator.plan.unit.unit import UnitObserved, UnitPlan
 from atoll_operator.reconcilers.controller import REFUSED_SECONDS, Memory, Reconciler, refusal_of
 from atoll_operator.reconcilers.inventory import Body
+from atoll_operator.reconcilers.wakeups import STARTING_SECONDS
 
 
 class UnitReconciler(Reconciler):
@@ -44,8 +45,10 @@ class UnitReconciler(Reconciler):
                 self._metrics.restarts.labels(plan.status.last_failure.reason).inc()
             return
         refusal = await refusal_of(self._act(key, plan))
-        if not refusal and (plan.create or self._any_deleted(key, unit.uid, plan.remove)):
-            self._queue.add(key)  # the next pass writes the status, with the new pods in it
+        deleted = self._any_deleted(key, unit.uid, plan.remove)
+        if not refusal and (plan.create or deleted):
+            # The next pass writes the status, with what has become of new pods meanwhile.
+            self._queue.add(key, 0.0 if deleted else STARTING_SECONDS)
             return
         plan = describe(unit, plan)
         if refusal:

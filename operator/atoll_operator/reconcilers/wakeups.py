@@ -13,7 +13,8 @@
 | another owned object changed or was deleted | its unit or run | `STARTING_SECONDS` |
 | an object is missing in a fresh list | as if it was deleted | the same |
 | a collection was listed again after its watch was down | keys whose last pass failed | none |
-| the operator stored an incarnation, applied a unit, created pods, or deleted a pod at once | itself | none |
+| the operator created pods | itself | `STARTING_SECONDS` |
+| the operator stored an incarnation, applied a unit, or deleted a pod at once | itself | none |
 | the operator wrote more than figures of a unit's status | its run | `RUN_SECONDS` |
 | a syncer's report: more than figures changed | the run, or the units concerned | none |
 | a run was reconciled and its syncer is polled | the run and its units | `FIGURES_SECONDS` |
