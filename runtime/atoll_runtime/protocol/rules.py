@@ -20,7 +20,7 @@ SLOW_FACTOR = 4.0
 FAST_FACTOR = 16.0
 """A unit is believed to step so many times faster than the median."""
 STALE_INTERVALS, MOST_STALE_INTERVALS = 8, 64
-"""An anchor may be `STALE_INTERVALS` old, x times as old on a link that carries one round in x, never older than the most."""
+"""An anchor may be `STALE_INTERVALS` old; x times as old on a link that carries one round in x, up to the most."""
 
 NO_BATCHES: Mapping[str, tuple[int, ...]] = MappingProxyType({})
 
