@@ -15,9 +15,9 @@ from atoll_runtime.simulate.fleet.scenario import Scenario, Unit
 
 MOST_LEARNERS = 4
 """Simulated: of more, each quarter by speed stands for its part. Twice as many change the share by less than 0.1 %."""
-MOST_FRAGMENTS = 24
+MOST_FRAGMENTS = 6
 """Simulated; the share of a fragment does not depend on how many others there are."""
-LONGEST_INTERVAL = 96
+LONGEST_INTERVAL = 48
 """Simulated. What is discarded does not grow with it."""
 INTERVALS = 16
 """Simulated. Nothing is discarded in the first ones, until anchors are too old."""
