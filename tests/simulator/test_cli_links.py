@@ -19,7 +19,7 @@ SLOWEST_LINKS = (0.2, 0.3, 0.8, 5.0)
 
 @pytest.mark.parametrize(
     ("links", "steps"),
-    [(LINKS, 600), (SLOW_LINKS, 1000), (SLOWEST_LINKS, 2000)],
+    [(LINKS, 300), (SLOW_LINKS, 500), (SLOWEST_LINKS, 1000)],
 )
 def test_each_unit_is_in_as_many_rounds_as_its_link_carries_and_none_waits(
     ask: Any, links: tuple[float, ...], steps: int
@@ -45,7 +45,7 @@ def test_what_every_round_needs_follows_the_codec(ask: Any, codec: str, need: fl
 
 def test_on_the_slowest_link_every_fragment_is_fetched_in_turn(ask: Any) -> None:
     """A newer version is wanted before the last one is here."""
-    (slowest, _) = ask("links", "--links", "0.2,5", "--steps", "400")[0]["units"]
+    (slowest, _) = ask("links", "--links", "0.2,5", "--steps", "200")[0]["units"]
     assert slowest["rounds"] > 0 and slowest["merged_share"] > 0.05
 
 
@@ -70,7 +70,7 @@ def test_the_same_seed_gives_the_same_document_and_the_table_has_a_row_a_unit(
 
 
 def test_units_that_choose_use_the_widest_codec_that_their_links_carry(ask: Any) -> None:
-    asked = ("--codec", "auto", "--delay", "50", "--steps", "900")
+    asked = ("--codec", "auto", "--delay", "50", "--steps", "450")
     units = ask("links", "--links", "0.3,1,2,3,5", *asked)[0]["units"]
     assert [unit["codec"] for unit in units] == ["int4", "int4", "int4", "int8", "bf16"]
     assert [unit["streams"] for unit in units] == [2, 5, 9, 14, 16]

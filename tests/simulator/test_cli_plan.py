@@ -155,11 +155,11 @@ def test_the_table_has_pools_knobs_the_reason_and_no_cost_without_prices(
 
 
 def test_what_was_measured_replaces_what_is_computed(ask: Any) -> None:
-    plan = ask("plan", MIXED, "--step-time", "2s", "--step-time", "v6e=0.5")[0]
+    plan = ask("plan", MIXED, "--step-time", "2s", "--step-time", "v6e=1.5")[0]
     assert [(pool["step_seconds"], pool["step_source"]) for pool in plan["pools"]] == [
         (2.0, "given"),
         (2.0, "given"),
-        (0.5, "given"),
+        (1.5, "given"),
     ]
     assert plan["step_seconds"] == 2.0
 
@@ -189,6 +189,8 @@ def test_a_pools_link_tells_its_share_of_rounds_and_the_codec_that_would_fit(
     tmp_path: Path, ask: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = yaml.safe_load(MIXED.read_text())
+    run["spec"]["quorum"] = {"min": 1}
+    run["spec"]["pools"] = [{**pool, "units": 1} for pool in run["spec"]["pools"]]
     run["spec"]["pools"][0]["link"] = 0.6
     path = tmp_path / "run.yaml"
     path.write_text(yaml.safe_dump(run))

@@ -146,9 +146,7 @@ def test_an_output_that_is_closed_is_one_sentence() -> None:
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
-@pytest.mark.parametrize(
-    "arguments", [["data", "import", "--help"], ["simulate", "plan", "manifests/samples/quickstart.yaml"]]
-)
+@pytest.mark.parametrize("arguments", [["data", "import", "--help"], ["simulate", "scavenge"]])
 def test_an_output_that_takes_no_unicode_gets_the_rest_of_the_text(
     encoding: str, arguments: list[str]
 ) -> None:
