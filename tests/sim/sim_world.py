@@ -84,7 +84,10 @@ class World:
     @property
     def finished(self) -> bool:
         """Every shard has its final cut, every unit was told to leave."""
-        return all(slot.stopped and not slot.processes for slot in self.units) and all(
+        for unit in self.units:  # asked before each callback
+            if unit.processes or not unit.stopped:
+                return False
+        return all(
             slot.process is not None and slot.process.service is not None and bool(slot.process.machine.final)
             for slot in self.shards
         )

@@ -90,7 +90,7 @@ def test_what_is_kept_meets_what_was_published() -> None:
     [
         ("goodput --days 0.1 --repeats 4", ("12 published cells: mean error", "repair 55")),
         ("bandwidth", ("8 sites, data-parallel / decoupled", "49 of 50 cells within one step")),
-        ("heterogeneity --steps 60", ("published", "Learners of this runtime never wait")),
+        ("heterogeneity --steps 48", ("published", "Learners of this runtime never wait")),
         ("scavenge", ("published", "at +100%")),
     ],
 )

@@ -28,4 +28,5 @@ def _loop() -> asyncio.AbstractEventLoop:
 def leap(work: Coroutine[None, None, T]) -> T:
     """Runs `work`, which waits for nothing but time, from second 0."""
     with asyncio.Runner(loop_factory=_loop) as runner:
-        return runner.run(work)
+        # Its `run` would handle SIGINT, for which the text of the whole world is made each time.
+        return runner.get_loop().run_until_complete(work)

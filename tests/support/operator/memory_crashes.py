@@ -97,15 +97,19 @@ async def _tell(
     world.server.fault = fault
     if (waiting := chapter.act(world)) is not None:
         await waiting
-    end, since, writes = _look(world), loop.time(), fault.seen
+    end, since, writes, version, restless = _look(world), loop.time(), fault.seen, 0, True
     lasting = LASTING_SECONDS if expected else CALM_SECONDS
     while loop.time() < since + lasting and loop.time() < begin.second + LONGEST_SECONDS:
         await asyncio.sleep(1.0)
         world.check()
-        now = _look(world)
-        if _wrong(expected, now) if expected else now != end or not chapter.done(world):
+        now = end if world.server.version == version else _look(world)
+        if not expected:
+            restless = now != end or not chapter.done(world)
+        elif world.server.version != version:
+            restless = bool(_wrong(expected, now))
+        if restless:
             since, writes = loop.time(), fault.seen
-        end = now
+        end, version = now, world.server.version
     shown = [(str(key), world.server.objects[key].get("status")) for key in world.planned()]
     assert expected or chapter.done(world), f"{chapter.name} has no end: {shown}"
     return Told(begin, end, fault.write, writes, begin if expected else Snapshot.take(world))

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import msgspec
 from cryptography import x509
 
 from atoll_operator.api.group import LABEL_HOLDS, NODE_POOL
@@ -33,10 +34,10 @@ Occasion = tuple[str, str, str]
 def essence(bodies: Iterable[Object]) -> dict[str, Object]:
     """What matters of all objects but Events, by kind and name."""
     found = {f"{body['kind']} {body['metadata']['name']}": body for body in bodies if body["kind"] != "Event"}
-    text = json.dumps({name: _of(body, found) for name, body in found.items()})
+    text = msgspec.json.encode({name: _of(body, found) for name, body in found.items()}).decode()
     for name, body in found.items():
         text = text.replace(body["metadata"]["uid"], f"<uid of {name}>")
-    return dict(json.loads(text))
+    return dict(msgspec.json.decode(text))
 
 
 def occasions(events: Iterable[Object]) -> Counter[Occasion]:
