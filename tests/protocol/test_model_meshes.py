@@ -4,17 +4,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from compile_cache import kept_programs
 from cpu_mesh import result, start
 
 WORKER = Path(__file__).with_name("mesh_worker.py")
 TIMEOUT = 560
-pytestmark = pytest.mark.timeout(600)  # fourteen meshes are compiled: 30 s alone, minutes on a loaded machine
+pytestmark = pytest.mark.timeout(600)  # fourteen meshes are compiled once: minutes on a loaded machine
 
 
 @pytest.fixture(scope="module")
 def results():
     """By model, its runs; the first one is on a single device."""
-    return result(start(WORKER, devices=8), TIMEOUT)
+    return result(start(WORKER, devices=8, environment=kept_programs()), TIMEOUT)
 
 
 MODELS = pytest.mark.parametrize("model", ["dense", "moe", "task"])

@@ -17,9 +17,24 @@ def keep_programs() -> None:
     Of this process alone: processes that a test starts decide for themselves, since a unit of several hosts must
     compile or load together.
     """
+    for name, value in SETTINGS.items():
+        jax.config.update(name, value)
+
+
+def kept_programs() -> dict[str, str]:
+    """The same, as the environment of a process that no other one compiles with."""
+    return {name.upper(): str(value) for name, value in SETTINGS.items()}
+
+
+def _folder() -> str:
     facts = [importlib.metadata.version(name) for name in ("jax", "jaxlib")]
     facts += [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("flags")][:1]
     digest = hashlib.sha256("\0".join(facts).encode()).hexdigest()[:16]
-    jax.config.update("jax_compilation_cache_dir", str(cache_dir() / "tests" / digest))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
-    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    return str(cache_dir() / "tests" / digest)
+
+
+SETTINGS = {
+    "jax_compilation_cache_dir": _folder(),
+    "jax_persistent_cache_min_compile_time_secs": 0.1,
+    "jax_persistent_cache_min_entry_size_bytes": -1,
+}

@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,9 @@ def coordinator() -> Iterator[str]:
         yield f"127.0.0.1:{port}"
 
 
-def start(worker: Path, *arguments: object, devices: int) -> subprocess.Popen[str]:
+def start(
+    worker: Path, *arguments: object, devices: int, environment: Mapping[str, str] | None = None
+) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, str(worker), *map(str, arguments)],
         env={
@@ -30,6 +32,7 @@ def start(worker: Path, *arguments: object, devices: int) -> subprocess.Popen[st
             "JAX_PLATFORMS": "cpu",
             # A quarter of the compiler's time.
             "XLA_FLAGS": "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false",
+            **(environment or {}),
         },
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
