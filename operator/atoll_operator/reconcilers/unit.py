@@ -47,7 +47,6 @@ class UnitReconciler(Reconciler):
         refusal = await refusal_of(self._act(key, plan))
         deleted = self._any_deleted(key, unit.uid, plan.remove)
         if not refusal and (plan.create or deleted):
-            # The next pass writes the status, with what has become of new pods meanwhile.
             self._queue.add(key, 0.0 if deleted else STARTING_SECONDS)
             return
         plan = describe(unit, plan)

@@ -7,13 +7,12 @@
 | a run was deleted, stops, resumes, ends, or changes `recovery` | its units | none |
 | a StatefulSet changed | its run | none |
 | a pod was created, failed, is not ready any more, or changed in another way | its unit or run | none |
-| a pod came up a step | its unit or run | `STARTING_SECONDS` |
+| a pod came up a step, or was created by the operator | its unit or run | `STARTING_SECONDS` |
 | a pod was deleted; its deletion had been seen before | its unit or run | none; `STARTING_SECONDS` |
 | a node changed or was deleted | units and runs with pods on it | none |
 | another owned object changed or was deleted | its unit or run | `STARTING_SECONDS` |
 | an object is missing in a fresh list | as if it was deleted | the same |
 | a collection was listed again after its watch was down | keys whose last pass failed | none |
-| the operator created pods | itself | `STARTING_SECONDS` |
 | the operator stored an incarnation, applied a unit, or deleted a pod at once | itself | none |
 | the operator wrote more than figures of a unit's status | its run | `RUN_SECONDS` |
 | a syncer's report: more than figures changed | the run, or the units concerned | none |
