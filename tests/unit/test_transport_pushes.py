@@ -8,6 +8,7 @@ import dataclasses
 import pytest
 from msgspec.structs import replace
 
+from atoll_runtime.protocol.effects import Release
 from atoll_runtime.protocol.events import Part
 from atoll_runtime.protocol.identifiers import RoundId
 from atoll_runtime.syncer.state import Parts
@@ -95,9 +96,9 @@ async def test_a_broken_push_is_forgotten_with_its_round() -> None:
     with pytest.raises(WireError):
         await begun(parts, HEADER, broken)
     parts.end(HEADER)
-    parts.release(PART.round, "b")
+    parts.release(Release(PART.round, "b"))
     assert parts.used == 8
-    parts.release(PART.round, None)
+    parts.release(Release(PART.round, None))
     assert parts.used == 0
 
 

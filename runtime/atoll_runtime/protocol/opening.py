@@ -211,13 +211,13 @@ class OpenRounds:
     def carry(self, held: Round, name: str) -> None:
         """A contribution comes too late for this round: it counts in the fragment's next one, as long as there is
         memory for τ rounds besides it. A host that does not know its link yet answers anew, by what it has measured."""
-        if name not in held.contributions.arrivals:
-            self.exclude(held, name, "its body comes too late, and nobody knows when")
-            return
         widths = sorted(versions.width for versions in self.versions)[-self.rules.overlap :]
-        needed = sum(widths) * len(self.roster.live) + self.versions[held.id.fragment].width
-        if needed + self._kept > self.capacity:
-            self.exclude(held, name, "its body comes too late, and there is no memory to keep it")
+        needed = sum(widths) * len(self.roster.live) + self.versions[held.id.fragment].width + self._kept
+        why = "nobody knows when" if name not in held.contributions.arrivals else ""
+        why = "there is no memory to keep it" if needed > self.capacity else why
+        why = "there is no next round" if self.ending else why
+        if why:
+            self.exclude(held, name, f"its body comes too late, and {why}")
             return
         later = self.carried.setdefault(held.id.fragment, Round(held.id, held.asked))
         held.contributions.move(name, later.contributions)
