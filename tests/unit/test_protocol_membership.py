@@ -268,6 +268,24 @@ def test_a_late_body_is_carried_from_round_to_round_until_its_time_is_over() -> 
     assert set(merged) <= set(ended), "it is told of the end of each round that it did not answer"
 
 
+def test_a_late_body_of_a_host_that_does_not_know_its_link_is_awaited_for_two_intervals() -> None:
+    shard = Shard()
+    shard.until_open(1)
+    first = shard.offer("a", 1, 0.0)
+    seconds = 0
+    while first.round in shard.machine.rounds.taking("a", 0):
+        for held in list(shard.machine.rounds.held):
+            shard.tell(Received(shard.part("b", held.fragment), 1.0))
+        shard.run(1)
+        seconds += 1
+        assert seconds <= 2 * P + 1
+    assert seconds >= 2 * P - 1
+    assert Release(first.round, "a") in shard.effects
+    assert len([each for each in shard.asked(Publish) if each.fragment == 1]) >= 1, (
+        "others are merged meanwhile"
+    )
+
+
 @pytest.mark.parametrize("happening", ["its unit is replaced", "the target is reached"])
 def test_a_late_body_is_not_awaited_any_more(happening: str) -> None:
     shard = Shard(replace(RULES, target_steps=8))

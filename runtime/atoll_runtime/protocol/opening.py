@@ -210,11 +210,11 @@ class OpenRounds:
 
     def carry(self, held: Round, name: str) -> None:
         """A contribution comes too late for this round: it counts in the fragment's next one, as long as there is
-        memory for τ rounds besides it. A host that does not know its link yet answers anew, by what it has measured."""
+        memory for τ rounds besides it. That of a host which does not know its link yet is awaited an interval more:
+        then the host answers anew, by what it has measured."""
         widths = sorted(versions.width for versions in self.versions)[-self.rules.overlap :]
         needed = sum(widths) * len(self.roster.live) + self.versions[held.id.fragment].width + self._kept
-        why = "nobody knows when" if name not in held.contributions.arrivals else ""
-        why = "there is no memory to keep it" if needed > self.capacity else why
+        why = "there is no memory to keep it" if needed > self.capacity else ""
         why = "there is no next round" if self.ending else why
         if why:
             self.exclude(held, name, f"its body comes too late, and {why}")
@@ -222,6 +222,9 @@ class OpenRounds:
         later = self.carried.setdefault(held.id.fragment, Round(held.id, held.asked))
         held.contributions.move(name, later.contributions)
         held.declined.add(name)
+        if name not in later.contributions.arrivals:
+            until = held.enough + self.interval_seconds
+            later.contributions.arrivals[name] = later.contributions.deadlines[name] = until
 
     def exclude(self, held: Round, name: str, why: str) -> None:
         """A unit goes on without this round, and loses nothing by it."""
