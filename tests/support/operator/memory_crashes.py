@@ -102,11 +102,9 @@ async def _tell(
     while loop.time() < since + lasting and loop.time() < begin.second + LONGEST_SECONDS:
         await asyncio.sleep(1.0)
         world.check()
-        now = end if world.server.version == version else _look(world)
-        if not expected:
-            restless = now != end or not chapter.done(world)
-        elif world.server.version != version:
-            restless = bool(_wrong(expected, now))
+        now = end if (still := world.server.version == version) else _look(world)
+        if not (expected and still):
+            restless = bool(_wrong(expected, now)) if expected else now != end or not chapter.done(world)
         if restless:
             since, writes = loop.time(), fault.seen
         end, version = now, world.server.version
