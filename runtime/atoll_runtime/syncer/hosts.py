@@ -115,7 +115,8 @@ class Sessions:
             case Release(round_id, str() as unit):
                 self.send(unit, Over(round_id))
             case Release(round_id, None, others) | Exclude(round_id, others):
-                for unit in set(self._open).difference(others):
+                kept = set(others)
+                for unit in [name for name in self._open if name not in kept]:
                     self.send(unit, Over(round_id))
             case Publish(p, version, needed):
                 fetching = set(needed)
