@@ -117,8 +117,10 @@ class Checks:
         """An event was taken in; its effects are not carried out yet."""
         machine, s = process.machine, process.number
         if isinstance(event, Offered | Received):
-            part, rounds = event.part, (*machine.rounds.held.values(), *machine.rounds.carried.values())
-            if any(held.contributions.header(part.unit, part.host) == part for held in rounds):
+            part = event.part
+            if any(
+                each.contributions.header(part.unit, part.host) == part for each in machine.rounds.holding
+            ):
                 known = self._turns.get((process, part), 0.0)
                 self._turns[process, part] = max(known, machine.units[part.unit].turn)
         if isinstance(event, Joined) and RememberJoin() in effects:

@@ -48,6 +48,7 @@ class Exclude(Asked, frozen=True):
 
     round: RoundId
     members: tuple[str, ...]
+    """With those whose bodies count in a later round."""
 
 
 class Merge(Asked, frozen=True):

@@ -51,6 +51,11 @@ class OpenRounds:
         """Fragments of which the shard owns a part."""
         return tuple(each.p for each in self.versions if each.size)
 
+    @property
+    def holding(self) -> tuple[Round, ...]:
+        """What has contributions: rounds in flight, and what waits for the next round of its fragment."""
+        return (*self.held.values(), *self.carried.values())
+
     @cached_property
     def roster(self) -> Roster:
         """Who lives and who is waited for, as of the last event."""
@@ -242,8 +247,9 @@ class OpenRounds:
         """A round that collects nothing yet but what an earlier one of its fragment has carried over."""
         held = self.held[round_id] = Round(round_id, now)
         earlier, versions = self.carried.pop(round_id.fragment, None), self.versions[round_id.fragment]
-        for name, member in list(earlier.contributions.members.items()) if earlier else ():
-            assert earlier is not None
+        if earlier is None:
+            return held
+        for name, member in list(earlier.contributions.members.items()):
             stale = versions.unusable(member.anchor, self.units[name], round_id.step, self.rules)
             if stale:
                 self.exclude(earlier, name, stale)

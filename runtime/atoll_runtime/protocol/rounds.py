@@ -75,7 +75,7 @@ class Rounds(OpenRounds):
     def _round(self, part: Part) -> Round | None:
         """The round that has this part's header; else the one that it answers, if that is in flight."""
         p = part.round.fragment
-        for held in (*self.held.values(), *self.carried.values()):
+        for held in self.holding:
             if held.id.fragment == p and held.contributions.header(part.unit, part.host) == part:
                 return held
         return self.held.get(part.round)
@@ -137,7 +137,7 @@ class Rounds(OpenRounds):
     def joined(self, event: Joined, renewed: bool) -> None:
         """A host is there: what an older incarnation sent is forgotten. A pull that it has not answered, and may have
         missed, is sent again to all hosts of its unit, for they answer together or not at all."""
-        for held in (*self.held.values(), *self.carried.values()):
+        for held in self.holding:
             if not held.open:
                 continue
             if renewed and event.unit in held.contributions.parts:
@@ -149,11 +149,7 @@ class Rounds(OpenRounds):
 
     def taking(self, unit: str, host: int) -> tuple[RoundId, ...]:
         """Rounds whose merge has not begun and that have an answer of this host."""
-        headers = [
-            held.contributions.header(unit, host)
-            for held in (*self.held.values(), *self.carried.values())
-            if held.open
-        ]
+        headers = [held.contributions.header(unit, host) for held in self.holding if held.open]
         return tuple(part.round for part in headers if part is not None)
 
     def progress(self, now: float, name: str) -> None:

@@ -79,8 +79,7 @@ def waits(machine: Syncer, unit: Unit) -> list[Wait]:
     found, account = [], unit.account
     for p in account.owned:
         tokens = account.position - account.settled.get(p, 0)
-        rounds = (*machine.rounds.held.values(), *machine.rounds.carried.values())
-        contributions = [each.contributions for each in rounds if each.id.fragment == p]
+        contributions = [each.contributions for each in machine.rounds.holding if each.id.fragment == p]
         sent = next((each.members[unit.name] for each in contributions if unit.name in each.lacking), None)
         passed = [
             version for version in machine.rounds.versions[p].history if version > (unit.latest(p) or 0)
