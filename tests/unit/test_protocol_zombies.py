@@ -27,7 +27,7 @@ def lineage(value: Value) -> list[Value]:
     return found[::-1]
 
 
-@settings(max_examples=20)
+@settings(max_examples=40)
 @given(seed=st.integers(0, 999), losses=LOSSES)
 def test_never_are_two_incarnations_of_a_unit_counted(seed, losses) -> None:
     """Its node is cut off, its successor is made meanwhile, and the zombie comes back and races it."""
