@@ -49,16 +49,19 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """What one shard owns of a tensor: whole, or some layers of a stacked one."""
+    """What one shard owns of a tensor: whole, or some of its layers or bands, one after the other along axis 0."""
 
     theta: np.ndarray
     momentum: np.ndarray
     layers: tuple[int, ...] | None = None
+    """Of which layers or bands; None: the whole tensor."""
+    axis: int | None = None
+    """Of the whole tensor, along which bands are cut; None: these are layers."""
 
 
 Region = tuple[Sequence[int], ...]
-"""Which indices along each axis of a whole tensor are wanted, all along those that are not named. Those of its layers
-may be any, others a range."""
+"""Which indices along each axis of a whole tensor are wanted, all along those that are not named. Those of layers and
+bands may be any, others a range."""
 Regions = Mapping[str, Region]
 """By tensor; one that is not named is not wanted."""
 

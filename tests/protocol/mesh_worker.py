@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from atoll_runtime import protocol
 from atoll_runtime.contract import Dimensions, InnerSpec, MeshSpec, ModelSpec, OptimizerSpec
 from atoll_runtime.learner.client import host_part
 from atoll_runtime.learner.fragments import Fragments
@@ -15,6 +16,7 @@ from atoll_runtime.learner.mesh import span
 from atoll_runtime.model import describe, initial
 from atoll_runtime.protocol.fragments import build_layout
 
+protocol.fragments.LEAST_BAND = 64  # so that embeddings as small as these are cut
 DENSE = Dimensions(layers=2, width=16, heads=4, kv_heads=2, hidden=24, vocabulary=32)
 MODELS = {
     "dense": ModelSpec(dimensions=DENSE),

@@ -24,7 +24,7 @@ from atoll_runtime.protocol.machine import Syncer
 from atoll_runtime.protocol.rules import COORDINATOR, Rules
 from atoll_runtime.simulate.eventloop import Process
 from atoll_runtime.simulate.network import Server
-from atoll_runtime.syncer import records, recovery
+from atoll_runtime.syncer import journal, records, recovery
 from atoll_runtime.syncer.backoff import Backoff
 from atoll_runtime.syncer.driver import Driver
 from atoll_runtime.syncer.errors import JournalError
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from sim_world import World
 
 FOLDER = Path("/volume/journal")
+journal.STEP = 100  # so that merges come between the steps in which a segment as short as these is replaced
 
 
 @dataclass(eq=False)

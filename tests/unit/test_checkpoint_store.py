@@ -11,6 +11,9 @@ import pytest
 
 from atoll_runtime.checkpoint import Bucket, Cut, GlobalStore, Part, Slice, StoreError, arrays, parts
 from atoll_runtime.checkpoint.store import MOST_KEPT, READING_SECONDS
+from atoll_runtime.protocol.fragments import TensorInfo, build_layout
+from atoll_runtime.syncer.slices import owned, slices
+from atoll_runtime.syncer.state import State
 
 
 def make_cut(step, **meta):
@@ -209,6 +212,63 @@ def test_a_host_reads_its_share_of_each_layer_alone(store, read, host):
     np.testing.assert_array_equal(cut.theta["layers/up"][:, 63, mine], expected)
 
 
+EMBEDDINGS = {"embedding/table": (2048, 64), "head/table": (64, 2048), "layers/up": (2, 64, 64)}
+
+
+def save_embeddings(store, shards):
+    """Saves embeddings that are cut along the vocabulary; returns what was saved."""
+    tensors = [
+        TensorInfo(name, shape, stacked="layers" in name, embedding="table" in name)
+        for name, shape in EMBEDDINGS.items()
+    ]
+    layout, random = build_layout(tensors, 2, shards), np.random.default_rng(0)
+    theta, momentum = (
+        {name: random.standard_normal(shape, np.float32) for name, shape in EMBEDDINGS.items()}
+        for _ in range(2)
+    )
+    for s in range(shards):
+        own = layout.shard(s)
+        state = State.from_tensors(own, "float32", theta, momentum, [20] * 2, "")
+        store.save_part(Part(20, s, shards, slices(own, state.snapshot()), state.versions, {}))
+    store.complete(20, shards, {})
+    return layout, theta, momentum
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_embeddings_that_shards_own_bands_of_come_back_whole_and_to_shards_in_any_number(store, read, shards):
+    layout, theta, momentum = save_embeddings(store, shards)
+    found = store.load(20)
+    for name in EMBEDDINGS:
+        np.testing.assert_array_equal(found.theta[name], theta[name])
+        np.testing.assert_array_equal(found.momentum[name], momentum[name])
+    assert len(layout.split(5).shard(0).fragments[0].pieces) > 1
+    for s in range(5):
+        own, before = layout.split(5).shard(s), sum(read)
+        cut, _ = store.newest(own=owned(own))
+        assert sum(read) - before == 2 * 4 * own.size
+        for p in range(2):
+            np.testing.assert_array_equal(own.flatten(cut.theta, p), own.flatten(theta, p))
+            np.testing.assert_array_equal(own.flatten(cut.momentum, p), own.flatten(momentum, p))
+
+
+@pytest.mark.parametrize("axes", [(1, 0), (0, 1)], ids=["width", "vocabulary"])
+def test_a_host_reads_its_share_of_embeddings_that_shards_own_bands_of(store, read, monkeypatch, axes):
+    monkeypatch.setattr(parts, "LEAST_BLOCK", 0)
+    split = dict(zip(EMBEDDINGS, (*axes, 1), strict=True))
+    _, theta, _ = save_embeddings(GlobalStore(store.uri, split), 3)
+    for host in range(4):
+        own = {
+            name: (*map(range, shape[:axis]), range(shape[axis] * host // 4, shape[axis] * (host + 1) // 4))
+            for (name, shape), axis in zip(EMBEDDINGS.items(), split.values(), strict=True)
+        }
+        before = sum(read)
+        cut = store.load(20, momentum=False, own=own)
+        assert sum(read) - before == sum(4 * math.prod(shape) // 4 for shape in EMBEDDINGS.values())
+        for name, region in own.items():
+            at = np.ix_(*region, *map(range, EMBEDDINGS[name][len(region) :]))
+            np.testing.assert_array_equal(cut.theta[name][at], theta[name][at])
+
+
 def test_damage_outside_its_part_is_none_of_a_hosts_business_and_inside_it_is(store, folder):
     store = GlobalStore(store.uri, {"layers/up": 2})
     save_shards(store, 1, 4096)
@@ -238,7 +298,7 @@ def test_a_cut_that_lacks_a_layer_is_refused(store):
     other = make_part(20, 1)
     store.save_part(replace(other, tensors={"final/norm": other.tensors["layers/up"]}))
     store.complete(20, 2, {})
-    with pytest.raises(StoreError, match=r"layers/up: layers \[0, 2\] are not all"):
+    with pytest.raises(StoreError, match=r"layers/up: layers or bands \[0, 2\] are not all"):
         store.load(20)
 
 

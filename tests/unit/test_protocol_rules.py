@@ -10,6 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from atoll_runtime.contract import Dimensions
+from atoll_runtime.model.parameters import describe
 from atoll_runtime.protocol import quorum, schedule
 from atoll_runtime.protocol.fragments import BLOCK, LayoutError, TensorInfo, build_layout, part_bounds
 from atoll_runtime.protocol.grace import Ema, Timing
@@ -60,6 +62,43 @@ def test_the_largest_fragment_is_at_most_four_thirds_of_the_best_possible(
         for choice in product(range(bins), repeat=len(sizes))
     )
     assert peak <= best * 4 / 3 + 1e-9
+
+
+VOCABULARY = 262_144
+
+
+@pytest.mark.parametrize("fragments", [8, 12, 16])
+@pytest.mark.parametrize(
+    ("layers", "width", "hidden", "tied"),
+    [(26, 1152, 6912, True), (24, 2048, 5504, False), (48, 3840, 15360, True), (2, 64, 256, False)],
+    ids=["1b", "2b", "12b", "tiny"],
+)
+def test_a_large_vocabulary_leaves_the_largest_fragment_of_eight_shards_at_four_thirds_of_the_mean(
+    layers: int, width: int, hidden: int, tied: bool, fragments: int
+) -> None:
+    size = Dimensions(
+        layers=layers, width=width, heads=8, kv_heads=4, hidden=hidden, vocabulary=VOCABULARY, tied=tied
+    )
+    layout = build_layout(describe(size), fragments, shards=8)
+    assert max(each.size for each in layout.fragments) <= 4 / 3 * layout.size / len(layout.fragments)
+
+
+@given(
+    st.sampled_from([(4096, 8), (8, 4096), (50_257, 3), (32_003, 2), (3, 5, 6000)]),
+    st.integers(1, 4),
+    st.integers(1, 3),
+)
+def test_bands_of_an_embedding_are_equal_and_come_back_in_their_places(
+    shape: tuple[int, ...], fragments: int, shards: int
+) -> None:
+    tensors = [TensorInfo("layer", (12, 40, 40), True, False), TensorInfo("table", shape, False, True)]
+    layout = build_layout(tensors, fragments, shards)
+    values = {t.name: np.random.default_rng(1).standard_normal(t.shape, np.float32) for t in tensors}
+    back: dict[str, np.ndarray] = {}
+    for p in range(len(layout.fragments)):
+        layout.unflatten(p, layout.flatten(values, p), back)
+    assert all(np.array_equal(values[name], back[name]) for name in values)
+    assert layout.fingerprint == build_layout(tensors, fragments).fingerprint
 
 
 def test_a_layout_names_the_embedding_and_differs_with_the_cut() -> None:

@@ -7,7 +7,8 @@ import errno
 import os
 import resource
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -18,11 +19,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atoll_runtime.protocol.fragments import Fragment, Layout, TensorInfo, build_layout
-from atoll_runtime.syncer import folders, records
+from atoll_runtime.syncer import folders, room
 from atoll_runtime.syncer import journal as journals
-from atoll_runtime.syncer.disk import LOCAL
+from atoll_runtime.syncer.disk import LOCAL, LocalDisk
 from atoll_runtime.syncer.errors import JournalError, Terminal
-from atoll_runtime.syncer.journal import Journal, Replay
+from atoll_runtime.syncer.history import Replay
+from atoll_runtime.syncer.journal import Journal
 from atoll_runtime.syncer.state import Version
 
 
@@ -218,7 +220,7 @@ def test_a_snapshot_that_does_not_fit_leaves_the_old_segment(tmp_path: Path) -> 
 def test_a_long_segment_is_replaced_by_a_snapshot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, merges: bool
 ) -> None:
-    monkeypatch.setattr(journals, "LEAST_GROWTH", 2000)
+    monkeypatch.setattr(room, "LEAST_GROWTH", 2000)
     journal = begun(tmp_path / "journal")
     for step in range(1, 60):
         if merges:
@@ -233,6 +235,33 @@ def test_a_long_segment_is_replaced_by_a_snapshot(
     assert [each.version for each in found.fragments] == ([58, 59] if merges else [0, 0])
 
 
+def test_merges_go_on_while_the_next_segment_is_written_and_are_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(room, "LEAST_GROWTH", 6000)
+    monkeypatch.setattr(journals, "STEP", 10)
+    folder = tmp_path / "journal"
+    journal = begun(folder)
+    step = 0
+    while not journal.rolling:
+        step += 1
+        journal.merge(step % 2, version(step), {"t": step})
+    first, lengths = segment(folder), list[int]()
+    while journal.rolling:
+        if len(lengths) in (4, 12, 24, 30):
+            step += 1
+            journal.merge(step % 2, version(step), {"t": step})
+            assert segment(folder) == first, "it still stands"
+        journal.roll()
+        lengths += [path.stat().st_size for path in folder.glob("*.draft")]
+    assert all(later - earlier <= 10 for earlier, later in pairwise(lengths))
+    assert segment(folder) != first and len(list(folder.iterdir())) == 1
+    journal.close()
+    found = resumed(folder)
+    assert found.machine == {"t": step}
+    assert {each.version for each in found.fragments} == {step, step - 1}
+
+
 ELEMENTS = 100_000
 """Of each of two fragments: a snapshot takes 1.6 MB, a record 0.8."""
 WIDE = layout(width=ELEMENTS)
@@ -241,21 +270,21 @@ WIDE = layout(width=ELEMENTS)
 @contextlib.contextmanager
 def volume_of(folder: Path, size: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """What lies in `folder` has `size` bytes at most."""
-    write = records.write
+    write = LocalDisk.write
 
     def used() -> int:
         return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
-    def bounded(disk: Any, file: int, head: records.Head, *arrays: memoryview) -> int:
-        if used() + sum(array.nbytes for array in arrays) > size:
+    def bounded(disk: LocalDisk, file: int, parts: Sequence[memoryview]) -> int:
+        if used() + sum(part.nbytes for part in parts) > size:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return write(disk, file, head, *arrays)
+        return write(disk, file, parts)
 
     def statvfs(_: Any) -> SimpleNamespace:
         return SimpleNamespace(f_blocks=size, f_bfree=size - used(), f_bavail=size - used(), f_frsize=1)
 
     with monkeypatch.context() as patched:
-        patched.setattr(records, "write", bounded)
+        patched.setattr(LocalDisk, "write", bounded)
         patched.setattr(os, "statvfs", statvfs)
         yield
 
@@ -324,7 +353,7 @@ def test_a_file_system_that_does_not_say_how_large_it_is_bounds_nothing(
 ) -> None:
     silent = SimpleNamespace(f_blocks=0, f_bfree=0, f_bavail=0, f_frsize=4096)
     monkeypatch.setattr(os, "statvfs", lambda _: silent)
-    assert journals.limit(layout(), LOCAL.volume(tmp_path), 128 << 20, 0) == journals.LEAST_GROWTH
+    assert room.limit(layout(), LOCAL.volume(tmp_path), 128 << 20, 0) == room.LEAST_GROWTH
 
 
 def test_a_shard_that_owns_nothing_of_a_fragment_has_it_empty(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ CHUNK = 16 << 20
 
 
 class TensorEntry(BaseModel):
-    """A tensor, or some layers of one, in blocks: each layer is cut into `parts` equal ones along `axis`.
+    """A tensor, or some layers or bands of one, in blocks: each is cut into `parts` equal ones along `axis`.
 
     Each block has a checksum: crc32c of its little-endian float32 bytes in C order.
     """
@@ -27,12 +27,33 @@ class TensorEntry(BaseModel):
     shape: tuple[int, ...]
     """Of what is saved here."""
     layers: tuple[int, ...] | None = None
-    """Which layers of the whole tensor these are; None for one that is not cut by layer."""
+    """Which layers or bands of the whole tensor these are, along axis 0; None for all of it."""
+    band: int | None = None
+    """The axis of the whole tensor along which bands are cut; None: these are layers."""
     axis: int = 0
+    """Of what is saved here."""
     parts: int = 1
     theta: tuple[int, ...] = ()
-    """Of each block: layer by layer, its parts in order."""
+    """Of each block: layer by layer, or band by band, its parts in order."""
     momentum: tuple[int, ...] = ()
+
+    def whole(self, count: int) -> tuple[int, ...]:
+        """Shape of the whole tensor, of `count` layers or bands."""
+        if self.layers is None:
+            return self.shape
+        if self.band is None:
+            return (count, *self.shape[1:])
+        one = self.shape[1:]
+        return (*one[: self.band], count * one[self.band], *one[self.band + 1 :])
+
+    def stacked(self, whole: np.ndarray) -> np.ndarray:
+        """The whole tensor, seen as its layers or bands along axis 0 and each one's parts before `axis`."""
+        if self.band is not None:
+            bands = whole.reshape(*whole.shape[: self.band], -1, *self.shape[self.band + 1 :])
+            whole = np.moveaxis(bands, self.band, 0)
+        seen = whole.view()
+        seen.shape = self.blocked if self.layers is None else (len(whole), *self.blocked[1:])
+        return seen
 
     @property
     def blocked(self) -> tuple[int, ...]:

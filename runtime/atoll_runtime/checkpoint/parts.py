@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Literal
@@ -15,10 +15,10 @@ from atoll_runtime.checkpoint import arrays, layout, manifest
 from atoll_runtime.checkpoint.arrays import Chunked, Request
 from atoll_runtime.checkpoint.bucket import Bucket, Damaged
 from atoll_runtime.checkpoint.manifest import PartManifest, TensorEntry
-from atoll_runtime.payloads import Part, Regions, Slice
+from atoll_runtime.payloads import Part, Region, Regions, Slice
 
 MOST_PARTS = 64
-"""Blocks of a layer. So hosts up to that number, a power of two, each read their own blocks alone."""
+"""Blocks of a layer or band. So hosts up to that number, a power of two, each read their own blocks alone."""
 LEAST_BLOCK = 128 << 10
 """Bytes: more and smaller ones would take longer to read than they save."""
 READERS = 8
@@ -35,7 +35,7 @@ def name_of(part: Part) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Selection:
-    """Blocks of one tensor of a part: some of its rows, which are layers, and parts [start, stop) of each."""
+    """Blocks of one tensor of a part: some of its rows, which are layers or bands, and parts [start, stop) of each."""
 
     part: PartManifest
     name: str
@@ -106,13 +106,17 @@ def entries_of(part: Part, along: Mapping[str, int]) -> dict[str, TensorEntry]:
 
 def _entry(own: Slice, axis: int | None) -> TensorEntry:
     shape, stacked = own.theta.shape, own.layers is not None
-    axis = min(int(stacked), len(shape)) if axis is None else axis
-    length = shape[axis] if axis < len(shape) else 1
+    if axis is None:
+        axis = min(int(stacked), len(shape))
+    elif own.axis is not None:
+        axis += 1
+    # What is cut into bands along an axis is not cut along it again.
+    length = shape[axis] if axis < len(shape) and own.axis != axis - 1 else 1
     layer = 4 * math.prod(shape[stacked:])
     parts = math.gcd(length, MOST_PARTS)
     while parts > 1 and layer < parts * LEAST_BLOCK:
         parts //= 2
-    entry = TensorEntry(shape=shape, layers=own.layers, axis=axis, parts=parts)
+    entry = TensorEntry(shape=shape, layers=own.layers, band=own.axis, axis=axis, parts=parts)
     found = {
         kind: entry.checksums(getattr(own, kind).reshape(entry.blocked)) for kind in ("theta", "momentum")
     }
@@ -137,7 +141,7 @@ def read(bucket: Bucket, found: PartManifest) -> Part:
     for kind, each, blocks in _read(bucket, _select([found], None), ("theta", "momentum")):
         held[kind][each.name] = blocks.reshape(each.entry.shape)
     own = {
-        name: Slice(held["theta"][name], held["momentum"][name], entry.layers)
+        name: Slice(held["theta"][name], held["momentum"][name], entry.layers, entry.band)
         for name, entry in found.tensors.items()
     }
     return Part(found.step, found.shard, found.shards, own, found.versions, found.meta)
@@ -152,31 +156,28 @@ def tensors(
         regions: what is wanted; None: all.
 
     Raises:
-        Damaged: they are not what was saved, or the shards together lack a layer.
+        Damaged: they are not what was saved, or the shards together lack a layer or band.
         StoreError: the bucket does not answer.
     """
     depth = depths(shards)
     result: dict[Kind, Tensors] = {kind: {} for kind in kinds}
     for kind, each, blocks in _read(bucket, _select(shards, regions), kinds):
-        entry, whole = each.entry, result[kind]
-        if blocks.shape == entry.blocked and entry.layers in (None, tuple(range(depth.get(each.name, 0)))):
-            whole[each.name] = blocks.reshape(entry.shape)
+        entry, whole, count = each.entry, result[kind], depth.get(each.name, 0)
+        in_order = entry.layers in (None, tuple(range(count))) and not entry.band
+        if in_order and blocks.shape == entry.blocked:
+            whole[each.name] = blocks.reshape(entry.whole(count))
             continue
         if each.name not in whole:  # memory that nobody writes to is not taken
-            shape = entry.shape if entry.layers is None else (depth[each.name], *entry.shape[1:])
-            whole[each.name] = np.empty(shape, np.float32)
-        stored = whole[each.name].reshape(
-            entry.blocked if entry.layers is None else (depth[each.name], *entry.blocked[1:])
-        )
+            whole[each.name] = np.empty(entry.whole(count), np.float32)
         index = each.index
         if entry.layers is not None:
             index = ([entry.layers[row] for row in each.rows], *index[1:])
-        stored[index] = blocks
+        entry.stacked(whole[each.name])[index] = blocks
     return result
 
 
 def depths(shards: Sequence[PartManifest]) -> dict[str, int]:
-    """Layers of each tensor that is cut by layer. Raises `Damaged` if the shards together lack one."""
+    """Layers or bands of each tensor that has any. Raises `Damaged` if the shards together lack one."""
     layers: dict[str, list[int]] = {}
     for part in shards:
         for name, entry in part.tensors.items():
@@ -184,7 +185,7 @@ def depths(shards: Sequence[PartManifest]) -> dict[str, int]:
                 layers.setdefault(name, []).extend(entry.layers)
     for name, found in layers.items():
         if sorted(found) != list(range(len(found))):
-            raise Damaged(f"step {shards[0].step}: {name}: layers {sorted(found)} are not all")
+            raise Damaged(f"step {shards[0].step}: {name}: layers or bands {sorted(found)} are not all")
     return {name: len(found) for name, found in layers.items()}
 
 
@@ -197,14 +198,25 @@ def _select(shards: Iterable[PartManifest], regions: Regions | None) -> Iterator
             region = () if regions is None else regions[name]
             rows: Sequence[int] = range(1)
             if entry.layers is not None:
-                wanted = region[0] if region else entry.layers
+                wanted = _layers(entry, region)
                 rows = [row for row, layer in enumerate(entry.layers) if layer in wanted]
             start, stop = 0, entry.parts
-            if len(region) > entry.axis and (along := region[entry.axis]):
+            axis = entry.axis if entry.band is None else entry.axis - 1
+            if entry.parts > 1 and len(region) > axis and (along := region[axis]):
                 block = entry.shape[entry.axis] // entry.parts
                 start, stop = along[0] // block, along[-1] // block + 1
             if rows:
                 yield _Selection(part, name, rows, start, stop)
+
+
+def _layers(entry: TensorEntry, region: Region) -> Collection[int]:
+    """Those that hold what is wanted of an entry's layers or bands."""
+    assert entry.layers is not None
+    axis = entry.band or 0
+    if len(region) <= axis:
+        return entry.layers
+    length = 1 if entry.band is None else entry.shape[1 + axis]
+    return {at // length for at in region[axis]}
 
 
 def _read(

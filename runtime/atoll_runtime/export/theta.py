@@ -61,7 +61,6 @@ class Theta:
 
 
 def _shapes(shards: Sequence[manifest.PartManifest]) -> dict[str, tuple[int, ...]]:
-    """Raises `StoreError` if the shards together lack a layer of a tensor."""
-    shapes = {name: entry.shape for part in shards for name, entry in part.tensors.items()}
+    """Raises `StoreError` if the shards together lack a layer or band of a tensor."""
     depths = parts.depths(shards)
-    return {name: (depths[name], *shape[1:]) if name in depths else shape for name, shape in shapes.items()}
+    return {name: entry.whole(depths.get(name, 0)) for part in shards for name, entry in part.tensors.items()}

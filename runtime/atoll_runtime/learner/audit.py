@@ -22,7 +22,7 @@ from atoll_runtime.learner.compilation import Wrap, uncached
 from atoll_runtime.learner.inner import Inner
 from atoll_runtime.model.axes import everywhere
 from atoll_runtime.protocol import schedule
-from atoll_runtime.protocol.fragments import Layout
+from atoll_runtime.protocol.fragments import Layout, Piece, order
 
 EXAMPLES = 2
 """Each share of the mesh evaluates them, so that every chip takes part."""
@@ -107,11 +107,16 @@ class Audit:
 
 def _tensors(layout: Layout, flats: Sequence[Array]) -> Mapping[str, Array]:
     """The parameters by name, of the flat fragments."""
-    rows: dict[str, dict[int | None, Array]] = {}
+    held: dict[str, list[tuple[Piece, Array]]] = {}
     for fragment, flat in zip(layout.fragments, flats, strict=True):
         for piece, part in fragment.cut(flat):
-            rows.setdefault(piece.tensor, {})[piece.index] = part
-    return {
-        name: found[None] if None in found else jnp.stack([found[layer] for layer in range(len(found))])
-        for name, found in rows.items()
-    }
+            held.setdefault(piece.tensor, []).append((piece, part))
+    return {name: _joined(sorted(found, key=lambda each: order(each[0]))) for name, found in held.items()}
+
+
+def _joined(found: Sequence[tuple[Piece, Array]]) -> Array:
+    """A tensor of all its pieces, in their order."""
+    first, parts = found[0][0], [part for _, part in found]
+    if first.index is None:
+        return parts[0]
+    return jnp.stack(parts) if first.axis is None else jnp.concatenate(parts, first.axis)

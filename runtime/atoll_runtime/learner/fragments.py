@@ -6,6 +6,7 @@ No host ever holds more of a fragment than its own devices' contiguous part.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -17,7 +18,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from atoll_runtime.learner.compilation import Wrap, uncached
 from atoll_runtime.learner.mesh import local_range
 from atoll_runtime.model.axes import over_devices
-from atoll_runtime.protocol.fragments import BLOCK, Fragment, Layout, part_bounds
+from atoll_runtime.protocol.fragments import BLOCK, Fragment, Layout, Piece, part_bounds
 from atoll_runtime.transport.blocks import LEVELS, TINY
 
 
@@ -49,14 +50,14 @@ class Fragments:
         """Length of each fragment, filled up to whole blocks of each device."""
         self.bounds = [(split[first][0], split[last - 1][1]) for split in splits]
         """This host's [start, stop) of each padded fragment."""
-        flatten = jax.jit(_flatten, static_argnames=("padded",), out_shardings=self._sharding)
+        flatten = jax.jit(_flatten, static_argnames=("kinds", "padded"), out_shardings=self._sharding)
         self._flatten = programs("flatten", flatten)
         self._apply = {
             names: programs(
                 "apply",
                 jax.jit(
                     _apply,
-                    static_argnames=("sizes",),
+                    static_argnames=("kinds",),
                     donate_argnums=0,
                     # As the step leaves them, or what comes after is compiled again for each set of tensors.
                     out_shardings=({name: theta[name].sharding for name in names}, self._sharding),
@@ -122,24 +123,27 @@ class Fragments:
         fragment = self._layout.fragments[number]
         flat = jax.make_array_from_process_local_data(self._sharding, part, (self.padded[number],))
         names = _names(fragment)
-        sizes = tuple((piece.tensor, piece.size) for piece in fragment.pieces)
         now = self._flat(theta, number)
         replaced: tuple[dict[str, Array], Array] = self._apply[names](
             {name: theta[name] for name in names},
             flat,
             now,
             now if sent is None else sent,
-            _layers(fragment),
-            sizes=sizes,
+            _indices(fragment),
+            kinds=_kinds(fragment),
         )
         return replaced
 
     def _flat(self, tensors: Mapping[str, Array], number: int) -> Array:
         """One fragment of `tensors`, or zeros where there are none."""
         fragment = self._layout.fragments[number]
-        pieces = [tensors[piece.tensor] for piece in fragment.pieces] if tensors else []
-        layers = _layers(fragment) if tensors else []
-        flat: Array = self._flatten(pieces, layers, padded=self.padded[number])
+        if not tensors or not fragment.pieces:
+            zeros: Array = self._flatten({}, [], kinds=(), padded=self.padded[number])
+            return zeros
+        own = {name: tensors[name] for name in _names(fragment)}
+        flat: Array = self._flatten(
+            own, _indices(fragment), kinds=_kinds(fragment), padded=self.padded[number]
+        )
         return flat
 
 
@@ -148,18 +152,34 @@ def _names(fragment: Fragment) -> tuple[str, ...]:
     return tuple(sorted({piece.tensor for piece in fragment.pieces}))
 
 
-def _layers(fragment: Fragment) -> list[Any]:
-    """Layer numbers as values, not constants: fragments of the same tensors share one compilation."""
+def _kinds(fragment: Fragment) -> tuple[Piece, ...]:
+    """Its pieces without their indices: fragments of the same kinds share one compilation."""
+    return tuple(replace(piece, index=None if piece.index is None else 0) for piece in fragment.pieces)
+
+
+def _indices(fragment: Fragment) -> list[Any]:
+    """Those of its pieces, as values of a compiled program."""
     return [None if piece.index is None else np.int32(piece.index) for piece in fragment.pieces]
 
 
-def _flatten(pieces: Sequence[Array], layers: Sequence[Any], *, padded: int) -> Array:
-    if not pieces:
+def _start(piece: Piece, index: Any) -> tuple[int, Any]:
+    """The axis along which a layer or block lies in its tensor, and where it starts."""
+    return (0, index) if piece.axis is None else (piece.axis, index * piece.shape[piece.axis])
+
+
+def _flatten(
+    tensors: Mapping[str, Array], indices: Sequence[Any], *, kinds: tuple[Piece, ...], padded: int
+) -> Array:
+    if not kinds:
         return jnp.zeros(padded, jnp.float32)
-    flats = [
-        (piece if layer is None else jax.lax.dynamic_index_in_dim(piece, layer, keepdims=False)).reshape(-1)
-        for piece, layer in zip(pieces, layers, strict=True)
-    ]
+    flats = []
+    for piece, index in zip(kinds, indices, strict=True):
+        values = tensors[piece.tensor]
+        if index is not None:
+            axis, start = _start(piece, index)
+            length = 1 if piece.axis is None else piece.shape[axis]
+            values = jax.lax.dynamic_slice_in_dim(values, start, length, axis)
+        flats.append(values.reshape(-1))
     flat = jnp.concatenate(flats)
     return jnp.pad(flat, (0, padded - flat.size))
 
@@ -186,21 +206,23 @@ def _apply(
     flat: Array,
     now: Array,
     sent: Array,
-    layers: Sequence[Any],
+    indices: Sequence[Any],
     *,
-    sizes: tuple[tuple[str, int], ...],
+    kinds: tuple[Piece, ...],
 ) -> tuple[dict[str, Array], Array]:
     anchor = flat.astype(jnp.float32)
     kept = now - sent
     # Weights that are not finite would stay so for ever: contributions of them are refused.
     local = anchor + jnp.where(jnp.isfinite(kept), kept, 0.0)
-    start = 0
-    for (name, size), layer in zip(sizes, layers, strict=True):
-        piece = local[start : start + size]
-        start += size
-        old = theta[name]
-        if layer is None:
-            theta[name] = piece.reshape(old.shape)
+    offset = 0
+    for piece, index in zip(kinds, indices, strict=True):
+        values = local[offset : offset + piece.size]
+        offset += piece.size
+        old = theta[piece.tensor]
+        if index is None:
+            theta[piece.tensor] = values.reshape(old.shape)
         else:
-            theta[name] = jax.lax.dynamic_update_index_in_dim(old, piece.reshape(old.shape[1:]), layer, 0)
+            axis, start = _start(piece, index)
+            shape = piece.shape if piece.axis is not None else (1, *piece.shape)
+            theta[piece.tensor] = jax.lax.dynamic_update_slice_in_dim(old, values.reshape(shape), start, axis)
     return theta, anchor

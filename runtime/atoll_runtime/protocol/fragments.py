@@ -33,14 +33,26 @@ class TensorInfo:
 
 @dataclass(frozen=True)
 class Piece:
-    """A tensor, or one layer of a stacked one. Norms are taken per piece."""
+    """A tensor, one layer of a stacked one, or one band of an embedding. Norms are taken per piece."""
 
     tensor: str
     index: int | None
-    """Layer of a stacked tensor; None for a whole one."""
+    """Of the layer or band; None for a whole tensor."""
     shape: tuple[int, ...]
     size: int
     embedding: bool
+    axis: int | None = None
+    """Along which bands follow each other; None for a layer, whose shape lacks the axis, and for a whole tensor."""
+
+    @property
+    def place(self) -> tuple[int | slice, ...]:
+        """Where it lies in its tensor, as NumPy indexes one."""
+        if self.index is None:
+            return ()
+        if self.axis is None:
+            return (self.index,)
+        start = self.index * self.shape[self.axis]
+        return (*[slice(None)] * self.axis, slice(start, start + self.shape[self.axis]))
 
 
 @dataclass(frozen=True)
@@ -108,10 +120,7 @@ class Layout:
         fragment = self.fragments[p]
         flat = np.empty(fragment.size, np.float32)
         for piece, start in zip(fragment.pieces, fragment.offsets, strict=True):
-            source = tensors[piece.tensor]
-            flat[start : start + piece.size] = (
-                source if piece.index is None else source[piece.index]
-            ).ravel()
+            flat[start : start + piece.size] = tensors[piece.tensor][piece.place].ravel()
         return flat
 
     def unflatten(self, p: int, flat: NDArray[Any], into: dict[str, Array]) -> None:
@@ -120,10 +129,7 @@ class Layout:
             target = into.get(piece.tensor)
             if target is None:
                 target = into[piece.tensor] = np.zeros(self.shapes[piece.tensor], np.float32)
-            if piece.index is None:
-                target[...] = values
-            else:
-                target[piece.index] = values
+            target[piece.place] = values
 
 
 def build_layout(tensors: Sequence[TensorInfo], fragments: int, shards: int = 1) -> Layout:
@@ -138,12 +144,12 @@ def build_layout(tensors: Sequence[TensorInfo], fragments: int, shards: int = 1)
     shapes = {tensor.name: tuple(tensor.shape) for tensor in tensors}
     if len(shapes) != len(tensors):
         raise LayoutError("model: a tensor name occurs twice")
-    pieces = [piece for tensor in tensors for piece in cut(tensor)]
+    pieces = cut(tensors)
     for field, count in (("outer.fragments", fragments), ("syncer.shards", shards)):
         if not 1 <= count <= len(pieces):
             raise LayoutError(
                 f"{field}: {count} does not fit this model, which has {len(pieces)} pieces "
-                f"(one for each tensor, one for each layer of a stacked tensor): give 1 to {len(pieces)}"
+                f"(tensors, layers of stacked ones, bands of embeddings): give 1 to {len(pieces)}"
             )
     bins = deal(pieces, [0] * fragments)
     cuts = tuple(lay(p, content) for p, content in enumerate(bins))
@@ -176,8 +182,15 @@ def deal(
     return bins
 
 
-def cut(tensor: TensorInfo) -> list[Piece]:
-    """A stacked tensor by layer, another one whole."""
+def cut(tensors: Sequence[TensorInfo]) -> list[Piece]:
+    """Stacked tensors by layer, others whole, but embeddings in bands that fill the gaps between layers."""
+    embeddings = [tensor for tensor in tensors if tensor.embedding and not tensor.stacked]
+    pieces = [piece for tensor in tensors if tensor not in embeddings for piece in _layers(tensor)]
+    most = max([LEAST_BAND, *(piece.size // LAYER_BANDS for piece in pieces)])
+    return pieces + [piece for tensor in embeddings for piece in _bands(tensor, most)]
+
+
+def _layers(tensor: TensorInfo) -> list[Piece]:
     shape = tuple(tensor.shape)
     if not tensor.stacked:
         return [Piece(tensor.name, None, shape, math.prod(shape), tensor.embedding)]
@@ -185,8 +198,23 @@ def cut(tensor: TensorInfo) -> list[Piece]:
     return [Piece(tensor.name, i, rest, math.prod(rest), tensor.embedding) for i in range(shape[0])]
 
 
+def _bands(tensor: TensorInfo, most: int) -> list[Piece]:
+    """Equal bands of at most `most` elements, as far as the vocabulary, the longest axis, can be divided.
+
+    The direct mean of an embedding is the same whatever its bands are.
+    """
+    shape, size = tuple(tensor.shape), math.prod(tensor.shape)
+    axis = shape.index(max(shape))
+    counts = [count for count in range(1, MOST_BANDS + 1) if shape[axis] % count == 0]
+    count = next((count for count in counts if size <= count * most), counts[-1])
+    if count == 1:
+        return _layers(tensor)
+    band = (*shape[:axis], shape[axis] // count, *shape[axis + 1 :])
+    return [Piece(tensor.name, i, band, size // count, True, axis) for i in range(count)]
+
+
 def order(piece: Piece) -> tuple[str, int]:
-    """Sorts by name, then layer."""
+    """Sorts by name, then layer or band."""
     return piece.tensor, -1 if piece.index is None else piece.index
 
 
@@ -203,12 +231,21 @@ def lay(p: int, content: Sequence[Piece]) -> Fragment:
 def fingerprint(fragments: Sequence[Fragment]) -> str:
     """sha256 over the canonical JSON of all pieces in their places."""
     canonical = [
-        [[piece.tensor, piece.index, list(piece.shape), piece.embedding] for piece in fragment.pieces]
+        [
+            [piece.tensor, piece.index, list(piece.shape), piece.axis, piece.embedding]
+            for piece in fragment.pieces
+        ]
         for fragment in fragments
     ]
     return hashlib.sha256(json.dumps(canonical, separators=(",", ":")).encode()).hexdigest()
 
 
+LAYER_BANDS = 4
+"""Bands of an embedding are at most as large as this part of the largest layer's tensor."""
+LEAST_BAND = 1 << 14
+"""Elements of an embedding that is not cut."""
+MOST_BANDS = 512
+"""Of an embedding. The number does not depend on that of the shards, which may change."""
 BLOCK = 64
 """Elements that share a scale in int4 and int8. Of normal values, the nearest of 15 steps miss by 10 % of their length;
 with 256 by 12 %."""

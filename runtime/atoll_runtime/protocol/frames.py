@@ -49,6 +49,12 @@ def lead(head: bytes, *bodies: Buffer) -> bytes:
     return FRAME.pack(MAGIC, checksum(LENGTHS.pack(len(head), size), head, *bodies), len(head), size)
 
 
+def whole(head: bytes, *bodies: Buffer) -> list[memoryview]:
+    """A record's bytes, without a copy of its bodies."""
+    first = memoryview(lead(head, *bodies) + head)
+    return [first, *(memoryview(body).cast("B") for body in bodies if memoryview(body).nbytes)]
+
+
 def take(content: Any, start: int) -> Frame | None:
     """The record at `start`; None when it is torn or damaged."""
     found = content[start : start + FRAME.size]

@@ -1,9 +1,9 @@
 """The write-ahead journal: a merge is on the disk before any learner hears of it.
 
-A segment starts with a whole snapshot and is renamed into place when that is synced; merges follow. One that
-has grown too long is replaced, while the next still fits beside it. A torn last record was never acknowledged to
-anyone: it is cut off. A record that is damaged and not the last was: the journal is refused. One process at a time
-holds the lock beside the folder.
+A segment starts with a whole snapshot and is renamed into place when that is synced; merges follow. Beside one that
+has grown long the next is written, `STEP` bytes at a time, so that no merge waits for a snapshot. A torn last record
+was never acknowledged to anyone: it is cut off. A record that is damaged and not the last was: the journal is refused.
+One process at a time holds the lock beside the folder.
 """
 
 from __future__ import annotations
@@ -11,40 +11,29 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from atoll_runtime.interfaces import Disk, Volume
+from atoll_runtime.interfaces import Disk
 from atoll_runtime.protocol.fragments import Layout
-from atoll_runtime.syncer import records
+from atoll_runtime.syncer import history, records
 from atoll_runtime.syncer.disk import LOCAL
-from atoll_runtime.syncer.errors import JournalError, Terminal
+from atoll_runtime.syncer.draft import Draft
+from atoll_runtime.syncer.errors import JournalError
 from atoll_runtime.syncer.folders import segments, set_aside, tidy
+from atoll_runtime.syncer.history import AnotherRun, Replay, known
 from atoll_runtime.syncer.records import Head
+from atoll_runtime.syncer.room import ELEMENT, limit
 from atoll_runtime.syncer.state import Version
 
 log = logging.getLogger(__name__)
 
-GROWTH = 4
-"""Times its snapshot's length at which a segment is replaced, but not before LEAST_GROWTH."""
-LEAST_GROWTH = 64 << 20
-"""Bytes below which no segment is replaced on a volume that is not small."""
-ELEMENT = 8
-"""Bytes of an element: Θ and momentum."""
-SLACK, SLACK_SHARE = 16 << 20, 16
-"""Bytes, a sixteenth of the volume at most, for the heads of records and what else lies there."""
-
-
-@dataclass(frozen=True)
-class Replay:
-    """What a journal held."""
-
-    lineage: str
-    fragments: tuple[Version, ...]
-    machine: dict[str, Any]
+ROLL = 3 / 4
+"""Of a segment's growth, after which the next one is begun."""
+STEP = 1 << 20
+"""Bytes of the next segment that are written and synced at a time: a merge waits for as many."""
+CUT = 16 << 20
+"""Bytes by which the old one is shortened at a time, before it is removed: file systems take a while for gigabytes."""
 
 
 class Journal:
@@ -61,8 +50,12 @@ class Journal:
         self._machine: dict[str, Any] = {}
         self._lock: int | None = None
         self._file: int | None = None
+        self._draft: Draft | None = None
+        self._old: int | None = None
+        """The segment before this one, until it is removed."""
         self._segment = 0
         self._limit = 0
+        """Bytes beyond which a segment must be replaced before it may grow."""
         self._length = 0
 
     @classmethod
@@ -91,6 +84,11 @@ class Journal:
             return None
         return journal, replay
 
+    @property
+    def rolling(self) -> bool:
+        """The next segment is being written or the last one removed: `roll` goes on with it."""
+        return self._draft is not None or self._old is not None
+
     def begin(self, fragments: Sequence[Version], machine: Mapping[str, Any]) -> None:
         """Starts a new segment with a whole snapshot, and removes the older ones.
 
@@ -107,31 +105,39 @@ class Journal:
                     raise JournalError(f"{found[-1]}: a journal is there: it must be resumed, not begun anew")
                 disk.sync_folder(self._directory.parent)
             limit(self._layout, disk.volume(self._directory), self._tape, 0)
-            path = self._directory / f"segment-{self._segment + 1:08d}.wal"
-            draft = path.with_suffix(".draft")
-            file = disk.open(draft, new=True)
-            old, self._file = self._file, file
-            if old is not None:
-                disk.close(old)
-            facts = {"uid": self._uid, "fingerprint": self._layout.fingerprint, "lineage": self.lineage}
-            length = records.write(disk, file, Head("Run", facts))
-            for p, each in enumerate(fragments):
-                head = Head("Fragment", fragment=p, version=each.version)
-                length += records.write(disk, file, head, each.theta.data, each.momentum.data)
-            length += records.write(disk, file, Head("State", dict(machine)))
-            disk.sync(file)
-            disk.rename(draft, path)
-            disk.sync_folder(self._directory)
-            tidy(disk, self._directory, path)
-            self._limit = limit(self._layout, disk.volume(self._directory), self._tape, length)
-        self._segment += 1
-        self._fragments, self._machine = list(fragments), dict(machine)
-        self._length = length
+            if self._draft is not None:
+                disk.close(self._draft.file)
+                self._draft = None
+            self._fragments, self._machine = list(fragments), dict(machine)
+            self._replace()
+            self._clear()
+
+    def roll(self) -> None:
+        """Goes on with the next segment until it is in the place of this one, and then with the removal of that.
+
+        Raises:
+            JournalError: the volume fails.
+        """
+        disk = self._disk
+        with self._writing():
+            if self._old is not None:
+                left = disk.size(self._old) - CUT
+                if left > 0:
+                    disk.truncate(self._old, left)
+                else:
+                    self._clear()
+            elif self._draft is not None:
+                if self._draft.write(STEP):
+                    self._replace()
+                else:
+                    disk.sync(self._draft.file)
 
     def merge(self, p: int, new: Version, machine: Mapping[str, Any]) -> None:
         """Durable when it returns. Raises `JournalError`."""
         assert self._fragments, "begin() or resume() first"
         self._fragments[p] = new
+        if self._draft is not None:
+            self._draft.change(p, new)
         self._append(Head("Merge", dict(machine), p, new.version), new.theta.data, new.momentum.data)
 
     def remember(self, machine: Mapping[str, Any]) -> None:
@@ -144,22 +150,69 @@ class Journal:
 
     def close(self) -> None:
         """Lets another process have it. What was written is durable already."""
-        handles, self._file, self._lock = (self._file, self._lock), None, None
+        handles = self._file, self._lock, self._old, self._draft.file if self._draft else None
+        self._file = self._lock = self._old = self._draft = None
         for handle in handles:
             if handle is not None:
                 self._disk.close(handle)
 
     def _append(self, head: Head, *arrays: memoryview) -> None:
-        """A segment that has grown long is replaced; where it was too long already, the snapshot has the news."""
+        """Beside a segment that has grown long the next is begun. One that may not grow is replaced at once; where it
+        was too long already, the snapshot has the news."""
         with self._writing():
             if self._file is None:
                 raise JournalError(f"{self._directory}: the journal is closed")
             self._machine = known(self._machine, head)
-            if self._length <= self._limit:
+            if self._used() > self._limit and self._old is not None:
+                self._clear()
+            if self._used() <= self._limit:
                 self._length += records.write(self._disk, self._file, head, *arrays)
                 self._disk.sync(self._file)
-        if self._length > self._limit:
-            self.begin(self._fragments, self._machine)
+            if self._used() > self._limit:
+                limit(self._layout, self._disk.volume(self._directory), self._tape, 0)
+                self._replace()
+                self._clear()
+            elif not self.rolling and self._length > self._soft():
+                self._draft = self._begun()
+
+    def _used(self) -> int:
+        """Bytes of this segment and of what the next one has beside a snapshot."""
+        return self._length + (self._draft.again if self._draft else 0)
+
+    def _soft(self) -> float:
+        """Bytes beyond which the next segment is begun."""
+        snapshot = ELEMENT * self._layout.size
+        return snapshot + ROLL * (self._limit - snapshot)
+
+    def _begun(self) -> Draft:
+        facts = {"uid": self._uid, "fingerprint": self._layout.fingerprint, "lineage": self.lineage}
+        return Draft(self._disk, self._path(self._segment + 1), facts, self._fragments)
+
+    def _replace(self) -> None:
+        """Writes what the next segment lacks, and puts it in the place of this one."""
+        draft = self._draft = self._draft or self._begun()
+        draft.write()
+        draft.end(self._machine)
+        if self._old is not None:
+            self._disk.close(self._old)
+        self._old, self._file, self._draft = self._file, draft.file, None
+        self._segment, self._length = self._segment + 1, draft.length
+        self._set_limit()
+
+    def _clear(self) -> None:
+        """Removes all segments but this one."""
+        if self._old is not None:
+            self._disk.close(self._old)
+            self._old = None
+        tidy(self._disk, self._directory, self._path(self._segment))
+        self._set_limit()
+
+    def _set_limit(self) -> None:
+        volume = self._disk.volume(self._directory)
+        self._limit = limit(self._layout, volume, self._tape, self._length)
+
+    def _path(self, number: int) -> Path:
+        return self._directory / f"segment-{number:08d}.wal"
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
@@ -187,25 +240,12 @@ class Journal:
         found = segments(disk, self._directory)
         if not found:
             return None
-        # The older ones were left by a kill: the newest was whole before it had its name.
-        path = found[-1]
-        machine: dict[str, Any] = {}
-        arrays: dict[int, tuple[int, bytes]] = {}
-        end = 0
-        for record in records.read(disk, path):
-            head = record.head
-            if head.kind == "Run":
-                if head.facts["uid"] != self._uid:
-                    set_aside(disk, self._directory, head.facts["uid"])
-                    return None
-                self._check(path, head.facts["fingerprint"])
-                self.lineage = head.facts["lineage"]
-            if head.kind in ("Fragment", "Merge"):
-                arrays[head.fragment] = head.version, record.body
-            machine = known(machine, head)
-            end = record.end
-        if not self.lineage or not machine or len(arrays) < len(self._layout.fragments):
-            raise JournalError(f"{path}: the snapshot at its start is damaged: {records.remedy(path)}")
+        path = found[-1]  # the older ones were left by a kill: the newest was whole before it had its name
+        try:
+            replay, end = history.read(disk, path, self._uid, self._layout, codec)
+        except AnotherRun as other:
+            set_aside(disk, self._directory, other.uid)
+            return None
         self._file = disk.open(path)
         torn = disk.size(self._file) - end
         if torn:
@@ -213,52 +253,7 @@ class Journal:
             disk.truncate(self._file, end)
         disk.sync(self._file)
         disk.sync_folder(self._directory)
-        tidy(disk, self._directory, path)
-        self._segment = int(path.stem.removeprefix("segment-"))
-        self._length, self._limit = end, limit(self._layout, disk.volume(self._directory), self._tape, end)
-        fragments = tuple(version(*arrays[p], codec) for p in range(len(self._layout.fragments)))
-        self._fragments, self._machine = list(fragments), machine
-        return Replay(self.lineage, fragments, machine)
-
-    def _check(self, path: Path, fingerprint: str) -> None:
-        if fingerprint != self._layout.fingerprint:
-            raise Terminal(
-                "LayoutChanged",
-                f"{path}: the journal has fragment layout {fingerprint[:12]}, the run "
-                f"{self._layout.fingerprint[:12]}: model and outer.fragments must stay as they were",
-            )
-
-
-def known(machine: dict[str, Any], head: Head) -> dict[str, Any]:
-    """What is known of the machine after another record."""
-    if head.kind == "Clock":
-        return {**machine, "machine": {**machine["machine"], **head.facts["machine"]}}
-    return head.facts if head.kind in ("Merge", "State") else machine
-
-
-def limit(layout: Layout, volume: Volume, tape: int, length: int) -> int:
-    """Bytes beyond which a segment, now of `length`, is replaced: the next one's snapshot must fit beside it.
-
-    Raises:
-        Terminal: two snapshots and a record do not fit.
-    """
-    snapshot, record = ELEMENT * layout.size, ELEMENT * max(each.size for each in layout.fragments)
-    kept = volume.share(tape) + min(SLACK, volume.size // SLACK_SHARE)
-    needed, available = 2 * snapshot + record, volume.size - kept
-    if needed > available:
-        raise Terminal(
-            "VolumeTooSmall",
-            f"the journal of {layout.size} parameters needs {needed} bytes, for two snapshots and a record, and its "
-            f"volume of {volume.size} has {available} for it, {kept} being the event tape's and others': "
-            "give a new run more spec.syncer.storage, or more spec.syncer.shards",
-        )
-    # What else lies on the volume, such as the journal of an earlier run, is not free.
-    room = min(available, volume.free + length - kept) - snapshot - record
-    return min(max(LEAST_GROWTH, GROWTH * snapshot), room)
-
-
-def version(number: int, body: bytes, codec: str) -> Version:
-    """A fragment from a record's body: Θ, then momentum."""
-    both = np.frombuffer(body, np.float32)
-    half = both.size // 2
-    return Version.make(number, both[:half], both[half:], codec)
+        self.lineage, self._machine, self._fragments = replay.lineage, replay.machine, list(replay.fragments)
+        self._segment, self._length = int(path.stem.removeprefix("segment-")), end
+        self._clear()
+        return replay

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -47,26 +48,41 @@ def write(disk: Disk, file: int, head: Head, *arrays: memoryview) -> int:
         OSError: the record may be there in part.
         JournalError: a number does not fit into a record; nothing was written.
     """
+    left = encode(head, *arrays)
+    return put(disk, file, left)
+
+
+def encode(head: Head, *arrays: memoryview) -> list[memoryview]:
+    """A record's bytes. Raises `JournalError`: a number does not fit into it."""
     try:
-        return append(disk, file, msgspec.msgpack.encode(head), *arrays)
+        return frames.whole(msgspec.msgpack.encode(head), *arrays)
     except OverflowError as error:
         raise JournalError(f"a record of a {head.kind} cannot be written: {error}") from error
 
 
 def append(disk: Disk, file: int, head: bytes, *bodies: Buffer) -> int:
     """Appends an encoded record to an open file; gives its length in bytes. Raises `OSError`."""
-    left = [memoryview(frames.lead(head, *bodies) + head)]
-    left += [memoryview(body).cast("B") for body in bodies if memoryview(body).nbytes]
-    length = sum(part.nbytes for part in left)
-    while left:  # a write may be short: every turn takes at least a byte
-        written = disk.write(file, left)
+    return put(disk, file, frames.whole(head, *bodies))
+
+
+def put(disk: Disk, file: int, left: list[memoryview], most: float = math.inf) -> int:
+    """Appends what is left of a record, `most` bytes of it, and takes them off it; gives their number.
+
+    Raises:
+        OSError: a part of them may be there.
+    """
+    total = 0
+    while left and total < most:  # a write may be short: every turn takes at least a byte
+        some = left if most == math.inf else [left[0][: int(most - total)]]
+        written = disk.write(file, some)
         if not written:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
+        total += written
         while left and written >= left[0].nbytes:
             written -= left.pop(0).nbytes
         if written:
             left[0] = left[0][written:]
-    return length
+    return total
 
 
 def read(disk: Disk, path: Path) -> Iterator[Record]:

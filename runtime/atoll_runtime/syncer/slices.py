@@ -3,40 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 
 import numpy as np
 
 from atoll_runtime.payloads import Region, Slice
-from atoll_runtime.protocol.fragments import Array, Layout
+from atoll_runtime.protocol.fragments import Array, Layout, Piece, order
 from atoll_runtime.syncer.state import Version
 
 
 def slices(layout: Layout, fragments: Sequence[Version]) -> dict[str, Slice]:
-    """Θ and momentum of a shard by tensor name: whole tensors, or the layers that the shard owns. Copies."""
-    rows: dict[str, dict[int | None, tuple[Array, Array]]] = {}
-    for fragment, held in zip(layout.fragments, fragments, strict=True):
+    """Θ and momentum of a shard by tensor name: of its own tensors, layers and bands. Copies."""
+    held: dict[str, dict[Piece, tuple[Array, Array]]] = {}
+    for fragment, version in zip(layout.fragments, fragments, strict=True):
         for (piece, theta), (_, momentum) in zip(
-            fragment.cut(held.theta), fragment.cut(held.momentum), strict=True
+            fragment.cut(version.theta), fragment.cut(version.momentum), strict=True
         ):
-            rows.setdefault(piece.tensor, {})[piece.index] = theta, momentum
-    return {name: _slice(found) for name, found in sorted(rows.items())}
+            held.setdefault(piece.tensor, {})[piece] = theta, momentum
+    return {name: _slice(found) for name, found in sorted(held.items())}
 
 
-def _slice(rows: Mapping[int | None, tuple[Array, Array]]) -> Slice:
-    if None in rows:
-        theta, momentum = rows[None]
-        return Slice(theta.copy(), momentum.copy())
-    layers = sorted(index for index in rows if index is not None)
-    theta, momentum = (np.stack([rows[index][kind] for index in layers]) for kind in (0, 1))
-    return Slice(theta, momentum, tuple(layers))
+def _slice(held: Mapping[Piece, tuple[Array, Array]]) -> Slice:
+    pieces = sorted(held, key=order)
+    theta, momentum = (np.stack([held[piece][kind] for piece in pieces]) for kind in (0, 1))
+    layers = tuple(piece.index for piece in pieces if piece.index is not None)
+    return Slice(theta, momentum, layers, pieces[0].axis) if layers else Slice(theta[0], momentum[0])
 
 
 def owned(layout: Layout) -> dict[str, Region]:
-    """What a shard reads of a checkpoint: the tensors of its pieces, or the layers of them."""
-    layers: dict[str, list[int]] = {}
-    for fragment in layout.fragments:
-        for piece in fragment.pieces:
-            own = layers.setdefault(piece.tensor, [])
-            if piece.index is not None:
-                own.append(piece.index)
-    return {name: (tuple(sorted(own)),) if own else () for name, own in layers.items()}
+    """What a shard reads of a checkpoint: the tensors of its pieces, or the layers or bands of them."""
+    pieces = sorted((piece for fragment in layout.fragments for piece in fragment.pieces), key=order)
+    return {
+        name: _region([piece for piece in own], layout.shapes[name])
+        for name, own in groupby(pieces, key=lambda piece: piece.tensor)
+    }
+
+
+def _region(pieces: Sequence[Piece], shape: tuple[int, ...]) -> Region:
+    """Where these pieces lie in their tensor of this shape."""
+    axis = pieces[0].axis or 0
+    wanted: list[int] = []
+    for piece in pieces:
+        for along in piece.place[axis:]:
+            wanted += [along] if isinstance(along, int) else range(shape[axis])[along]
+    return (*map(range, shape[:axis]), wanted) if wanted else ()

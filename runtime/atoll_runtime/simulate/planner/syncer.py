@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from atoll_runtime.simulate.planner.run import Run
-from atoll_runtime.syncer.journal import GROWTH, LEAST_GROWTH
+from atoll_runtime.syncer.room import GROWTH, LEAST_GROWTH
 from atoll_runtime.syncer.state import SHARE
 from atoll_runtime.syncer.tape import LIMITS
 
