@@ -167,6 +167,15 @@ FIGURES: dict[str, Figure] = {
             ("--plot", None, file, "a PNG of each link over time"),
         ),
     ),
+    "journal": (
+        measures.journal,
+        "what a merge waits for while the syncer's journal is replaced",
+        "runtime",
+        (
+            ("--megabytes", "128", whole(10**6), "of a snapshot: Θ and momentum of a shard"),
+            ("--merges", "400", whole(10**6), ""),
+        ),
+    ),
     "restore": (
         measures.restore,
         "what a shard and a seeded host read from a bucket, against one copy of the same bytes; a minute or two",

@@ -74,6 +74,18 @@ def link(options: argparse.Namespace) -> None:
         _print("", measure(options.case, options.megabytes, options.repeat), columns, options.json)
 
 
+def journal(options: argparse.Namespace) -> None:
+    from atoll_bench.journal import measure
+    from atoll_runtime.syncer.errors import JournalError, Terminal
+
+    try:
+        found = measure(options.megabytes, options.merges)
+    except (JournalError, Terminal) as error:
+        raise CommandError(f"the journal cannot be measured: {error}") from error
+    columns = "megabytes snapshot merge step step_p99 step_most segments"
+    _print("journal_milliseconds", [found], columns, options.json)
+
+
 def restore(options: argparse.Namespace) -> None:
     from atoll_bench.restore import measure
 
