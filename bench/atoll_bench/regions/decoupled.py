@@ -11,7 +11,7 @@ import urllib.request
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from atoll_bench.regions.setting import BATCH, Setting
+from atoll_bench.regions.setting import Setting
 from atoll_bench.regions.wan import SITE, Wan
 from atoll_cli.errors import CommandError
 from atoll_local.process import Startable
@@ -47,7 +47,7 @@ class Decoupled(Startable):
     ) -> None:
         self.bucket = f"file://{folder}/bucket/run"
         self._wan, self._folder, self._environment = wan, folder, environment
-        self._run = setting.run(seed, self.bucket, SITE)
+        self._run, self._batch = setting.run(seed, self.bucket, SITE), setting.batch
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self) -> None:
@@ -63,7 +63,7 @@ class Decoupled(Startable):
         self._until("the syncer runs", lambda status: status.phase == "Running")
         for stream, region in enumerate(self._wan.regions):
             unit = UnitContract(
-                unit=region.name, incarnation=1, host=0, hosts=1, coordinator="localhost:1", batch=BATCH,
+                unit=region.name, incarnation=1, host=0, hosts=1, coordinator="localhost:1", batch=self._batch,
                 stream=stream, streams=len(self._wan.regions),
             )  # fmt: skip
             self._begin(region.name, "learner", {ENV_UNIT: dump(unit)})

@@ -10,6 +10,7 @@ from atoll_runtime.contract import (
     CheckpointSpec,
     DataSpec,
     InnerSpec,
+    ModelSpec,
     OuterSpec,
     QuorumSpec,
     RunContract,
@@ -34,22 +35,23 @@ class Setting:
     """URI."""
     steps: int
     interval: int = OuterSpec().interval
+    model: ModelSpec = SIZES[SIZE].model
+    batch: int = BATCH
 
     @property
     def tokens(self) -> int:
         """Of one region."""
-        return self.steps * BATCH * LENGTH
+        return self.steps * self.batch * LENGTH
 
     def run(self, seed: int, bucket: str, host: str) -> RunContract:
         """The contract of a run whose syncer is at `host`."""
-        size = SIZES[SIZE]
         return RunContract(
             name="regions",
             namespace="default",
             uid=f"regions-{seed}",
-            model=size.model.model_copy(update={"seed": seed}),
+            model=self.model.model_copy(update={"seed": seed}),
             data=DataSpec(uri=self.data, sequence_length=LENGTH, seed=seed),
-            inner=InnerSpec(learning_rate=size.rates[1], warmup_steps=WARMUP_STEPS),
+            inner=InnerSpec(learning_rate=SIZES[SIZE].rates[1], warmup_steps=WARMUP_STEPS),
             outer=OuterSpec(interval=self.interval, fragments=min(self.interval, OuterSpec().fragments)),
             quorum=QuorumSpec(),
             target=TargetSpec(global_steps=self.steps),

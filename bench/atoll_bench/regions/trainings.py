@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from atoll_bench.regions.decoupled import Decoupled, Watch
-from atoll_bench.regions.setting import BATCH, LENGTH, Setting, parameters_of
+from atoll_bench.regions.setting import LENGTH, Setting, parameters_of
 from atoll_bench.regions.synchronous import Order
 from atoll_bench.regions.wan import SITE, Traffic, Wan, scale_of
 from atoll_cli.errors import CommandError
@@ -80,7 +80,8 @@ class Trainings:
         run = self.setting.run(SEED, f"file://{folder}/bucket", SITE)
         (folder / "run.json").write_text(dump(run))
         places = list(self._wan.places.values())
-        order = Order(f"{places[0].address}:{COORDINATOR_PORT}", len(places), BATCH, self.setting.steps)
+        setting = self.setting
+        order = Order(f"{places[0].address}:{COORDINATOR_PORT}", len(places), setting.batch, setting.steps)
         (folder / "order.json").write_text(json.dumps(asdict(order)))
         command = [sys.executable, "-m", "atoll_bench.regions.synchronous", str(folder)]
         self._wan.free()

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +21,15 @@ from atoll_bench.regions.trainings import Progress, Trainings
 from atoll_bench.regions.wan import PARAMETERS, STEP_SECONDS, Region, Wan, scale_of
 from atoll_cli.errors import CommandError
 from atoll_local.namespaces import check_namespaces
-from atoll_runtime.contract import LinkReport, OuterSpec, SyncerStatus
+from atoll_runtime.contract import Dimensions, LinkReport, ModelSpec, OuterSpec, SyncerStatus
 
 PUBLISHED_INTERVAL, PUBLISHED = 128, {0.05: 0.116, 0.2: 0.36, 1.0: 0.72, 5.0: 0.87}
 """H, and utilisation by Gbit/s."""
 NARROW, WIDE = "narrow", "wide"
+MODEL = ModelSpec(dimensions=Dimensions(layers=6, width=256, heads=4, kv_heads=2, hidden=640))
+"""4 M parameters. The scaled link carries 83 kbit in a step at 0.05 Gbit/s, and a report of the step has 4."""
+BATCH = 4
+"""Sequences, so that steps take some tenths of a second."""
 DELAY = 0.01
 """Seconds, one way."""
 INTERVALS, WARM_UP = 6, 2
@@ -87,6 +91,7 @@ def measure(gbps: Sequence[float], intervals: Sequence[int], progress: Progress)
         Wan(Path(name) / "wan", _regions(gbps[0])) as wan,
     ):
         trainings = Trainings(wan, Path(name), LEAST_STEPS, progress)
+        trainings.setting = replace(trainings.setting, model=MODEL, batch=BATCH)
         for interval in intervals:
             steps = max(LEAST_STEPS, INTERVALS * interval)
             plain, *_ = _watched(trainings, f"{interval}-free", steps, interval, shaped=False)
