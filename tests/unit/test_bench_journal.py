@@ -7,6 +7,7 @@ import json
 import pytest
 
 from atoll_cli.__main__ import main
+from atoll_runtime.syncer import journal as journals
 from atoll_runtime.syncer import room
 
 
@@ -14,6 +15,7 @@ def test_a_figure_has_the_times_of_merges_and_of_the_steps_in_which_segments_are
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(room, "LEAST_GROWTH", 1 << 20)
+    monkeypatch.setattr(journals, "STEP", 1 << 20)  # the tests of schedules have it smaller
     assert main(["bench", "journal", "--json", "--megabytes", "1", "--merges", "200"]) == 0
     (figure,) = map(json.loads, capsys.readouterr().out.splitlines())
     assert figure["figure"] == "journal_milliseconds" and figure["segments"] >= 1
