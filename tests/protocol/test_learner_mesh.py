@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from compile_cache import kept_programs
 from cpu_mesh import all_results, coordinator, start
 
 from atoll_runtime.checkpoint import Cut, GlobalStore
@@ -36,7 +37,7 @@ def results(folder):
     """One process with meshes of 1, 2 and 4 devices; two processes of 2 devices that split heads and experts."""
     with coordinator() as address:
         processes = [
-            start(WORKER, 1, 0, address, folder, 1, 2, 4, devices=4),
+            start(WORKER, 1, 0, address, folder, 1, 2, 4, devices=4, environment=kept_programs()),
             start(WORKER, 2, 0, address, folder, devices=2),
             start(WORKER, 2, 1, address, folder, devices=2),
         ]

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from compile_cache import kept_programs
 from cpu_mesh import all_results, coordinator, start
 from pod_kinds import all_pods, learner_unit, values
 
@@ -30,7 +31,7 @@ def results():
     """One host with eight devices, and two slices of two hosts with two devices each."""
     with coordinator() as address:
         (one,) = contracts(1, "2x4", "ct6e-standard-8t", address)
-        processes = [start(WORKER, dump(one), devices=8)]
+        processes = [start(WORKER, dump(one), devices=8, environment=kept_programs())]
         processes += [
             start(WORKER, dump(contract), devices=2)
             for contract in contracts(2, "2x4", "ct6e-standard-4t", address)

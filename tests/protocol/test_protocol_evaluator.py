@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from compile_cache import kept_programs
 from protocol_parties import ANSWER_SECONDS, PARTING_SECONDS, told_by
 
 from atoll_runtime.checkpoint import Cut, GlobalStore
@@ -62,6 +63,7 @@ class Evaluator:
         (folder / "evaluator.json").write_text(dump(run))
         self._environment = {
             **os.environ,
+            **kept_programs(),
             "JAX_PLATFORMS": "cpu",
             "PYTHONPATH": os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")]),
             ENV_RUN_FILE: str(folder / "evaluator.json"),

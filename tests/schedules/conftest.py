@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor
 from multiprocessing import get_context
 
 import pytest
+
+
+@pytest.fixture(scope="session", autouse=True)
+def collected() -> None:
+    """What earlier tests have left is looked at once, and not after each schedule."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -116,7 +116,7 @@ class Checks:
     def handled(self, process: ShardProcess, event: Event, effects: Sequence[Effect]) -> None:
         """An event was taken in; its effects are not carried out yet."""
         machine, s = process.machine, process.number
-        if isinstance(event, Offered | Received):
+        if isinstance(event, (Offered, Received)):
             part = event.part
             if any(
                 each.contributions.header(part.unit, part.host) == part for each in machine.rounds.holding
@@ -150,7 +150,7 @@ class Checks:
         for unit in machine.units.values():
             if not unit.account.balanced:
                 raise Violation(f"{process}: {unit.name}: {unit.account}")
-        if isinstance(event, Merged | MergeFailed | Joined | FinalCut):
+        if isinstance(event, (Merged, MergeFailed, Joined, FinalCut)):
             self.judge(process)
             held = [round_id.fragment for round_id in machine.rounds.held]
             if len(set(held)) != len(held):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import logging
 import os
 import random
@@ -33,9 +34,22 @@ class Outcome:
         return f"seed {self.seed}: {self.failure or 'kept'}\n  {COMMAND.format(seed=self.seed)}"
 
 
+def prepare() -> None:
+    """Makes this process one for schedules: a collection of garbage looks at what they leave, and at nothing older."""
+    logging.disable(logging.CRITICAL)
+    gc.collect()
+    gc.freeze()
+
+
 def schedule(seed: int) -> Outcome:
     """Runs the schedule of a seed."""
-    world = World(draw(seed))
+    try:
+        return _run(World(draw(seed)), seed)
+    finally:
+        gc.collect()  # a world is full of cycles: this costs no more than later, and the next one takes its memory
+
+
+def _run(world: World, seed: int) -> Outcome:
     try:
         world.run()
         world.close()
@@ -56,8 +70,7 @@ def soak(first: int, count: int, processes: int) -> Iterator[list[Outcome]]:
     starts = range(first, first + count, BATCH)
     sizes = [min(BATCH, first + count - start) for start in starts]
     # Started anew, not forked: whoever asks may have threads.
-    quiet = logging.disable, (logging.CRITICAL,)
-    with ProcessPoolExecutor(processes, get_context("spawn"), *quiet) as pool:
+    with ProcessPoolExecutor(processes, get_context("spawn"), prepare) as pool:
         yield from pool.map(batch, starts, sizes)
 
 

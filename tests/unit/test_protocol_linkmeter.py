@@ -104,6 +104,25 @@ def test_no_transfer_makes_a_link_seem_faster_than_it_is(
     assert 0.0 <= reading.busy_share <= 1.0
 
 
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(("up", "down")), st.floats(0.001, 100.0), st.floats(0.0, 200.0)), min_size=1
+    )
+)
+def test_the_busy_share_is_what_the_transfers_of_the_window_sum_up_to(
+    transfers: list[tuple[Direction, float, float]],
+) -> None:
+    """One transfer after another, with pauses."""
+    meter, now, busy = LinkMeter(0.0), 0.0, dict[str, list[tuple[float, float]]](up=[], down=[])
+    for direction, seconds, pause in transfers:
+        since, now = now + pause, now + pause + seconds
+        send(meter, since, now, SECOND, direction)
+        busy[direction].append((since, now))
+        begin = max(now - WINDOW_SECONDS, 0.0)
+        most = max(sum(max(stop - max(since, begin), 0.0) for since, stop in each) for each in busy.values())
+        assert meter.reading(now, NO_USE).busy_share == pytest.approx(most / (now - begin), abs=1e-9)
+
+
 def test_a_rate_of_late_is_that_of_the_last_transfers_a_faster_one_counts_at_once() -> None:
     meter = LinkMeter(0.0)
     assert meter.rate("up", 0.0) == math.inf

@@ -49,14 +49,16 @@ class Proposal:
 
     def values(self, fragments: int) -> np.ndarray:
         """int32 [4·fragments + 5]: versions, their lineages, round steps, attempts; then the facts."""
-        table = np.full((4, fragments), NOTHING, np.int32)
-        for number, arrival in self.arrivals.items():
-            table[:2, number] = arrival.version, zlib.crc32(arrival.lineage.encode()) >> 1
-        for number, pull in self.pulls.items():
-            table[2:, number] = pull.round.step, pull.round.attempt
         cut = self.cut
         facts = [cut.number, 2 * cut.step + cut.final, self.capture, self.ending, self.done]
-        return np.append(table.reshape(-1), np.array(facts, np.int32))
+        values = [NOTHING] * (4 * fragments) + facts
+        for number, arrival in self.arrivals.items():
+            values[number] = arrival.version
+            values[fragments + number] = zlib.crc32(arrival.lineage.encode()) >> 1
+        for number, pull in self.pulls.items():
+            values[2 * fragments + number] = pull.round.step
+            values[3 * fragments + number] = pull.round.attempt
+        return np.array(values, np.int32)
 
     def agreed(self, low: np.ndarray, high: np.ndarray) -> Proposal:
         """What every host proposed: where minimum and maximum over the hosts are equal.
@@ -65,25 +67,22 @@ class Proposal:
         what any host would copy, all copy, for it is a collective program. Of the target, what all know is done.
         Hosts that fetched at different times may have different versions: all need the newest of them.
         """
-        same = np.where(low == high, low, NOTHING)
-        table = same[:-5].reshape(4, -1)
-        step, final = divmod(int(high[-4]), 2)
-        newest = high[: (len(high) - 5) // 4].tolist()
+        *least, _, _, _, _, done = low.tolist()
+        *most, cut, step, capture, ending, _ = high.tolist()
+        fragments = len(most) // 4
+        same = [least[n] == most[n] >= 0 for n in range(4 * fragments)]
+        versions, lineages, steps, attempts = (
+            same[n : n + fragments] for n in range(0, 4 * fragments, fragments)
+        )
         mine = {number: one.version for number, one in self.arrivals.items()}
         return Proposal(
-            arrivals={
-                number: one
-                for number, one in sorted(self.arrivals.items())
-                if table[0, number] >= 0 and table[1, number] >= 0
+            arrivals={n: one for n, one in sorted(self.arrivals.items()) if versions[n] and lineages[n]},
+            pulls={n: one for n, one in sorted(self.pulls.items()) if steps[n] and attempts[n]},
+            cut=CutId(cut, step // 2, bool(step % 2)),
+            capture=capture,
+            ending=Ending(ending),
+            done=done,
+            missing={
+                n: version for n, version in enumerate(most[:fragments]) if version > mine.get(n, NOTHING)
             },
-            pulls={
-                number: one
-                for number, one in sorted(self.pulls.items())
-                if table[2, number] >= 0 and table[3, number] >= 0
-            },
-            cut=CutId(int(high[-5]), step, bool(final)),
-            capture=int(high[-3]),
-            ending=Ending(int(high[-2])),
-            done=int(low[-1]),
-            missing={n: version for n, version in enumerate(newest) if version > mine.get(n, NOTHING)},
         )

@@ -54,10 +54,13 @@ class Signals:
 
     async def until(self, due: Callable[[], object], seconds: float | None = None) -> bool:
         """Waits for something to do, for so many seconds at most; false at the end."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                while not (self.ended or due()):
-                    await self._changed.wait()
+        if seconds is None:
+            while not (self.ended or due()):
+                await self._changed.wait()
+        elif not (self.ended or due()):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self.until(due)
         return not self.ended
 
     async def work(self, job: Callable[..., Coroutine[Any, Any, None]], *facts: object) -> None:

@@ -95,8 +95,10 @@ class Transfers:
 
     def ready(self) -> dict[int, Ask]:
         """Open rounds in which the link can take part."""
-        now, pushes, fetches = self._clock(), len(self._waiting) + self._pushing, self._link.wanted
         asks = self._link.answerable()
+        if not asks:  # after most steps
+            return asks
+        now, pushes, fetches = self._clock(), len(self._waiting) + self._pushing, self._link.wanted
         return {p: ask for p, ask in asks.items() if self._share.ready(p, now, pushes, fetches)}
 
     def push(self, part: Part, codec: str, body: memoryview) -> Header:

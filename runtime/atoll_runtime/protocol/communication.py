@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import get_args
 
 from atoll_runtime.contract import Codec, CommunicationSpec
@@ -69,7 +70,7 @@ class Rules:
     """All units have the same codec: they must hold the same bits of a version, for audits compare what they compute
     with it."""
 
-    @property
+    @cached_property
     def modes(self) -> tuple[Mode, ...]:
         """What can be chosen, from wide to narrow."""
         return self.allowed(self.fixed.codec or (self.widest if self.exact else None))
@@ -124,7 +125,7 @@ class Communication(LinkUse):
         streams, chunk = fixed.streams or FIRST_STREAMS, fixed.chunk_kib or 1024
         return cls(first.push, streams, chunk, float(fixed.period or 1), fetch=first.fetch)
 
-    @property
+    @cached_property
     def use(self) -> LinkUse:
         """What others are told."""
         return LinkUse(**{name: getattr(self, name) for name in LinkUse.__dataclass_fields__})
@@ -142,34 +143,33 @@ def choose(now: float, current: Communication, seen: Observed, rules: Rules) -> 
     rate = max((each for each in (seen.up, seen.down) if math.isfinite(each)), default=0.0)
     lanes = streams(current.streams, rate, seen.round_trip) if rate and not fixed.streams else current.streams
     chunk = fixed.chunk_kib or _chunk(current.chunk_kib, lanes, seen)
-    before, current = current, replace(current, streams=lanes, chunk_kib=chunk)
     if not seen.interval:
-        return current
+        return replace(current, streams=lanes, chunk_kib=chunk)
+    loads = [mode.load(seen) for mode in modes]
     at = modes.index(Mode(current.codec, current.fetch))
     if now >= current.since + seen.interval:
-        loads = [mode.load(seen) / turn for mode in modes]
         fits = [
-            load <= (mode.widen if n < at else mode.goal)
+            load / turn <= (mode.widen if n < at else mode.goal)
             for n, (mode, load) in enumerate(zip(modes, loads, strict=True))
         ]
         found = fits.index(True) if True in fits else len(modes) - 1
         if not (math.isfinite(seen.up) and math.isfinite(seen.down)):
             found = max(found, at)  # what is not known is no reason for a wider one
-        short = modes[at].load(seen) * seen.interval < SHORT * seen.transfers
+        short = loads[at] * seen.interval < SHORT * seen.transfers
         at = min(at, found) if short else found
-    mode = modes[at]
-    load = mode.load(seen)
+    mode, load = modes[at], loads[at]
     chosen = replace(
         current,
+        streams=lanes,
+        chunk_kib=chunk,
         codec=mode.push,
         fetch=mode.fetch,
         period=_period(current.period, max(turn, load / USED if load > USED else 1.0), turn),
         load=load,
         advice=_advice(load, seen, rules),
+        since=current.since if (mode.push, mode.fetch) == (current.codec, current.fetch) else now,
     )
-    if (mode.push, mode.fetch) != (current.codec, current.fetch):
-        chosen = replace(chosen, since=now)
-    if (chosen.told, chosen.fetch) != (before.told, before.fetch) or not before.reason:
+    if (chosen.told, chosen.fetch) != (current.told, current.fetch) or not current.reason:
         chosen = replace(chosen, reason=_reason(mode, seen, rules))
     return chosen
 

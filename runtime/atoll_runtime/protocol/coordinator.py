@@ -72,7 +72,9 @@ class Coordinator(Syncer):
 
     def _decide(self, now: float) -> None:
         silent = tuple(sorted(self.rounds.roster.silent.items()))
-        self.orders = replace(self.orders, ending=self._reached, silent=silent)
+        ending, orders = self._reached, self.orders
+        if (ending, silent) != (orders.ending, orders.silent):
+            self.orders = replace(orders, ending=ending, silent=silent)
 
     @property
     def _reached(self) -> bool:

@@ -189,6 +189,8 @@ class Link:
     def answerable(self) -> dict[int, Ask]:
         """Open rounds whose least anchor the training loop has taken. Where an answer to an earlier round of the
         fragment still counts, no other is wanted."""
+        if not self.asks:
+            return {}
         answered = {
             round_id.fragment for round_id in self.open.difference(ask.round for ask in self.asks.values())
         }

@@ -103,7 +103,7 @@ class LinkMeter:
             transfer.bits, transfer.until = bits, max(now - answer, transfer.since + LEAST_SECONDS)
             lane.keep(transfer)
         if not lane.active:
-            lane.periods.append((lane.since, now))
+            lane.rest(now)
 
     def answered(self, transfer: Transfer, seconds: float, now: float) -> None:
         """The first byte of an answer came so long after its request."""
@@ -169,8 +169,10 @@ class _Lane:
     bits: float = 0.0
     """Of transfers that have ended in it."""
     rates: _Largest = field(default_factory=_Largest)
-    periods: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=MOST_PERIODS))
-    """Ended busy periods of the window."""
+    periods: deque[tuple[float, float, float]] = field(default_factory=lambda: deque(maxlen=MOST_PERIODS))
+    """Ended busy periods of the window, and how long it was busy up to the end of each."""
+    total: float = 0.0
+    """Seconds of all busy periods that have ended."""
     ended: deque[Transfer] = field(default_factory=lambda: deque(maxlen=BESIDE))
     samples: deque[float] = field(default_factory=lambda: deque(maxlen=SAMPLES))
     """Bits per second of the last transfers."""
@@ -182,11 +184,14 @@ class _Lane:
 
     def _alone(self, transfer: Transfer) -> float:
         """Seconds that it would have taken if the link had carried it alone: those beside it have equal shares."""
-        others = [each for each in (*self.ended, *self.active) if each is not transfer]
-        edges = {
-            min(max(at, transfer.since), transfer.until) for each in others for at in (each.since, each.until)
-        }
-        edges |= {transfer.since, transfer.until}
+        since, until = transfer.since, transfer.until
+        others = [
+            each
+            for each in (*self.ended, *self.active)
+            if each is not transfer and each.since < until and each.until > since
+        ]
+        edges = {min(max(at, since), until) for each in others for at in (each.since, each.until)}
+        edges |= {since, until}
         return math.fsum(
             (last - first) / (1 + sum(each.since <= first and each.until >= last for each in others))
             for first, last in pairwise(sorted(edges))
@@ -203,12 +208,19 @@ class _Lane:
                 found = min(found, sum(each.bits for each in carried) / (now - first))
         return found
 
+    def rest(self, now: float) -> None:
+        """A busy period has ended."""
+        self.total += now - self.since
+        self.periods.append((self.since, now, self.total))
+
     def busy(self, made: float, now: float) -> float:
         start = max(made, now - WINDOW_SECONDS)
         if len(self.periods) == MOST_PERIODS:
             start = max(start, self.periods[0][0])
         while self.periods and self.periods[0][1] < start:
             self.periods.popleft()
-        periods = [*self.periods, *([(self.since, now)] if self.active else [])]
-        busy = sum(stop - max(since, start) for since, stop in periods)
+        busy = now - max(self.since, start) if self.active else 0.0
+        if self.periods:
+            since, stop, total = self.periods[0]
+            busy += stop - max(since, start) + self.total - total
         return min(busy / (now - start), 1.0) if now > start else 0.0

@@ -46,7 +46,7 @@ class OpenRounds:
     """The same of the shortest one."""
     effects: list[Effect] = field(default_factory=list)
 
-    @property
+    @cached_property
     def owned(self) -> tuple[int, ...]:
         """Fragments of which the shard owns a part."""
         return tuple(each.p for each in self.versions if each.size)

@@ -100,17 +100,6 @@ class SimLoop(asyncio.AbstractEventLoop):
 
     def advance(self) -> bool:
         """Runs the next callback as asyncio would, and raises what has failed; False when nothing will ever happen."""
-        asyncio._set_running_loop(self)
-        try:
-            going = self.step()
-        finally:
-            asyncio._set_running_loop(None)
-        if self.failures:
-            raise self.failures[0]
-        return going
-
-    def step(self) -> bool:
-        """Runs the next callback; False when nothing will ever happen again."""
         if self._ready:
             handle = self._ready.popleft()
         else:
@@ -123,16 +112,20 @@ class SimLoop(asyncio.AbstractEventLoop):
         process = handle._process
         if handle._cancelled or (process is not None and not process.alive):
             return True
-        self._before(process)
-        if process is not None and not process.alive:
-            return True
-        self.steps += 1
+        asyncio._set_running_loop(self)
         try:
-            handle._context.run(handle._callback, *handle._args)
+            self._before(process)
+            if process is None or process.alive:
+                self.steps += 1
+                handle._context.run(handle._callback, *handle._args)
         except Killed:
             pass
         except Exception as error:
             self.failures.append(error)
+        finally:
+            asyncio._set_running_loop(None)
+        if self.failures:
+            raise self.failures[0]
         return True
 
     def next_time(self) -> float | None:
@@ -180,7 +173,7 @@ class SimLoop(asyncio.AbstractEventLoop):
     ) -> Any:
         handle = SimHandle(callback, args, context, when)
         self._count += 1
-        heapq.heappush(self._heap, (max(when, self.now), self._count, handle))
+        heapq.heappush(self._heap, (when if when > self.now else self.now, self._count, handle))
         return handle
 
     def call_later(  # type: ignore[override]

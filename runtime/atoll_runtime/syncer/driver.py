@@ -167,6 +167,10 @@ class Driver:
 
     def _carry_out(self, effect: Effect) -> None:
         match effect:
+            case Wake(at):  # first: there is one after almost each event
+                if self._timer is not None:
+                    self._timer.cancel()
+                self._timer = self._loop.call_later(max(0.0, at - self.now()), self.feed, Tick())
             case SendPull() | Exclude() | Publish() | Evict():
                 self.sessions.carry_out(effect)
             case SendMarkers():
@@ -195,10 +199,6 @@ class Driver:
             case Note(entry):
                 bad = entry["event"] in ("refused", "suspect")
                 log.log(logging.WARNING if bad else logging.DEBUG, "%s", entry)
-            case Wake(at):
-                if self._timer is not None:
-                    self._timer.cancel()
-                self._timer = self._loop.call_later(max(0.0, at - self.now()), self.feed, Tick())
 
     async def _merge(self, effect: Merge) -> None:
         p = effect.round.fragment

@@ -211,7 +211,7 @@ def reported(session: Session, report: Report, before: LinkUse | None = None) ->
         raise ValueError(f"step_seconds: {seconds} must be 0, or within {SHORTEST_STEP:g} … {LONGEST_STEP:g}")
     beginning = msgspec.structs.asdict(report.beginning) if report.beginning is not None else {}
     link, use = vars(report.link), report.link.use
-    numbers = {name: value for name, value in {**vars(use), **link}.items() if isinstance(value, int | float)}
+    numbers = {name: value for name, value in {**vars(use), **link}.items() if type(value) in (int, float)}
     wrong = outside("beginning", beginning, {}) or outside("link", numbers, {"busy_share": 1})
     if wrong:
         raise ValueError(wrong)

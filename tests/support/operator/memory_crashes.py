@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import copy
+import pickle
 from collections import Counter
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from crash_story import STORY, Chapter
 from memory_apiserver import Fault, When
@@ -36,17 +35,18 @@ class Snapshot:
     """A world at rest, from which a chapter can be told many times."""
 
     second: float = 0.0
-    state: tuple[tuple[str, str, Any], ...] = ()
+    state: bytes = pickle.dumps(())
+    """Pickled: it is restored for each death."""
 
     @classmethod
     def take(cls, world: World) -> Snapshot:
         parts = [(part, name) for part, names in STATE.items() for name in names]
-        state = tuple((part, name, getattr(getattr(world, part), name)) for part, name in parts)
-        return cls(asyncio.get_running_loop().time(), copy.deepcopy(state))
+        state = [(part, name, getattr(getattr(world, part), name)) for part, name in parts]
+        return cls(asyncio.get_running_loop().time(), pickle.dumps(state))
 
     async def restore(self, world: World) -> None:
         await asyncio.sleep(self.second)
-        for part, name, value in copy.deepcopy(self.state):
+        for part, name, value in pickle.loads(self.state):
             setattr(getattr(world, part), name, value)
 
 
