@@ -190,7 +190,7 @@ def test_a_run_heals_drains_and_goes_with_kubernetes_own_accounts(town: Town) ->
     town.until("the operator heals a unit", lambda: town.ready("r-p-0-2-0"))
     allowed = lambda: town.status("PodDisruptionBudget", "r-syncer").get("disruptionsAllowed")  # noqa: E731
     town.until("the budget counts", lambda: allowed() == 1)
-    with pytest.raises(ClusterError, match="when evicting.*timeout reached"):
+    with pytest.raises(ClusterError, match=r"when evicting.*timeout reached"):
         town.drain(seconds=5)
     homes = lambda: [town.get("Pod", name)["spec"].get("nodeName", "") for name in SYNCERS]  # noqa: E731
     assert sorted(homes()) == ["", town.node], "one shard has no other node, so the other one stays"

@@ -67,9 +67,10 @@ while True:
     for key, _ in waiting.select():
         key.fileobj.accept()[0].close()
 """
+# A lost first packet is sent again after 1 s.
 CLIENT = """
 import json, selectors, socket, sys, time
-waiting, reached, until = selectors.DefaultSelector(), [], time.monotonic() + 2.5  # a lost first packet is sent again after 1 s
+waiting, reached, until = selectors.DefaultSelector(), [], time.monotonic() + 2.5
 for address, port in json.loads(sys.argv[1]):
     one = socket.socket()
     one.setblocking(False)
