@@ -17,6 +17,7 @@ from objects import RUN
 from atoll_local.controlplane import ControlPlane
 from atoll_local.errors import ClusterError
 from atoll_local.kwok import EXIT_CODE, Kwok, node, tpu_node
+from atoll_local.process import wait_for
 
 pytestmark = [
     pytest.mark.control,
@@ -165,6 +166,13 @@ def test_others_may_neither_make_pods_of_runs_nor_change_what_the_operator_trust
     tenant.patch("Pod", LEARNER, {"metadata": {"labels": {"team": "a"}, "annotations": {"team": "a"}}})
     tenant.patch("Pod", "plain", labels(app="x"))
     tenant.delete("Pod", "plain", 0)
+
+
+def test_the_types_in_the_expressions_are_sound(controlled: tuple[ControlPlane, Kwok]) -> None:
+    api, path = Api(controlled[0]), "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
+    checked = lambda: [each.get("status", {}).get("typeChecking") for each in api.call("GET", path)["items"]]  # noqa: E731
+    wait_for("a controller's check", lambda: None not in checked(), 60)
+    assert checked() == [{}, {}], "no warnings"
 
 
 def test_whoever_is_given_the_verb_may(town: Town) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import time
 
@@ -22,33 +23,27 @@ class PathAccess:
 
     def __init__(self, client: ApiClient, path: str) -> None:
         self._client, self._path = client, path
+        self._slots = asyncio.Semaphore(AT_ONCE)
         self._until: dict[bytes, float] = {}
-        """By digest of a token that may read the path, the monotonic time until which that is known."""
-        self._waiting = 0
+        """By digest of a token that may read the path, the monotonic time until which that counts."""
 
     async def status(self, authorization: str) -> int:
-        """The HTTP status for a caller with this header: 200, 401 without a valid token, 403 without the right, or
-        503."""
+        """The HTTP status for a caller with this header: 200; 401 without a valid token; 403 without the right; 503."""
         scheme, _, token = authorization.partition(" ")
         digest, now = hashlib.sha256(token.encode()).digest(), time.monotonic()
-        if self._until.get(digest, now) > now:
-            return 200
         if scheme.lower() != "bearer" or not token:
             return 401
-        if self._waiting >= AT_ONCE:
+        if self._until.get(digest, now) > now:
+            return 200
+        if self._slots.locked():
             return 503
-        self._waiting += 1
         try:
-            status = await self._ask(token)
+            async with self._slots:
+                status = await self._ask(token)
         except (ApiError, Unreachable):
             return 503
-        finally:
-            self._waiting -= 1
         if status == 200:
-            self._until.pop(digest, None)
-            self._until[digest] = now + KEPT_SECONDS
-            if len(self._until) > KEPT:
-                del self._until[next(iter(self._until))]
+            self._until = dict([*self._until.items()][1 - KEPT :]) | {digest: now + KEPT_SECONDS}
         return status
 
     async def _ask(self, token: str) -> int:
