@@ -184,8 +184,9 @@ def test_the_operator_has_rights_in_its_own_namespace_or_in_those_that_are_named
         assert binding["subjects"][0]["namespace"] == "atoll-system"
     wide = [item for key, item in objects.items() if key[0] == "ClusterRole" and "operator" in key[2]]
     assert [rule for item in wide for rule in item["rules"]] == [
-        {"apiGroups": ["atoll.dev"], "resources": ["pods"], "verbs": ["own"]}
-    ]
+        {"apiGroups": ["atoll.dev"], "resources": ["pods"], "verbs": ["own"]},
+        {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list", "watch"]},
+    ], "and nothing else in other namespaces"
 
 
 def test_a_release_for_the_whole_cluster_has_its_rights_by_a_cluster_role() -> None:
@@ -199,7 +200,7 @@ def test_a_release_for_the_whole_cluster_has_its_rights_by_a_cluster_role() -> N
 
 def test_a_release_may_create_nothing_outside_its_namespaces() -> None:
     off = ("crds", "admissionPolicy", "metrics")
-    objects = template(*(f"--set={part}.enabled=false" for part in off))
+    objects = template(*(f"--set={part}.enabled=false" for part in off), "--set=watchNodes=false")
     assert {namespace for _, namespace, _ in objects} == {"atoll-system"}
     assert "ATOLL_METRICS_PORT" not in environment(objects)
 
@@ -232,30 +233,21 @@ def test_several_operators_are_kept_apart_and_not_all_evicted_at_once() -> None:
     assert preferred["podAffinityTerm"]["labelSelector"]["matchLabels"].items() <= labels
 
 
-@pytest.mark.parametrize(
-    ("options", "granted"),
-    [
-        ((), False),
-        (("--set=watchNodes=always",), True),
-        (("--set=clusterWide=true",), True),
-        (("--set=clusterWide=true", "--set=watchNodes=never"), False),
-    ],
-)
-def test_nodes_may_be_read_where_the_whole_cluster_may_or_when_asked_for(options, granted) -> None:
-    objects = template(*options)
-    role = objects.get(("ClusterRole", "", "atoll-operator-nodes-atoll-system"), {"rules": []})
-    verbs = {verb for rule in role["rules"] if rule["resources"] == ["nodes"] for verb in rule["verbs"]}
-    assert verbs == ({"get", "list", "watch"} if granted else set())
-    assert (("ClusterRoleBinding", "", "atoll-operator-nodes-atoll-system") in objects) is granted
+@pytest.mark.parametrize("wide", ["true", "false"])
+def test_nodes_may_be_read_unless_that_is_turned_off(wide: str) -> None:
+    for watched in ("true", "false"):
+        objects = template(f"--set=clusterWide={wide},watchNodes={watched}")
+        role = objects.get(("ClusterRole", "", "atoll-operator-nodes-atoll-system"), {"rules": []})
+        verbs = {verb for rule in role["rules"] if rule["resources"] == ["nodes"] for verb in rule["verbs"]}
+        assert verbs == ({"get", "list", "watch"} if watched == "true" else set())
+        binding = ("ClusterRoleBinding", "", "atoll-operator-nodes-atoll-system")
+        assert (binding in objects) is (watched == "true")
 
 
 def test_releases_share_no_name_of_the_whole_cluster_but_the_definitions_and_their_roles() -> None:
-    one, two = (
-        {key for key in template("--namespace", release, "--set=watchNodes=always") if not key[1]}
-        for release in ("one", "two")
-    )
+    one, two = ({key for key in template("--namespace", release) if not key[1]} for release in ("one", "two"))
     with_definitions = one - {key for key in template("--set=crds.enabled=false", "--namespace", "one")}
-    assert one & two == {key for key in with_definitions if "nodes" not in key[2]}
+    assert one & two == with_definitions
     assert {kind for kind, _, _ in one & two} == {"CustomResourceDefinition", "ClusterRole"}
 
 
@@ -401,7 +393,7 @@ def texts(value: Any, names: set[str]) -> list[Any]:
 def test_a_value_that_looks_like_a_number_stays_the_text_that_it_is() -> None:
     """YAML takes 1e3, 1:30 and 0123 for numbers, and the API server would refuse those."""
     objects = template(
-        *("--namespace", "123", "--set=watchNodes=always,replicas=2", "--set-string=priorityClassName=1e3"),
+        *("--namespace", "123", "--set=replicas=2", "--set-string=priorityClassName=1e3"),
         *("--set-string=image.repository=1,image.tag=30", '--set-json=imagePullSecrets=["0123"]'),
         *('--set-json=namespaces=["456"]', *(f"--set={part}.enabled=true" for part in MONITORING)),
         *('--set-json=podLabels={"a":"1"}', '--set-json=resources={"limits":{"cpu":2,"memory":"1e9"}}'),
