@@ -75,8 +75,18 @@ async def test_a_token_that_may_read_is_asked_for_once_a_minute(
         monkeypatch.setattr(time, "monotonic", lambda at=now + seconds: at)
         assert await access.status(READER) == 200
         assert len(reviewer.asked) == asked
-    reviewer.away = True
-    assert (await access.status(READER), await access.status(OTHER)) == (200, 503)
+
+
+async def test_a_token_counts_on_while_the_api_server_is_away_or_hangs(
+    access: PathAccess, reviewer: Reviewer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("atoll_operator.kube.access.KEPT_SECONDS", 0.0)
+    monkeypatch.setattr("atoll_operator.kube.access.ASK_SECONDS", 0.01)
+    assert await access.status(READER) == 200
+    for away in (True, False):
+        reviewer.away = away
+        reviewer.answers.clear() if not away else reviewer.answers.set()
+        assert (await access.status(READER), await access.status(OTHER)) == (200, 503)
 
 
 async def test_others_cannot_drive_out_a_token_and_few_are_kept(

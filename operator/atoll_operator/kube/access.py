@@ -14,6 +14,8 @@ KEPT_SECONDS = 60.0
 """For which a token is not asked for again; a right that was withdrawn lasts as long."""
 KEPT = 64
 """Tokens that are kept at most. Refused ones are not, so whoever makes up tokens drives none out."""
+ASK_SECONDS = 3.0
+"""For which a caller waits. While the API server does not answer, a token that is kept counts on."""
 AT_ONCE = 8
 """Callers that may wait for the API server at a time; a further one is told to come again."""
 
@@ -30,18 +32,18 @@ class PathAccess:
     async def status(self, authorization: str) -> int:
         """The HTTP status for a caller with this header: 200; 401 without a valid token; 403 without the right; 503."""
         scheme, _, token = authorization.partition(" ")
-        digest, now = hashlib.sha256(token.encode()).digest(), time.monotonic()
-        if scheme.lower() != "bearer" or not token:
+        if scheme.lower() != "bearer" or not (token and token.isascii()):
             return 401
+        digest, now = hashlib.sha256(token.encode()).digest(), time.monotonic()
         if self._until.get(digest, now) > now:
             return 200
         if self._slots.locked():
             return 503
         try:
-            async with self._slots:
+            async with self._slots, asyncio.timeout(ASK_SECONDS):
                 status = await self._ask(token)
-        except (ApiError, Unreachable):
-            return 503
+        except (ApiError, Unreachable, TimeoutError):
+            return 200 if digest in self._until else 503
         if status == 200:
             self._until = dict([*self._until.items()][1 - KEPT :]) | {digest: now + KEPT_SECONDS}
         return status
@@ -51,12 +53,10 @@ class PathAccess:
         if not review.get("authenticated"):
             return 401
         user = review["user"]
-        who = {"user": user["username"], "uid": user.get("uid", ""), "groups": user.get("groups", [])}
-        spec = {
-            **who,
-            "extra": user.get("extra", {}),
-            "nonResourceAttributes": {"path": self._path, "verb": "get"},
+        who = {key: user[key] for key in ("uid", "groups", "extra") if key in user} | {
+            "user": user["username"]
         }
+        spec = {**who, "nonResourceAttributes": {"path": self._path, "verb": "get"}}
         review = await self._review("authorization.k8s.io", "SubjectAccessReview", spec)
         return 200 if review["allowed"] else 403
 
