@@ -15,10 +15,10 @@ from typing import Any
 import yaml
 from pydantic import BaseModel
 
+from atoll_cli.simulate.schema import Schema, structural
 from atoll_operator.api.group import GROUP, VERSION
 from atoll_operator.api.learnerunit import LearnerUnit
 from atoll_operator.api.trainingrun import TrainingRun
-from atoll_operator.crd.schema import Schema, structural
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 FOLDERS = ("crds", "charts/atoll/files/crds")

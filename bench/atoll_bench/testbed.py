@@ -95,6 +95,7 @@ class Testbed:
             raise CommandError(f"the operator's manifests are needed: {error}") from error
         for arguments in (
             ["apply", "--server-side", "-k", manifests],
+            ["apply", "--server-side", "-f", f"{manifests}/cluster-wide/rbac.yaml"],
             ["wait", ESTABLISHED, "crd", "--all", "--timeout=30s"],
             # The measured operator is a local process; the Deployment of the manifests has no image here.
             ["-n", SYSTEM, "scale", "deployment", "--all", "--replicas=0"],

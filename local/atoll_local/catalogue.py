@@ -13,6 +13,7 @@ KWOK = "0.8.0"
 KUEUE = "0.19.2"
 FAKE_GCS = "1.56.1"
 ACTIONLINT = "1.7.12"
+NETWORK_POLICIES = "0.8.0"
 KSTATUS = "1.2.2"
 """Of Flux's cli-utils; the version that this Helm has too."""
 
@@ -204,6 +205,13 @@ PROGRAMS: dict[str, Program] = {
             package=".",
             sources={"main.go": _KSTATUS_MAIN},
             # A library of Flux and Helm; this program prints its verdict on the object on standard input.
+        ),
+        Program(
+            name="kube-network-policies",
+            version=NETWORK_POLICIES,
+            module="sigs.k8s.io/kube-network-policies",
+            package="sigs.k8s.io/kube-network-policies/cmd",
+            # Released as an image. It does not tell its version, so one on PATH is not taken.
         ),
         Program(
             name="fake-gcs-server",

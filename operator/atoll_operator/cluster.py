@@ -18,9 +18,12 @@ RESOURCES = {
     "Service": Resource("", "v1", "services"),
     "ConfigMap": Resource("", "v1", "configmaps"),
     "Secret": Resource("", "v1", "secrets"),
+    "PodDisruptionBudget": Resource("policy", "v1", "poddisruptionbudgets"),
     "Node": Resource("", "v1", "nodes"),
     "Event": Resource("", "v1", "events"),
     "Lease": Resource("coordination.k8s.io", "v1", "leases"),
+    "TokenReview": Resource("authentication.k8s.io", "v1", "tokenreviews"),
+    "SubjectAccessReview": Resource("authorization.k8s.io", "v1", "subjectaccessreviews"),
 }
 LABELS = {LABEL_MANAGER: MANAGER}
 """Labels of every object that the operator creates."""

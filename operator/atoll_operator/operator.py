@@ -7,18 +7,21 @@ import logging
 import signal
 import socket
 import uuid
+from contextlib import nullcontext
 
 import aiohttp
 
 from atoll_operator.api.group import LABEL_MANAGER, MANAGER
+from atoll_operator.certificates.authority import self_signed
 from atoll_operator.cluster import LABELS, Cluster
+from atoll_operator.kube.access import PathAccess
 from atoll_operator.kube.events import Feed, Watch
 from atoll_operator.kube.lease import Leadership, lease_name
 from atoll_operator.kube.login import Credentials
 from atoll_operator.kube.logs import log
 from atoll_operator.kube.queue import until_first, wait_for_api
 from atoll_operator.kube.watches import watch
-from atoll_operator.metrics.process import Metrics, serve
+from atoll_operator.metrics.process import Metrics, figures, probe, serving
 from atoll_operator.metrics.runs import RunCollector
 from atoll_operator.reconcilers.controller import Controller
 from atoll_operator.reconcilers.inventory import Inventory
@@ -38,6 +41,7 @@ WATCHES = (
     Watch("Service", metadata=True),  # all, because a Service of others may have a unit's name
     Watch("ConfigMap", OURS, metadata=True),
     Watch("Secret", OURS, metadata=True),
+    Watch("PodDisruptionBudget", OURS, metadata=True),
 )
 RECONCILERS = {"TrainingRun": RunReconciler, "LearnerUnit": UnitReconciler}
 
@@ -62,6 +66,7 @@ class App:
             labels=LABELS,
         )
         self._cluster = Cluster(credentials, self._metrics, may_write=self._leadership.leads)
+        self._reviews = Cluster(credentials, self._metrics, time_out=time_out, longest_wait=try_seconds)
         self._feed: Feed | None = None
         self._metrics.registry.register(RunCollector(self._inventory, self._leads))
         self._metrics.leader.set_function(self._leads)
@@ -75,24 +80,24 @@ class App:
         stopped = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stopped.set)
-        port, registry = self._settings.health_port, self._metrics.registry
-        server = await serve(port, registry, alive=self._alive, ready=self._ready)
-        try:
+        probes = {"/healthz": probe(self._alive), "/readyz": probe(self._ready)}
+        pages = {"/metrics": figures(self._metrics.registry, PathAccess(self._reviews, "/metrics"))}
+        port = self._settings.metrics_port
+        metrics = serving(port, pages, self_signed("atoll-operator")) if port else nullcontext()
+        health = serving(self._settings.health_port, probes)
+        async with self._cluster, self._lease_cluster, self._reviews, health, metrics:
             await until_first(self._operate(), stopped.wait())
-        finally:
-            await server.cleanup()
 
     async def _operate(self) -> None:
-        async with self._cluster, self._lease_cluster:
-            await wait_for_api(self._cluster.check_served)
-            watches = list(WATCHES)
-            if await wait_for_api(lambda: self._cluster.may_list("Node")):
-                watches.append(Watch("Node", cluster_scoped=True))
-            else:
-                problem = "may not watch nodes: the pods of a lost node are replaced when they are deleted"
-                log(logging.WARNING, problem)
-            feed = self._feed = Feed(self._cluster, watches, self._settings.namespaces, self._dispatcher)
-            await until_first(watch(feed, self._settings.resync_seconds), self._lead(feed))
+        await wait_for_api(self._cluster.check_served)
+        watches = list(WATCHES)
+        if await wait_for_api(lambda: self._cluster.may_list("Node")):
+            watches.append(Watch("Node", cluster_scoped=True))
+        else:
+            problem = "may not watch nodes: the pods of a lost node are replaced when they are deleted"
+            log(logging.WARNING, problem)
+        feed = self._feed = Feed(self._cluster, watches, self._settings.namespaces, self._dispatcher)
+        await until_first(watch(feed, self._settings.resync_seconds), self._lead(feed))
 
     async def _lead(self, feed: Feed) -> None:
         await feed.filled.wait()

@@ -45,6 +45,8 @@ class Settings(BaseModel):
     """Added to every runtime pod."""
     runtime_pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
     health_port: int = Field(8080, ge=0, le=65535)
+    metrics_port: int = Field(0, ge=0, le=65535)
+    """0: metrics are not served."""
     log_format: Literal["json", "text"] = "json"
     resync_seconds: float = Field(300.0, ge=1, le=86_400)
     poll_seconds: float = Field(2.0, ge=0.01, le=3600)

@@ -30,7 +30,7 @@ NEEDED = {
     "plane": ("etcd", "kube-apiserver", "kubectl"), "control": ("kube-controller-manager",), "Kwok": ("kwok",),
     "controlled": (*CONTROL_PROGRAMS, "kubectl", "kwok"), "ControlPlane": (*CONTROL_PROGRAMS, "kubectl"),
     "Kueue": ("kueue",), "FakeGcs": ("fake-gcs-server",), "narrow": ("helm",), "find": ("helm", "kubectl"),
-    "Tools": ("kstatus",),
+    "Tools": ("kstatus",), "enforce": ("kube-network-policies",),
 }  # fmt: skip
 """Programs behind the fixtures and imports of a test."""
 NUMBERS = itertools.count(1)
@@ -52,8 +52,13 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 def install(plane: ControlPlane) -> None:
-    """Apply our kustomize base, and wait until its definitions are served."""
+    """Apply our kustomize base with the rights of its overlay for the whole cluster, and wait until its definitions are
+    served."""
     plane.kubectl("apply", "--server-side", "-k", str(ROOT / "manifests"))
+    plane.kubectl("apply", "--server-side", "-f", str(ROOT / "manifests" / "cluster-wide" / "rbac.yaml"))
+    readers = (f"--group=system:serviceaccounts:{name}" for name in ("atoll-system", "atoll-narrow"))
+    role = "--clusterrole=atoll-metrics-reader-atoll-system"
+    plane.kubectl("create", "clusterrolebinding", "metrics-readers", role, *readers)
     plane.kubectl("wait", ESTABLISHED, "crd", "--all", "--timeout=30s")
 
 
@@ -100,7 +105,7 @@ def operator_kubeconfig(plane: ControlPlane, api: Api, tmp_path_factory: pytest.
     return with_token(plane, api, tmp_path_factory.mktemp("operator") / "kubeconfig")
 
 
-def _environment(kubeconfig: Path, namespace: str, port: int) -> dict[str, str]:
+def _environment(kubeconfig: Path, namespace: str, health: int, metrics: int) -> dict[str, str]:
     """Of an operator for one namespace."""
     return {
         # Of this tree, also where another one is installed.
@@ -109,7 +114,8 @@ def _environment(kubeconfig: Path, namespace: str, port: int) -> dict[str, str]:
         "TMPDIR": str(kubeconfig.parent),  # for files of the client that a killed process leaves behind
         "ATOLL_NAMESPACES": namespace,
         "ATOLL_RUNTIME_IMAGE": "atoll.dev/runtime:test",
-        "ATOLL_HEALTH_PORT": str(port),
+        "ATOLL_HEALTH_PORT": str(health),
+        "ATOLL_METRICS_PORT": str(metrics),
     }
 
 
@@ -150,8 +156,8 @@ def settle(tmp_path: Path) -> Callable[..., contextlib.AbstractContextManager[An
         api, namespace = Api(plane), f"settled-{next(NUMBERS)}"
         api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}, "")
         kubeconfig = with_token(plane, api, tmp_path / "kubeconfig", account)
-        with held_ports(1) as [port]:
-            operator = Operator(_environment(kubeconfig, namespace, port), tmp_path / "operator.log")
+        with held_ports(2) as ports:
+            operator = Operator(_environment(kubeconfig, namespace, *ports), tmp_path / "operator.log")
             with operator:
                 yield kind(api, namespace, operator=lambda _: operator)
         assert "Traceback" not in operator.log.read_text()
@@ -175,7 +181,7 @@ def bench(
         def start(of: str, **changes: str) -> Operator:
             own = f"{syncers.address}/{{namespace}}/{{run}}"
             environment = {
-                **_environment(operator_kubeconfig, of, *held.enter_context(held_ports(1))),
+                **_environment(operator_kubeconfig, of, *held.enter_context(held_ports(2))),
                 "ATOLL_RUNTIME_ENV": '{"STORAGE_EMULATOR_HOST": "http://10.0.0.1:4443"}',
                 "ATOLL_POLL_SECONDS": "0.2",
                 "ATOLL_SYNCER_URL": f"{own}/{{shard}}",

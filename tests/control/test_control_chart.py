@@ -85,8 +85,15 @@ def test_helm_lint_finds_nothing() -> None:
     assert done.returncode == 0, done.stdout
 
 
-def test_the_kustomize_base_and_the_chart_are_the_same() -> None:
-    chart, base = template(), kustomize(ROOT / "manifests")
+@pytest.mark.parametrize("wide", [False, True], ids=["the release's namespace", "every namespace"])
+def test_the_kustomize_base_and_the_chart_are_the_same(tmp_path: Path, wide: bool) -> None:
+    for folder in ("manifests", "crds"):
+        shutil.copytree(ROOT / folder, tmp_path / folder)
+    components = ["../manifests/cluster-wide"] if wide else []
+    overlay = {"resources": ["../manifests"], "components": components}
+    (tmp_path / "overlay").mkdir()
+    (tmp_path / "overlay" / "kustomization.yaml").write_text(json.dumps(overlay))
+    chart, base = template("--set=clusterWide=" + str(wide).lower()), kustomize(tmp_path / "overlay")
     for item in [*chart.values(), *base.values()]:
         item["metadata"].get("labels", {}).pop(MANAGED_BY, None)
         item["metadata"].get("annotations", {}).pop(KEEP, None)
@@ -119,7 +126,7 @@ def test_what_the_docs_uninstall_without_helm_is_all_but_definitions_and_namespa
     kept = {
         key
         for key, item in kustomize(ROOT / "manifests").items()
-        if key[0].lower() + "s" not in listed.split(",")
+        if f"{key[0].lower()}s".replace("ys", "ies") not in listed.split(",")
         or not labels <= item["metadata"].get("labels", {}).items()
     }
     assert {kind for kind, _, _ in kept} == {"Namespace", "CustomResourceDefinition"}
@@ -161,14 +168,41 @@ def test_values_become_the_settings_of_the_operator() -> None:
         assert json.loads(runtime["ATOLL_RUNTIME_ENV"]) == {"A": "x", **extra}
 
 
-def test_a_list_of_namespaces_takes_the_place_of_cluster_wide_rights() -> None:
-    rules = template()["ClusterRole", "", "atoll-operator"]["rules"]
-    objects = template('--set-json=namespaces=["one","two"]')
-    assert not {kind for kind in kinds(objects) if kind.startswith("ClusterRole")}
-    for namespace in ("one", "two"):
+@pytest.mark.parametrize(
+    ("options", "namespaces"),
+    [((), ["atoll-system"]), (('--set-json=namespaces=["one","two"]',), ["one", "two"])],
+)
+def test_the_operator_has_rights_in_its_own_namespace_or_in_those_that_are_named(options, namespaces) -> None:
+    objects = template(*options)
+    assert environment(objects)["ATOLL_NAMESPACES"] == ",".join(namespaces)
+    rules = template("--set=clusterWide=true")["ClusterRole", "", "atoll-operator"]["rules"]
+    granted = {key[1] for key in objects if key[0] == "Role" and key[2] == "atoll-operator"}
+    assert granted == set(namespaces)
+    for namespace in namespaces:
         assert objects["Role", namespace, "atoll-operator"]["rules"] == rules
         binding = objects["RoleBinding", namespace, "atoll-operator"]
         assert binding["subjects"][0]["namespace"] == "atoll-system"
+    wide = [item for key, item in objects.items() if key[0] == "ClusterRole" and "operator" in key[2]]
+    assert [rule for item in wide for rule in item["rules"]] == [
+        {"apiGroups": ["atoll.dev"], "resources": ["pods"], "verbs": ["own"]},
+        {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list", "watch"]},
+    ], "and nothing else in other namespaces"
+
+
+def test_a_release_for_the_whole_cluster_has_its_rights_by_a_cluster_role() -> None:
+    objects = template("--set=clusterWide=true")
+    assert environment(objects)["ATOLL_NAMESPACES"] == ""
+    assert ("ClusterRoleBinding", "", "atoll-operator") in objects
+    assert [key for key in objects if key[0] == "Role"] == [("Role", "atoll-system", "atoll-operator-lease")]
+    both = render("--set=clusterWide=true", '--set-json=namespaces=["one"]')
+    assert both.returncode and "namespaces" in both.stderr
+
+
+def test_a_release_may_create_nothing_outside_its_namespaces() -> None:
+    off = ("crds", "admissionPolicy", "metrics")
+    objects = template(*(f"--set={part}.enabled=false" for part in off), "--set=watchNodes=false")
+    assert {namespace for _, namespace, _ in objects} == {"atoll-system"}
+    assert "ATOLL_METRICS_PORT" not in environment(objects)
 
 
 def test_who_may_edit_or_view_a_namespace_may_do_so_with_runs() -> None:
@@ -199,31 +233,22 @@ def test_several_operators_are_kept_apart_and_not_all_evicted_at_once() -> None:
     assert preferred["podAffinityTerm"]["labelSelector"]["matchLabels"].items() <= labels
 
 
-@pytest.mark.parametrize(
-    ("options", "granted"),
-    [
-        ((), True),
-        (("--set=watchNodes=never",), False),
-        (('--set-json=namespaces=["one"]',), False),
-        (('--set-json=namespaces=["one"]', "--set=watchNodes=always"), True),
-    ],
-)
-def test_nodes_may_be_read_where_the_whole_cluster_may_or_when_asked_for(options, granted) -> None:
-    objects = template(*options)
-    role = objects.get(("ClusterRole", "", "atoll-operator-nodes-atoll-system"), {"rules": []})
-    verbs = {verb for rule in role["rules"] if rule["resources"] == ["nodes"] for verb in rule["verbs"]}
-    assert verbs == ({"get", "list", "watch"} if granted else set())
-    assert (("ClusterRoleBinding", "", "atoll-operator-nodes-atoll-system") in objects) is granted
+@pytest.mark.parametrize("wide", ["true", "false"])
+def test_nodes_may_be_read_unless_that_is_turned_off(wide: str) -> None:
+    for watched in ("true", "false"):
+        objects = template(f"--set=clusterWide={wide},watchNodes={watched}")
+        role = objects.get(("ClusterRole", "", "atoll-operator-nodes-atoll-system"), {"rules": []})
+        verbs = {verb for rule in role["rules"] if rule["resources"] == ["nodes"] for verb in rule["verbs"]}
+        assert verbs == ({"get", "list", "watch"} if watched == "true" else set())
+        binding = ("ClusterRoleBinding", "", "atoll-operator-nodes-atoll-system")
+        assert (binding in objects) is (watched == "true")
 
 
-def test_releases_for_named_namespaces_share_no_name_of_the_whole_cluster_but_the_crds() -> None:
-    shared: list[set[tuple[str, str, str]]] = []
-    for release in ("one", "two"):
-        named = f'--set-json=namespaces=["{release}-runs"]'
-        objects = template("--namespace", release, named, "--set=watchNodes=always")
-        shared.append({key for key in objects if not key[1]})
-    assert {kind for kind, _, _ in shared[0] & shared[1]} == {"CustomResourceDefinition"}
-    assert len(shared[0] - shared[1]) == 2
+def test_releases_share_no_name_of_the_whole_cluster_but_the_definitions_and_their_roles() -> None:
+    one, two = ({key for key in template("--namespace", release) if not key[1]} for release in ("one", "two"))
+    with_definitions = one - {key for key in template("--set=crds.enabled=false", "--namespace", "one")}
+    assert one & two == with_definitions
+    assert {kind for kind, _, _ in one & two} == {"CustomResourceDefinition", "ClusterRole"}
 
 
 def test_monitoring_comes_when_asked_for_as_it_is_in_its_files() -> None:
@@ -255,9 +280,24 @@ def test_the_pod_monitor_selects_the_pods_that_serve_metrics_and_gives_them_thei
         ports = {port["name"]: port["containerPort"] for port in pod["spec"]["containers"][0]["ports"]}
         assert ports[endpoint["port"]] == HEALTH_PORT
     assert relabelled["sourceLabels"] == ["__meta_kubernetes_pod_label_" + re.sub(r"\W", "_", LABEL_RUN)]
-    assert spec["namespaceSelector"] == {"any": True}
-    narrow = template("--set=podMonitor.enabled=true", '--set-json=namespaces=["one"]')[key]["spec"]
-    assert narrow["namespaceSelector"] == {"matchNames": ["one"]}
+    assert spec["namespaceSelector"] == {"matchNames": ["atoll-system"]}
+    wide = template("--set=podMonitor.enabled=true,clusterWide=true")[key]["spec"]
+    assert wide["namespaceSelector"] == {"any": True}
+
+
+def test_the_service_monitor_scrapes_the_port_that_asks_for_a_token() -> None:
+    objects = template("--set=serviceMonitor.enabled=true")
+    (endpoint,) = objects["ServiceMonitor", "atoll-system", "atoll-operator"]["spec"]["endpoints"]
+    assert endpoint["scheme"] == "https" and endpoint["bearerTokenFile"]
+    ports = objects["Service", "atoll-system", "atoll-operator"]["spec"]["ports"]
+    (target,) = (port["targetPort"] for port in ports if port["name"] == endpoint["port"])
+    listens = {
+        port["name"]: port["containerPort"]
+        for port in operator_pod(objects)["spec"]["containers"][0]["ports"]
+    }
+    assert str(listens[target]) == environment(objects)["ATOLL_METRICS_PORT"]
+    without = render("--set=serviceMonitor.enabled=true,metrics.enabled=false")
+    assert without.returncode and "metrics/enabled" in without.stderr
 
 
 def test_an_image_can_be_given_by_its_digest() -> None:
@@ -353,7 +393,7 @@ def texts(value: Any, names: set[str]) -> list[Any]:
 def test_a_value_that_looks_like_a_number_stays_the_text_that_it_is() -> None:
     """YAML takes 1e3, 1:30 and 0123 for numbers, and the API server would refuse those."""
     objects = template(
-        *("--namespace", "123", "--set=watchNodes=always,replicas=2", "--set-string=priorityClassName=1e3"),
+        *("--namespace", "123", "--set=replicas=2", "--set-string=priorityClassName=1e3"),
         *("--set-string=image.repository=1,image.tag=30", '--set-json=imagePullSecrets=["0123"]'),
         *('--set-json=namespaces=["456"]', *(f"--set={part}.enabled=true" for part in MONITORING)),
         *('--set-json=podLabels={"a":"1"}', '--set-json=resources={"limits":{"cpu":2,"memory":"1e9"}}'),
@@ -375,7 +415,8 @@ def test_a_value_that_looks_like_a_number_stays_the_text_that_it_is() -> None:
 REFUSED = {
     "logFormat=xml": "logFormat", "resyncSeconds=1": "resyncSeconds", "replicas=9": "replicas",
     "leaseSeconds=1": "leaseSeconds", "imag.tag=1": "imag", "runtime.env.A=1": "runtime/env/A",
-    "namespaces={Not_A_Name}": "namespaces", "watchNodes=sometimes": "watchNodes",
+    "namespaces={Not_A_Name}": "namespaces", "clusterWide=maybe": "clusterWide", "metrics.enabled=1": "metrics/enabled",
+    "admissionPolicy=null": "admissionPolicy", "watchNodes=sometimes": "watchNodes",
     "image.repository=": "image/repository", "image.digest=latest": "image/digest", "crds=null": "crds",
     "serviceMonitor=null": "serviceMonitor", "priorityClassName=High": "priorityClassName",
     "image.tag=a b": "image/tag", "runtime.image.tag=a@b": "runtime/image/tag",

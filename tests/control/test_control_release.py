@@ -27,6 +27,9 @@ ELSEWHERE = {".ci/run", "Log in", "Keep the digest", "Join the architectures und
 """Steps that need a registry, a machine of their own, or the identity of a workflow's run."""
 NOTE = '#!/bin/sh\necho "$(basename "$0") $*" >> "$NOTES"\n'
 HELM = '#!/bin/sh\nif [ "$1" = push ]; then echo "Digest: sha256:0af1"; else exec "$HELM" "$@"; fi\n'
+DOCKER = f"""#!/bin/sh
+case "$*" in "buildx imagetools inspect {REGISTRY}/runtime:"*) echo sha256:{"2" * 64};; *) echo sha256:{"1" * 64};; esac
+"""
 VERSION = re.search(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text(), re.M)[1]  # type: ignore[index]
 VALUES = {
     "github.server_url": "https://example.invalid",
@@ -67,7 +70,7 @@ class Checkout:
         changes = self.folder / "CHANGELOG.md"
         changes.write_text(changes.read_text().replace("## [Unreleased]", f"## [{VERSION}] - 2026-12-01", 1))
         (folder / "bin").mkdir()
-        for name, text in {"helm": HELM, "pip": NOTE, "gh": NOTE}.items():
+        for name, text in {"helm": HELM, "docker": DOCKER, "pip": NOTE, "gh": NOTE}.items():
             (folder / "bin" / name).write_text(text)
             (folder / "bin" / name).chmod(0o755)
         self._environment = {
@@ -183,8 +186,11 @@ def test_the_chart_names_the_images_of_the_release(checkout: Checkout, tmp_path:
     with tarfile.open(checkout.folder / "out" / f"atoll-{VERSION}.tgz") as files:
         files.extractall(tmp_path, filter="data")
     values = yaml.safe_load((tmp_path / "atoll" / "values.yaml").read_text())
-    assert values["image"]["repository"] == f"{REGISTRY}/operator"
-    assert values["runtime"]["image"]["repository"] == f"{REGISTRY}/runtime"
+    images = {"operator": values["image"], "runtime": values["runtime"]["image"]}
+    assert {role: image["repository"] for role, image in images.items()} == {
+        role: f"{REGISTRY}/{role}" for role in images
+    }
+    assert [image["digest"] for image in images.values()] == [f"sha256:{'1' * 64}", f"sha256:{'2' * 64}"]
     assert "digest=sha256:0af1" in (checkout.folder.parent / "output").read_text()
 
 

@@ -42,13 +42,15 @@ RIGHTS = {
     True: (
         "watch trainingruns.atoll.dev", "update trainingruns.atoll.dev/status", "create learnerunits.atoll.dev",
         "update learnerunits.atoll.dev/finalizers", "create pods", "delete pods", "get secrets", "create secrets",
-        "watch secrets", "patch statefulsets.apps", "list nodes",
+        "watch secrets", "patch statefulsets.apps", "patch poddisruptionbudgets.policy", "list nodes",
+        "own pods.atoll.dev", "create tokenreviews.authentication.k8s.io",
     ),
     False: (
         "update trainingruns.atoll.dev", "patch trainingruns.atoll.dev", "create trainingruns.atoll.dev",
         "create pods/exec", "deletecollection secrets", "update configmaps", "create deployments.apps",
         "delete persistentvolumeclaims", "patch nodes", "create clusterroles.rbac.authorization.k8s.io",
-        "create serviceaccounts/token",
+        "create serviceaccounts/token", "create pods/eviction",
+        "patch validatingadmissionpolicies.admissionregistration.k8s.io",
     ),
 }  # fmt: skip
 

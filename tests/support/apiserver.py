@@ -26,6 +26,7 @@ PATHS = {
     "Event": "/api/v1/namespaces/{ns}/events",
     "ServiceAccount": "/api/v1/namespaces/{ns}/serviceaccounts",
     "PersistentVolumeClaim": "/api/v1/namespaces/{ns}/persistentvolumeclaims",
+    "PodDisruptionBudget": "/apis/policy/v1/namespaces/{ns}/poddisruptionbudgets",
     "ResourceQuota": "/api/v1/namespaces/{ns}/resourcequotas",
     "Namespace": "/api/v1/namespaces",
     "Node": "/api/v1/nodes",
@@ -41,18 +42,22 @@ class Refusal(Exception):
 
 
 class Api:
-    """The API server, by an administrator's certificate."""
+    """The API server, by an administrator's certificate, or by the token of another kubeconfig."""
 
-    def __init__(self, plane: ControlPlane) -> None:
+    def __init__(self, plane: ControlPlane, kubeconfig: Path | None = None) -> None:
         self.server = plane.server
-        self._pool = config.new_client_from_config(str(plane.kubeconfig)).rest_client.pool_manager
+        client = config.new_client_from_config(str(kubeconfig or plane.kubeconfig))
+        token = client.configuration.get_api_key_with_prefix("BearerToken")
+        self._login = {"Authorization": token} if token else {}
+        self._pool = client.rest_client.pool_manager
 
     def call(
         self, method: str, path: str, body: Object | None = None, kind: str = "application/json"
     ) -> Object:
         """Tries again for a minute while nobody answers, or asks to come again."""
         data = None if body is None else json.dumps(body)
-        headers = {"Content-Type": kind, "Connection": "close"}  # no socket outlives its test
+        # No socket outlives its test.
+        headers = {"Content-Type": kind, "Connection": "close", **self._login}
         url, deadline = self.server + path, time.monotonic() + 60
         while True:
             try:

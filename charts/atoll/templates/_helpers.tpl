@@ -51,7 +51,15 @@ app.kubernetes.io/component: operator
 - apiGroups: [""]
   resources: [services, configmaps, secrets]
   verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [policy]
+  resources: [poddisruptionbudgets]
+  verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [""]
   resources: [events]
   verbs: [create]
+{{- end }}
+
+{{/* Namespaces in which runs are reconciled, with commas; empty: all. */}}
+{{- define "atoll.namespaces" -}}
+{{- if not .Values.clusterWide }}{{ .Values.namespaces | default (list .Release.Namespace) | join "," }}{{ end -}}
 {{- end }}

@@ -74,9 +74,10 @@ class DemoCluster:
         self._installed = True
         self.kubectl.apply([_namespace(SYSTEM), _namespace(NAMESPACE)])
         environment = f"--set-json=runtime.env={json.dumps(dict(self.bucket_environment))}"
+        where = f"--set-json=namespaces={json.dumps([NAMESPACE])}"
         wait = ("--wait", f"--timeout={OPERATOR_READY}s")
         try:
-            self._helm("upgrade", "--install", RELEASE, str(self._chart), environment, *wait)
+            self._helm("upgrade", "--install", RELEASE, str(self._chart), environment, where, *wait)
         except CommandError as error:
             raise CommandError(f"{error}\n{operator_diagnosis(self.kubectl, SYSTEM)}") from error
 

@@ -12,10 +12,10 @@ from typing import Any
 import cel
 from pydantic import BaseModel, ValidationError
 
+from atoll_cli.simulate.schema import Schema, structural
 from atoll_operator.api.group import API_VERSION, RUN_KIND, UNIT_KIND
 from atoll_operator.api.learnerunit import LearnerUnit, LearnerUnitSpec
 from atoll_operator.api.trainingrun import TrainingRun, TrainingRunSpec
-from atoll_operator.crd.schema import Schema, structural
 
 TOP = ("apiVersion", "kind", "metadata", "spec", "status")
 SCALES = {"m": 1e-3, "": 1.0, **{letter: 1e3**power for power, letter in enumerate("kMGTPE", 1)}}

@@ -102,6 +102,15 @@ def client_context() -> ssl.SSLContext:
     return context
 
 
+def self_signed(name: str) -> ssl.SSLContext:
+    """A TLS 1.3 server's context with a new certificate, for clients that cannot check it."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    pair = Authority.new(name, datetime.datetime.now(datetime.UTC)).pair
+    load_pair(context, pair.certificate, pair.key)
+    return context
+
+
 def load_pair(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
     """Loads a certificate and its key, both PEM, through a temporary file: the ssl module reads only files."""
     with tempfile.NamedTemporaryFile(prefix="atoll-") as file:

@@ -5,7 +5,9 @@ No label has more values than there are reasons or kinds.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from functools import partial
 
 from aiohttp import web
@@ -17,6 +19,8 @@ from prometheus_client import (
     Histogram,
     generate_latest,
 )
+
+from atoll_operator.kube.access import PathAccess
 
 STAGE_BUCKETS = (0.1, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800)
 HEAL_BUCKETS = (1, 2, 5, 10, 20, 30, 45, 60, 90, 120, 180, 300, 600, 1200, 1800, 3600)
@@ -50,22 +54,41 @@ class Metrics:
         self.leader = gauge("atoll_leader", "1 in the operator that acts, 0 in others.")
 
 
-Check = Callable[[], tuple[bool, str]]
-"""Returns whether all is well, and a text about it."""
+Page = Callable[[web.Request], Awaitable[web.Response]]
 
 
-async def serve(port: int, registry: CollectorRegistry, *, alive: Check, ready: Check) -> web.AppRunner:
-    """Starts the server; the caller cleans the runner up. Raises OSError where the port is taken."""
-
-    async def page(request: web.Request) -> web.Response:
-        if request.path == "/metrics":
-            return web.Response(body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
-        well, text = alive() if request.path == "/healthz" else ready()
-        return web.Response(status=200 if well else 503, text=text)
-
+@asynccontextmanager
+async def serving(
+    port: int, pages: Mapping[str, Page], tls: ssl.SSLContext | None = None
+) -> AsyncIterator[None]:
+    """Serves these paths meanwhile. Raises OSError where the port is taken."""
     application = web.Application()
-    application.add_routes([web.get(path, page) for path in ("/healthz", "/readyz", "/metrics")])
+    application.add_routes([web.get(path, page) for path, page in pages.items()])
     runner = web.AppRunner(application, access_log=None)
     await runner.setup()
-    await web.TCPSite(runner, "0.0.0.0", port).start()
-    return runner
+    try:
+        await web.TCPSite(runner, "0.0.0.0", port, ssl_context=tls).start()
+        yield
+    finally:
+        await runner.cleanup()
+
+
+def probe(check: Callable[[], tuple[bool, str]]) -> Page:
+    """A page for a check that returns whether all is well, and a text about it."""
+
+    async def page(_: web.Request) -> web.Response:
+        well, text = check()
+        return web.Response(status=200 if well else 503, text=text)
+
+    return page
+
+
+def figures(registry: CollectorRegistry, access: PathAccess) -> Page:
+    """The metrics, for whom `access` lets read them."""
+
+    async def page(request: web.Request) -> web.Response:
+        if (status := await access.status(request.headers.get("Authorization", ""))) != 200:
+            return web.Response(status=status)
+        return web.Response(body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    return page

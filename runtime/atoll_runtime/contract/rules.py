@@ -1,6 +1,6 @@
 """CEL rules beside the fields that they check. The generator of the CRDs writes them as `x-kubernetes-validations`.
 
-A rule may name constants in capitals, such as `MACHINES` or `NAMES_LIMIT`: `atoll_operator.crd.schema` lists them, and
+A rule may name constants in capitals, such as `MACHINES` or `NAMES_LIMIT`: `atoll_cli.simulate.schema` lists them, and
 the generator puts their values in. `FIELD` in a rule is the path that its error names.
 """
 

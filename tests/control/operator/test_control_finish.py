@@ -16,7 +16,8 @@ from atoll_local.kwok import Kwok
 
 # The first call may have to build the API server
 pytestmark = [pytest.mark.control, pytest.mark.timeout(900)]
-OWNED = ("LearnerUnit", "StatefulSet", "Pod", "Service", "ConfigMap", "Secret", "PersistentVolumeClaim")
+CLAIM, BUDGET = "PersistentVolumeClaim", "PodDisruptionBudget"
+OWNED = ("LearnerUnit", "StatefulSet", "Pod", "Service", "ConfigMap", "Secret", CLAIM, BUDGET)
 HELD = {"TrainingRun", "LearnerUnit"}
 
 

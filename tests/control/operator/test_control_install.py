@@ -21,13 +21,13 @@ from atoll_operator.kube.lease import lease_name
 pytestmark = [pytest.mark.control, pytest.mark.timeout(900)]  # the first call may have to build helm
 RELEASE = "atoll-narrow"
 """Namespace of the operator that may do little, whose kubeconfig is `narrow`."""
-RIGHTS = ("ServiceAccount", "Role", "RoleBinding")
+RIGHTS = ("ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding")
 UNIT = "r-one-0"
 
 
 @pytest.fixture
 def narrow(plane: ControlPlane, bench: Bench, tmp_path: Path) -> Path:
-    """A kubeconfig with no rights but those that the chart gives for the bench's namespace alone."""
+    """A kubeconfig with no rights but those that the chart gives by default, for the bench's namespace."""
     chart = str(source_root() / "charts" / "atoll")
     values = ("--set=crds.enabled=false", f'--set-json=namespaces=["{bench.namespace}"]')
     command = [str(find("helm")), "template", "atoll", chart, f"--namespace={RELEASE}", *values]

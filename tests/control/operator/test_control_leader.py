@@ -128,7 +128,7 @@ def test_an_operator_whose_queue_is_stuck_is_not_alive(bench: Bench, gate: IllGa
     one = bench.operator(KUBECONFIG=str(gate.kubeconfig), **settings)
     bench.run(units=1)
     bench.until("all pods", lambda: len(bench.pods()) == 3)
-    bench.until("alive", lambda: one.page("/healthz") == (200, "ok"))
+    bench.until("alive", lambda: one.page("/healthz") == (200, "ok") and one.figures())
     gate.holds = lambda request: request.method != "GET"
     fail(bench)
     _, text = bench.until("not alive", lambda: (found := one.page("/healthz"))[0] == 503 and found)

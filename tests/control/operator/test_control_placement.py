@@ -123,6 +123,7 @@ def _blind(plane: ControlPlane, account: str) -> None:
     for what in (
         ("serviceaccount", account, "--namespace=atoll-system"),
         ("clusterrolebinding", account, "--clusterrole=atoll-operator", member),
+        ("clusterrolebinding", f"{account}-pods", "--clusterrole=atoll-operator-pods-atoll-system", member),
     ):
         kubectl(plane.kubeconfig, "create", *what, check=False)  # an earlier test may have made it
 

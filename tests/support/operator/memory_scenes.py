@@ -18,7 +18,7 @@ from atoll_runtime.contract import LinkReport
 
 BELONGINGS = (
     ("ConfigMap", "r-config"), ("Service", "r-syncer"), ("Service", UNIT), ("StatefulSet", "r-syncer"),
-    ("Secret", f"{UNIT}-tls"), ("Secret", "r-syncer-tls"),
+    ("Secret", f"{UNIT}-tls"), ("Secret", "r-syncer-tls"), ("PodDisruptionBudget", "r-syncer"),
 )  # fmt: skip
 Scene = Callable[[World], Coroutine[None, None, None]]
 SCENES: dict[str, Scene] = {}
@@ -248,6 +248,7 @@ async def what_others_delete_or_change_is_put_right_and_what_they_add_stays(worl
         "Service": {"spec": {"selector": {}}},
         "StatefulSet": {"spec": {**world.server.get("StatefulSet", "r-syncer")["spec"], "replicas": 3}},
         "Secret": {"data": {"tls.crt": "eA=="}},
+        "PodDisruptionBudget": {"spec": {"maxUnavailable": 9}},
     }
     for kind, name in BELONGINGS:
         await mended(world, Key(kind, "ns", name), wrong[kind])

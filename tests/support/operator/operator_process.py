@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import signal
+import ssl
 import subprocess
 import sys
 import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import Self
+
+import yaml
 
 
 class Operator:
@@ -29,11 +32,18 @@ class Operator:
             self.kill()
         print(self.log.read_text()[-6000:])
 
-    def page(self, path: str) -> tuple[int, str]:
-        """What it serves to probes and Prometheus; (0, "") while it does not listen."""
-        url = f"http://127.0.0.1:{self.environment['ATOLL_HEALTH_PORT']}{path}"
+    def page(self, path: str, token: str | None = None) -> tuple[int, str]:
+        """What it serves to probes, or /metrics for a token, by default its own; (0, "") while it does not listen."""
+        scheme, port = ("https", "METRICS") if path == "/metrics" else ("http", "HEALTH")
+        url = f"{scheme}://127.0.0.1:{self.environment[f'ATOLL_{port}_PORT']}{path}"
+        if token is None:
+            users = yaml.safe_load(Path(self.environment["KUBECONFIG"]).read_text())["users"]
+            token = users[0]["user"]["token"]
+        request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"})
         try:
-            with urllib.request.urlopen(url, timeout=5) as answer:
+            with urllib.request.urlopen(
+                request, timeout=5, context=ssl._create_unverified_context()
+            ) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             with error:

@@ -1,4 +1,6 @@
-"""The network policies and their page know every port of the pods that the operator makes, and no other."""
+"""The network policies and their page know every port of the pods that the operator makes, and no other. Whom they let
+in is tested where they are enforced: tests/control/test_control_networkpolicies.py.
+"""
 
 from __future__ import annotations
 
@@ -24,13 +26,6 @@ def listens(pod: Object) -> set[int]:
     return {port["containerPort"] for port in pod["spec"]["containers"][0]["ports"]}
 
 
-def sources(kind: str) -> list[Object]:
-    """Who is let in: rules with a `namespaceSelector`, or without one."""
-    rules = [rule for policy in POLICIES for rule in policy["spec"]["ingress"]]
-    found = [source for rule in rules for source in rule.get("from", [])]
-    return [source for source in found if ("namespaceSelector" in source) is (kind == "far")]
-
-
 @pytest.mark.parametrize("component", [SYNCER, EVALUATOR, LEARNER])
 def test_a_policy_opens_the_ports_on_which_a_pod_listens(component: str) -> None:
     pod = pods()[component]
@@ -38,22 +33,6 @@ def test_a_policy_opens_the_ports_on_which_a_pod_listens(component: str) -> None
     (policy,) = (each for each in specs if each["podSelector"]["matchLabels"].items() <= labels)
     assert policy["policyTypes"] == ["Ingress"]
     assert {port["port"] for rule in policy["ingress"] for port in rule["ports"]} == listens(pod)
-
-
-def test_who_is_let_in_from_the_namespace_is_a_learner_or_another_shard() -> None:
-    members = [pods()[component]["metadata"]["labels"].items() for component in (LEARNER, SYNCER)]
-    near = [source["podSelector"]["matchLabels"] for source in sources("near")]
-    assert near and all(any(labels.items() <= member for member in members) for labels in near)
-
-
-def test_the_operator_is_let_in_by_the_labels_and_the_namespace_that_it_has() -> None:
-    deployment = yaml.safe_load((ROOT / "manifests" / "deployment.yaml").read_text())
-    assert len(sources("far")) == 2
-    for source in sources("far"):
-        labels = deployment["spec"]["template"]["metadata"]["labels"].items()
-        assert source["podSelector"]["matchLabels"].items() <= labels
-        namespace = source["namespaceSelector"]["matchLabels"]["kubernetes.io/metadata.name"]
-        assert namespace == deployment["metadata"]["namespace"]
 
 
 def test_the_page_names_every_port_and_who_listens_there() -> None:

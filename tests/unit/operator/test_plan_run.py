@@ -57,7 +57,7 @@ def test_the_syncer_is_told_the_guard_and_every_batch_that_a_unit_may_have() -> 
     made = scene(outer={"guard": False})
     old, guest = (TWO_HOSTS.model_copy(update={"pool": pool, "batch": 2}) for pool in ("a", "guests"))
     made.unit("r-a-0", spec=old).unit("guest", spec=guest, owned=False, by_hand=True)
-    config, _, stateful_set = made.plan().apply
+    config, _, stateful_set, _ = made.plan().apply
     default, *_ = scene().plan().apply
     guards = [parse_run(each["data"]["run.json"]).outer.guard for each in (default, config)]
     told = values(stateful_set["spec"]["template"])[ENV_SYNCER]
@@ -137,7 +137,7 @@ def test_end_is_written_before_anything_is_deleted_and_then_the_run_itself() -> 
     first = run.step()
     assert (deleted(first, "r-syncer"), first.apply, first.poll_syncer) == (set(), (), False)
     second = run.step(1)
-    assert deleted(second, "r-syncer") == {"StatefulSet", "Service"}
+    assert deleted(second, "r-syncer") == {"StatefulSet", "Service", "PodDisruptionBudget"}
     assert (second.status, second.wake) == (first.status, NOW + 60)
     assert run.plan(61).delete_run
     failed = scene().syncer("Failed", message="x")

@@ -20,9 +20,9 @@ from refusals import MODELS, SCHEMAS
 from specs import PARTS, SEED, drawn, runs
 
 from atoll_cli.simulate.admission import faults
+from atoll_cli.simulate.schema import default, limits, pieces, structural
 from atoll_operator.api.common import ACCELERATORS
 from atoll_operator.api.trainingrun import TrainingRunSpec
-from atoll_operator.crd.schema import default, limits, pieces, structural
 from atoll_operator.plan.pods.topology import GENERATIONS
 from atoll_runtime.contract import SIZES, ModelSpec
 from atoll_runtime.learner import optimiser

@@ -151,7 +151,8 @@ def _ended(run: RunObserved, outcome: Outcome, plan: RunPlan, now: float) -> Run
     plan = replace(plan, wake=earliest(deleted_at, plan.wake))
     if failed:
         return replace(plan, apply=(config_map(run), *syncer_objects(run, 0, _layout(run))))
-    return replace(plan, delete=(*_workload(syncer(run.name)), *plan.delete))
+    budget = ("PodDisruptionBudget", syncer(run.name))
+    return replace(plan, delete=(*_workload(syncer(run.name)), budget, *plan.delete))
 
 
 def _workload(name: str) -> tuple[tuple[str, str], ...]:

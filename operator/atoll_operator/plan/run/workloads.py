@@ -77,9 +77,9 @@ def batches(run: RunObserved) -> dict[str, tuple[int, ...]]:
     return {name: tuple(sorted(each)) for name, each in sorted(found.items())}
 
 
-def syncer_objects(run: RunObserved, replicas: int, layout: int) -> tuple[Object, Object]:
-    """Service and StatefulSet. Scaling it to 0 keeps the journals (suspended, failed); deleting it deletes them
-    (finished).
+def syncer_objects(run: RunObserved, replicas: int, layout: int) -> tuple[Object, ...]:
+    """Service, StatefulSet and PodDisruptionBudget. Scaling the set to 0 keeps the journals (suspended, failed);
+    deleting it deletes them (finished).
 
     Args:
         layout: number of changes of `spec.shards`. Each layout has its own folder on the volumes, because a journal of
@@ -103,11 +103,21 @@ def syncer_objects(run: RunObserved, replicas: int, layout: int) -> tuple[Object
     claim: Object = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": spec.storage}}}
     if spec.storage_class_name is not None:
         claim["storageClassName"] = spec.storage_class_name
-    return _workload(
+    service, stateful_set = _workload(
         run, SYNCER, spec, main, SYNCER_PORTS, replicas, syncer_digest(run),
         persistentVolumeClaimRetentionPolicy={"whenDeleted": "Delete", "whenScaled": "Retain"},
         volumeClaimTemplates=[{"metadata": {"name": "journal"}, "spec": claim}],
     )  # fmt: skip
+    return service, stateful_set, _budget(service)
+
+
+def _budget(service: Object) -> Object:
+    """Evictions take one shard at a time, because all shards take part in a round. One may always go, and so may one
+    that is not ready: a drain waits for the start of a shard, not for the end of the run."""
+    pods = {"matchLabels": service["spec"]["selector"]}
+    spec = {"maxUnavailable": 1, "unhealthyPodEvictionPolicy": "AlwaysAllow", "selector": pods}
+    named = dict(service["metadata"])
+    return {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": named, "spec": spec}
 
 
 def syncer_digest(run: RunObserved) -> str:

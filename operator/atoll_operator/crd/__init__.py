@@ -1,1 +1,0 @@
-"""Generates the custom resource definitions from the models in `api/`."""
