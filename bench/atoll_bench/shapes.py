@@ -43,6 +43,8 @@ SMALL = Shape(units=8, hosts=4, accelerator="tpu-v6e-slice", topology="4x4", mac
 WIDE = Shape(units=100, hosts=16, accelerator="tpu-v5p-slice", topology="4x4x4", machine="ct5p-hightpu-4t")
 MANY = Shape(units=500, hosts=4, accelerator="tpu-v6e-slice", topology="4x4", machine="ct6e-standard-4t")
 
+HUGE = Shape(units=5, hosts=2304, accelerator="tpu7x", topology="16x24x24", machine="tpu7x-standard-4t")
+
 
 def plain_pod(shape: Shape, namespace: str, number: int) -> Object:
     """One that is as large as a learner's, and does not know it: for the node of its slice."""

@@ -127,6 +127,18 @@ class Trial:
         self.server.train()
         return {f"training_{name}": share for name, share in (await self._minute()).items()}
 
+    async def weight(self) -> dict[str, float]:
+        """The peak of the operator's memory, its longest plan, and the peak of another one that finds this run."""
+        found = {
+            "memory_peak": self.operator.memory()[1] / 2**20,
+            "longest_plan": self.operator.longest_plan(),
+        }
+        self.operator.stop()
+        self.operator.start()
+        await self.operator.until_ready()
+        await self.bed.quiet(self.operator.pid)
+        return found | {"memory_peak_of_next": self.operator.memory()[1] / 2**20}
+
     async def _minute(self) -> dict[str, float]:
         """CPU shares during a minute."""
         used, server, start = cores.used(self.operator.pid), self.bed.used(), time.monotonic()

@@ -18,8 +18,8 @@ from typing import Any, Protocol
 import aiohttp
 import kopf
 
-from atoll_operator.kube.cache import Key, Object, key_of
-from atoll_operator.kube.client import ApiClient
+from atoll_operator.kube.cache import Key, Object
+from atoll_operator.kube.client import PAGE, ApiClient
 from atoll_operator.kube.logs import log
 from atoll_operator.kube.queue import back_off
 
@@ -46,13 +46,16 @@ class Watch:
 
 
 class Sink(Protocol):
-    """Gets all events, in the main loop. It must not change the bodies: kopf still reads them in its thread."""
+    """Gets all events, in the main loop."""
 
     def event(self, kind: str, deleted: bool, body: Object) -> None:
         """The object has this state, or was deleted in this state."""
 
     def listed(self, kind: str, namespace: str, present: Collection[Key], version: int) -> None:
         """A list of a namespace, or of the cluster, had these objects at this resource version."""
+
+    def newest(self, key: Key) -> int:
+        """The newest resource version that is known of the object; 0 for none. Called in kopf's thread."""
 
 
 class Feed:
@@ -66,7 +69,7 @@ class Feed:
     def __init__(
         self, client: ApiClient, watches: Iterable[Watch], namespaces: Collection[str], sink: Sink
     ) -> None:
-        self.client, self.namespaces, self._sink = client, namespaces, sink
+        self.client, self.namespaces, self.sink = client, namespaces, sink
         self.watches = {
             client.resources[watch.kind].path(namespace): replace(watch, namespace=namespace)
             for watch in watches
@@ -90,16 +93,15 @@ class Feed:
     def event(self, kind: str, deleted: bool, body: Object) -> None:
         """Skips an object that cannot be read: users may create any."""
         try:
-            self._sink.event(kind, deleted, body)
+            self.sink.event(kind, deleted, body)
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             metadata = body.get("metadata", {})
             name = f"{kind} {metadata.get('namespace', '')}/{metadata.get('name', '')}"
             log(logging.ERROR, f"cannot be read: {type(error).__name__}: {error}", object=name)
 
-    def listed(self, watch: Watch, bodies: Iterable[Object], version: int) -> None:
+    def listed(self, watch: Watch, present: Collection[Key], version: int) -> None:
         """After the events of a list: what it did not have was deleted."""
-        present = {key_of(watch.kind, body) for body in bodies}
-        self._sink.listed(watch.kind, watch.namespace, present, version)
+        self.sink.listed(watch.kind, watch.namespace, present, version)
         self._listed.add(watch)
         if len(self._listed) == len(self.watches):
             self.filled.set()
@@ -131,10 +133,18 @@ class Feed:
 
 
 class KopfThread:
-    """One kopf operator, from its start to its end; `session` opens its HTTP session."""
+    """One kopf operator, from its start to its end.
 
-    def __init__(self, feed: Feed, session: Callable[[], aiohttp.ClientSession]) -> None:
-        self._feed, self._session = feed, session
+    Args:
+        session: opens its HTTP session, which tells kopf of each object no more than who it is.
+        news: the session keeps the newest event of each object here, by uid, until kopf handles it: was the object
+            deleted, and its body.
+    """
+
+    def __init__(
+        self, feed: Feed, session: Callable[[], aiohttp.ClientSession], news: dict[str, tuple[bool, Object]]
+    ) -> None:
+        self._feed, self._session, self._news = feed, session, news
         self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         """Its result is why kopf ended."""
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -195,6 +205,7 @@ class KopfThread:
             settings.networking.connect_timeout = 5
             settings.networking.error_backoffs = _BackOffs()
             settings.watching.server_timeout = WATCH_SECONDS
+            settings.watching.chunk_size = PAGE
             for kind, selector in kinds.items():
                 if selector:
                     settings.watching.label_selectors[*resources[kind]] = selector
@@ -208,7 +219,9 @@ class KopfThread:
             return kopf.AiohttpSession(server=feed.client.credentials.server, aiohttp_session=session)
 
         async def handle(event: Any, resource: kopf.Resource, **_: Any) -> None:
-            feed.post(feed.event, resource.kind, event["type"] == "DELETED", event["object"])
+            # The session reported what it listed, and a newer event may have been handled in place of this one.
+            if (news := self._news.pop(event["object"]["metadata"]["uid"], None)) is not None:
+                feed.post(feed.event, resource.kind, *news)
 
         for kind in kinds:
             kopf.on.event(*resources[kind], registry=registry)(handle)
