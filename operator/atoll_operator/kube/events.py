@@ -133,13 +133,8 @@ class Feed:
 
 
 class KopfThread:
-    """One kopf operator, from its start to its end.
-
-    Args:
-        session: opens its HTTP session, which tells kopf of each object no more than who it is.
-        news: the session keeps the newest event of each object here, by uid, until kopf handles it: was the object
-            deleted, and its body.
-    """
+    """One kopf operator, from its start to its end; `session` opens its HTTP session, which keeps in `news`, by uid,
+    the newest event of each object until kopf handles it: whether it was deleted, and its body."""
 
     def __init__(
         self, feed: Feed, session: Callable[[], aiohttp.ClientSession], news: dict[str, tuple[bool, Object]]
@@ -206,6 +201,7 @@ class KopfThread:
             settings.networking.error_backoffs = _BackOffs()
             settings.watching.server_timeout = WATCH_SECONDS
             settings.watching.chunk_size = PAGE
+            settings.queueing.idle_timeout = 1.0  # of the task that each object has
             for kind, selector in kinds.items():
                 if selector:
                     settings.watching.label_selectors[*resources[kind]] = selector

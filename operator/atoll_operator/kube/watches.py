@@ -142,7 +142,7 @@ class KopfSession:
             return line + b"\n"
         body, deleted = event["object"], event["type"] == "DELETED"
         uid, version = body["metadata"]["uid"], version_of(body["metadata"])
-        event["object"] = _brief(body)
+        event["object"] = {"metadata": {name: body["metadata"].get(name) for name in BRIEF}}
         known = not deleted and version <= self._feed.sink.newest(key_of(watch.kind, body))
         if known or (uid in self.news and not deleted):
             event["type"] = "BOOKMARK"
@@ -151,12 +151,13 @@ class KopfSession:
         return msgspec.json.encode(event) + b"\n"
 
     def _read(self, url: yarl.URL, content: bytes) -> Any:
-        """Reports lists: kopf does not tell its handlers of an empty one, or where one ends."""
+        """Reports lists, and gives kopf empty ones: it does not tell its handlers where one ends, and would begin a
+        task for each object at once."""
         answer, watch, feed = decode(content), self._feed.watches.get(url.path), self._feed
         if watch is None or "items" not in answer:
             return answer
         bodies = answer["items"] or []  # an empty list of metadata is null
-        answer["items"] = [_brief(body) for body in bodies]
+        answer["items"] = []
         for body in bodies:
             body.setdefault("kind", answer["kind"].removesuffix("List"))
             body.setdefault("apiVersion", answer["apiVersion"])
@@ -168,12 +169,6 @@ class KopfSession:
         if not answer["metadata"].get("continue"):
             feed.post(feed.listed, watch, self._present.pop(url.path), version_of(answer["metadata"]))
         return answer
-
-
-def _brief(body: Object) -> Object:
-    """The fields by which kopf knows an object and its state."""
-    metadata = body["metadata"]
-    return {"metadata": {name: metadata[name] for name in BRIEF if name in metadata}}
 
 
 class _Stream:

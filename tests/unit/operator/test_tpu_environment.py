@@ -101,7 +101,7 @@ def test_each_host_knows_its_place_in_its_slice_and_slices_meet_at_the_first_hos
     slices = slices if shape.hosts > 1 else 1
     names = tuple(f"u-1-{host}.u.ns.svc" for host in range(slices * shape.hosts))
     for host in {0, shape.hosts - 1, len(names) // 2, len(names) - 1}:
-        found, number = dict(tpu_environment(shape, slices, host, names)), host // shape.hosts
+        found, number = dict(tpu_environment(shape, slices, host, names.__getitem__)), host // shape.hosts
         if shape.hosts > LISTED_HOSTS:
             assert "TPU_WORKER_HOSTNAMES" not in found
             found |= host_lists(names[number * shape.hosts :][: shape.hosts])

@@ -6,7 +6,7 @@ of the own unit: JAX makes one cluster of all processes that `MEGASCALE_*` joins
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 from atoll_operator.plan.pods.topology import Slice
 from atoll_runtime.contract import COORDINATOR_PORT, LIBTPU_PORT, host_lists
@@ -24,28 +24,28 @@ libtpu 0.0.42 accepts both."""
 
 
 def tpu_environment(
-    shape: Slice, slices: int, host: int, names: Sequence[str], arguments: str = ""
+    shape: Slice, slices: int, host: int, host_name: Callable[[int], str], arguments: str = ""
 ) -> Mapping[str, str]:
     """Variables of one host of a unit.
 
     Args:
         shape: shape of each of the unit's `slices`.
         host: index of the host in the unit, counted slice by slice.
-        names: DNS names of all hosts of the unit, in order.
+        host_name: DNS name of a host of the unit.
         arguments: libtpu flags set by the administrator; they come last and override ours.
     """
     number, worker = divmod(host, shape.hosts)
-    own = names[number * shape.hosts : (number + 1) * shape.hosts]
+    own = range(number * shape.hosts, (number + 1) * shape.hosts)
     several = {
         "MEGASCALE_NUM_SLICES": str(slices),
         "MEGASCALE_SLICE_ID": str(number),
-        "MEGASCALE_COORDINATOR_ADDRESS": names[0],
+        "MEGASCALE_COORDINATOR_ADDRESS": host_name(0),
         "MEGASCALE_PORT": str(MEGASCALE_PORT),
         LIBTPU_ARGUMENTS: f"{ABORT} {arguments}".rstrip(),
     }
     return {
         "TPU_WORKER_ID": str(worker),
-        **(host_lists(own) if shape.hosts <= LISTED_HOSTS else {}),
+        **(host_lists([*map(host_name, own)]) if shape.hosts <= LISTED_HOSTS else {}),
         "TPU_PROCESS_PORT": str(LIBTPU_PORT),
         "TPU_ACCELERATOR_TYPE": shape.accelerator_type,
         "TPU_TOPOLOGY": shape.topology,

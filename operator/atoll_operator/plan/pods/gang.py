@@ -174,7 +174,7 @@ def _in_pool(pods: Object, **more: Object) -> Object:
 def _container(unit: UnitObserved, host: int) -> Object:
     shape, settings, slices = unit.slice, unit.pod_settings, unit.spec.slices
     arguments = settings.variable(tpu.LIBTPU_ARGUMENTS)
-    environment = dict(tpu.tpu_environment(shape, slices, host, unit.host_names, arguments))
+    environment = dict(tpu.tpu_environment(shape, slices, host, unit.host_name, arguments))
     environment[contract.ENV_UNIT] = contract.brief(_contract(unit, host))
     tpus = {group.TPU: str(shape.chips_per_host)}
     main = template.container(settings, "atoll_runtime.learner", environment, unit.spec.resources, **tpus)
@@ -188,18 +188,18 @@ def _container(unit: UnitObserved, host: int) -> Object:
 
 
 def _contract(unit: UnitObserved, host: int) -> contract.UnitContract:
-    names, shape = unit.host_names, unit.slice
-    pattern, size = (unit.host_name("{}"), shape.hosts) if shape.hosts > tpu.LISTED_HOSTS else ("", 0)
+    shape = unit.slice
+    listed = shape.hosts <= tpu.LISTED_HOSTS
     return contract.UnitContract(
         unit=unit.name,
         incarnation=unit.status.placement,
         host=host,
         hosts=unit.hosts,
-        host_names=pattern,
-        slice_hosts=size,
+        host_names="" if listed else unit.host_name("{}"),
+        slice_hosts=0 if listed else shape.hosts,
         chips=shape.chips_per_host,
-        coordinator=f"{names[0]}:{contract.COORDINATOR_PORT}",
-        address=f"{names[host]}:{contract.PEER_PORT}",
+        coordinator=f"{unit.host_name(0)}:{contract.COORDINATOR_PORT}",
+        address=f"{unit.host_name(host)}:{contract.PEER_PORT}",
         batch=unit.spec.batch,
         stream=unit.spec.stream,
         streams=unit.spec.streams,

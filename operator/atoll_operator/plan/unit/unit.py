@@ -102,11 +102,6 @@ class UnitObserved:
         """Of all slices. The first slice has the first hosts, and so on."""
         return self.spec.slices * self.slice.hosts
 
-    @cached_property
-    def host_names(self) -> tuple[str, ...]:
-        """DNS names of the hosts, in their order."""
-        return tuple(map(self.host_name, range(self.hosts)))
-
     def host_name(self, host: int | str) -> str:
         """DNS name of one host, or with a text in place of its number."""
         return f"{pod_name(self.name, self.status.placement, host)}.{self.name}.{self.namespace}.svc"
