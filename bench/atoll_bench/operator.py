@@ -104,9 +104,9 @@ async def _round(bed: Testbed, shape: Shape, cases: Collection[str], turn: int, 
     failed: tuple[str, ...] = ()
     successors: list[Object] = []
     async with trial(bed, shape, f"operator-{shape.name}-{turn}") as one:
-        created = await one.create()
         if shape is HUGE:
-            return samples.add("f", shape, created | await one.weight())
+            return samples.add("f", shape, await one.weigh())
+        created = await one.create()
         if "a" in cases and shape is not SMALL:
             samples.add("a", shape, created)
         bodies = await one.bodies()

@@ -9,8 +9,8 @@ import pytest
 
 from atoll_bench import limit
 from atoll_bench.pods import Pods, touched
-from atoll_bench.shapes import HUGE, MANY, SMALL, WIDE
-from atoll_bench.trial import times, training_run
+from atoll_bench.shapes import HUGE, MANY, SMALL, WIDE, training_run
+from atoll_bench.trial import times
 from atoll_bench.verdict import Samples, figures, target_of
 from atoll_cli.__main__ import main
 from atoll_cli.errors import CommandError

@@ -69,13 +69,16 @@ async def _resync(feed: Feed, seconds: float) -> None:
     while True:
         await asyncio.sleep(seconds * random.uniform(0.9, 1.1))
         for path, each in feed.watches.items():
+            present, version = set[Key](), 0
             try:
-                listed = await feed.client.list(each.kind, each.namespace, each.selector, metadata=True)
+                where = each.kind, each.namespace, each.selector
+                async for bodies, version in feed.client.pages(*where, METADATA_LIST):  # noqa: B007
+                    present.update(key_of(each.kind, body) for body in bodies)
             except (ApiError, Unreachable) as error:
                 feed.outcome(path, str(error), isinstance(error, Refused))
             else:
                 feed.outcome(path)
-                feed.listed(each, {key_of(each.kind, body) for body in listed[0]}, listed[1])
+                feed.listed(each, present, version)
 
 
 class KopfSession:
