@@ -193,7 +193,7 @@ class KopfThread:
             settings.posting.enabled = False
             settings.scanning.disabled = True
             settings.peering.standalone = True
-            settings.persistence.diffbase_storage = _NoDiffBase()
+            settings.persistence.diffbase_storage = kopf.StatusDiffBaseStorage()  # of nothing
             # Else kopf kills the process ten minutes after its end.
             settings.process.ultimate_exiting_timeout = None
             settings.networking.request_timeout = 20
@@ -233,16 +233,3 @@ class _BackOffs:
 
     def __iter__(self) -> Iterator[float]:
         return (back_off(failures, *BACK_OFF) for failures in itertools.count(1))
-
-
-class _NoDiffBase(kopf.DiffBaseStorage):
-    """Handlers of events need no differences; computing them takes half of kopf's time."""
-
-    def build(self, **_: Any) -> Any:
-        return {}
-
-    def fetch(self, **_: Any) -> None:
-        return None
-
-    def store(self, **_: Any) -> None:
-        return None
