@@ -149,10 +149,11 @@ async def _limits(
     found: dict[str, dict[str, float]] = {}
     pods = [limit.body(pod, name) for pod in bodies]
     async with namespace(bed, shape, name) as seen:
-        before, start = bed.used(), time.monotonic()
+        cut, before, start = await bed.watches_cut(), bed.used(), time.monotonic()
         await limit.create(bed.bare, pods)
         await seen.until_running(shape.pods, PATIENCE_SECONDS)
         found["a"] = {"all_running": seen.last_running() - start} | cores.spent(before, bed.used())
+        found["a"]["watches_cut"] = await bed.watches_cut() - cut
         if failed:
             await bed.quiet()
             broken = sorted({_unit(pod) for pod in successors})

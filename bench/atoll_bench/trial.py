@@ -46,11 +46,13 @@ class Trial:
 
     async def create(self) -> dict[str, float]:
         """Creates the run and waits until all pods run."""
+        cut = await self.bed.watches_cut()
         before, own, start = self.bed.used(), cores.used(self.operator.pid), time.monotonic()
         serving = await self._begin()
         await self.pods.until_running(self.shape.pods, PATIENCE_SECONDS)
         used = cores.spent(before, self.bed.used())
         used["operator_cpu"] = cores.used(self.operator.pid) - own
+        used["watches_cut"] = await self.bed.watches_cut() - cut
         await serving
         await self._ready()
         await self.bed.quiet(self.operator.pid)

@@ -66,6 +66,7 @@ TARGETS: Mapping[tuple[str, str], Target] = {
     ("f", "next_longest_plan"): Target(most=0.2),
 }
 _UNITS = dict.fromkeys(("touched", "others_touched"), "pods")
+_UNITS["watches_cut"] = "watches"
 _UNITS |= dict.fromkeys(("memory", "memory_peak", "next_memory_peak"), "MiB")
 
 
