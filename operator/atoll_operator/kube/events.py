@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -26,6 +25,8 @@ from atoll_operator.kube.queue import back_off
 BACK_OFF = 0.25, 1.0
 """Seconds between two tries of a request, and until kopf is started again, at first and at most: after an outage heals
 wait for the watches."""
+TRIES = 1000
+"""Of a request, some 15 minutes; then kopf ends and is started again."""
 WATCH_SECONDS = 40
 """A watch is opened again after this long, where its last event was."""
 BATCH = 500
@@ -198,7 +199,7 @@ class KopfThread:
             settings.process.ultimate_exiting_timeout = None
             settings.networking.request_timeout = 20
             settings.networking.connect_timeout = 5
-            settings.networking.error_backoffs = _BackOffs()
+            settings.networking.error_backoffs = [back_off(n, *BACK_OFF) for n in range(1, TRIES)]
             settings.watching.server_timeout = WATCH_SECONDS
             settings.watching.chunk_size = PAGE
             settings.queueing.idle_timeout = 1.0  # of the task that each object has
@@ -226,10 +227,3 @@ class KopfThread:
 
 # The feed logs failed requests, and the supervisor the end of kopf.
 logging.getLogger("kopf").setLevel(logging.CRITICAL)
-
-
-class _BackOffs:
-    """Seconds between the tries of a request, without end."""
-
-    def __iter__(self) -> Iterator[float]:
-        return (back_off(failures, *BACK_OFF) for failures in itertools.count(1))

@@ -18,7 +18,7 @@ import aiohttp
 import msgspec
 import yarl
 
-from atoll_operator.kube.cache import Key, Object, key_of, version_of
+from atoll_operator.kube.cache import Key, Object, brief, key_of, version_of
 from atoll_operator.kube.client import METADATA_LIST, decode
 from atoll_operator.kube.errors import ApiError, Refused, Unreachable
 from atoll_operator.kube.events import BACK_OFF, WATCH_SECONDS, Feed, KopfThread, Watch
@@ -29,7 +29,6 @@ METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 SILENT_SECONDS = WATCH_SECONDS + 20.0
 """kopf is started again when it has not asked for a collection for this long: its loop hangs, a connection is dead, or
 the kind was not served yet when it started."""
-BRIEF = ("name", "namespace", "uid", "resourceVersion")
 STEADY_SECONDS = 30.0
 """After a run of this length kopf is started again without a growing back-off."""
 
@@ -69,16 +68,13 @@ async def _resync(feed: Feed, seconds: float) -> None:
     while True:
         await asyncio.sleep(seconds * random.uniform(0.9, 1.1))
         for path, each in feed.watches.items():
-            present, version = set[Key](), 0
             try:
-                where = each.kind, each.namespace, each.selector
-                async for bodies, version in feed.client.pages(*where, METADATA_LIST):  # noqa: B007
-                    present.update(key_of(each.kind, body) for body in bodies)
+                bodies, version = await feed.client.list(each.kind, each.namespace, each.selector, names=True)
             except (ApiError, Unreachable) as error:
                 feed.outcome(path, str(error), isinstance(error, Refused))
             else:
                 feed.outcome(path)
-                feed.listed(each, present, version)
+                feed.listed(each, {key_of(each.kind, body) for body in bodies}, version)
 
 
 class KopfSession:
@@ -145,7 +141,7 @@ class KopfSession:
             return line + b"\n"
         body, deleted = event["object"], event["type"] == "DELETED"
         uid, version = body["metadata"]["uid"], version_of(body["metadata"])
-        event["object"] = {"metadata": {name: body["metadata"].get(name) for name in BRIEF}}
+        event["object"] = brief(body)
         known = not deleted and version <= self._feed.sink.newest(key_of(watch.kind, body))
         if known or (uid in self.news and not deleted):
             event["type"] = "BOOKMARK"
