@@ -134,19 +134,17 @@ class KopfSession:
         self._feed.post(self._feed.outcome, path, text or code, code in ("401", "403"))
 
     def _brief_event(self, watch: Watch, line: bytes) -> bytes:
-        """What kopf gets of a line of a watch: a bookmark alone where the state is known, as of the operator's own
-        writes, or where kopf has yet to handle an earlier event of the object."""
+        """What kopf gets of a line of a watch; a bookmark alone where the state is known, as of the operator's own
+        writes. kopf may drop a line with its stream: the API server sends that state again, or a list has it."""
         event = msgspec.json.decode(line)
         if event["type"] not in ("ADDED", "MODIFIED", "DELETED"):
             return line + b"\n"
         body, deleted = event["object"], event["type"] == "DELETED"
-        uid, version = body["metadata"]["uid"], version_of(body["metadata"])
         event["object"] = brief(body)
-        known = not deleted and version <= self._feed.sink.newest(key_of(watch.kind, body))
-        if known or (uid in self.news and not deleted):
+        if not deleted and version_of(body["metadata"]) <= self._feed.sink.newest(key_of(watch.kind, body)):
             event["type"] = "BOOKMARK"
-        if not known:
-            self.news[uid] = deleted, body
+        else:
+            self.news[body["metadata"]["uid"]] = deleted, body
         return msgspec.json.encode(event) + b"\n"
 
     def _read(self, url: yarl.URL, content: bytes) -> Any:
