@@ -25,8 +25,6 @@ from atoll_operator.kube.queue import back_off
 BACK_OFF = 0.25, 1.0
 """Seconds between two tries of a request, and until kopf is started again, at first and at most: after an outage heals
 wait for the watches."""
-TRIES = 1000
-"""Of a request, some 15 minutes; then kopf ends and is started again."""
 WATCH_SECONDS = 40
 """A watch is opened again after this long, where its last event was."""
 BATCH = 500
@@ -199,7 +197,8 @@ class KopfThread:
             settings.process.ultimate_exiting_timeout = None
             settings.networking.request_timeout = 20
             settings.networking.connect_timeout = 5
-            settings.networking.error_backoffs = [back_off(n, *BACK_OFF) for n in range(1, TRIES)]
+            # For some 15 minutes; then kopf ends and is started again.
+            settings.networking.error_backoffs = [back_off(n, *BACK_OFF) for n in range(1, 1000)]
             settings.watching.server_timeout = WATCH_SECONDS
             settings.watching.chunk_size = PAGE
             settings.queueing.idle_timeout = 1.0  # of the task that each object has
