@@ -64,6 +64,11 @@ class Client:
             found: Object = json.loads(text)
             return found
 
+    async def text(self, path: str) -> str:
+        """What is no JSON, such as metrics."""
+        async with self._open.get(path) as answer:
+            return await answer.text()
+
     async def watch(self, path: str) -> AsyncIterator[bytes]:
         """The lines of a watch, until it ends."""
         timeout = aiohttp.ClientTimeout(total=None, sock_read=None)

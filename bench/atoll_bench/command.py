@@ -18,7 +18,7 @@ Option = tuple[str, str | None, Parse, str]
 """Name, default, parser, and help, to which a default is added."""
 Figure = tuple[Callable[[argparse.Namespace], None], str, str, tuple[Option, ...]]
 """The function, a description, the extras of pyproject.toml that it needs, and options."""
-CASES = "a create, b one pod fails, c fifty fail, d idle, e fails while the operator is down"
+CASES = "a create, b one pod fails, c fifty fail, d idle, e fails while the operator is down, f 11,520 pods"
 QPS = "requests a second of kube-scheduler; its default of 50 bounds (a) and (c), their limit included"
 ATTACKS = ("none", "nan", "scale", "bits", "tokens", "replay", "slow", "sign", "noise")
 

@@ -1,7 +1,8 @@
 """The operator on a real API server with fake nodes, against what the cluster alone can do.
 
 Cases: (a) a run from its creation until all pods run, (b) one pod fails, (c) fifty pods fail at once, (d) idle, and
-then training with figures that move, (e) a pod fails while the operator is down. Scheduler and controller-manager are
+then training with figures that move, (e) a pod fails while the operator is down, (f) more than 10,000 pods in units of
+2,304 hosts, and then another operator that finds them. Scheduler and controller-manager are
 the real ones, with their defaults: 50 bindings a second after a burst of 100, which bound (c) and its limit, and the
 leaders of (a), unless the caller raises them. kwok plays the kubelets. Slices are of 16 or 4 hosts, for none has 15.
 A time begins before the request that causes it and ends when a watch tells of its end. The limit takes turns with the
@@ -20,7 +21,7 @@ from pathlib import Path
 
 from atoll_bench import cores, limit
 from atoll_bench.client import Object, fail
-from atoll_bench.shapes import MANY, SMALL, WIDE, Shape, plain_pod
+from atoll_bench.shapes import HUGE, MANY, SMALL, WIDE, Shape, plain_pod
 from atoll_bench.testbed import Testbed
 from atoll_bench.trial import PATIENCE_SECONDS, healed, namespace, times, trial
 from atoll_bench.verdict import Figure, Samples, figures
@@ -93,6 +94,8 @@ def _shapes(cases: Collection[str]) -> Iterator[Shape]:
         yield WIDE
     if set(cases) & set("ad"):
         yield MANY
+    if "f" in cases:
+        yield HUGE
 
 
 async def _round(bed: Testbed, shape: Shape, cases: Collection[str], turn: int, samples: Samples) -> None:
@@ -101,6 +104,8 @@ async def _round(bed: Testbed, shape: Shape, cases: Collection[str], turn: int, 
     failed: tuple[str, ...] = ()
     successors: list[Object] = []
     async with trial(bed, shape, f"operator-{shape.name}-{turn}") as one:
+        if shape is HUGE:
+            return samples.add("f", shape, await one.weigh())
         created = await one.create()
         if "a" in cases and shape is not SMALL:
             samples.add("a", shape, created)
@@ -144,10 +149,11 @@ async def _limits(
     found: dict[str, dict[str, float]] = {}
     pods = [limit.body(pod, name) for pod in bodies]
     async with namespace(bed, shape, name) as seen:
-        before, start = bed.used(), time.monotonic()
+        cut, before, start = await bed.watches_cut(), bed.used(), time.monotonic()
         await limit.create(bed.bare, pods)
         await seen.until_running(shape.pods, PATIENCE_SECONDS)
         found["a"] = {"all_running": seen.last_running() - start} | cores.spent(before, bed.used())
+        found["a"]["watches_cut"] = await bed.watches_cut() - cut
         if failed:
             await bed.quiet()
             broken = sorted({_unit(pod) for pod in successors})

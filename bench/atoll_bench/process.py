@@ -11,6 +11,8 @@ import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 
+from prometheus_client.parser import text_string_to_metric_families
+
 from atoll_cli.errors import CommandError
 
 READY_SECONDS = 60.0
@@ -66,6 +68,23 @@ class Operator:
         fields = dict(line.split(":", 1) for line in lines)
         now, most = (int(fields[name].split()[0]) << 10 for name in ("VmRSS", "VmHWM"))
         return now, most
+
+    def longest_plan(self) -> float:
+        """Seconds that no plan has exceeded: the bound of a bucket of its histogram."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/metrics", timeout=10) as answer:
+            families = text_string_to_metric_families(answer.read().decode())
+        plans = next(each.samples for each in families if each.name == "atoll_plan_seconds")
+        counts = {each.labels["kind"]: each.value for each in plans if each.name.endswith("_count")}
+        buckets = [each for each in plans if each.name.endswith("_bucket")]
+        bounds = {
+            kind: min(
+                float(each.labels["le"])
+                for each in buckets
+                if each.labels["kind"] == kind and each.value == count
+            )
+            for kind, count in counts.items()
+        }
+        return max(bounds.values())
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
         """Ends it, by SIGKILL after 20 s."""

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from atoll_bench.client import Object
 from atoll_operator.api.group import LABEL_COMPONENT, LABEL_PLACEMENT, LABEL_UNIT, LEARNER
 
+RUN = "bench"
+POOL_UNITS = 250
+"""A pool of a run has at most 256."""
 POD_BYTES = 3000
 """About as much as a learner's pod says beyond what every pod says."""
 
@@ -43,6 +46,8 @@ SMALL = Shape(units=8, hosts=4, accelerator="tpu-v6e-slice", topology="4x4", mac
 WIDE = Shape(units=100, hosts=16, accelerator="tpu-v5p-slice", topology="4x4x4", machine="ct5p-hightpu-4t")
 MANY = Shape(units=500, hosts=4, accelerator="tpu-v6e-slice", topology="4x4", machine="ct6e-standard-4t")
 
+HUGE = Shape(units=5, hosts=2304, accelerator="tpu7x", topology="16x24x24", machine="tpu7x-standard-4t")
+
 
 def plain_pod(shape: Shape, namespace: str, number: int) -> Object:
     """One that is as large as a learner's, and does not know it: for the node of its slice."""
@@ -57,3 +62,28 @@ def plain_pod(shape: Shape, namespace: str, number: int) -> Object:
     }
     metadata = {"name": f"plain-{number}", "namespace": namespace, "labels": labels}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+
+def training_run(shape: Shape) -> Object:
+    """A run of `shape.units` units, in pools of at most 250."""
+    counts = [min(POOL_UNITS, shape.units - first) for first in range(0, shape.units, POOL_UNITS)]
+    return {
+        "apiVersion": "atoll.dev/v1alpha1",
+        "kind": "TrainingRun",
+        "metadata": {"name": RUN},
+        "spec": {
+            "model": {"preset": "1m"},
+            "data": {"uri": "gs://bucket/data", "sequenceLength": 128},
+            "target": {"globalSteps": 1_000_000},
+            "checkpoint": {"uri": "gs://bucket/run"},
+            "pools": [
+                {
+                    "name": f"p{index}",
+                    "accelerator": shape.accelerator,
+                    "topology": shape.topology,
+                    "units": count,
+                }
+                for index, count in enumerate(counts)
+            ],
+        },
+    }

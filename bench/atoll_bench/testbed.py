@@ -34,6 +34,7 @@ SHARE_OF_NODE = 2
 """Slices whose chips fit on a fake node, so that a new gang need not wait for the old one's chips. Exclusive placement
 still gives each unit its own node pool."""
 SYNCER_NODE = "cpu-0"
+CUT = 'apiserver_terminated_watchers_total{group="",resource="pods"}'
 QUIET_SECONDS = 120.0
 QUIET_SHARE = 0.15
 """Share of a core that an idle part may use. Leases of a hundred nodes keep the API server at a few hundredths."""
@@ -223,6 +224,12 @@ class Testbed:
             if time.monotonic() > deadline:
                 shares = ", ".join(f"{name} {share:.2f}" for name, share in busy.items())
                 raise CommandError(f"the cluster did not calm down; shares of a core: {shares}")
+
+    async def watches_cut(self) -> float:
+        """How many watches of pods the API server has ended so far, because their client did not keep up."""
+        text = await self.admin.text("/metrics")
+        found = [line for line in text.splitlines() if line.startswith(CUT)]
+        return sum(float(line.rpartition(" ")[2]) for line in found)
 
     def used(self) -> dict[str, float]:
         """CPU seconds so far of each part of the control plane, of this process, and of the machine."""

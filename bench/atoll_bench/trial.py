@@ -14,13 +14,11 @@ from atoll_bench import cores
 from atoll_bench.client import Object, fail, pods_path
 from atoll_bench.pods import Life, Pods, touched
 from atoll_bench.process import Operator
-from atoll_bench.shapes import Shape
+from atoll_bench.shapes import RUN, Shape, training_run
 from atoll_bench.statusserver import StatusServer
 from atoll_bench.testbed import Testbed
 from atoll_cli.errors import CommandError
 
-POOL_UNITS = 250
-"""A pool of a run has at most 256."""
 IDLE_SECONDS = 60.0
 PATIENCE_SECONDS = 480.0
 """For a creation or a heal: the scheduler retries an unschedulable pod after 300 s."""
@@ -29,7 +27,6 @@ UNCHANGED_SECONDS = 30.0
 """Seconds without a write of a unit's status."""
 READY_SECONDS = 60.0
 """For the operator to poll the syncer, which it does at least every 15 s."""
-RUN = "bench"
 
 
 @dataclass(frozen=True)
@@ -49,17 +46,23 @@ class Trial:
 
     async def create(self) -> dict[str, float]:
         """Creates the run and waits until all pods run."""
+        cut = await self.bed.watches_cut()
         before, own, start = self.bed.used(), cores.used(self.operator.pid), time.monotonic()
-        run = await self.bed.admin.call("POST", self._runs, training_run(self.shape))
-        uid = run["metadata"]["uid"]
-        serving = asyncio.create_task(self.server.serve(self.bed.admin, self.namespace, RUN, uid))
+        serving = await self._begin()
         await self.pods.until_running(self.shape.pods, PATIENCE_SECONDS)
         used = cores.spent(before, self.bed.used())
         used["operator_cpu"] = cores.used(self.operator.pid) - own
+        used["watches_cut"] = await self.bed.watches_cut() - cut
         await serving
         await self._ready()
         await self.bed.quiet(self.operator.pid)
         return {"all_running": self.pods.last_running() - start} | used
+
+    async def _begin(self) -> asyncio.Task[None]:
+        """Creates the run; returns what gets its certificates and serves its status then."""
+        run = await self.bed.admin.call("POST", self._runs, training_run(self.shape))
+        uid = run["metadata"]["uid"]
+        return asyncio.create_task(self.server.serve(self.bed.admin, self.namespace, RUN, uid))
 
     async def _ready(self) -> None:
         """Waits until the run is ready: the operator has polled its syncer.
@@ -127,6 +130,27 @@ class Trial:
         self.server.train()
         return {f"training_{name}": share for name, share in (await self._minute()).items()}
 
+    async def weigh(self) -> dict[str, float]:
+        """Creates the run and waits until all pods are there, of which kwok starts too few a second to wait for them;
+        then has another operator find them, and waits for a minute."""
+        own, start = cores.used(self.operator.pid), time.monotonic()
+        await self._begin()
+        await self.pods.until("all are there", lambda: self.pods.alive == self.shape.pods, PATIENCE_SECONDS)
+        found = {
+            "all_created": time.monotonic() - start,
+            "operator_cpu": cores.used(self.operator.pid) - own,
+            "memory_peak": self.operator.memory()[1] / 2**20,
+            "longest_plan": self.operator.longest_plan(),
+        }
+        self.operator.stop()
+        self.operator.start()
+        await self.operator.until_ready()
+        await asyncio.sleep(IDLE_SECONDS)
+        return found | {
+            "next_memory_peak": self.operator.memory()[1] / 2**20,
+            "next_longest_plan": self.operator.longest_plan(),
+        }
+
     async def _minute(self) -> dict[str, float]:
         """CPU shares during a minute."""
         used, server, start = cores.used(self.operator.pid), self.bed.used(), time.monotonic()
@@ -155,31 +179,6 @@ class Trial:
                 raise CommandError("the operator does not stop writing the units' status")
             before = now
             await asyncio.sleep(UNCHANGED_SECONDS)
-
-
-def training_run(shape: Shape) -> Object:
-    """A run of `shape.units` units, in pools of at most 250."""
-    counts = [min(POOL_UNITS, shape.units - first) for first in range(0, shape.units, POOL_UNITS)]
-    return {
-        "apiVersion": "atoll.dev/v1alpha1",
-        "kind": "TrainingRun",
-        "metadata": {"name": RUN},
-        "spec": {
-            "model": {"preset": "1m"},
-            "data": {"uri": "gs://bucket/data", "sequenceLength": 128},
-            "target": {"globalSteps": 1_000_000},
-            "checkpoint": {"uri": "gs://bucket/run"},
-            "pools": [
-                {
-                    "name": f"p{index}",
-                    "accelerator": shape.accelerator,
-                    "topology": shape.topology,
-                    "units": count,
-                }
-                for index, count in enumerate(counts)
-            ],
-        },
-    }
 
 
 @asynccontextmanager

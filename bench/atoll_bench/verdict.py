@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from atoll_bench.figures import spread
 from atoll_bench.shapes import Shape
 
-CASES = ("a", "b", "c", "d", "e")
+CASES = ("a", "b", "c", "d", "e", "f")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +60,14 @@ TARGETS: Mapping[tuple[str, str], Target] = {
     ("d", "memory_peak"): Target(most=200.0),
     ("e", "after_stop"): Target(most=3.0),
     ("e", "after_kill"): Target(most=15.0),
+    ("f", "memory_peak"): Target(most=350.0),
+    ("f", "next_memory_peak"): Target(most=350.0),
+    ("f", "longest_plan"): Target(most=0.2),
+    ("f", "next_longest_plan"): Target(most=0.2),
 }
-_UNITS = {"touched": "pods", "others_touched": "pods", "memory": "MiB", "memory_peak": "MiB"}
+_UNITS = dict.fromkeys(("touched", "others_touched"), "pods")
+_UNITS["watches_cut"] = "watches"
+_UNITS |= dict.fromkeys(("memory", "memory_peak", "next_memory_peak"), "MiB")
 
 
 @dataclass(slots=True)

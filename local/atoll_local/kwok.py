@@ -40,7 +40,7 @@ def node(
         "cpu": "1000",
         "memory": "1Ti",
         "ephemeral-storage": "1Ti",
-        "pods": "1000",
+        "pods": "10000",
         **(capacity or {}),
     }
     return {

@@ -37,7 +37,7 @@ def learner_unit(which: PodSettings | None = None, number: int = 3, **changes: A
 
 
 def all_pods(unit: UnitObserved) -> tuple[Object, ...]:
-    return gang.pods(unit, dict.fromkeys(range(unit.hosts), gang.PodPlacement()))
+    return tuple(make() for make in gang.pods(unit, dict.fromkeys(range(unit.hosts), gang.PodPlacement())))
 
 
 def workloads(which: PodSettings | None = None, **fields: Any) -> dict[str, Object]:

@@ -9,8 +9,8 @@ import pytest
 
 from atoll_bench import limit
 from atoll_bench.pods import Pods, touched
-from atoll_bench.shapes import MANY, SMALL, WIDE
-from atoll_bench.trial import times, training_run
+from atoll_bench.shapes import HUGE, MANY, SMALL, WIDE, training_run
+from atoll_bench.trial import times
 from atoll_bench.verdict import Samples, figures, target_of
 from atoll_cli.__main__ import main
 from atoll_cli.errors import CommandError
@@ -176,7 +176,7 @@ def test_only_the_smaller_creation_has_a_target_in_seconds_of_the_processor() ->
     assert target_of("a", MANY, "all_running").ratio == 1.2
 
 
-@pytest.mark.parametrize("shape", [SMALL, WIDE, MANY], ids=lambda shape: shape.name)
+@pytest.mark.parametrize("shape", [SMALL, WIDE, MANY, HUGE], ids=lambda shape: shape.name)
 def test_the_shapes_are_real_slices_and_their_runs_are_valid(shape) -> None:
     offered = slice_of(shape.accelerator, shape.topology)
     assert (offered.hosts, offered.machine, offered.chips_per_host) == (shape.hosts, shape.machine, 4)
@@ -188,8 +188,8 @@ def test_the_shapes_are_real_slices_and_their_runs_are_valid(shape) -> None:
 @pytest.mark.parametrize(
     ("option", "value", "said"),
     [
-        pytest.param("--case", "a,x", "--case 'a,x': of a,b,c,d,e is wanted", id="case"),
-        pytest.param("--case", "", "--case '': of a,b,c,d,e is wanted", id="no-case"),
+        pytest.param("--case", "a,x", "--case 'a,x': of a,b,c,d,e,f is wanted", id="case"),
+        pytest.param("--case", "", "--case '': of a,b,c,d,e,f is wanted", id="no-case"),
         pytest.param("--repeat", "0", "--repeat '0': a whole number from 1 to 100 is wanted", id="repeat"),
     ],
 )

@@ -166,8 +166,8 @@ class Operator:
         unit.status = plan.status
         if plan.advance:
             return True
-        for body in plan.create:
-            self.pods.create(body, name, now)
+        for make in plan.create:
+            self.pods.create(make(), name, now)
         for removal in plan.remove:
             self.pods.remove(removal.name, removal.grace_seconds, now)
         for pod in plan.renew:

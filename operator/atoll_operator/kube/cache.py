@@ -37,6 +37,12 @@ def key_of(kind: str, body: Object) -> Key:
     return Key(kind, metadata.get("namespace", ""), metadata["name"])
 
 
+def brief(body: Object) -> Object:
+    """The fields by which an object and its state are known."""
+    names = ("name", "namespace", "uid", "resourceVersion")
+    return {"metadata": {name: body["metadata"][name] for name in names if name in body["metadata"]}}
+
+
 def controller_uid(body: Object) -> str:
     """The uid of the object's controller, or an empty string."""
     references = body["metadata"].get("ownerReferences", ())

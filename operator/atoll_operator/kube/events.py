@@ -7,19 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import aiohttp
 import kopf
 
-from atoll_operator.kube.cache import Key, Object, key_of
-from atoll_operator.kube.client import ApiClient
+from atoll_operator.kube.cache import Key, Object
+from atoll_operator.kube.client import PAGE, ApiClient
 from atoll_operator.kube.logs import log
 from atoll_operator.kube.queue import back_off
 
@@ -46,13 +45,16 @@ class Watch:
 
 
 class Sink(Protocol):
-    """Gets all events, in the main loop. It must not change the bodies: kopf still reads them in its thread."""
+    """Gets all events, in the main loop."""
 
     def event(self, kind: str, deleted: bool, body: Object) -> None:
         """The object has this state, or was deleted in this state."""
 
     def listed(self, kind: str, namespace: str, present: Collection[Key], version: int) -> None:
         """A list of a namespace, or of the cluster, had these objects at this resource version."""
+
+    def newest(self, key: Key) -> int:
+        """The newest resource version that is known of the object; 0 for none. Called in kopf's thread."""
 
 
 class Feed:
@@ -66,7 +68,7 @@ class Feed:
     def __init__(
         self, client: ApiClient, watches: Iterable[Watch], namespaces: Collection[str], sink: Sink
     ) -> None:
-        self.client, self.namespaces, self._sink = client, namespaces, sink
+        self.client, self.namespaces, self.sink = client, namespaces, sink
         self.watches = {
             client.resources[watch.kind].path(namespace): replace(watch, namespace=namespace)
             for watch in watches
@@ -90,16 +92,15 @@ class Feed:
     def event(self, kind: str, deleted: bool, body: Object) -> None:
         """Skips an object that cannot be read: users may create any."""
         try:
-            self._sink.event(kind, deleted, body)
+            self.sink.event(kind, deleted, body)
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             metadata = body.get("metadata", {})
             name = f"{kind} {metadata.get('namespace', '')}/{metadata.get('name', '')}"
             log(logging.ERROR, f"cannot be read: {type(error).__name__}: {error}", object=name)
 
-    def listed(self, watch: Watch, bodies: Iterable[Object], version: int) -> None:
+    def listed(self, watch: Watch, present: Collection[Key], version: int) -> None:
         """After the events of a list: what it did not have was deleted."""
-        present = {key_of(watch.kind, body) for body in bodies}
-        self._sink.listed(watch.kind, watch.namespace, present, version)
+        self.sink.listed(watch.kind, watch.namespace, present, version)
         self._listed.add(watch)
         if len(self._listed) == len(self.watches):
             self.filled.set()
@@ -131,10 +132,13 @@ class Feed:
 
 
 class KopfThread:
-    """One kopf operator, from its start to its end; `session` opens its HTTP session."""
+    """One kopf operator, from its start to its end; `session` opens its HTTP session, which keeps in `news`, by uid,
+    the newest event of each object until kopf handles it: whether it was deleted, and its body."""
 
-    def __init__(self, feed: Feed, session: Callable[[], aiohttp.ClientSession]) -> None:
-        self._feed, self._session = feed, session
+    def __init__(
+        self, feed: Feed, session: Callable[[], aiohttp.ClientSession], news: dict[str, tuple[bool, Object]]
+    ) -> None:
+        self._feed, self._session, self._news = feed, session, news
         self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         """Its result is why kopf ended."""
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -188,13 +192,16 @@ class KopfThread:
             settings.posting.enabled = False
             settings.scanning.disabled = True
             settings.peering.standalone = True
-            settings.persistence.diffbase_storage = _NoDiffBase()
+            settings.persistence.diffbase_storage = kopf.StatusDiffBaseStorage()  # of nothing
             # Else kopf kills the process ten minutes after its end.
             settings.process.ultimate_exiting_timeout = None
             settings.networking.request_timeout = 20
             settings.networking.connect_timeout = 5
-            settings.networking.error_backoffs = _BackOffs()
+            # For some 15 minutes; then kopf ends and is started again.
+            settings.networking.error_backoffs = [back_off(n, *BACK_OFF) for n in range(1, 1000)]
             settings.watching.server_timeout = WATCH_SECONDS
+            settings.watching.chunk_size = PAGE
+            settings.queueing.idle_timeout = 1.0  # of the task that each object has
             for kind, selector in kinds.items():
                 if selector:
                     settings.watching.label_selectors[*resources[kind]] = selector
@@ -208,7 +215,9 @@ class KopfThread:
             return kopf.AiohttpSession(server=feed.client.credentials.server, aiohttp_session=session)
 
         async def handle(event: Any, resource: kopf.Resource, **_: Any) -> None:
-            feed.post(feed.event, resource.kind, event["type"] == "DELETED", event["object"])
+            # The session reported what it listed, and a newer event may have been handled in place of this one.
+            if (news := self._news.pop(event["object"]["metadata"]["uid"], None)) is not None:
+                feed.post(feed.event, resource.kind, *news)
 
         for kind in kinds:
             kopf.on.event(*resources[kind], registry=registry)(handle)
@@ -217,23 +226,3 @@ class KopfThread:
 
 # The feed logs failed requests, and the supervisor the end of kopf.
 logging.getLogger("kopf").setLevel(logging.CRITICAL)
-
-
-class _BackOffs:
-    """Seconds between the tries of a request, without end."""
-
-    def __iter__(self) -> Iterator[float]:
-        return (back_off(failures, *BACK_OFF) for failures in itertools.count(1))
-
-
-class _NoDiffBase(kopf.DiffBaseStorage):
-    """Handlers of events need no differences; computing them takes half of kopf's time."""
-
-    def build(self, **_: Any) -> Any:
-        return {}
-
-    def fetch(self, **_: Any) -> None:
-        return None
-
-    def store(self, **_: Any) -> None:
-        return None

@@ -165,29 +165,27 @@ def back_off(failures: int, first: float, most: float) -> float:
     return min(first * 2.0 ** min(failures - 1, 16), most) * random.uniform(0.8, 1.0)
 
 
-async def gather_bounded(works: Iterable[Coroutine[None, None, None]], at_once: int | None = None) -> None:
+async def gather_bounded(works: Iterable[Coroutine[None, None, None]], at_once: int) -> None:
     """Runs all of them, `at_once` at a time, also when some fail; starts no more once one raised `Unreachable` or
-    `NotLeading`. Raises the first exception in the order of `works`, so that a status that shows it does not change
-    between tries."""
-    todo = list(works)
-    slots = asyncio.Semaphore(at_once or max(len(todo), 1))
-    in_vain = False
+    `NotLeading`. Takes each from the iterable when it is its turn. Raises the first exception in their order, so that a
+    status that shows it does not change between tries."""
+    todo, failures, in_vain = enumerate(works), dict[int, Exception](), False
 
-    async def one(work: Coroutine[None, None, None]) -> None:
+    async def work_off() -> None:
         nonlocal in_vain
-        async with slots:
+        for number, work in todo:
             if in_vain:
                 work.close()
-                return
+                continue
             try:
                 await work
-            except (Unreachable, NotLeading):
-                in_vain = True
-                raise
+            except Exception as error:
+                failures[number] = error
+                in_vain = in_vain or isinstance(error, (Unreachable, NotLeading))
 
-    for result in await asyncio.gather(*map(one, todo), return_exceptions=True):
-        if isinstance(result, BaseException):
-            raise result
+    await asyncio.gather(*(work_off() for _ in range(at_once)))
+    if failures:
+        raise failures[min(failures)]
 
 
 async def wait_for_api(ask: Callable[[], Awaitable[T]], seconds: float = START_SECONDS) -> T:

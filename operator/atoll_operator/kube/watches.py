@@ -10,15 +10,18 @@ import asyncio
 import logging
 import random
 import time
+from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import Any
 
 import aiohttp
+import msgspec
 import yarl
 
-from atoll_operator.kube.cache import version_of
+from atoll_operator.kube.cache import Key, Object, brief, key_of, version_of
 from atoll_operator.kube.client import METADATA_LIST, decode
 from atoll_operator.kube.errors import ApiError, Refused, Unreachable
-from atoll_operator.kube.events import BACK_OFF, WATCH_SECONDS, Feed, KopfThread
+from atoll_operator.kube.events import BACK_OFF, WATCH_SECONDS, Feed, KopfThread, Watch
 from atoll_operator.kube.logs import log
 from atoll_operator.kube.queue import back_off
 
@@ -41,7 +44,7 @@ async def _run_kopf(feed: Feed) -> None:
     failures = 0
     while True:
         session, started = KopfSession(feed), time.monotonic()
-        kopf = KopfThread(feed, session.open)
+        kopf = KopfThread(feed, session.open, session.news)
         try:
             reason = await _end_of(kopf, session)
         finally:
@@ -66,22 +69,26 @@ async def _resync(feed: Feed, seconds: float) -> None:
         await asyncio.sleep(seconds * random.uniform(0.9, 1.1))
         for path, each in feed.watches.items():
             try:
-                listed = await feed.client.list(each.kind, each.namespace, each.selector, metadata=True)
+                bodies, version = await feed.client.list(each.kind, each.namespace, each.selector, names=True)
             except (ApiError, Unreachable) as error:
                 feed.outcome(path, str(error), isinstance(error, Refused))
             else:
                 feed.outcome(path)
-                feed.listed(each, *listed)
+                feed.listed(each, {key_of(each.kind, body) for body in bodies}, version)
 
 
 class KopfSession:
-    """The HTTP session of kopf: logs in, asks for metadata alone, reports lists and problems. All but its constructor
-    runs in kopf's thread."""
+    """The HTTP session of kopf: logs in, asks for metadata alone, reports lists and problems, and keeps the bodies of
+    events, of which kopf gets a few fields: it holds what it gets for seconds, and decodes it slowly. All but its
+    constructor runs in kopf's thread."""
 
     def __init__(self, feed: Feed) -> None:
         self._feed = feed
         self.asked = dict.fromkeys(feed.watches, time.monotonic())
         """When each collection was asked for last, by path."""
+        self.news: dict[str, tuple[bool, Object]] = {}
+        self._present: dict[str, set[Key]] = {}
+        """By path, the objects in the pages of a list so far."""
 
     def open(self) -> aiohttp.ClientSession:
         class Response(aiohttp.ClientResponse):
@@ -99,8 +106,9 @@ class KopfSession:
         self, request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
     ) -> aiohttp.ClientResponse:
         path, watch = request.url.path, self._feed.watches.get(request.url.path)
+        streams = "watch" in request.url.query
         if watch is not None and watch.metadata:
-            request.headers["Accept"] = METADATA if "watch" in request.url.query else METADATA_LIST
+            request.headers["Accept"] = METADATA if streams else METADATA_LIST
         while True:
             if watch is not None:
                 self.asked[path] = time.monotonic()
@@ -112,6 +120,9 @@ class KopfSession:
                 raise
             if response.status < 400:
                 self._feed.post(self._feed.outcome, path)
+                if watch is not None and streams:
+                    content = _Stream(response.content, partial(self._brief_event, watch))
+                    response.content = content  # type: ignore[assignment]
                 return response
             self._failed(path, str(response.status), decode(await response.read()).get("message", ""))
             if response.status != 401:
@@ -122,15 +133,52 @@ class KopfSession:
         self._feed.client.count_error(code)
         self._feed.post(self._feed.outcome, path, text or code, code in ("401", "403"))
 
+    def _brief_event(self, watch: Watch, line: bytes) -> bytes:
+        """What kopf gets of a line of a watch; a bookmark alone where the state is known, as of the operator's own
+        writes. kopf may drop a line with its stream: the API server sends that state again, or a list has it."""
+        event = msgspec.json.decode(line)
+        if event["type"] not in ("ADDED", "MODIFIED", "DELETED"):
+            return line + b"\n"
+        body, deleted = event["object"], event["type"] == "DELETED"
+        event["object"] = brief(body)
+        if not deleted and version_of(body["metadata"]) <= self._feed.sink.newest(key_of(watch.kind, body)):
+            event["type"] = "BOOKMARK"
+        else:
+            self.news[body["metadata"]["uid"]] = deleted, body
+        return msgspec.json.encode(event) + b"\n"
+
     def _read(self, url: yarl.URL, content: bytes) -> Any:
-        """Reports lists: kopf does not tell its handlers of an empty one, or where one ends."""
+        """Reports lists, and gives kopf empty ones: it does not tell its handlers where one ends, and would begin a
+        task for each object at once."""
         answer, watch, feed = decode(content), self._feed.watches.get(url.path), self._feed
         if watch is None or "items" not in answer:
             return answer
-        bodies = answer["items"] = answer["items"] or []  # an empty list of metadata is null
-        for body in bodies:  # kopf would do this later, while the main loop reads the body
+        bodies = answer["items"] or []  # an empty list of metadata is null
+        answer["items"] = []
+        for body in bodies:
             body.setdefault("kind", answer["kind"].removesuffix("List"))
             body.setdefault("apiVersion", answer["apiVersion"])
             feed.post(feed.event, watch.kind, False, body)
-        feed.post(feed.listed, watch, bodies, version_of(answer["metadata"]))
+        present = self._present.setdefault(url.path, set())
+        if "continue" not in url.query:
+            present.clear()
+        present.update(key_of(watch.kind, body) for body in bodies)
+        if not answer["metadata"].get("continue"):
+            feed.post(feed.listed, watch, self._present.pop(url.path), version_of(answer["metadata"]))
         return answer
+
+
+class _Stream:
+    """The body of a watch's response with other lines, where kopf reads it: by `iter_chunked`."""
+
+    def __init__(self, content: aiohttp.StreamReader, line: Callable[[bytes], bytes]) -> None:
+        self._content, self._line = content, line
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._content, name)
+
+    async def iter_chunked(self, size: int) -> AsyncIterator[bytes]:
+        rest = b""
+        async for data in self._content.iter_chunked(size):
+            *lines, rest = (rest + data).split(b"\n")
+            yield b"".join(map(self._line, lines))

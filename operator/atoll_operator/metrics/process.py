@@ -24,6 +24,7 @@ from atoll_operator.kube.access import PathAccess
 
 STAGE_BUCKETS = (0.1, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800)
 HEAL_BUCKETS = (1, 2, 5, 10, 20, 30, 45, 60, 90, 120, 180, 300, 600, 1200, 1800, 3600)
+PLAN_BUCKETS = (0.001, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 1)
 
 
 class Metrics:
@@ -43,6 +44,8 @@ class Metrics:
         text = "Restarts of units, in place or on new hosts."
         self.restarts = counter("atoll_unit_restarts", text, ["reason"])
         self.reconcile_seconds = histogram("atoll_reconcile_seconds", "One pass over one object.", ["kind"])
+        text = "The part of a pass in which nothing else runs: to look at an object, and to plan."
+        self.plan_seconds = histogram("atoll_plan_seconds", text, ["kind"], buckets=PLAN_BUCKETS)
         text = "Passes that ended with an error."
         self.reconcile_errors = counter("atoll_reconcile_errors", text, ["kind", "error"])
         self.queue_depth = gauge("atoll_queue_depth", "Keys that wait for a worker.")

@@ -131,7 +131,8 @@ def lost(
 def with_shutdown(pod: PodView, nodes: Mapping[str, NodeView]) -> PodView:
     """The pod with what its node says about a shutdown. An announced one is maintenance, also on a Spot node."""
     node = nodes.get(pod.node)
-    return pod if node is None else replace(pod, spot=(pod.spot or node.spot) and not node.maintenance)
+    spot = pod.spot if node is None else (pod.spot or node.spot) and not node.maintenance
+    return pod if spot == pod.spot else replace(pod, spot=spot)  # a copy of each pod takes most of a pass
 
 
 def leaving(pods: Iterable[PodView], nodes: Mapping[str, NodeView]) -> Cause | None:

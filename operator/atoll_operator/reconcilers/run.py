@@ -52,6 +52,7 @@ class RunReconciler(Reconciler):
             status = invalid(old, body["metadata"]["generation"], problems(error, "spec."), now)
             return await self._write(key, body, document(status), memory)
         plan = plan_run(run, now)
+        self._metrics.plan_seconds.labels(key.kind).observe(time.time() - now)
         if plan.delete_run:
             with contextlib.suppress(NotFound):
                 await self._cluster.delete("TrainingRun", key.namespace, key.name, run.uid)

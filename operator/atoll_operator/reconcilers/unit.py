@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 from atoll_operator.api.group import ANNOTATION_INCARNATION, LABEL_UNIT, Object
@@ -14,6 +15,7 @@ from atoll_operator.api.trainingrun import RuntimeStatus
 from atoll_operator.cluster import LABELS
 from atoll_operator.kube.apply import check_owner
 from atoll_operator.kube.cache import Key, controller_uid
+from atoll_operator.kube.client import CONNECTIONS
 from atoll_operator.kube.errors import AlreadyExists, Conflict, NotFound, Retry
 from atoll_operator.kube.queue import gather_bounded
 from atoll_operator.plan.conditions import refused
@@ -33,6 +35,7 @@ class UnitReconciler(Reconciler):
     async def _reconcile(self, key: Key, body: Body, memory: Memory, now: float) -> None:
         unit = self._observe(key, body, memory, now)
         plan = plan_unit(unit)
+        self._metrics.plan_seconds.labels(key.kind).observe(time.time() - now)
         if plan.advance and plan.needs_fresh_list:  # a watch that lags behind must cost no incarnation
             listed = await self._cluster.list("Pod", key.namespace, f"{LABEL_UNIT}={key.name}")
             self._inventory.replace_pods(key, *listed)
@@ -120,7 +123,7 @@ class UnitReconciler(Reconciler):
             await self._applier.apply(plan.service, inherit=True)
         removes = (self._remove_pod(key.namespace, removal) for removal in plan.remove)
         renewals = (self._renew(key, pod, plan.status.incarnation) for pod in plan.renew)
-        await gather_bounded((*map(self._create, plan.create), *removes, *renewals))
+        await gather_bounded(chain(map(self._create, plan.create), removes, renewals), CONNECTIONS)
 
     def _any_deleted(self, key: Key, uid: str, removals: Sequence[Removal]) -> bool:
         """Whether one of these pods has left the cache already: the later event of the watch then enqueues nothing."""
@@ -134,8 +137,8 @@ class UnitReconciler(Reconciler):
             told = await patch("Pod", key.namespace, pod.name, pod.uid, annotations=change)
             self._inventory.put("Pod", told)
 
-    async def _create(self, pod: Object) -> None:
-        metadata = pod["metadata"]
+    async def _create(self, make: Callable[[], Object]) -> None:
+        metadata = (pod := make())["metadata"]
         try:
             created = await self._cluster.create(pod)
         except AlreadyExists:

@@ -110,6 +110,10 @@ class Dispatcher:
         if self.queue is not None:  # the API server answers again
             self.queue.retry_failed()
 
+    def newest(self, key: Key) -> int:
+        entry = self._inventory.cache.get(key)
+        return 0 if entry is None else entry.resource_version
+
     def _enqueue(self, change: Change | None) -> None:
         if change is not None and self.queue is not None:
             for key, delay in wakeups(change, self._inventory):

@@ -43,6 +43,7 @@ from atoll_runtime.contract.pod import (
     HEALTH_PORT,
     INCARNATION_FILE,
     JOURNAL_DIR,
+    LIBTPU_PORT,
     PEER_PORT,
     RUN_FILE,
     SPARE_COORDINATOR_PORT,
@@ -53,6 +54,7 @@ from atoll_runtime.contract.pod import (
     TRANSFER_PORT,
     VERSION_MISMATCH,
     LastWords,
+    host_lists,
     identity,
 )
 from atoll_runtime.contract.reports import (
@@ -114,6 +116,7 @@ __all__ = [
     "HEALTH_PORT",
     "INCARNATION_FILE",
     "JOURNAL_DIR",
+    "LIBTPU_PORT",
     "OPTIMIZERS",
     "PEER_PORT",
     "PRESETS",
@@ -166,6 +169,7 @@ __all__ = [
     "WaitReport",
     "brief",
     "dump",
+    "host_lists",
     "identity",
     "parse_evaluation",
     "parse_run",

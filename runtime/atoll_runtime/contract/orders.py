@@ -14,6 +14,7 @@ from atoll_runtime.contract.pod import (
     STATUS_PORT,
     SYNCER_PORT,
     TRANSFER_PORT,
+    host_lists,
 )
 from atoll_runtime.contract.section import Section, ShortName
 from atoll_runtime.contract.specs import (
@@ -94,11 +95,23 @@ class UnitContract(Section):
     """`name:port` of host 0 for `jax.distributed`."""
     address: str = ""
     """`name:port` where other units get this host's snapshots; the certificate names the unit. Empty: nowhere."""
+    host_names: str = ""
+    """DNS name of a host of the unit, with `{}` for its index, where a slice has too many hosts for a list of them in
+    each pod. Empty: the pod's environment has libtpu's lists."""
+    slice_hosts: Annotated[int, Field(ge=0)] = 0
+    """Hosts of a slice, with `host_names`."""
     batch: Annotated[int, Field(ge=1)]
     """Sequences of the whole unit in one inner step; a multiple of its devices is not required."""
     stream: Annotated[int, Field(ge=0)]
     """The unit's slot among `streams` disjoint data streams."""
     streams: Annotated[int, Field(ge=1)]
+
+    def host_lists(self) -> dict[str, str]:
+        """libtpu's lists of the hosts of this host's slice, where its pod has none."""
+        if not self.host_names:
+            return {}
+        first = self.host // self.slice_hosts * self.slice_hosts
+        return host_lists([self.host_names.format(host) for host in range(first, first + self.slice_hosts)])
 
 
 class SyncerContract(Section):

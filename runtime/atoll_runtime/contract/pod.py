@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -44,6 +45,8 @@ PEER_PORT = 7403
 """gRPC with mTLS: a learner's snapshots, for units that seed from a peer."""
 TRANSFER_PORT = 7404
 """mTLS: bodies of contributions and versions."""
+LIBTPU_PORT = 8471
+"""libtpu's mesh between the hosts of a slice."""
 COORDINATOR_PORT = 8476
 """JAX's coordinator; pinned, because its default moved in JAX 0.8.1 (jax#35905)."""
 SPARE_COORDINATOR_PORT = COORDINATOR_PORT + 1
@@ -84,6 +87,12 @@ class LastWords:
         """A message without a number is all text."""
         match = _LAST_WORDS.match(message)
         return cls(int(match[1]), match[2].strip()) if match else cls(None, message.strip())
+
+
+def host_lists(names: Sequence[str]) -> dict[str, str]:
+    """libtpu's variables that list the hosts of a slice, by their DNS names in order."""
+    addresses = ",".join(f"{name}:{LIBTPU_PORT}" for name in names)
+    return {"TPU_WORKER_HOSTNAMES": ",".join(names), "TPU_PROCESS_ADDRESSES": addresses}
 
 
 def identity(

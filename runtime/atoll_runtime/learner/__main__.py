@@ -53,6 +53,7 @@ def main() -> int:
     incarnation = Incarnation(Files(told, Path(MEMORY_FILE), Path(TERMINATION_LOG)))
     try:
         run, first = _contracts()
+        os.environ.update(first.host_lists())  # libtpu reads them when it starts
         unit = incarnation.claim(first)
         incarnation.watch()
         lockedmemory.raise_limit(os.environ)

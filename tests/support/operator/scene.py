@@ -113,8 +113,8 @@ class Scene(SceneCluster):
             return True
         for removal in plan.remove:
             self.remove(removal.name, removal.grace_seconds)
-        for body in plan.create:
-            self.create(body)
+        for make in plan.create:
+            self.create(make())
         for pod in plan.renew:
             told = {ANNOTATION_INCARNATION: str(plan.status.incarnation)}
             self.pods[pod.name]["metadata"]["annotations"] |= told

@@ -133,12 +133,12 @@ def test_a_key_of_a_namespace_that_is_being_deleted_does_not_come_back() -> None
 @pytest.mark.parametrize(
     ("errors", "at_once", "done"),
     [
-        pytest.param({"b": ValueError("b"), "c": ValueError("c")}, None, ["a", "c", "d", "b"], id="all-end"),
+        pytest.param({"b": ValueError("b"), "c": ValueError("c")}, 4, ["a", "c", "d", "b"], id="all-end"),
         pytest.param({"b": ValueError("b"), "c": NO_ANSWER}, 2, ["a", "c", "b"], id="nothing-more-is-begun"),
     ],
 )
 def test_of_several_failures_the_first_in_order_is_raised_whichever_came_first(
-    errors: dict[str, Exception], at_once: int | None, done: list[str]
+    errors: dict[str, Exception], at_once: int, done: list[str]
 ) -> None:
     """Where the API server does not answer, hundreds of requests one after the other take longer than a pass may."""
     ended: list[str] = []

@@ -44,15 +44,20 @@ class World:
         self.asked: list[str] = []
         """Accept header of each list."""
         self.known: set[str] = set()
+        self.seen: dict[str, Object] = {}
+        """The last body of each name."""
+        self.told: list[str] = []
+        """Names of events in their order."""
         self.unreadable = ""
         self.errors: list[str] = []
         self._streams: set[web.StreamResponse] = set()
         self._over = asyncio.Event()
 
-    def create(self, name: str) -> None:
+    def create(self, name: str) -> Object:
         self.version += 1
         metadata = {"name": name, "namespace": "n", "uid": name, "resourceVersion": str(self.version)}
         self.pods[name] = {"kind": "Pod", "apiVersion": "v1", "metadata": metadata}
+        return self.pods[name]
 
     async def send(self, event: str, body: Object) -> None:
         for stream in list(self._streams):
@@ -74,8 +79,13 @@ class World:
         if "watch" in request.query:
             return await self._stream(request)
         self.asked.append(request.headers["Accept"].partition(";")[2])
-        answer = {"kind": "PodList", "apiVersion": "v1", "metadata": {"resourceVersion": str(self.version)}}
-        return web.json_response(answer | {"items": list(self.pods.values()) or None})
+        first, limit = int(request.query.get("continue", 0)), int(request.query["limit"])
+        metadata = {"resourceVersion": str(self.version)}
+        if first + limit < len(self.pods):
+            metadata["continue"] = str(first + limit)
+        items = list(self.pods.values())[first : first + limit]
+        answer = {"kind": "PodList", "apiVersion": "v1", "metadata": metadata}
+        return web.json_response(answer | {"items": items or None})
 
     async def _stream(self, request: web.Request) -> web.StreamResponse:
         stream = web.StreamResponse()
@@ -95,9 +105,14 @@ class World:
         if name == self.unreadable:
             raise KeyError("spec")
         (self.known.discard if deleted else self.known.add)(name)
+        self.seen[name] = body
+        self.told.append(name)
 
     def listed(self, kind: str, namespace: str, present: Collection[Key], version: int) -> None:
         self.known &= {key.name for key in present}
+
+    def newest(self, key: Key) -> int:
+        return int(self.seen[key.name]["metadata"]["resourceVersion"]) if key.name in self.seen else 0
 
     def _login(self) -> str:
         if self.hangs and threading.current_thread().name == "kopf":
@@ -137,7 +152,8 @@ async def until(check: Callable[[], Any]) -> None:
 
 
 @pytest.fixture
-def world() -> World:
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    monkeypatch.setattr(events, "PAGE", 2)
     one = World()
     for name in ("a", "b", "c"):
         one.create(name)
@@ -153,7 +169,18 @@ async def test_lists_fill_what_is_known_and_events_keep_it_fresh(world: World) -
         await world.send("ADDED", world.pods["d"])
         await world.send("DELETED", world.pods["a"])
         await until(lambda: world.known == {"b", "c", "d"})
-    assert world.asked == ["as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"]
+    assert world.asked == ["as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"] * 2, "one for each page"
+
+
+async def test_each_state_is_told_once_and_none_that_is_known_already(world: World) -> None:
+    async with world.watched():
+        await world.watching({"a", "b", "c"})
+        world.seen["d"] = world.create("d")  # the answer to a write
+        await world.send("ADDED", world.pods["d"])
+        await world.send("MODIFIED", world.create("b"))
+        await world.send("DELETED", world.pods["a"])
+        await until(lambda: world.known == {"b", "c"})
+    assert world.told == ["a", "b", "c", "b", "a"]
 
 
 @pytest.mark.parametrize("code", [410, 500])

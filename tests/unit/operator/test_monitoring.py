@@ -77,7 +77,8 @@ def exposed() -> Labels:
         metric.labels(reason="x").inc()
     operator.reconcile_errors.labels(kind="x", error="x").inc()
     operator.api_errors.labels(code="x").inc()
-    operator.reconcile_seconds.labels(kind="x").observe(1)
+    for histogram in (operator.reconcile_seconds, operator.plan_seconds):
+        histogram.labels(kind="x").observe(1)
     operator.heal_stage_seconds.labels(stage="x").observe(1)
     store = Inventory()
     for body in (RUNNING, unit_body("r-p-0", "Learning")):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from typing import Any
 from unittest.mock import patch
@@ -13,10 +14,10 @@ from hypothesis import strategies as st
 from jax._src.clusters import ClusterEnv, cloud_tpu_cluster, cluster
 from pod_kinds import all_pods, learner_unit, settings, values
 
-from atoll_operator.plan.pods.environment import LIBTPU_ARGUMENTS, check_names, tpu_environment
+from atoll_operator.plan.pods.environment import LIBTPU_ARGUMENTS, LISTED_HOSTS, tpu_environment
 from atoll_operator.plan.pods.topology import slice_of
 from atoll_operator.plan.unit.unit import UnitObserved
-from atoll_runtime.contract import ENV_UNIT, parse_unit
+from atoll_runtime.contract import ENV_UNIT, host_lists, parse_unit
 
 SHAPES = [
     slice_of(kind.accelerator, name, its.name) for kind, its, name in specs.SHAPES if name in its.topologies
@@ -27,7 +28,7 @@ UNITS = [
     ("tpu-v5-lite-device", "2x4", None, 1), ("tpu-v5p-slice", "2x2x1", None, 1), ("tpu-v5p-slice", "4x4x4", None, 1),
     ("tpu-v5p-slice", "2x2x4", None, 3), (V6E, "2x4", "ct6e-standard-8t", 1), (V6E, "8x8", None, 1),
     (V6E, "4x4", "ct6e-standard-4t", 4), ("tpu7x", "2x2x1", None, 1), ("tpu7x", "2x2x4", "tpu7x-standard-4t", 1),
-    ("tpu7x", "2x2x2", None, 64),
+    ("tpu7x", "2x2x2", None, 64), ("tpu-v5p-slice", "8x8x12", None, 2),
 ]  # fmt: skip
 FOREIGN = ("TPU_", "MEGASCALE_", "JAX_", "KUBERNETES_")
 """Beginnings of variables that JAX reads, and that only the pod may have."""
@@ -40,11 +41,12 @@ def v5p(topology: str, slices: int, *, arguments: str = "", **changes: str) -> U
 
 
 def environments(index: int, number: int = 3, unit: int | None = None) -> list[dict[str, str]]:
-    """Of the pods of a unit like `UNITS[index]` in order of hosts; `unit` is its number in its pool."""
+    """Of the learners of a unit like `UNITS[index]` in order of hosts; `unit` is its number in its pool."""
     accelerator, topology, machine, slices = UNITS[index]
     name = f"r-p-{index if unit is None else unit}"
     kind = {"accelerator": accelerator, "topology": topology, "machine_type": machine, "slices": slices}
-    return [values(pod) for pod in all_pods(learner_unit(number=number, name=name, **kind))]
+    pods = map(values, all_pods(learner_unit(number=number, name=name, **kind)))
+    return [pod | parse_unit(pod[ENV_UNIT]).host_lists() for pod in pods]
 
 
 def addresses(pods: list[dict[str, str]]) -> set[str]:
@@ -99,7 +101,10 @@ def test_each_host_knows_its_place_in_its_slice_and_slices_meet_at_the_first_hos
     slices = slices if shape.hosts > 1 else 1
     names = tuple(f"u-1-{host}.u.ns.svc" for host in range(slices * shape.hosts))
     for host in {0, shape.hosts - 1, len(names) // 2, len(names) - 1}:
-        found, number = tpu_environment(shape, slices, host, names), host // shape.hosts
+        found, number = dict(tpu_environment(shape, slices, host, names.__getitem__)), host // shape.hosts
+        if shape.hosts > LISTED_HOSTS:
+            assert "TPU_WORKER_HOSTNAMES" not in found
+            found |= host_lists(names[number * shape.hosts :][: shape.hosts])
         own = found["TPU_WORKER_HOSTNAMES"].split(",")
         assert tuple(own) == names[number * shape.hosts :][: shape.hosts]
         assert own[int(found["TPU_WORKER_ID"])] == names[host]
@@ -112,15 +117,15 @@ def test_each_host_knows_its_place_in_its_slice_and_slices_meet_at_the_first_hos
         assert (LIBTPU_ARGUMENTS in found) is (slices > 1)
 
 
+@pytest.mark.parametrize(("topology", "listed"), [("8x8x8", True), ("8x8x12", False), ("16x20x28", False)])
+def test_the_pods_of_a_large_slice_do_not_grow_with_it(topology: str, listed: bool) -> None:
+    pod = all_pods(v5p(topology, 1))[-1]
+    assert ("TPU_WORKER_HOSTNAMES" in values(pod)) is listed
+    assert len(json.dumps(pod)) < (20_000 if listed else 6_000)
+
+
 def test_a_hang_between_slices_ends_the_processes_and_the_administrators_flags_come_last() -> None:
     ends = ["--megascale_error_reporter_abort_on_hang=true", "--megascale_error_reporter_abort_on_error=true"]
     for slices, wanted in ((2, [*ends, "--mine=true"]), (1, ["--mine=true"])):
         pod = all_pods(v5p("2x2x2", slices, arguments="--mine=true"))[1]
         assert values(pod)[LIBTPU_ARGUMENTS].split() == wanted
-
-
-def test_the_largest_slice_needs_names_that_fit_into_a_variable() -> None:
-    fits, long = v5p("16x20x28", 1), v5p("16x20x28", 1, namespace="n" * 40)
-    check_names(fits.slice, fits.host_names)
-    with pytest.raises(ValueError, match=r"2240 hosts have \d+ characters.*131071.*shorter names"):
-        check_names(long.slice, long.host_names)

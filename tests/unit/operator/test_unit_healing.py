@@ -228,7 +228,7 @@ def test_a_pod_that_is_being_deleted_keeps_its_host_until_it_has_ended() -> None
     assert [(each.name, each.grace_seconds) for each in plan.remove] == [("r-two-0-1-1", 1)], "it is hurried"
     assert (plan.create, len(plan.renew)) == ((), 3)
     scene.fail(1, 143)
-    assert [pod["metadata"]["name"] for pod in scene.look().create] == ["r-two-0-2-1"]
+    assert [make()["metadata"]["name"] for make in scene.look().create] == ["r-two-0-2-1"]
 
 
 def test_those_that_stay_are_not_given_up_while_the_api_server_takes_no_pod() -> None:

@@ -6,13 +6,14 @@ of the own unit: JAX makes one cluster of all processes that `MEGASCALE_*` joins
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 from atoll_operator.plan.pods.topology import Slice
-from atoll_runtime.contract import COORDINATOR_PORT
+from atoll_runtime.contract import COORDINATOR_PORT, LIBTPU_PORT, host_lists
 
-LIBTPU_PORT = 8471
-"""Port of libtpu's mesh between the hosts of a slice."""
+LISTED_HOSTS = 128
+"""Hosts of the largest slice whose pods list them all. Lists grow with the square of the slice: the pods of 2,304 hosts
+would have 0.5 GB of them. Learners of a larger slice make the lists themselves, from one name in their contract."""
 MEGASCALE_PORT = 8080
 """Port of libtpu's transport between the slices of a unit (libtpu's default)."""
 LIBTPU_ARGUMENTS = "LIBTPU_INIT_ARGS"
@@ -20,34 +21,31 @@ LIBTPU_ARGUMENTS = "LIBTPU_INIT_ARGS"
 ABORT = "--megascale_error_reporter_abort_on_hang=true --megascale_error_reporter_abort_on_error=true"
 """Ends the processes after a hang or an error between slices. Without these flags they would wait for ever.
 libtpu 0.0.42 accepts both."""
-LONGEST_VARIABLE = 131_071
-"""Linux' limit for `name=value` in bytes: 32 pages of 4 KiB, less the terminating byte."""
 
 
 def tpu_environment(
-    shape: Slice, slices: int, host: int, names: Sequence[str], arguments: str = ""
+    shape: Slice, slices: int, host: int, host_name: Callable[[int], str], arguments: str = ""
 ) -> Mapping[str, str]:
     """Variables of one host of a unit.
 
     Args:
         shape: shape of each of the unit's `slices`.
         host: index of the host in the unit, counted slice by slice.
-        names: DNS names of all hosts of the unit, in order.
+        host_name: DNS name of a host of the unit.
         arguments: libtpu flags set by the administrator; they come last and override ours.
     """
     number, worker = divmod(host, shape.hosts)
-    own = names[number * shape.hosts : (number + 1) * shape.hosts]
+    own = range(number * shape.hosts, (number + 1) * shape.hosts)
     several = {
         "MEGASCALE_NUM_SLICES": str(slices),
         "MEGASCALE_SLICE_ID": str(number),
-        "MEGASCALE_COORDINATOR_ADDRESS": names[0],
+        "MEGASCALE_COORDINATOR_ADDRESS": host_name(0),
         "MEGASCALE_PORT": str(MEGASCALE_PORT),
         LIBTPU_ARGUMENTS: f"{ABORT} {arguments}".rstrip(),
     }
     return {
         "TPU_WORKER_ID": str(worker),
-        "TPU_WORKER_HOSTNAMES": ",".join(own),
-        "TPU_PROCESS_ADDRESSES": _addresses(own),
+        **(host_lists([*map(host_name, own)]) if shape.hosts <= LISTED_HOSTS else {}),
         "TPU_PROCESS_PORT": str(LIBTPU_PORT),
         "TPU_ACCELERATOR_TYPE": shape.accelerator_type,
         "TPU_TOPOLOGY": shape.topology,
@@ -58,16 +56,3 @@ def tpu_environment(
         "JAX_COORDINATOR_PORT": str(COORDINATOR_PORT),
         **(several if slices > 1 else {}),
     }
-
-
-def check_names(shape: Slice, names: Sequence[str]) -> None:
-    """Raises ValueError if the host names of a slice do not fit into one variable."""
-    size = len("TPU_PROCESS_ADDRESSES=") + len(_addresses(names[-shape.hosts :]))
-    if size > LONGEST_VARIABLE:
-        problem = f"the addresses of its {shape.hosts} hosts have {size} characters"
-        right = f"Linux takes {LONGEST_VARIABLE} in a variable; shorter names of run, pool and namespace are right"
-        raise ValueError(f"topology {shape.topology}: {problem}, and {right}")
-
-
-def _addresses(names: Sequence[str]) -> str:
-    return ",".join(f"{name}:{LIBTPU_PORT}" for name in names)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from atoll_operator.api import group
 from atoll_operator.api.group import Object
@@ -55,8 +56,9 @@ def service(unit: UnitObserved) -> Object:
     return template.headless(_metadata(unit, unit.name), {group.LABEL_UNIT: unit.name}, PORTS)
 
 
-def pods(unit: UnitObserved, places: Mapping[int, PodPlacement]) -> tuple[Object, ...]:
-    return tuple(_pod(unit, host, places[host]) for host in sorted(places))
+def pods(unit: UnitObserved, places: Mapping[int, PodPlacement]) -> tuple[Callable[[], Object], ...]:
+    """Each makes one body. All bodies of a large unit together would take too much memory, and time in one pass."""
+    return tuple(partial(_pod, unit, host, places[host]) for host in sorted(places))
 
 
 def _metadata(unit: UnitObserved, name: str) -> Object:
@@ -172,13 +174,13 @@ def _in_pool(pods: Object, **more: Object) -> Object:
 def _container(unit: UnitObserved, host: int) -> Object:
     shape, settings, slices = unit.slice, unit.pod_settings, unit.spec.slices
     arguments = settings.variable(tpu.LIBTPU_ARGUMENTS)
-    environment = dict(tpu.tpu_environment(shape, slices, host, unit.host_names, arguments))
+    environment = dict(tpu.tpu_environment(shape, slices, host, unit.host_name, arguments))
     environment[contract.ENV_UNIT] = contract.brief(_contract(unit, host))
     tpus = {group.TPU: str(shape.chips_per_host)}
     main = template.container(settings, "atoll_runtime.learner", environment, unit.spec.resources, **tpus)
     if settings.environment.get(contract.ENV_LOCK_MEMORY) == "true":
         main["securityContext"] |= LOCKING
-    ports = {"libtpu": tpu.LIBTPU_PORT, "tpu-metrics": METRICS_PORT, **PORTS}
+    ports = {"libtpu": contract.LIBTPU_PORT, "tpu-metrics": METRICS_PORT, **PORTS}
     ports |= {"megascale": tpu.MEGASCALE_PORT} if slices > 1 else {}
     main["ports"] = template.container_ports(ports)
     main["volumeMounts"].append({"name": "pod", "mountPath": template.POD_DIR, "readOnly": True})
@@ -186,15 +188,18 @@ def _container(unit: UnitObserved, host: int) -> Object:
 
 
 def _contract(unit: UnitObserved, host: int) -> contract.UnitContract:
-    names = unit.host_names
+    shape = unit.slice
+    listed = shape.hosts <= tpu.LISTED_HOSTS
     return contract.UnitContract(
         unit=unit.name,
         incarnation=unit.status.placement,
         host=host,
         hosts=unit.hosts,
-        chips=unit.slice.chips_per_host,
-        coordinator=f"{names[0]}:{contract.COORDINATOR_PORT}",
-        address=f"{names[host]}:{contract.PEER_PORT}",
+        host_names="" if listed else unit.host_name("{}"),
+        slice_hosts=0 if listed else shape.hosts,
+        chips=shape.chips_per_host,
+        coordinator=f"{unit.host_name(0)}:{contract.COORDINATOR_PORT}",
+        address=f"{unit.host_name(host)}:{contract.PEER_PORT}",
         batch=unit.spec.batch,
         stream=unit.spec.stream,
         streams=unit.spec.streams,

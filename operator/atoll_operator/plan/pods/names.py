@@ -20,7 +20,7 @@ def unit_name(run: str, pool: str, index: int) -> str:
     return f"{run}-{pool}-{index}"
 
 
-def pod_name(unit: str, number: int, host: int) -> str:
+def pod_name(unit: str, number: int, host: int | str) -> str:
     """The pod's name, with the incarnation for which it is created; the pod's hostname, with the placement."""
     return f"{unit}-{number}-{host}"
 

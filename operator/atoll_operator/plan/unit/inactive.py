@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from atoll_operator.plan import nodes
 from atoll_operator.plan.conditions import earliest, parse_time, state, states_of
-from atoll_operator.plan.pods.environment import check_names
 from atoll_operator.plan.pods.template import DRAIN_SECONDS
+from atoll_operator.plan.pods.topology import slice_of
 from atoll_operator.plan.pods.view import removals
 from atoll_operator.plan.unit.deadlines import AGAIN_SECONDS
 from atoll_operator.plan.unit.incarnation import budget_of
@@ -33,7 +33,7 @@ def inactive(unit: UnitObserved) -> UnitPlan | None:
         remove, wake = removals(running, 1, unit.recovery.force_delete, unit.now)
         return UnitPlan(status=unit.status, remove=remove, wake=wake)
     try:
-        check_names(unit.slice, unit.host_names)
+        slice_of(unit.spec.accelerator, unit.spec.topology, unit.spec.machine_type)
     except ValueError as error:
         return _idle(unit, "SpecInvalid", str(error))
     silent = unit.report is None and unit.syncer.serving_since is None

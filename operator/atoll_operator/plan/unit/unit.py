@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
@@ -102,11 +102,9 @@ class UnitObserved:
         """Of all slices. The first slice has the first hosts, and so on."""
         return self.spec.slices * self.slice.hosts
 
-    @cached_property
-    def host_names(self) -> tuple[str, ...]:
-        """DNS names of the hosts, in their order."""
-        names = (pod_name(self.name, self.status.placement, host) for host in range(self.hosts))
-        return tuple(f"{name}.{self.name}.{self.namespace}.svc" for name in names)
+    def host_name(self, host: int | str) -> str:
+        """DNS name of one host, or with a text in place of its number."""
+        return f"{pod_name(self.name, self.status.placement, host)}.{self.name}.{self.namespace}.svc"
 
     @property
     def chips(self) -> int:
@@ -204,7 +202,8 @@ class UnitPlan:
     needs_fresh_list: bool = False
     """The plan follows from the absence of a pod. A watch that lags shows the same: list the pods, and plan again."""
     service: Object | None = None
-    create: tuple[Object, ...] = ()
+    create: tuple[Callable[[], Object], ...] = ()
+    """Makes the body of each pod when it is sent."""
     remove: tuple[Removal, ...] = ()
     renew: tuple[PodView, ...] = ()
     """Pods whose annotation gets the incarnation in `status`; their process restarts for it."""
