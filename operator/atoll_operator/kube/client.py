@@ -11,7 +11,7 @@ import aiohttp
 import msgspec
 
 from atoll_operator.kube.cache import Object, version_of
-from atoll_operator.kube.errors import Conflict, NotLeading, Refused, Unreachable, of_status
+from atoll_operator.kube.errors import Conflict, NotLeading, Refused, Unreachable, is_final, of_status
 from atoll_operator.kube.login import Credentials
 from atoll_operator.kube.queue import back_off
 
@@ -28,8 +28,6 @@ JSON = "application/json"
 APPLY = "application/apply-patch+yaml"
 MERGE = "application/merge-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
-UNFIT = ("failed to create typed patch object", "failed to convert new object")
-"""How the API server begins to refuse unknown fields and wrong types in a server-side apply, with status 500."""
 METADATA_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
 
@@ -197,8 +195,7 @@ class ApiClient:
                 return answer
             self.count_error(str(status))
             problem = str(answer.get("message", status))
-            status = 422 if problem.startswith(UNFIT) else status
-            if status not in (401, 429) and status < 500:
+            if is_final(status, problem):
                 causes = answer.get("details", {}).get("causes") or [{}]
                 raise of_status(status, str(answer.get("reason", "")), problem, causes[0].get("reason", ""))
         raise Unreachable(f"{method} {path}: {problem}")
