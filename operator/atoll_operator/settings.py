@@ -51,7 +51,7 @@ class Settings(BaseModel):
     syncer_url: str = Field(SYNCER_URL, pattern=r"^([^{}]|\{(run|namespace|shard)\})*$")
     evaluator_url: str = Field(EVALUATOR_URL, pattern=r"^([^{}]|\{(run|namespace)\})*$")
     stuck_seconds: float = Field(180.0, ge=1, le=3600)
-    """A key at work for longer makes the process not alive; nine full time-outs of one call."""
+    """A key at work for longer makes the process not alive, unless the API server has yet to answer."""
     lease_namespace: str = Field("", pattern=r"^([a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)?$")
     """Of the Lease by which one of several operators leads. Empty: this one leads without asking."""
     lease_seconds: int = Field(10, ge=3, le=120)

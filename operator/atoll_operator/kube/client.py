@@ -71,6 +71,8 @@ class ApiClient:
         self._manager = {"fieldManager": manager}
         self._time_out, self._longest_wait, self._may_write = time_out, longest_wait, may_write
         self._session: aiohttp.ClientSession | None = None
+        self.under_way = 0
+        """Requests, also while they wait for a connection or for their next try."""
         # Requests wait here for a connection, because the time-out of a try must not cover that.
         self._slots = asyncio.Semaphore(CONNECTIONS)
 
@@ -173,32 +175,38 @@ class ApiClient:
         data, problem, asked = None if body is None else msgspec.json.encode(body), "", 0.0
         # Compressing costs the API server more than the network saves.
         headers = {"Content-Type": content_type, "Accept": accept, "Accept-Encoding": "identity"}
-        for attempt in range(TRIES):
-            if attempt:
-                await asyncio.sleep(max(asked, back_off(attempt, BACK_OFF_SECONDS, RETRY_AFTER_SECONDS)))
-            asked, url, now = 0.0, self.credentials.server + path, headers | self.credentials.headers()
-            try:
-                async with self._slots:
-                    if method != "GET" and not self._may_write():
-                        raise NotLeading(f"{method} {path}: another operator may lead by now")
-                    async with self._session.request(
-                        method, url, params=parameters, data=data, headers=now
-                    ) as response:
-                        after = response.headers.get("Retry-After", "")  # a date is not waited for
-                        asked = min(float(after), self._longest_wait) if after.isdecimal() else 0.0
-                        status, answer = response.status, decode(await response.read())
-            except (aiohttp.ClientError, TimeoutError) as error:
-                self.count_error("unreachable")
-                problem = f"{type(error).__name__}: {error}"
-                continue
-            if status < 400:
-                return answer
-            self.count_error(str(status))
-            problem = str(answer.get("message", status))
-            if is_final(status, problem):
-                causes = answer.get("details", {}).get("causes") or [{}]
-                raise of_status(status, str(answer.get("reason", "")), problem, causes[0].get("reason", ""))
-        raise Unreachable(f"{method} {path}: {problem}")
+        self.under_way += 1
+        try:
+            for attempt in range(TRIES):
+                if attempt:
+                    await asyncio.sleep(max(asked, back_off(attempt, BACK_OFF_SECONDS, RETRY_AFTER_SECONDS)))
+                asked, url, now = 0.0, self.credentials.server + path, headers | self.credentials.headers()
+                try:
+                    async with self._slots:
+                        if method != "GET" and not self._may_write():
+                            raise NotLeading(f"{method} {path}: another operator may lead by now")
+                        async with self._session.request(
+                            method, url, params=parameters, data=data, headers=now
+                        ) as response:
+                            after = response.headers.get("Retry-After", "")  # a date is not waited for
+                            asked = min(float(after), self._longest_wait) if after.isdecimal() else 0.0
+                            status, answer = response.status, decode(await response.read())
+                except (aiohttp.ClientError, TimeoutError) as error:
+                    self.count_error("unreachable")
+                    problem = f"{type(error).__name__}: {error}"
+                    continue
+                if status < 400:
+                    return answer
+                self.count_error(str(status))
+                problem = str(answer.get("message", status))
+                if is_final(status, problem):
+                    causes = answer.get("details", {}).get("causes") or [{}]
+                    raise of_status(
+                        status, str(answer.get("reason", "")), problem, causes[0].get("reason", "")
+                    )
+            raise Unreachable(f"{method} {path}: {problem}")
+        finally:
+            self.under_way -= 1
 
 
 def decode(content: bytes) -> Object:
