@@ -44,6 +44,10 @@ class NotLeading(Exception):
     """This operator does not hold the lease any more: a write was not sent."""
 
 
+class Restored(Exception):
+    """The API server has an earlier state than before, as after a restore of etcd: what is known may not be."""
+
+
 class CredentialsError(Exception):
     """There is no service account and no kubeconfig, or it cannot be used."""
 

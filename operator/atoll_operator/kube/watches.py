@@ -7,20 +7,22 @@ Therefore each of its lists is compared with what is known, and so is a list of 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 import time
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import aiohttp
 import yarl
 
-from atoll_operator.kube.cache import version_of
+from atoll_operator.kube.cache import Key, Object, key_of, version_of
 from atoll_operator.kube.client import METADATA_LIST, decode
-from atoll_operator.kube.errors import ApiError, Refused, Unreachable
+from atoll_operator.kube.errors import ApiError, Refused, Restored, Unreachable
 from atoll_operator.kube.events import BACK_OFF, WATCH_SECONDS, Feed, KopfThread
 from atoll_operator.kube.logs import log
-from atoll_operator.kube.queue import back_off
+from atoll_operator.kube.queue import back_off, until_first
 
 METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 SILENT_SECONDS = WATCH_SECONDS + 20.0
@@ -31,10 +33,9 @@ STEADY_SECONDS = 30.0
 
 
 async def watch(feed: Feed, resync_seconds: float) -> None:
-    """Watches until cancelled, and lists each collection again after `resync_seconds`."""
-    async with asyncio.TaskGroup() as group:
-        group.create_task(_run_kopf(feed), name="watches")
-        group.create_task(_resync(feed, resync_seconds), name="resync of watches")
+    """Watches until cancelled, and lists each collection again after `resync_seconds`, or an outage. Raises
+    Restored."""
+    await until_first(_run_kopf(feed), _resync(feed, resync_seconds))
 
 
 async def _run_kopf(feed: Feed) -> None:
@@ -63,15 +64,31 @@ async def _end_of(kopf: KopfThread, session: KopfSession) -> str:
 
 async def _resync(feed: Feed, seconds: float) -> None:
     while True:
-        await asyncio.sleep(seconds * random.uniform(0.9, 1.1))
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(feed.back.wait(), seconds * random.uniform(0.9, 1.1))
+        feed.back.clear()
         for path, each in feed.watches.items():
+            known = feed.versions(each)
             try:
                 listed = await feed.client.list(each.kind, each.namespace, each.selector, metadata=True)
             except (ApiError, Unreachable) as error:
                 feed.outcome(path, str(error), isinstance(error, Refused))
             else:
+                check_versions(each.kind, known, *listed)
                 feed.outcome(path)
                 feed.listed(each, *listed)
+
+
+def check_versions(kind: str, known: Mapping[Key, int], bodies: Iterable[Object], version: int) -> None:
+    """A list is at least as new as what was known when it was asked for, and so is each object in it.
+
+    Raises:
+        Restored: it is not.
+    """
+    older = [key for body in bodies if version_of(body["metadata"]) < known.get(key := key_of(kind, body), 0)]
+    if older or version < max(known.values(), default=0):
+        what = older[0] if older else f"the list of {kind}s"
+        raise Restored(f"the API server went back to an earlier state: {what} is older than before")
 
 
 class KopfSession:

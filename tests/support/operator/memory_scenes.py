@@ -259,3 +259,20 @@ async def what_others_delete_or_change_is_put_right_and_what_they_add_stays(worl
     await asyncio.sleep(60)
     assert [world.server.get(kind, name) for kind, name in BELONGINGS] == added
     assert [world.uids(name) for name in (UNIT, WITNESS)] == before
+
+
+@scene
+async def pod_that_a_finalizer_keeps_does_not_block_its_host(world: World) -> None:
+    """Whether its kubelet says that it ended, or never says anything."""
+    for silent_kubelet, incarnation in ((False, 2), (True, 4)):  # the last one on other hosts, after 90 s
+        pod = world.server.get("Pod", world.pods(UNIT)[1]["metadata"]["name"])
+        pod["metadata"]["finalizers"] = ["example.com/hold"]
+        world.server.change(pod)
+        if silent_kubelet:
+            world.cluster.dead.add(pod["spec"]["nodeName"])
+        world.server.delete("Pod", pod["metadata"]["name"])
+        if not silent_kubelet:
+            world.cluster.fail_pod(world.server.get("Pod", pod["metadata"]["name"]), 143)
+        await world.until("it heals", lambda n=incarnation: learns(world, n, UNIT), 300)
+        assert Key("Pod", "ns", pod["metadata"]["name"]) in world.server.objects
+        assert learns(world, 1, WITNESS)
