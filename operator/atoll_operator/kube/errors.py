@@ -36,6 +36,10 @@ class Refused(ApiError):
     """400, 403, 422, or by a webhook or policy: refused again until somebody changes something."""
 
 
+class Unreadable(ApiError):
+    """An object lacks what this version needs to read it; another version wrote it."""
+
+
 class Unreachable(Exception):
     """No answer of the API server, or 429 and 5xx to the end of all tries."""
 

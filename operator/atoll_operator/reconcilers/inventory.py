@@ -7,15 +7,21 @@ from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any
+
+from pydantic import ValidationError
 
 from atoll_operator.api.group import LABEL_RUN, LABEL_UNIT, Object
 from atoll_operator.api.learnerunit import LearnerUnit
-from atoll_operator.api.trainingrun import TrainingRunSpec
+from atoll_operator.api.stored import M, known
+from atoll_operator.api.trainingrun import TrainingRun
 from atoll_operator.kube.cache import Cache, Change, Key, key_of, without_managed_fields
+from atoll_operator.kube.errors import Unreadable
 from atoll_operator.plan.nodes import Kind as NodeKind
 from atoll_operator.plan.nodes import NodeView, sound_chips, view_node
 from atoll_operator.plan.pods.view import PodView, view
+from atoll_runtime.contract import problems
 
 PARENT, NODE = "parent", "node"
 """Indices of the cache."""
@@ -41,15 +47,26 @@ def _node_of(kind: str, body: Object) -> str | None:
 
 
 class Body(dict[str, Any]):
-    """The body of a run, a unit or a StatefulSet. Its model is made once; ValidationError: another version wrote it."""
+    """The body of a run, a unit or a StatefulSet. Its model is made once, and raises Unreadable."""
+
+    unknown: Mapping[str, Any] = MappingProxyType({})
+    """What this version does not know of it, by path."""
 
     @cached_property
     def unit(self) -> LearnerUnit:
-        return LearnerUnit.model_validate({"spec": self["spec"], "status": self.get("status", {})})
+        return self._read(LearnerUnit)
 
     @cached_property
-    def run_spec(self) -> TrainingRunSpec:
-        return TrainingRunSpec.model_validate(self["spec"])
+    def run(self) -> TrainingRun:
+        return self._read(TrainingRun)
+
+    def _read(self, model: type[M]) -> M:
+        document = {"spec": self["spec"], "status": self.get("status", {})}
+        try:
+            found, self.unknown = known(model, document)
+        except ValidationError as error:
+            raise Unreadable(problems(error)) from error
+        return found
 
 
 class Inventory:

@@ -10,7 +10,6 @@ from typing import Any
 
 from atoll_operator.api.group import ANNOTATION_INCARNATION, LABEL_UNIT, Object
 from atoll_operator.api.learnerunit import Heal
-from atoll_operator.api.trainingrun import RuntimeStatus
 from atoll_operator.cluster import LABELS
 from atoll_operator.kube.apply import check_owner
 from atoll_operator.kube.cache import Key, controller_uid
@@ -84,6 +83,7 @@ class UnitReconciler(Reconciler):
             name=key.name,
             namespace=key.namespace,
             uid=metadata["uid"],
+            unknown=body.unknown,
             generation=metadata["generation"],
             spec=unit.spec,
             status=unit.status,
@@ -101,16 +101,15 @@ class UnitReconciler(Reconciler):
         """What the run wants of its units: fields of `UnitObserved`."""
         if run is None:
             return {"stop": "RunNotFound"}
-        spec, status = run.run_spec, run.get("status", {})
-        over, held = status.get("phase") in ("Complete", "Failed"), status.get("runtime")
-        known = held and RuntimeStatus.model_validate(held)
+        spec, status = run.run.spec, run.run.status
+        over = status.phase in ("Complete", "Failed")
         return {
             "stop": "Finished" if over else "Suspended" if spec.suspend else "",
             "recovery": spec.recovery,
             "communication": spec.communication,
             "codec": spec.outer.codec,
-            "begun": status.get("globalStep", 0) > 0,
-            "settings": self._pod_settings(run["metadata"]["name"], spec, known),
+            "begun": status.global_step > 0,
+            "settings": self._pod_settings(run["metadata"]["name"], spec, status.runtime),
         }
 
     async def _act(self, key: Key, plan: UnitPlan) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from atoll_operator.api.learnerunit import LearnerUnitSpec, LearnerUnitStatus
 from atoll_operator.api.trainingrun import TrainingRunSpec, TrainingRunStatus
@@ -100,6 +101,10 @@ class RunObserved:
     generation: int
     spec: TrainingRunSpec
     status: TrainingRunStatus
+    unknown: Mapping[str, Any] = field(default_factory=dict)
+    """What this version does not know of it, by path."""
+    configured: bool = False
+    """Its ConfigMap exists."""
     settings: PodSettings
     units: Mapping[str, UnitFacts]
     """By name: all LearnerUnits of the namespace that have the name of one of this run's units, or name this run."""
@@ -110,6 +115,10 @@ class RunObserved:
     syncer: SyncerState = field(default_factory=SyncerState)
     evaluator: EvaluatorState = field(default_factory=EvaluatorState)
     evaluator_pods: tuple[PodView, ...] = ()
+
+    def knows(self, *sections: str) -> bool:
+        """Whether this version knows all of these sections of the spec."""
+        return not {path.split(".")[1] for path in self.unknown}.intersection(sections)
 
     @property
     def merged(self) -> bool:

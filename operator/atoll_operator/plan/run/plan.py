@@ -20,7 +20,8 @@ from atoll_operator.plan.run.rollout import of_another_kind, plan_rollout
 from atoll_operator.plan.run.status import RunFacts, describe
 from atoll_operator.plan.run.suspension import plan_suspension
 from atoll_operator.plan.run.syncer_state import CheckpointOrder
-from atoll_operator.plan.run.workloads import config_map, evaluator_objects, outdated, syncer_objects
+from atoll_operator.plan.run.workloads import COPIED, config_map, evaluator_objects, outdated, syncer_objects
+from atoll_operator.plan.skew import skew_notices
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,24 +93,26 @@ def plan_run(run: RunObserved, now: float) -> RunPlan:
         return _ended(run, outcome, plan, now)
     stopped = suspended and suspension is not None and suspension.written
     syncer_set = syncer_objects(run, 0 if stopped else spec.syncer.shards, _layout(run))
+    # What the operator has made of a pool by another version's knowledge is better than what it would make of it now.
+    changing = rollout.now if run.knows("pools", "podTemplate") else ()
     checkpoint = suspension.checkpoint if suspension is not None else wanted_checkpoint(run)
     return replace(
         plan,
         poll_syncer=not stopped,
         checkpoint=checkpoint,
-        apply=(config_map(run), *syncer_set),
+        apply=(*kept_config(run), *syncer_set),
         remove_pods=(*outdated(run.syncer_pods, syncer_set), *plan.remove_pods),
         apply_units=tuple(
             unit_body(run, name, unit)
             for name, unit in wanted.items()
-            if name not in run.units or (name in rollout.now and not of_another_kind(run.units[name], unit))
+            if name not in run.units or (name in changing and not of_another_kind(run.units[name], unit))
         ),
         delete_units=tuple(
             unit
             for name, unit in units.items()
             if unit.owned and (name not in wanted or of_another_kind(unit, wanted[name]))
         ),
-        notices=(*notices(old, plan.status, checkpoint), *plan.notices),
+        notices=(*notices(run, plan.status, checkpoint), *plan.notices),
         again=suspended and not stopped,
         wake=earliest(
             plan.wake,
@@ -150,7 +153,7 @@ def _ended(run: RunObserved, outcome: Outcome, plan: RunPlan, now: float) -> Run
         return RunPlan(status=plan.status, delete_run=True)
     plan = replace(plan, wake=earliest(deleted_at, plan.wake))
     if failed:
-        return replace(plan, apply=(config_map(run), *syncer_objects(run, 0, _layout(run))))
+        return replace(plan, apply=(*kept_config(run), *syncer_objects(run, 0, _layout(run))))
     return replace(plan, delete=(*_workload(syncer(run.name)), *plan.delete))
 
 
@@ -177,10 +180,16 @@ def wanted_checkpoint(run: RunObserved) -> CheckpointOrder | None:
     return None if order.stands(report) else order
 
 
-def notices(
-    old: TrainingRunStatus, new: TrainingRunStatus, wanted: CheckpointOrder | None
-) -> Iterator[Notice]:
-    """Events for what a user has changed between two statuses, and for a checkpoint that a user wants."""
+def kept_config(run: RunObserved) -> tuple[Object, ...]:
+    """The ConfigMap; nothing if it exists and tells the pods of sections that this version does not know entirely."""
+    known = run.knows(*COPIED, "recovery", "syncer")
+    return (config_map(run),) if known or not run.configured else ()
+
+
+def notices(run: RunObserved, new: TrainingRunStatus, wanted: CheckpointOrder | None) -> Iterator[Notice]:
+    """Events for what a user has changed between two statuses, for a checkpoint that a user wants, and for what this
+    version does not know."""
+    old = run.status
     if old.suspend_time is None and new.suspend_time is not None:
         yield Notice("Normal", "SuspendRequested", "spec.suspend is true", new.suspend_time)
     if old.suspend_time is not None and new.suspend_time is None:
@@ -191,3 +200,4 @@ def notices(
     if wanted is not None and not wanted.last:
         text = f"a checkpoint of global step {wanted.step} or later is wanted"
         yield Notice("Normal", "CheckpointRequested", text, f"{wanted.step}")
+    yield from skew_notices(run.unknown, run.generation)

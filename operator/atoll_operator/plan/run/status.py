@@ -18,6 +18,7 @@ from atoll_operator.plan.run.observed import RunObserved
 from atoll_operator.plan.run.rollout import Rollout
 from atoll_operator.plan.run.suspension import Suspension
 from atoll_operator.plan.run.syncer_state import UNAVAILABLE
+from atoll_operator.plan.skew import skewed
 from atoll_operator.plan.unit.waiting import HOLDS, hindrances
 
 FALSE = {
@@ -44,7 +45,7 @@ def describe(
         phase, states = "Suspended" if facts.suspension.done else "Suspending", _suspended(facts.suspension)
     else:
         phase, states = _phase(facts), _running(facts)
-    states |= facts.evaluation.states
+    states |= {**facts.evaluation.states, **skewed(run.unknown)}
     if outcome is None:
         sound = {"Ready": "True", "Degraded": "False"}
         texts = [states[name][2] for name, status in sound.items() if states[name][0] != status]
