@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from atoll_operator.api.podtemplate import MAX_VALUE, MAX_VARIABLES
+from atoll_operator.plan.limits import NamespaceLimits
 
 SYNCER_URL = "https://{run}-syncer-{shard}.{run}-syncer.{namespace}.svc:7401/status"
 EVALUATOR_URL = "https://{run}-evaluator-0.{run}-evaluator.{namespace}.svc:7401/status"
@@ -43,6 +44,8 @@ class Settings(BaseModel):
         BeforeValidator(_parse),
     ] = {}
     """Added to every runtime pod."""
+    limits: Annotated[NamespaceLimits, BeforeValidator(_parse)] = NamespaceLimits()
+    """Of the runs of each namespace."""
     runtime_pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
     health_port: int = Field(8080, ge=0, le=65535)
     log_format: Literal["json", "text"] = "json"
@@ -70,4 +73,5 @@ def read(environment: Mapping[str, str]) -> Settings:
         name, wrong = first["loc"][0], first["msg"].removeprefix("Value error, ")
         if first["type"] == "missing":
             raise SettingsError(f"{name} is not set; it names the image of learners and syncers") from error
-        raise SettingsError(f"{name} is {given[str(name)][:200]!r}: {wrong}") from error
+        part = "".join(f", {step}" for step in first["loc"][1:])
+        raise SettingsError(f"{name}{part} is {given[str(name)][:200]!r}: {wrong}") from error

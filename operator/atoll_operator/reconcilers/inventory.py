@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from types import MappingProxyType
@@ -16,8 +17,9 @@ from atoll_operator.api.group import LABEL_RUN, LABEL_UNIT, Object
 from atoll_operator.api.learnerunit import LearnerUnit
 from atoll_operator.api.stored import M, known
 from atoll_operator.api.trainingrun import TrainingRun
-from atoll_operator.kube.cache import Cache, Change, Key, key_of, without_managed_fields
+from atoll_operator.kube.cache import Cache, Change, Key, controller_uid, key_of, without_managed_fields
 from atoll_operator.kube.errors import Unreadable
+from atoll_operator.plan.limits import Claim, run_claim, unit_claim
 from atoll_operator.plan.nodes import Kind as NodeKind
 from atoll_operator.plan.nodes import NodeView, sound_chips, view_node
 from atoll_operator.plan.pods.view import PodView, view
@@ -119,6 +121,20 @@ class Inventory:
 
     def unit_keys(self, run: Key) -> list[Key]:
         return [entry.key for entry in self.cache.by(PARENT, run, "LearnerUnit")]
+
+    def claims(self, namespace: str) -> list[Claim]:
+        """Of the runs of a namespace, and of the units made by hand for those that have begun."""
+        claims, begun = list[Claim](), set[str]()
+        for key in (*self.cache.keys("TrainingRun", namespace), *self.cache.keys("LearnerUnit", namespace)):
+            if (body := self.live(key)) is None or (key.kind == "LearnerUnit" and controller_uid(body)):
+                continue
+            with suppress(Unreadable):
+                if key.kind == "LearnerUnit":
+                    claims += [unit_claim(body["metadata"], body.unit)] if body.unit.spec.run in begun else []
+                elif (claim := run_claim(body["metadata"], body.run)) is not None:
+                    claims.append(claim)
+                    begun |= {key.name} if claim.has is not None else set()
+        return claims
 
     def pods_of(self, unit: Key, uid: str) -> tuple[PodView, ...]:
         """The pods that the unit of this uid owns."""

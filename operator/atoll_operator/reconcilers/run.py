@@ -21,6 +21,7 @@ from atoll_operator.kube.errors import Conflict, NotFound, Retry, Unreadable
 from atoll_operator.kube.logs import log
 from atoll_operator.kube.queue import gather_bounded
 from atoll_operator.plan.conditions import document, refused
+from atoll_operator.plan.limits import run_claim
 from atoll_operator.plan.pods.names import config_map, evaluator, syncer, tls_secret
 from atoll_operator.plan.run.elastic import certified_units, places
 from atoll_operator.plan.run.observed import RunObserved, UnitFacts
@@ -93,6 +94,7 @@ class RunReconciler(Reconciler):
             syncer=self._syncers.state(key, uid).dated(time.time() - time.monotonic()),
             evaluator=self._evaluators.state(key, uid),
             evaluator_pods=evaluator_pods,
+            room=self._room(key, run_claim(metadata, body.run)),
         )
 
     async def _exists(self, key: Key, uid: str) -> bool:
@@ -158,7 +160,7 @@ class RunReconciler(Reconciler):
         """Enqueue the run and its units for what comes next: the units now if the run is first seen, stops, resumes,
         ends, or changes how units recover; while the syncer is polled, all after a while for progress figures."""
         units, over = self._inventory.unit_keys(key), plan.status.phase in ("Complete", "Failed")
-        orders = over, run.spec.suspend, run.spec.recovery
+        orders = over, run.spec.suspend or bool(run.waits), run.spec.recovery
         changed, memory.orders = memory.orders != orders, orders
         for unit in units if changed else ():
             self._queue.add(unit)

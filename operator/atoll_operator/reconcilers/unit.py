@@ -15,7 +15,8 @@ from atoll_operator.kube.apply import check_owner
 from atoll_operator.kube.cache import Key, controller_uid
 from atoll_operator.kube.errors import AlreadyExists, Conflict, NotFound, Retry
 from atoll_operator.kube.queue import gather_bounded
-from atoll_operator.plan.conditions import refused
+from atoll_operator.plan.conditions import find, refused
+from atoll_operator.plan.limits import NAMESPACE_LIMIT, unit_claim
 from atoll_operator.plan.pods.view import PodView, Removal
 from atoll_operator.plan.unit.deadlines import follow
 from atoll_operator.plan.unit.plan import plan_unit
@@ -90,6 +91,8 @@ class UnitReconciler(Reconciler):
             pods=pods,
             annotations=metadata.get("annotations", {}),
             **self._from_run(run),
+            # A unit that a run owns waits with its run.
+            waits="" if controller_uid(body) else self._room(key, unit_claim(metadata, unit)).message,
             syncer=syncer.dated(now - monotonic),
             pace=pace and replace(pace, since=pace.since + now - monotonic),
             nodes=self._inventory.nodes_of(pods),
@@ -102,9 +105,10 @@ class UnitReconciler(Reconciler):
         if run is None:
             return {"stop": "RunNotFound"}
         spec, status = run.run.spec, run.run.status
-        over = status.phase in ("Complete", "Failed")
+        waits = status.phase == "Suspended" or find(status.conditions, "Ready").reason == NAMESPACE_LIMIT
+        over, idle = status.phase in ("Complete", "Failed"), spec.suspend or waits
         return {
-            "stop": "Finished" if over else "Suspended" if spec.suspend else "",
+            "stop": "Finished" if over else "Suspended" if idle else "",
             "recovery": spec.recovery,
             "communication": spec.communication,
             "codec": spec.outer.codec,

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from atoll_operator.api.group import Object
 from atoll_operator.api.trainingrun import RuntimeStatus, TrainingRunStatus
 from atoll_operator.plan.conditions import Notice, earliest, format_time, is_true
+from atoll_operator.plan.limits import LOOK_SECONDS, NAMESPACE_LIMIT, fitting
 from atoll_operator.plan.nodes import of_lost_nodes
 from atoll_operator.plan.pods.names import evaluator, syncer
 from atoll_operator.plan.pods.view import Removal
@@ -63,7 +64,8 @@ def plan_run(run: RunObserved, now: float) -> RunPlan:
     suspended = suspension is not None and suspension.done
     lost = completion.quorum_lost(spec, len(expected), present, old.quorum_lost_time, now)
     outcome = plan_completion(run, lost, now)
-    evaluation = plan_evaluation(run, outcome.phase if outcome is not None else "", suspended, now)
+    phase = outcome.phase if outcome is not None else ""
+    evaluation = plan_evaluation(run, phase, suspended or bool(run.waits), now)
     starts_until = completion.start_end(spec, old, now)
     facts = RunFacts(
         run=run,
@@ -77,7 +79,8 @@ def plan_run(run: RunObserved, now: float) -> RunPlan:
         evaluation=evaluation,
     )
     changes = {
-        "start_time": old.start_time or format_time(now),
+        "start_time": old.start_time or (None if run.waits else format_time(now)),
+        "hosts": old.hosts if run.room.hosts is None else run.room.hosts,
         "syncer_shards": spec.syncer.shards,
         "syncer_layout": _layout(run),
         "runtime": RuntimeStatus(
@@ -91,10 +94,13 @@ def plan_run(run: RunObserved, now: float) -> RunPlan:
     plan = _both_workloads(run, evaluation, describe(facts, outcome, changes, now), now)
     if outcome is not None:
         return _ended(run, outcome, plan, now)
+    if run.waits:
+        return RunPlan(status=plan.status, notices=(*notices(run, plan.status),), wake=now + LOOK_SECONDS)
     stopped = suspended and suspension is not None and suspension.written
     syncer_set = syncer_objects(run, 0 if stopped else spec.syncer.shards, _layout(run))
     # What the operator has made of a pool by another version's knowledge is better than what it would make of it now.
     changing = rollout.now if run.knows("pools", "podTemplate") else ()
+    new = fitting(run.room, wanted, run.units)
     checkpoint = suspension.checkpoint if suspension is not None else wanted_checkpoint(run)
     return replace(
         plan,
@@ -105,7 +111,7 @@ def plan_run(run: RunObserved, now: float) -> RunPlan:
         apply_units=tuple(
             unit_body(run, name, unit)
             for name, unit in wanted.items()
-            if name not in run.units or (name in changing and not of_another_kind(run.units[name], unit))
+            if name in new or (name in changing and not of_another_kind(run.units[name], unit))
         ),
         delete_units=tuple(
             unit
@@ -116,6 +122,7 @@ def plan_run(run: RunObserved, now: float) -> RunPlan:
         again=suspended and not stopped,
         wake=earliest(
             plan.wake,
+            now + LOOK_SECONDS if run.room.message else None,
             completion.deadline_end(spec, old, now),
             suspension.wake if suspension is not None else None,
             starts_until,
@@ -186,9 +193,11 @@ def kept_config(run: RunObserved) -> tuple[Object, ...]:
     return (config_map(run),) if known or not run.configured else ()
 
 
-def notices(run: RunObserved, new: TrainingRunStatus, wanted: CheckpointOrder | None) -> Iterator[Notice]:
-    """Events for what a user has changed between two statuses, for a checkpoint that a user wants, and for what this
-    version does not know."""
+def notices(
+    run: RunObserved, new: TrainingRunStatus, wanted: CheckpointOrder | None = None
+) -> Iterator[Notice]:
+    """Events for what a user has changed between two statuses, for a checkpoint that a user wants, and for what a run
+    may not have or does not know."""
     old = run.status
     if old.suspend_time is None and new.suspend_time is not None:
         yield Notice("Normal", "SuspendRequested", "spec.suspend is true", new.suspend_time)
@@ -200,4 +209,6 @@ def notices(run: RunObserved, new: TrainingRunStatus, wanted: CheckpointOrder | 
     if wanted is not None and not wanted.last:
         text = f"a checkpoint of global step {wanted.step} or later is wanted"
         yield Notice("Normal", "CheckpointRequested", text, f"{wanted.step}")
+    if run.room.message:
+        yield Notice("Warning", NAMESPACE_LIMIT, run.room.message, f"{run.generation}")
     yield from skew_notices(run.unknown, run.generation)

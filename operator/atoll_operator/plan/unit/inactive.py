@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from atoll_operator.plan import nodes
 from atoll_operator.plan.conditions import earliest, parse_time, state, states_of
+from atoll_operator.plan.limits import LOOK_SECONDS, NAMESPACE_LIMIT
 from atoll_operator.plan.pods.environment import check_names
 from atoll_operator.plan.pods.template import DRAIN_SECONDS
 from atoll_operator.plan.pods.view import removals
@@ -32,6 +33,8 @@ def inactive(unit: UnitObserved) -> UnitPlan | None:
         running = tuple(pod for pod in unit.pods if not pod.ended)
         remove, wake = removals(running, 1, unit.recovery.force_delete, unit.now)
         return UnitPlan(status=unit.status, remove=remove, wake=wake)
+    if unit.waits:
+        return replace(_idle(unit, NAMESPACE_LIMIT, unit.waits), wake=unit.now + LOOK_SECONDS)
     try:
         check_names(unit.slice, unit.host_names)
     except ValueError as error:

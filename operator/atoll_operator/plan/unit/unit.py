@@ -60,6 +60,8 @@ class UnitObserved:
     # What its run wants
 
     stop: Literal["", "Suspended", "Finished", "RunNotFound"] = ""
+    waits: str = ""
+    """Which limit of its namespace keeps it from its hosts."""
     recovery: RecoverySpec = field(default_factory=RecoverySpec)
     communication: CommunicationSpec = field(default_factory=CommunicationSpec)
     codec: Codec = "bf16"
