@@ -19,9 +19,12 @@ from leaping import leap
 from atoll_operator.certificates.authority import Authority
 from atoll_operator.cluster import Cluster
 from atoll_operator.kube import client, errors
+from atoll_operator.kube.cache import Key
 from atoll_operator.kube.login import Credentials, load
-from atoll_operator.kube.queue import START_SECONDS, wait_for_api
+from atoll_operator.kube.queue import START_SECONDS, WorkQueue, wait_for_api
 from atoll_operator.metrics.process import Metrics
+from atoll_operator.operator import App
+from atoll_operator.settings import Settings
 
 POD = {"kind": "Pod", "metadata": {"name": "p", "namespace": "n"}}
 PATH = "/api/v1/namespaces/n/pods"
@@ -35,11 +38,14 @@ class Server:
         self.requests: list[str] = []
         self.tokens: list[str] = []
         self.headers: dict[str, str] = {}
+        self.silent = False
         self.address = ""
 
     async def handle(self, request: web.Request) -> web.Response:
         self.requests.append(f"{request.method} {request.path}")
         self.tokens.append(request.headers.get("Authorization", ""))
+        while self.silent:
+            await asyncio.sleep(0.05)
         status, body = next(self.answers, (200, {}))
         return web.json_response(body, status=status, headers=self.headers if status >= 400 else {})
 
@@ -124,6 +130,26 @@ async def test_nothing_is_written_when_another_operator_may_lead_by_now(server: 
             await cluster.create(POD)
         await cluster.get("Pod", "n", "p")
     assert server.requests == [f"POST {PATH}", f"POST {PATH}", f"GET {PATH}/p"]
+
+
+@pytest.mark.parametrize("asks", [True, False])
+async def test_an_operator_whose_pass_does_not_end_is_alive_only_while_it_awaits_an_answer(
+    server: Server, asks: bool
+) -> None:
+    async def never(*_: Any) -> None:
+        await asyncio.Event().wait()
+
+    access = Credentials(server.address, ssl.create_default_context())
+    app = App(Settings(runtime_image="i", stuck_seconds=1), access)
+    async with app._cluster:
+        server.silent = True
+        passes = {True: lambda _: app._cluster.get("Pod", "n", "p"), False: never}
+        queue = app._dispatcher.queue = WorkQueue(passes[asks])
+        queue.add(Key("Pod", "n", "p"))
+        working = asyncio.create_task(queue.run())
+        await asyncio.sleep(1.1)
+        assert app._alive()[0] is asks
+        working.cancel()
 
 
 async def test_the_token_is_read_again_for_each_try(server: Server) -> None:
