@@ -10,7 +10,7 @@ import sys
 
 from atoll_operator import settings
 from atoll_operator.kube import login, logs
-from atoll_operator.kube.errors import CredentialsError, Refused, Unreachable
+from atoll_operator.kube.errors import CredentialsError, Refused, Restored, Unreachable
 from atoll_operator.operator import App
 
 
@@ -30,7 +30,7 @@ def main() -> int:
     logs.log(logging.INFO, "starts", server=access.server, namespaces=configured.namespaces or "all")
     try:
         asyncio.run(App(configured, access).run())
-    except (OSError, Refused, Unreachable) as error:
+    except (OSError, Refused, Restored, Unreachable) as error:
         logs.log(logging.ERROR, "ends", error=f"{type(error).__name__}: {error}")
         return 1
     except Exception:

@@ -120,8 +120,8 @@ class App:
 
     def _alive(self) -> tuple[bool, str]:
         age = self._oldest()
-        stuck = age > self._settings.stuck_seconds
-        return not stuck, f"a key has waited for {age:.0f} s" if stuck else "ok"
+        stuck = age > self._settings.stuck_seconds and not self._cluster.under_way
+        return not stuck, f"a key has waited for {age:.0f} s, and for no answer" if stuck else "ok"
 
     def _ready(self) -> tuple[bool, str]:
         feed = self._feed

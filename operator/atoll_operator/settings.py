@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from atoll_operator.api.podtemplate import MAX_VALUE, MAX_VARIABLES
+from atoll_operator.plan.limits import NamespaceLimits
 
 SYNCER_URL = "https://{run}-syncer-{shard}.{run}-syncer.{namespace}.svc:7401/status"
 EVALUATOR_URL = "https://{run}-evaluator-0.{run}-evaluator.{namespace}.svc:7401/status"
@@ -43,6 +44,8 @@ class Settings(BaseModel):
         BeforeValidator(_parse),
     ] = {}
     """Added to every runtime pod."""
+    limits: Annotated[NamespaceLimits, BeforeValidator(_parse)] = NamespaceLimits()
+    """Of the runs of each namespace."""
     runtime_pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
     health_port: int = Field(8080, ge=0, le=65535)
     metrics_port: int = Field(0, ge=0, le=65535)
@@ -53,7 +56,7 @@ class Settings(BaseModel):
     syncer_url: str = Field(SYNCER_URL, pattern=r"^([^{}]|\{(run|namespace|shard)\})*$")
     evaluator_url: str = Field(EVALUATOR_URL, pattern=r"^([^{}]|\{(run|namespace)\})*$")
     stuck_seconds: float = Field(180.0, ge=1, le=3600)
-    """A key at work for longer makes the process not alive; nine full time-outs of one call."""
+    """A key at work for longer makes the process not alive, unless the API server has yet to answer."""
     lease_namespace: str = Field("", pattern=r"^([a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)?$")
     """Of the Lease by which one of several operators leads. Empty: this one leads without asking."""
     lease_seconds: int = Field(10, ge=3, le=120)
@@ -72,4 +75,5 @@ def read(environment: Mapping[str, str]) -> Settings:
         name, wrong = first["loc"][0], first["msg"].removeprefix("Value error, ")
         if first["type"] == "missing":
             raise SettingsError(f"{name} is not set; it names the image of learners and syncers") from error
-        raise SettingsError(f"{name} is {given[str(name)][:200]!r}: {wrong}") from error
+        part = "".join(f", {step}" for step in first["loc"][1:])
+        raise SettingsError(f"{name}{part} is {given[str(name)][:200]!r}: {wrong}") from error

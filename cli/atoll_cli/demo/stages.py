@@ -21,7 +21,7 @@ from atoll_cli.demo.watch import Watch, all_learning
 from atoll_cli.errors import CommandError
 from atoll_cli.views import LedgerView, Sample, ledgers_of
 from atoll_operator.api.trainingrun import TrainingRunSpec
-from atoll_operator.plan.run.elastic import sizes
+from atoll_operator.plan.limits import sizes
 
 STAGES = 7
 MARGIN = 1.0

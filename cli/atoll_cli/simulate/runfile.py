@@ -13,8 +13,8 @@ from atoll_cli.errors import UsageError
 from atoll_cli.simulate.admission import faults
 from atoll_operator.api.sections import MAX_UNITS, Pool
 from atoll_operator.api.trainingrun import TrainingRunSpec
+from atoll_operator.plan.limits import sizes
 from atoll_operator.plan.pods.topology import chips_of, generation_of, slice_of
-from atoll_operator.plan.run.elastic import sizes
 from atoll_runtime import model
 from atoll_runtime.protocol.fragments import LayoutError
 from atoll_runtime.simulate.planner import run as planner

@@ -26,8 +26,8 @@ from atoll_cli.simulate.runfile import checked_spec, read_manifest
 from atoll_cli.trial.operator import Operator
 from atoll_cli.views import PodView, Sample, ledgers_of, sample_of
 from atoll_operator.api.trainingrun import TrainingRunSpec
+from atoll_operator.plan.limits import sizes
 from atoll_operator.plan.pods.topology import slice_of
-from atoll_operator.plan.run.elastic import sizes
 from atoll_runtime.checkpoint import Bucket, GlobalStore, StoreError
 from atoll_runtime.data import DataError, open_catalogue, write_stdlib
 

@@ -148,6 +148,8 @@ class TrainingRunStatus(Report):
     """Units that learn."""
     units_wanted: int = 0
     """Units that the spec asks for, in all pools."""
+    hosts: int | None = None
+    """Hosts that the limits of its namespace allow it; absent before it has begun."""
     units_updated: int = 0
     """Units whose image, batch, resources and placement are those of the spec."""
     runtime: RuntimeStatus | None = None

@@ -11,7 +11,7 @@ import aiohttp
 import msgspec
 
 from atoll_operator.kube.cache import Object, brief, version_of
-from atoll_operator.kube.errors import Conflict, NotLeading, Refused, Unreachable, of_status
+from atoll_operator.kube.errors import Conflict, NotLeading, Refused, Unreachable, is_final, of_status
 from atoll_operator.kube.login import Credentials
 from atoll_operator.kube.queue import back_off
 
@@ -28,8 +28,6 @@ JSON = "application/json"
 APPLY = "application/apply-patch+yaml"
 MERGE = "application/merge-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
-UNFIT = ("failed to create typed patch object", "failed to convert new object")
-"""How the API server begins to refuse unknown fields and wrong types in a server-side apply, with status 500."""
 METADATA_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
 
@@ -73,6 +71,8 @@ class ApiClient:
         self._manager = {"fieldManager": manager}
         self._time_out, self._longest_wait, self._may_write = time_out, longest_wait, may_write
         self._session: aiohttp.ClientSession | None = None
+        self.under_way = 0
+        """Requests, also while they wait for a connection or for their next try."""
         # Requests wait here for a connection, because the time-out of a try must not cover that.
         self._slots = asyncio.Semaphore(CONNECTIONS)
 
@@ -176,33 +176,38 @@ class ApiClient:
         data, problem, asked = None if body is None else msgspec.json.encode(body), "", 0.0
         # Compressing costs the API server more than the network saves.
         headers = {"Content-Type": content_type, "Accept": accept, "Accept-Encoding": "identity"}
-        for attempt in range(TRIES):
-            if attempt:
-                await asyncio.sleep(max(asked, back_off(attempt, BACK_OFF_SECONDS, RETRY_AFTER_SECONDS)))
-            asked, url, now = 0.0, self.credentials.server + path, headers | self.credentials.headers()
-            try:
-                async with self._slots:
-                    if method != "GET" and not self._may_write():
-                        raise NotLeading(f"{method} {path}: another operator may lead by now")
-                    async with self._session.request(
-                        method, url, params=parameters, data=data, headers=now
-                    ) as response:
-                        after = response.headers.get("Retry-After", "")  # a date is not waited for
-                        asked = min(float(after), self._longest_wait) if after.isdecimal() else 0.0
-                        status, answer = response.status, decode(await response.read())
-            except (aiohttp.ClientError, TimeoutError) as error:
-                self.count_error("unreachable")
-                problem = f"{type(error).__name__}: {error}"
-                continue
-            if status < 400:
-                return answer
-            self.count_error(str(status))
-            problem = str(answer.get("message", status))
-            status = 422 if problem.startswith(UNFIT) else status
-            if status not in (401, 429) and status < 500:
-                causes = answer.get("details", {}).get("causes") or [{}]
-                raise of_status(status, str(answer.get("reason", "")), problem, causes[0].get("reason", ""))
-        raise Unreachable(f"{method} {path}: {problem}")
+        self.under_way += 1
+        try:
+            for attempt in range(TRIES):
+                if attempt:
+                    await asyncio.sleep(max(asked, back_off(attempt, BACK_OFF_SECONDS, RETRY_AFTER_SECONDS)))
+                asked, url, now = 0.0, self.credentials.server + path, headers | self.credentials.headers()
+                try:
+                    async with self._slots:
+                        if method != "GET" and not self._may_write():
+                            raise NotLeading(f"{method} {path}: another operator may lead by now")
+                        async with self._session.request(
+                            method, url, params=parameters, data=data, headers=now
+                        ) as response:
+                            after = response.headers.get("Retry-After", "")  # a date is not waited for
+                            asked = min(float(after), self._longest_wait) if after.isdecimal() else 0.0
+                            status, answer = response.status, decode(await response.read())
+                except (aiohttp.ClientError, TimeoutError) as error:
+                    self.count_error("unreachable")
+                    problem = f"{type(error).__name__}: {error}"
+                    continue
+                if status < 400:
+                    return answer
+                self.count_error(str(status))
+                problem = str(answer.get("message", status))
+                if is_final(status, problem):
+                    causes = answer.get("details", {}).get("causes") or [{}]
+                    raise of_status(
+                        status, str(answer.get("reason", "")), problem, causes[0].get("reason", "")
+                    )
+            raise Unreachable(f"{method} {path}: {problem}")
+        finally:
+            self.under_way -= 1
 
 
 def decode(content: bytes) -> Object:

@@ -2,6 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
+_REFUSAL = re.compile(
+    "failed to create typed patch object|failed to convert new object|.*failed calling webhook|"
+    "admission webhook .* denied the request|.*ValidatingAdmissionPolicy .* denied request"
+)
+"""How a refusal begins whose status says something else: unknown fields and wrong types in a server-side apply, and a
+webhook that fails, have 500; webhooks and policies choose a status."""
+
 
 class ApiError(Exception):
     """The API server's answer; the message is its own."""
@@ -24,7 +33,11 @@ class NamespaceEnding(ApiError):
 
 
 class Refused(ApiError):
-    """400, 403, 422: invalid, forbidden, or over quota; refused again until somebody changes something."""
+    """400, 403, 422, or by a webhook or policy: refused again until somebody changes something."""
+
+
+class Unreadable(ApiError):
+    """An object lacks what this version needs to read it; another version wrote it."""
 
 
 class Unreachable(Exception):
@@ -33,6 +46,10 @@ class Unreachable(Exception):
 
 class NotLeading(Exception):
     """This operator does not hold the lease any more: a write was not sent."""
+
+
+class Restored(Exception):
+    """The API server has an earlier state than before, as after a restore of etcd: what is known may not be."""
 
 
 class CredentialsError(Exception):
@@ -47,11 +64,18 @@ class Retry(Exception):
         self.seconds = seconds
 
 
+def is_final(status: int, message: str) -> bool:
+    """Whether another try at once would be answered the same."""
+    return bool(_REFUSAL.match(message)) or (status not in (401, 429) and status < 500)
+
+
 def of_status(status: int, reason: str, message: str, cause: str = "") -> ApiError:
     """The exception for an answer; `cause` is the first cause in its details."""
     kinds = {404: NotFound, 409: Conflict, **dict.fromkeys((400, 403, 422), Refused)}
     kind: type[ApiError] = kinds.get(status, ApiError)
-    if status == 409 and reason == "AlreadyExists":
+    if _REFUSAL.match(message):
+        kind = Refused
+    elif status == 409 and reason == "AlreadyExists":
         kind = AlreadyExists
     elif cause == "NamespaceTerminating":
         kind = NamespaceEnding

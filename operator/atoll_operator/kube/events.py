@@ -56,6 +56,9 @@ class Sink(Protocol):
     def newest(self, key: Key) -> int:
         """The newest resource version that is known of the object; 0 for none. Called in kopf's thread."""
 
+    def versions(self, kind: str, namespace: str) -> dict[Key, int]:
+        """Of what is known of a namespace, or of the cluster."""
+
 
 class Feed:
     """Passes on what kopf and the resync see. All methods but `post` belong to the main loop.
@@ -77,6 +80,8 @@ class Feed:
         """By path."""
         self.filled = asyncio.Event()
         """Set when every collection has been listed once."""
+        self.back = asyncio.Event()
+        """Set when a request succeeds after a problem: etcd may have been restored meanwhile."""
         self._main = asyncio.get_running_loop()
         self._buffer: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         self._draining = False
@@ -105,10 +110,14 @@ class Feed:
         if len(self._listed) == len(self.watches):
             self.filled.set()
 
+    def versions(self, watch: Watch) -> dict[Key, int]:
+        return self.sink.versions(watch.kind, watch.namespace)
+
     def outcome(self, path: str, problem: str = "", refused: bool = False) -> None:
         """Logs each problem of a path once; empty: the request succeeded."""
         if not problem:
-            self._problems.pop(path, None)
+            if self._problems.pop(path, None):
+                self.back.set()
         elif self._problems.get(path) != (problem, refused):
             self._problems[path] = problem, refused
             log(logging.WARNING, "a watch is down and will be tried again", path=path, error=problem)

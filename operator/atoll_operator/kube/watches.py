@@ -7,10 +7,11 @@ Therefore each of its lists is compared with what is known, and so is a list of 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -20,10 +21,10 @@ import yarl
 
 from atoll_operator.kube.cache import Key, Object, brief, key_of, version_of
 from atoll_operator.kube.client import METADATA_LIST, decode
-from atoll_operator.kube.errors import ApiError, Refused, Unreachable
+from atoll_operator.kube.errors import ApiError, Refused, Restored, Unreachable
 from atoll_operator.kube.events import BACK_OFF, WATCH_SECONDS, Feed, KopfThread, Watch
 from atoll_operator.kube.logs import log
-from atoll_operator.kube.queue import back_off
+from atoll_operator.kube.queue import back_off, until_first
 
 METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 SILENT_SECONDS = WATCH_SECONDS + 20.0
@@ -34,10 +35,9 @@ STEADY_SECONDS = 30.0
 
 
 async def watch(feed: Feed, resync_seconds: float) -> None:
-    """Watches until cancelled, and lists each collection again after `resync_seconds`."""
-    async with asyncio.TaskGroup() as group:
-        group.create_task(_run_kopf(feed), name="watches")
-        group.create_task(_resync(feed, resync_seconds), name="resync of watches")
+    """Watches until cancelled, and lists each collection again after `resync_seconds`, or an outage. Raises
+    Restored."""
+    await until_first(_run_kopf(feed), _resync(feed, resync_seconds))
 
 
 async def _run_kopf(feed: Feed) -> None:
@@ -65,16 +65,33 @@ async def _end_of(kopf: KopfThread, session: KopfSession) -> str:
 
 
 async def _resync(feed: Feed, seconds: float) -> None:
+    await feed.filled.wait()  # by lists of whole objects: these have names alone
     while True:
-        await asyncio.sleep(seconds * random.uniform(0.9, 1.1))
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(feed.back.wait(), seconds * random.uniform(0.9, 1.1))
+        feed.back.clear()
         for path, each in feed.watches.items():
+            known = feed.versions(each)
             try:
                 bodies, version = await feed.client.list(each.kind, each.namespace, each.selector, names=True)
             except (ApiError, Unreachable) as error:
                 feed.outcome(path, str(error), isinstance(error, Refused))
             else:
+                check_versions(each.kind, known, bodies, version)
                 feed.outcome(path)
                 feed.listed(each, {key_of(each.kind, body) for body in bodies}, version)
+
+
+def check_versions(kind: str, known: Mapping[Key, int], bodies: Iterable[Object], version: int) -> None:
+    """A list is at least as new as what was known when it was asked for, and so is each object in it.
+
+    Raises:
+        Restored: it is not.
+    """
+    older = [key for body in bodies if version_of(body["metadata"]) < known.get(key := key_of(kind, body), 0)]
+    if older or version < max(known.values(), default=0):
+        what = older[0] if older else f"the list of {kind}s"
+        raise Restored(f"the API server went back to an earlier state: {what} is older than before")
 
 
 class KopfSession:

@@ -21,6 +21,7 @@ from atoll_operator.kube.queue import WorkQueue
 from atoll_operator.kube.recorder import Recorder
 from atoll_operator.metrics.process import Metrics
 from atoll_operator.plan.conditions import document, only_figures
+from atoll_operator.plan.limits import Claim, Limits, Room, room
 from atoll_operator.plan.pods.template import PodSettings, pod_settings
 from atoll_operator.plan.pods.view import Removal
 from atoll_operator.plan.run.plan import RunPlan
@@ -136,6 +137,13 @@ class Reconciler:
         environment, policy = own.runtime_env, own.runtime_pull_policy
         defaults = PodSettings(run=run, image=own.runtime_image, pull_policy=policy, environment=environment)
         return pod_settings(defaults, spec, held)
+
+    def _room(self, key: Key, claim: Claim | None) -> Room:
+        """What the limits of its namespace leave a run or a unit."""
+        limits = self._settings.limits.of(key.namespace)
+        if claim is None or claim.has == claim.wants or limits == Limits():
+            return Room(claim and claim.wants)
+        return room(claim, self._inventory.claims(key.namespace), limits)
 
     async def _remove_pod(self, namespace: str, removal: Removal) -> None:
         """Deletes that very pod, and no other of its name, and has the inventory know at once. Without a grace period

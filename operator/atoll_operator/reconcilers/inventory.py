@@ -5,17 +5,25 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any
+
+from pydantic import ValidationError
 
 from atoll_operator.api.group import LABEL_RUN, LABEL_UNIT, Object
 from atoll_operator.api.learnerunit import LearnerUnit
-from atoll_operator.api.trainingrun import TrainingRunSpec
-from atoll_operator.kube.cache import Cache, Change, Key, key_of, without_managed_fields
+from atoll_operator.api.stored import M, known
+from atoll_operator.api.trainingrun import TrainingRun
+from atoll_operator.kube.cache import Cache, Change, Key, controller_uid, key_of, without_managed_fields
+from atoll_operator.kube.errors import Unreadable
+from atoll_operator.plan.limits import Claim, run_claim, unit_claim
 from atoll_operator.plan.nodes import Kind as NodeKind
 from atoll_operator.plan.nodes import NodeView, sound_chips, view_node
 from atoll_operator.plan.pods.view import PodView, view
+from atoll_runtime.contract import problems
 
 PARENT, NODE = "parent", "node"
 """Indices of the cache."""
@@ -41,15 +49,26 @@ def _node_of(kind: str, body: Object) -> str | None:
 
 
 class Body(dict[str, Any]):
-    """The body of a run, a unit or a StatefulSet. Its model is made once; ValidationError: another version wrote it."""
+    """The body of a run, a unit or a StatefulSet. Its model is made once, and raises Unreadable."""
+
+    unknown: Mapping[str, Any] = MappingProxyType({})
+    """What this version does not know of it, by path."""
 
     @cached_property
     def unit(self) -> LearnerUnit:
-        return LearnerUnit.model_validate({"spec": self["spec"], "status": self.get("status", {})})
+        return self._read(LearnerUnit)
 
     @cached_property
-    def run_spec(self) -> TrainingRunSpec:
-        return TrainingRunSpec.model_validate(self["spec"])
+    def run(self) -> TrainingRun:
+        return self._read(TrainingRun)
+
+    def _read(self, model: type[M]) -> M:
+        document = {"spec": self["spec"], "status": self.get("status", {})}
+        try:
+            found, self.unknown = known(model, document)
+        except ValidationError as error:
+            raise Unreadable(problems(error)) from error
+        return found
 
 
 class Inventory:
@@ -102,6 +121,20 @@ class Inventory:
 
     def unit_keys(self, run: Key) -> list[Key]:
         return [entry.key for entry in self.cache.by(PARENT, run, "LearnerUnit")]
+
+    def claims(self, namespace: str) -> list[Claim]:
+        """Of the runs of a namespace, and of the units made by hand for those that have begun."""
+        claims, begun = list[Claim](), set[str]()
+        for key in (*self.cache.keys("TrainingRun", namespace), *self.cache.keys("LearnerUnit", namespace)):
+            if (body := self.live(key)) is None or (key.kind == "LearnerUnit" and controller_uid(body)):
+                continue
+            with suppress(Unreadable):
+                if key.kind == "LearnerUnit":
+                    claims += [unit_claim(body["metadata"], body.unit)] if body.unit.spec.run in begun else []
+                elif (claim := run_claim(body["metadata"], body.run)) is not None:
+                    claims.append(claim)
+                    begun |= {key.name} if claim.has is not None else set()
+        return claims
 
     def pods_of(self, unit: Key, uid: str) -> tuple[PodView, ...]:
         """The pods that the unit of this uid owns."""

@@ -9,8 +9,6 @@ from collections.abc import Iterable
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from pydantic import ValidationError
-
 from atoll_operator.api.common import EVALUATED
 from atoll_operator.api.group import Object
 from atoll_operator.api.learnerunit import LearnerUnitStatus
@@ -19,11 +17,12 @@ from atoll_operator.certificates.members import RunOwner, members, unit_member
 from atoll_operator.certificates.secrets import RunCertificates
 from atoll_operator.kube.cache import Key, controller_uid, key_of
 from atoll_operator.kube.client import AT_ONCE
-from atoll_operator.kube.errors import Conflict, NotFound, Retry
+from atoll_operator.kube.errors import Conflict, NotFound, Retry, Unreadable
 from atoll_operator.kube.logs import log
 from atoll_operator.kube.queue import gather_bounded
 from atoll_operator.plan.conditions import document, refused
-from atoll_operator.plan.pods.names import evaluator, syncer, tls_secret
+from atoll_operator.plan.limits import run_claim
+from atoll_operator.plan.pods.names import config_map, evaluator, syncer, tls_secret
 from atoll_operator.plan.run.elastic import certified_units, places
 from atoll_operator.plan.run.observed import RunObserved, UnitFacts
 from atoll_operator.plan.run.plan import RunPlan, plan_run
@@ -31,7 +30,6 @@ from atoll_operator.plan.run.status import invalid
 from atoll_operator.reconcilers.controller import REFUSED_SECONDS, Memory, Reconciler, refusal_of
 from atoll_operator.reconcilers.inventory import Body
 from atoll_operator.reconcilers.wakeups import FIGURES_SECONDS
-from atoll_runtime.contract import problems
 
 
 class RunReconciler(Reconciler):
@@ -45,11 +43,11 @@ class RunReconciler(Reconciler):
             self._queue.add(unit)
 
     async def _reconcile(self, key: Key, body: Body, memory: Memory, now: float) -> None:
-        old = TrainingRunStatus.model_validate(body.get("status", {}))
         try:
-            run = self._observe(key, body, old)
-        except ValidationError as error:
-            status = invalid(old, body["metadata"]["generation"], problems(error, "spec."), now)
+            run = self._observe(key, body)
+        except Unreadable as error:
+            old = TrainingRunStatus.model_validate(body.get("status", {}))
+            status = invalid(old, body["metadata"]["generation"], str(error), now)
             return await self._write(key, body, document(status), memory)
         plan = plan_run(run, now)
         self._metrics.plan_seconds.labels(key.kind).observe(time.time() - now)
@@ -66,15 +64,15 @@ class RunReconciler(Reconciler):
         evaluator_refusal = await refusal_of(self._apply(plan.apply_evaluator))
         for condition, message in (("Degraded", refusal), (EVALUATED, evaluator_refusal)):
             if message:
-                plan = replace(plan, status=refused(plan.status, old, condition, message, now))
+                plan = replace(plan, status=refused(plan.status, run.status, condition, message, now))
         await self._conclude(key, body, memory, plan, now)
         self._wake(key, run, plan, memory)
         if refusal or evaluator_refusal:
             raise Retry(REFUSED_SECONDS, refusal or evaluator_refusal)
 
-    def _observe(self, key: Key, body: Body, status: TrainingRunStatus) -> RunObserved:
-        """Raises ValidationError if this version cannot read the spec."""
-        inventory, metadata, spec = self._inventory, body["metadata"], body.run_spec
+    def _observe(self, key: Key, body: Body) -> RunObserved:
+        """Raises Unreadable."""
+        inventory, metadata, spec, status = self._inventory, body["metadata"], body.run.spec, body.run.status
         uid = metadata["uid"]
         syncer_pods = inventory.set_pods(key, syncer(key.name))
         evaluator_pods = inventory.set_pods(key, evaluator(key.name))
@@ -87,6 +85,8 @@ class RunReconciler(Reconciler):
             generation=metadata["generation"],
             spec=spec,
             status=status,
+            unknown=body.unknown,
+            configured=inventory.cache.get(Key("ConfigMap", key.namespace, config_map(key.name))) is not None,
             settings=self._pod_settings(key.name, spec, status.runtime),
             units={unit["metadata"]["name"]: _unit_facts(unit, uid) for unit in units if unit},
             annotations=metadata.get("annotations", {}),
@@ -95,6 +95,7 @@ class RunReconciler(Reconciler):
             syncer=self._syncers.state(key, uid).dated(time.time() - time.monotonic()),
             evaluator=self._evaluators.state(key, uid),
             evaluator_pods=evaluator_pods,
+            room=self._room(key, run_claim(metadata, body.run)),
         )
 
     async def _exists(self, key: Key, uid: str) -> bool:
@@ -160,7 +161,7 @@ class RunReconciler(Reconciler):
         """Enqueue the run and its units for what comes next: the units now if the run is first seen, stops, resumes,
         ends, or changes how units recover; while the syncer is polled, all after a while for progress figures."""
         units, over = self._inventory.unit_keys(key), plan.status.phase in ("Complete", "Failed")
-        orders = over, run.spec.suspend, run.spec.recovery
+        orders = over, run.spec.suspend or bool(run.waits), run.spec.recovery
         changed, memory.orders = memory.orders != orders, orders
         for unit in units if changed else ():
             self._queue.add(unit)
@@ -173,7 +174,7 @@ class RunReconciler(Reconciler):
 def _unit_facts(body: Body, run: str) -> UnitFacts:
     try:
         unit = body.unit
-    except ValidationError:  # another version wrote the spec
+    except Unreadable:
         status, spec = LearnerUnitStatus.model_validate(body.get("status", {})), None
     else:
         status, spec = unit.status, unit.spec

@@ -11,14 +11,14 @@ from typing import Any
 
 from atoll_operator.api.group import ANNOTATION_INCARNATION, LABEL_UNIT, Object
 from atoll_operator.api.learnerunit import Heal
-from atoll_operator.api.trainingrun import RuntimeStatus
 from atoll_operator.cluster import LABELS
 from atoll_operator.kube.apply import check_owner
 from atoll_operator.kube.cache import Key, controller_uid
 from atoll_operator.kube.client import CONNECTIONS
 from atoll_operator.kube.errors import AlreadyExists, Conflict, NotFound, Retry
 from atoll_operator.kube.queue import gather_bounded
-from atoll_operator.plan.conditions import refused
+from atoll_operator.plan.conditions import find, refused
+from atoll_operator.plan.limits import NAMESPACE_LIMIT, unit_claim
 from atoll_operator.plan.pods.view import PodView, Removal
 from atoll_operator.plan.unit.deadlines import follow
 from atoll_operator.plan.unit.plan import plan_unit
@@ -87,12 +87,15 @@ class UnitReconciler(Reconciler):
             name=key.name,
             namespace=key.namespace,
             uid=metadata["uid"],
+            unknown=body.unknown,
             generation=metadata["generation"],
             spec=unit.spec,
             status=unit.status,
             pods=pods,
             annotations=metadata.get("annotations", {}),
             **self._from_run(run),
+            # A unit that a run owns waits with its run.
+            waits="" if controller_uid(body) else self._room(key, unit_claim(metadata, unit)).message,
             syncer=syncer.dated(now - monotonic),
             pace=pace and replace(pace, since=pace.since + now - monotonic),
             nodes=self._inventory.nodes_of(pods),
@@ -104,16 +107,16 @@ class UnitReconciler(Reconciler):
         """What the run wants of its units: fields of `UnitObserved`."""
         if run is None:
             return {"stop": "RunNotFound"}
-        spec, status = run.run_spec, run.get("status", {})
-        over, held = status.get("phase") in ("Complete", "Failed"), status.get("runtime")
-        known = held and RuntimeStatus.model_validate(held)
+        spec, status = run.run.spec, run.run.status
+        waits = status.phase == "Suspended" or find(status.conditions, "Ready").reason == NAMESPACE_LIMIT
+        over, idle = status.phase in ("Complete", "Failed"), spec.suspend or waits
         return {
-            "stop": "Finished" if over else "Suspended" if spec.suspend else "",
+            "stop": "Finished" if over else "Suspended" if idle else "",
             "recovery": spec.recovery,
             "communication": spec.communication,
             "codec": spec.outer.codec,
-            "begun": status.get("globalStep", 0) > 0,
-            "settings": self._pod_settings(run["metadata"]["name"], spec, known),
+            "begun": status.global_step > 0,
+            "settings": self._pod_settings(run["metadata"]["name"], spec, status.runtime),
         }
 
     async def _act(self, key: Key, plan: UnitPlan) -> None:

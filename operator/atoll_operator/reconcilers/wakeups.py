@@ -114,6 +114,10 @@ class Dispatcher:
         entry = self._inventory.cache.get(key)
         return 0 if entry is None else entry.resource_version
 
+    def versions(self, kind: str, namespace: str) -> dict[Key, int]:
+        entries = map(self._inventory.cache.get, self._inventory.cache.keys(kind, namespace))
+        return {entry.key: entry.resource_version for entry in entries if entry is not None}
+
     def _enqueue(self, change: Change | None) -> None:
         if change is not None and self.queue is not None:
             for key, delay in wakeups(change, self._inventory):

@@ -1,6 +1,7 @@
 """Failures in which the API server or a controller of Kubernetes has a part, and an operator that is killed.
 
-These are eviction, admission and quota; test_control_placement.py has the controllers that take pods from lost nodes.
+test_control_refusals.py has the pods that somebody refuses; test_control_placement.py the controllers that take pods
+from lost nodes.
 All failures are rows of the table in tests/support/operator/memory_failures.py, or scenes of memory_scenes.py; eight of
 the rows are told here too.
 """
@@ -20,7 +21,6 @@ from refusals import UNIT as BY_HAND
 from refusals import patched
 
 pytestmark = [pytest.mark.control, pytest.mark.timeout(300)]
-Control = Callable[..., None]
 UNITS = ["r-one-0", "r-one-1", "r-two-0"]
 ROWS = (
     "exit status", "out of memory", "says that it is final", "container says why", "deleted by force",
@@ -84,33 +84,6 @@ def by_host(bench: Bench) -> list[Any]:
 def told(bench: Bench) -> list[str]:
     """The incarnation that each pod is to serve."""
     return [pod["metadata"]["annotations"]["atoll.dev/incarnation"] for pod in by_host(bench)]
-
-
-@pytest.mark.parametrize("refuser", ["service account", "quota"])
-def test_pods_that_admission_refuses_are_a_condition_until_it_accepts_them(
-    bench: Bench, control: Control, refuser: str
-) -> None:
-    account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}}
-    if refuser == "quota":
-        control("resourcequota-controller")
-        quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "small"}}
-        bench.create({**quota, "spec": {"hard": {"requests.google.com/tpu": "3"}}})
-        bench.until("it counts", lambda: bench.status("ResourceQuota", "small").get("hard"))
-        words = "exceeded quota: small, requested: requests.google.com/tpu=4"
-    else:
-        bench.delete("ServiceAccount", "default")
-        words = "service account"
-    bench.operator()
-    bench.run(units=1)
-    message = bench.until_condition("LearnerUnit", "r-one-0", "Scheduled", "False", "ObjectRefused")
-    assert words in message and words in bench.unit("r-one-0")["message"]
-    assert bench.unit("r-one-0").get("restartCount", 0) == 0
-    if refuser == "quota":
-        bench.patch("ResourceQuota", "small", {"spec": {"hard": {"requests.google.com/tpu": "100"}}})
-    else:
-        bench.create(account)
-    bench.until("it has its pod", lambda: bench.pods("r-one-0"))
-    bench.until_condition("LearnerUnit", "r-one-0", "Scheduled", "True")
 
 
 def test_a_volume_that_kubernetes_does_not_understand_is_a_condition_of_run_and_unit_until_it_is_corrected(

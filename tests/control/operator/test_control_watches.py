@@ -6,8 +6,12 @@ Each test deletes a pod while the operator cannot see it, and the unit is whole 
 from __future__ import annotations
 
 import json
+import shutil
+import signal
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +19,8 @@ from control_bench import Bench
 from ill_gate import IllGate, nothing
 
 from atoll_local.controlplane import ControlPlane
+from atoll_local.kubectl import ESTABLISHED
+from atoll_local.paths import source_root
 
 pytestmark = [pytest.mark.control, pytest.mark.timeout(400)]
 UNIT = "r-one-0"
@@ -97,3 +103,42 @@ def test_an_api_server_that_is_killed_and_restarted_is_followed_again(
     time.sleep(3)  # longer than the client's tries of one request
     plane.start_apiserver()
     recovers(learning, lose_pod(learning))
+
+
+def test_an_operator_ends_when_etcd_went_back_and_its_successor_works_on_what_is_there(
+    tmp_path: Path, settle: Any
+) -> None:
+    """etcd is restored to a state before a unit of the run was healed and another run was created."""
+    with ControlPlane(tmp_path / "plane") as plane:
+        plane.kubectl("apply", "--server-side", "-k", str(source_root() / "manifests"))
+        plane.kubectl("wait", ESTABLISHED, "crd", "--all", "--timeout=30s")
+        with settle(plane, Bench) as bench:
+            operator = bench.operator()
+            bench.create({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}})
+            bench.run(units=1)
+            bench.until("all pods", lambda: len(bench.pods()) == 3)
+            with stopped(plane):
+                shutil.copytree(plane.folder / "etcd", tmp_path / "before")
+            bench.run("s", units=1)
+            bench.until("all pods", lambda: len(bench.pods()) == 6)
+            bench.delete("Pod", "r-one-0-1-0", grace=0)
+            bench.until("it is back", lambda: bench.pods(UNIT))
+            with stopped(plane):
+                shutil.rmtree(plane.folder / "etcd")
+                shutil.copytree(tmp_path / "before", plane.folder / "etcd")
+            assert operator.process.wait(60) == 1
+            assert "went back to an earlier state" in operator.log.read_text()
+            operator.start()
+            bench.run("t", units=1)
+            bench.until("all pods", lambda: len(bench.pods()) == 6)
+            assert bench.names("TrainingRun") == {"r", "t"}
+
+
+@contextmanager
+def stopped(plane: ControlPlane) -> Iterator[None]:
+    """Neither API server nor etcd runs."""
+    plane.stop_apiserver()
+    plane._daemons["etcd"].stop(signal.SIGKILL)
+    yield
+    plane._start_etcd()
+    plane.start_apiserver()

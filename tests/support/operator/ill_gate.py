@@ -1,4 +1,5 @@
-"""A way to an API server that answers 503, ends a watch with an ERROR event, or holds writes, when a test says so."""
+"""A way to an API server that answers 503 or late, ends a watch with an ERROR event, or holds requests, when a test
+says so."""
 
 from __future__ import annotations
 
@@ -42,7 +43,11 @@ class IllGate:
         self.ill = False
         """Every request is answered 503, and open watches are cut."""
         self.holds = nothing
-        """Requests for which it is true wait until it is not."""
+        """Requests for which it is true wait until it is not; they arrive, although the client may be gone by then."""
+        self.held = 0
+        """Such requests that were not answered yet."""
+        self.slow = 0.0
+        """Seconds that every other request takes longer."""
         self.error_in = ""
         """The end of the path of a watch that gets an ERROR event with code 500, once."""
         self.errors = self.refused = 0
@@ -70,14 +75,22 @@ class IllGate:
             yield address
 
     async def _carry(self, request: web.Request) -> web.StreamResponse:
-        while self.holds(request):
-            await asyncio.sleep(LOOK_SECONDS)
+        body, held = await request.read() or None, self.holds(request)
+        self.held += held
+        try:
+            while self.holds(request):
+                await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(0 if held else self.slow)
+            return await self._pass_on(request, body)
+        finally:
+            self.held -= held
+
+    async def _pass_on(self, request: web.Request, body: bytes | None) -> web.StreamResponse:
         if self.ill:
             self.refused += 1
             return web.json_response(ILL, status=503)
         headers = {name: value for name, value in request.headers.items() if name.lower() not in HOP_HEADERS}
         url = URL(self._server + request.raw_path, encoded=True)
-        body = await request.read() or None
         response = web.StreamResponse()
         try:
             async with self._session.request(request.method, url, headers=headers, data=body) as answer:

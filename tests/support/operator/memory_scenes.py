@@ -12,6 +12,7 @@ from unittest.mock import patch
 from memory_apiserver import Server
 from memory_failures import SEED, UNIT, WITNESS, begin, node_gone, out_of_service, silent
 from memory_world import SPEC, World, played
+from objects import RUN
 
 from atoll_operator.kube.cache import Key
 from atoll_runtime.contract import LinkReport
@@ -260,3 +261,69 @@ async def what_others_delete_or_change_is_put_right_and_what_they_add_stays(worl
     await asyncio.sleep(60)
     assert [world.server.get(kind, name) for kind, name in BELONGINGS] == added
     assert [world.uids(name) for name in (UNIT, WITNESS)] == before
+
+
+@scene
+async def runs_beyond_the_limit_wait_and_what_runs_is_not_stopped(world: World) -> None:
+    def uids() -> list[str]:
+        return sorted(uid for name in (UNIT, WITNESS) for uid in world.uids(name))
+
+    def waits() -> bool:
+        message = str(world.server.get("TrainingRun", "s").get("status", {}).get("message", ""))
+        return message.startswith("runs: 1 of at most 1 have begun") and not world.pods("s-p-0")
+
+    before = uids()
+    world.operate(limits={"runs": 1})
+    world.server.create({**RUN, "metadata": {"name": "s", "namespace": "ns"}})
+    await world.until("the newer one waits", waits)
+    await asyncio.sleep(60)
+    assert waits() and uids() == before
+    world.change_run(suspend=True)
+    await world.until("it begins", lambda: world.pods("s-p-0"))
+    newer = world.uids("s-p-0")
+    world.change_run(suspend=False)
+    await world.until("the older one waits", lambda: ready(world) == ("False", "NamespaceLimit"))
+    await asyncio.sleep(60)
+    assert not uids() and world.uids("s-p-0") == newer
+    world.server.delete("TrainingRun", "s")
+    await world.until("it goes on", lambda: learns(world, 2, UNIT, WITNESS))
+
+
+@scene
+async def units_beyond_the_limit_wait_until_there_is_room(world: World) -> None:
+    world.operate(limits={"hosts": 5})
+    await world.until("its hosts count", lambda: world.run().get("hosts") == 3)
+    made = world.server.get("LearnerUnit", UNIT)
+    metadata = {"name": "by-hand", "namespace": "ns"}
+    world.server.create({**made, "metadata": metadata, "spec": {**made["spec"], "stream": 7}, "status": {}})
+    await world.until("it learns", lambda: learns(world, 1, "by-hand"))
+    before = [world.uids(name) for name in ("by-hand", UNIT, WITNESS)]
+    world.resize(1)
+    degraded = lambda: world.condition("TrainingRun", "r", "Degraded")  # noqa: E731
+    await world.until("it may not grow", lambda: degraded() == ("True", "NamespaceLimit"))
+    await asyncio.sleep(60)
+    assert not world.unit("r-two-1") and [world.uids(name) for name in ("by-hand", UNIT, WITNESS)] == before
+    world.server.delete("LearnerUnit", "by-hand")
+    await world.until("it grows", lambda: learns(world, 1, "r-two-1"))
+    world.server.create({**made, "metadata": metadata, "spec": {**made["spec"], "stream": 7}, "status": {}})
+    scheduled = lambda: world.condition("LearnerUnit", "by-hand", "Scheduled")  # noqa: E731
+    await world.until("there is no room", lambda: scheduled() == ("False", "NamespaceLimit"))
+    world.resize(-1)
+    await world.until("it has pods", lambda: len(world.pods("by-hand")) == 2)
+
+
+@scene
+async def pod_that_a_finalizer_keeps_does_not_block_its_host(world: World) -> None:
+    """Whether its kubelet says that it ended, or never says anything."""
+    for silent_kubelet, incarnation in ((False, 2), (True, 4)):  # the last one on other hosts, after 90 s
+        pod = world.server.get("Pod", world.pods(UNIT)[1]["metadata"]["name"])
+        pod["metadata"]["finalizers"] = ["example.com/hold"]
+        world.server.change(pod)
+        if silent_kubelet:
+            world.cluster.dead.add(pod["spec"]["nodeName"])
+        world.server.delete("Pod", pod["metadata"]["name"])
+        if not silent_kubelet:
+            world.cluster.fail_pod(world.server.get("Pod", pod["metadata"]["name"]), 143)
+        await world.until("it heals", lambda n=incarnation: learns(world, n, UNIT), 300)
+        assert Key("Pod", "ns", pod["metadata"]["name"]) in world.server.objects
+        assert learns(world, 1, WITNESS)

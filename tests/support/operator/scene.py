@@ -31,7 +31,7 @@ TWO_SLICES = TWO_HOSTS.model_copy(update={"slices": 2})
 SETTINGS = PodSettings(run="r", image="runtime", pull_policy="IfNotPresent", environment={})
 TOLD = (
     "now", "name", "generation", "spec", "status", "annotations", "recovery", "communication", "settings", "begun",
-    "sees_nodes",
+    "sees_nodes", "waits", "unknown",
 )  # fmt: skip
 """Fields of a scene that the operator observes as they are."""
 
@@ -61,6 +61,7 @@ class Scene(SceneCluster):
         self.communication = contract.CommunicationSpec()
         self.stop, self.finishing, self.begun, self.generation = "", False, False, 1
         self.annotations: dict[str, str] = {}
+        self.waits, self.unknown = "", dict[str, Any]()
         self.status = LearnerUnitStatus()
         self.answering_since: float | None = NOW - 9000
         self.heard: float | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import itertools
 import json
 import ssl
@@ -19,8 +20,9 @@ from answering import answering
 from leaping import leap
 
 from atoll_operator.kube import events, watches
-from atoll_operator.kube.cache import Key
+from atoll_operator.kube.cache import Key, key_of, version_of
 from atoll_operator.kube.client import ApiClient, Resource
+from atoll_operator.kube.errors import Restored
 from atoll_operator.kube.events import Feed, Watch
 from atoll_operator.kube.login import Credentials
 
@@ -44,8 +46,8 @@ class World:
         self.asked: list[str] = []
         """Accept header of each list."""
         self.known: set[str] = set()
-        self.seen: dict[str, Object] = {}
-        """The last body of each name."""
+        self.seen: dict[Key, int] = {}
+        """The versions of what was known."""
         self.told: list[str] = []
         """Names of events in their order."""
         self.unreadable = ""
@@ -105,14 +107,18 @@ class World:
         if name == self.unreadable:
             raise KeyError("spec")
         (self.known.discard if deleted else self.known.add)(name)
-        self.seen[name] = body
         self.told.append(name)
+        key = key_of("Pod", body)
+        self.seen[key] = max(self.seen.get(key, 0), version_of(body["metadata"]))
 
     def listed(self, kind: str, namespace: str, present: Collection[Key], version: int) -> None:
         self.known &= {key.name for key in present}
 
     def newest(self, key: Key) -> int:
-        return int(self.seen[key.name]["metadata"]["resourceVersion"]) if key.name in self.seen else 0
+        return self.seen.get(key, 0)
+
+    def versions(self, kind: str, namespace: str) -> dict[Key, int]:
+        return dict(self.seen)
 
     def _login(self) -> str:
         if self.hangs and threading.current_thread().name == "kopf":
@@ -120,7 +126,8 @@ class World:
         return f"Bearer {self.token}"
 
     @asynccontextmanager
-    async def watched(self, resync_seconds: float = 300) -> AsyncIterator[Feed]:
+    async def watched(self, resync_seconds: float = 300, *ends: type[Exception]) -> AsyncIterator[Feed]:
+        """`ends`: what ends the watches."""
         async with answering(self.handle) as address:
             access = Credentials(address, ssl.create_default_context(), self._login)
             resources = {"Pod": Resource("", "v1", "pods")}
@@ -129,6 +136,9 @@ class World:
                 running = asyncio.create_task(watches.watch(feed, resync_seconds))
                 try:
                     yield feed
+                    for error in ends:
+                        with pytest.raises(error):
+                            await asyncio.wait_for(asyncio.shield(running), 20)
                 finally:
                     self._over.set()
                     running.cancel()
@@ -175,7 +185,8 @@ async def test_lists_fill_what_is_known_and_events_keep_it_fresh(world: World) -
 async def test_each_state_is_told_once_and_none_that_is_known_already(world: World) -> None:
     async with world.watched():
         await world.watching({"a", "b", "c"})
-        world.seen["d"] = world.create("d")  # the answer to a write
+        written = world.create("d")
+        world.seen[key_of("Pod", written)] = version_of(written["metadata"])  # the answer to a write
         await world.send("ADDED", world.pods["d"])
         await world.send("MODIFIED", world.create("b"))
         await world.send("DELETED", world.pods["a"])
@@ -204,6 +215,21 @@ async def test_a_deletion_that_no_event_told_of_is_found_by_a_resync(world: Worl
         del world.pods["c"]
         world.refusals = [(403, "pods is forbidden")]  # and by the one after it
         await until(lambda: world.known == {"a", "b"})
+
+
+@pytest.mark.parametrize("later", [0, 100])
+async def test_an_earlier_state_after_a_restore_of_etcd_ends_the_watches(world: World, later: int) -> None:
+    """The list after the outage shows it: by its version, or by an object's if more was written since than was lost."""
+    async with world.watched(300, Restored):
+        await world.watching({"a", "b", "c"})
+        before = copy.deepcopy((world.pods, world.version))
+        for name in ("a", "d"):
+            world.create(name)
+            await world.send("MODIFIED", world.pods[name])
+        await world.watching({"a", "b", "c", "d"})
+        world.pods, world.version = before[0], before[1] + later
+        world.refusals = [(503, "etcd is not there")]
+        await world.send("ERROR", {"kind": "Status", "code": 410, "message": "too old"})
 
 
 @pytest.mark.parametrize(

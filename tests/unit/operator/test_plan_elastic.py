@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from run_scene import RunScene, specs, unit_status
 
 from atoll_operator.api.learnerunit import MAX_STREAM
-from atoll_operator.plan.run.elastic import certified_units, deal, division, sizes, table
+from atoll_operator.plan.limits import sizes
+from atoll_operator.plan.run.elastic import certified_units, deal, division, table
 
 
 def begun(pools: dict[str, int], **spec: object) -> RunScene:

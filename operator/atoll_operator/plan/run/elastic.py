@@ -12,9 +12,10 @@ from collections.abc import Collection, Mapping, Sequence
 from atoll_operator.api.common import Toleration
 from atoll_operator.api.group import API_VERSION, SPOT, UNIT_KIND, Object
 from atoll_operator.api.learnerunit import MAX_STREAM, LearnerUnitSpec
-from atoll_operator.api.sections import MAX_UNITS, Pool
+from atoll_operator.api.sections import Pool
 from atoll_operator.api.trainingrun import StreamRange, StreamsStatus, TrainingRunSpec
 from atoll_operator.plan.conditions import document
+from atoll_operator.plan.limits import sizes
 from atoll_operator.plan.pods.names import unit_name
 from atoll_operator.plan.run.observed import RunObserved
 from atoll_operator.plan.run.workloads import metadata
@@ -27,24 +28,6 @@ autoscaler; xpk selects reservations by the same label. Nodes of queued provisio
 not covered: a pool selects them with `nodeSelector` and `tolerations`."""
 Place = tuple[str, int]
 """Pool and index of a unit."""
-
-
-def sizes(spec: TrainingRunSpec) -> dict[str, int]:
-    """Number of units by pool, in the order of the spec.
-
-    `spec.units` fills the pools in order, each up to its own `units`, so the last pools shrink first. Further units go
-    to the first pool, and to the next one if it is full.
-    """
-    result = {pool.name: pool.units for pool in spec.pools}
-    if (left := spec.units) is None:
-        return result
-    for name, units in result.items():
-        result[name] = min(units, left)
-        left -= result[name]
-    for name, units in result.items():
-        result[name] = min(units + left, MAX_UNITS)
-        left -= result[name] - units
-    return result
 
 
 def places(run: str, spec: TrainingRunSpec) -> dict[str, Place]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from atoll_operator.api.learnerunit import LearnerUnitSpec, LearnerUnitStatus
 from atoll_operator.api.trainingrun import TrainingRunSpec, TrainingRunStatus
 from atoll_operator.plan.conditions import ABSENT, find, is_true, parse_time
+from atoll_operator.plan.limits import Room
 from atoll_operator.plan.nodes import NodeView
 from atoll_operator.plan.pods.template import PodSettings
 from atoll_operator.plan.pods.view import PodView
@@ -100,6 +102,10 @@ class RunObserved:
     generation: int
     spec: TrainingRunSpec
     status: TrainingRunStatus
+    unknown: Mapping[str, Any] = field(default_factory=dict)
+    """What this version does not know of it, by path."""
+    configured: bool = False
+    """Its ConfigMap exists."""
     settings: PodSettings
     units: Mapping[str, UnitFacts]
     """By name: all LearnerUnits of the namespace that have the name of one of this run's units, or name this run."""
@@ -110,6 +116,17 @@ class RunObserved:
     syncer: SyncerState = field(default_factory=SyncerState)
     evaluator: EvaluatorState = field(default_factory=EvaluatorState)
     evaluator_pods: tuple[PodView, ...] = ()
+    room: Room = field(default_factory=lambda: Room(None))
+    """What the limits of its namespace leave it, unless it is suspended or over."""
+
+    def knows(self, *sections: str) -> bool:
+        """Whether this version knows all of these sections of the spec."""
+        return not {path.split(".")[1] for path in self.unknown}.intersection(sections)
+
+    @property
+    def waits(self) -> str:
+        """Why it may not begin; empty if it may."""
+        return self.room.message if self.room.hosts is None else ""
 
     @property
     def merged(self) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from atoll_operator.api.group import Object
 from atoll_operator.api.trainingrun import RuntimeStatus, TrainingRunStatus
 from atoll_operator.plan.conditions import Notice, earliest, format_time, is_true
+from atoll_operator.plan.limits import LOOK_SECONDS, NAMESPACE_LIMIT, fitting
 from atoll_operator.plan.nodes import of_lost_nodes
 from atoll_operator.plan.pods.names import evaluator, syncer
 from atoll_operator.plan.pods.view import Removal
@@ -20,7 +21,8 @@ from atoll_operator.plan.run.rollout import of_another_kind, plan_rollout
 from atoll_operator.plan.run.status import RunFacts, describe
 from atoll_operator.plan.run.suspension import plan_suspension
 from atoll_operator.plan.run.syncer_state import CheckpointOrder
-from atoll_operator.plan.run.workloads import config_map, evaluator_objects, outdated, syncer_objects
+from atoll_operator.plan.run.workloads import COPIED, config_map, evaluator_objects, outdated, syncer_objects
+from atoll_operator.plan.skew import skew_notices
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +64,8 @@ def plan_run(run: RunObserved, now: float) -> RunPlan:
     suspended = suspension is not None and suspension.done
     lost = completion.quorum_lost(spec, len(expected), present, old.quorum_lost_time, now)
     outcome = plan_completion(run, lost, now)
-    evaluation = plan_evaluation(run, outcome.phase if outcome is not None else "", suspended, now)
+    phase = outcome.phase if outcome is not None else ""
+    evaluation = plan_evaluation(run, phase, suspended or bool(run.waits), now)
     starts_until = completion.start_end(spec, old, now)
     facts = RunFacts(
         run=run,
@@ -76,7 +79,8 @@ def plan_run(run: RunObserved, now: float) -> RunPlan:
         evaluation=evaluation,
     )
     changes = {
-        "start_time": old.start_time or format_time(now),
+        "start_time": old.start_time or (None if run.waits else format_time(now)),
+        "hosts": old.hosts if run.room.hosts is None else run.room.hosts,
         "syncer_shards": spec.syncer.shards,
         "syncer_layout": _layout(run),
         "runtime": RuntimeStatus(
@@ -90,29 +94,35 @@ def plan_run(run: RunObserved, now: float) -> RunPlan:
     plan = _both_workloads(run, evaluation, describe(facts, outcome, changes, now), now)
     if outcome is not None:
         return _ended(run, outcome, plan, now)
+    if run.waits:
+        return RunPlan(status=plan.status, notices=(*notices(run, plan.status),), wake=now + LOOK_SECONDS)
     stopped = suspended and suspension is not None and suspension.written
     syncer_set = syncer_objects(run, 0 if stopped else spec.syncer.shards, _layout(run))
+    # What the operator has made of a pool by another version's knowledge is better than what it would make of it now.
+    changing = rollout.now if run.knows("pools", "podTemplate") else ()
+    new = fitting(run.room, wanted, run.units)
     checkpoint = suspension.checkpoint if suspension is not None else wanted_checkpoint(run)
     return replace(
         plan,
         poll_syncer=not stopped,
         checkpoint=checkpoint,
-        apply=(config_map(run), *syncer_set),
+        apply=(*kept_config(run), *syncer_set),
         remove_pods=(*outdated(run.syncer_pods, syncer_set), *plan.remove_pods),
         apply_units=tuple(
             unit_body(run, name, unit)
             for name, unit in wanted.items()
-            if name not in run.units or (name in rollout.now and not of_another_kind(run.units[name], unit))
+            if name in new or (name in changing and not of_another_kind(run.units[name], unit))
         ),
         delete_units=tuple(
             unit
             for name, unit in units.items()
             if unit.owned and (name not in wanted or of_another_kind(unit, wanted[name]))
         ),
-        notices=(*notices(old, plan.status, checkpoint), *plan.notices),
+        notices=(*notices(run, plan.status, checkpoint), *plan.notices),
         again=suspended and not stopped,
         wake=earliest(
             plan.wake,
+            now + LOOK_SECONDS if run.room.message else None,
             completion.deadline_end(spec, old, now),
             suspension.wake if suspension is not None else None,
             starts_until,
@@ -150,7 +160,7 @@ def _ended(run: RunObserved, outcome: Outcome, plan: RunPlan, now: float) -> Run
         return RunPlan(status=plan.status, delete_run=True)
     plan = replace(plan, wake=earliest(deleted_at, plan.wake))
     if failed:
-        return replace(plan, apply=(config_map(run), *syncer_objects(run, 0, _layout(run))))
+        return replace(plan, apply=(*kept_config(run), *syncer_objects(run, 0, _layout(run))))
     budget = ("PodDisruptionBudget", syncer(run.name))
     return replace(plan, delete=(*_workload(syncer(run.name)), budget, *plan.delete))
 
@@ -178,10 +188,18 @@ def wanted_checkpoint(run: RunObserved) -> CheckpointOrder | None:
     return None if order.stands(report) else order
 
 
+def kept_config(run: RunObserved) -> tuple[Object, ...]:
+    """The ConfigMap; nothing if it exists and tells the pods of sections that this version does not know entirely."""
+    known = run.knows(*COPIED, "recovery", "syncer")
+    return (config_map(run),) if known or not run.configured else ()
+
+
 def notices(
-    old: TrainingRunStatus, new: TrainingRunStatus, wanted: CheckpointOrder | None
+    run: RunObserved, new: TrainingRunStatus, wanted: CheckpointOrder | None = None
 ) -> Iterator[Notice]:
-    """Events for what a user has changed between two statuses, and for a checkpoint that a user wants."""
+    """Events for what a user has changed between two statuses, for a checkpoint that a user wants, and for what a run
+    may not have or does not know."""
+    old = run.status
     if old.suspend_time is None and new.suspend_time is not None:
         yield Notice("Normal", "SuspendRequested", "spec.suspend is true", new.suspend_time)
     if old.suspend_time is not None and new.suspend_time is None:
@@ -192,3 +210,6 @@ def notices(
     if wanted is not None and not wanted.last:
         text = f"a checkpoint of global step {wanted.step} or later is wanted"
         yield Notice("Normal", "CheckpointRequested", text, f"{wanted.step}")
+    if run.room.message:
+        yield Notice("Warning", NAMESPACE_LIMIT, run.room.message, f"{run.generation}")
+    yield from skew_notices(run.unknown, run.generation)

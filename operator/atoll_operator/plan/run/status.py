@@ -10,6 +10,7 @@ from atoll_operator.api.group import LABEL_COMPONENT, LABEL_RUN, LEARNER
 from atoll_operator.api.learnerunit import LearnerUnitStatus
 from atoll_operator.api.trainingrun import RunPhase, TrainingRunStatus
 from atoll_operator.plan.conditions import State, clip, find, format_time, state, states_of, transition
+from atoll_operator.plan.limits import NAMESPACE_LIMIT
 from atoll_operator.plan.pods.names import syncer
 from atoll_operator.plan.run.completion import STARTING_PHASES, Outcome, QuorumLost
 from atoll_operator.plan.run.evaluation import EvaluationPlan
@@ -18,6 +19,7 @@ from atoll_operator.plan.run.observed import RunObserved
 from atoll_operator.plan.run.rollout import Rollout
 from atoll_operator.plan.run.suspension import Suspension
 from atoll_operator.plan.run.syncer_state import UNAVAILABLE
+from atoll_operator.plan.skew import skewed
 from atoll_operator.plan.unit.waiting import HOLDS, hindrances
 
 FALSE = {
@@ -42,9 +44,11 @@ def describe(
         end |= {"progress_percent": 100} if phase == "Complete" else {}
     elif facts.suspension is not None:
         phase, states = "Suspended" if facts.suspension.done else "Suspending", _suspended(facts.suspension)
+    elif run.waits:
+        phase, states = "Suspended" if phase == "Suspended" else "Pending", _waiting(run)
     else:
         phase, states = _phase(facts), _running(facts)
-    states |= facts.evaluation.states
+    states |= {**facts.evaluation.states, **skewed(run.unknown)}
     if outcome is None:
         sound = {"Ready": "True", "Degraded": "False"}
         texts = [states[name][2] for name, status in sound.items() if states[name][0] != status]
@@ -102,7 +106,7 @@ def _running(facts: RunFacts) -> dict[str, State]:
     text = facts.rollout.message or (report.message if report else "")
     progressing = state(merging, "Merging" if merging else ready[1], text)
     states = _states("", Ready=ready, Progressing=progressing, Degraded=_degraded(facts))
-    if facts.run.syncer.awaited and old.phase not in ("Suspending", "Suspended"):
+    if facts.run.syncer.awaited and old.phase not in ("Pending", "Suspending", "Suspended"):
         known = states_of(old.conditions)
         states |= {name: known[name] for name in ("Ready", "Progressing", "Degraded") if name in known}
     return states
@@ -144,6 +148,8 @@ def _degraded(facts: RunFacts) -> State:
         return state(True, "SyncerShardDown", text)
     if report is not None and report.checkpoint.error:
         return state(True, "CheckpointFailed", report.checkpoint.error)
+    if run.room.message:
+        return state(True, NAMESPACE_LIMIT, run.room.message)
     return _units_degraded({name: unit.status for name, unit in run.own_units.items()})
 
 
@@ -166,6 +172,14 @@ def _hold(unit: LearnerUnitStatus) -> Condition | None:
     """The condition by which the unit waits until somebody else acts."""
     parts = (find(unit.conditions, name) for name in ("Scheduled", "PodsReady"))
     return next((part for part in parts if part.status == "False" and part.reason in HOLDS), None)
+
+
+def _waiting(run: RunObserved) -> dict[str, State]:
+    """The states of a run that its namespace's limits keep from beginning, or from going on after a suspension."""
+    known = find(run.status.conditions, "Suspended")
+    rests = known.status == "True"
+    suspended = state(True, known.reason, known.message) if rests else state(None, NAMESPACE_LIMIT)
+    return _states(NAMESPACE_LIMIT, Ready=state(False, NAMESPACE_LIMIT, run.waits), Suspended=suspended)
 
 
 def _suspended(suspension: Suspension) -> dict[str, State]:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from atoll_operator.plan import nodes
 from atoll_operator.plan.conditions import earliest, parse_time, state, states_of
+from atoll_operator.plan.limits import LOOK_SECONDS, NAMESPACE_LIMIT
 from atoll_operator.plan.pods.template import DRAIN_SECONDS
 from atoll_operator.plan.pods.topology import slice_of
 from atoll_operator.plan.pods.view import removals
@@ -32,6 +33,8 @@ def inactive(unit: UnitObserved) -> UnitPlan | None:
         running = tuple(pod for pod in unit.pods if not pod.ended)
         remove, wake = removals(running, 1, unit.recovery.force_delete, unit.now)
         return UnitPlan(status=unit.status, remove=remove, wake=wake)
+    if unit.waits:
+        return replace(_idle(unit, NAMESPACE_LIMIT, unit.waits), wake=unit.now + LOOK_SECONDS)
     try:
         slice_of(unit.spec.accelerator, unit.spec.topology, unit.spec.machine_type)
     except ValueError as error:

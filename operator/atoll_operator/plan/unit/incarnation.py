@@ -14,6 +14,7 @@ from typing import Any
 from atoll_operator.api.learnerunit import MAX_RESTARTS, Failure, LearnerUnitStatus, Restart
 from atoll_operator.api.sections import RecoverySpec
 from atoll_operator.plan.conditions import Notice, clip, find, format_time, parse_time, state
+from atoll_operator.plan.limits import NAMESPACE_LIMIT
 from atoll_operator.plan.unit import failure
 from atoll_operator.plan.unit.failure import CAPACITY_UNAVAILABLE, HOST_MAINTENANCE, SUSPECT, Action, Cause
 from atoll_operator.plan.unit.status import ended_heal, last_reason
@@ -81,8 +82,8 @@ def without_failure(unit: UnitObserved, budget: Budget) -> UnitPlan | None:
     """The plan for a unit that needs an incarnation on new hosts though nothing failed; None if it needs none."""
     status = unit.status
     # The operator itself took the pods away, so that the next incarnation follows no failure.
-    orphan = find(status.conditions, "Scheduled").reason == RUN_NOT_FOUND
-    inactive = status.phase in ("Suspended", "Finished") or orphan
+    waited = find(status.conditions, "Scheduled").reason in (RUN_NOT_FOUND, NAMESPACE_LIMIT)
+    inactive = status.phase in ("Suspended", "Finished") or waited
     failed = status.phase == "Failed"
     if status.incarnation == 0 or inactive or unit.spec_changed:
         if failed:  # the old spec failed: the new one has the whole budget

@@ -16,6 +16,7 @@ from atoll_operator.api.learnerunit import Heal, HealStages, LearnerUnitStatus, 
 from atoll_operator.plan import cost
 from atoll_operator.plan.conditions import Notice, State, find, format_time, parse_time, state, states_of
 from atoll_operator.plan.pods.view import PodView
+from atoll_operator.plan.skew import skew_notices
 from atoll_operator.plan.unit import link, waiting
 from atoll_operator.plan.unit.unit import BACK_OFF, UnitObserved, UnitPlan
 from atoll_runtime.contract import BeginningReport, UnitReport
@@ -44,7 +45,7 @@ def describe(unit: UnitObserved, plan: UnitPlan) -> UnitPlan:
     learning = states["Learning"][0] == "True"
     status = _with_figures(with_ledger(unit, unit.status), unit.report)
     status = status.model_copy(update={"chips": unit.chips})
-    notices = list[Notice]()
+    notices = list(skew_notices(unit.unknown, unit.generation))
     if learning:
         status = status.model_copy(update={"merged_incarnation": status.incarnation})
         merged = unit.report.first_merge_time if unit.report is not None else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 from atoll_operator.api.group import Object
 from atoll_operator.api.learnerunit import LearnerUnitSpec, LearnerUnitStatus, UnitPhase
@@ -17,6 +17,7 @@ from atoll_operator.plan.pods.template import PodSettings, digest
 from atoll_operator.plan.pods.topology import Slice, slice_of
 from atoll_operator.plan.pods.view import PodView, Removal
 from atoll_operator.plan.run.syncer_state import SyncerState
+from atoll_operator.plan.skew import skewed
 from atoll_operator.plan.unit.failure import SUSPECT
 from atoll_operator.plan.unit.link import adequate
 from atoll_runtime.contract import Codec, CommunicationSpec, UnitReport
@@ -52,11 +53,15 @@ class UnitObserved:
     status: LearnerUnitStatus
     pods: tuple[PodView, ...]
     """All that this unit owns."""
+    unknown: Mapping[str, Any] = field(default_factory=dict)
+    """What this version does not know of it, by path."""
     annotations: Mapping[str, str] = field(default_factory=dict)
 
     # What its run wants
 
     stop: Literal["", "Suspended", "Finished", "RunNotFound"] = ""
+    waits: str = ""
+    """Which limit of its namespace keeps it from its hosts."""
     recovery: RecoverySpec = field(default_factory=RecoverySpec)
     communication: CommunicationSpec = field(default_factory=CommunicationSpec)
     codec: Codec = "bf16"
@@ -178,6 +183,7 @@ class UnitObserved:
         if (phase == "Failed" or status.heal_start_time) and cause is not None and cause.reason == SUSPECT:
             suspect = state(True, SUSPECT, cause.message)
         every = {**states, **adequate(status.link, self.codec, self.communication), "Suspect": suspect}
+        every |= skewed(self.unknown)
         conditions = transition(self.status.conditions, every, self.generation, self.now)
         update = {"phase": phase, "message": clip(message), "conditions": conditions}
         return status.model_copy(update=update | {"observed_generation": self.generation})

@@ -1,0 +1,44 @@
+"""Stored objects that another version may have written: what this version knows of them, and what it does not."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from atoll_operator.api.group import Object
+
+M = TypeVar("M", bound=BaseModel)
+
+
+def known(model: type[M], document: Object) -> tuple[M, dict[str, Any]]:
+    """The document without the fields and values that `model` does not know, and these by their paths.
+
+    Raises:
+        ValidationError: something that `model` needs is missing or cannot be read. No item of a list is left out.
+    """
+    unknown: dict[str, Any] = {}
+    while True:
+        try:
+            return model.model_validate(document), unknown
+        except ValidationError as error:
+            document, found = copy.deepcopy(document), error.errors()
+            path = max((_path(each["loc"], document) for each in found), key=len)
+            holder: Any = document
+            for step in path[:-1]:
+                holder = holder[step]
+            if any(each["type"] == "missing" for each in found) or not isinstance(holder, dict) or not path:
+                raise
+            unknown[".".join(map(str, path))] = holder.pop(path[-1])
+
+
+def _path(loc: Sequence[int | str], document: Any) -> tuple[int | str, ...]:
+    """The part of pydantic's path that the document has; the rest says what a value might have been."""
+    for length, step in enumerate(loc):
+        try:
+            document = document[step]
+        except (LookupError, TypeError):
+            return tuple(loc[:length])
+    return tuple(loc)

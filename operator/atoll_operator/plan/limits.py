@@ -1,0 +1,150 @@
+"""Limits of a namespace: which runs, and which units made by hand, may begin or grow; the older ones first.
+
+What has begun keeps its hosts, whoever is older and whatever becomes of the limits. One that does not fit does not keep
+those after it waiting.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Iterable, Mapping
+from typing import Annotated, Any, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from atoll_operator.api.learnerunit import LearnerUnit, LearnerUnitSpec
+from atoll_operator.api.sections import MAX_UNITS, Pool
+from atoll_operator.api.trainingrun import TrainingRun, TrainingRunSpec
+from atoll_operator.plan.conditions import find
+from atoll_operator.plan.pods.topology import slice_of
+
+NAMESPACE_LIMIT = "NamespaceLimit"
+LOOK_SECONDS = 10.0
+"""Until one that waits looks for room again."""
+
+
+class Limits(BaseModel):
+    """What the runs of one namespace may have together; None: any number."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    runs: Annotated[int, Field(ge=0)] | None = None
+    """Runs that are neither suspended nor over."""
+    hosts: Annotated[int, Field(ge=0)] | None = None
+    """Hosts of their units, and of units made by hand."""
+
+
+class NamespaceLimits(Limits):
+    """Of every namespace."""
+
+    namespaces: Mapping[str, Limits] = {}
+    """Other limits of some, by name."""
+
+    def of(self, namespace: str) -> Limits:
+        own = self.namespaces.get(namespace, Limits()).model_dump(exclude_unset=True)
+        return Limits(**{"runs": self.runs, "hosts": self.hosts} | own)
+
+
+class Claim(NamedTuple):
+    """What a run, or a unit made by hand, has and wants. Claims sort by age."""
+
+    created: str
+    kind: str
+    name: str
+    has: int | None
+    """Hosts; None: it has not begun."""
+    wants: int
+
+
+class Room(NamedTuple):
+    """What it may have."""
+
+    hosts: int | None
+    """None: it may not begin."""
+    message: str = ""
+    """Which limit keeps it from what it wants."""
+
+
+def room(mine: Claim, claims: Iterable[Claim], limits: Limits) -> Room:
+    """The room for one of the claims of its namespace."""
+    every = sorted(claims)
+    begun = [claim for claim in every if claim.has is not None]
+    runs = sum(claim.kind == "TrainingRun" for claim in begun)
+    hosts = sum(min(claim.has or 0, claim.wants) for claim in begun)
+    for claim in every:
+        more = claim.wants - (claim.has or 0)
+        begins = claim.has is None and claim.kind == "TrainingRun"
+        problem = ""
+        if begins and limits.runs is not None and runs >= limits.runs:
+            problem = f"runs: {runs} of at most {limits.runs} have begun; suspend or delete one"
+        elif more > 0 and limits.hosts is not None and hosts + more > limits.hosts:
+            taken = f"hosts: {hosts} of at most {limits.hosts} are taken"
+            problem = f"{taken}, and this needs {more} more; use {max(limits.hosts - hosts, 0)}"
+        if claim == mine:
+            who = "an administrator may raise the operator's `limits`"
+            return Room(claim.has, f"{problem}, or wait; {who}") if problem else Room(claim.wants)
+        if not problem:
+            runs, hosts = runs + begins, hosts + max(more, 0)
+    return Room(mine.wants)
+
+
+def run_claim(metadata: Mapping[str, Any], run: TrainingRun) -> Claim | None:
+    """None: it is over or suspended."""
+    spec, status = run.spec, run.status
+    begun = status.phase not in ("Pending", "Suspended")
+    if status.phase in ("Complete", "Failed") or (spec.suspend and not begun):
+        return None
+    count = sizes(spec)
+    wants = sum(count[pool.name] * _hosts(pool, pool.slices_per_unit) for pool in spec.pools)
+    had = wants if status.hosts is None else status.hosts
+    return Claim(
+        metadata["creationTimestamp"], "TrainingRun", metadata["name"], had if begun else None, wants
+    )
+
+
+def unit_claim(metadata: Mapping[str, Any], unit: LearnerUnit) -> Claim:
+    """Of a unit made by hand whose run has begun."""
+    wants, status = unit_hosts(unit.spec), unit.status
+    waits = find(status.conditions, "Scheduled").reason in ("Suspended", "Finished", NAMESPACE_LIMIT)
+    has = wants if status.incarnation and not waits else None
+    return Claim(metadata["creationTimestamp"], "LearnerUnit", metadata["name"], has, wants)
+
+
+def unit_hosts(spec: LearnerUnitSpec) -> int:
+    return _hosts(spec, spec.slices)
+
+
+def _hosts(kind: Pool | LearnerUnitSpec, slices: int) -> int:
+    """Hosts of a unit; of a kind that this version does not know, one for each slice."""
+    try:
+        return slices * slice_of(kind.accelerator, kind.topology, kind.machine_type).hosts
+    except ValueError:
+        return slices
+
+
+def fitting(room: Room, wanted: Mapping[str, LearnerUnitSpec], there: Collection[str]) -> set[str]:
+    """Names of the wanted units that are not there and may be created."""
+    missing = [name for name in wanted if name not in there]
+    if not room.message:
+        return set(missing)
+    left = (room.hosts or 0) - sum(unit_hosts(unit) for name, unit in wanted.items() if name in there)
+    ends = itertools.accumulate(unit_hosts(wanted[name]) for name in missing)
+    return {name for name, end in zip(missing, ends, strict=True) if end <= left}
+
+
+def sizes(spec: TrainingRunSpec) -> dict[str, int]:
+    """Number of units by pool, in the order of the spec.
+
+    `spec.units` fills the pools in order, each up to its own `units`, so the last pools shrink first. Further units go
+    to the first pool, and to the next one if it is full.
+    """
+    result = {pool.name: pool.units for pool in spec.pools}
+    if (left := spec.units) is None:
+        return result
+    for name, units in result.items():
+        result[name] = min(units, left)
+        left -= result[name]
+    for name, units in result.items():
+        result[name] = min(units + left, MAX_UNITS)
+        left -= result[name] - units
+    return result
