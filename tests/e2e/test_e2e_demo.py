@@ -1,4 +1,4 @@
-"""The demo itself on real pods. It loses a node, a link while that one's unit heals, a pod, a whole unit and the
+"""The demo itself on real pods. It loses a node and a link at the same time, then a pod, a whole unit and the
 syncer."""
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ class Faults(Healing):
         self._until_healed(fault, before)
 
     def switch_off_node(self) -> tuple[Fault, Sample]:
-        """Cuts the power of the host of the smallest unit."""
+        """Cuts the power of the host of the smallest unit; to be healed by `switch_on_node`."""
         before = self._watch.look()
         unit = smallest(before)
         node = before.pods_of(unit)[0].node
@@ -46,7 +46,7 @@ class Faults(Healing):
         return fault, before
 
     def switch_on_node(self, fault: Fault, before: Sample) -> None:
-        """Waits until the operator has given the node up, and switches it on."""
+        """Waits until the operator has given the node up, switches it on, returns when the unit learns again."""
         incarnation = before.units[fault.unit].incarnation
         self._watch.until(
             f"{fault.unit} leaving the lost node",
@@ -55,9 +55,6 @@ class Faults(Healing):
         )
         self._console.say(f"switching on the node {fault.victim}")
         self._cluster.power_on(fault.victim)
-
-    def await_node(self, fault: Fault, before: Sample) -> None:
-        """Returns when the unit learns again."""
         self._until_healed(fault, before)
 
     def cut_link(self) -> None:

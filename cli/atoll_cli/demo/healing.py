@@ -43,12 +43,9 @@ class Healing:
 
     def _until_healed(self, fault: Fault, before: Sample) -> Sample:
         incarnation = before.units[fault.unit].incarnation
-
-        def back_again(sample: Sample) -> bool:
-            return sample.time > fault.at and healed(sample, fault.unit, incarnation)
-
-        self._watch.until(f"{fault.unit} learning again", back_again, HEALED)
-        back = next(filter(back_again, self._watch.samples))  # perhaps while another fault was waited for
+        back = self._watch.until(
+            f"{fault.unit} learning again", lambda sample: healed(sample, fault.unit, incarnation), HEALED
+        )
         unit = back.units[fault.unit]
         kept = {pod.uid for pod in back.pods_of(fault.unit)} & {pod.uid for pod in before.pods_of(fault.unit)}
         self._note(

@@ -16,17 +16,17 @@ from atoll_cli.demo.diagnosis import diagnose
 from atoll_cli.demo.evaluation import HeldOut, evaluate
 from atoll_cli.demo.faults import Faults
 from atoll_cli.demo.observer import Observer
-from atoll_cli.demo.verdict import Fault, Observations, Summary, judge
+from atoll_cli.demo.verdict import Observations, Summary, judge
 from atoll_cli.demo.watch import Watch, all_learning
 from atoll_cli.errors import CommandError
-from atoll_cli.views import LedgerView, Sample, ledgers_of
+from atoll_cli.views import LedgerView, ledgers_of
 from atoll_operator.api.trainingrun import TrainingRunSpec
 from atoll_operator.plan.limits import sizes
 
 STAGES = 7
 MARGIN = 1.0
 """Nats per token by which the trained model must beat the untrained one."""
-MORE_STEPS = 30
+MORE_STEPS = 60
 """Global steps after the last fault of a run whose faults take as long as they take."""
 
 # Seconds, on two slow cores with room to spare; a stage that passes one of them is broken, not slow.
@@ -87,11 +87,11 @@ class Demo:
             watch.until(f"all {units} units learning", lambda sample: all_learning(sample, units), LEARNING)
         half = 0 if plan.cut_link else target // 2
         with console.stage("train", f"Training to half of {target} global steps" if half else "Training"):
-            lost = self._lose_node(faults) if plan.lose_node else None
+            off = faults.switch_off_node() if plan.lose_node else None
             if plan.cut_link:
                 faults.cut_link()
-            if lost is not None:
-                faults.await_node(*lost)
+            if off is not None:
+                faults.switch_on_node(*off)
             if plan.delete_pod:
                 faults.delete_pod()
             watch.until("half of the target", lambda sample: sample.run.step >= half, HALF_WAY)
@@ -101,9 +101,7 @@ class Demo:
                 faults.kill_syncer()
         with console.stage("finish", "The others never stopped; on to the target, and what was learnt"):
             if plan.cut_link:
-                step = watch.samples[-1].run.step + MORE_STEPS
-                console.say(f"the target is {step} global steps now")
-                self._change(target={"globalSteps": step})
+                self._end_at(watch.samples[-1].run.step + MORE_STEPS)
             watch.until("completion", lambda sample: sample.run.complete, COMPLETE)
             console.say("evaluating the untrained and the final global model on held-out text")
             with ThreadPoolExecutor() as pool:
@@ -139,21 +137,10 @@ class Demo:
         }
         self._console.say(", ".join(f"{name}: {count:,} tokens" for name, count in tokens.items()))
 
-    def _lose_node(self, faults: Faults) -> tuple[Fault, Sample]:
-        """Until it is switched on again; the unit heals meanwhile. It is lost as soon as nodes are by default, though
-        pods were made to outlive a longer silence of others."""
-        fault, before = faults.switch_off_node()
-        if self._plan.cut_link:
-            self._change(recovery={})
-        faults.switch_on_node(fault, before)
-        if self._plan.cut_link:
-            self._change()
-        return fault, before
-
-    def _change(self, **sections: Mapping[str, Any]) -> None:
-        """Applies the run again, with other sections of its spec."""
+    def _end_at(self, step: int) -> None:
         manifest = self._plan.manifest
-        spec = {**manifest["spec"], **sections}
+        spec = {**manifest["spec"], "target": {"globalSteps": step}}
+        self._console.say(f"the target is {step} global steps now")
         self._cluster.kubectl.apply([{**manifest, "spec": spec}], "-n", NAMESPACE)
 
     def _evaluate(self, step: int | None) -> HeldOut:
