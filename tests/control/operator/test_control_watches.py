@@ -110,7 +110,9 @@ def test_an_operator_ends_when_etcd_went_back_and_its_successor_works_on_what_is
 ) -> None:
     """etcd is restored to a state before a unit of the run was healed and another run was created."""
     with ControlPlane(tmp_path / "plane") as plane:
-        plane.kubectl("apply", "--server-side", "-k", str(source_root() / "manifests"))
+        manifests = source_root() / "manifests"
+        plane.kubectl("apply", "--server-side", "-k", str(manifests))
+        plane.kubectl("apply", "--server-side", "-f", str(manifests / "cluster-wide" / "rbac.yaml"))
         plane.kubectl("wait", ESTABLISHED, "crd", "--all", "--timeout=30s")
         with settle(plane, Bench) as bench:
             operator = bench.operator()

@@ -10,7 +10,7 @@ import contextlib
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, get_args
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
@@ -22,7 +22,7 @@ from atoll_operator.plan.pods.names import EVALUATED_LIMIT, NAMES_LIMIT
 from atoll_operator.plan.pods.topology import GENERATIONS, MAX_HOSTS, chips_of
 from atoll_runtime.contract import OPTIMIZERS, Codec, ModelSpec
 from atoll_runtime.model import describe, resolve
-from atoll_runtime.protocol.fragments import cut
+from atoll_runtime.protocol.fragments import TensorInfo, cut
 
 Object = dict[str, Any]
 LONG = 3600
@@ -213,7 +213,7 @@ def _agree(spec: Object) -> None:
         size["expertHidden"] = 8 + size.get("expertHidden", 0) // 16 * 8 if experts else 0
         size["expertsPerToken"] = 1 + size.get("expertsPerToken", 0) % max(min(experts, 64), 1)
     read = ModelSpec.model_validate(model)
-    pieces = math.inf if read.task else sum(len(cut(tensor)) for tensor in describe(read))
+    pieces = math.inf if read.task else admitted_pieces(describe(read))
     outer = spec.get("outer", {})
     interval = outer.get("interval", 24)
     for name, default, most in (("fragments", 24, min(interval, pieces)), ("overlap", 2, interval)):
@@ -330,3 +330,8 @@ def drawn(part: str, share: int = 1) -> list[dict[str, Any]]:
 
     collect()
     return bodies
+
+
+def admitted_pieces(tensors: Sequence[TensorInfo]) -> int:
+    """Pieces of a model as admission counts them: all bands of an embedding are one."""
+    return len({(piece.tensor, piece.index if piece.axis is None else None) for piece in cut(tensors)})
