@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from memory_accidents import POOLS
 from memory_apiserver import Object
 from memory_cluster import PlayedCluster
 
@@ -14,6 +15,9 @@ from atoll_operator.plan.run.syncer_state import UNAVAILABLE as SYNCER_UNAVAILAB
 from atoll_operator.plan.run.syncer_state import CheckpointOrder
 from atoll_operator.polling import EvaluatorPoller, PollFailed, SyncerPoller
 from atoll_runtime import contract
+
+HOSTS = {accelerator: hosts for kinds in POOLS.values() for accelerator, _, hosts in kinds}
+"""Of a slice."""
 
 
 class PlayedSyncer:
@@ -51,7 +55,7 @@ class PlayedSyncer:
         units = {}
         for unit in self._server.every("LearnerUnit"):
             name = unit["metadata"]["name"]
-            hosts = unit["spec"]["slices"] * 2 if "-two-" in name else 1
+            hosts = unit["spec"]["slices"] * HOSTS[unit["spec"]["accelerator"]]
             alive = [pod for pod in self._server.every("Pod") if self._lives(pod)]
             pods = [pod for pod in alive if pod["metadata"]["labels"].get(LABEL_UNIT) == name]
             own = [self._cluster.incarnation(pod) for pod in pods]
