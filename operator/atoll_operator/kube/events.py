@@ -110,9 +110,6 @@ class Feed:
         if len(self._listed) == len(self.watches):
             self.filled.set()
 
-    def versions(self, watch: Watch) -> dict[Key, int]:
-        return self.sink.versions(watch.kind, watch.namespace)
-
     def outcome(self, path: str, problem: str = "", refused: bool = False) -> None:
         """Logs each problem of a path once; empty: the request succeeded."""
         if not problem:

@@ -71,7 +71,7 @@ async def _resync(feed: Feed, seconds: float) -> None:
             await asyncio.wait_for(feed.back.wait(), seconds * random.uniform(0.9, 1.1))
         feed.back.clear()
         for path, each in feed.watches.items():
-            known = feed.versions(each)
+            known = feed.sink.versions(each.kind, each.namespace)
             try:
                 bodies, version = await feed.client.list(each.kind, each.namespace, each.selector, names=True)
             except (ApiError, Unreachable) as error:

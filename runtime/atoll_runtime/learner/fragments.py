@@ -162,9 +162,9 @@ def _indices(fragment: Fragment) -> list[Any]:
     return [None if piece.index is None else np.int32(piece.index) for piece in fragment.pieces]
 
 
-def _start(piece: Piece, index: Any) -> tuple[int, Any]:
-    """The axis along which a layer or block lies in its tensor, and where it starts."""
-    return (0, index) if piece.axis is None else (piece.axis, index * piece.shape[piece.axis])
+def _extent(piece: Piece) -> tuple[int, tuple[int, ...]]:
+    """The axis along which layers or bands of a tensor follow each other, and the shape of one with that axis."""
+    return (0, (1, *piece.shape)) if piece.axis is None else (piece.axis, piece.shape)
 
 
 def _flatten(
@@ -176,9 +176,8 @@ def _flatten(
     for piece, index in zip(kinds, indices, strict=True):
         values = tensors[piece.tensor]
         if index is not None:
-            axis, start = _start(piece, index)
-            length = 1 if piece.axis is None else piece.shape[axis]
-            values = jax.lax.dynamic_slice_in_dim(values, start, length, axis)
+            axis, shape = _extent(piece)
+            values = jax.lax.dynamic_slice_in_dim(values, index * shape[axis], shape[axis], axis)
         flats.append(values.reshape(-1))
     flat = jnp.concatenate(flats)
     return jnp.pad(flat, (0, padded - flat.size))
@@ -222,7 +221,8 @@ def _apply(
         if index is None:
             theta[piece.tensor] = values.reshape(old.shape)
         else:
-            axis, start = _start(piece, index)
-            shape = piece.shape if piece.axis is not None else (1, *piece.shape)
-            theta[piece.tensor] = jax.lax.dynamic_update_slice_in_dim(old, values.reshape(shape), start, axis)
+            axis, shape = _extent(piece)
+            theta[piece.tensor] = jax.lax.dynamic_update_slice_in_dim(
+                old, values.reshape(shape), index * shape[axis], axis
+            )
     return theta, anchor

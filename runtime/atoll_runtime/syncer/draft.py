@@ -16,12 +16,13 @@ from atoll_runtime.syncer.state import Version
 
 
 class Draft:
-    """A snapshot of all fragments, of which any may change until it is whole. Calls raise the disk's `OSError`."""
+    """A snapshot of the caller's fragments, of which any may `change` until it is whole. Calls raise the disk's
+    `OSError`."""
 
     def __init__(
         self, disk: Disk, path: Path, facts: Mapping[str, Any], fragments: Sequence[Version]
     ) -> None:
-        self._disk, self._fragments = disk, list(fragments)
+        self._disk, self._fragments = disk, fragments
         self._segment, self._path = path, path.with_suffix(".draft")
         self.file = disk.open(self._path, new=True)
         self.length = records.write(disk, self.file, Head("Run", dict(facts)))
@@ -31,12 +32,11 @@ class Draft:
         self._record: list[memoryview] = []
         """What is left of the record that is being written."""
 
-    def change(self, p: int, new: Version) -> None:
+    def change(self, p: int) -> None:
         """Fragment `p` has another version."""
-        self._fragments[p] = new
         if p not in self._left:
             self._left.append(p)
-            self.again += ELEMENT * new.theta.size
+            self.again += ELEMENT * self._fragments[p].theta.size
 
     def write(self, most: float = math.inf) -> bool:
         """Writes at most so many bytes. Whether all fragments are written, as they are now. Does not sync."""

@@ -104,13 +104,11 @@ class Journal:
                 if found := segments(disk, self._directory):
                     raise JournalError(f"{found[-1]}: a journal is there: it must be resumed, not begun anew")
                 disk.sync_folder(self._directory.parent)
-            limit(self._layout, disk.volume(self._directory), self._tape, 0)
             if self._draft is not None:
                 disk.close(self._draft.file)
                 self._draft = None
             self._fragments, self._machine = list(fragments), dict(machine)
-            self._replace()
-            self._clear()
+            self._replace_at_once()
 
     def roll(self) -> None:
         """Goes on with the next segment until it is in the place of this one, and then with the removal of that.
@@ -137,7 +135,7 @@ class Journal:
         assert self._fragments, "begin() or resume() first"
         self._fragments[p] = new
         if self._draft is not None:
-            self._draft.change(p, new)
+            self._draft.change(p)
         self._append(Head("Merge", dict(machine), p, new.version), new.theta.data, new.momentum.data)
 
     def remember(self, machine: Mapping[str, Any]) -> None:
@@ -169,9 +167,7 @@ class Journal:
                 self._length += records.write(self._disk, self._file, head, *arrays)
                 self._disk.sync(self._file)
             if self._used() > self._limit:
-                limit(self._layout, self._disk.volume(self._directory), self._tape, 0)
-                self._replace()
-                self._clear()
+                self._replace_at_once()
             elif not self.rolling and self._length > self._soft():
                 self._draft = self._begun()
 
@@ -187,6 +183,11 @@ class Journal:
     def _begun(self) -> Draft:
         facts = {"uid": self._uid, "fingerprint": self._layout.fingerprint, "lineage": self.lineage}
         return Draft(self._disk, self._path(self._segment + 1), facts, self._fragments)
+
+    def _replace_at_once(self) -> None:
+        limit(self._layout, self._disk.volume(self._directory), self._tape, 0)
+        self._replace()
+        self._clear()
 
     def _replace(self) -> None:
         """Writes what the next segment lacks, and puts it in the place of this one."""

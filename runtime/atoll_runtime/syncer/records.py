@@ -48,8 +48,7 @@ def write(disk: Disk, file: int, head: Head, *arrays: memoryview) -> int:
         OSError: the record may be there in part.
         JournalError: a number does not fit into a record; nothing was written.
     """
-    left = encode(head, *arrays)
-    return put(disk, file, left)
+    return put(disk, file, encode(head, *arrays))
 
 
 def encode(head: Head, *arrays: memoryview) -> list[memoryview]:

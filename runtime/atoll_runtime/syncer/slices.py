@@ -34,7 +34,7 @@ def owned(layout: Layout) -> dict[str, Region]:
     """What a shard reads of a checkpoint: the tensors of its pieces, or the layers or bands of them."""
     pieces = sorted((piece for fragment in layout.fragments for piece in fragment.pieces), key=order)
     return {
-        name: _region([piece for piece in own], layout.shapes[name])
+        name: _region(list(own), layout.shapes[name])
         for name, own in groupby(pieces, key=lambda piece: piece.tensor)
     }
 
