@@ -61,7 +61,7 @@ class SyncerSpec(Section):
     model_config = checked(immutable_field("storageClassName", NEW_VOLUMES))
 
     shards: Annotated[int, Field(ge=1, le=MAX_SHARDS), cel(WHOLE)] = 1
-    """Pods of the syncer. Each merges whole tensors of every fragment; the loss of one stalls only its tensors. Can be
+    """Pods of the syncer. Each merges whole pieces of every fragment; the loss of one stalls only its tensors. Can be
     changed while the run is suspended: the run then continues from its newest complete checkpoint."""
     tape: Annotated[TapeDepth, cel(immutable("a tape has one depth; make a new TrainingRun"))] = "Decisions"
     """What the event tape on each shard's volume records. Decisions: every event and decision. Contributions: also the
