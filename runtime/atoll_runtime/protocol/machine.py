@@ -187,6 +187,8 @@ class Syncer(ShardState):
         if self.opens:
             self._launch(now)
         self.rounds.ending = self.finishing
+        if self.rounds.ending:
+            self.rounds.skip(self.step)
         self._conclude()
         wakes = self._wakes(now)
         if wakes:

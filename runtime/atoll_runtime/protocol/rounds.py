@@ -158,8 +158,6 @@ class Rounds(OpenRounds):
         Args:
             name: of the unit that the event was of: every other one that lives was asked before. Empty: of none.
         """
-        if self.ending:
-            self.skip(0)
         for held in list(self.held.values()):
             if held.stage == "Collecting":
                 self._collect(held, name, now)
