@@ -365,11 +365,11 @@ def test_what_was_fetched_before_a_shard_came_back_without_it_is_not_taken_for_w
     link.announced(0, 48, True)
     errand = link.errand()
     assert errand is not None
-    assert not link.welcomed("one", [48], [48], NO_CUT), (
+    assert not link.welcomed("one", [48], [48], NO_CUT, "first life"), (
         "the shard has all that it had: nothing is thrown away"
     )
-    assert link.fetched(errand, 48, NO_CUT)
-    assert link.welcomed("one", [24], [24], NO_CUT)
+    assert link.fetched(errand, 48, NO_CUT, "first life")
+    assert link.welcomed("one", [24], [24], NO_CUT, "second life")
     assert link.errand() is None, "the anchor, 24, is what the shard has"
     assert not link.fetched(errand, 48, NO_CUT), "it was under way when the shard came back"
     link.adopt(0, 48, "one")  # the hosts of the unit had agreed on it by then
@@ -392,6 +392,18 @@ def test_a_welcome_that_a_fetched_version_has_overtaken_takes_nothing_back() -> 
     assert link.welcomed("one", [48], [48], NO_CUT, "second life"), "the shard has lost 72"
     errand = link.errand()
     assert errand is not None and errand.version == 48
+
+
+def test_a_first_welcome_that_a_fetched_version_has_overtaken_takes_nothing_back() -> None:
+    """Another host of the unit has told of it before this host's session began."""
+    link = Link([24], lineage="one")
+    link.need(0, 48)
+    errand = link.errand()
+    assert errand is not None and link.fetched(errand, 48, NO_CUT, "first life")
+    link.adopt(0, 48, "one")
+    assert not link.welcomed("one", [24], [48], NO_CUT, "first life"), "it was said before 48 was durable"
+    link.asked(RoundId(72, 0, 0, "one"), 48)
+    assert set(link.answerable()) == {0} and link.errand() is None
 
 
 @pytest.mark.parametrize("hosts", [1, 2])

@@ -47,7 +47,9 @@ class Link:
     offered: list[int] = field(default_factory=list)
     """Newest version of each fragment that the shard is known to have."""
     series: str = ""
-    """Life of the shard of which all is that is known since the last session began; empty: of more than one."""
+    """Life of the shard with which the last session began; empty: none has."""
+    shown: dict[str, dict[int, int]] = field(default_factory=dict)
+    """By life of the shard: the newest version of each fragment that it has shown since the last session began."""
     setbacks: int = 0
     """Times that the shard came back with less than it had shown: its volume was restored, or lost a record."""
     wanted: dict[int, int] = field(default_factory=dict)
@@ -77,21 +79,19 @@ class Link:
         rounds that have an answer of this host; others that it has answered are over.
 
         A shard that lost its journal shows another lineage: its versions are other arrays. One that lost its newest
-        merges alone shows the same, with older versions: what is newer here is known to it no more. In one life of a
-        shard (`series`) there is none such: what was fetched has overtaken this word.
+        merges alone shows the same, with older versions: what is newer here is known to it no more. What it has shown
+        in the same life (`series`) it still has: that has overtaken this word.
         """
+        shown = self.shown.get(series, {})
+        newest = [max(version, shown.get(p, version)) for p, version in enumerate(versions)]
         ended = bool(self.lineage) and self.lineage != lineage
-        lives_on = not ended and series != "" and series == self.series
         if ended:
             self._forget(range(len(self.held)))
-        elif not lives_on and any(
-            max(self.held[p], self.offered[p]) > version for p, version in enumerate(versions)
-        ):
+        elif any(max(self.held[p], self.offered[p]) > version for p, version in enumerate(newest)):
             ended = True
             self.setbacks += 1
-            self._forget(p for p, version in enumerate(versions) if self.adopted[p] > version)
-        newest = [max(pair) for pair in zip(self.offered, versions, strict=True)] if lives_on else versions
-        self.lineage, self.series, self.offered = lineage, series, list(newest)
+            self._forget(p for p, version in enumerate(newest) if self.adopted[p] > version)
+        self.lineage, self.series, self.offered, self.shown = lineage, series, newest, {series: shown}
         self.open.intersection_update(taking)
         self.marked(cut)
         for p, needed in enumerate(least):
@@ -115,7 +115,7 @@ class Link:
     def asked(self, round_id: RoundId, least: int) -> None:
         """A round is open."""
         p = round_id.fragment
-        self.offered[p] = max(least, self.offered[p])
+        self._show(p, least, self.series)
         self.need(p, least)
         self.asks[p] = Ask(round_id, least)
         self.open.add(round_id)
@@ -129,9 +129,15 @@ class Link:
 
     def announced(self, p: int, version: int, needed: bool) -> None:
         """A version can be fetched. One that is not needed is left: it would replace work that can be contributed."""
-        self.offered[p] = max(version, self.offered[p])
+        self._show(p, version, self.series)
         if needed:
             self.need(p, version)
+
+    def _show(self, p: int, version: int, series: str) -> None:
+        """A shard has this version in this life."""
+        self.offered[p] = max(version, self.offered[p])
+        shown = self.shown.setdefault(series, {})
+        shown[p] = max(version, shown.get(p, version))
 
     def need(self, p: int, least: int) -> None:
         """An older version than `least` is of no use any more."""
@@ -163,10 +169,8 @@ class Link:
         p = errand.fragment
         if (errand.lineage, errand.setbacks) != (self.lineage, self.setbacks):
             return False
-        if series != self.series:
-            self.series = ""
         self.marked(cut)
-        self.offered[p] = max(version, self.offered[p])
+        self._show(p, version, series)
         if self.wanted.get(p, 0) <= max(errand.version, version):
             self.wanted.pop(p, None)
         self.postpone(errand)  # on a slow link a newer one is wanted already
