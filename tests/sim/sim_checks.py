@@ -31,7 +31,7 @@ from atoll_runtime.protocol.events import (
     Part,
     Received,
 )
-from atoll_runtime.protocol.identifiers import CutId
+from atoll_runtime.protocol.identifiers import CutId, RoundId
 from atoll_runtime.protocol.ledger import MISSED, REFUSED, Account
 from atoll_runtime.protocol.rules import COORDINATOR
 from atoll_runtime.protocol.waiting import why
@@ -68,8 +68,8 @@ class Checks:
         self._announced: dict[str, Orders] = {}
         """By lineage of shard 0: the furthest that it has told another shard."""
         self._ended: dict[int, tuple[Value, ...]] = {}
-        self._turns: dict[tuple[ShardProcess, Part], float] = {}
-        """Of each header that a shard has taken, the most that it knew of the unit's link when that came."""
+        self._turns: dict[tuple[ShardProcess, RoundId, Part], float] = {}
+        """Of each header that a round has taken, the most that its shard knew of the unit's link when it did."""
         self._entered: dict[tuple[int, str, Incarnation], tuple[int, ...]] = {}
         """A shard's versions when an incarnation joined it first, as far as its journal knows, by shard and lineage."""
         self._refused: set[tuple[int, int, Incarnation]] = set()
@@ -118,11 +118,10 @@ class Checks:
         machine, s = process.machine, process.number
         if isinstance(event, (Offered, Received)):
             part = event.part
-            if any(
-                each.contributions.header(part.unit, part.host) == part for each in machine.rounds.holding
-            ):
-                known = self._turns.get((process, part), 0.0)
-                self._turns[process, part] = max(known, machine.units[part.unit].turn)
+            for each in machine.rounds.holding:
+                if each.contributions.header(part.unit, part.host) == part:
+                    key = process, each.id, part
+                    self._turns[key] = max(self._turns.get(key, 0.0), machine.units[part.unit].turn)
         if isinstance(event, Joined) and RememberJoin() in effects:
             who = event.unit, event.incarnation
             self._entered[s, process.lineage, who] = tuple(machine.versions)
@@ -135,6 +134,7 @@ class Checks:
                         raise Violation(
                             f"{process}: {round_id} waits for {unit}, which shard 0 says is silent"
                         )
+                    self._carried(process, round_id)
                 case Merge():
                     self.frozen(process, effect)
                 case Publish(p, version):
@@ -157,6 +157,14 @@ class Checks:
                 raise Violation(f"{process}: rounds in flight of fragments {held}")
         if isinstance(event, FinalCut) or (isinstance(event, Ordered) and event.orders.final):
             self._final(process)
+
+    def _carried(self, process: ShardProcess, round_id: RoundId) -> None:
+        """A round asks for contributions: it has taken those that an earlier one has left to it."""
+        held = process.machine.rounds.held.get(round_id)
+        for unit, headers in held.contributions.parts.items() if held is not None else ():
+            for header in headers.values():
+                turn = process.machine.units[unit].turn
+                self._turns.setdefault((process, round_id, header), turn)
 
     def announced(self, process: ShardProcess, orders: Orders) -> None:
         """Shard 0 tells another shard what it has decided: from now on it may not forget it."""
@@ -381,7 +389,7 @@ class Checks:
         self, process: ShardProcess, merge: Merge, unit: str, incarnation: int, anchor: int
     ) -> None:
         """An incarnation's first contribution is against no version that was old when it joined. No one is too old for
-        the unit's link, as the shard knew it when it took its headers, but where nothing newer was merged."""
+        the unit's link, as the shard knew it when the round took its headers, but where nothing newer was merged."""
         machine, p = process.machine, merge.round.fragment
         current, age = machine.versions[p], merge.round.step - anchor
         value: Value | None = process.memory[p]
@@ -393,9 +401,7 @@ class Checks:
         if not known and met is not None and anchor < met[p]:
             raise Violation(f"{merge.round}: {unit} counts first from {anchor}, but joined at {met[p]}")
         headers = machine.rounds.held[merge.round].contributions.parts[unit].values()
-        turn = min(self._turns[process, header] for header in headers)
-        if any(header.round != merge.round for header in headers):  # judged anew by the round that takes it
-            turn = max(turn, machine.units[unit].turn)
+        turn = min(self._turns[process, merge.round, header] for header in headers)
         oldest = machine.rules.oldest(turn)
         if not (anchor == current or age <= oldest):
             raise Violation(f"{merge.round}: {unit} is {age} steps old")

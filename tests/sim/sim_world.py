@@ -69,9 +69,10 @@ class World:
             for s in range(scenario.rules.shards)
         ]
         self.units = [UnitSlot(self, island) for island in scenario.islands]
-        slots: tuple[ShardSlot | UnitSlot, ...] = (*self.shards, *self.units)
-        for slot in slots:
-            self.at(self.rng.random(), None, slot.start)
+        for shard in self.shards:
+            self.at(self.rng.random(), None, shard.start)
+        for unit in self.units:
+            self.at(self.rng.random(), None, self._replace, unit)
 
     @property
     def now(self) -> float:
