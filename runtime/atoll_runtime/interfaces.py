@@ -99,6 +99,10 @@ class Bucket(Protocol):
 class Network(Protocol):
     """A learner host's way to one shard; also that of a shard to shard 0. Failures raise `TransportError`."""
 
+    @property
+    def broken(self) -> int:
+        """Connections that broke so far while a body was under way on them, which may have gone on over another."""
+
     def session(self, hello: Hello | ShardHello, outgoing: AsyncIterator[Up]) -> AsyncIterator[Down]:
         """Opens a session and sends what `outgoing` gives; ends when the shard ends it. Close it with `aclose`."""
 

@@ -111,6 +111,7 @@ async def test_a_body_crosses_over_any_number_of_connections_which_are_used_agai
         assert answered == [1, 1, 1]
         assert {peer.identities for peer in shelf.peers} == {("spiffe://a",)} and not shelf.broken
         assert len(server._streams) <= 2 * streams, "connections are used again"
+        assert not client.broken
 
 
 def pushed(client: TransferClient) -> Awaitable[Any]:
@@ -132,6 +133,7 @@ async def test_a_transfer_that_breaks_half_way_goes_on_with_what_has_not_come(
             async with linked(link.port, folders[1], streams) as client:
                 link.cut_at = SIZE // 2
                 await transfer(client)
+                assert 1 <= client.broken <= streams
             assert link.cut_at > SIZE, "the cut was made"
         if transfer is pushed:
             assert shelf.assemblies[HEADER.key].body == BODY

@@ -83,6 +83,8 @@ class InProcessNetwork:
         head, body = found
         return head, filled(body, head.size)
 
+    broken = 0
+
     def tune(self, streams: int, chunk: int) -> None:
         """Nothing to set."""
 

@@ -74,6 +74,8 @@ class Shard:
         self.reach("push")
         return PushReply(True)
 
+    broken = 0
+
     def tune(self, streams: int, chunk: int) -> None:
         """Nothing to tune."""
 

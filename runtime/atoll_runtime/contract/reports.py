@@ -66,7 +66,8 @@ class LinkReport(Report):
     busy_share: Measured = 0.0
     """Share of the time with a transfer under way, in the direction in which that is more."""
     failures: int = 0
-    """Transfers and sessions of this incarnation that broke."""
+    """Sessions, transfers, and connections of transfers of this incarnation that broke; a transfer goes on over another
+    connection."""
     codec: Annotated[str, Field(max_length=16)] = ""
     """Encoding of the unit's fragments on the network; empty before the first was sent."""
     streams: int = 0

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from atoll_runtime.contract import RunContract
 from atoll_runtime.interfaces import Network
 from atoll_runtime.protocol.communication import Communication, Observed, Rules, choose
-from atoll_runtime.protocol.linkmeter import LinkMeter
+from atoll_runtime.protocol.linkmeter import LinkMeter, LinkReading
 from atoll_runtime.protocol.linkshare import LinkShare
 
 log = logging.getLogger(__name__)
@@ -44,6 +45,11 @@ class LinkPolicy:
         self._shares.append((share, elements / max(fragments, 1)))
         self._expect()
         return share
+
+    def reading(self) -> LinkReading:
+        """What the link shows, and what it is used for."""
+        reading = self.meter.reading(self.clock(), self.now.use)
+        return replace(reading, failures=reading.failures + sum(each.broken for each in self._networks))
 
     def look(self) -> None:
         """Something was measured, or time has passed."""

@@ -252,5 +252,5 @@ class ShardSession:
         if isinstance(message, Report):
             self._quiet_until = now + REPORT_SECONDS
             self._policy.look()
-            return msgspec.structs.replace(message, link=self._meter.reading(now, self._policy.now.use))
+            return msgspec.structs.replace(message, link=self._policy.reading())
         return message

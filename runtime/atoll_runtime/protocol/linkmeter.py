@@ -55,7 +55,7 @@ class LinkReading:
     busy_share: float = 0.0
     """Of the time, in which transfers were under way; of the direction in which that is more."""
     failures: int = 0
-    """Transfers and sessions that broke since the link was made."""
+    """Sessions, transfers and connections of transfers that broke since the link was made."""
     use: LinkUse = LinkUse()
 
 

@@ -111,6 +111,8 @@ class SimNetwork:
 
     def __init__(self, client: Party) -> None:
         self.client, self.loop = client, client.loop
+        self.broken = 0
+        """See `Network`: a transfer in simulated time has no connections."""
 
     def reach(self) -> Server:
         """The process at the other end. Raises `TransportError`."""

@@ -94,6 +94,11 @@ class GrpcNetwork:
         """See `Network`."""
         return await self._transfers.fetch(request, answered)
 
+    @property
+    def broken(self) -> int:
+        """See `Network`."""
+        return self._transfers.broken
+
     def tune(self, streams: int, chunk: int) -> None:
         """See `Network`."""
         self._transfers.streams, self._transfers.chunk = streams, chunk

@@ -67,6 +67,8 @@ class Stream:
             sock.close()
             raise
         self._fd, self._awaited = self._sock.fileno(), 1
+        self.heard = 0
+        """Messages that have come."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -91,6 +93,7 @@ class Stream:
         if size > LARGEST_MESSAGE:
             raise WireError(f"a message of {size} bytes, where {LARGEST_MESSAGE} are the most")
         data = yield from self._read(size)
+        self.heard += 1
         return decode(data)
 
     def send_chunks(self, sending: Sending, share: Share, wanted: Callable[[], bool]) -> Steps[None]:

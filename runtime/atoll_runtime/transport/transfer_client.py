@@ -181,6 +181,9 @@ class TransferClient:
         """Connections of one body, and bytes of a chunk, of the transfers that begin from now on."""
         self._idle: deque[tuple[Stream, float]] = deque()
         """With the time since when; the newest last."""
+        self.broken = 0
+        """See `Network`."""
+        self._lock = threading.Lock()
         self._open = False
         self._transfers: set[Transfer[Any]] = set()
         self._connectors = ThreadPoolExecutor(CONNECTORS, "connect")
@@ -240,10 +243,10 @@ class TransferClient:
         backoff, attempts, connected = Backoff(*BACKOFF_SECONDS), 0, False
         while not transfer.result.done():
             stream = used = self._used()
-            began = time.monotonic()
+            began, heard = time.monotonic(), 0
             try:
                 stream = used or (yield from self._connect(transfer))
-                connected = True
+                connected, heard = True, stream.heard
                 transfer.streams.add(stream)
                 result = None
                 if not transfer.result.done():  # it may have taken long to connect
@@ -252,6 +255,9 @@ class TransferClient:
                 if stream is not None:
                     transfer.streams.discard(stream)
                     stream.close()
+                if stream is not None and stream.heard > heard and transfer.wanted():
+                    with self._lock:
+                        self.broken += 1
                 if used is not None:
                     continue  # the shard may have closed it long ago
                 if not transfer.wanted():
