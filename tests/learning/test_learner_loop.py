@@ -1,6 +1,7 @@
 """The inner loop on one host: arrivals, counters, pulls, endings, bad losses; and where a unit is seeded."""
 
 import threading
+import time
 from dataclasses import dataclass, field
 from itertools import pairwise
 from types import SimpleNamespace
@@ -235,6 +236,18 @@ def test_the_devices_encode_the_bits_that_the_network_has(mesh, layout, parts, c
         exact = host_part(*fragments.extract(moved, number, "float32"))
         body = host_body(fragments.extract(moved, number, codec))
         assert bytes(body) == bytes(codecs.pack(exact, codec))
+
+
+def test_another_codec_is_used_once_it_is_compiled_and_nobody_waits_for_that(mesh, layout, parts):
+    encoders = Fragments(mesh, layout, parts[0].theta).encoders
+    assert encoders.choose("bf16") == "bf16"
+    assert encoders.choose("int4") == "bf16"
+    deadline = time.monotonic() + 60
+    while encoders.choose("int4") == "bf16":
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert encoders.choose("int4") == "int4"
+    assert encoders.choose("bf16") == "bf16", "its programs are kept"
 
 
 def test_the_outer_gradient_is_the_anchor_minus_what_was_learnt(mesh, layout, parts):

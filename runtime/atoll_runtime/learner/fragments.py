@@ -16,10 +16,10 @@ from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from atoll_runtime.learner.compilation import Wrap, uncached
+from atoll_runtime.learner.encoders import Encoders
 from atoll_runtime.learner.mesh import local_range
 from atoll_runtime.model.axes import over_devices
-from atoll_runtime.protocol.fragments import BLOCK, Fragment, Layout, Piece, part_bounds
-from atoll_runtime.transport.blocks import LEVELS, TINY
+from atoll_runtime.protocol.fragments import Fragment, Layout, Piece, part_bounds
 
 
 class Fragments:
@@ -42,14 +42,14 @@ class Fragments:
         self._layout = layout
         local = jax.sharding.Mesh(np.array(list(mesh.devices.flat)[first:last]), ("parts",))
         self._local = NamedSharding(local, PartitionSpec("parts"))
-        """Of this host's parts alone. What runs there needs no agreement with the other hosts."""
-        self._encode = jax.jit(_encode, static_argnames=("codec",), out_shardings=self._local)
+        """Of this host's parts alone."""
         self._sharding = over_devices(mesh)
         splits = [part_bounds(fragment.size, devices) for fragment in layout.fragments]
         self.padded = [split[-1][1] for split in splits]
         """Length of each fragment, filled up to whole blocks of each device."""
         self.bounds = [(split[first][0], split[last - 1][1]) for split in splits]
         """This host's [start, stop) of each padded fragment."""
+        self.encoders = Encoders([stop - start for start, stop in self.bounds], self._local)
         flatten = jax.jit(_flatten, static_argnames=("kinds", "padded"), out_shardings=self._sharding)
         self._flatten = programs("flatten", flatten)
         self._apply = {
@@ -78,9 +78,7 @@ class Fragments:
         """Δ = anchor − θ of this host's part of one fragment, as `transport/codecs.py` packs it, in columns that follow
         each other; their copies to the host are under way."""
         sent = self._sent[number] = self._flat(theta, number)
-        columns: tuple[Array, ...] = self._encode(
-            self._here(self._anchors[number]), self._here(sent), codec=codec
-        )
+        columns = self.encoders.encode(self._here(self._anchors[number]), self._here(sent), codec)
         for column in columns:
             for shard in column.addressable_shards:
                 shard.data.copy_to_host_async()
@@ -181,23 +179,6 @@ def _flatten(
         flats.append(values.reshape(-1))
     flat = jnp.concatenate(flats)
     return jnp.pad(flat, (0, padded - flat.size))
-
-
-def _encode(anchor: Array, flat: Array, *, codec: str) -> tuple[Array, ...]:
-    """The same bits as `transport/codecs.py`."""
-    delta = anchor - flat
-    if codec not in LEVELS:
-        return (delta.astype(jnp.float32 if codec == "float32" else jnp.bfloat16),)
-    most = LEVELS[codec]
-    table = delta.reshape(-1, BLOCK)
-    scale = (jnp.abs(table).max(axis=1) * np.float32(1 / most)).astype(jnp.bfloat16)
-    divisor = scale.astype(jnp.float32)
-    divisor = jnp.where(jnp.isfinite(divisor) & (divisor >= TINY), divisor, jnp.inf)
-    steps = jnp.nan_to_num(jnp.rint(table / divisor[:, None]))
-    levels = jnp.clip(steps, -most, most).astype(jnp.int8).astype(jnp.uint8)
-    if codec == "int4":
-        levels = (levels[:, 0::2] & 0xF) | (levels[:, 1::2] << 4)
-    return scale, levels.reshape(-1)
 
 
 def _apply(

@@ -182,7 +182,7 @@ class Loop:
         A fragment that has made no step yet, or is still behind the version that start or round ask for, stays
         where it is: its round may be open yet when it has caught up.
         """
-        parcels, codec = [], self.client.communication.codec
+        parcels, codec = [], self.fragments.encoders.choose(self.client.communication.codec)
         for number, ask in pulls.items():
             offer = self.progress.offer(number, ask)
             if offer is not None:

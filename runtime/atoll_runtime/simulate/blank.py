@@ -102,10 +102,19 @@ class BlankArrays:
 
 
 class BlankIsland:
-    """As `Inner`, `Batches` and `Snapshots` of a training loop, but for what the caller counts itself."""
+    """As `Inner`, `Batches`, `Snapshots` and `Encoders` of a training loop, but for what the caller counts itself."""
 
     cursor: int
     theta: Any = None
+
+    @property
+    def encoders(self) -> BlankIsland:
+        """See `Fragments`."""
+        return self
+
+    def choose(self, codec: str) -> str:
+        """See `Encoders`."""
+        return codec
 
     def step(self, tokens: object, rate: float) -> float:
         """See `Inner`."""
