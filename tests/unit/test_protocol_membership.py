@@ -362,3 +362,24 @@ def test_tokens_that_wait_for_a_link_are_listed_with_what_they_wait_for_and_sinc
     assert carried.since == sending.round.step and "its link" in carried.what
     shard.tell(Received(sending, 1.0))
     assert not [each for each in waits(shard.machine, a) if each.fragment == 1]
+
+
+def carried(shard: Shard) -> tuple[Part, Part]:
+    """Both units have answered a round: its body of `a` is carried over, for that of `b` it waits."""
+    shard.until_open(1)
+    return shard.offer("a", 1, 2.0 * P), shard.offer("b", 1, 0.5)
+
+
+@pytest.mark.parametrize("here", [True, False], ids=["whose body is here", "whose body is on its way"])
+def test_another_answer_to_its_pull_leaves_a_contribution_that_was_carried_over_or_ends_it_whole(
+    here: bool,
+) -> None:
+    shard = Shard()
+    slow, _ = carried(shard)
+    if here:
+        shard.tell(Received(slow, 1.0))
+    again = replace(slow, steps=slow.steps + 1, tokens=slow.tokens + 10, trained=slow.trained + 10)
+    shard.tell(Offered(again, 0.5))
+    released = Release(slow.round, "a") in shard.effects
+    assert shard.machine.rounds.taking("a", 0) == (() if released else (slow.round,))
+    assert released is not here

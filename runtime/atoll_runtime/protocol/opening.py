@@ -224,7 +224,7 @@ class OpenRounds:
         if why:
             self.exclude(held, name, f"its body comes too late, and {why}")
             return
-        later = self.carried.setdefault(held.id.fragment, Round(held.id, held.asked))
+        later = self.carried.setdefault(held.id.fragment, Round(held.id, held.asked, stage="Receiving"))
         held.contributions.move(name, later.contributions)
         held.declined.add(name)
         if name not in later.contributions.arrivals:

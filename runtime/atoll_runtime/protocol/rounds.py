@@ -35,7 +35,7 @@ class Rounds(OpenRounds):
         if held.contributions.header(part.unit, part.host) == part:
             known = (part.unit, part.host) in held.contributions.bodies
             return f"the part of host {part.host} is in already" if known else ""
-        if held.stage == "Receiving":
+        if held.stage == "Receiving" or held.id != part.round:
             return f"membership of the round of {part.round} is frozen"
         versions = self.versions[part.round.fragment]
         stale = versions.unusable(part.anchor, unit, part.round.step, self.rules)
@@ -73,10 +73,10 @@ class Rounds(OpenRounds):
             held.contributions.bodies[part.unit, part.host] = event.square
 
     def _round(self, part: Part) -> Round | None:
-        """The round that has this part's header; else the one that it answers, if that is in flight."""
-        p = part.round.fragment
+        """What has the unit's answer to the same pull, carried over or not; else the round that the part answers, if
+        that is in flight."""
         for held in self.holding:
-            if held.id.fragment == p and held.contributions.header(part.unit, part.host) == part:
+            if held.contributions.asked_by(part.unit) == part.round:
                 return held
         return self.held.get(part.round)
 
