@@ -383,3 +383,14 @@ def test_another_answer_to_its_pull_leaves_a_contribution_that_was_carried_over_
     released = Release(slow.round, "a") in shard.effects
     assert shard.machine.rounds.taking("a", 0) == (() if released else (slow.round,))
     assert released is not here
+
+
+def test_an_answer_to_the_next_round_takes_the_place_and_the_memory_of_what_was_carried_over() -> None:
+    shard = Shard()
+    slow, near = carried(shard)
+    shard.tell(Received(near, 1.0))
+    shard.until_open(1, serve=True)
+    assert shard.machine.rounds.taking("a", 0) == (slow.round,)
+    newer = shard.offer("a", 1, 0.5)
+    assert Release(slow.round, "a") in shard.effects
+    assert shard.machine.rounds.taking("a", 0) == (newer.round,) != (slow.round,)

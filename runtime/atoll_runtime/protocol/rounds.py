@@ -87,6 +87,9 @@ class Rounds(OpenRounds):
         if impossible:
             self._refuse(held, part.unit, part.anchor, impossible)
             return
+        earlier = held.contributions.asked_by(part.unit)
+        if earlier is not None and earlier != part.round:  # carried over: this takes its place
+            self.effects.append(Release(earlier, part.unit))
         disagreement = held.contributions.add(part)
         if disagreement:
             self.decline(part, disagreement)
