@@ -139,6 +139,13 @@ def test_steps_that_time_does_not_allow_are_refused() -> None:
     assert "steps: 1000000 in 3 s" in why
 
 
+def test_a_contribution_that_is_refused_counts_once_however_often_its_parts_come() -> None:
+    shard = Shard("a", "b", quorum=2)
+    part = shard.part("a", tokens=10**14, trained=10**14)
+    shard.tell(Offered(part), Offered(part), Received(part, 1.0))
+    assert len(shard.refusals()) == shard.machine.units["a"].refused == 1
+
+
 def test_a_shard_that_was_restarted_does_not_know_when_its_versions_were_merged_and_refuses_no_steps() -> (
     None
 ):

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from lone_shard import LONE, Story, joined
+from lone_shard import LONE, Story, joined, reported
 
 from atoll_runtime.protocol.effects import Exclude, Merge, Publish, Release, SendPull
 from atoll_runtime.protocol.events import (
@@ -394,3 +394,17 @@ def test_an_answer_to_the_next_round_takes_the_place_and_the_memory_of_what_was_
     newer = shard.offer("a", 1, 0.5)
     assert Release(slow.round, "a") in shard.effects
     assert shard.machine.rounds.taking("a", 0) == (newer.round,) != (slow.round,)
+
+
+def test_a_unit_that_was_told_to_go_on_without_a_round_has_no_part_in_it_until_it_is_asked_again() -> None:
+    """Its hosts have thrown their answer away: a header that was under way then has no body."""
+    shard = Shard(replace(RULES, quorum=2))
+    shard.until_open(1)
+    part = shard.part("a", 1)
+    shard.tell(Declined(part, "no memory"))
+    shard.tell(Offered(part, 0.5))
+    assert shard.machine.rounds.taking("a", 0) == ()
+    assert [each for each in shard.asked(Release) if each.of(part.round, "a")] == [Release(part.round, "a")]
+    shard.tell(joined("a"), reported("a", shard.steps["a"]), now=shard.now + 0.1)
+    answer = shard.offer("a", 1, 0.5)
+    assert shard.machine.rounds.taking("a", 0) == (answer.round,)

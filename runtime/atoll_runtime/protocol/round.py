@@ -180,7 +180,8 @@ class Round:
     pulled: set[tuple[str, int]] = field(default_factory=set)
     """(unit, incarnation) asked so far."""
     declined: set[str] = field(default_factory=set)
-    """Units whose answer was not taken: not waited for any more."""
+    """Units that were told to go on without it: they are not waited for, and nothing of them is taken, unless they are
+    asked again."""
     absent: dict[str, float] = field(default_factory=dict)
     """Until when the body is awaited of each unit that has left or is silent: it may connect anew."""
     returns: float = 0.0

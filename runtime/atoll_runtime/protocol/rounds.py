@@ -35,6 +35,8 @@ class Rounds(OpenRounds):
         if held.contributions.header(part.unit, part.host) == part:
             known = (part.unit, part.host) in held.contributions.bodies
             return f"the part of host {part.host} is in already" if known else ""
+        if part.unit in held.declined:
+            return f"{part.unit} was told to go on without the round of {part.round}"
         if held.stage == "Receiving" or held.id != part.round:
             return f"membership of the round of {part.round} is frozen"
         versions = self.versions[part.round.fragment]
@@ -129,11 +131,9 @@ class Rounds(OpenRounds):
         if unit is None or part.incarnation != unit.incarnation:
             self.effects.append(note("fenced", unit=part.unit, incarnation=part.incarnation))
             return
-        if held is None or not held.open:
+        gone = held is None or not held.open or part.unit in held.declined
+        if held is None or gone or held.contributions.supersedes(part):
             self.dropped(part.unit, part.round, why)
-            return
-        if held.contributions.supersedes(part):
-            self.dropped(part.unit, part.round, why)  # another part of this host is in, or will come
         else:
             self.exclude(held, part.unit, why)
 
@@ -145,9 +145,8 @@ class Rounds(OpenRounds):
                 continue
             if renewed and event.unit in held.contributions.parts:
                 self.exclude(held, event.unit, f"incarnation {event.incarnation} has taken its place")
-            if renewed:
-                held.declined.discard(event.unit)
             if held.contributions.header(event.unit, event.host) is None:
+                held.declined.discard(event.unit)
                 held.pulled.discard((event.unit, event.incarnation))
 
     def taking(self, unit: str, host: int) -> tuple[RoundId, ...]:
