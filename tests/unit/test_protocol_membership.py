@@ -408,3 +408,14 @@ def test_a_unit_that_was_told_to_go_on_without_a_round_has_no_part_in_it_until_i
     shard.tell(joined("a"), reported("a", shard.steps["a"]), now=shard.now + 0.1)
     answer = shard.offer("a", 1, 0.5)
     assert shard.machine.rounds.taking("a", 0) == (answer.round,)
+
+
+def test_a_body_that_is_here_is_not_carried_over_for_one_that_is_not() -> None:
+    """The fragment is due again already, and K is one."""
+    shard = Shard()
+    shard.until_open(1)
+    held = shard.machine.rounds.held[shard.round(1)]
+    for unit in "ab":
+        held.contributions.add(shard.part(unit, 1))
+    held.contributions.bodies["b", 0] = 1.0
+    assert held.close(1, P, held.opened + P + 1) == ([], ["a"])

@@ -271,9 +271,8 @@ class Round:
         self.stage, contributions = "Receiving", self.contributions
         self.enough = self.opened + interval * doublings(self.id)
         self.returns = min(membership.RETURN * interval, membership.RETURN_SECONDS)
-        arrivals = {name: now for name in contributions.members} | {
-            name: contributions.arrivals.get(name, now) for name in contributions.lacking
-        }
+        arrivals = dict.fromkeys(contributions.members, -math.inf)  # of bodies that are here
+        arrivals |= {name: contributions.arrivals.get(name, now) for name in contributions.lacking}
         chosen = set(membership.choose(arrivals, minimum, self.enough))
         return sorted(set(contributions.parts) - set(arrivals)), sorted(set(arrivals) - chosen)
 
