@@ -245,8 +245,8 @@ class OpenRounds:
 
     def _make(self, round_id: RoundId, now: float) -> Round:
         """A round that collects nothing yet but what an earlier one of its fragment has carried over."""
-        held = self.held[round_id] = Round(round_id, now)
         earlier, versions = self.carried.pop(round_id.fragment, None), self.versions[round_id.fragment]
+        held = self.held[round_id] = Round(round_id, now if earlier is None else earlier.asked)
         if earlier is None:
             return held
         for name, member in list(earlier.contributions.members.items()):

@@ -161,7 +161,8 @@ class Round:
 
     id: RoundId
     asked: float
-    """When the first unit was asked; before the round was due where that is far."""
+    """When the first unit was asked for what it holds: before the round was due where that is far, for an earlier round
+    where that is carried over."""
     opened: float = 0.0
     expires: float = 0.0
     rests: float = 0.0
