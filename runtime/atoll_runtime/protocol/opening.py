@@ -25,8 +25,8 @@ class OpenRounds:
     rules: Rules
     versions: list[Versions]
     """Of each fragment."""
-    lineage: str = ""
-    """Names the history that the versions belong to."""
+    series: str = ""
+    """Names the life of the shard."""
     units: dict[str, Unit] = field(default_factory=dict)
     capacity: float = math.inf
     """Elements of contributions for which there is memory."""
