@@ -315,7 +315,7 @@ async def test_what_does_not_belong_to_the_run_is_refused_and_holds_no_memory(
         ({"run_uid": "other"}, "run uid: 'other'"),
         ({"fingerprint": "x"}, "layout: 'x'"),
         ({"codec": "float32"}, "codec: 'float32'"),
-        ({"protocol": 9}, f"the unit's image speaks protocol 9, the syncer's {PROTOCOL}"),
+        ({"protocol": 99}, f"the unit's image speaks protocol 99, the syncer's {PROTOCOL}"),
         ({"host": 3}, "no such host"),
     ]:
         refused = await answer(PEER, **changes)

@@ -87,9 +87,9 @@ def test_what_is_taken_weighs_no_more_than_batch_and_time_allow(
 class Shard(Story):
     """The guard is on; units step once a second."""
 
-    def __init__(self, *units: str, quorum: int = 1) -> None:
+    def __init__(self, *units: str, **changes: int) -> None:
         batches = {name: (10,) for name in units}
-        rules = replace(LONE, guard=True, step_tokens=batches, quorum=quorum, grace_fraction=0.8)
+        rules = replace(LONE, guard=True, step_tokens=batches, grace_fraction=0.8, **changes)
         super().__init__(rules, "".join(units))
         self.run(3)
 
@@ -137,6 +137,31 @@ def test_steps_that_time_does_not_allow_are_refused() -> None:
     shard.tell(Offered(shard.part("a", steps=10**6, tokens=10**7, trained=10**7 + 1000)))
     (why,) = shard.refusals()
     assert "steps: 1000000 in 3 s" in why
+
+
+def test_time_for_steps_runs_from_the_pull_that_was_answered_though_a_later_attempt_merged_the_answer() -> (
+    None
+):
+    shard = Shard("a", "b", interval=8)
+    while not shard.machine.rounds.held:
+        shard.run(1)
+    slow = shard.part("a")
+    shard.tell(Offered(slow, 100.0), Offered(shard.part("b"), 90.0))
+    shard.run(220)
+    assert shard.round().attempt == 1, "the body of b has not come, and that of a was carried over"
+    shard.tell(Received(slow, 1.0))
+    assert shard.members == [("a",)]
+    while not shard.machine.rounds.held:
+        shard.run(1)
+    shard.answer(shard.part("a"))
+    assert shard.refusals() == []
+
+
+def test_a_contribution_that_is_refused_counts_once_however_often_its_parts_come() -> None:
+    shard = Shard("a", "b", quorum=2)
+    part = shard.part("a", tokens=10**14, trained=10**14)
+    shard.tell(Offered(part), Offered(part), Received(part, 1.0))
+    assert len(shard.refusals()) == shard.machine.units["a"].refused == 1
 
 
 def test_a_shard_that_was_restarted_does_not_know_when_its_versions_were_merged_and_refuses_no_steps() -> (

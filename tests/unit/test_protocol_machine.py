@@ -203,6 +203,28 @@ def test_a_shard_that_lost_its_volume_goes_on_from_the_newest_cut_in_another_lin
     assert shard(w).machine.step == 60
 
 
+def test_a_shard_that_is_started_anew_takes_no_answer_to_a_pull_of_its_earlier_life() -> None:
+    """It does not know when that was asked, and so not how many steps there was time for since."""
+    w = world(replace(RULES, quorum=2), 1.0, 1.0)
+
+    def answers() -> list[Part]:
+        held = shard(w).machine.rounds.held.values()
+        return [
+            part for each in held for hosts in each.contributions.parts.values() for part in hosts.values()
+        ]
+
+    until(w, answers)
+    (before, *_) = answers()
+    w.shards[0].crash()
+    start(w)
+    until(w, answers)
+    (after, *_) = answers()
+    asked = [(each.round.step, each.round.fragment, each.round.attempt) for each in (before, after)]
+    assert asked[0] == asked[1], "the round is opened again"
+    again = replace(after, round=before.round, trained=after.trained + 10)
+    assert "is over" in shard(w).machine.admit(again)
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_shards_of_which_one_was_away_keep_the_learners_pace_once_they_are_level(seed: int) -> None:
     w = world(replace(RULES, shards=2, quorum=2, target_steps=500), 1.0, 1.0, 1.0, seed=seed)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from lone_shard import LONE, Story, joined
+from lone_shard import LONE, Story, joined, reported
 
 from atoll_runtime.protocol.effects import Exclude, Merge, Publish, Release, SendPull
 from atoll_runtime.protocol.events import (
@@ -362,3 +362,60 @@ def test_tokens_that_wait_for_a_link_are_listed_with_what_they_wait_for_and_sinc
     assert carried.since == sending.round.step and "its link" in carried.what
     shard.tell(Received(sending, 1.0))
     assert not [each for each in waits(shard.machine, a) if each.fragment == 1]
+
+
+def carried(shard: Shard) -> tuple[Part, Part]:
+    """Both units have answered a round: its body of `a` is carried over, for that of `b` it waits."""
+    shard.until_open(1)
+    return shard.offer("a", 1, 2.0 * P), shard.offer("b", 1, 0.5)
+
+
+@pytest.mark.parametrize("here", [True, False], ids=["whose body is here", "whose body is on its way"])
+def test_another_answer_to_its_pull_leaves_a_contribution_that_was_carried_over_or_ends_it_whole(
+    here: bool,
+) -> None:
+    shard = Shard()
+    slow, _ = carried(shard)
+    if here:
+        shard.tell(Received(slow, 1.0))
+    again = replace(slow, steps=slow.steps + 1, tokens=slow.tokens + 10, trained=slow.trained + 10)
+    shard.tell(Offered(again, 0.5))
+    released = Release(slow.round, "a") in shard.effects
+    assert shard.machine.rounds.taking("a", 0) == (() if released else (slow.round,))
+    assert released is not here
+
+
+def test_an_answer_to_the_next_round_takes_the_place_and_the_memory_of_what_was_carried_over() -> None:
+    shard = Shard()
+    slow, near = carried(shard)
+    shard.tell(Received(near, 1.0))
+    shard.until_open(1, serve=True)
+    assert shard.machine.rounds.taking("a", 0) == (slow.round,)
+    newer = shard.offer("a", 1, 0.5)
+    assert Release(slow.round, "a") in shard.effects
+    assert shard.machine.rounds.taking("a", 0) == (newer.round,) != (slow.round,)
+
+
+def test_a_unit_that_was_told_to_go_on_without_a_round_has_no_part_in_it_until_it_is_asked_again() -> None:
+    """Its hosts have thrown their answer away: a header that was under way then has no body."""
+    shard = Shard(replace(RULES, quorum=2))
+    shard.until_open(1)
+    part = shard.part("a", 1)
+    shard.tell(Declined(part, "no memory"))
+    shard.tell(Offered(part, 0.5))
+    assert shard.machine.rounds.taking("a", 0) == ()
+    assert [each for each in shard.asked(Release) if each.of(part.round, "a")] == [Release(part.round, "a")]
+    shard.tell(joined("a"), reported("a", shard.steps["a"]), now=shard.now + 0.1)
+    answer = shard.offer("a", 1, 0.5)
+    assert shard.machine.rounds.taking("a", 0) == (answer.round,)
+
+
+def test_a_body_that_is_here_is_not_carried_over_for_one_that_is_not() -> None:
+    """The fragment is due again already, and K is one."""
+    shard = Shard()
+    shard.until_open(1)
+    held = shard.machine.rounds.held[shard.round(1)]
+    for unit in "ab":
+        held.contributions.add(shard.part(unit, 1))
+    held.contributions.bodies["b", 0] = 1.0
+    assert held.close(1, P, held.opened + P + 1) == ([], ["a"])

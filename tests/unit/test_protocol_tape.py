@@ -460,7 +460,7 @@ def test_a_tape_stays_within_its_limit_and_each_segment_left_replays_by_itself(
 def test_a_merge_in_flight_at_the_turn_of_a_segment_is_not_lost(
     begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("atoll_runtime.syncer.tape.SEGMENTS", 10_000)
+    monkeypatch.setattr("atoll_runtime.syncer.tape.SEGMENTS", 11_000)
     shard = begin(limit=40_000_000).run(70)
     shard.tape.close()
     turns = [entries(path) for path in segments(tmp_path)]

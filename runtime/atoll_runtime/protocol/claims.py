@@ -30,9 +30,9 @@ def impossible(steps: int, tokens: int, *, step_tokens: Sequence[int], elapsed: 
 
     Args:
         step_tokens: of one step of the unit; empty where not known.
-        elapsed: seconds since units were asked for the round of its newest merged contribution, which it took later;
-            infinite where this process does not know. Of a unit that has none, how old its anchor is, and as long again
-            as an anchor may be old.
+        elapsed: seconds since units were first asked for what is in the version of its newest merged contribution,
+            which it took later; infinite where this process does not know. Of a unit that has none, how old its anchor
+            is, and as long again as an anchor may be old.
         fastest: seconds of the shortest step of a live unit; 0 where none is known.
     """
     if step_tokens and all(tokens != steps * each for each in step_tokens):

@@ -15,8 +15,9 @@ class RoundId:
     step: int
     fragment: int
     attempt: int
-    lineage: str = ""
-    """Whose versions: a shard that lost its journal opens the same steps again, with other contents."""
+    series: str = ""
+    """Names the life of the shard: after a restart it opens the same steps again, and does not know when what comes as
+    an answer to the earlier ones was asked."""
 
     def __str__(self) -> str:
         again = f" (attempt {self.attempt + 1})" if self.attempt else ""

@@ -199,14 +199,14 @@ class Syncer(ShardState):
         self.step = self.following
         p = self.due(self.step)
         if p is not None and self.step > self.rounds.versions[p].current:
-            self.rounds.open(RoundId(self.step, p, 0, self.rounds.lineage), now)
+            self.rounds.open(RoundId(self.step, p, 0, self.rounds.series), now)
         self.rounds.skip(self.step)
         leads = self.rounds.leads()
         for steps in range(1, max(leads.values(), default=0) + 1):
             p = self.due(self.step + steps)
             if p is not None:
                 far = [name for name, lead in leads.items() if lead >= steps]
-                self.rounds.ask(RoundId(self.step + steps, p, 0, self.rounds.lineage), far, now)
+                self.rounds.ask(RoundId(self.step + steps, p, 0, self.rounds.series), far, now)
 
     def _wakes(self, now: float) -> list[float]:
         """When there may be something to do, without an event."""

@@ -25,8 +25,8 @@ class OpenRounds:
     rules: Rules
     versions: list[Versions]
     """Of each fragment."""
-    lineage: str = ""
-    """Names the history that the versions belong to."""
+    series: str = ""
+    """Names the life of the shard."""
     units: dict[str, Unit] = field(default_factory=dict)
     capacity: float = math.inf
     """Elements of contributions for which there is memory."""
@@ -224,7 +224,7 @@ class OpenRounds:
         if why:
             self.exclude(held, name, f"its body comes too late, and {why}")
             return
-        later = self.carried.setdefault(held.id.fragment, Round(held.id, held.asked))
+        later = self.carried.setdefault(held.id.fragment, Round(held.id, held.asked, stage="Receiving"))
         held.contributions.move(name, later.contributions)
         held.declined.add(name)
         if name not in later.contributions.arrivals:
@@ -245,8 +245,8 @@ class OpenRounds:
 
     def _make(self, round_id: RoundId, now: float) -> Round:
         """A round that collects nothing yet but what an earlier one of its fragment has carried over."""
-        held = self.held[round_id] = Round(round_id, now)
         earlier, versions = self.carried.pop(round_id.fragment, None), self.versions[round_id.fragment]
+        held = self.held[round_id] = Round(round_id, now if earlier is None else earlier.asked)
         if earlier is None:
             return held
         for name, member in list(earlier.contributions.members.items()):

@@ -161,7 +161,8 @@ class Round:
 
     id: RoundId
     asked: float
-    """When the first unit was asked; before the round was due where that is far."""
+    """When the first unit was asked for what it holds: before the round was due where that is far, for an earlier round
+    where that is carried over."""
     opened: float = 0.0
     expires: float = 0.0
     rests: float = 0.0
@@ -180,7 +181,8 @@ class Round:
     pulled: set[tuple[str, int]] = field(default_factory=set)
     """(unit, incarnation) asked so far."""
     declined: set[str] = field(default_factory=set)
-    """Units whose answer was not taken: not waited for any more."""
+    """Units that were told to go on without it: they are not waited for, and nothing of them is taken, unless they are
+    asked again."""
     absent: dict[str, float] = field(default_factory=dict)
     """Until when the body is awaited of each unit that has left or is silent: it may connect anew."""
     returns: float = 0.0
@@ -270,9 +272,8 @@ class Round:
         self.stage, contributions = "Receiving", self.contributions
         self.enough = self.opened + interval * doublings(self.id)
         self.returns = min(membership.RETURN * interval, membership.RETURN_SECONDS)
-        arrivals = {name: now for name in contributions.members} | {
-            name: contributions.arrivals.get(name, now) for name in contributions.lacking
-        }
+        arrivals = dict.fromkeys(contributions.members, -math.inf)  # of bodies that are here
+        arrivals |= {name: contributions.arrivals.get(name, now) for name in contributions.lacking}
         chosen = set(membership.choose(arrivals, minimum, self.enough))
         return sorted(set(contributions.parts) - set(arrivals)), sorted(set(arrivals) - chosen)
 

@@ -35,7 +35,9 @@ class Rounds(OpenRounds):
         if held.contributions.header(part.unit, part.host) == part:
             known = (part.unit, part.host) in held.contributions.bodies
             return f"the part of host {part.host} is in already" if known else ""
-        if held.stage == "Receiving":
+        if part.unit in held.declined:
+            return f"{part.unit} was told to go on without the round of {part.round}"
+        if held.stage == "Receiving" or held.id != part.round:
             return f"membership of the round of {part.round} is frozen"
         versions = self.versions[part.round.fragment]
         stale = versions.unusable(part.anchor, unit, part.round.step, self.rules)
@@ -73,10 +75,10 @@ class Rounds(OpenRounds):
             held.contributions.bodies[part.unit, part.host] = event.square
 
     def _round(self, part: Part) -> Round | None:
-        """The round that has this part's header; else the one that it answers, if that is in flight."""
-        p = part.round.fragment
+        """What has the unit's answer to the same pull, carried over or not; else the round that the part answers, if
+        that is in flight."""
         for held in self.holding:
-            if held.id.fragment == p and held.contributions.header(part.unit, part.host) == part:
+            if held.contributions.asked_by(part.unit) == part.round:
                 return held
         return self.held.get(part.round)
 
@@ -87,6 +89,9 @@ class Rounds(OpenRounds):
         if impossible:
             self._refuse(held, part.unit, part.anchor, impossible)
             return
+        earlier = held.contributions.asked_by(part.unit)
+        if earlier is not None and earlier != part.round:  # carried over: this takes its place
+            self.effects.append(Release(earlier, part.unit))
         disagreement = held.contributions.add(part)
         if disagreement:
             self.decline(part, disagreement)
@@ -126,11 +131,9 @@ class Rounds(OpenRounds):
         if unit is None or part.incarnation != unit.incarnation:
             self.effects.append(note("fenced", unit=part.unit, incarnation=part.incarnation))
             return
-        if held is None or not held.open:
+        gone = held is None or not held.open or part.unit in held.declined
+        if held is None or gone or held.contributions.supersedes(part):
             self.dropped(part.unit, part.round, why)
-            return
-        if held.contributions.supersedes(part):
-            self.dropped(part.unit, part.round, why)  # another part of this host is in, or will come
         else:
             self.exclude(held, part.unit, why)
 
@@ -142,9 +145,8 @@ class Rounds(OpenRounds):
                 continue
             if renewed and event.unit in held.contributions.parts:
                 self.exclude(held, event.unit, f"incarnation {event.incarnation} has taken its place")
-            if renewed:
-                held.declined.discard(event.unit)
             if held.contributions.header(event.unit, event.host) is None:
+                held.declined.discard(event.unit)
                 held.pulled.discard((event.unit, event.incarnation))
 
     def taking(self, unit: str, host: int) -> tuple[RoundId, ...]:

@@ -24,7 +24,7 @@ class Versions:
     norms: Norms = field(default_factory=Norms)
     """Those merged lately."""
     since: dict[int, float] = field(default_factory=dict)
-    """When units were first asked for the rounds of these versions, where that was in this process."""
+    """When units were first asked for what is in these versions, where that was in this process."""
     width: int = 0
     """Elements of a unit's contribution, with its padding where that is known."""
 

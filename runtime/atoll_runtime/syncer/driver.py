@@ -75,7 +75,7 @@ class Driver:
         arrays: Arrays | None = None,
     ) -> None:
         self.run, self.machine, self.state = run, start.machine, start.state
-        self.machine.rounds.lineage = start.journal.lineage
+        self.machine.rounds.series = start.state.series
         self.restarts = start.restarts
         self.journal, self.tape = start.journal, tape
         self.sessions = Sessions()

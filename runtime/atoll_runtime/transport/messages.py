@@ -8,7 +8,7 @@ from atoll_runtime.protocol.events import Part
 from atoll_runtime.protocol.identifiers import NO_CUT, CutId, RoundId
 from atoll_runtime.protocol.linkmeter import LinkReading
 
-PROTOCOL = 8
+PROTOCOL = 9
 """Both ends must speak the same. What `Hello` and `Refused` have in common stays as it is: by them two versions find
 out."""
 
