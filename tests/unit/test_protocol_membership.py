@@ -81,6 +81,25 @@ def test_headers_make_the_quorum_and_the_round_waits_for_the_bodies_of_its_membe
     assert shard.merged[1] == ("a", "b")
 
 
+def test_what_was_asked_for_early_gives_way_to_a_round_that_is_due_when_more_units_need_the_memory() -> None:
+    shard = Shard(replace(RULES, overlap=1, quorum=2))
+    shard.machine.rounds.capacity = 2 * 2 * 10
+    shard.until_open(1)
+    shard.tell(Offered(shard.part("b", 1), 0.1, 1.4))  # b is a round trip of 1.4 steps away
+    for _ in range(2):
+        shard.second("a", "b")
+    due, early = shard.machine.rounds.held.values()
+    assert (due.stage, early.stage) == ("Collecting", "Early")
+    shard.tell(Received(shard.part("b", early.id.fragment), 1.0))
+    shard.join("c")
+    shard.run(60)
+    assert due.id in {each.round for each in shard.asked(Release)}, (
+        "for want of a quorum; another attempt is made"
+    )
+    assert early.id in {each.round for each in shard.asked(Release)}
+    assert [held.id.fragment for held in shard.machine.rounds.held.values()] == [due.id.fragment]
+
+
 def test_a_far_unit_is_asked_before_a_round_is_due_and_the_others_have_their_time() -> None:
     shard = Shard()
     shard.until_open(1)

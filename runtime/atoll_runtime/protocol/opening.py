@@ -135,11 +135,23 @@ class OpenRounds:
         """Asks every live unit for its contribution. What came early, or was carried over, counts as if it had come a
         step later: units that are near have as much time as ever."""
         held = self.held.get(round_id) or self._make(round_id, now)
+        self._make_room(round_id)
         held.begin(now, self.rules.patience, self.slowest)
         self.roster.open(held)
         self.effects.append(note("opened", round=str(round_id)))
         self._pull(held, (unit for _, unit in sorted(self.roster.live.items())))
         self._grant(held, now + self.slowest)
+
+    def _make_room(self, round_id: RoundId) -> None:
+        """More units may live than when others were asked early, or bodies carried over: those give way to what is
+        due."""
+        why = "a round that is due needs its memory"
+        for held in list(self.held.values()):
+            if held.stage == "Early" and held.id != round_id and not self._fits(round_id.fragment):
+                self.discard(held.id, why)
+        for p in list(self.carried):
+            if not self._fits(round_id.fragment):
+                self._abandon(p, why)
 
     def _grant(self, held: Round, now: float) -> None:
         """Opens the grace window once K headers are in. There are fewer again when a unit's hosts answer anew."""
@@ -170,7 +182,7 @@ class OpenRounds:
             if held.stage == "Early" and (held.id.step <= step or self.ending):
                 self.discard(held.id, "its step was skipped")
         if self.ending:
-            self._abandon("the target is reached")
+            self._abandon_all("the target is reached")
 
     def wakes(self, now: float) -> list[float]:
         """When rounds must be looked at again."""
@@ -211,7 +223,7 @@ class OpenRounds:
         for held in list(self.held.values()):
             if held.open:
                 self.discard(held.id, why)
-        self._abandon(why)
+        self._abandon_all(why)
 
     def carry(self, held: Round, name: str) -> None:
         """A contribution comes too late for this round: it counts in the fragment's next one, as long as there is
@@ -257,12 +269,15 @@ class OpenRounds:
                 earlier.contributions.move(name, held.contributions)
         return held
 
-    def _abandon(self, why: str) -> None:
-        """Gives up what was carried over."""
+    def _abandon_all(self, why: str) -> None:
         for p in list(self.carried):
-            earlier = self.carried.pop(p)
-            for name in list(earlier.contributions.parts):
-                self.exclude(earlier, name, why)
+            self._abandon(p, why)
+
+    def _abandon(self, p: int, why: str) -> None:
+        """Gives up what was carried over for the next round of fragment `p`."""
+        earlier = self.carried.pop(p)
+        for name in list(earlier.contributions.parts):
+            self.exclude(earlier, name, why)
 
     def _pull(self, held: Round, units: Iterable[Unit]) -> None:
         for unit in units:
