@@ -26,6 +26,8 @@ from atoll_local.process import Daemon
 from atoll_operator.kube.client import CONNECTIONS
 
 SYSTEM = "atoll-system"
+ACCOUNTS = f"system:serviceaccounts:{SYSTEM}"
+METRICS_READER = f"--clusterrole=atoll-metrics-reader-{SYSTEM}"
 READY_SECONDS = 60.0
 """For the objects that a controller creates in a new namespace."""
 EMPTY_SECONDS = 300.0
@@ -70,9 +72,10 @@ class Testbed:
             keys = self._folder / "plane/pki"
             context.load_cert_chain(keys / "admin.crt", keys / "admin.key")
             self.admin = await Client(self._plane.server, context, connections=256).__aenter__()
-            token = await self._token()
-            self._kubeconfig = self._write_kubeconfig(token)
-            self.bare = await Client(self._plane.server, self._context(), token, CONNECTIONS).__aenter__()
+            self._token = await self._make_token()
+            self._kubeconfig = self._write_kubeconfig(self._token)
+            bare = Client(self._plane.server, self._context(), self._token, CONNECTIONS)
+            self.bare = await bare.__aenter__()
         except BaseException:
             await self.__aexit__()
             raise
@@ -97,6 +100,7 @@ class Testbed:
         for arguments in (
             ["apply", "--server-side", "-k", manifests],
             ["apply", "--server-side", "-f", f"{manifests}/cluster-wide/rbac.yaml"],
+            ["create", "clusterrolebinding", "metrics-reader", METRICS_READER, f"--group={ACCOUNTS}"],
             ["wait", ESTABLISHED, "crd", "--all", "--timeout=30s"],
             # The measured operator is a local process; the Deployment of the manifests has no image here.
             ["-n", SYSTEM, "scale", "deployment", "--all", "--replicas=0"],
@@ -107,7 +111,7 @@ class Testbed:
     def _context(self) -> ssl.SSLContext:
         return ssl.create_default_context(cafile=str(self._folder / "plane/pki/ca.crt"))
 
-    async def _token(self) -> str:
+    async def _make_token(self) -> str:
         path = f"/api/v1/namespaces/{SYSTEM}/serviceaccounts/atoll-operator/token"
         request = {
             "apiVersion": "authentication.k8s.io/v1",
@@ -188,7 +192,6 @@ class Testbed:
 
     def operator(self, namespace: str, feed_port: int) -> Operator:
         """An operator for this namespace, not yet started."""
-        port = free_port()
         environment = {
             "PATH": os.environ.get("PATH", ""),
             "KUBECONFIG": str(self._kubeconfig),
@@ -196,10 +199,10 @@ class Testbed:
             "ATOLL_NAMESPACES": namespace,
             "ATOLL_LEASE_NAMESPACE": SYSTEM,
             "ATOLL_RUNTIME_IMAGE": "atoll.dev/runtime:bench",
-            "ATOLL_HEALTH_PORT": str(port),
             "ATOLL_SYNCER_URL": f"https://127.0.0.1:{feed_port}/{{namespace}}/{{run}}/{{shard}}",
         }
-        operator = Operator(environment, port, self._folder / f"operator-{len(self._operators)}.log")
+        log = self._folder / f"operator-{len(self._operators)}.log"
+        operator = Operator(environment, free_port(), free_port(), self._token, log)
         self._operators.append(operator)
         return operator
 
