@@ -23,7 +23,7 @@ from atoll_local.kubectl import ESTABLISHED
 from atoll_local.kwok import Kwok, node, tpu_node
 from atoll_local.paths import source_root
 from atoll_local.process import Daemon
-from atoll_operator.kube.client import CONNECTIONS
+from atoll_operator.kube.client import CONNECTIONS, PAGE
 
 SYSTEM = "atoll-system"
 ACCOUNTS = f"system:serviceaccounts:{SYSTEM}"
@@ -180,7 +180,9 @@ class Testbed:
         for path in (f"{namespaced}/trainingruns", f"{namespaced}/learnerunits"):
             await self.admin.call("DELETE", path, {"propagationPolicy": "Background"})
         now = {"gracePeriodSeconds": 0, "propagationPolicy": "Background"}
-        await self.admin.call("DELETE", pods_path(name), now)
+        some = f"{pods_path(name)}?limit={PAGE}"  # for 11,520 at once the API server takes longer than it may
+        while (await self.admin.call("DELETE", some, now)).get("items"):
+            pass
         path = f"/api/v1/namespaces/{name}"
         await self.admin.call("DELETE", path)
         await self.admin.call("DELETE", f"/api/v1/persistentvolumes/{name}-journal", missing=True)

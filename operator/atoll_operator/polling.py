@@ -65,11 +65,8 @@ class Poll(Generic[S]):
 
 
 class Poller(Generic[S]):
-    """Keeps one poll for each run, with a task of its own. Subclasses say what is asked where, and how often.
-
-    Args:
-        changed: called with a run's key, the state before a poll and another one after it.
-    """
+    """Keeps one poll for each run, with a task of its own. Subclasses say what is asked where, and how often. `changed`
+    is called with a run's key, the state before a poll and another one after it."""
 
     role: str
     kind: Any

@@ -1,8 +1,6 @@
 """Informer cache: the newest known state of each object, fed by watches, by lists and by the operator's own writes.
-
 Events and answers may arrive in any order. An older state never replaces a newer one, and a deleted object never comes
-back: the uids of deleted objects are kept as tombstones.
-"""
+back: the uids of deleted objects are kept as tombstones."""
 
 from __future__ import annotations
 
@@ -87,12 +85,8 @@ def without_managed_fields(body: Object) -> Object:
 
 
 class Cache:
-    """Not thread-safe: all calls come from one event loop.
-
-    Args:
-        project: by kind, what is kept of a body; by default nothing.
-        indices: by name, how objects are found besides by their key.
-    """
+    """Not thread-safe: all calls come from one event loop. `project` says by kind what is kept of a body (by default
+    nothing), `indices` by their names how objects are found besides by their key."""
 
     def __init__(self, project: Mapping[str, Project], indices: Mapping[str, Index]) -> None:
         self._project, self._indices = project, indices

@@ -136,9 +136,10 @@ class UnitReconciler(Reconciler):
     async def _renew(self, key: Key, pod: PodView, incarnation: int) -> None:
         change = {ANNOTATION_INCARNATION: str(incarnation)}
         with suppress(NotFound, Conflict):  # the watch will report its deletion
-            patch = self._cluster.patch_metadata
-            told = await patch("Pod", key.namespace, pod.name, pod.uid, annotations=change)
-            self._inventory.put("Pod", told)
+            patched = self._cluster.patch_metadata(
+                "Pod", key.namespace, pod.name, pod.uid, annotations=change
+            )
+            self._inventory.put("Pod", await patched)
 
     async def _create(self, make: Callable[[], Object]) -> None:
         metadata = (pod := make())["metadata"]
@@ -146,5 +147,5 @@ class UnitReconciler(Reconciler):
             created = await self._cluster.create(pod)
         except AlreadyExists:
             created = await self._cluster.get("Pod", metadata["namespace"], metadata["name"])
-            check_owner(created, "Pod", metadata["ownerReferences"][0], LABELS)
+            check_owner(created, metadata["ownerReferences"][0], LABELS)
         self._inventory.put("Pod", created)

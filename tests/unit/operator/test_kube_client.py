@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import gc
 import json
 import re
 import ssl
@@ -20,6 +21,7 @@ from atoll_operator.certificates.authority import Authority
 from atoll_operator.cluster import Cluster
 from atoll_operator.kube import client, errors
 from atoll_operator.kube.cache import Key
+from atoll_operator.kube.events import Feed
 from atoll_operator.kube.login import Credentials, load
 from atoll_operator.kube.queue import START_SECONDS, WorkQueue, wait_for_api
 from atoll_operator.metrics.process import Metrics
@@ -150,6 +152,26 @@ async def test_an_operator_whose_pass_does_not_end_is_alive_only_while_it_awaits
         await asyncio.sleep(1.1)
         assert app._alive()[0] is asks
         working.cancel()
+
+
+async def test_what_the_first_lists_brought_is_not_walked_over_by_the_collector(server: Server) -> None:
+    """A walk over 11,520 pods in the midst of a pass took it six times as long as its plan."""
+    app = App(Settings(runtime_image="i"), Credentials(server.address, ssl.create_default_context()))
+    app._inventory.put("Pod", {"metadata": {**POD["metadata"], "uid": "u", "resourceVersion": "1"}})
+    held, feed = asyncio.Event(), Feed(app._cluster, [], [], app._dispatcher)
+    feed.filled.set()
+
+    async def work() -> None:
+        held.set()
+
+    app._work = work  # type: ignore[method-assign]
+    entry = app._inventory.cache.get(Key("Pod", "n", "p"))
+    assert any(each is entry for each in gc.get_objects())
+    try:
+        await app._lead(feed)
+        assert held.is_set() and not any(each is entry for each in gc.get_objects())
+    finally:
+        gc.unfreeze()
 
 
 async def test_the_token_is_read_again_for_each_try(server: Server) -> None:

@@ -104,7 +104,7 @@ def test_an_object_that_is_not_ours_is_refused(
     found = owned(SERVICE, owner)
     found["metadata"]["labels"] = labels
     with pytest.raises(expected) if expected else contextlib.nullcontext():
-        check_owner(found, "Service", {"kind": "LearnerUnit", "uid": "mine"}, OURS, inherit)
+        check_owner(found, {"kind": "LearnerUnit", "uid": "mine"}, OURS, inherit)
 
 
 def test_events_beyond_those_that_may_wait_are_dropped_and_stand_in_the_log(

@@ -49,10 +49,8 @@ def last_heal_seconds(units: Sequence[LearnerUnitStatus]) -> float | None:
 
 
 def syncer_figures(run: RunObserved, report: SyncerStatus) -> dict[str, object]:
-    """Figures that the syncer reports. Rates are 0 while it does not answer.
-
-    Progress does not fall while a shard is down: shard 0 may have started since and not know how far that shard is.
-    """
+    """Figures that the syncer reports. Rates are 0 while it does not answer. Progress does not fall while a shard is
+    down: shard 0 may have started since and not know how far that shard is."""
     old, target, answers, traffic = run.status, run.spec.target, run.syncer.answers, run.syncer.traffic
     earlier_in, earlier_out, least = old.earlier_bytes_in, old.earlier_bytes_out, old
     if not report.down:

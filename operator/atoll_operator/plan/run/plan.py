@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from atoll_operator.api.group import Object
 from atoll_operator.api.trainingrun import RuntimeStatus, TrainingRunStatus
-from atoll_operator.plan.conditions import Notice, earliest, format_time, is_true
+from atoll_operator.plan.conditions import Notice, earliest, format_time, is_true, skew_notices
 from atoll_operator.plan.limits import LOOK_SECONDS, NAMESPACE_LIMIT, fitting
 from atoll_operator.plan.nodes import of_lost_nodes
 from atoll_operator.plan.pods.names import evaluator, syncer
@@ -22,7 +22,6 @@ from atoll_operator.plan.run.status import RunFacts, describe
 from atoll_operator.plan.run.suspension import plan_suspension
 from atoll_operator.plan.run.syncer_state import CheckpointOrder
 from atoll_operator.plan.run.workloads import COPIED, config_map, evaluator_objects, outdated, syncer_objects
-from atoll_operator.plan.skew import skew_notices
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,8 +1,6 @@
-"""`suspend`: the units give their chips back, a last checkpoint is saved, the syncer stops.
-
-The chips are given back first, because nothing that follows needs them. Once no unit has pods nothing can be merged any
-more. So the checkpoint that is saved then holds everything, and the run resumes at its step.
-"""
+"""`suspend`: the units give their chips back, a last checkpoint is saved, the syncer stops. The chips are given back
+first, because nothing that follows needs them. Once no unit has pods nothing can be merged any more. So the checkpoint
+that is saved then holds everything, and the run resumes at its step."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
-"""What is known of a run's syncer: its last report, whether it answers now, the checkpoint it was asked for.
-
-A change of its state has to be acted on at once, unless only progress figures changed: these are written at a bounded
-rate.
-"""
+"""What is known of a run's syncer: its last report, whether it answers now, the checkpoint it was asked for. A change
+of its state has to be acted on at once, unless only progress figures changed: these are written at a bounded rate."""
 
 from __future__ import annotations
 
@@ -106,14 +103,10 @@ class SyncerState:
 
     @property
     def finishing(self) -> bool:
-        """The target is reached and the syncer does the rest: pods may end, and none is replaced.
-
-        Of several shards one may still have rounds to merge, so they need the units until the last one has finished.
-        """
-        status = self.status
-        return status is not None and (
-            status.phase == "Finished" or (status.phase == "Finishing" and status.shards == 1)
-        )
+        """The target is reached and the syncer does the rest: pods may end, and none is replaced. Of several shards one
+        may still have rounds to merge, so they need the units until the last one has finished."""
+        phase, shards = (self.status.phase, self.status.shards) if self.status is not None else ("", 0)
+        return phase == "Finished" or (phase == "Finishing" and shards == 1)
 
     def report_of(self, unit: str) -> UnitReport | None:
         """What it says of a unit now; None while it does not answer."""
@@ -172,11 +165,9 @@ def unit_news(state: SyncerState) -> dict[str, object]:
 
 
 def next_checkpoint_step(report: SyncerStatus, old: CheckpointOrder | None) -> int:
-    """The global step of a checkpoint that holds everything merged, where every learner has gone.
-
-    This is the newest, or one of the step that the run has reached: one more if a checkpoint of that step exists and
-    lacks what was merged after it.
-    """
+    """The global step of a checkpoint that holds everything merged, where every learner has gone. This is the newest,
+    or one of the step that the run has reached: one more if a checkpoint of that step exists and lacks what was merged
+    after it."""
     newest = -1 if report.checkpoint.newest_step is None else report.checkpoint.newest_step
     if report.checkpoint.current:
         return newest

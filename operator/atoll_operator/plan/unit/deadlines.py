@@ -1,8 +1,6 @@
 """Failures that no single pod shows: `startupSeconds` and `hangSeconds`, judged by the clock and the syncer's reports,
-a syncer that does not trust a unit's results, and a user's request to restart.
-
-While the syncer does not answer no step is judged, and the time starts again when it is back.
-"""
+a syncer that does not trust a unit's results, and a user's request to restart. While the syncer does not answer no step
+is judged, and the time starts again when it is back."""
 
 from __future__ import annotations
 
@@ -31,10 +29,8 @@ NOTHING: Finding = (None, None)
 def follow(
     known: Pace | None, report: UnitReport | None, answering_since: float | None, now: float
 ) -> Pace | None:
-    """The pace after another report; None while the syncer does not answer or does not know the unit.
-
-    A step seen before the syncer answered counts as seen now: the syncer was away.
-    """
+    """The pace after another report; None while the syncer does not answer or does not know the unit. A step seen
+    before the syncer answered counts as seen now: the syncer was away."""
     if report is None or answering_since is None:
         return None
     pace = Pace(report.incarnation, report.step, report.loss is not None, now)
@@ -44,11 +40,8 @@ def follow(
 
 
 def overdue(unit: UnitObserved, pods: Sequence[PodView]) -> Finding:
-    """Whether a deadline has passed: to have restarted, to be connected to the syncer, and then to step.
-
-    Args:
-        pods: of the mesh, in order of hosts; some may be missing.
-    """
+    """Whether a deadline has passed: to have restarted, to be connected to the syncer, and then to step. The pods are
+    those of the mesh in order of hosts; some may be missing."""
     if unit.is_asked(HEAL):
         return Cause(failure.RESTART_REQUESTED, f"annotation {HEAL}", "", action=Action.RESTART_PROCESS), None
     report = unit.report
@@ -81,7 +74,7 @@ def _is_behind(unit: UnitObserved, pod: PodView) -> bool:
 
 def _not_started(unit: UnitObserved, late: Sequence[PodView]) -> Finding:
     """Leave a host that cannot start a container while its peers can. If none can, the hosts are not the reason, and
-    `waiting.creating` reports it."""
+    `waiting.waiting` reports it."""
     times = [pod.scheduled_at for pod in late if pod.scheduled_at is not None and in_creation(pod)]
     if len(times) < len(late):
         return NOTHING
@@ -92,10 +85,8 @@ def _not_started(unit: UnitObserved, late: Sequence[PodView]) -> Finding:
 
 
 def _not_connected(unit: UnitObserved, pods: Sequence[PodView]) -> Finding:
-    """The time to connect runs while all pods have started and the syncer answers.
-
-    A restarted pod has started once: a kubelet that holds its container back gets no longer than that.
-    """
+    """The time to connect runs while all pods have started and the syncer answers. A restarted pod has started once: a
+    kubelet that holds its container back gets no longer than that."""
     since, seconds = unit.restarted_at, unit.recovery.startup_seconds
     moments = [unit.syncer.serving_since, *(pod.started_at or since for pod in pods)]
     if None in moments:

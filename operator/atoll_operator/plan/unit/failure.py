@@ -152,10 +152,8 @@ def _of_host(pod: PodView, reason: str) -> str:
 
 
 def most_specific(causes: Iterable[Cause]) -> Cause | None:
-    """The most specific cause, and among those the pod that ended first: its peers fail as a consequence.
-
-    A pod that was deleted, is missing or ended by SIGTERM is less specific than one that ended by itself.
-    """
+    """The most specific cause, and among those the pod that ended first: its peers fail as a consequence. A pod that
+    was deleted, is missing or ended by SIGTERM is less specific than one that ended by itself."""
     return min(causes, key=_specificity, default=None)
 
 

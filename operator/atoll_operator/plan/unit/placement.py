@@ -1,9 +1,7 @@
-"""Which missing pods of a unit may be created now, and in which node pool each goes.
-
-A slice of several hosts is one node pool, alone in it. Pods that may be the first of their slice in a pool *hold* it:
-no two slices hold one pool. The others follow their leader, host 0 of the slice, once it is bound: a plain selector for
-its pool, which costs the scheduler next to nothing (docs/decisions/placement.md).
-"""
+"""Which missing pods of a unit may be created now, and in which node pool each goes. A slice of several hosts is one
+node pool, alone in it. Pods that may be the first of their slice in a pool *hold* it: no two slices hold one pool. The
+others follow their leader, host 0 of the slice, once it is bound: a plain selector for its pool, which costs the
+scheduler next to nothing (docs/decisions/placement.md)."""
 
 from __future__ import annotations
 
@@ -32,12 +30,8 @@ a new one at once."""
 
 
 def place(unit: UnitObserved, kept: Pods, outgoing: Pods, stale: Pods) -> dict[int, PodPlacement]:
-    """The pods that may be created now, by host.
-
-    Args:
-        kept, outgoing: pods of the placement that stay, and that are replaced once they have ended.
-        stale: all others; they have their hosts until they have ended.
-    """
+    """The pods that may be created now, by host. Of the placement some pods are kept, and some are replaced once they
+    have ended; all others, `stale`, have their hosts until they have ended."""
     if unit.now < _gives_way_until(unit):
         return {}
     taken = {pod.host for pod in (*kept, *(pod for pod in outgoing if not pod.ended))}
@@ -86,11 +80,8 @@ def _gives_way_until(unit: UnitObserved) -> float:
 
 
 def overdue(unit: UnitObserved, kept: Pods, stale: Pods) -> tuple[str, float | None]:
-    """Why the unit should leave its place for want of room, or nothing; and when to look again.
-
-    A host that a replaced pod wants may be taken by now. And two units of several slices may each hold what the other
-    one waits for.
-    """
+    """Why the unit should leave its place for want of room, or nothing; and when to look again. A host that a replaced
+    pod wants may be taken by now. And two units of several slices may each hold what the other one waits for."""
     way = _gives_way_until(unit)
     wake = way if unit.now < way else None
     size = unit.slice.hosts

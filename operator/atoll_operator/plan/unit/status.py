@@ -13,10 +13,9 @@ from dataclasses import replace
 from typing import Any
 
 from atoll_operator.api.learnerunit import Heal, HealStages, LearnerUnitStatus, UnitPhase
-from atoll_operator.plan import cost
+from atoll_operator.plan import conditions, cost
 from atoll_operator.plan.conditions import Notice, State, find, format_time, parse_time, state, states_of
 from atoll_operator.plan.pods.view import PodView
-from atoll_operator.plan.skew import skew_notices
 from atoll_operator.plan.unit import link, waiting
 from atoll_operator.plan.unit.unit import BACK_OFF, UnitObserved, UnitPlan
 from atoll_runtime.contract import BeginningReport, UnitReport
@@ -45,7 +44,7 @@ def describe(unit: UnitObserved, plan: UnitPlan) -> UnitPlan:
     learning = states["Learning"][0] == "True"
     status = _with_figures(with_ledger(unit, unit.status), unit.report)
     status = status.model_copy(update={"chips": unit.chips})
-    notices = list(skew_notices(unit.unknown, unit.generation))
+    notices = list(conditions.skew_notices(unit.unknown, unit.generation))
     if learning:
         status = status.model_copy(update={"merged_incarnation": status.incarnation})
         merged = unit.report.first_merge_time if unit.report is not None else None
@@ -109,9 +108,8 @@ def with_ledger(unit: UnitObserved, status: LearnerUnitStatus) -> LearnerUnitSta
     if report is None or own is None:
         return status
     share = round(100 * own.merged / merged, 1) if merged else status.share_percent
-    return status.model_copy(
-        update={"ledger": cost.shown_ledger(own, report.fragments, unit.report), "share_percent": share}
-    )
+    ledger = cost.shown_ledger(own, report.fragments, unit.report)
+    return status.model_copy(update={"ledger": ledger, "share_percent": share})
 
 
 def _with_figures(status: LearnerUnitStatus, report: UnitReport | None) -> LearnerUnitStatus:

@@ -10,14 +10,13 @@ from typing import Any, Literal
 from atoll_operator.api.group import Object
 from atoll_operator.api.learnerunit import LearnerUnitSpec, LearnerUnitStatus, UnitPhase
 from atoll_operator.api.sections import RecoverySpec
-from atoll_operator.plan.conditions import Notice, State, clip, is_true, parse_time, state, transition
+from atoll_operator.plan.conditions import Notice, State, clip, is_true, parse_time, skew, state, transition
 from atoll_operator.plan.nodes import NodeView
 from atoll_operator.plan.pods.names import pod_name
 from atoll_operator.plan.pods.template import PodSettings, digest
 from atoll_operator.plan.pods.topology import Slice, slice_of
 from atoll_operator.plan.pods.view import PodView, Removal
 from atoll_operator.plan.run.syncer_state import SyncerState
-from atoll_operator.plan.skew import skewed
 from atoll_operator.plan.unit.failure import SUSPECT
 from atoll_operator.plan.unit.link import adequate
 from atoll_runtime.contract import Codec, CommunicationSpec, UnitReport
@@ -183,7 +182,7 @@ class UnitObserved:
         if (phase == "Failed" or status.heal_start_time) and cause is not None and cause.reason == SUSPECT:
             suspect = state(True, SUSPECT, cause.message)
         every = {**states, **adequate(status.link, self.codec, self.communication), "Suspect": suspect}
-        every |= skewed(self.unknown)
+        every |= skew(self.unknown)
         conditions = transition(self.status.conditions, every, self.generation, self.now)
         update = {"phase": phase, "message": clip(message), "conditions": conditions}
         return status.model_copy(update=update | {"observed_generation": self.generation})

@@ -25,11 +25,8 @@ _IMAGE = ("ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ErrImageNever
 
 
 def waiting(pods: Sequence[PodView], seconds: float, now: float) -> tuple[str, str] | None:
-    """Reason and message if something keeps a pod from starting.
-
-    Args:
-        seconds: how long a kubelet may take to start a container; a volume or a sandbox may fail there.
-    """
+    """Reason and message if something keeps a pod from starting. A kubelet may take so many seconds to start a
+    container; a volume or a sandbox may fail there."""
     if gated := [pod for pod in pods if pod.gates]:
         return _gated(gated, len(pods))
     for pod in pods:
@@ -74,10 +71,8 @@ def hindrance(pod: PodView) -> str:
 
 
 def hindrances(name: str, replicas: int, pods: Sequence[PodView]) -> str:
-    """What keeps `replicas` pods of a StatefulSet from running, with those that its controller has not created.
-
-    The controller reports a quota, or a webhook that refuses its pods, in Events only.
-    """
+    """What keeps `replicas` pods of a StatefulSet from running, with those that its controller has not created. The
+    controller reports a quota, or a webhook that refuses its pods, in Events only."""
     there = {pod.name for pod in pods}
     missing = [f"{name}-{ordinal}" for ordinal in range(replicas) if f"{name}-{ordinal}" not in there]
     absent = f"no pod {', '.join(missing)}: see kubectl describe statefulset {name}" if missing else ""
