@@ -56,7 +56,6 @@ class Poll(Generic[S]):
     uid: str
     shards: int
     state: S
-    """What the polls have shown."""
     wanted: CheckpointOrder | None = None
     """A checkpoint that the syncer is asked for."""
     task: asyncio.Task[None] | None = None
@@ -123,11 +122,9 @@ class Poller(Generic[S]):
         return url.format(**where, shard=0), self.host(**where)
 
     def _seconds(self, poll: Poll[S]) -> float:
-        """Until the next poll."""
         raise NotImplementedError
 
     async def _follow(self, poll: Poll[S], context: ssl.SSLContext) -> None:
-        """Run until cancelled."""
         connector = TCPConnector(ssl=context)
         async with ClientSession(connector=connector, timeout=TIME_OUT) as session:
             while True:

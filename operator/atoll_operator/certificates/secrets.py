@@ -43,13 +43,10 @@ class RunCertificates:
         if self._authority is None or self._mark_of(ca_secret(self.run.name)) != f"{now.date()}":
             self._authority = await self._open(now)
         authority = self._authority
-
-        def mark(member: Member) -> str:
-            checked = f"{now.date()} {member}".encode() + authority.pair.certificate
-            return hashlib.sha256(checked).hexdigest()
-
-        due = [member for member in members if self._mark_of(tls_secret(member.name)) != mark(member)]
-        await gather_bounded((self._issue(authority, member, mark(member), now) for member in due), AT_ONCE)
+        checked = f"{now.date()} ".encode() + authority.pair.certificate
+        marks = {each: hashlib.sha256(checked + f"{each}".encode()).hexdigest() for each in members}
+        due = [each for each, mark in marks.items() if self._mark_of(tls_secret(each.name)) != mark]
+        await gather_bounded((self._issue(authority, each, marks[each], now) for each in due), AT_ONCE)
 
     def _mark_of(self, secret: str) -> str:
         entry = self._cache.get(Key("Secret", self.run.namespace, secret))

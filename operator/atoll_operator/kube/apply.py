@@ -48,8 +48,7 @@ class Applier:
             return
         with contextlib.suppress(NotFound, Conflict):
             await self._client.delete(key.kind, key.namespace, key.name, entry.uid)
-        metadata = {"namespace": key.namespace, "name": key.name, "uid": entry.uid}
-        self._cache.delete(key.kind, {"metadata": metadata})
+        self._cache.delete(key, entry.uid)
 
 
 def check_owner(found: Object, owner: Object, labels: Mapping[str, str], inherit: bool = False) -> None:

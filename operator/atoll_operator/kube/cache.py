@@ -121,11 +121,10 @@ class Cache:
         if entry is not None and entry.resource_version == version_of(body["metadata"]):
             self._entries[kind][entry.key] = replace(entry, mark=mark)
 
-    def delete(self, kind: str, body: Object) -> Change | None:
+    def delete(self, key: Key, uid: str) -> Change | None:
         """The object with this uid was deleted; returns None where it was not known."""
-        uid = body["metadata"]["uid"]
         self._bury(uid)
-        old = self.get(key_of(kind, body))
+        old = self.get(key)
         return self._drop(old) if old is not None and old.uid == uid else None
 
     def prune(self, candidates: Iterable[Key], present: Collection[Key], version: int) -> list[Change]:

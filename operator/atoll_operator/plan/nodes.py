@@ -147,11 +147,8 @@ def of_lost_nodes(
     attachment keeps the successor from writing beside a process that still runs."""
     found = [(pod, nodes[pod.node]) for pod in pods if pod.node in nodes]
     certain = [Removal(pod.name, pod.uid, 0) for pod, node in found if node.off]
-    silent = [
-        (pod, node.silent_since + seconds)
-        for pod, node in found
-        if force and not node.off and node.silent_since is not None
-    ]
+    quiet = [(pod, node.silent_since) for pod, node in found if force and not node.off]
+    silent = [(pod, since + seconds) for pod, since in quiet if since is not None]
     late = [pod for pod, end in silent if end <= now]
     overdue, stuck = removals(late, LOST_GRACE_SECONDS, True, now)
     return (*certain, *overdue), earliest(stuck, *(end for _, end in silent if end > now))

@@ -61,7 +61,7 @@ async def test_an_object_is_applied_once_and_again_after_any_change() -> None:
     assert await world.applied(other) and await world.applied(body)
     world.cache.put("Secret", world.server.change(world.server.get(*SECRET[::2]) | {"data": {"c": "d"}}))
     assert await world.applied(body) and not await world.applied(body)
-    world.cache.delete("Secret", world.server.objects[SECRET])
+    world.cache.delete(SECRET, world.server.objects[SECRET]["metadata"]["uid"])
     assert await world.applied(body)
 
 

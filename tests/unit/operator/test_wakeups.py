@@ -14,7 +14,7 @@ from leaping import leap
 from memory_apiserver import Server
 from memory_client import MemoryCluster
 
-from atoll_operator.kube.cache import Change, Key, Object
+from atoll_operator.kube.cache import Change, Key, Object, key_of
 from atoll_operator.metrics.process import Metrics
 from atoll_operator.operator import RECONCILERS
 from atoll_operator.plan.pods.view import PodView
@@ -51,8 +51,9 @@ class World:
     def put(self, kind: str, version: int, name: str = "", **more: Any) -> dict[Key, float]:
         return self._woken(self.inventory.put(kind, thing(kind, version, name, **more)))
 
-    def drop(self, kind: str, version: int, **more: Any) -> dict[Key, float]:
-        return self._woken(self.inventory.drop(kind, thing(kind, version, **more)))
+    def drop(self, kind: str) -> dict[Key, float]:
+        body = thing(kind, 0)
+        return self._woken(self.inventory.drop(key_of(kind, body), body["metadata"]["uid"]))
 
     def keep(self, kind: str, names: set[str], version: int) -> dict[Key, float]:
         present = {Key(kind, "", name) for name in names}
@@ -130,7 +131,7 @@ def test_a_change_wakes_whom_it_concerns_when_it_matters(
 ) -> None:
     world, last = World(), {}
     for version, state in enumerate(states, 2):
-        last = world.drop(kind, version, **states[0]) if state is GONE else world.put(kind, version, **state)
+        last = world.drop(kind) if state is GONE else world.put(kind, version, **state)
     assert last == woken
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from atoll_operator.api import group
@@ -84,6 +84,9 @@ class PodView:
             return True  # its annotation is older
         restarted = not self.ended and self.ended_incarnation == incarnation - 1
         return self.made_for < incarnation and self.ended_incarnation != incarnation and not restarted
+
+
+Pods = Sequence[PodView]
 
 
 def view(pod: Object) -> PodView:

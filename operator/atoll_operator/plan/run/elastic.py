@@ -77,7 +77,6 @@ def unit_body(run: RunObserved, name: str, spec: LearnerUnitSpec) -> Object:
 
 
 def _unit_spec(run: RunObserved, pool: Pool) -> LearnerUnitSpec:
-    """Spec of every unit of the pool, without its stream."""
     return LearnerUnitSpec(
         run=run.name,
         pool=pool.name,

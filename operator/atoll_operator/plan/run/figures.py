@@ -1,10 +1,8 @@
-"""Figures of a run's status, from its syncer's report and its units' statuses.
-
-Sums over units and syncer pods do not fall when one of these is deleted: what a sum had and the present parts do not
-explain belongs to deleted parts, so no list of them is needed. A unit's last change is missing if the operator dies
-before it writes the run's status, and so is what other units add in the same second in which a unit is deleted. A heal
-under way that ends with the deletion of its unit is not counted.
-"""
+"""Figures of a run's status, from its syncer's report and its units' statuses. Sums over units and syncer pods do not
+fall when one of these is deleted: what a sum had and the present parts do not explain belongs to deleted parts, so no
+list of them is needed. A unit's last change is missing if the operator dies before it writes the run's status, and so
+is what other units add in the same second in which a unit is deleted. A heal under way that ends with the deletion of
+its unit is not counted."""
 
 from __future__ import annotations
 

@@ -80,11 +80,9 @@ class EvaluatorState:
     message: str = ""
 
     def heard(self, status: EvaluatorStatus, _: float) -> EvaluatorState:
-        """The state after a report."""
         return EvaluatorState(status)
 
     def missed(self, reason: str, message: str) -> EvaluatorState:
-        """The state after a failed poll."""
         return replace(self, reason=reason, message=message)
 
 
@@ -99,7 +97,6 @@ class RunObserved:
     spec: TrainingRunSpec
     status: TrainingRunStatus
     unknown: Mapping[str, Any] = field(default_factory=dict)
-    """What this version does not know of it, by path."""
     configured: bool = False
     """Its ConfigMap exists."""
     settings: PodSettings

@@ -98,12 +98,14 @@ def _phase(facts: RunFacts) -> RunPhase:
 def _running(facts: RunFacts) -> dict[str, State]:
     """The states of a run that is neither over nor suspended. A new operator must not report a sound run as degraded:
     what depends on the syncer stays as last written."""
-    report, ready, old = facts.run.syncer.status, _ready(facts), facts.run.status
+    syncer, ready, old = facts.run.syncer, _ready(facts), facts.run.status
+    report = syncer.status
     merging = ready[0] == "True" and facts.wanted > 0
     text = facts.rollout.message or (report.message if report else "")
     progressing = state(merging, "Merging" if merging else ready[1], text)
     states = _states("", Ready=ready, Progressing=progressing, Degraded=_degraded(facts))
-    if facts.run.syncer.awaited and old.phase not in ("Pending", "Suspending", "Suspended"):
+    polled = report is not None or syncer.answers or syncer.reason  # with a result, good or bad
+    if not polled and old.phase not in ("Pending", "Suspending", "Suspended"):
         known = states_of(old.conditions)
         states |= {name: known[name] for name in ("Ready", "Progressing", "Degraded") if name in known}
     return states
@@ -223,7 +225,6 @@ class RunFacts:
     """Names of wanted units that units of another run have."""
     rollout: Rollout
     suspension: Suspension | None
-    """None if the run is not to be suspended."""
     quorum_lost: QuorumLost | None
     starting: bool
     """The run starts, and its syncer or a shard of it may not exist yet."""

@@ -28,7 +28,6 @@ class Suspension:
     """The status says that it is done, or it follows from the status. Otherwise the syncer stops only after the status
     is written: another operator would not know of the checkpoint and would start the syncer for a new one."""
     checkpoint: CheckpointOrder | None = None
-    """A checkpoint that the syncer is to save."""
     reason: str = "Suspended"
     """Of the condition once it is done."""
     message: str = ""

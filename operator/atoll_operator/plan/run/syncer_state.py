@@ -66,7 +66,6 @@ class SyncerState:
     """State of the syncer, as shard 0 tells it."""
 
     status: SyncerStatus | None = None
-    """The last valid report."""
     reason: str = ""
     """Why it does not answer; empty while it does, and before the first poll."""
     message: str = ""
@@ -80,7 +79,6 @@ class SyncerState:
     merged: int = field(default=0, compare=False)
     """Token-fragments merged of all units, by the ledger in `status`."""
     misses: int = field(default=0, compare=False)
-    """Failed polls in a row."""
 
     @property
     def answers(self) -> bool:
@@ -136,11 +134,6 @@ class SyncerState:
         if reason == UNAVAILABLE and misses < MISSES and not self.reason:
             return replace(self, misses=misses)
         return replace(self, reason=reason, message=message, answering_since=None, misses=misses)
-
-    @property
-    def awaited(self) -> bool:
-        """No poll has had a result yet, good or bad."""
-        return self.status is None and not self.answers and not self.reason
 
 
 def serving(state: SyncerState) -> tuple[bool, bool, str]:

@@ -38,11 +38,8 @@ _DISRUPTIONS = {
     STOPPED: PREEMPTED,
 }
 _POD_REASONS = {
-    "UnexpectedAdmissionError": ADMISSION_REJECTED,
-    "NodeAffinity": ADMISSION_REJECTED,
-    "NodePorts": ADMISSION_REJECTED,
-    "TaintToleration": ADMISSION_REJECTED,
-    "TopologyAffinityError": ADMISSION_REJECTED,
+    **dict.fromkeys(("NodeAffinity", "NodePorts", "TaintToleration"), ADMISSION_REJECTED),
+    **dict.fromkeys(("TopologyAffinityError", "UnexpectedAdmissionError"), ADMISSION_REJECTED),
     "Evicted": EVICTED,
     "NodeShutdown": HOST_MAINTENANCE,
     "Terminated": HOST_MAINTENANCE,

@@ -53,7 +53,6 @@ class UnitObserved:
     pods: tuple[PodView, ...]
     """All that this unit owns."""
     unknown: Mapping[str, Any] = field(default_factory=dict)
-    """What this version does not know of it, by path."""
     annotations: Mapping[str, str] = field(default_factory=dict)
 
     # What its run wants
@@ -64,15 +63,12 @@ class UnitObserved:
     recovery: RecoverySpec = field(default_factory=RecoverySpec)
     communication: CommunicationSpec = field(default_factory=CommunicationSpec)
     codec: Codec = "bf16"
-    """The run's `outer.codec`."""
     settings: PodSettings = _NO_SETTINGS
     begun: bool = False
     """Something was merged, so that the syncer may know incarnations of an earlier unit of the same name."""
 
     syncer: SyncerState = field(default_factory=SyncerState)
     pace: Pace | None = None
-
-    # The cluster
 
     nodes: Mapping[str, NodeView] = field(default_factory=dict)
     """The nodes of its pods, as far as the operator may see them."""
@@ -84,6 +80,12 @@ class UnitObserved:
     def report(self) -> UnitReport | None:
         """None when the syncer knows no such unit or does not answer."""
         return self.syncer.report_of(self.name)
+
+    @property
+    def current_report(self) -> UnitReport | None:
+        """None also when the syncer has not heard of this incarnation yet."""
+        report = self.report
+        return report if report is not None and report.incarnation == self.status.incarnation else None
 
     @cached_property
     def pod_settings(self) -> PodSettings:
@@ -138,12 +140,8 @@ class UnitObserved:
     @cached_property
     def met(self) -> bool:
         """Whether all hosts of this incarnation are, or were, connected to the syncer."""
-        report = self.report
-        return is_true(self.status.conditions, "Seeded") or (
-            report is not None
-            and report.incarnation == self.status.incarnation
-            and report.hosts >= self.hosts
-        )
+        current = self.current_report
+        return is_true(self.status.conditions, "Seeded") or bool(current and current.hosts >= self.hosts)
 
     def is_asked(self, annotation: str) -> bool:
         """Whether a user asks for something by annotation. The value is the incarnation that should end, so that a
@@ -190,12 +188,8 @@ class UnitObserved:
 
 def lost(reason: str, message: str) -> dict[str, State]:
     """The conditions of a unit whose incarnation is lost."""
-    names = ("Scheduled", "PodsReady", "Seeded", "Learning")
-    return {
-        **{name: state(False, reason) for name in names},
-        "Healing": state(True, reason, message),
-        "Draining": state(False, "NotDraining"),
-    }
+    states = dict.fromkeys(("Scheduled", "PodsReady", "Seeded", "Learning"), state(False, reason))
+    return states | {"Healing": state(True, reason, message), "Draining": state(False, "NotDraining")}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
