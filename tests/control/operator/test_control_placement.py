@@ -1,6 +1,5 @@
 """Units that contend for node pools and lose nodes: the real scheduler and controllers, the operator with and without
-sight of nodes, kwok's nodes.
-"""
+sight of nodes, kwok's nodes."""
 
 from __future__ import annotations
 
@@ -57,7 +56,6 @@ class Yard(Bench):
         }
 
     def homes(self) -> dict[str, str]:
-        """Nodes of pods that have one."""
         found = {name: pod["spec"].get("nodeName", "") for name, pod in self.learners().items()}
         return {name: node for name, node in found.items() if node}
 

@@ -36,9 +36,7 @@ def unit(bench: Bench) -> dict[str, Any]:
     return bench.create({**kind, "metadata": {"name": "u"}, "spec": spec})
 
 
-async def test_a_status_is_written_whole_over_the_version_that_was_seen_alone(
-    bench: Bench, cluster: Cluster
-) -> None:
+async def test_a_status_is_written_whole_over_the_seen_version_alone(bench: Bench, cluster: Cluster) -> None:
     old = unit(bench)
     healing = await cluster.write_status(old, HEALING)
     healed = await cluster.write_status(healing, LEARNING)

@@ -58,9 +58,8 @@ class Operator:
 
     def start(self) -> None:
         with self.log.open("ab") as file:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "atoll_operator"], env=self.environment, stdout=file, stderr=file
-            )
+            command = [sys.executable, "-m", "atoll_operator"]
+            self.process = subprocess.Popen(command, env=self.environment, stdout=file, stderr=file)
 
     @property
     def alive(self) -> bool:

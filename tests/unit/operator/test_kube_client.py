@@ -68,9 +68,7 @@ def says(status: int, reason: str = "", **body: Any) -> tuple[int, dict[str, Any
 
 
 @pytest.mark.parametrize("status", [401, 429, 500, 503])
-async def test_a_busy_server_is_asked_again_and_given_up_after_some_tries(
-    server: Server, status: int
-) -> None:
+async def test_a_busy_server_is_asked_again_and_given_up_in_the_end(server: Server, status: int) -> None:
     async with server.cluster() as cluster:
         server.answers = iter([says(status), says(status), says(200, name="x")])
         assert (await cluster.get("Pod", "n", "p"))["name"] == "x"
@@ -79,9 +77,6 @@ async def test_a_busy_server_is_asked_again_and_given_up_after_some_tries(
         with pytest.raises(errors.Unreachable, match="because Broken"):
             await cluster.get("Pod", "n", "p")
         assert len(server.requests) == 3 + client.TRIES
-
-
-async def test_nobody_listening_is_unreachable(server: Server) -> None:
     server.address = "http://127.0.0.1:1"
     async with server.cluster() as cluster:
         with pytest.raises(errors.Unreachable, match=f"GET {PATH}/p"):
@@ -135,9 +130,7 @@ async def test_nothing_is_written_when_another_operator_may_lead_by_now(server: 
 
 
 @pytest.mark.parametrize("asks", [True, False])
-async def test_an_operator_whose_pass_does_not_end_is_alive_only_while_it_awaits_an_answer(
-    server: Server, asks: bool
-) -> None:
+async def test_an_operator_is_alive_while_its_pass_awaits_an_answer(server: Server, asks: bool) -> None:
     async def never(*_: Any) -> None:
         await asyncio.Event().wait()
 

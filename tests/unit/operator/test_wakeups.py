@@ -126,9 +126,7 @@ CHANGES: list[tuple[str, str, list[Object], dict[Key, float]]] = [
 @pytest.mark.parametrize(
     ("kind", "what", "states", "woken"), CHANGES, ids=[f"{r[0]} {r[1]}" for r in CHANGES]
 )
-def test_a_change_wakes_whom_it_concerns_when_it_matters(
-    kind: str, what: str, states: list[Object], woken: dict[Key, float]
-) -> None:
+def test_whom_a_change_wakes(kind: str, what: str, states: list[Object], woken: dict[Key, float]) -> None:
     world, last = World(), {}
     for version, state in enumerate(states, 2):
         last = world.drop(kind) if state is GONE else world.put(kind, version, **state)
@@ -203,9 +201,7 @@ def test_all_units_are_due_if_the_syncer_comes_goes_or_changes_its_phase(other: 
     assert told(after(down="shard 1: no route"), after(down="shard 2: no route")) == {"r"}
 
 
-def test_each_object_is_looked_at_once_in_the_time_of_a_resync_and_never_many_at_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_resync_looks_at_each_object_once_and_not_at_many_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     inventory, metrics, settings = Inventory(), Metrics(), Settings(runtime_image="i", resync_seconds=300)
     for kind, name in [("TrainingRun", "r"), *(("LearnerUnit", f"r-p-{n}") for n in range(UNITS))]:
         inventory.put(kind, thing(kind, 1, name, spec={"run": "r"}))

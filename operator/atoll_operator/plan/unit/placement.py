@@ -14,7 +14,6 @@ from atoll_operator.plan.unit.incarnation import jitter
 from atoll_operator.plan.unit.unit import UnitObserved
 
 Places = dict[int, PodPlacement]
-"""By host."""
 RETURN_SECONDS = 15.0
 """How long a replaced pod may be unschedulable in its slice's pool before the unit leaves its place."""
 AVOIDED = 100
