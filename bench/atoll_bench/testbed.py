@@ -60,6 +60,8 @@ class Testbed:
         self._kwok = Kwok(self._plane)
         self._shape: Shape | None = None
         self._operators: list[Operator] = []
+        self.ends = False
+        """Nothing follows this round: its namespace may stay."""
         self.admin: Client
         """Has all rights and is not throttled."""
         self.bare: Client
