@@ -93,7 +93,6 @@ def operator_kubeconfig(plane: ControlPlane, api: Api, tmp_path_factory: pytest.
 
 
 def _environment(kubeconfig: Path, namespace: str, health: int, metrics: int) -> dict[str, str]:
-    """Of an operator for one namespace."""
     return {
         # Of this tree, also where another one is installed.
         **{name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ},

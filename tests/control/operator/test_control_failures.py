@@ -77,7 +77,6 @@ def by_host(bench: Bench) -> list[Any]:
 
 
 def told(bench: Bench) -> list[str]:
-    """The incarnation that each pod is to serve."""
     return [pod["metadata"]["annotations"]["atoll.dev/incarnation"] for pod in by_host(bench)]
 
 

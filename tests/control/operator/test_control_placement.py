@@ -36,7 +36,6 @@ class Yard(Bench):
     """Names to pools."""
 
     def add_pools(self, *pools: str) -> None:
-        """Each has the nodes of one slice."""
         fresh = {f"{self.namespace}-{pool}-{host}": pool for pool in pools for host in range(HOSTS)}
         kind = {"accelerator": "tpu-v6e-slice", "topology": "4x4", "machine": "ct6e-standard-4t"}
         self.kwok.add(tpu_node(name, pool=pool, chips=4, **kind) for name, pool in fresh.items())

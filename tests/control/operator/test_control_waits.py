@@ -53,9 +53,8 @@ class Tools:
 
     def _start(self, program: str, *arguments: str) -> subprocess.Popen[str]:
         command = [str(find(program)), f"--kubeconfig={self._kubeconfig}", f"--namespace={self._namespace}"]
-        return subprocess.Popen(
-            [*command, *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        return subprocess.Popen([*command, *arguments], text=True, **pipes)
 
 
 def end(*processes: subprocess.Popen[str], well: bool = True) -> str:

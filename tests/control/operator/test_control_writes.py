@@ -30,7 +30,6 @@ async def cluster(operator_kubeconfig: Path) -> AsyncIterator[Cluster]:
 
 
 def unit(bench: Bench) -> dict[str, Any]:
-    """One of no run, as the API server has it."""
     spec = TWO_HOSTS.model_dump(mode="json", by_alias=True, exclude_none=True)
     kind = {"apiVersion": "atoll.dev/v1alpha1", "kind": "LearnerUnit"}
     return bench.create({**kind, "metadata": {"name": "u"}, "spec": spec})

@@ -115,7 +115,6 @@ class Accidents:
         self.server.change(body)
 
     def _node_of(self, pod: Object) -> str:
-        """Empty where it has none, or that is gone."""
         name = pod["spec"].get("nodeName", "")
         return name if any(node["metadata"]["name"] == name for node in self.server.every("Node")) else ""
 

@@ -27,7 +27,6 @@ class Operator:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Kill it, and show the end of its log."""
         if self.alive:
             self.kill()
         print(self.log.read_text()[-6000:])

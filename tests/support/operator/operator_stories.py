@@ -142,7 +142,6 @@ async def needless(world: World) -> list[str]:
 
 
 def perform(world: World, act: str, victim: dict[str, Any] | None = None) -> None:
-    """Lets one thing happen, to `victim` or to a pod by chance."""
     pods = world.pods()
     pod = victim or (world.random.choice(pods) if pods else None)
     units = [key.name for key in world.planned() if key.kind == "LearnerUnit"]

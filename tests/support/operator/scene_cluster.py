@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Self
 
-from memory_accidents import node
+from memory_accidents import Object, node
 
 from atoll_operator.api.learnerunit import LearnerUnitSpec
 from atoll_operator.plan.conditions import format_time
 from atoll_operator.plan.nodes import IMPENDING_TERMINATION, NodeView, view_node
 from atoll_operator.plan.pods.topology import slice_of
 
-Object = dict[str, Any]
 NOW = 1_700_000_000.0
 
 

@@ -8,6 +8,7 @@ import gc
 import json
 import re
 import ssl
+import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from aiohttp import web
 from answering import answering
 from leaping import leap
 
+from atoll_operator import operator
 from atoll_operator.certificates.authority import Authority
 from atoll_operator.cluster import Cluster
 from atoll_operator.kube import client, errors
@@ -165,6 +167,17 @@ async def test_what_the_first_lists_brought_is_not_walked_over_by_the_collector(
         assert held.is_set() and not any(each is entry for each in gc.get_objects())
     finally:
         gc.unfreeze()
+
+
+def test_garbage_that_has_lived_for_long_is_collected_once_a_minute() -> None:
+    cycle = Server()
+    cycle.headers[""], seen = cycle, weakref.ref(cycle)
+    del cycle
+    gc.disable()
+    with pytest.raises(TimeoutError):
+        leap(asyncio.wait_for(operator._collect(), operator.COLLECT_SECONDS + 1))
+    gc.enable()
+    assert seen() is None
 
 
 async def test_the_token_is_read_again_for_each_try(server: Server) -> None:
