@@ -33,9 +33,10 @@ class UnitReconciler(Reconciler):
     """Reconciles LearnerUnits."""
 
     async def _reconcile(self, key: Key, body: Body, memory: Memory, now: float) -> None:
+        began = time.thread_time()
         unit = self._observe(key, body, memory, now)
         plan = plan_unit(unit)
-        self._metrics.plan_seconds.labels(key.kind).observe(time.time() - now)
+        self._metrics.plan_seconds.labels(key.kind).observe(time.thread_time() - began)
         if plan.advance and plan.needs_fresh_list:  # a watch that lags behind must cost no incarnation
             listed = await self._cluster.list("Pod", key.namespace, f"{LABEL_UNIT}={key.name}")
             self._inventory.replace_pods(key, *listed)
