@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import ssl
 import subprocess
 import sys
 import time
@@ -22,8 +23,16 @@ END_SECONDS = 20.0
 class Operator:
     """`python -m atoll_operator`, with leader election as in the chart."""
 
-    def __init__(self, environment: Mapping[str, str], port: int, log: Path) -> None:
-        self._environment, self._port, self._log = environment, port, log
+    def __init__(
+        self, environment: Mapping[str, str], health: int, metrics: int, token: str, log: Path
+    ) -> None:
+        """Ports on which it serves probes and metrics; the token is of an account that may read the latter."""
+        self._health = f"http://127.0.0.1:{health}/readyz"
+        self._metrics = urllib.request.Request(
+            f"https://127.0.0.1:{metrics}/metrics", headers={"Authorization": f"Bearer {token}"}
+        )
+        ports = {"ATOLL_HEALTH_PORT": str(health), "ATOLL_METRICS_PORT": str(metrics)}
+        self._environment, self._log = {**environment, **ports}, log
         self._process: subprocess.Popen[bytes] | None = None
         self.started = 0.0
         """Monotonic seconds at which the process was started."""
@@ -33,7 +42,7 @@ class Operator:
             self.started = time.monotonic()
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "atoll_operator"],
-                env=dict(self._environment),
+                env=self._environment,
                 stdout=file,
                 stderr=file,
             )
@@ -48,7 +57,7 @@ class Operator:
 
     def _ready(self) -> bool:
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/readyz", timeout=2) as answer:
+            with urllib.request.urlopen(self._health, timeout=2) as answer:
                 return bool(answer.status == 200)
         except OSError:
             return False
@@ -71,7 +80,8 @@ class Operator:
 
     def longest_plan(self) -> float:
         """Seconds that no plan has exceeded: the bound of a bucket of its histogram."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/metrics", timeout=10) as answer:
+        unchecked = ssl._create_unverified_context()  # its certificate is its own
+        with urllib.request.urlopen(self._metrics, timeout=10, context=unchecked) as answer:
             families = text_string_to_metric_families(answer.read().decode())
         plans = next(each.samples for each in families if each.name == "atoll_plan_seconds")
         counts = {each.labels["kind"]: each.value for each in plans if each.name.endswith("_count")}

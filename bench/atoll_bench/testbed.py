@@ -23,9 +23,11 @@ from atoll_local.kubectl import ESTABLISHED
 from atoll_local.kwok import Kwok, node, tpu_node
 from atoll_local.paths import source_root
 from atoll_local.process import Daemon
-from atoll_operator.kube.client import CONNECTIONS
+from atoll_operator.kube.client import CONNECTIONS, PAGE
 
 SYSTEM = "atoll-system"
+ACCOUNTS = f"system:serviceaccounts:{SYSTEM}"
+METRICS_READER = f"--clusterrole=atoll-metrics-reader-{SYSTEM}"
 READY_SECONDS = 60.0
 """For the objects that a controller creates in a new namespace."""
 EMPTY_SECONDS = 300.0
@@ -58,6 +60,8 @@ class Testbed:
         self._kwok = Kwok(self._plane)
         self._shape: Shape | None = None
         self._operators: list[Operator] = []
+        self.ends = False
+        """Nothing follows this round: its namespace may stay."""
         self.admin: Client
         """Has all rights and is not throttled."""
         self.bare: Client
@@ -70,9 +74,10 @@ class Testbed:
             keys = self._folder / "plane/pki"
             context.load_cert_chain(keys / "admin.crt", keys / "admin.key")
             self.admin = await Client(self._plane.server, context, connections=256).__aenter__()
-            token = await self._token()
-            self._kubeconfig = self._write_kubeconfig(token)
-            self.bare = await Client(self._plane.server, self._context(), token, CONNECTIONS).__aenter__()
+            self._token = await self._make_token()
+            self._kubeconfig = self._write_kubeconfig(self._token)
+            bare = Client(self._plane.server, self._context(), self._token, CONNECTIONS)
+            self.bare = await bare.__aenter__()
         except BaseException:
             await self.__aexit__()
             raise
@@ -97,6 +102,7 @@ class Testbed:
         for arguments in (
             ["apply", "--server-side", "-k", manifests],
             ["apply", "--server-side", "-f", f"{manifests}/cluster-wide/rbac.yaml"],
+            ["create", "clusterrolebinding", "metrics-reader", METRICS_READER, f"--group={ACCOUNTS}"],
             ["wait", ESTABLISHED, "crd", "--all", "--timeout=30s"],
             # The measured operator is a local process; the Deployment of the manifests has no image here.
             ["-n", SYSTEM, "scale", "deployment", "--all", "--replicas=0"],
@@ -107,7 +113,7 @@ class Testbed:
     def _context(self) -> ssl.SSLContext:
         return ssl.create_default_context(cafile=str(self._folder / "plane/pki/ca.crt"))
 
-    async def _token(self) -> str:
+    async def _make_token(self) -> str:
         path = f"/api/v1/namespaces/{SYSTEM}/serviceaccounts/atoll-operator/token"
         request = {
             "apiVersion": "authentication.k8s.io/v1",
@@ -176,7 +182,9 @@ class Testbed:
         for path in (f"{namespaced}/trainingruns", f"{namespaced}/learnerunits"):
             await self.admin.call("DELETE", path, {"propagationPolicy": "Background"})
         now = {"gracePeriodSeconds": 0, "propagationPolicy": "Background"}
-        await self.admin.call("DELETE", pods_path(name), now)
+        some = f"{pods_path(name)}?limit={PAGE}"  # for 11,520 at once the API server takes longer than it may
+        while (await self.admin.call("DELETE", some, now)).get("items"):
+            pass
         path = f"/api/v1/namespaces/{name}"
         await self.admin.call("DELETE", path)
         await self.admin.call("DELETE", f"/api/v1/persistentvolumes/{name}-journal", missing=True)
@@ -188,7 +196,6 @@ class Testbed:
 
     def operator(self, namespace: str, feed_port: int) -> Operator:
         """An operator for this namespace, not yet started."""
-        port = free_port()
         environment = {
             "PATH": os.environ.get("PATH", ""),
             "KUBECONFIG": str(self._kubeconfig),
@@ -196,10 +203,10 @@ class Testbed:
             "ATOLL_NAMESPACES": namespace,
             "ATOLL_LEASE_NAMESPACE": SYSTEM,
             "ATOLL_RUNTIME_IMAGE": "atoll.dev/runtime:bench",
-            "ATOLL_HEALTH_PORT": str(port),
             "ATOLL_SYNCER_URL": f"https://127.0.0.1:{feed_port}/{{namespace}}/{{run}}/{{shard}}",
         }
-        operator = Operator(environment, port, self._folder / f"operator-{len(self._operators)}.log")
+        log = self._folder / f"operator-{len(self._operators)}.log"
+        operator = Operator(environment, free_port(), free_port(), self._token, log)
         self._operators.append(operator)
         return operator
 

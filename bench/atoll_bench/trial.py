@@ -194,7 +194,8 @@ async def namespace(bed: Testbed, shape: Shape, name: str) -> AsyncIterator[Pods
     finally:
         watching.cancel()
         await asyncio.wait([watching])
-    await bed.remove_namespace(name)
+    if not bed.ends:
+        await bed.remove_namespace(name)
 
 
 @asynccontextmanager

@@ -23,10 +23,10 @@ def main() -> int:
     except (settings.SettingsError, CredentialsError) as error:
         print(f"atoll-operator: {error}", file=sys.stderr)
         return 2
-    # What the modules made stays, and an event is thousands of objects without a cycle. To walk over them would take
-    # the collector a fifth of the CPU while pods are created, and 50 ms of some heal.
+    # What the modules made stays, and an event is thousands of objects without a cycle. To walk over all of them takes
+    # the collector longer than a pass: `App` asks for that between two passes.
     gc.freeze()
-    gc.set_threshold(100_000, 20, 50)
+    gc.set_threshold(20_000, 5, 1_000_000)
     logs.log(logging.INFO, "starts", server=access.server, namespaces=configured.namespaces or "all")
     try:
         asyncio.run(App(configured, access).run())

@@ -33,9 +33,8 @@ class Cluster(ApiClient):
     """See `ApiClient` for the options."""
 
     def __init__(self, credentials: Credentials, metrics: Metrics, **options: Any) -> None:
-        super().__init__(
-            credentials, RESOURCES, MANAGER, lambda code: metrics.api_errors.labels(code).inc(), **options
-        )
+        count = metrics.api_errors.labels
+        super().__init__(credentials, RESOURCES, MANAGER, lambda code: count(code).inc(), **options)
 
     async def check_served(self) -> None:
         """Raises Unreachable where the API server does not serve our kinds."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import signal
 import socket
@@ -30,6 +31,8 @@ from atoll_operator.reconcilers.unit import UnitReconciler
 from atoll_operator.reconcilers.wakeups import Dispatcher
 from atoll_operator.settings import Settings
 
+COLLECT_SECONDS = 60.0
+"""Between two walks of the garbage collector over all objects: 0.2 s with 10,000 pods."""
 LEASE_TRIES = 4
 """Tries of a renewal that fit into a lease if each runs into its time-out."""
 OURS = f"{LABEL_MANAGER}={MANAGER}"
@@ -86,7 +89,7 @@ class App:
         metrics = serving(port, pages, self_signed("atoll-operator")) if port else nullcontext()
         health = serving(self._settings.health_port, probes)
         async with self._cluster, self._lease_cluster, self._reviews, health, metrics:
-            await until_first(self._operate(), stopped.wait())
+            await until_first(self._operate(), stopped.wait(), _collect())
 
     async def _operate(self) -> None:
         await wait_for_api(self._cluster.check_served)
@@ -101,6 +104,7 @@ class App:
 
     async def _lead(self, feed: Feed) -> None:
         await feed.filled.wait()
+        gc.freeze()  # what the lists brought stays, as what the modules made
         await self._leadership.hold(self._work)
 
     async def _work(self) -> None:
@@ -130,3 +134,10 @@ class App:
         if feed is None or not feed.filled.is_set():
             return False, "the watches have not started yet"
         return True, "ok, leads" if self._leads() else "ok, stands by"
+
+
+async def _collect() -> None:
+    """The collector does the young generations by itself, and all of them between two passes."""
+    while True:
+        await asyncio.sleep(COLLECT_SECONDS)
+        gc.collect()

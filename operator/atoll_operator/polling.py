@@ -56,7 +56,6 @@ class Poll(Generic[S]):
     uid: str
     shards: int
     state: S
-    """What the polls have shown."""
     wanted: CheckpointOrder | None = None
     """A checkpoint that the syncer is asked for."""
     task: asyncio.Task[None] | None = None
@@ -65,11 +64,8 @@ class Poll(Generic[S]):
 
 
 class Poller(Generic[S]):
-    """Keeps one poll for each run, with a task of its own. Subclasses say what is asked where, and how often.
-
-    Args:
-        changed: called with a run's key, the state before a poll and another one after it.
-    """
+    """Keeps one poll for each run, with a task of its own. Subclasses say what is asked where, and how often. `changed`
+    is called with a run's key, the state before a poll and another one after it."""
 
     role: str
     kind: Any
@@ -126,11 +122,9 @@ class Poller(Generic[S]):
         return url.format(**where, shard=0), self.host(**where)
 
     def _seconds(self, poll: Poll[S]) -> float:
-        """Until the next poll."""
         raise NotImplementedError
 
     async def _follow(self, poll: Poll[S], context: ssl.SSLContext) -> None:
-        """Run until cancelled."""
         connector = TCPConnector(ssl=context)
         async with ClientSession(connector=connector, timeout=TIME_OUT) as session:
             while True:

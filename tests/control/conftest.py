@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from apiserver import Api, Refusal, with_token
+from apiserver import Api, Refusal, install, with_token
 from control_bench import Bench
 from held_ports import held_ports
 from ill_gate import IllGate
@@ -21,11 +21,9 @@ from played_syncers import Syncers
 
 from atoll_local.controlplane import CONTROL_PROGRAMS, ControlPlane
 from atoll_local.errors import HostError
-from atoll_local.kubectl import ESTABLISHED
 from atoll_local.kwok import Kwok
 from atoll_local.programs import find, find_all, silent
 
-ROOT = Path(__file__).resolve().parents[2]
 NEEDED = {
     "plane": ("etcd", "kube-apiserver", "kubectl"), "control": ("kube-controller-manager",), "Kwok": ("kwok",),
     "controlled": (*CONTROL_PROGRAMS, "kubectl", "kwok"), "ControlPlane": (*CONTROL_PROGRAMS, "kubectl"),
@@ -49,17 +47,6 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     with contextlib.suppress(HostError):  # the first test that needs it says so
         find_all(tuple(programs), reporter.write_line if reporter else silent)
-
-
-def install(plane: ControlPlane) -> None:
-    """Apply our kustomize base with the rights of its overlay for the whole cluster, and wait until its definitions are
-    served."""
-    plane.kubectl("apply", "--server-side", "-k", str(ROOT / "manifests"))
-    plane.kubectl("apply", "--server-side", "-f", str(ROOT / "manifests" / "cluster-wide" / "rbac.yaml"))
-    readers = (f"--group=system:serviceaccounts:{name}" for name in ("atoll-system", "atoll-narrow"))
-    role = "--clusterrole=atoll-metrics-reader-atoll-system"
-    plane.kubectl("create", "clusterrolebinding", "metrics-readers", role, *readers)
-    plane.kubectl("wait", ESTABLISHED, "crd", "--all", "--timeout=30s")
 
 
 @pytest.fixture(scope="session")
@@ -106,7 +93,6 @@ def operator_kubeconfig(plane: ControlPlane, api: Api, tmp_path_factory: pytest.
 
 
 def _environment(kubeconfig: Path, namespace: str, health: int, metrics: int) -> dict[str, str]:
-    """Of an operator for one namespace."""
     return {
         # Of this tree, also where another one is installed.
         **{name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ},

@@ -1,7 +1,5 @@
 """The operator in a world in memory and in simulated time: failures, scenes, random stories, and deaths at each write.
-
-The stories are the same on every machine; SEED and STORIES choose others.
-"""
+The stories are the same on every machine; SEED and STORIES choose others."""
 
 from __future__ import annotations
 
@@ -39,9 +37,7 @@ def test_scene(fixed_hashes: Executor, name: str) -> None:
 
 @pytest.mark.timeout(900)  # 15 s alone
 @pytest.mark.parametrize("part", range(PARTS))
-def test_operator_killed_at_any_write_leaves_the_world_as_if_it_had_lived(
-    fixed_hashes: Executor, part: int
-) -> None:
+def test_operator_killed_at_any_write_leaves_the_same_world(fixed_hashes: Executor, part: int) -> None:
     wrong = fixed_hashes.submit(memory_crashes.problems, part, PARTS).result()
     assert not wrong, "\n".join([f"{len(wrong)} deaths", *wrong[:20]])
 

@@ -12,6 +12,8 @@ from kubernetes import config
 from urllib3.exceptions import HTTPError
 
 from atoll_local.controlplane import ControlPlane
+from atoll_local.kubectl import ESTABLISHED
+from atoll_local.paths import source_root
 
 Object = dict[str, Any]
 PATHS = {
@@ -122,3 +124,15 @@ def with_token(
     config["users"][0]["user"] = {"token": answer["status"]["token"]}
     path.write_text(yaml.safe_dump(config))
     return path
+
+
+def install(plane: ControlPlane) -> None:
+    """Apply our kustomize base with the rights of its overlay for the whole cluster, and wait until its definitions are
+    served."""
+    manifests = source_root() / "manifests"
+    plane.kubectl("apply", "--server-side", "-k", str(manifests))
+    plane.kubectl("apply", "--server-side", "-f", str(manifests / "cluster-wide" / "rbac.yaml"))
+    readers = (f"--group=system:serviceaccounts:{name}" for name in ("atoll-system", "atoll-narrow"))
+    role = "--clusterrole=atoll-metrics-reader-atoll-system"
+    plane.kubectl("create", "clusterrolebinding", "metrics-readers", role, *readers)
+    plane.kubectl("wait", ESTABLISHED, "crd", "--all", "--timeout=30s")

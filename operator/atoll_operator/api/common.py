@@ -75,15 +75,10 @@ class Resources(Section):
 
 
 def slice_rules(slices: str) -> tuple[Rule, ...]:
-    """Rules of TPU slices, for an object with accelerator, topology and machineType. Their tables are beside the
-    generator of the CRDs, `cli/atoll_cli/simulate/schema.py`.
-
-    One rule for each kind of mistake: the rules of a spec run at each write of a status too, and each field that a rule
-    reads makes the API server copy the schemas of all fields beside it.
-
-    Args:
-        slices: name of the field that says how many slices make a unit.
-    """
+    """Rules of TPU slices, for an object with accelerator, topology and machineType, whose field `slices` says how many
+    slices make a unit. Their tables are beside the generator of the CRDs, `cli/atoll_cli/simulate/schema.py`. One rule
+    for each kind of mistake: the rules of a spec run at each write of a status too, and each field that a rule reads
+    makes the API server copy the schemas of all fields beside it."""
     return (
         rule(
             "(self.accelerator + ' ' + self.topology) in TOPOLOGIES || "

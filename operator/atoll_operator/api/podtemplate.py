@@ -1,7 +1,5 @@
-"""Additions of a user to the pods of a run, in the shape that they have in a pod.
-
-The API server checks them when it gets the pods; the rules here only protect what the operator sets itself.
-"""
+"""Additions of a user to the pods of a run, in the shape that they have in a pod. The API server checks them when it
+gets the pods; the rules here only protect what the operator sets itself."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """Rules of a TrainingRun that concern several of its sections."""
 
-from __future__ import annotations
-
 from atoll_operator.api.learnerunit import NAMED, QUEUE_OF_PRIORITY
 from atoll_runtime.contract.rules import immutable_field, rule
 

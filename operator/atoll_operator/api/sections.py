@@ -47,7 +47,6 @@ class RecoverySpec(Section):
     audit: Annotated[int, Field(ge=200, le=1_000_000)] | None = None
     """Global steps between two audits, in which each unit evaluates the same examples with the same version of the
     global model; one whose result differs becomes Suspect. No audits if not set. A change applies to later units."""
-
     below_quorum: Literal["Wait", "Fail"] = "Wait"
     """What to do when so many units are out of restarts that fewer than `quorum.min` are left. Wait: wait until
     somebody repairs or adds units. Fail: fail the run."""

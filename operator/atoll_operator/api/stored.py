@@ -14,11 +14,8 @@ M = TypeVar("M", bound=BaseModel)
 
 
 def known(model: type[M], document: Object) -> tuple[M, dict[str, Any]]:
-    """The document without the fields and values that `model` does not know, and these by their paths.
-
-    Raises:
-        ValidationError: something that `model` needs is missing or cannot be read. No item of a list is left out.
-    """
+    """The document without the fields and values that `model` does not know, and these by their paths; no item of a
+    list is left out. Raises ValidationError where something that `model` needs is missing or cannot be read."""
     unknown: dict[str, Any] = {}
     while True:
         try:

@@ -57,17 +57,13 @@ class Authority:
     def issue(self, common_name: str, uri: str, hosts: Sequence[str], now: datetime.datetime) -> Pair:
         """A certificate for clients and servers. `uri` is the identity, `hosts` are DNS names."""
         names = [x509.UniformResourceIdentifier(uri), *map(x509.DNSName, hosts)]
-        return _pair(
-            _name(common_name),
-            ec.generate_private_key(ec.SECP256R1()),
-            self.certificate.subject,
-            self._key,
-            now,
-            now + LEAF_LIFE,
+        extensions = (
             x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]),
             x509.SubjectAlternativeName(names),
             x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()),
         )
+        key, issuer = ec.generate_private_key(ec.SECP256R1()), self.certificate.subject
+        return _pair(_name(common_name), key, issuer, self._key, now, now + LEAF_LIFE, *extensions)
 
     def accept(self, certificate: bytes, hosts: Sequence[str], now: datetime.datetime) -> bool:
         """Whether this authority signed a certificate (PEM), which has these DNS names and is not due for renewal."""

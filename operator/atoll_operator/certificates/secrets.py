@@ -1,8 +1,6 @@
-"""Keeps the Secrets of a run: its authority, and the certificates of its syncer, evaluator and units.
-
-They are read by name only. Each is checked again when it was changed and once a day, and renewed in place before it
-expires. The kubelet updates the files in the pods, which use them for new connections. No pod restarts.
-"""
+"""Keeps the Secrets of a run: its authority, and the certificates of its syncer, evaluator and units. They are read by
+name only. Each is checked again when it was changed and once a day, and renewed in place before it expires. The kubelet
+updates the files in the pods, which use them for new connections. No pod restarts."""
 
 from __future__ import annotations
 
@@ -39,22 +37,16 @@ class RunCertificates:
         self._authority: Authority | None = None
 
     async def ensure(self, members: Sequence[Member], now: datetime.datetime) -> None:
-        """Create missing Secrets, and renew those that are due, lack a host name or are of another authority.
-
-        Raises:
-            Retry: a Secret of an earlier run or unit of this name still exists.
-            Refused: the Secret of the authority cannot be read, or another owner has one of the names.
-        """
+        """Create missing Secrets, and renew those that are due, lack a host name or are of another authority. Raises
+        Retry while a Secret of an earlier run or unit of this name exists, and Refused if the authority's Secret cannot
+        be read or another owner has a name."""
         if self._authority is None or self._mark_of(ca_secret(self.run.name)) != f"{now.date()}":
             self._authority = await self._open(now)
         authority = self._authority
-
-        def mark(member: Member) -> str:
-            checked = f"{now.date()} {member}".encode() + authority.pair.certificate
-            return hashlib.sha256(checked).hexdigest()
-
-        due = [member for member in members if self._mark_of(tls_secret(member.name)) != mark(member)]
-        await gather_bounded((self._issue(authority, member, mark(member), now) for member in due), AT_ONCE)
+        checked = f"{now.date()} ".encode() + authority.pair.certificate
+        marks = {each: hashlib.sha256(checked + f"{each}".encode()).hexdigest() for each in members}
+        due = [each for each, mark in marks.items() if self._mark_of(tls_secret(each.name)) != mark]
+        await gather_bounded((self._issue(authority, each, marks[each], now) for each in due), AT_ONCE)
 
     def _mark_of(self, secret: str) -> str:
         entry = self._cache.get(Key("Secret", self.run.namespace, secret))
@@ -66,12 +58,11 @@ class RunCertificates:
 
         def body() -> Object:
             pair = Authority.new(run.name, now).pair
-            return self._body(
-                name, run.reference(), "Opaque", {"ca.crt": pair.certificate, "ca.key": pair.key}
-            )
+            data = {"ca.crt": pair.certificate, "ca.key": pair.key}
+            return self._body(name, run.reference(), "Opaque", data)
 
         secret = await self._find(name, body)
-        check_owner(secret, "Secret", run.reference(), LABELS)
+        check_owner(secret, run.reference(), LABELS)
         authority = _authority(secret)
         if is_due(authority.certificate, now):
             new = body()
@@ -95,7 +86,7 @@ class RunCertificates:
             return self._body(name, owned, "kubernetes.io/tls", data)
 
         secret = await self._find(name, body)
-        check_owner(secret, "Secret", owned, LABELS)
+        check_owner(secret, owned, LABELS)
         current = _value(secret, "ca.crt") == authority.pair.certificate
         if not current or not authority.accept(_value(secret, "tls.crt"), member.hosts, now):
             secret = await self._cluster.apply(body())

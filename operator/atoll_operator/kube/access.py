@@ -53,10 +53,8 @@ class PathAccess:
         if not review.get("authenticated"):
             return 401
         user = review["user"]
-        who = {key: user[key] for key in ("uid", "groups", "extra") if key in user} | {
-            "user": user["username"]
-        }
-        spec = {**who, "nonResourceAttributes": {"path": self._path, "verb": "get"}}
+        who = {key: user[key] for key in ("uid", "groups", "extra") if key in user}
+        spec = {"user": user["username"], **who, "nonResourceAttributes": {"path": self._path, "verb": "get"}}
         review = await self._review("authorization.k8s.io", "SubjectAccessReview", spec)
         return 200 if review["allowed"] else 403
 

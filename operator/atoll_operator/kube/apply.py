@@ -1,7 +1,5 @@
-"""Applies owned objects by server-side apply: once, and again when they changed or were deleted.
-
-An object that is not ours is neither changed nor deleted.
-"""
+"""Applies owned objects by server-side apply: once, and again when they changed or were deleted. An object that is not
+ours is neither changed nor deleted."""
 
 from __future__ import annotations
 
@@ -17,12 +15,9 @@ from atoll_operator.kube.errors import Conflict, NotFound, Refused, Retry
 
 
 class Applier:
-    """The cache remembers what was applied, until the object has another version.
-
-    Args:
-        labels: on all objects of this operator; with them an object of an earlier owner is recognised.
-        complete: kinds of which the cache has the objects of others too.
-    """
+    """The cache remembers what was applied, until the object has another version. All objects of this operator have
+    these `labels`, by which one of an earlier owner is recognised. Of the kinds in `complete` the cache has the objects
+    of others too."""
 
     def __init__(
         self, client: ApiClient, cache: Cache, labels: Mapping[str, str], complete: Collection[str] = ()
@@ -32,12 +27,8 @@ class Applier:
 
     async def apply(self, body: Object, inherit: bool = False) -> None:
         """Does nothing where the same body was applied and the object is still the version that this made. With
-        `inherit` an object of an earlier owner of the same name is taken over at once.
-
-        Raises:
-            Retry: the object of an earlier owner of this name is still there.
-            Refused: an object of this name exists that is not ours.
-        """
+        `inherit` an object of an earlier owner of the same name is taken over at once. Raises Retry and Refused, as
+        `check_owner`."""
         kind, key, owner = body["kind"], key_of(body["kind"], body), body["metadata"]["ownerReferences"][0]
         digest = hashlib.sha256(msgspec.json.encode(body)).hexdigest()
         entry = self._cache.get(key)
@@ -47,7 +38,7 @@ class Applier:
         if not ours:
             with contextlib.suppress(NotFound):
                 found = await self._client.get(kind, key.namespace, key.name)
-                check_owner(found, kind, owner, self._labels, inherit)
+                check_owner(found, owner, self._labels, inherit)
         self._cache.mark(kind, await self._client.apply(body), digest)
 
     async def remove(self, owner: str, key: Key) -> None:
@@ -57,24 +48,16 @@ class Applier:
             return
         with contextlib.suppress(NotFound, Conflict):
             await self._client.delete(key.kind, key.namespace, key.name, entry.uid)
-        metadata = {"namespace": key.namespace, "name": key.name, "uid": entry.uid}
-        self._cache.delete(key.kind, {"metadata": metadata})
+        self._cache.delete(key, entry.uid)
 
 
-def check_owner(
-    found: Object, kind: str, owner: Object, labels: Mapping[str, str], inherit: bool = False
-) -> None:
-    """Checks that the object belongs to the owner in this reference; for `labels` and `inherit` see `Applier`.
-
-    Raises:
-        Retry: it belongs to an earlier owner; the garbage collector deletes it.
-        Refused: it is not ours.
-    """
+def check_owner(found: Object, owner: Object, labels: Mapping[str, str], inherit: bool = False) -> None:
+    """Checks that the object belongs to the owner in this reference. Raises Retry if it belongs to an earlier owner,
+    because the garbage collector deletes it, unless it may `inherit` it; and Refused if it is not ours."""
     if controller_uid(found) == owner["uid"]:
         return
-    name, labels_found = found["metadata"]["name"], found["metadata"].get("labels", {})
-    if not controller_uid(found) or not labels.items() <= labels_found.items():
-        ours = owner["kind"]
-        raise Refused(f"{kind} {name!r} is not the {ours}'s: delete it, or use another name for the {ours}")
+    name, ours = f"{found['kind']} {found['metadata']['name']!r}", owner["kind"]
+    if not controller_uid(found) or not labels.items() <= found["metadata"].get("labels", {}).items():
+        raise Refused(f"{name} is not the {ours}'s: delete it, or use another name for the {ours}")
     if not inherit:
-        raise Retry(2.0, f"{kind} {name!r} belongs to an earlier object of the same name")
+        raise Retry(2.0, f"{name} belongs to an earlier object of the same name")

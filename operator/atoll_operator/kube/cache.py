@@ -1,8 +1,6 @@
 """Informer cache: the newest known state of each object, fed by watches, by lists and by the operator's own writes.
-
 Events and answers may arrive in any order. An older state never replaces a newer one, and a deleted object never comes
-back: the uids of deleted objects are kept as tombstones.
-"""
+back: the uids of deleted objects are kept as tombstones."""
 
 from __future__ import annotations
 
@@ -87,12 +85,8 @@ def without_managed_fields(body: Object) -> Object:
 
 
 class Cache:
-    """Not thread-safe: all calls come from one event loop.
-
-    Args:
-        project: by kind, what is kept of a body; by default nothing.
-        indices: by name, how objects are found besides by their key.
-    """
+    """Not thread-safe: all calls come from one event loop. `project` says by kind what is kept of a body (by default
+    nothing), `indices` by their names how objects are found besides by their key."""
 
     def __init__(self, project: Mapping[str, Project], indices: Mapping[str, Index]) -> None:
         self._project, self._indices = project, indices
@@ -127,11 +121,10 @@ class Cache:
         if entry is not None and entry.resource_version == version_of(body["metadata"]):
             self._entries[kind][entry.key] = replace(entry, mark=mark)
 
-    def delete(self, kind: str, body: Object) -> Change | None:
+    def delete(self, key: Key, uid: str) -> Change | None:
         """The object with this uid was deleted; returns None where it was not known."""
-        uid = body["metadata"]["uid"]
         self._bury(uid)
-        old = self.get(key_of(kind, body))
+        old = self.get(key)
         return self._drop(old) if old is not None and old.uid == uid else None
 
     def prune(self, candidates: Iterable[Key], present: Collection[Key], version: int) -> list[Change]:

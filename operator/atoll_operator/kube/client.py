@@ -46,15 +46,8 @@ class Resource(NamedTuple):
 
 class ApiClient:
     """Use as an async context manager. Methods raise ApiError and Unreachable; those that write also NotLeading.
-
-    Args:
-        resources: by kind.
-        manager: name under which fields are owned.
-        count_error: called with the status code of each error, or `unreachable`.
-        time_out: of one try.
-        longest_wait: seconds between two tries at most.
-        may_write: asked before each try of a write, so that a process that was paused does not write late.
-    """
+    `count_error` gets the status code of each error, or `unreachable`. `time_out` is of one try, `longest_wait` between
+    two. `may_write` is asked before each try of a write, so that a process that was paused does not write late."""
 
     def __init__(
         self,
@@ -201,10 +194,9 @@ class ApiClient:
                 self.count_error(str(status))
                 problem = str(answer.get("message", status))
                 if is_final(status, problem):
-                    causes = answer.get("details", {}).get("causes") or [{}]
-                    raise of_status(
-                        status, str(answer.get("reason", "")), problem, causes[0].get("reason", "")
-                    )
+                    [cause, *_] = answer.get("details", {}).get("causes") or [{}]
+                    reasons = str(answer.get("reason", "")), problem, cause.get("reason", "")
+                    raise of_status(status, *reasons)
             raise Unreachable(f"{method} {path}: {problem}")
         finally:
             self.under_way -= 1

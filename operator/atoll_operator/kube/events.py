@@ -1,7 +1,5 @@
-"""Events of the watches: kopf in a thread with an event loop of its own, and the way from there to the main loop.
-
-This is the only file that imports kopf.
-"""
+"""Events of the watches: kopf in a thread with an event loop of its own, and the way from there to the main loop. This
+is the only file that imports kopf."""
 
 from __future__ import annotations
 
@@ -61,12 +59,8 @@ class Sink(Protocol):
 
 
 class Feed:
-    """Passes on what kopf and the resync see. All methods but `post` belong to the main loop.
-
-    Args:
-        client: says where the kinds are and how to log in.
-        namespaces: empty for the whole cluster.
-    """
+    """Passes on what kopf and the resync see of these namespaces, or of the cluster if there are none. All methods but
+    `post` belong to the main loop."""
 
     def __init__(
         self, client: ApiClient, watches: Iterable[Watch], namespaces: Collection[str], sink: Sink

@@ -1,8 +1,6 @@
-"""Leader election by a Lease. Each operator uses its own monotonic clock alone.
-
-The times in a Lease are not used: a Lease has expired when it has not changed for its whole duration. Its holder stops
-earlier, counted from before it sent the last renewal. The rates of two clocks may differ by 40 %.
-"""
+"""Leader election by a Lease. Each operator uses its own monotonic clock alone. The times in a Lease are not used: a
+Lease has expired when it has not changed for its whole duration. Its holder stops earlier, counted from before it sent
+the last renewal. The rates of two clocks may differ by 40 %."""
 
 from __future__ import annotations
 
@@ -43,16 +41,10 @@ def lease_name(prefix: str, namespaces: Collection[str]) -> str:
 
 
 class Leadership:
-    """One operator's part in the election.
-
-    A lease with our identity is ours, also where an earlier process of this pod took it: the kubelet starts a container
-    again only after its last process has ended.
-
-    Args:
-        client: of its own, because a renewal must wait neither for a connection nor for a long time-out.
-        namespace: empty: this operator leads without asking.
-        labels: of the Lease.
-    """
+    """One operator's part in the election; without a namespace it leads without asking. A lease with our identity is
+    ours, also where an earlier process of this pod took it: the kubelet starts a container again only after its last
+    process has ended. The client is its own, because a renewal must wait neither for a connection nor for a long
+    time-out."""
 
     def __init__(
         self,
@@ -79,12 +71,8 @@ class Leadership:
         return not self._metadata["namespace"] or self._clock() < self._until
 
     async def hold(self, work: Callable[[], Coroutine[None, None, None]]) -> None:
-        """Waits for the lease, runs `work` while it is ours, and cancels it when it is lost; until cancelled.
-
-        Raises:
-            Refused: we have no rights to the lease.
-            Exception: of `work`.
-        """
+        """Waits for the lease, runs `work` while it is ours, and cancels it when it is lost; until cancelled. Raises
+        Refused without rights to the lease, and what `work` raises."""
         if not self._metadata["namespace"]:
             return await work()
         try:

@@ -46,8 +46,5 @@ def load(environment: Mapping[str, str]) -> Credentials:
     except (config.ConfigException, OSError, KeyError, TypeError, ValueError) as error:
         problem = f"no service account is mounted, and kubeconfig {path!r}: {type(error).__name__}: {error}"
         raise CredentialsError(problem) from error
-    return Credentials(
-        found.host.rstrip("/"),
-        context,
-        lambda: str(found.get_api_key_with_prefix("BearerToken") or "").strip(),
-    )
+    token = found.get_api_key_with_prefix
+    return Credentials(found.host.rstrip("/"), context, lambda: str(token("BearerToken") or "").strip())

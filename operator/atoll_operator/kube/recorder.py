@@ -23,11 +23,8 @@ Notice = tuple[str, str, str, str]
 
 
 class Recorder:
-    """Writes Events one after the other. If one cannot be written, that is logged and the next one follows.
-
-    Args:
-        component: the name under which Events are reported.
-    """
+    """Writes Events of a component, one after the other. If one cannot be written, that is logged and the next one
+    follows."""
 
     def __init__(self, client: ApiClient, component: str) -> None:
         self._client = client

@@ -1,8 +1,6 @@
-"""Supervises the watches of one cluster: starts kopf again whenever it ends, and finds what was deleted meanwhile.
-
-kopf ends after a stream ERROR other than 410, and does not report an object that was deleted while it was not watching.
-Therefore each of its lists is compared with what is known, and so is a list of metadata at each resync.
-"""
+"""Supervises the watches of one cluster: starts kopf again whenever it ends, and finds what was deleted meanwhile. kopf
+ends after a stream ERROR other than 410, and does not report an object that was deleted while it was not watching.
+Therefore each of its lists is compared with what is known, and so is a list of metadata at each resync."""
 
 from __future__ import annotations
 
@@ -83,11 +81,8 @@ async def _resync(feed: Feed, seconds: float) -> None:
 
 
 def check_versions(kind: str, known: Mapping[Key, int], bodies: Iterable[Object], version: int) -> None:
-    """A list is at least as new as what was known when it was asked for, and so is each object in it.
-
-    Raises:
-        Restored: it is not.
-    """
+    """A list is at least as new as what was known when it was asked for, and so is each object in it; else raises
+    Restored."""
     older = [key for body in bodies if version_of(body["metadata"]) < known.get(key := key_of(kind, body), 0)]
     if older or version < max(known.values(), default=0):
         what = older[0] if older else f"the list of {kind}s"

@@ -1,7 +1,5 @@
-"""What Prometheus and probes read of the operator itself; `runs.py` has the runs.
-
-No label has more values than there are reasons or kinds.
-"""
+"""What Prometheus and probes read of the operator itself; `runs.py` has the runs. No label has more values than there
+are reasons or kinds."""
 
 from __future__ import annotations
 
@@ -10,19 +8,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 
+import prometheus_client as prometheus
 from aiohttp import web
-from prometheus_client import (
-    CONTENT_TYPE_LATEST,
-    CollectorRegistry,
-    Counter,
-    Gauge,
-    Histogram,
-    generate_latest,
-)
 
 from atoll_operator.kube.access import PathAccess
 
-STAGE_BUCKETS = (0.1, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800)
+STAGES = (0.1, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800)
 HEAL_BUCKETS = (1, 2, 5, 10, 20, 30, 45, 60, 90, 120, 180, 300, 600, 1200, 1800, 3600)
 PLAN_BUCKETS = (0.001, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 1)
 
@@ -31,20 +22,18 @@ class Metrics:
     """One set per process."""
 
     def __init__(self) -> None:
-        self.registry = CollectorRegistry()
-        counter = partial(Counter, registry=self.registry)
-        gauge = partial(Gauge, registry=self.registry)
-        histogram = partial(Histogram, registry=self.registry)
+        self.registry = prometheus.CollectorRegistry()
+        counter = partial(prometheus.Counter, registry=self.registry)
+        gauge = partial(prometheus.Gauge, registry=self.registry)
+        histogram = partial(prometheus.Histogram, registry=self.registry)
         text = "From a unit's failure to the first merge of its next incarnation."
         self.heal_seconds = histogram("atoll_heal_seconds", text, buckets=HEAL_BUCKETS)
         text = "Each stage of a heal: schedule, pull, start, restore, compile, catch_up."
-        self.heal_stage_seconds = histogram(
-            "atoll_heal_stage_seconds", text, ["stage"], buckets=STAGE_BUCKETS
-        )
+        self.heal_stage_seconds = histogram("atoll_heal_stage_seconds", text, ["stage"], buckets=STAGES)
         text = "Restarts of units, in place or on new hosts."
         self.restarts = counter("atoll_unit_restarts", text, ["reason"])
         self.reconcile_seconds = histogram("atoll_reconcile_seconds", "One pass over one object.", ["kind"])
-        text = "The part of a pass in which nothing else runs: to look at an object, and to plan."
+        text = "CPU of the part of a pass in which nothing else runs: to look at an object, and to plan."
         self.plan_seconds = histogram("atoll_plan_seconds", text, ["kind"], buckets=PLAN_BUCKETS)
         text = "Passes that ended with an error."
         self.reconcile_errors = counter("atoll_reconcile_errors", text, ["kind", "error"])
@@ -86,12 +75,13 @@ def probe(check: Callable[[], tuple[bool, str]]) -> Page:
     return page
 
 
-def figures(registry: CollectorRegistry, access: PathAccess) -> Page:
+def figures(registry: prometheus.CollectorRegistry, access: PathAccess) -> Page:
     """The metrics, for whom `access` lets read them."""
 
     async def page(request: web.Request) -> web.Response:
         if (status := await access.status(request.headers.get("Authorization", ""))) != 200:
             return web.Response(status=status)
-        return web.Response(body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+        headers = {"Content-Type": prometheus.CONTENT_TYPE_LATEST}
+        return web.Response(body=prometheus.generate_latest(registry), headers=headers)
 
     return page

@@ -1,7 +1,5 @@
-"""Prometheus metrics of runs, from the cached objects. Only the leading operator exports them.
-
-The finest label is the run, never a pod or a unit. A series disappears with its run.
-"""
+"""Prometheus metrics of runs, from the cached objects. Only the leading operator exports them. The finest label is the
+run, never a pod or a unit. A series disappears with its run."""
 
 from __future__ import annotations
 

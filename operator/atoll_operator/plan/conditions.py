@@ -1,13 +1,11 @@
-"""Conditions, Events, and times in the form of the API.
-
-All conditions are present from the first pass, each with a reason. `lastTransitionTime` changes only with the status.
-"""
+"""Conditions, Events, and times in the form of the API. All conditions are present from the first pass, each with a
+reason. `lastTransitionTime` changes only with the status."""
 
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal, NamedTuple, TypeVar
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from pydantic import BaseModel
 
@@ -31,6 +29,8 @@ FIGURES = frozenset(
 """Progress figures: a write for them alone can wait."""
 LINK_ADEQUATE = "LinkAdequate"
 """A unit's condition whose message has figures, whatever its status."""
+VERSION_SKEW = "VersionSkew"
+"""An object has parts that this version does not know; the condition is there while that is so."""
 COUNTED = frozenset({"Placing", "PodsStarting", "Restarting"})
 """Reasons of conditions whose messages count pods."""
 
@@ -88,17 +88,29 @@ def clip(message: str) -> str:
 
 def refused(status: S, old: S, condition: str, message: str, now: float) -> S:
     """The status after the API server refused an object, as this condition shows it; `old`: before this pass."""
-    shown = states_of(status.conditions) | {
-        condition: state(condition == "Degraded", "ObjectRefused", message)
-    }
+    shown = states_of(status.conditions)
+    shown[condition] = state(condition == "Degraded", "ObjectRefused", message)
     update: dict[str, object] = {} if condition == EVALUATED else {"message": clip(message)}
     update["conditions"] = transition(old.conditions, shown, status.observed_generation, now)
     return status.model_copy(update=update)
 
 
-def document(section: BaseModel) -> Object:
+def skew(unknown: Mapping[str, object]) -> dict[str, State]:
+    """`VERSION_SKEW` for these values, by their paths; nothing if there are none."""
+    parts = ", ".join(f"{path}: {value!r:.100}" for path, value in unknown.items())
+    then = "goes on without; upgrade the operator to the version of the CRDs, or remove these fields"
+    text = f"this operator does not know {parts}, and {then}"
+    return {VERSION_SKEW: state(True, "UnknownFields", text)} if unknown else {}
+
+
+def skew_notices(unknown: Mapping[str, object], generation: int) -> Iterator[Notice]:
+    for name, (_, _, text) in skew(unknown).items():
+        yield Notice("Warning", name, text, f"{generation}")
+
+
+def document(section: BaseModel, **options: Any) -> Object:
     """A status, or a part of a spec, as it is written: camelCase, without fields that are not known."""
-    return section.model_dump(mode="json", by_alias=True, exclude_none=True)
+    return section.model_dump(mode="json", by_alias=True, exclude_none=True, **options)
 
 
 def only_figures(old: Object, new: Object) -> bool:
@@ -111,11 +123,8 @@ def only_figures(old: Object, new: Object) -> bool:
 
 def _essence(status: Object) -> list[tuple[str, ...]]:
     """Conditions without messages that have figures."""
-    figures = {"True", LINK_ADEQUATE, *COUNTED}
-    found = [
-        (item["type"], item["status"], item["reason"], item["message"])
-        for item in status.get("conditions", [])
-    ]
+    figures, names = {"True", LINK_ADEQUATE, *COUNTED}, ("type", "status", "reason", "message")
+    found = [[item[name] for name in names] for item in status.get("conditions", [])]
     return [(*state, "" if figures.intersection(state) else message) for *state, message in found]
 
 

@@ -1,8 +1,6 @@
-"""What failures cost (the time that chips stood still and the steps they would have made), and what became of tokens.
-
-A `CostStatus` names at most `MAX_REASONS` reasons. In a sum over units, a reason keeps the name it once had, and one
-that found no free name stays in `Other`, so no part of the sum falls while its summands grow.
-"""
+"""What failures cost (the time that chips stood still and the steps they would have made), and what became of tokens. A
+`CostStatus` names at most `MAX_REASONS` reasons. In a sum over units, a reason keeps the name it once had, and one that
+found no free name stays in `Other`, so no part of the sum falls while its summands grow."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""Limits of a namespace: which runs, and which units made by hand, may begin or grow; the older ones first.
-
-What has begun keeps its hosts, whoever is older and whatever becomes of the limits. One that does not fit does not keep
-those after it waiting.
-"""
+"""Limits of a namespace: which runs, and which units made by hand, may begin or grow; the older ones first. What has
+begun keeps its hosts, whoever is older and whatever becomes of the limits. One that does not fit does not keep those
+after it waiting."""
 
 from __future__ import annotations
 
@@ -96,10 +94,8 @@ def run_claim(metadata: Mapping[str, Any], run: TrainingRun) -> Claim | None:
         return None
     count = sizes(spec)
     wants = sum(count[pool.name] * _hosts(pool, pool.slices_per_unit) for pool in spec.pools)
-    had = wants if status.hosts is None else status.hosts
-    return Claim(
-        metadata["creationTimestamp"], "TrainingRun", metadata["name"], had if begun else None, wants
-    )
+    has = None if not begun else wants if status.hosts is None else status.hosts
+    return Claim(metadata["creationTimestamp"], "TrainingRun", metadata["name"], has, wants)
 
 
 def unit_claim(metadata: Mapping[str, Any], unit: LearnerUnit) -> Claim:
@@ -133,11 +129,8 @@ def fitting(room: Room, wanted: Mapping[str, LearnerUnitSpec], there: Collection
 
 
 def sizes(spec: TrainingRunSpec) -> dict[str, int]:
-    """Number of units by pool, in the order of the spec.
-
-    `spec.units` fills the pools in order, each up to its own `units`, so the last pools shrink first. Further units go
-    to the first pool, and to the next one if it is full.
-    """
+    """Number of units by pool, in the order of the spec. `spec.units` fills the pools in order, each up to its own
+    `units`, so the last pools shrink first. Further units go to the first pool, and to the next one if it is full."""
     result = {pool.name: pool.units for pool in spec.pools}
     if (left := spec.units) is None:
         return result

@@ -1,9 +1,6 @@
-"""The view of a node that plans read: are its pods lost, and should they leave it.
-
-Kubernetes deletes the pods of a silent node only after a toleration, and they stay terminating until the node is back.
-A unit waits for neither: pods of a lost node count as lost at once, and the incarnation fences processes that may still
-run there.
-"""
+"""The view of a node that plans read: are its pods lost, and should they leave it. Kubernetes deletes the pods of a
+silent node only after a toleration, and they stay terminating until the node is back. A unit waits for neither: pods of
+a lost node count as lost at once, and the incarnation fences processes that may still run there."""
 
 from __future__ import annotations
 
@@ -105,13 +102,9 @@ def sound_chips(nodes: Iterable[NodeView]) -> dict[Kind, dict[str, int]]:
 def lost(
     pod: PodView, node: NodeView | None, seconds: float, now: float, stepped: float | None = None
 ) -> tuple[Cause | None, float | None]:
-    """Why the pod is lost with its node, or else when to check again. A pod that has ended is not.
-
-    Args:
-        seconds: how long a node may be not ready.
-        stepped: Unix seconds of the last step seen of the pod's unit. If it steps after its node fell silent, only the
-            kubelet is silent, as when it cannot reach the API server.
-    """
+    """Why the pod is lost with its node, or else when to check again: the node may be not ready for so many seconds. A
+    pod that has ended is not lost. If its unit `stepped` after the node fell silent (Unix seconds), only the kubelet is
+    silent, as when it cannot reach the API server."""
     if node is None or pod.ended or not (node.off or node.silent_since is not None):
         return None, None
     if node.gone:
@@ -148,19 +141,14 @@ def leaving(pods: Iterable[PodView], nodes: Mapping[str, NodeView]) -> Cause | N
 def of_lost_nodes(
     pods: Iterable[PodView], nodes: Mapping[str, NodeView], seconds: float, force: bool, now: float
 ) -> tuple[tuple[Removal, ...], float | None]:
-    """Pods of StatefulSets on lost nodes that are to be deleted by force, and when to check again.
-
-    Such a pod has no successor before its object is deleted. It is deleted at once if its node is deleted or out of
-    service. If the node is only silent for longer than `seconds`, it is deleted when it is stuck and `force` is set. A
-    volume with a single attachment keeps the successor from writing beside a process that still runs.
-    """
+    """Pods of StatefulSets on lost nodes that are to be deleted by force, and when to check again. Such a pod has no
+    successor before its object is deleted. It is deleted at once if its node is deleted or out of service. If the node
+    is only silent for longer than `seconds`, it is deleted when it is stuck and `force` is set. A volume with a single
+    attachment keeps the successor from writing beside a process that still runs."""
     found = [(pod, nodes[pod.node]) for pod in pods if pod.node in nodes]
     certain = [Removal(pod.name, pod.uid, 0) for pod, node in found if node.off]
-    silent = [
-        (pod, node.silent_since + seconds)
-        for pod, node in found
-        if force and not node.off and node.silent_since is not None
-    ]
+    quiet = [(pod, node.silent_since) for pod, node in found if force and not node.off]
+    silent = [(pod, since + seconds) for pod, since in quiet if since is not None]
     late = [pod for pod, end in silent if end <= now]
     overdue, stuck = removals(late, LOST_GRACE_SECONDS, True, now)
     return (*certain, *overdue), earliest(stuck, *(end for _, end in silent if end > now))

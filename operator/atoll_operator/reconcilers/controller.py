@@ -97,7 +97,6 @@ class Memory:
     pace: Pace | None = None
     """How a unit has stepped, for the detection of hangs; by the monotonic clock."""
     certificates: RunCertificates | None = None
-    """Of a run."""
     orders: object = None
     """For which state of a run its units were enqueued last: is it over, is it suspended, how do units recover."""
 
@@ -147,11 +146,7 @@ class Reconciler:
 
     async def _remove_pod(self, namespace: str, removal: Removal) -> None:
         """Deletes that very pod, and no other of its name, and has the inventory know at once. Without a grace period
-        its object is gone afterwards.
-
-        Raises:
-            ApiError: it was refused.
-        """
+        its object is gone afterwards. Raises ApiError if it was refused."""
         name, uid, answer = removal.name, removal.uid, Object()
         with suppress(NotFound, Conflict):
             if removal.finalizer:
@@ -161,16 +156,12 @@ class Reconciler:
         if answer.get("kind") == "Pod" and answer["metadata"].get("deletionGracePeriodSeconds"):
             self._inventory.put("Pod", answer)
         else:
-            self._inventory.drop("Pod", {"metadata": {"name": name, "namespace": namespace, "uid": uid}})
+            self._inventory.drop(Key("Pod", namespace, name), uid)
 
     async def _write(self, key: Key, body: Object, status: Object, memory: Memory) -> None:
         """Writes a status once per pass, not without a change, and only over the version that the plan saw. Puts a
-        write of progress figures off where it is not due.
-
-        Raises:
-            Conflict: the object changed meanwhile; the watch tells how.
-            NotFound: it was deleted.
-        """
+        write of progress figures off where it is not due. Raises Conflict if the object changed meanwhile, as the watch
+        tells, and NotFound if it was deleted."""
         old = body.get("status", {})
         if status == old:
             return

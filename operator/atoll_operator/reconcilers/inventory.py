@@ -91,9 +91,9 @@ class Inventory:
         """Takes the state of an object; returns None where it is not newer than what is known."""
         return self._note(self.cache.put(kind, body))
 
-    def drop(self, kind: str, body: Object) -> Change | None:
-        """The object was deleted; returns None where it was not known."""
-        return self._note(self.cache.delete(kind, body))
+    def drop(self, key: Key, uid: str) -> Change | None:
+        """The object with this uid was deleted; returns None where it was not known."""
+        return self._note(self.cache.delete(key, uid))
 
     def keep(self, kind: str, namespace: str, present: Collection[Key], version: int) -> list[Change]:
         """Deletes the objects that a fresh list of a namespace, or of the cluster, at this resource version lacks."""
@@ -144,10 +144,6 @@ class Inventory:
         """The pods of a StatefulSet of the run."""
         views = (entry.value for entry in self.cache.by(PARENT, run, "Pod"))
         return tuple(view for view in views if view.name.rpartition("-")[0] == stateful_set)
-
-    def pod_parents_on(self, node: str) -> set[Key]:
-        """The units and runs that have a pod on this node."""
-        return {entry.groups[PARENT] for entry in self.cache.by(NODE, node, "Pod") if PARENT in entry.groups}
 
     def nodes_of(self, pods: Iterable[PodView]) -> dict[str, NodeView]:
         """The nodes of these pods, as far as they were seen; deleted ones too."""

@@ -43,6 +43,7 @@ class RunReconciler(Reconciler):
             self._queue.add(unit)
 
     async def _reconcile(self, key: Key, body: Body, memory: Memory, now: float) -> None:
+        began = time.thread_time()
         try:
             run = self._observe(key, body)
         except Unreadable as error:
@@ -50,7 +51,7 @@ class RunReconciler(Reconciler):
             status = invalid(old, body["metadata"]["generation"], str(error), now)
             return await self._write(key, body, document(status), memory)
         plan = plan_run(run, now)
-        self._metrics.plan_seconds.labels(key.kind).observe(time.time() - now)
+        self._metrics.plan_seconds.labels(key.kind).observe(time.thread_time() - began)
         if plan.delete_run:
             with contextlib.suppress(NotFound):
                 await self._cluster.delete("TrainingRun", key.namespace, key.name, run.uid)

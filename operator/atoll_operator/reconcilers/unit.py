@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
@@ -19,7 +19,7 @@ from atoll_operator.kube.errors import AlreadyExists, Conflict, NotFound, Retry
 from atoll_operator.kube.queue import gather_bounded
 from atoll_operator.plan.conditions import find, refused
 from atoll_operator.plan.limits import NAMESPACE_LIMIT, unit_claim
-from atoll_operator.plan.pods.view import PodView, Removal
+from atoll_operator.plan.pods.view import PodView
 from atoll_operator.plan.unit.deadlines import follow
 from atoll_operator.plan.unit.plan import plan_unit
 from atoll_operator.plan.unit.status import describe
@@ -33,9 +33,10 @@ class UnitReconciler(Reconciler):
     """Reconciles LearnerUnits."""
 
     async def _reconcile(self, key: Key, body: Body, memory: Memory, now: float) -> None:
+        began = time.thread_time()
         unit = self._observe(key, body, memory, now)
         plan = plan_unit(unit)
-        self._metrics.plan_seconds.labels(key.kind).observe(time.time() - now)
+        self._metrics.plan_seconds.labels(key.kind).observe(time.thread_time() - began)
         if plan.advance and plan.needs_fresh_list:  # a watch that lags behind must cost no incarnation
             listed = await self._cluster.list("Pod", key.namespace, f"{LABEL_UNIT}={key.name}")
             self._inventory.replace_pods(key, *listed)
@@ -48,7 +49,9 @@ class UnitReconciler(Reconciler):
                 self._metrics.restarts.labels(plan.status.last_failure.reason).inc()
             return
         refusal = await refusal_of(self._act(key, plan))
-        deleted = self._any_deleted(key, unit.uid, plan.remove)
+        # Of a pod that has left the cache already the watch has nothing new to tell.
+        left = {pod.uid for pod in self._inventory.pods_of(key, unit.uid)} if plan.remove else set()
+        deleted = any(removal.uid not in left for removal in plan.remove)
         if not refusal and (plan.create or deleted):
             self._queue.add(key, 0.0 if deleted else STARTING_SECONDS)
             return
@@ -128,17 +131,13 @@ class UnitReconciler(Reconciler):
         renewals = (self._renew(key, pod, plan.status.incarnation) for pod in plan.renew)
         await gather_bounded(chain(map(self._create, plan.create), removes, renewals), CONNECTIONS)
 
-    def _any_deleted(self, key: Key, uid: str, removals: Sequence[Removal]) -> bool:
-        """Whether one of these pods has left the cache already: the later event of the watch then enqueues nothing."""
-        left = {pod.uid for pod in self._inventory.pods_of(key, uid)}
-        return any(removal.uid not in left for removal in removals)
-
     async def _renew(self, key: Key, pod: PodView, incarnation: int) -> None:
         change = {ANNOTATION_INCARNATION: str(incarnation)}
         with suppress(NotFound, Conflict):  # the watch will report its deletion
-            patch = self._cluster.patch_metadata
-            told = await patch("Pod", key.namespace, pod.name, pod.uid, annotations=change)
-            self._inventory.put("Pod", told)
+            patched = self._cluster.patch_metadata(
+                "Pod", key.namespace, pod.name, pod.uid, annotations=change
+            )
+            self._inventory.put("Pod", await patched)
 
     async def _create(self, make: Callable[[], Object]) -> None:
         metadata = (pod := make())["metadata"]
@@ -146,5 +145,5 @@ class UnitReconciler(Reconciler):
             created = await self._cluster.create(pod)
         except AlreadyExists:
             created = await self._cluster.get("Pod", metadata["namespace"], metadata["name"])
-            check_owner(created, "Pod", metadata["ownerReferences"][0], LABELS)
+            check_owner(created, metadata["ownerReferences"][0], LABELS)
         self._inventory.put("Pod", created)

@@ -28,10 +28,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import Any
 
-from atoll_operator.kube.cache import Change, Key, Object
+from atoll_operator.kube.cache import Change, Key, Object, key_of
 from atoll_operator.kube.queue import WorkQueue
 from atoll_operator.plan.run.syncer_state import SyncerState, run_news, serving, unit_news
-from atoll_operator.reconcilers.inventory import PARENT, Inventory
+from atoll_operator.reconcilers.inventory import NODE, PARENT, Inventory
 
 RUN_SECONDS = 1.0
 """Between two passes over a run because of its units: each pass sums up all of them."""
@@ -53,7 +53,8 @@ def wakeups(change: Change, inventory: Inventory) -> Iterator[WakeUp]:
     parent: Any = entry.groups.get(PARENT)
     if key.kind == "Node":
         if old is None or new is None or old.value != new.value:
-            yield from ((parent, 0.0) for parent in inventory.pod_parents_on(key.name))
+            pods = inventory.cache.by(NODE, key.name, "Pod")
+            yield from ((each, 0.0) for each in {pod.groups[PARENT] for pod in pods if PARENT in pod.groups})
     elif key.kind == "TrainingRun":
         yield key, 0.0
     elif key.kind == "LearnerUnit":
@@ -102,7 +103,8 @@ class Dispatcher:
         """None while this operator does not lead."""
 
     def event(self, kind: str, deleted: bool, body: Object) -> None:
-        self._enqueue(self._inventory.drop(kind, body) if deleted else self._inventory.put(kind, body))
+        gone = key_of(kind, body), body["metadata"]["uid"]
+        self._enqueue(self._inventory.drop(*gone) if deleted else self._inventory.put(kind, body))
 
     def listed(self, kind: str, namespace: str, present: Collection[Key], version: int) -> None:
         for change in self._inventory.keep(kind, namespace, present, version):
@@ -115,8 +117,7 @@ class Dispatcher:
         return 0 if entry is None else entry.resource_version
 
     def versions(self, kind: str, namespace: str) -> dict[Key, int]:
-        entries = map(self._inventory.cache.get, self._inventory.cache.keys(kind, namespace))
-        return {entry.key: entry.resource_version for entry in entries if entry is not None}
+        return {key: self.newest(key) for key in self._inventory.cache.keys(kind, namespace)}
 
     def _enqueue(self, change: Change | None) -> None:
         if change is not None and self.queue is not None:

@@ -1,10 +1,7 @@
 """Failures in which the API server or a controller of Kubernetes has a part, and an operator that is killed.
-
 test_control_refusals.py has the pods that somebody refuses; test_control_placement.py the controllers that take pods
-from lost nodes.
-All failures are rows of the table in tests/support/operator/memory_failures.py, or scenes of memory_scenes.py; eight of
-the rows are told here too.
-"""
+from lost nodes. All failures are rows of the table in tests/support/operator/memory_failures.py, or scenes of
+memory_scenes.py; eight of the rows are told here too."""
 
 from __future__ import annotations
 
@@ -48,9 +45,7 @@ class RealCluster(Accidents):
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_a_failure_has_the_same_consequences_on_a_real_api_server_as_in_the_memory_world(
-    bench: Bench, name: str
-) -> None:
+def test_a_failure_has_the_consequences_that_it_has_in_the_memory_world(bench: Bench, name: str) -> None:
     row = BY_NAME[name]
     bench.operator()
     bench.learn(units=1)  # a pod that is gone before its hosts have met is made again, and no failure
@@ -82,13 +77,10 @@ def by_host(bench: Bench) -> list[Any]:
 
 
 def told(bench: Bench) -> list[str]:
-    """The incarnation that each pod is to serve."""
     return [pod["metadata"]["annotations"]["atoll.dev/incarnation"] for pod in by_host(bench)]
 
 
-def test_a_volume_that_kubernetes_does_not_understand_is_a_condition_of_run_and_unit_until_it_is_corrected(
-    bench: Bench,
-) -> None:
+def test_a_volume_that_kubernetes_cannot_read_is_a_condition_until_it_is_corrected(bench: Bench) -> None:
     def template(field: str) -> dict[str, Any]:
         return {"podTemplate": {"volumes": [{"name": "scratch", "emptyDir": {field: "1Gi"}}]}}
 

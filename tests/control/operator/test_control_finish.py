@@ -40,7 +40,6 @@ class World(Bench):
         return run
 
     def stays(self, kinds: set[str], seconds: float) -> None:
-        """Nothing comes back."""
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             assert set(self.left()) == kinds

@@ -44,9 +44,7 @@ def narrow(plane: ControlPlane, bench: Bench, tmp_path: Path) -> Path:
     return with_token(plane, bench.api, tmp_path / "narrow", namespace=RELEASE)
 
 
-def test_an_operator_of_one_namespace_works_with_a_role_and_touches_no_other(
-    bench: Bench, narrow: Path
-) -> None:
+def test_an_operator_of_one_namespace_needs_a_role_and_touches_no_other(bench: Bench, narrow: Path) -> None:
     elsewhere = f"{bench.namespace}-elsewhere"
     bench.api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": elsewhere}}, "")
     run = bench.run()

@@ -58,7 +58,6 @@ class Town(Bench):
         self.post(f"namespaces/{self.namespace}/localqueues", "LocalQueue", "team", local)
 
     def used(self) -> int:
-        """Chips of quota that Kueue says are taken."""
         status = self.api.call("GET", f"{KUEUE}/clusterqueues/{self.namespace}").get("status", {})
         flavors = status.get("flavorsReservation", [])
         return sum(int(resource["total"]) for flavor in flavors for resource in flavor["resources"])

@@ -25,7 +25,6 @@ def operator(bench: Bench, lease: str = SHORT, **changes: str) -> Any:
 
 
 def led(bench: Bench, lease: str = SHORT, **changes: str) -> Any:
-    """An operator that leads and has made all pods of a run."""
     one = operator(bench, lease, **changes)
     bench.run(units=1)
     bench.until("all pods", lambda: len(bench.pods()) == 3)
@@ -65,9 +64,7 @@ WAYS = [
 
 
 @pytest.mark.parametrize(("how", "identity", "lease"), [way for way in WAYS if way.values[1] == "another"])
-def test_a_standby_follows_a_leader_that_ends_and_heals_what_fails_meanwhile(
-    bench: Bench, how: int, identity: str, lease: str
-) -> None:
+def test_a_standby_follows_a_leader_and_heals_then(bench: Bench, how: int, identity: str, lease: str) -> None:
     first = led(bench, lease)
     second = standby(bench, lease)
     assert (first.figures()["atoll_leader"], second.figures()["atoll_leader"]) == (1, 0)
@@ -89,9 +86,7 @@ def test_a_standby_follows_a_leader_that_ends_and_heals_what_fails_meanwhile(
 
 
 @pytest.mark.parametrize(("how", "identity", "lease"), WAYS)
-def test_an_operator_that_starts_heals_what_failed_while_there_was_none(
-    bench: Bench, how: int, identity: str, lease: str
-) -> None:
+def test_an_operator_that_starts_heals_what_failed(bench: Bench, how: int, identity: str, lease: str) -> None:
     led(bench, lease, ATOLL_IDENTITY="pod_uid").kill(how)
     fail(bench)
     started = time.monotonic()
@@ -123,9 +118,7 @@ def test_a_leader_that_was_paused_does_nothing_when_it_wakes(bench: Bench) -> No
 
 
 @pytest.mark.parametrize("seconds", [25, pytest.param(100, marks=pytest.mark.long)])
-def test_an_operator_is_alive_while_the_api_server_answers_after_tens_of_seconds(
-    bench: Bench, gate: IllGate, seconds: int
-) -> None:
+def test_an_operator_is_alive_while_the_api_server_is_slow(bench: Bench, gate: IllGate, seconds: int) -> None:
     """25 s is longer than a try of a request. Without a lease: with one it would give its work up at once."""
     settings = {"ATOLL_RESYNC_SECONDS": "1", "ATOLL_STUCK_SECONDS": "2"}
     one = bench.operator(KUBECONFIG=str(gate.kubeconfig), **settings)
@@ -147,9 +140,7 @@ def test_an_operator_is_alive_while_the_api_server_answers_after_tens_of_seconds
 
 
 @pytest.mark.parametrize(("method", "end"), [("PUT", "/status"), ("POST", "/pods"), ("PATCH", "/r-syncer")])
-def test_a_late_write_of_a_deposed_leader_changes_nothing(
-    bench: Bench, gate: IllGate, method: str, end: str
-) -> None:
+def test_a_late_write_of_a_former_leader_is_lost(bench: Bench, gate: IllGate, method: str, end: str) -> None:
     """It was sent while it led, and arrives when another operator leads and has healed the unit twice."""
     first, second = led(bench, KUBECONFIG=str(gate.kubeconfig)), standby(bench)
     late = list[str]()

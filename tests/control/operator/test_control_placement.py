@@ -1,6 +1,5 @@
 """Units that contend for node pools and lose nodes: the real scheduler and controllers, the operator with and without
-sight of nodes, kwok's nodes.
-"""
+sight of nodes, kwok's nodes."""
 
 from __future__ import annotations
 
@@ -37,7 +36,6 @@ class Yard(Bench):
     """Names to pools."""
 
     def add_pools(self, *pools: str) -> None:
-        """Each has the nodes of one slice."""
         fresh = {f"{self.namespace}-{pool}-{host}": pool for pool in pools for host in range(HOSTS)}
         kind = {"accelerator": "tpu-v6e-slice", "topology": "4x4", "machine": "ct6e-standard-4t"}
         self.kwok.add(tpu_node(name, pool=pool, chips=4, **kind) for name, pool in fresh.items())
@@ -57,7 +55,6 @@ class Yard(Bench):
         }
 
     def homes(self) -> dict[str, str]:
-        """Nodes of pods that have one."""
         found = {name: pod["spec"].get("nodeName", "") for name, pod in self.learners().items()}
         return {name: node for name, node in found.items() if node}
 

@@ -47,17 +47,9 @@ def test_a_run_becomes_objects_and_conditions_and_keeps_its_status_when_it_is_co
     figures = status["phase"], status["globalStep"], status["progressPercent"], status["observedGeneration"]
     assert figures == ("Running", 10, 10, 1)
     unit = bench.unit(UNIT)
-    types = {item["type"] for item in unit["conditions"]}
-    assert types == {
-        "Scheduled",
-        "PodsReady",
-        "Seeded",
-        "Learning",
-        "Healing",
-        "Draining",
-        "LinkAdequate",
-        "Suspect",
-    }
+    assert {item["type"] for item in unit["conditions"]} == {
+        "Scheduled", "PodsReady", "Seeded", "Learning", "Healing", "Draining", "LinkAdequate", "Suspect",
+    }  # fmt: skip
     assert (unit["phase"], unit["loss"], unit["incarnation"]) == ("Learning", 3.5, 1)
     caller = bench.syncers.callers[f"{bench.namespace}/r/0"]
     assert caller == f"spiffe://atoll.dev/ns/{bench.namespace}/run/r/operator/operator"

@@ -14,10 +14,11 @@ from control_bench import Bench
 pytestmark = [pytest.mark.control, pytest.mark.timeout(300)]
 UNIT = "r-two-0"
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-
-
 RUN_PARTS = {"recovery": {"spareHosts": 2, "belowQuorum": "Shrink"}}
-UNIT_PARTS = {"spareHosts": 3}
+SKEWED = [
+    ("TrainingRun", "r", RUN_PARTS, ("belowQuorum: 'Shrink'", "recovery.spareHosts: 2")),
+    ("LearnerUnit", UNIT, {"spareHosts": 3}, ("spec.spareHosts: 3",)),
+]
 
 
 @pytest.fixture
@@ -39,13 +40,7 @@ def newer(api: Api) -> Iterator[None]:
         api.call("PATCH", path, {"spec": old["spec"]}, "application/merge-patch+json")
 
 
-@pytest.mark.parametrize(
-    ("kind", "name", "parts", "words"),
-    [
-        ("TrainingRun", "r", RUN_PARTS, ("belowQuorum: 'Shrink'", "recovery.spareHosts: 2")),
-        ("LearnerUnit", UNIT, UNIT_PARTS, ("spec.spareHosts: 3",)),
-    ],
-)
+@pytest.mark.parametrize(("kind", "name", "parts", "words"), SKEWED)
 def test_a_field_and_a_value_that_the_operator_does_not_know_are_named_and_stop_no_heal(
     bench: Bench, newer: None, kind: str, name: str, parts: Any, words: tuple[str, ...]
 ) -> None:

@@ -170,9 +170,7 @@ def test_the_api_server_judges_every_row_as_the_table_says(api: Api) -> None:
 
 
 @pytest.mark.parametrize("part", PARTS)
-def test_a_spec_is_refused_by_a_field_or_reconciled_into_objects_that_the_api_server_accepts(
-    api: Api, bench: Bench, part: str
-) -> None:
+def test_a_spec_is_refused_by_a_field_or_its_objects_are_taken(api: Api, bench: Bench, part: str) -> None:
     stored = judged(api, drawn(part, share=10))
     assert len(stored) > 10 or "broken" in part
     # The memory world makes a uid of the name, and labels have its first four characters.
@@ -200,9 +198,7 @@ def lasting(body: Object, objects: list[Object]) -> bool:
 
 
 @pytest.mark.parametrize("row", rows("refused_in_pods"), ids=str)
-def test_pods_of_a_spec_that_kubernetes_itself_refuses_are_refused_with_a_reason(
-    api: Api, bench: Bench, row: Row
-) -> None:
+def test_pods_that_kubernetes_refuses_are_refused_with_a_reason(api: Api, bench: Bench, row: Row) -> None:
     pods = [each for each in made([row.body]) if each["kind"] in ("Pod", "StatefulSet")]
     answers = offered(api, [fresh(each, bench.namespace) for each in pods], bench.namespace)
     refusals = {refusal for _, refusal in answers}

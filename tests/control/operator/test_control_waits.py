@@ -48,16 +48,13 @@ class Tools:
         """Verdict of kstatus on the run: what a health check of Flux waits for and ends with."""
         run = self._start("kubectl", "get", "trun/r", "-o", "json")
         said, _ = run.communicate(timeout=WAIT)
-        done = subprocess.run(
-            [str(find("kstatus"))], input=said, capture_output=True, text=True, timeout=WAIT, check=True
-        )
-        return done.stdout.strip()
+        command, limits = [str(find("kstatus"))], {"timeout": WAIT, "check": True}
+        return subprocess.run(command, input=said, capture_output=True, text=True, **limits).stdout.strip()
 
     def _start(self, program: str, *arguments: str) -> subprocess.Popen[str]:
         command = [str(find(program)), f"--kubeconfig={self._kubeconfig}", f"--namespace={self._namespace}"]
-        return subprocess.Popen(
-            [*command, *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        return subprocess.Popen([*command, *arguments], text=True, **pipes)
 
 
 def end(*processes: subprocess.Popen[str], well: bool = True) -> str:
@@ -68,7 +65,7 @@ def end(*processes: subprocess.Popen[str], well: bool = True) -> str:
     return said
 
 
-def test_helm_and_kubectl_end_for_a_run_that_trains_is_suspended_and_is_complete(
+def test_helm_and_kubectl_end_when_a_run_trains_rests_and_ends(
     bench: Any, plane: Any, tmp_path: Path
 ) -> None:
     tools = Tools(plane, bench.namespace, tmp_path)

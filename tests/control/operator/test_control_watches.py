@@ -1,7 +1,5 @@
-"""The watches against a real API server that fails: the operator goes on, and nothing that happened is missed.
-
-Each test deletes a pod while the operator cannot see it, and the unit is whole again soon after the API server is back.
-"""
+"""The watches against a real API server that fails: the operator goes on, and nothing that happened is missed. Each
+test deletes a pod while the operator cannot see it, and the unit is whole again soon after the API server is back."""
 
 from __future__ import annotations
 
@@ -15,12 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from apiserver import install
 from control_bench import Bench
 from ill_gate import IllGate, nothing
 
 from atoll_local.controlplane import ControlPlane
-from atoll_local.kubectl import ESTABLISHED
-from atoll_local.paths import source_root
 
 pytestmark = [pytest.mark.control, pytest.mark.timeout(400)]
 UNIT = "r-one-0"
@@ -75,9 +72,7 @@ def test_nothing_is_done_before_each_collection_was_listed_once(bench: Bench, ga
 
 
 @pytest.mark.parametrize("seconds", [0, 8, pytest.param(90, marks=pytest.mark.long)])
-def test_a_pod_that_is_deleted_while_the_api_server_answers_503_is_replaced(
-    learning: Bench, gate: IllGate, seconds: int
-) -> None:
+def test_a_pod_that_goes_during_an_outage_is_replaced(learning: Bench, gate: IllGate, seconds: int) -> None:
     """8 s is longer than the client's tries of one request take: 2.3 s."""
     gate.ill = True
     learning.until("requests are refused", lambda: gate.refused)
@@ -88,32 +83,23 @@ def test_a_pod_that_is_deleted_while_the_api_server_answers_503_is_replaced(
     recovers(learning, replaced)
 
 
-def test_an_error_in_the_stream_of_pods_restarts_the_watches_and_loses_nothing(
-    learning: Bench, gate: IllGate
-) -> None:
+def test_an_error_in_the_stream_of_pods_restarts_the_watches(learning: Bench, gate: IllGate) -> None:
     gate.error_in = "/pods"
     learning.until("the stream ended with an error", lambda: gate.errors)
     recovers(learning, lose_pod(learning))
 
 
-def test_an_api_server_that_is_killed_and_restarted_is_followed_again(
-    learning: Bench, plane: ControlPlane
-) -> None:
+def test_an_api_server_that_is_restarted_is_followed_again(learning: Bench, plane: ControlPlane) -> None:
     plane.stop_apiserver()
     time.sleep(3)  # longer than the client's tries of one request
     plane.start_apiserver()
     recovers(learning, lose_pod(learning))
 
 
-def test_an_operator_ends_when_etcd_went_back_and_its_successor_works_on_what_is_there(
-    tmp_path: Path, settle: Any
-) -> None:
+def test_an_operator_ends_when_etcd_went_back_and_its_successor_goes_on(tmp_path: Path, settle: Any) -> None:
     """etcd is restored to a state before a unit of the run was healed and another run was created."""
     with ControlPlane(tmp_path / "plane") as plane:
-        manifests = source_root() / "manifests"
-        plane.kubectl("apply", "--server-side", "-k", str(manifests))
-        plane.kubectl("apply", "--server-side", "-f", str(manifests / "cluster-wide" / "rbac.yaml"))
-        plane.kubectl("wait", ESTABLISHED, "crd", "--all", "--timeout=30s")
+        install(plane)
         with settle(plane, Bench) as bench:
             operator = bench.operator()
             bench.create({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}})

@@ -30,15 +30,12 @@ async def cluster(operator_kubeconfig: Path) -> AsyncIterator[Cluster]:
 
 
 def unit(bench: Bench) -> dict[str, Any]:
-    """One of no run, as the API server has it."""
     spec = TWO_HOSTS.model_dump(mode="json", by_alias=True, exclude_none=True)
     kind = {"apiVersion": "atoll.dev/v1alpha1", "kind": "LearnerUnit"}
     return bench.create({**kind, "metadata": {"name": "u"}, "spec": spec})
 
 
-async def test_a_status_is_written_whole_over_the_version_that_was_seen_alone(
-    bench: Bench, cluster: Cluster
-) -> None:
+async def test_a_status_is_written_whole_over_the_seen_version_alone(bench: Bench, cluster: Cluster) -> None:
     old = unit(bench)
     healing = await cluster.write_status(old, HEALING)
     healed = await cluster.write_status(healing, LEARNING)

@@ -14,6 +14,7 @@ from aiohttp import web
 from atoll_operator.certificates.authority import load_pair
 
 T = TypeVar("T")
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 END_SECONDS = 20
 
 
@@ -27,9 +28,7 @@ def pod_context(bundle: bytes, certificate: bytes, key: bytes) -> ssl.SSLContext
 
 
 @asynccontextmanager
-async def answering(
-    handle: Callable[[web.Request], Awaitable[web.StreamResponse]], context: ssl.SSLContext | None = None
-) -> AsyncIterator[str]:
+async def answering(handle: Handler, context: ssl.SSLContext | None = None) -> AsyncIterator[str]:
     """Its address, with TLS where a context is given; every request of it goes to `handle`."""
     application = web.Application()
     application.router.add_route("*", "/{path:.*}", handle)

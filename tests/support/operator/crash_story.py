@@ -1,7 +1,5 @@
-"""What happens to a run whose operator is killed at each of its writes, in chapters in the world in memory.
-
-Each chapter begins where the last one ended. A unit fails once and no more, or it would wait for its back-off.
-"""
+"""What happens to a run whose operator is killed at each of its writes, in chapters in the world in memory. Each
+chapter begins where the last one ended. A unit fails once and no more, or it would wait for its back-off."""
 
 from __future__ import annotations
 
@@ -86,7 +84,6 @@ def create(world: World) -> None:
 
 
 def age_authority(world: World) -> None:
-    """The authority is near its end."""
     secret = world.server.get("Secret", "r-ca")
     old = Authority.new("r", datetime.datetime.now(datetime.UTC) - 3 * AUTHORITY_LIFE / 4).pair
     change = {"ca.crt": old.certificate, "ca.key": old.key}

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -27,6 +27,10 @@ START_SECONDS = 20
 
 def nothing(request: web.Request) -> bool:
     return False
+
+
+def end_to_end(headers: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in headers.items() if name.lower() not in HOP_HEADERS}
 
 
 class IllGate:
@@ -65,7 +69,6 @@ class IllGate:
 
     @asynccontextmanager
     async def _open(self, pair: Pair, authority: str) -> AsyncIterator[str]:
-        """Its address, while it is open."""
         near = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         near.load_cert_chain(pair.cert, pair.key)
         far = aiohttp.TCPConnector(limit=0, ssl=ssl.create_default_context(cadata=authority))
@@ -89,16 +92,13 @@ class IllGate:
         if self.ill:
             self.refused += 1
             return web.json_response(ILL, status=503)
-        headers = {name: value for name, value in request.headers.items() if name.lower() not in HOP_HEADERS}
+        headers = end_to_end(request.headers)
         url = URL(self._server + request.raw_path, encoded=True)
         response = web.StreamResponse()
         try:
             async with self._session.request(request.method, url, headers=headers, data=body) as answer:
-                headers = {
-                    name: value for name, value in answer.headers.items() if name.lower() not in HOP_HEADERS
-                }
                 response.set_status(answer.status)
-                response.headers.update(headers)
+                response.headers.update(end_to_end(answer.headers))
                 await response.prepare(request)
                 async for part in self._parts(request, answer):
                     await response.write(part)

@@ -15,10 +15,7 @@ from atoll_operator.plan.conditions import format_time
 from atoll_operator.plan.nodes import IMPENDING_TERMINATION
 from atoll_runtime.contract import LastWords
 
-POOLS = {
-    "one": [("tpu-v5p-slice", "2x2x1", 1)] * 4,
-    "two": [("tpu-v6e-slice", "2x4", 2)] * 8,
-}
+POOLS = {"one": [("tpu-v5p-slice", "2x2x1", 1)] * 4, "two": [("tpu-v6e-slice", "2x4", 2)] * 8}
 """By pool of the run, its node pools: accelerator, topology, hosts. All hosts have four chips."""
 
 
@@ -47,7 +44,6 @@ class Accidents:
                 self.server.delete("Node", node["metadata"]["name"])
 
     def fail_pod(self, pod: Object, exit_code: int, message: str = "", reason: str = "Error") -> None:
-        """Its container ends, and with it the pod."""
         phase = "Failed" if exit_code else "Succeeded"
         self.report(pod, phase=phase, containerStatuses=[main(0, ended(exit_code, message, reason))])
 
@@ -60,7 +56,6 @@ class Accidents:
             self.restart(pod, exit_code, str(LastWords(own, words)), reason)
 
     def disrupt(self, pod: Object, by: str, **status: Any) -> None:
-        """Somebody says why the pod is to end."""
         known = self.server.get("Pod", pod["metadata"]["name"])["status"].get("conditions", [])
         target = {"type": "DisruptionTarget", "status": "True", "reason": by}
         target["message"] = status.get("message", by)
@@ -112,7 +107,6 @@ class Accidents:
         self.report(pod, containerStatuses=[new])
 
     def report(self, pod: Object, ready: bool | None = None, **status: Any) -> None:
-        """The kubelet reports this part of the pod's status."""
         body = self.server.get("Pod", pod["metadata"]["name"])
         if ready is not None:
             known = [each for each in body["status"].get("conditions", []) if each["type"] != "Ready"]
@@ -121,7 +115,6 @@ class Accidents:
         self.server.change(body)
 
     def _node_of(self, pod: Object) -> str:
-        """Empty where it has none, or that is gone."""
         name = pod["spec"].get("nodeName", "")
         return name if any(node["metadata"]["name"] == name for node in self.server.every("Node")) else ""
 
@@ -137,16 +130,14 @@ class Accidents:
         for pool, kinds in self._pools.items():
             for number, (accelerator, topology, hosts) in enumerate(kinds):
                 for host in range(hosts):
-                    labels = {
-                        group.NODE_POOL: f"{pool}-{number}",
-                        group.ACCELERATOR: accelerator,
-                        group.TOPOLOGY: topology,
-                    }
-                    metadata = {"name": f"{pool}-{number}-{host}", "labels": labels}
-                    ready = {"type": "Ready", "status": "True"}
-                    status = {"allocatable": {group.TPU: "4"}, "conditions": [ready]}
-                    node = {"apiVersion": "v1", "kind": "Node", "metadata": metadata}
-                    yield {**node, "spec": {}, "status": status}
+                    yield node(f"{pool}-{number}-{host}", f"{pool}-{number}", accelerator, topology)
+
+
+def node(name: str, pool: str, accelerator: str, topology: str, ready: str = "True") -> Object:
+    labels = {group.NODE_POOL: pool, group.ACCELERATOR: accelerator, group.TOPOLOGY: topology}
+    status = {"allocatable": {group.TPU: "4"}, "conditions": [{"type": "Ready", "status": ready}]}
+    metadata = {"name": name, "labels": labels}
+    return {"apiVersion": "v1", "kind": "Node", "metadata": metadata, "spec": {}, "status": status}
 
 
 def now() -> str:

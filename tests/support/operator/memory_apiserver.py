@@ -91,11 +91,9 @@ class Server:
         return (body for key, body in list(self.objects.items()) if key.kind == kind)
 
     def get(self, kind: str, name: str, namespace: str = "ns") -> Object:
-        """A copy. Raises ApiError."""
         return copied(self._found(Key(kind, "" if kind == "Node" else namespace, name)))  # type: ignore[arg-type]
 
     def create(self, body: Object) -> Object:
-        """Raises ApiError."""
         key = key_of(body["kind"], body)
         if key in self.objects:
             raise of_status(409, "AlreadyExists", f"there is a {key}")
@@ -115,10 +113,9 @@ class Server:
             return copied(known)
         if body.get("spec") != known.get("spec") or body.get("data") != known.get("data"):
             body["metadata"]["generation"] = known["metadata"]["generation"] + 1
-        return self._drop(body) if _is_over(body) else self._put(body, "MODIFIED")
+        return self._put(body, "DELETED" if _is_over(body) else "MODIFIED")
 
     def delete(self, kind: str, name: str, grace: int | None = None, uid: str = "") -> Object:
-        """Raises ApiError."""
         body = self.get(kind, name)
         metadata = body["metadata"]
         if uid and metadata["uid"] != uid:
@@ -145,7 +142,6 @@ class Server:
                 self.delete(key.kind, key.name)
 
     def answer(self, method: str, path: str, body: Object, parameters: Any, content_type: str) -> Object:
-        """Raises ApiError."""
         head, _, tail = path.partition("/namespaces/")
         namespace, _, plural = tail.partition("/")
         plural, *rest = plural.split("/")
@@ -212,13 +208,8 @@ class Server:
 
     def _put(self, body: Object, event: str) -> Object:
         self.objects[key_of(body["kind"], body)] = body
-        return self._tell(event, body)
-
-    def _drop(self, body: Object) -> Object:
-        del self.objects[key_of(body["kind"], body)]
-        return self._tell("DELETED", body)
-
-    def _tell(self, event: str, body: Object) -> Object:
+        if event == "DELETED":
+            del self.objects[key_of(body["kind"], body)]
         self.version += 1
         body["metadata"]["resourceVersion"] = str(self.version)
         if watcher := self.watchers.get(body["kind"]):
@@ -227,24 +218,12 @@ class Server:
 
 
 def _is_over(body: Object) -> bool:
-    """Nobody holds it any more."""
     metadata = body["metadata"]
     held = metadata.get("finalizers") or metadata.get("deletionGracePeriodSeconds")
     return "deletionTimestamp" in metadata and not held
 
 
 def _matches(body: Object, parameters: dict[str, str]) -> bool:
-    """By the two selectors that the operator uses."""
-    labels = body["metadata"].get("labels", {})
-    name, no, value = parameters.get("labelSelector", "").partition("!=")
-    if no and labels.get(name) == value:
-        return False
-    if not no and "=" in name and labels.get(name.split("=")[0]) != name.split("=")[1]:
-        return False
-    for part in parameters.get("fieldSelector", "").split(","):
-        path, no, value = part.partition("!=")
-        if no and body["status"]["phase"] == value:
-            return False
-        if path.startswith("spec.nodeName=") and body["spec"].get("nodeName") != path.partition("=")[2]:
-            return False
-    return True
+    """By the one label that the operator selects by."""
+    name, _, value = parameters.get("labelSelector", "").partition("=")
+    return not name or bool(body["metadata"].get("labels", {}).get(name) == value)

@@ -52,7 +52,6 @@ class MemoryCluster(Cluster):
             return answer
 
     async def _travel(self, lost: float, how: str) -> None:
-        """One way over the network."""
         await asyncio.sleep(self.server.random.uniform(0, self.server.weather.request_seconds))
         if self.dead:
             raise asyncio.CancelledError

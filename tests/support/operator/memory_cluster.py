@@ -20,7 +20,6 @@ class PlayedCluster(Accidents):
     """Everybody but API server, operator and syncer. Each is as slow as chance has it."""
 
     def play(self) -> None:
-        """Everybody does what is due."""
         self.server.collect_garbage()
         self._run_stateful_sets()
         for pod in list(self.server.every("Pod")):
@@ -44,11 +43,9 @@ class PlayedCluster(Accidents):
     def _admit(self, pod: Object) -> None:
         """As Kueue does: a group whose pods are all there, and it keeps each until its node has said that it ended."""
         name, labels = pod["metadata"]["name"], pod["metadata"]["labels"]
-        everybody = [
-            each["metadata"]["labels"].get(group.LABEL_POD_GROUP) for each in self.server.every("Pod")
-        ]
-        total = int(pod["metadata"]["annotations"][SIZE])
-        if everybody.count(labels[group.LABEL_POD_GROUP]) >= total and self._is_due(pod, "admit", 2.0):
+        every = (each["metadata"]["labels"] for each in self.server.every("Pod"))
+        there = [each.get(group.LABEL_POD_GROUP) for each in every].count(labels[group.LABEL_POD_GROUP])
+        if there >= int(pod["metadata"]["annotations"][SIZE]) and self._is_due(pod, "admit", 2.0):
             body = self.server.get("Pod", name)
             body["metadata"]["finalizers"] = [MANAGED]
             body["spec"].pop("schedulingGates")
@@ -96,9 +93,8 @@ class PlayedCluster(Accidents):
         if group.LABEL_UNIT not in pod["metadata"]["labels"]:
             return True
         selector = pod["spec"]["nodeSelector"]
-        if any(
-            labels.get(key) != selector[key] for key in selector.keys() & {group.NODE_POOL, group.ACCELERATOR}
-        ):
+        asked = selector.keys() & {group.NODE_POOL, group.ACCELERATOR}
+        if any(labels.get(key) != selector[key] for key in asked):
             return False
         named = {"kubernetes.io/hostname": name, **labels}
         affinity = pod["spec"].get("affinity", {}).get("nodeAffinity", {})
@@ -130,16 +126,11 @@ class PlayedCluster(Accidents):
         name, node = pod["metadata"]["name"], pod["spec"]["nodeName"]
         if group.LABEL_UNIT not in pod["metadata"]["labels"]:
             return True
-        for other in self.server.every("Pod"):
-            there = other["spec"].get("nodeName") == node and other["status"]["phase"] == "Running"
-            if (
-                there
-                and group.LABEL_UNIT in other["metadata"]["labels"]
-                and other["metadata"]["name"] != name
-            ):
-                self.report(pod, phase="Failed", reason="OutOfgoogle.com/tpu", message="chips are in use")
-                return False
-        return True
+        there = [each for each in self.server.every("Pod") if each["spec"].get("nodeName") == node]
+        others = [each for each in there if _runs(each) and each["metadata"]["name"] != name]
+        if taken := any(each["status"]["phase"] == "Running" for each in others):
+            self.report(pod, phase="Failed", reason="OutOfgoogle.com/tpu", message="chips are in use")
+        return not taken
 
     def _run_stateful_sets(self) -> None:
         for body in list(self.server.every("StatefulSet")):
@@ -152,11 +143,9 @@ class PlayedCluster(Accidents):
                     self.server.delete("Pod", pod, 5)
             for pod in sorted(wanted - there.keys()):
                 template = spec["template"]
-                owner = {
-                    "kind": "StatefulSet", "name": name, "uid": body["metadata"]["uid"], "controller": True,
-                    "apiVersion": "apps/v1",
-                }  # fmt: skip
-                own = {"name": pod, "namespace": "ns", "ownerReferences": [owner]}
+                owner = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": name, "controller": True}
+                owners = [owner | {"uid": body["metadata"]["uid"]}]
+                own = {"name": pod, "namespace": "ns", "ownerReferences": owners}
                 pod_body = {"apiVersion": "v1", "kind": "Pod", **template}
                 self.server.create({**pod_body, "metadata": {**template["metadata"], **own}})
 
@@ -174,12 +163,10 @@ def _runs(pod: Object) -> bool:
 
 
 def pool_of(pod: Object) -> str:
-    """Node pool of a pod that has a node."""
     return str(pod["spec"]["nodeName"]).rpartition("-")[0]
 
 
 def terms(pod: Object, kind: str) -> list[Object]:
-    """Of the required affinity or anti-affinity of a pod."""
     rules = pod["spec"].get("affinity", {}).get(kind, {})
     return list(rules.get(REQUIRED, []))
 

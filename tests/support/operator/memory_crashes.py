@@ -20,11 +20,8 @@ LASTING_SECONDS = 3.0
 """For which a world has to stay as it should be: what is done twice is done at once."""
 LONGEST_SECONDS = 900.0
 KINDS = ("TrainingRun", "LearnerUnit", "Pod", "StatefulSet", "Service", "ConfigMap", "Secret")
-STATE = {
-    "server": ("objects", "version", "uids"),
-    "cluster": ("dead", "due"),
-    "syncer": ("finished", "step", "saved", "merged", "known"),
-}
+STATE = {"server": ("objects", "version", "uids"), "cluster": ("dead", "due")}
+STATE |= {"syncer": ("finished", "step", "saved", "merged", "known")}
 """What a snapshot of a world keeps."""
 End = tuple[dict[str, Object], Counter[Occasion]]
 """Objects by kind and name, and Events."""
@@ -74,7 +71,7 @@ def problems(part: int, parts: int) -> list[str]:
         numbers = range(1, told.writes + 1)
         deaths += [(chapter, told, at, when) for at in numbers for when in ("before", "after")]
     for chapter, told, at, when in deaths[part::parts]:
-        again = partial(_tell, chapter=chapter, begin=told.begin, at=at, when=when, expected=told.end)
+        again = partial(_tell, chapter=chapter, begin=told.begin, at=at, when=when, wanted=told.end)
         ended = played(SEED, again)
         found = _wrong(told.end, ended.end) if ended.write else ["there was no such write"]
         if found:
@@ -88,7 +85,7 @@ async def _tell(
     begin: Snapshot,
     at: int = 0,
     when: When = "before",
-    expected: End | None = None,
+    wanted: End | None = None,
 ) -> Told:
     """The chapter ends when it is done, or is as expected, and stays so."""
     await begin.restore(world)
@@ -98,19 +95,19 @@ async def _tell(
     if (waiting := chapter.act(world)) is not None:
         await waiting
     end, since, writes, version, restless = _look(world), loop.time(), fault.seen, 0, True
-    lasting = LASTING_SECONDS if expected else CALM_SECONDS
+    lasting = LASTING_SECONDS if wanted else CALM_SECONDS
     while loop.time() < since + lasting and loop.time() < begin.second + LONGEST_SECONDS:
         await asyncio.sleep(1.0)
         world.check()
         now = end if (still := world.server.version == version) else _look(world)
-        if not (expected and still):
-            restless = bool(_wrong(expected, now)) if expected else now != end or not chapter.done(world)
+        if not (wanted and still):
+            restless = bool(_wrong(wanted, now)) if wanted else now != end or not chapter.done(world)
         if restless:
             since, writes = loop.time(), fault.seen
         end, version = now, world.server.version
     shown = [(str(key), world.server.objects[key].get("status")) for key in world.planned()]
-    assert expected or chapter.done(world), f"{chapter.name} has no end: {shown}"
-    return Told(begin, end, fault.write, writes, begin if expected else Snapshot.take(world))
+    assert wanted or chapter.done(world), f"{chapter.name} has no end: {shown}"
+    return Told(begin, end, fault.write, writes, begin if wanted else Snapshot.take(world))
 
 
 def _look(world: World) -> End:

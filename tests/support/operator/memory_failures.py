@@ -1,8 +1,5 @@
-"""Every way in which a unit fails, as rows of a table, told in the memory world.
-
-In each row something happens to the pod of host 1 of `r-two-0`, a unit of two hosts. The other unit of the run, its
-witness, must not notice.
-"""
+"""Every way in which a unit fails, as rows of a table, told in the memory world. In each row something happens to the
+pod of host 1 of `r-two-0`, a unit of two hosts. The other unit of the run, its witness, must not notice."""
 
 from __future__ import annotations
 
@@ -63,12 +60,11 @@ def disrupted(by: str, **status: Any) -> Act:
     return lambda world, pod: world.cluster.disrupt(pod, by, phase="Failed", **status)
 
 
-def silent(world: World, pod: Object) -> None:
-    world.cluster.lose_node(pod, gone=False)
+def loses_node(gone: bool) -> Act:
+    return lambda world, pod: world.cluster.lose_node(pod, gone)
 
 
-def node_gone(world: World, pod: Object) -> None:
-    world.cluster.lose_node(pod, gone=True)
+silent, node_gone = loses_node(False), loses_node(True)
 
 
 def ends(reason: str, message: str) -> Act:
@@ -76,9 +72,8 @@ def ends(reason: str, message: str) -> Act:
     return disrupted("TerminationByKubelet", reason=reason, message=message)
 
 
-def rejected(world: World, pod: Object) -> None:
-    told = {"reason": "UnexpectedAdmissionError", "message": "no healthy devices present"}
-    world.cluster.report(pod, phase="Failed", **told)
+def fails(**status: Any) -> Act:
+    return lambda world, pod: world.cluster.report(pod, phase="Failed", **status)
 
 
 def deleted(grace: int | None) -> Act:
@@ -139,6 +134,7 @@ def stuck(world: World, _: Object) -> None:
 
 
 NOT_FINITE = "LossNotFinite: loss nan at inner step 7"
+REJECTED = fails(reason="UnexpectedAdmissionError", message="no healthy devices present")
 SHUT_DOWN = ends("Terminated", "node shutdown")
 SPOT, PATIENT = {"capacity": "Spot"}, {"nodeLostSeconds": 3600}
 ROWS = (
@@ -155,7 +151,7 @@ ROWS = (
     Row("preempted", disrupted("PreemptionByScheduler", message="by p"), "Preempted", "gang", "by p", charged=False),
     Row("spot host taken away", SHUT_DOWN, "Preempted", "gang", "node shutdown", charged=False, pool=SPOT),
     Row("node shut down", SHUT_DOWN, "HostMaintenance", "gang", "node shutdown", charged=False),
-    Row("rejected by the kubelet", rejected, "AdmissionRejected", "gang", "no healthy devices", charged=False),
+    Row("rejected by the kubelet", REJECTED, "AdmissionRejected", "gang", "no healthy devices", charged=False),
     Row("deleted by the taint manager", disrupted("DeletionByTaintManager"), "NodeLost", "gang", "TaintManager"),
     Row("pod garbage collection", disrupted("DeletionByPodGC"), "NodeLost", "gang"),
     Row("silent node", silent, "NodeLost", "gang"),
@@ -186,10 +182,8 @@ def outcome(name: str) -> list[str]:
     survives = not row.reason or not row.charged
     expected = {"phase": "Learning" if survives else "Failed", "reason": row.reason}
     found = {key: without[key] for key in expected}
-    return [
-        *differences(_expected(row), with_budget, "restarts left"),
-        *differences(expected, found, "no restarts left"),
-    ]
+    wrong = differences(_expected(row), with_budget, "restarts left")
+    return [*wrong, *differences(expected, found, "no restarts left")]
 
 
 def begin(world: World, pool: Mapping[str, Any] = MappingProxyType({}), **recovery: Any) -> None:

@@ -31,7 +31,6 @@ def scene(tell: Scene) -> Scene:
 
 
 def play(name: str) -> None:
-    """Raises AssertionError."""
 
     async def work(world: World) -> None:
         begin(world)
@@ -60,11 +59,9 @@ async def unit_made_anew_waits_until_the_syncer_tells_its_last_incarnation(world
     world.syncer.silent = True
     await world.until("it is missed", lambda: ready(world) == ("False", "SyncerUnavailable"))
     world.server.delete("LearnerUnit", WITNESS)
+    scheduled = lambda: world.condition("LearnerUnit", WITNESS, "Scheduled")  # noqa: E731
     waits = ("False", "SyncerUnavailable")
-    await world.until(
-        "it says why",
-        lambda: world.unit(WITNESS) and world.condition("LearnerUnit", WITNESS, "Scheduled") == waits,
-    )
+    await world.until("it says why", lambda: world.unit(WITNESS) and scheduled() == waits)
     await world.until("no pods", lambda: not world.pods(WITNESS))
     world.syncer.known[WITNESS] = 4
     world.syncer.silent = False
@@ -209,9 +206,7 @@ async def broken_authority_is_reported_and_made_again_once_it_is_deleted(world: 
 
 
 @scene
-async def shard_and_evaluator_of_a_lost_node_have_successors_and_of_a_silent_one_only_by_force(
-    world: World,
-) -> None:
+async def pods_of_the_run_leave_a_lost_node_and_a_silent_one_only_by_force(world: World) -> None:
     world.change_run(evaluation={"tokens": 4096})
     await world.until("an evaluator", lambda: evaluated(world))
 

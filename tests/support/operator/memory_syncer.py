@@ -72,9 +72,8 @@ class PlayedSyncer:
                     suspect=self.suspect.get((name, newest), ""), link=self.links.get(name, contract.LinkReport()),
                 )  # fmt: skip
             elif name in self.known:
-                units[name] = contract.UnitReport(
-                    incarnation=self.known[name], hosts=0, state="Gone", seeded_step=0
-                )
+                known = self.known[name]
+                units[name] = contract.UnitReport(incarnation=known, hosts=0, state="Gone", seeded_step=0)
         self.merges = any(unit.state == "Learning" for unit in units.values())
         saved = contract.CheckpointReport(newest_step=max(self.saved, 0), current=self.saved >= self.step)
         return contract.SyncerStatus(
@@ -94,9 +93,8 @@ class PlayedSyncer:
         """What the run's evaluator answers; None while it does not run."""
         if not self._runs("r-evaluator-0"):
             return None
-        newest = contract.EvaluationReport(
-            step=50, loss=3.25, tokens=65536, split="heldout", seconds=2.5, time=1.7e9
-        )
+        figures = {"step": 50, "loss": 3.25, "tokens": 65536, "seconds": 2.5, "time": 1.7e9}
+        newest = contract.EvaluationReport(split="heldout", **figures)
         return contract.EvaluatorStatus(run_uid=uid, phase="Waiting", newest=newest, evaluated=1)
 
 

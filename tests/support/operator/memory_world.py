@@ -1,6 +1,5 @@
 """A whole world around the operator's own parts in one process and no time: its queue, watches, plans and writes are
-those of the real one; API server, scheduler, kubelets, controllers and syncer are played.
-"""
+those of the real one; API server, scheduler, kubelets, controllers and syncer are played."""
 
 from __future__ import annotations
 
@@ -9,6 +8,7 @@ import logging
 import random
 import time
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, TypeVar
 from unittest.mock import patch
 
@@ -61,7 +61,6 @@ class World:
         self.term: Controller
 
     def begin(self, **spec: Any) -> None:
-        """Start, and create a run."""
         self.start()
         self.create_run(**spec)
 
@@ -69,12 +68,10 @@ class World:
         self.server.create({**RUN, "metadata": {"name": "r", "namespace": "ns"}, "spec": {**SPEC, **spec}})
 
     def start(self) -> None:
-        """An operator leads, and everybody else plays their part."""
         self.operate()
         self._tasks.append(asyncio.create_task(self._play()))
 
     def accompany(self, work: Coroutine[None, None, None]) -> None:
-        """Something that happens while the world goes on."""
         self._beside.append(asyncio.create_task(work))
 
     def operate(self, **settings: Any) -> None:
@@ -92,13 +89,12 @@ class World:
         for watch in kinds:
             for body in self.server.every(watch.kind):
                 feed.event(watch.kind, False, copied(body))
-            told = self.server.watch(watch.kind, _teller(feed, watch.kind))
+            told = self.server.watch(watch.kind, partial(_tell, feed, watch.kind))
             self._operator.append(asyncio.create_task(told))
         known = store.keys("TrainingRun", "LearnerUnit")
         self._operator.append(asyncio.create_task(term.run(known)))
 
     def stop(self) -> None:
-        """The operator dies."""
         if self._client is not None:
             self._client.dead = True
         for task in self._operator:
@@ -141,7 +137,6 @@ class World:
         return [pod["metadata"]["uid"] for pod in self.pods(unit)]
 
     def run(self) -> Object:
-        """The run's status."""
         return dict(self.server.get("TrainingRun", "r").get("status", {}))
 
     def unit(self, name: str) -> Object:
@@ -166,7 +161,6 @@ class World:
         return value
 
     def planned(self) -> list[Key]:
-        """Of the run and its units."""
         return [key for key in self.server.objects if key.kind in ("TrainingRun", "LearnerUnit")]
 
     def change_run(self, **spec: Any) -> None:
@@ -204,10 +198,6 @@ def clocks() -> Any:
     return patch.multiple(time, time=lambda: BEGIN + loop.time(), monotonic=loop.time)
 
 
-def _teller(feed: Feed, kind: str) -> Any:
-    """What a handler of kopf's calls."""
-
-    def told(event: str, body: Object) -> None:
-        feed.event(kind, event == "DELETED", body)
-
-    return told
+def _tell(feed: Feed, kind: str, event: str, body: Object) -> None:
+    """As a handler of kopf's does."""
+    feed.event(kind, event == "DELETED", body)

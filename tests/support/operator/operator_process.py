@@ -27,7 +27,6 @@ class Operator:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Kill it, and show the end of its log."""
         if self.alive:
             self.kill()
         print(self.log.read_text()[-6000:])
@@ -58,9 +57,8 @@ class Operator:
 
     def start(self) -> None:
         with self.log.open("ab") as file:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "atoll_operator"], env=self.environment, stdout=file, stderr=file
-            )
+            command = [sys.executable, "-m", "atoll_operator"]
+            self.process = subprocess.Popen(command, env=self.environment, stdout=file, stderr=file)
 
     @property
     def alive(self) -> bool:

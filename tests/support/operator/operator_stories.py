@@ -1,9 +1,7 @@
-"""Stories of a run in a world in memory: things happen to it, and then nothing does.
-
-At the end the operator has to be at rest, whoever looks must find nothing to do, and where all nodes are sound all is
-as it should be. What it needs to know reaches it by watches, answers, polls and timers: late, in any order, and some of
-it never. A wake-up that is lost on the way shows as work left undone, which only the next resync would find.
-"""
+"""Stories of a run in a world in memory: things happen to it, and then nothing does. At the end the operator has to be
+at rest, whoever looks must find nothing to do, and where all nodes are sound all is as it should be. What it needs to
+know reaches it by watches, answers, polls and timers: late, in any order, and some of it never. A wake-up that is lost
+on the way shows as work left undone, which only the next resync would find."""
 
 from __future__ import annotations
 
@@ -79,14 +77,12 @@ async def contend(world: World, story: Story) -> str:
         phases = [unit.get("status", {}).get("phase") for unit in world.server.every("LearnerUnit")]
         return phases.count("Learning")
 
-    await world.until(
-        f"{room} of {units} units of {slices} in {pools} learn", lambda: learning() >= room, DAY
-    )
+    told = f"{room} of {units} units of {slices} in {pools} learn"
+    await world.until(told, lambda: learning() >= room, DAY)
     return ""
 
 
 async def tell(world: World, story: Story) -> str:
-    """What is wrong at its end."""
     one, two = SPEC["pools"]
     recovery = {"forceDelete": world.random.random() < 0.5, "inPlace": world.random.random() < 0.8}
     world.begin(
@@ -146,7 +142,6 @@ async def needless(world: World) -> list[str]:
 
 
 def perform(world: World, act: str, victim: dict[str, Any] | None = None) -> None:
-    """Lets one thing happen, to `victim` or to a pod by chance."""
     pods = world.pods()
     pod = victim or (world.random.choice(pods) if pods else None)
     units = [key.name for key in world.planned() if key.kind == "LearnerUnit"]
@@ -178,8 +173,6 @@ def perform(world: World, act: str, victim: dict[str, Any] | None = None) -> Non
             world.server.refused = {"Pod"} if act == "refuse pods" else set()
         case "finish":
             world.syncer.finished = True
-        case _:
-            pass
 
 
 async def calm(world: World, deadline: float = LONGEST_SECONDS) -> bool:

@@ -48,19 +48,16 @@ class Kubelet:
                 self._api.patch("Pod", namespace, name, {"metadata": seen, "status": runs}, "/status")
 
     def bind(self, namespace: str, name: str, node: str) -> None:
-        """As the scheduler does."""
         target = {"apiVersion": "v1", "kind": "Node", "name": node}
         binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name}, "target": target}
         self._api.call("POST", self._api.path("Pod", namespace, name) + "/binding", binding)
 
     def status(self, namespace: str, name: str, status: Object) -> None:
-        """What the kubelet reports."""
         self._api.patch("Pod", namespace, name, {"status": status}, "/status")
 
     def fail(
         self, namespace: str, name: str, exit_code: int = 1, message: str = "", reason: str = "Error"
     ) -> None:
-        """The container ends."""
         phase = "Failed" if exit_code else "Succeeded"
         self.status(namespace, name, {"phase": phase, **_container(ended(exit_code, message, reason))})
 

@@ -60,13 +60,11 @@ class Syncers:
         return web.Response(status=202)
 
     def serve(self, namespace: str, run: str, status: Object) -> None:
-        """Starts to answer for a shard of a run."""
         shard = status.get("shard", 0)
         host = f"{run}-syncer-{shard}.{run}-syncer.{namespace}.svc"
         self._serve(host, f"{namespace}/{run}/{shard}", status, namespace, f"{run}-syncer-tls")
 
     def serve_evaluator(self, namespace: str, run: str, status: Object) -> None:
-        """Starts to answer for the run's evaluator."""
         host = f"{run}-evaluator-0.{run}-evaluator.{namespace}.svc"
         self._serve(host, f"{namespace}/{run}/evaluator", status, namespace, f"{run}-evaluator-tls")
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from objects import RUN
+from scene_cluster import NOW
 
 from atoll_operator.api.group import ANNOTATION_CONTRACT
 from atoll_operator.api.learnerunit import LearnerUnitSpec, LearnerUnitStatus
@@ -18,7 +19,7 @@ from atoll_operator.plan.run.plan import RunPlan, plan_run
 from atoll_operator.plan.run.syncer_state import CheckpointOrder, SyncerState
 from atoll_runtime.contract import SyncerStatus
 
-NOW = 1_700_000_000.0
+Pools = dict[str, int] | list[dict[str, Any]] | None
 IMAGE = {"image": "runtime:1", "environment": {}, "pull_policy": "IfNotPresent"}
 
 
@@ -45,12 +46,8 @@ def unit_status(
 ) -> LearnerUnitStatus:
     """Status of a unit in its first incarnation; `learning`: of its condition, None leaves it out."""
     states = {} if learning is None else {"Learning": state(learning, reason)}
-    values: dict[str, Any] = {
-        "phase": "Learning" if learning else "Joining",
-        "incarnation": 1,
-        "observed_generation": 1,
-        "conditions": transition((), states, 1, since),
-    }
+    values: dict[str, Any] = {"phase": "Learning" if learning else "Joining", "incarnation": 1}
+    values |= {"observed_generation": 1, "conditions": transition((), states, 1, since)}
     return LearnerUnitStatus(**(values | changes))
 
 
@@ -63,12 +60,7 @@ class RunScene:
         spec: fields of the spec.
     """
 
-    def __init__(
-        self,
-        pools: dict[str, int] | list[dict[str, Any]] | None = None,
-        operator: dict[str, Any] = IMAGE,
-        **spec: Any,
-    ) -> None:
+    def __init__(self, pools: Pools = None, operator: dict[str, Any] = IMAGE, **spec: Any) -> None:
         self.operator = operator
         self.body: dict[str, Any] = dict(RUN["spec"])
         self.status = TrainingRunStatus()
@@ -79,8 +71,7 @@ class RunScene:
         self.change(pools, **spec)
         self.syncer()
 
-    def change(self, pools: dict[str, int] | list[dict[str, Any]] | None = None, **spec: Any) -> RunScene:
-        """Change the spec."""
+    def change(self, pools: Pools = None, **spec: Any) -> RunScene:
         if isinstance(pools, dict):
             kind = {"accelerator": "tpu-v6e-slice", "topology": "2x2"}
             pools = [{"name": name, "units": units, **kind} for name, units in pools.items()]
@@ -94,7 +85,6 @@ class RunScene:
         return self
 
     def syncer(self, phase: Any = "Running", down: str = "", since: float = NOW, **report: Any) -> RunScene:
-        """The syncer answers with this report."""
         status = SyncerStatus(**({"run_uid": "u", "phase": phase, "global_step": 25, "down": down} | report))
         return self.see(syncer=SyncerState().heard(status, since))
 
@@ -122,12 +112,10 @@ class RunScene:
         return self
 
     def only(self, *names: str) -> RunScene:
-        """All other units are gone."""
         self.units = {name: self.units[name] for name in names}
         return self
 
     def run(self, **changes: Any) -> RunObserved:
-        """What the operator observes."""
         own = PodSettings(run="r", **self.operator)
         values: dict[str, Any] = {
             "name": "r", "namespace": "ns", "uid": "u", "generation": self.generation, "spec": self.spec,
@@ -156,28 +144,23 @@ class RunScene:
         return plan
 
     def condition(self, name: str, after: float = 0.0) -> tuple[str, str, str]:
-        """Status, reason and message of a condition, as a pass would write it."""
         return condition(self.plan(after).status, name)
 
 
 def condition(status: TrainingRunStatus, name: str) -> tuple[str, str, str]:
-    """Status, reason and message; empty strings if there is no such condition."""
+    """Status, reason and message."""
     found = find(status.conditions, name)
-    return (found.status, found.reason, found.message) if found is not None else ("", "", "")
+    return found.status, found.reason, found.message
 
 
 def specs(plan: RunPlan) -> dict[str, dict[str, Any]]:
-    """Specs of the units that the plan creates or changes, by name."""
     return {body["metadata"]["name"]: body["spec"] for body in plan.apply_units}
 
 
 def replicas(plan: RunPlan, name: str = "r-syncer") -> int | None:
-    """Of this StatefulSet; None if the plan does not apply it."""
     bodies = (*plan.apply, *plan.apply_evaluator)
-    sets = [
-        body["spec"] for body in bodies if body["kind"] == "StatefulSet" and body["metadata"]["name"] == name
-    ]
-    return int(sets[0]["replicas"]) if sets else None
+    sets = {body["metadata"]["name"]: body["spec"] for body in bodies if body["kind"] == "StatefulSet"}
+    return int(sets[name]["replicas"]) if name in sets else None
 
 
 def deleted(plan: RunPlan, name: str) -> set[str]:

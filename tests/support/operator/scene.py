@@ -1,7 +1,5 @@
-"""A LearnerUnit with its pods and nodes as Kubernetes JSON, the real plan, and a cluster that does as it is told.
-
-A test builds a scene, lets something happen, lets the operator look, and reads the world that follows.
-"""
+"""A LearnerUnit with its pods and nodes as Kubernetes JSON, the real plan, and a cluster that does as it is told. A
+test builds a scene, lets something happen, lets the operator look, and reads the world that follows."""
 
 from __future__ import annotations
 
@@ -122,12 +120,10 @@ class Scene(SceneCluster):
         return plan.status != before or bool((*plan.remove, *plan.create, *plan.renew))
 
     def once(self) -> Self:
-        """One pass."""
         self.turn()
         return self
 
     def set(self, **fields: Any) -> Self:
-        """Change what the operator observes."""
         vars(self).update(fields)
         return self
 
@@ -160,7 +156,6 @@ class Scene(SceneCluster):
         return self.rest()
 
     def new_image(self) -> Self:
-        """The run has another image from now on."""
         self.settings = replace(self.settings, image="new")
         return self
 
@@ -193,18 +188,15 @@ class Scene(SceneCluster):
         return sorted(name.removeprefix(f"{self.name}-") for name in self.pods)
 
     def condition(self, name: str) -> tuple[str, str, str]:
-        """Status, reason and message."""
         found = find(self.status.conditions, name)
-        return ("", "", "") if found is None else (found.status, found.reason, found.message)
+        return found.status, found.reason, found.message
 
     @property
     def numbers(self) -> tuple[int, int]:
-        """Incarnation and placement."""
         return self.status.incarnation, self.status.placement
 
     @property
     def reason(self) -> str:
-        """Of the last failure."""
         return self.status.last_failure.reason if self.status.last_failure is not None else ""
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Self
 
-from atoll_operator.api.group import ACCELERATOR, NODE_POOL, TOPOLOGY, TPU
+from memory_accidents import Object, node
+
 from atoll_operator.api.learnerunit import LearnerUnitSpec
 from atoll_operator.plan.conditions import format_time
 from atoll_operator.plan.nodes import IMPENDING_TERMINATION, NodeView, view_node
 from atoll_operator.plan.pods.topology import slice_of
 
-Object = dict[str, Any]
 NOW = 1_700_000_000.0
 
 
@@ -30,15 +30,9 @@ class SceneCluster:
                 self.put_node(f"{pool}-{host}", pool)
 
     def put_node(self, name: str, pool: str, **changes: Any) -> Self:
-        labels = {NODE_POOL: pool, ACCELERATOR: self.spec.accelerator, TOPOLOGY: self.spec.topology}
-        body = {
-            "metadata": {"name": name, "labels": {**labels, **changes.pop("labels", {})}},
-            "spec": changes.pop("spec", {}),
-            "status": {
-                "allocatable": {TPU: "4"},
-                "conditions": [{"type": "Ready", "status": changes.pop("ready", "True")}],
-            },
-        }
+        body = node(name, pool, self.spec.accelerator, self.spec.topology, changes.pop("ready", "True"))
+        body["metadata"]["labels"] |= changes.pop("labels", {})
+        body["spec"] = changes.pop("spec", {})
         self.nodes[name] = view_node(body, self.nodes.get(name), self.now)
         return self
 
@@ -61,7 +55,6 @@ class SceneCluster:
         return self
 
     def announce(self, host: int) -> Self:
-        """The host's node is about to be taken away."""
         self.change_node(host, spec={"taints": [{"key": IMPENDING_TERMINATION, "effect": "NoSchedule"}]})
         return self
 
@@ -92,7 +85,6 @@ class SceneCluster:
             del self.pods[name]
 
     def pod(self, host: int) -> Object:
-        """The newest pod of a host."""
         ours = [pod for pod in self.pods.values() if pod["metadata"]["labels"]["atoll.dev/host"] == str(host)]
         return max(ours, key=lambda pod: int(pod["metadata"]["uid"]))
 
@@ -103,7 +95,6 @@ class SceneCluster:
         return {"running": {"startedAt": self.time()}}
 
     def condition_of(self, host: int, kind: str, status: str = "True", **more: str) -> Self:
-        """A condition of the pod."""
         known = self.pod(host)["status"].setdefault("conditions", [])
         known[:] = [each for each in known if each["type"] != kind]
         known.append({"type": kind, "status": status, "lastTransitionTime": self.time(), **more})
@@ -119,14 +110,12 @@ class SceneCluster:
         return self
 
     def start(self, host: int) -> Self:
-        """The container runs, and the pod is ready."""
         self.condition_of(host, "Ready")
         main = {"name": "main", "state": self.running()}
         self.pod(host)["status"] |= {"phase": "Running", "containerStatuses": [main]}
         return self
 
     def fail(self, host: int, exit_code: int | None = 1, **status: Any) -> Self:
-        """The pod ends."""
         ended = {"exitCode": exit_code, "finishedAt": self.time()}
         main = [{"name": "main", "state": {"terminated": ended}}] if exit_code is not None else []
         changed = {"phase": "Failed" if exit_code != 0 else "Succeeded", "containerStatuses": main, **status}
@@ -146,6 +135,5 @@ class SceneCluster:
         return self
 
     def vanish(self, host: int) -> Self:
-        """The pod goes, and nobody saw it terminating."""
         del self.pods[self.pod(host)["metadata"]["name"]]
         return self

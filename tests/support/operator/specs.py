@@ -1,8 +1,6 @@
-"""TrainingRuns and LearnerUnits as hypothesis makes them: valid ones, and damaged ones.
-
-Values follow the schemas of the definitions, so a new field is drawn as soon as it exists. What a schema cannot say
-(which slices exist, sums, names) is written here, independently of the rules under test.
-"""
+"""TrainingRuns and LearnerUnits as hypothesis makes them: valid ones, and damaged ones. Values follow the schemas of
+the definitions, so a new field is drawn as soon as it exists. What a schema cannot say (which slices exist, sums,
+names) is written here, independently of the rules under test."""
 
 from __future__ import annotations
 
@@ -30,20 +28,16 @@ LONG = 3600
 SMALL_HOSTS = 4
 """Pods of a unit, if all of them are made."""
 
-# Valid values.
-
 NAMES = st.text("abcdefghijklmnopqrstuvwxyz", min_size=1, max_size=12)
-LABEL_KEYS = st.sampled_from(
-    ["disk", "example.com/rack", "cloud.google.com/gke-nodepool", "a.b/c_d", "x" * 63]
-)
+KEYS = ["disk", "example.com/rack", "cloud.google.com/gke-nodepool", "a.b/c_d", "x" * 63]
+LABEL_KEYS = st.sampled_from(KEYS)
 LABELS = st.dictionaries(LABEL_KEYS, st.sampled_from(["", "ssd", "r-1", "A.b_c", "9" * 63]), max_size=3)
 BUCKETS = st.sampled_from(["gs://bucket", "gs://my-bucket.example/run", "gs://b0_c/a/ü"])
 SPLITS = st.sampled_from([1, 2, 4, 6, 8, 16, 64])
 """Numbers that often divide each other."""
 PATHS = st.sampled_from(["/mnt", "/mnt/a b", "/mnt/data", "/dev/shm", "/etc/ssl/certs", "/é/.a..b"])
-OPTIMIZERS_USED = st.sampled_from([{"name": name} for name in OPTIMIZERS]) | st.sampled_from(
-    VALID["optimizers"]
-)
+NAMED = st.sampled_from([{"name": name} for name in OPTIMIZERS])
+OPTIMIZERS_USED = NAMED | st.sampled_from(VALID["optimizers"])
 
 
 @st.composite
@@ -60,9 +54,8 @@ def _template(draw: st.DrawFn) -> Object:
     }
     template = draw(st.fixed_dictionaries({}, optional=dict(parts)))
     if "volumes" in template:
-        template["volumeMounts"] = [
-            {"name": f"v-{index}", "mountPath": path} for index, path in enumerate(paths)
-        ]
+        mounts = enumerate(paths)
+        template["volumeMounts"] = [{"name": f"v-{index}", "mountPath": path} for index, path in mounts]
     return template
 
 
@@ -101,7 +94,6 @@ def _object(draw: st.DrawFn, parts: Mapping[str, st.SearchStrategy[Any]], needed
 
 
 def values(schema: Object, place: str = "") -> st.SearchStrategy[Any]:
-    """Values that this part of a schema accepts."""
     for end in (".".join(place.split(".")[-2:]), place.rpartition(".")[2]):
         if end in KNOWN:
             return KNOWN[end]
@@ -249,8 +241,6 @@ def units(draw: st.DrawFn) -> Object:
     return _body("LearnerUnit", draw(NAMES), {**spec, "stream": draw(st.integers(0, min(streams - 1, 8191)))})
 
 
-# Damage.
-
 WRONG = (
     None, True, [], {}, ["x"], [None], {"x": "y"}, {"x": None}, 0, -1, 1, 2, 2**31, 2**53 + 1, 2**63 - 1, 2**64, 0.5,
     3.0, -0.0, 1e308, "", " ", "a b", "Ünïcode", "\U0001f600", "a\u00a0b", "a\nb", "\x00", "-", "x" * 64, "x" * 5000, "gs://",
@@ -317,7 +307,6 @@ def drawn(part: str, share: int = 1) -> list[dict[str, Any]]:
     """Bodies of a part, or the first ones of a smaller share of it."""
     strategy, count, own_seed = PARTS[part]
     bodies: list[dict[str, Any]] = []
-
     checks = list(HealthCheck)
 
     @seed(own_seed)

@@ -1,7 +1,5 @@
 """What the memory world holds, in a form in which two worlds can be compared: no identities, no times, no figures.
-
-Where the pods of a gang may run depends on which of them had a node when the others were made, so it is left out.
-"""
+Where the pods of a gang may run depends on which of them had a node when the others were made, so it is left out."""
 
 from __future__ import annotations
 
@@ -50,7 +48,6 @@ def occasions(events: Iterable[Object]) -> Counter[Occasion]:
 
 
 def differences(expected: Any, found: Any, path: str = "") -> Iterator[str]:
-    """In words, one for each place."""
     if isinstance(expected, dict) and isinstance(found, dict):
         for key in sorted({*expected, *found}):
             if key not in found:

@@ -46,7 +46,6 @@ class Secrets(MemoryCluster):
             self.under_way -= 1
 
     async def ensure(self, units: int, now: datetime.datetime = NOW) -> list[tuple[str, str]]:
-        """The requests that it took."""
         self.asked.clear()
         everybody = members(RUN, 1, {f"r-one-{number}": "" for number in range(units)}, False)
         await self.certificates.ensure(everybody, now)

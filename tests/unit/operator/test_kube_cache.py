@@ -84,8 +84,8 @@ def test_managed_fields_are_dropped_and_the_body_of_the_event_is_not_changed() -
 def test_tombstones_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("atoll_operator.kube.cache.TOMBSTONES", 2)
     cache = empty()
-    for version, uid in enumerate(("u", "v", "w"), 1):
-        cache.delete("Pod", body(uid, version))
+    for uid in ("u", "v", "w"):
+        cache.delete(KEY, uid)
     assert cache.put("Pod", body("v", 9)) is None and cache.put("Pod", body("u", 9)) is not None
 
 
@@ -114,7 +114,7 @@ def test_any_order_of_events_and_lists_ends_in_the_newest_state(data: st.DataObj
                 cache.put("Pod", body(uid, version))
                 cache.prune(cache.keys("Pod"), {KEY}, version)
         elif deleted:
-            cache.delete("Pod", body(what, version))
+            cache.delete(KEY, what)
             gone.add(what)
         else:
             cache.put("Pod", body(what, version))

@@ -70,9 +70,7 @@ class Candidate(MemoryCluster):
 
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1), rates=st.lists(st.floats(0.9, 1.1), min_size=2, max_size=4))
-def test_never_two_lead_whatever_their_clocks_show_and_whoever_is_cut_off(
-    seed: int, rates: list[float]
-) -> None:
+def test_never_two_lead_whatever_clocks_show_and_whoever_is_cut_off(seed: int, rates: list[float]) -> None:
     async def work() -> None:
         world = World(seed)
         candidates = [Candidate(world, str(number), rate) for number, rate in enumerate(rates)]

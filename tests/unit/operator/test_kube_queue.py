@@ -7,6 +7,7 @@ import contextlib
 import itertools
 import logging
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from leaping import leap
@@ -16,6 +17,7 @@ from atoll_operator.kube.logs import LOG
 from atoll_operator.kube.queue import WorkQueue, gather_bounded
 
 QUOTA, NO_ANSWER = Retry(5.0, "exceeded quota: chips"), Unreachable("nobody answers")
+Step = Callable[[WorkQueue[str]], None]
 Outcome = Callable[[int], Exception | None]
 """By the number of a pass, from 1: what it raises."""
 
@@ -34,7 +36,7 @@ class World:
         if error := self._outcome(len(self.times)):
             raise error
 
-    def run(self, seconds: float, *steps: tuple[float, Callable[[WorkQueue[str]], None]]) -> list[float]:
+    def run(self, seconds: float, *steps: tuple[float, Step]) -> list[float]:
         """The times of the passes; each step is taken at its time."""
 
         async def work() -> None:
@@ -56,7 +58,7 @@ def spaced(queue: WorkQueue[str]) -> None:
     queue.add("a", 9)
 
 
-def after(seconds: float) -> Callable[[WorkQueue[str]], None]:
+def after(seconds: float) -> Step:
     return lambda queue: queue.add_after("a", seconds)
 
 
@@ -73,23 +75,18 @@ STEPS = [
 
 
 @pytest.mark.parametrize(("steps", "expected"), STEPS)
-def test_a_key_is_handled_as_often_and_as_soon_as_it_was_asked_for(
-    steps: list[tuple[float, Callable[[WorkQueue[str]], None]]], expected: list[float]
+def test_a_key_is_handled_as_often_and_as_soon_as_asked(
+    steps: list[tuple[float, Step]], expected: list[float]
 ) -> None:
     assert World(seconds=1.0).run(100, *steps) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize(
-    ("error", "longest"),
-    [
-        pytest.param(QUOTA, (5, 10, 20, 40, 60, 60, 60), id="put-off"),
-        pytest.param(NO_ANSWER, (0.25, 0.5, 1, 2, 4, 8, 16, 32, 60, 60), id="no-answer"),
-        pytest.param(KeyError("a bug"), (0.25, 0.5, 1, 2, 4, 8, 16, 32, 60, 60), id="a-bug"),
-    ],
-)
-def test_the_waits_of_a_key_that_fails_again_and_again_grow_up_to_a_minute(
-    error: Exception, longest: tuple[float, ...]
-) -> None:
+GROWING = (0.25, 0.5, 1, 2, 4, 8, 16, 32, 60, 60)
+FAILURES = [(QUOTA, (5, 10, 20, 40, 60, 60, 60)), (NO_ANSWER, GROWING), (KeyError("a bug"), GROWING)]
+
+
+@pytest.mark.parametrize(("error", "longest"), FAILURES)
+def test_the_waits_of_a_key_that_fails_grow_to_a_minute(error: Exception, longest: tuple[float, ...]) -> None:
     times = World(lambda count: error).run(3600, (0, add))
     waits = [after - before for before, after in itertools.pairwise(times)]
     for wait, most in itertools.zip_longest(waits, longest, fillvalue=60):
@@ -97,15 +94,10 @@ def test_the_waits_of_a_key_that_fails_again_and_again_grow_up_to_a_minute(
 
 
 @pytest.mark.parametrize(
-    ("step", "wait"),
-    [
-        pytest.param(add, 5, id="a-change"),
-        pytest.param(lambda q: q.add("a", 1), 5, id="a-calm-change"),
-        pytest.param(WorkQueue.retry_failed, 35, id="the-api-server-is-back"),
-    ],
+    ("step", "wait"), [(add, 5), (lambda q: q.add("a", 1), 5), (WorkQueue.retry_failed, 35)]
 )
-def test_a_key_that_waits_long_is_tried_at_once_after_news_and_after_a_change_soon_again(
-    step: Callable[[WorkQueue[str]], None], wait: float, monkeypatch: pytest.MonkeyPatch
+def test_a_key_that_waits_long_is_tried_at_once_after_news(
+    step: Step, wait: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("atoll_operator.kube.queue.random.uniform", lambda least, most: most)
     times = World(lambda count: QUOTA).run(600, (0, add), (400.0, step))
@@ -137,9 +129,7 @@ def test_a_key_of_a_namespace_that_is_being_deleted_does_not_come_back() -> None
         pytest.param({"b": ValueError("b"), "c": NO_ANSWER}, 2, ["a", "c", "b"], id="nothing-more-is-begun"),
     ],
 )
-def test_of_several_failures_the_first_in_order_is_raised_whichever_came_first(
-    errors: dict[str, Exception], at_once: int, done: list[str]
-) -> None:
+def test_of_several_failures_the_first_in_order_is_raised(errors: Any, at_once: int, done: list[str]) -> None:
     """Where the API server does not answer, hundreds of requests one after the other take longer than a pass may."""
     ended: list[str] = []
 

@@ -195,9 +195,7 @@ async def test_each_state_is_told_once_and_none_that_is_known_already(world: Wor
 
 
 @pytest.mark.parametrize("code", [410, 500])
-async def test_what_was_deleted_while_a_stream_was_broken_is_found_by_the_next_list(
-    world: World, code: int
-) -> None:
+async def test_what_was_deleted_while_a_stream_was_broken_is_found_by_a_list(world: World, code: int) -> None:
     async with world.watched():
         await world.watching({"a", "b", "c"})
         del world.pods["b"]
@@ -232,16 +230,8 @@ async def test_an_earlier_state_after_a_restore_of_etcd_ends_the_watches(world: 
         await world.send("ERROR", {"kind": "Status", "code": 410, "message": "too old"})
 
 
-@pytest.mark.parametrize(
-    ("status", "refusal"),
-    [
-        pytest.param(403, f"{PODS}: pods is forbidden", id="forbidden"),
-        pytest.param(503, "", id="unavailable"),
-    ],
-)
-async def test_a_list_that_fails_is_tried_again_and_a_refusal_is_shown_meanwhile(
-    world: World, status: int, refusal: str
-) -> None:
+@pytest.mark.parametrize(("status", "refusal"), [(403, f"{PODS}: pods is forbidden"), (503, "")])
+async def test_a_list_that_fails_is_tried_again_and_shown(world: World, status: int, refusal: str) -> None:
     world.refusals = [(status, "pods is forbidden")] * 2
     async with world.watched() as feed:
         await until(lambda: world.errors and feed.refusal == refusal)
@@ -262,9 +252,7 @@ async def test_an_expired_token_is_replaced_and_not_sent_again_and_again(world: 
     assert world.known == {"a", "b", "c"}
 
 
-async def test_a_kind_that_is_served_later_is_watched_then(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_kind_that_is_served_late_is_watched(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watches, "SILENT_SECONDS", 1.0)
     world.served = False
     async with world.watched() as feed:
@@ -286,9 +274,7 @@ async def test_a_kopf_whose_loop_hangs_is_replaced(world: World, monkeypatch: py
         assert time.monotonic() - began < 8.0
 
 
-def test_a_kopf_that_ends_again_and_again_is_started_with_back_off_and_jitter(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_kopf_that_ends_again_and_again_is_started_with_back_off(monkeypatch: pytest.MonkeyPatch) -> None:
     starts: list[float] = []
 
     class Ends:

@@ -15,7 +15,6 @@ from atoll_operator.plan.run.elastic import certified_units, deal, division, tab
 
 
 def begun(pools: dict[str, int], **spec: object) -> RunScene:
-    """All units exist and learn."""
     scene = RunScene(pools, **spec)
     scene.step()
     return scene

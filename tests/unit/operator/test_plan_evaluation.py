@@ -78,8 +78,6 @@ def test_pod_has_the_contract_and_the_place_of_the_spec_and_other_pods_do_not_de
 UNSCHEDULED = pod(NAME, unschedulable="0/3 nodes: cpu")
 NO_POD = "no pod r-evaluator-0: see kubectl describe statefulset r-evaluator"
 OF = "nats per token over 65536 tokens of split heldout"
-
-
 STARTING, FALSE = ("False", "EvaluatorStarting"), "False"
 CONDITIONS: list[tuple[dict[str, Any], tuple[str, str, str]]] = [
     ({}, (*STARTING, "")),
@@ -171,7 +169,4 @@ def test_wait_for_the_final_result_has_a_limit_and_says_why_there_is_none() -> N
     assert [notice.reason for notice in plan.notices] == ["FinalNotEvaluated"]
     scene.see(evaluator=UNHEARD, evaluator_pods=())
     assert scene.plan(70).status == plan.status, "the reason outlives the pod"
-
-
-def test_run_that_deletes_itself_does_not_wait_for_the_evaluator() -> None:
-    assert complete().change(ttlSecondsAfterFinished=5).plan(5).delete_run
+    assert complete().change(ttlSecondsAfterFinished=5).plan(5).delete_run, "that waits for no evaluator"

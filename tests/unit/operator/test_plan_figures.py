@@ -56,9 +56,7 @@ def test_the_syncer_serves_since_the_last_of_its_shards_came() -> None:
     [("Running", 1, False), ("Finishing", 1, True), ("Finished", 1, True), ("Finishing", 2, False),
      ("Finished", 2, True)],
 )  # fmt: skip
-def test_several_shards_need_units_until_the_last_one_has_finished(
-    phase: Any, shards: int, over: bool
-) -> None:
+def test_several_shards_need_units_until_the_last_has_finished(phase: Any, shards: int, over: bool) -> None:
     told = SyncerStatus(run_uid="u", phase=phase, shards=shards)
     assert SyncerState().heard(told, 1.0).finishing is over
 
@@ -79,7 +77,6 @@ def test_the_cost_of_failures_adds_up_by_reason_and_reasons_without_room_are_one
 
 
 def failed(status: LearnerUnitStatus, *reasons: str) -> LearnerUnitStatus:
-    """The unit after a restart and a heal for each reason."""
     lost = status.lost
     for reason in reasons:
         lost = cost.with_heal(lost, reason, HEAL)
@@ -91,7 +88,6 @@ def fail(scene: RunScene, name: str, *reasons: str) -> None:
 
 
 def figures(lost: CostStatus | None) -> dict[str, float]:
-    """All figures, in all and by reason."""
     parts = {"": lost, **lost.by_reason} if lost is not None else {}
     fields = ("failures", "seconds", "chip_seconds", "steps")
     return {f"{name}.{field}": getattr(part, field) for name, part in parts.items() for field in fields}

@@ -75,8 +75,6 @@ def test_a_namespace_may_have_limits_of_its_own() -> None:
     assert found == [Limits(runs=2, hosts=1), Limits(hosts=9), Limits(runs=2, hosts=9)]
 
 
-# A run within limits
-
 FULL = Room(None, "hosts: 4 of at most 5 are taken")
 
 

@@ -18,13 +18,11 @@ from atoll_operator.api.group import TPU, Object
 from atoll_operator.plan.pods.topology import GENERATIONS
 from atoll_runtime.contract import ENV_LOCK_MEMORY, ENV_UNIT, TERMINATION_LOG, parse_unit
 
+TOKEN = {"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "hub", "key": "token"}}}
 TEMPLATE: Object = {
     "labels": {"team": "llm"},
     "annotations": {"example.com/owner": "you"},
-    "env": [
-        {"name": "XLA_FLAGS", "value": "--of-the-run"},
-        {"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "hub", "key": "token"}}},
-    ],
+    "env": [{"name": "XLA_FLAGS", "value": "--of-the-run"}, TOKEN],
     "imagePullSecrets": [{"name": "pull"}],
     "priorityClassName": "training",
     "volumes": [
@@ -149,9 +147,7 @@ PATHS = st.builds(
 @hypothesis.given(PATHS)
 @hypothesis.example("/etc/atoll")
 @hypothesis.example("/dev/shm")
-def test_a_mount_is_accepted_exactly_where_it_is_neither_above_nor_below_one_of_the_operators(
-    text: str,
-) -> None:
+def test_a_mount_is_accepted_exactly_where_it_is_neither_above_nor_below_one_of_ours(text: str) -> None:
     path = PurePosixPath(text)
     plain = path.root == "/" and text == str(path) != "/" and ".." not in path.parts and ":" not in text
     beside = not any(path.is_relative_to(ours) or ours.is_relative_to(path) for ours in TAKEN)

@@ -87,14 +87,11 @@ def broken(*failed: str, **recovery: Any) -> RunScene:
     return scene
 
 
-def test_run_below_its_quorum_waits_by_default() -> None:
+def test_run_below_its_quorum_waits_or_fails_after_its_time_as_the_spec_says() -> None:
     assert broken("r-a-0").condition("Ready")[0] == "True"
     status, reason, message = broken("r-a-0", "r-a-1").condition("Ready", 10**6)
     assert (status, reason) == ("False", "QuorumLost")
     assert "2 of 3 units are out of restarts, 1 are left, quorum.min is 2; the run waits" in message
-
-
-def test_run_below_its_quorum_fails_after_its_time_if_the_spec_says_so() -> None:
     policy = {"belowQuorum": "Fail", "belowQuorumSeconds": 60}
     assert broken("r-a-0", **policy).plan(10**6).status.phase == "Running"
     scene = broken("r-a-0", "r-a-2", **policy)

@@ -119,8 +119,9 @@ def test_figures_of_progress_ledger_and_heals() -> None:
     assert status.progress_percent == 50, "the target that comes first"
     assert status.estimated_seconds_left == 50, "at the present speed"
     assert status.last_heal_seconds == 7.0, "the heal that began last"
+    discarded = {"Missed": 12, "Refused": 10}
     assert status.ledger == LedgerStatus(
-        fragments=4, trained=120, merged=90, in_flight=8, discarded={"Missed": 12, "Refused": 10}
+        fragments=4, trained=120, merged=90, in_flight=8, discarded=discarded
     )
     assert run.unknown().plan(99).status.ledger == status.ledger
     assert run.syncer(tokens=25_000).plan(99).status.estimated_seconds_left is None
@@ -172,14 +173,11 @@ def test_new_operator_believes_the_status_until_it_has_polled() -> None:
     assert sound.condition("Degraded", 61)[:2] == ("True", "SyncerUnavailable")
 
 
-def test_missing_or_waiting_syncer_pods_are_named() -> None:
+def test_syncer_pods_that_are_missing_wait_or_have_ended_are_named_until_they_run() -> None:
     run = scene(syncer={"shards": 2}).unknown().silent().see(syncer_pods=(pod("r-syncer-1"),))
     assert run.condition("Ready")[2] == "no pod r-syncer-0: see kubectl describe statefulset r-syncer"
     run.see(syncer_pods=(pod("r-syncer-1", unschedulable="0/3 nodes: cpu"),))
     assert run.condition("Ready")[2].startswith("r-syncer-1: 0/3 nodes: cpu; no pod r-syncer-0: ")
-
-
-def test_a_pod_that_runs_again_is_hindered_by_nothing_that_was_before() -> None:
     run, ended = scene().unknown().silent(), {"exit_code": 1, "message": "JournalFailed: x"}
     assert "JournalFailed" in run.see(syncer_pods=(pod("r-syncer-0", **ended),)).condition("Ready")[2]
     again = pod("r-syncer-0", running={"startedAt": format_time(NOW)}, **ended)

@@ -42,16 +42,13 @@ def test_syncer_stops_once_the_status_names_a_checkpoint_that_holds_everything()
     assert (replicas(after), after.status, after.poll_syncer, after.again) == (0, plan.status, False, False)
 
 
+REFUSES, SILENT = (lambda s: s.ordered("it answers 405")), RunScene.silent
+
+
 @pytest.mark.parametrize(
-    ("act", "later", "message"),
-    [
-        pytest.param(lambda s: s.ordered("it answers 405"), 0, "it answers 405", id="refuses"),
-        pytest.param(lambda s: s.silent(), 180, "no route", id="no-syncer"),
-    ],
-)  # fmt: skip
-def test_syncer_that_cannot_save_does_not_delay_the_suspension_for_ever(
-    act: Any, later: float, message: str
-) -> None:
+    ("act", "later", "message"), [(REFUSES, 0, "it answers 405"), (SILENT, 180, "no route")]
+)
+def test_syncer_that_cannot_save_does_not_block_a_suspension(act: Any, later: float, message: str) -> None:
     scene = act(suspending())
     scene.step()
     plan = scene.step(later)

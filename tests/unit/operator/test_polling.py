@@ -7,14 +7,14 @@ import datetime
 import functools
 import logging
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 from aiohttp import web
-from answering import answering, pod_context
+from answering import Handler, answering, pod_context
 
 from atoll_operator.certificates.authority import Authority, client_context
 from atoll_operator.kube.cache import Key
@@ -29,7 +29,6 @@ from atoll_runtime import contract
 NOW = datetime.datetime.now(datetime.UTC)
 HOSTS = [shard_host("r", "ns", 0), evaluator_host("r", "ns")]
 RUN = Key("TrainingRun", "ns", "r")
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Report = contract.SyncerStatus | contract.EvaluatorStatus
 STARTING = contract.SyncerStatus(run_uid="u", phase="Starting")
 WAITING = contract.EvaluatorStatus(run_uid="u", phase="Waiting")
@@ -40,14 +39,12 @@ def authority(run: str) -> Authority:
     return Authority.new(run, NOW)
 
 
-def contexts(
-    of: str = "r", trusts: str = "r", hosts: Sequence[str] = HOSTS
-) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+def contexts(of: str = "r", trusts: str = "r", hosts: Sequence[str] = HOSTS) -> list[ssl.SSLContext]:
     """Of a pod with a certificate of this run, which trusts another or the same, and of the operator for `r`."""
     ours, client = authority("r"), client_context()
     pair = authority(of).issue("r-syncer", "spiffe://atoll.dev/s", hosts, NOW)
     ours.equip(client, ours.issue("operator", "spiffe://atoll.dev/o", (), NOW))
-    return pod_context(authority(trusts).pair.certificate, pair.certificate, pair.key), client
+    return [pod_context(authority(trusts).pair.certificate, pair.certificate, pair.key), client]
 
 
 @asynccontextmanager
@@ -71,9 +68,8 @@ def answer(report: Report, status: int = 200, padding: str = "") -> web.Response
 
 
 def of_units(count: int) -> contract.SyncerStatus:
-    report = contract.UnitReport(
-        incarnation=1, hosts=4, state="Learning", step=10**6, tokens=10**12, loss=2.345678901
-    )
+    figures = {"step": 10**6, "tokens": 10**12, "loss": 2.345678901}
+    report = contract.UnitReport(incarnation=1, hosts=4, state="Learning", **figures)
     ledger = contract.LedgerReport(trained=10**14, merged=10**14 - 7, discarded={"Missed": 4, "Replaced": 3})
     names = [f"r-pool-{index}" for index in range(count)]
     units, ledgers = dict.fromkeys(names, report), dict.fromkeys(names, ledger)
@@ -90,10 +86,8 @@ def of_units(count: int) -> contract.SyncerStatus:
     ],
 )
 async def test_a_report_is_read_whole_up_to_a_limit(report: Report, padding: str, reason: str) -> None:
-    heard, kind = (
-        asyncio.Event(),
-        SyncerPoller if isinstance(report, contract.SyncerStatus) else EvaluatorPoller,
-    )
+    heard = asyncio.Event()
+    kind = SyncerPoller if isinstance(report, contract.SyncerStatus) else EvaluatorPoller
 
     async def handle(_: web.Request) -> web.Response:
         return answer(report, padding=padding)
@@ -104,14 +98,15 @@ async def test_a_report_is_read_whole_up_to_a_limit(report: Report, padding: str
     assert (state.reason, state.status) == (reason, None if reason else report)
 
 
-@pytest.mark.parametrize(
-    ("tls", "reason"),
-    [
-        pytest.param({"of": "other"}, "SyncerCertificateInvalid", id="a-pod-of-another-run"),
-        pytest.param({"hosts": ["elsewhere"]}, "SyncerCertificateInvalid", id="another-pod"),
-        pytest.param({"trusts": "other"}, "SyncerUnavailable", id="a-pod-that-does-not-know-us"),
-    ],
-)
+WRONG = "SyncerCertificateInvalid"
+PODS = [
+    ({"of": "other"}, WRONG),
+    ({"hosts": ["elsewhere"]}, WRONG),
+    ({"trusts": "other"}, "SyncerUnavailable"),
+]
+
+
+@pytest.mark.parametrize(("tls", "reason"), PODS, ids=["of-another-run", "another-pod", "does-not-know-us"])
 async def test_members_of_one_run_trust_each_other_and_no_other_run(tls: dict[str, Any], reason: str) -> None:
     heard = asyncio.Event()
     async with polled(Answers([200]).handle, lambda *_: heard.set(), **tls) as poller:
@@ -150,9 +145,7 @@ AWAY, FOREIGN, MISPLACED = "SyncerUnavailable", "SyncerOfAnotherRun", "SyncerSha
         pytest.param([200, 503, 503, 200], ["", AWAY, ""], [AWAY], id="two-in-a-row-fail"),
         pytest.param([503, 503, 200], [AWAY, ""], [], id="it-has-yet-to-come"),
         pytest.param([OTHER_RUN, 200], [FOREIGN, ""], [FOREIGN], id="another-run-answers-first"),
-        pytest.param(
-            [200, OTHER_SHARD, OTHER_COUNT, 200], ["", MISPLACED, MISPLACED, ""], [MISPLACED], id="another-shard"
-        ),
+        pytest.param([200, OTHER_SHARD, OTHER_COUNT, 200], ["", MISPLACED, MISPLACED, ""], [MISPLACED], id="shard"),
     ],
 )  # fmt: skip
 async def test_a_syncer_is_unavailable_after_two_failed_polls_in_a_row_and_its_loss_is_a_warning(
@@ -252,9 +245,7 @@ class Shard:
 
 
 @pytest.mark.parametrize(("failures", "shards"), [(2, 1), (0, 2)])
-async def test_shard_0_alone_is_asked_to_save_until_a_checkpoint_holds_everything(
-    failures: int, shards: int
-) -> None:
+async def test_shard_0_alone_is_asked_to_save_until_a_cut_holds_all(failures: int, shards: int) -> None:
     shard = Shard(failures, shards)
     async with polled(shard.handle, shards=shards) as poller:
         poller.order(RUN, CheckpointOrder(245, last=True))

@@ -1,8 +1,6 @@
 """The definitions of the API, and what users read about a field. Generated specs: the CEL library accepts valid ones
-and refuses damaged ones by the name of a field; what the models read can be trained. SEED chooses others.
-
-A control test compares a tenth of the verdicts with those of a real API server, and reconciles in the memory world.
-"""
+and refuses damaged ones by the name of a field; what the models read can be trained. SEED chooses others. A control
+test compares a tenth of the verdicts with those of a real API server, and reconciles in the memory world."""
 
 from __future__ import annotations
 
@@ -63,9 +61,7 @@ def test_a_valid_run_has_a_model_that_its_learners_can_train(body: dict[str, Any
 
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize(("experts", "hidden"), [(0, 0), (8, 64)])
-def test_the_pieces_of_a_model_are_counted_as_the_runtime_cuts_it(
-    tied: bool, experts: int, hidden: int
-) -> None:
+def test_pieces_of_a_model_are_counted_as_the_runtime_cuts_it(tied: bool, experts: int, hidden: int) -> None:
     for layers in (1, 7):
         update = {"layers": layers, "tied": tied, "experts": experts, "expert_hidden": hidden}
         size = SIZES["1m"].model_copy(update=update)

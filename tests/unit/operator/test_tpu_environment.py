@@ -54,10 +54,8 @@ def addresses(pods: list[dict[str, str]]) -> set[str]:
 
 
 def detect(environment: dict[str, str], names: set[str]) -> tuple[Any, ...]:
-    """What JAX makes of a pod's environment: the kind of cluster, its coordinator, its size and this one's number.
-
-    The names of pods alone resolve, and the metadata server of the VM knows of no slices.
-    """
+    """What JAX makes of a pod's environment: the kind of cluster, its coordinator, its size and this one's number. The
+    names of pods alone resolve, and the metadata server of the VM knows of no slices."""
 
     def resolve(name: str) -> str:
         assert name in names, "the detection waits for a name that does not exist"

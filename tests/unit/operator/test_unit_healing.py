@@ -38,75 +38,58 @@ def starting(host: int) -> Scene:
     return scene
 
 
-SLOTS: dict[str, list[tuple[Scene, int]]] = {
+CORDONED, OUT = {"unschedulable": True}, {"taints": [{"key": OUT_OF_SERVICE}]}
+SLOTS: dict[str, list[Scene | tuple[Scene, int]]] = {
     "its pod runs, or waits for a node, an image or its container": [
-        (learning(), 1), (Scene().place(), 1), (starting(1), 1), (Scene().rest(), 0),
+        learning(), Scene().place(), starting(1), (Scene().rest(), 0),
     ],
     "its container ended for the current incarnation (exit status 66), or is of an older one": [
-        (restarted().make_room(0), 0), (learning().crash(1, of=7), 1),
+        (restarted().make_room(0), 0), learning().crash(1, of=7),
     ],
-    "its pod ended with exit status 0 less than 15 s ago": [(learning().fail(1, 0), 1)],
+    "its pod ended with exit status 0 less than 15 s ago": [learning().fail(1, 0)],
     "its container ended with an error of the current incarnation": [
-        (learning().crash(1), 1), (learning().crash(1, 137, ""), 1),
-        (learning().crash(1, EXIT_VERSION + 1, "OSError: no"), 1),
+        learning().crash(1), learning().crash(1, 137, ""), learning().crash(1, EXIT_VERSION + 1, "OSError: no"),
     ],
     "its pod failed, or ended before the run did": [
-        (learning().fail(1), 1), (learning().fail(1, 137), 1),
-        (learning().fail(1, 0).wait(60), 1),
-        (learning(sees_nodes=False).fail(1), 1),
+        learning().fail(1), learning().fail(1, 137), learning().fail(1, 0).wait(60), learning(sees_nodes=False).fail(1),
     ],
-    "its pod is being deleted": [(learning().delete(1), 1)],
-    "its pod is missing, and the hosts have met": [(learning().vanish(1), 1)],
-    "its pod is missing, and the hosts have not met": [
-        (Scene().place().vanish(1), 1), (restarted().vanish(2), 2),
-    ],
+    "its pod is being deleted": [learning().delete(1)],
+    "its pod is missing, and the hosts have met": [learning().vanish(1)],
+    "its pod is missing, and the hosts have not met": [Scene().place().vanish(1), (restarted().vanish(2), 2)],
     "its pod never ran the current incarnation and failed or is being deleted; the hosts have not met": [
         (restarted().fail(2), 2), (restarted().delete(2), 2),
     ],
-    "its pod failed, and its node is cordoned": [
-        (learning().fail(1).change_node(1, spec={"unschedulable": True}), 1)
-    ],
+    "its pod failed, and its node is cordoned": [learning().fail(1).change_node(1, spec=CORDONED)],
     "its pod failed, and its node pool lacks a host": [
-        (learning().fail(1).change_node(2, spec={"unschedulable": True}), 1),
-        (learning().change_node(1, spec={"unschedulable": True}).delete(2), 2),
+        learning().fail(1).change_node(2, spec=CORDONED), (learning().change_node(1, spec=CORDONED).delete(2), 2),
     ],
-    "its pod failed, and the unit is in a queue": [(learning(queue_name="team").fail(1), 1)],
-    "its pod failed, and the other pods were made from another image or template": [
-        (learning().fail(1).new_image(), 1)
-    ],
-    "its pod was evicted": [
-        (learning().delete(1, disruption=EVICTED), 1),
-        (learning().fail(1, None, reason="Evicted"), 1),
-    ],
+    "its pod failed, and the unit is in a queue": [learning(queue_name="team").fail(1)],
+    "its pod failed, and the other pods were made from another image or template": [learning().fail(1).new_image()],
+    "its pod was evicted": [learning().delete(1, disruption=EVICTED), learning().fail(1, None, reason="Evicted")],
     "its pod was turned away by the kubelet, for the first time in the window": [
-        (learning().fail(1, None, reason="OutOfgoogle.com/tpu"), 1)
+        learning().fail(1, None, reason="OutOfgoogle.com/tpu")
     ],
-    "its pod was preempted": [(learning().delete(1, disruption=PREEMPTED), 1)],
+    "its pod was preempted": [learning().delete(1, disruption=PREEMPTED)],
     "its process ended with exit status 64, or as fenced": [
-        (learning().crash(1, code), 1) for code in (EXIT_TERMINAL, EXIT_FENCED)
-    ] + [(learning().fail(1, EXIT_TERMINAL), 1)],
-    "its container ended before the learner's own code ran": [(learning().crash(1, of=0), 1)],
+        learning().crash(1, EXIT_TERMINAL), learning().crash(1, EXIT_FENCED), learning().fail(1, EXIT_TERMINAL),
+    ],
+    "its container ended before the learner's own code ran": [learning().crash(1, of=0)],
     "its node is gone, out of service, or silent for `nodeLostSeconds` while no step is seen": [
-        (learning().delete_node(1), 1),
-        (learning().change_node(1, spec={"taints": [{"key": OUT_OF_SERVICE}]}), 1),
-        (learning().silence(1, 4), 1),
-        (learning().delete(1, disruption="DeletionByTaintManager"), 1),
-        (learning().fail(1, None), 1),
+        learning().delete_node(1), learning().change_node(1, spec=OUT), learning().silence(1, 4),
+        learning().delete(1, disruption="DeletionByTaintManager"), learning().fail(1, None),
     ],
-    "its pod runs, and its node is silent for less than that": [
-        (learning().silence(1), 1)
-    ],
-    "its container ended with an error, and the node of another host is silent": [
-        (learning().silence(2).crash(1), 1)
-    ],
+    "its pod runs, and its node is silent for less than that": [learning().silence(1)],
+    "its container ended with an error, and the node of another host is silent": [learning().silence(2).crash(1)],
 }  # fmt: skip
+"""What is seen of host 1, or of another one, by the words of the page."""
 
 
 @pytest.mark.parametrize("row", rows("Slots"), ids=lambda row: row[0])
 def test_what_is_seen_of_a_host_has_the_verdict_that_the_page_says(row: tuple[str, ...]) -> None:
     seen, action, anew, charged = row
     assert SLOTS.keys() == {each[0] for each in rows("Slots")}
-    for scene, host in SLOTS[seen]:
+    for each in SLOTS[seen]:
+        scene, host = each if isinstance(each, tuple) else (each, 1)
         slot = observe(scene.observe())[host]
         if "silent for less" in seen:
             assert slot.action is Action.LEAVE_PLACE, "it would not survive a restart"
@@ -158,23 +141,21 @@ def moved() -> Scene:
     return scene
 
 
+IMPATIENT, NOT_IN_PLACE = {"startup_seconds": 600}, {"in_place": False}
+SUSPECT = UnitReport(incarnation=1, hosts=4, state="Learning", suspect="8 refused")
 UNITS: dict[str, list[Scene]] = {
     "no step ended for `hangSeconds`": [learning().wait(900)],
-    "the syncer finds that its results are not to be trusted (`Suspect`)": [
-        learning().set(report=UnitReport(incarnation=1, hosts=4, state="Learning", suspect="8 refused"))
-    ],
+    "the syncer finds that its results are not to be trusted (`Suspect`)": [learning().set(report=SUSPECT)],
     "not all hosts are connected `startupSeconds` after the pods started": [
-        Scene(recovery={"startup_seconds": 600}).place().wait(600)
+        Scene(recovery=IMPATIENT).place().wait(600)
     ],
     "not all hosts are connected `startupSeconds` after a restart": [
-        learning(recovery={"startup_seconds": 600}).crash(1).rest().make_room(0, 2, 3).wait(600)
+        learning(recovery=IMPATIENT).crash(1).rest().make_room(0, 2, 3).wait(600)
     ],
     "a pod or process of the last incarnation is still there 90 s after a restart": [
         restarted(1).make_room(0, 3).wait(RENEWAL_SECONDS)
     ],
-    "a container has not started `startupSeconds` after it got its node, and others have": [
-        starting(1).wait(1800)
-    ],
+    "a container has not started `startupSeconds` after it got its node, and others have": [starting(1).wait(1800)],
     "a replaced pod is unschedulable for 15 s": [without_host()],
     "a node is about to be taken away, and the pods have ended between two steps": [moved()],
     "a failure after two restarts on the same hosts without a merge": [after_two(1400, 700, merged=False)],
@@ -182,12 +163,10 @@ UNITS: dict[str, list[Scene]] = {
         after_two(300, 100, merged=True), after_two(900, 500, merged=True)
     ],
     "a failure, and `recovery.inPlace` is false": [
-        learning(recovery={"in_place": False}).fail(1),
-        learning(recovery={"in_place": False}).crash(1),
+        learning(recovery=NOT_IN_PLACE).fail(1), learning(recovery=NOT_IN_PLACE).crash(1),
     ],
     "all pods of a slice failed on sound hosts": [
-        learning().fail_all(0, 1, 2, 3),
-        learning(TWO_SLICES).fail_all(2, 3),
+        learning().fail_all(0, 1, 2, 3), learning(TWO_SLICES).fail_all(2, 3),
     ],
 }  # fmt: skip
 
@@ -269,9 +248,7 @@ def test_hosts_that_are_connected_are_not_ready_while_one_pod_is_missing() -> No
     ("ago", "merged", "stays"),
     [((700,), False, True), ((1400, 700), True, True), ((1200, 500), True, True), ((300, 100), True, False)],
 )  # fmt: skip
-def test_restarts_that_helped_and_that_kubelets_forgot_do_not_count(
-    ago: tuple[float, ...], merged: bool, stays: bool
-) -> None:
+def test_restarts_that_helped_or_are_old_do_not_count(ago: Any, merged: bool, stays: bool) -> None:
     assert after_two(*ago, merged=merged).look().status.restarts[-1].in_place is stays
 
 
@@ -307,15 +284,12 @@ def test_the_announced_shutdown_of_a_spot_host_is_maintenance() -> None:
     assert scene.fail(1, None, reason="Terminated").once().reason == "HostMaintenance"
 
 
-def test_a_unit_that_steps_while_its_node_is_silent_is_not_lost_and_one_that_stops_is() -> None:
+def test_a_unit_is_lost_when_its_node_is_silent_for_as_long_as_the_run_says_and_no_step_is_seen() -> None:
     scene = learning().silence(1, 2).hear(step=91)
     assert not scene.look(after=10).advance
     wake = scene.plan.wake
     assert wake == scene.now + 30
     assert scene.look(after=30).advance
-
-
-def test_how_long_a_node_may_be_silent_is_the_runs_choice() -> None:
     scene = learning(recovery={"node_lost_seconds": 120}).silence(1).set(report=None)
     assert not scene.look(after=119).advance and scene.plan.wake == scene.now + 120
     assert scene.look(after=120).advance
@@ -328,14 +302,11 @@ def test_a_unit_whose_node_comes_back_during_the_back_off_stays_and_counts_no_he
     assert (scene.status.phase, scene.status.last_heal, scene.status.incarnation) == ("Learning", None, 1)
 
 
-def test_a_step_ends_no_hang_of_another_incarnation_and_the_first_has_the_time_of_a_start() -> None:
+def test_a_hang_is_judged_by_a_later_answer_and_the_first_step_has_the_time_of_a_start() -> None:
     scene = Scene().place().hear("Joining", step=0, loss=None)
     assert not scene.look(after=1799).advance
     assert scene.look(after=1800).advance
     assert learning(recovery={"hang_seconds": 0}).look(after=1e6).advance is False
-
-
-def test_an_answer_of_the_syncer_from_before_the_deadline_condemns_nobody() -> None:
     scene = learning()
     assert not scene.set(heard=scene.now + 9).look(after=3600).advance
     assert scene.plan.wake == scene.now + 3602
@@ -405,8 +376,5 @@ def test_a_run_that_ends_heals_and_moves_and_removes_no_pod() -> None:
     plan = scene.look(after=60)
     assert (plan.advance, plan.create, plan.remove) == (False, (), ())
     assert not learning().set(finishing=True).look(after=600).advance, "its units have no more steps to make"
-
-
-def test_the_zero_exit_of_a_pod_is_looked_at_again_in_time() -> None:
     scene = learning().fail(1, 0)
-    assert scene.look().wake == scene.now + 15
+    assert scene.look().wake == scene.now + 15, "the zero exit of a pod is looked at again in time"

@@ -75,15 +75,9 @@ def test_a_stuck_pod_is_removed_by_force_only_where_that_is_wanted() -> None:
     for force in (False, True):
         scene = learning(recovery={"force_delete": force}).silence(1).wait(4).rest().wait(40).rest()
         assert ("1-1" in scene.names()) is not force
-
-
-def test_a_queued_pod_that_is_stuck_is_released_from_its_queue() -> None:
     scene = learning(recovery={"force_delete": True}, **QUEUED).delete(1, grace=0).once().wait(40)
     finalizers = {each.name: each.finalizer for each in scene.look().remove}
-    assert finalizers["r-two-0-1-1"] == "kueue.x-k8s.io/managed"
-
-
-# The budget
+    assert finalizers["r-two-0-1-1"] == "kueue.x-k8s.io/managed", "it is released from its queue"
 
 
 def test_an_exhausted_budget_is_final_until_it_grows_or_the_spec_changes() -> None:
@@ -128,7 +122,7 @@ def test_a_unit_of_another_version_is_tried_for_ever_and_charged_nothing() -> No
         (2, "AdmissionRejected", 1, 0, True), (2, "AdmissionRejected", 2, 0, False),
     ],
 )  # fmt: skip
-def test_a_budget_counts_the_restarts_of_its_window_but_for_the_first_that_a_kubelet_turned_away(
+def test_a_budget_counts_but_a_first_rejection(
     count: int, why: str, allowed: int, later: int, exhausted: bool
 ) -> None:
     found = budget_of(restarts(count, why), RecoverySpec(max_restarts=allowed), NOW + later, 0.5)
@@ -143,9 +137,6 @@ def test_a_restart_that_a_wrong_clock_noted_stops_no_heal_and_does_not_count(ahe
     written = (*found.recent, Restart(time=format_time(NOW), reason="AppError"))
     for look in (NOW + 1, NOW + 9):
         assert budget_of(written, RecoverySpec(), look, 0.5).not_before == NOW + 5
-
-
-# What the status says
 
 
 def test_the_jitter_is_the_same_at_each_look_and_not_for_all_units() -> None:
@@ -172,14 +163,13 @@ TOLD = f"bf16, part in every round; {FIGURES}"
         ({"advice": "set codec int4", "period": 3}, {}, ("False", "SettingTooWide", None)),
     ],
 )  # fmt: skip
-def test_a_unit_says_whether_its_link_carries_what_the_run_asks_of_it(
-    link: dict[str, Any], fixed: dict[str, Any], condition: tuple[str, str, str | None]
+def test_a_unit_says_whether_its_link_carries_what_its_run_asks(
+    link: Any, fixed: Any, condition: Any
 ) -> None:
     scene = Scene()
     assert scene.once().condition("LinkAdequate")[:2] == ("Unknown", "NotMeasured"), "from the first pass"
-    scene.set(communication=contract.CommunicationSpec(**fixed)).place().hear(
-        link=LINK.model_copy(update=link)
-    )
+    scene.set(communication=contract.CommunicationSpec(**fixed)).place()
+    scene.hear(link=LINK.model_copy(update=link))
     found = scene.condition("LinkAdequate")
     assert found == (*condition[:2], condition[2] or found[2])
 
@@ -200,9 +190,8 @@ def test_a_link_that_is_not_adequate_any_more_is_an_event_and_so_is_its_return()
 
 
 def test_the_link_is_as_the_unit_told_last_also_after_it_has_gone() -> None:
-    link = contract.LinkReport(
-        up_gbps=1.23456, down_gbps=0.5, rtt_seconds=0.0420001, busy_share=0.6, failures=3
-    )
+    counts = {"busy_share": 0.6, "failures": 3}
+    link = contract.LinkReport(up_gbps=1.23456, down_gbps=0.5, rtt_seconds=0.0420001, **counts)
     scene = learning().hear(step=95, link=link, refusals={"norm": 2})
     scene.once()
     shown = link.model_copy(update={"up_gbps": 1.23, "rtt_seconds": 0.042})
@@ -243,16 +232,13 @@ def test_pods_are_ready_when_all_containers_have_restarted_or_all_hosts_are_conn
     assert scene.condition("PodsReady")[0] == "True"
 
 
-def test_what_fails_again_before_a_merge_is_one_heal_of_the_first_failure() -> None:
+def test_what_fails_again_before_a_merge_is_another_failure_and_one_heal() -> None:
     scene = learning().fail(1).once()
     began = scene.status.heal_start_time
     scene.wait(60).fail(2, None, reason="UnexpectedAdmissionError").once()
     assert (scene.status.heal_reason, scene.status.heal_start_time, scene.reason) == (
         "AppError", began, "AdmissionRejected",
     )  # fmt: skip
-
-
-def test_a_second_crash_of_one_pod_for_one_reason_is_a_failure_of_its_own() -> None:
     scene = learning().crash(1).rest().wait(60).crash(1).once()
     failure = scene.status.last_failure
     assert failure is not None and parse_time(failure.time) == scene.now
@@ -291,9 +277,6 @@ def test_the_ledger_covers_all_incarnations_and_is_final_when_the_run_is() -> No
     assert scene.rest().status.ledger is not None
 
 
-# What pods carry
-
-
 def test_pods_read_their_incarnation_where_it_is_looked_for_and_keep_what_outlives_a_container() -> None:
     spec = Scene(TWO_HOSTS).place().pod(0)["spec"]
     assert spec["restartPolicy"] == "OnFailure"
@@ -325,9 +308,7 @@ def test_of_several_containers_the_learners_own_counts_wherever_it_stands() -> N
 
 
 @pytest.mark.parametrize(("sees_nodes", "lost", "seconds"), [(True, 4, 30), (True, 120, 120), (False, 4, 4)])
-def test_kubernetes_deletes_pods_of_a_lost_node_when_the_operator_would_have_judged(
-    sees_nodes: bool, lost: int, seconds: int
-) -> None:
+def test_kubernetes_deletes_pods_of_a_lost_node_as_we_do(sees_nodes: bool, lost: int, seconds: int) -> None:
     scene = Scene(sees_nodes=sees_nodes, recovery={"node_lost_seconds": lost}).place()
     for pod in scene.pods.values():
         tolerations = {item["key"]: item.get("tolerationSeconds") for item in pod["spec"]["tolerations"]}

@@ -40,11 +40,8 @@ def test_a_pool_that_the_user_names_is_taken_as_given() -> None:
     assert {(pool_of(pod), holds(pod)) for pod in scene.pods.values()} == {("mine", True)}
     scene.unschedulable(0)
     assert not scene.look(after=1e6).advance
-
-
-def test_a_single_host_may_go_anywhere() -> None:
     scene = Scene(topology="2x2", machine_type=None).rest()
-    assert "affinity" not in scene.pod(0)["spec"] and not holds(scene.pod(0))
+    assert "affinity" not in scene.pod(0)["spec"] and not holds(scene.pod(0)), "a single host may go anywhere"
 
 
 def test_leaders_of_units_of_one_name_in_two_namespaces_keep_apart_and_pods_of_one_unit_do_not() -> None:
@@ -105,12 +102,9 @@ def test_a_slice_leaves_a_pool_that_lacks_hosts_when_another_does_not() -> None:
     assert ends(scene) == placement.HOSTS_SECONDS
     scene.put_node("blue-1", "blue", spec=CORDONED)
     assert ends(scene) is None, "every pool lacks hosts"
-
-
-def test_a_slice_leaves_a_pool_where_an_old_pod_of_its_own_has_a_host() -> None:
     scene = learning(recovery={"in_place": False}).delete(1, grace=5).rest().bind(0, "red-0").rest()
     scene.unschedulable(1).wait(30)
-    assert ends(scene) == placement.HOSTS_SECONDS - 30
+    assert ends(scene) == placement.HOSTS_SECONDS - 30, "an old pod of its own has a host there"
 
 
 def test_a_replaced_pod_waits_for_its_host_for_a_short_time() -> None:

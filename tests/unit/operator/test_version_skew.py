@@ -58,11 +58,8 @@ def test_what_a_run_cannot_do_without_is_an_error(path: str, value: Any) -> None
 
 
 def test_several_parts_of_a_unit_are_left_out_together() -> None:
-    spec = {
-        **document(TWO_HOSTS),
-        "spare": 1,
-        "tolerations": [{"key": "a", "operator": "Matches", "weight": 2}],
-    }
+    tolerations = [{"key": "a", "operator": "Matches", "weight": 2}]
+    spec = {**document(TWO_HOSTS), "spare": 1, "tolerations": tolerations}
     found, unknown = known(LearnerUnit, {"spec": spec, "status": {"phase": "Paused", "gangs": 2}})
     assert unknown.keys() == {
         "spec.spare", "spec.tolerations.0.operator", "spec.tolerations.0.weight", "status.phase"

@@ -14,7 +14,7 @@ from leaping import leap
 from memory_apiserver import Server
 from memory_client import MemoryCluster
 
-from atoll_operator.kube.cache import Change, Key, Object
+from atoll_operator.kube.cache import Change, Key, Object, key_of
 from atoll_operator.metrics.process import Metrics
 from atoll_operator.operator import RECONCILERS
 from atoll_operator.plan.pods.view import PodView
@@ -51,8 +51,9 @@ class World:
     def put(self, kind: str, version: int, name: str = "", **more: Any) -> dict[Key, float]:
         return self._woken(self.inventory.put(kind, thing(kind, version, name, **more)))
 
-    def drop(self, kind: str, version: int, **more: Any) -> dict[Key, float]:
-        return self._woken(self.inventory.drop(kind, thing(kind, version, **more)))
+    def drop(self, kind: str) -> dict[Key, float]:
+        body = thing(kind, 0)
+        return self._woken(self.inventory.drop(key_of(kind, body), body["metadata"]["uid"]))
 
     def keep(self, kind: str, names: set[str], version: int) -> dict[Key, float]:
         present = {Key(kind, "", name) for name in names}
@@ -125,12 +126,10 @@ CHANGES: list[tuple[str, str, list[Object], dict[Key, float]]] = [
 @pytest.mark.parametrize(
     ("kind", "what", "states", "woken"), CHANGES, ids=[f"{r[0]} {r[1]}" for r in CHANGES]
 )
-def test_a_change_wakes_whom_it_concerns_when_it_matters(
-    kind: str, what: str, states: list[Object], woken: dict[Key, float]
-) -> None:
+def test_whom_a_change_wakes(kind: str, what: str, states: list[Object], woken: dict[Key, float]) -> None:
     world, last = World(), {}
     for version, state in enumerate(states, 2):
-        last = world.drop(kind, version, **states[0]) if state is GONE else world.put(kind, version, **state)
+        last = world.drop(kind) if state is GONE else world.put(kind, version, **state)
     assert last == woken
 
 
@@ -202,9 +201,7 @@ def test_all_units_are_due_if_the_syncer_comes_goes_or_changes_its_phase(other: 
     assert told(after(down="shard 1: no route"), after(down="shard 2: no route")) == {"r"}
 
 
-def test_each_object_is_looked_at_once_in_the_time_of_a_resync_and_never_many_at_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_resync_looks_at_each_object_once_and_not_at_many_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     inventory, metrics, settings = Inventory(), Metrics(), Settings(runtime_image="i", resync_seconds=300)
     for kind, name in [("TrainingRun", "r"), *(("LearnerUnit", f"r-p-{n}") for n in range(UNITS))]:
         inventory.put(kind, thing(kind, 1, name, spec={"run": "r"}))

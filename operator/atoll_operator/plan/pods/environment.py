@@ -1,8 +1,6 @@
-"""Environment variables for libtpu and JAX.
-
-All values are computed from the spec, never from live pods, because a stale value hangs a mesh. They name only hosts
-of the own unit: JAX makes one cluster of all processes that `MEGASCALE_*` joins, and that cluster fails as a whole.
-"""
+"""Environment variables for libtpu and JAX. All values are computed from the spec, never from live pods, because a
+stale value hangs a mesh. They name only hosts of the own unit: JAX makes one cluster of all processes that
+`MEGASCALE_*` joins, and that cluster fails as a whole."""
 
 from __future__ import annotations
 
@@ -26,14 +24,8 @@ libtpu 0.0.42 accepts both."""
 def tpu_environment(
     shape: Slice, slices: int, host: int, host_name: Callable[[int], str], arguments: str = ""
 ) -> Mapping[str, str]:
-    """Variables of one host of a unit.
-
-    Args:
-        shape: shape of each of the unit's `slices`.
-        host: index of the host in the unit, counted slice by slice.
-        host_name: DNS name of a host of the unit.
-        arguments: libtpu flags set by the administrator; they come last and override ours.
-    """
+    """Variables of one host of a unit, counted slice by slice; `arguments` are libtpu flags of the administrator, which
+    come last and override ours."""
     number, worker = divmod(host, shape.hosts)
     own = range(number * shape.hosts, (number + 1) * shape.hosts)
     several = {

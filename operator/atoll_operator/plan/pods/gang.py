@@ -96,37 +96,25 @@ def _pod(unit: UnitObserved, host: int, place: PodPlacement) -> Object:
 def _enqueue(pod: Object, unit: UnitObserved) -> None:
     """Make the pod one of its placement's group in Kueue, if the unit names a queue: admitted together by quota, and
     gated until then. Kueue returns the quota when the group's last pod has ended, because none is ever replaced.
-
     Kueue's webhook would add the label `managed` and the gate. The operator sets them so that no pod runs without
     admission, even if the webhook excludes the namespace or Kueue is not installed yet. Only Kueue adds and removes its
-    finalizer.
-    """
+    finalizer."""
     spec, metadata = unit.spec, pod["metadata"]
     if spec.queue_name is None:
         return
     name = pod_group(unit.name, unit.status.placement, unit.uid)
-    metadata["labels"] |= {
-        group.LABEL_QUEUE: spec.queue_name,
-        group.LABEL_POD_GROUP: name,
-        group.KUEUE_MANAGED: "true",
-    }
+    labels = {group.LABEL_QUEUE: spec.queue_name, group.LABEL_POD_GROUP: name, group.KUEUE_MANAGED: "true"}
     if spec.queue_priority_class is not None:
-        metadata["labels"][f"{group.KUEUE}priority-class"] = spec.queue_priority_class
-    metadata["annotations"] |= {
-        SIZE: str(unit.hosts),
-        f"{group.KUEUE}retriable-in-group": "false",
-        FORCIBLE: "true",
-    }
+        labels[f"{group.KUEUE}priority-class"] = spec.queue_priority_class
+    metadata["labels"] |= labels
+    final = f"{group.KUEUE}retriable-in-group"
+    metadata["annotations"] |= {SIZE: str(unit.hosts), final: "false", FORCIBLE: "true"}
     pod["spec"]["schedulingGates"] = [{"name": f"{group.KUEUE}admission"}]
 
 
 def _node_choice(unit: UnitObserved, place: PodPlacement, holder: str, peers: Mapping[str, str]) -> Object:
-    """Node selector, tolerations and affinity.
-
-    Args:
-        holder: value of `LABEL_HOLDS`: names the slice in the whole cluster.
-        peers: labels of the pods of the same slice and placement.
-    """
+    """Node selector, tolerations and affinity. `holder` is the value of `LABEL_HOLDS`, which names the slice in the
+    whole cluster; `peers` are labels of the pods of the same slice and placement."""
     spec = unit.spec
     selector = {**spec.node_selector, group.ACCELERATOR: spec.accelerator, group.TOPOLOGY: spec.topology}
     if spec.machine_type:

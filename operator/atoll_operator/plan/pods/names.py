@@ -59,7 +59,6 @@ def shard_host(run: str, namespace: str, shard: int) -> str:
 
 
 def evaluator(run: str) -> str:
-    """StatefulSet and Service."""
     return f"{run}-evaluator"
 
 

@@ -60,12 +60,8 @@ class PodSettings:
 
 
 def pod_settings(own: PodSettings, spec: TrainingRunSpec, held: RuntimeStatus | None) -> PodSettings:
-    """The settings for every pod of a run.
-
-    Args:
-        own: the operator's defaults.
-        held: image and variables in the run's status; None before its first reconciliation.
-    """
+    """The settings for every pod of a run, from the operator's defaults and from image and variables in the run's
+    status, which are None before its first reconciliation."""
     image, environment = spec.image or own.image, own.environment
     if held is not None and held.asked == (spec.image or ""):
         image = held.image
@@ -76,20 +72,14 @@ def pod_settings(own: PodSettings, spec: TrainingRunSpec, held: RuntimeStatus | 
 
 
 def said(section: BaseModel, *without: str) -> Object:
-    """A section without these fields and without defaults, so that a new optional field does not change the hash.
-
-    Pass a section whose defaults may change between versions with all its values instead.
-    """
-    return section.model_dump(
-        mode="json", by_alias=True, exclude_none=True, exclude_defaults=True, exclude=set(without)
-    )
+    """A section without these fields and without defaults, so that a new optional field does not change the hash. Pass
+    a section whose defaults may change between versions with all its values instead."""
+    return document(section, exclude_defaults=True, exclude=set(without))
 
 
 def digest(settings: PodSettings, *sections: Object) -> str:
-    """Hash of everything that a run says of pods of one kind.
-
-    Changing how it is computed restarts the pods of every run.
-    """
+    """Hash of everything that a run says of pods of one kind. Changing how it is computed restarts the pods of every
+    run."""
     own = {"environment": dict(settings.environment), "serviceAccount": settings.service_account}
     text = json.dumps([settings.image, own, said(settings.template), *sections], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -106,12 +96,8 @@ def lost_nodes(seconds: int) -> list[Object]:
 def container(
     settings: PodSettings, module: str, environment: Mapping[str, str], resources: Resources, **more: str
 ) -> Object:
-    """The container that runs this module.
-
-    Args:
-        environment: overrides the run's variables, and those override the operator's.
-        more: further resources.
-    """
+    """The container that runs this module. `environment` overrides the run's variables, and those override the
+    operator's; `more` are further resources."""
     plain = {name: {"name": name, "value": value} for name, value in settings.environment.items()}
     added = {item.name: document(item) for item in settings.template.env}
     own = {name: {"name": name, "value": value} for name, value in {"HOME": "/tmp", **environment}.items()}

@@ -1,8 +1,6 @@
-"""TPU shapes on GKE: accelerator, topology and machine type to hosts and chips.
-
-Sources: xpk `system_characteristics.py`; for slices of one host GKE's cluster autoscaler; for bounds, links and
-`TPU_ACCELERATOR_TYPE` GKE's device plugin. v4 is not offered.
-"""
+"""TPU shapes on GKE: accelerator, topology and machine type to hosts and chips. Sources: xpk
+`system_characteristics.py`; for slices of one host GKE's cluster autoscaler; for bounds, links and
+`TPU_ACCELERATOR_TYPE` GKE's device plugin. v4 is not offered."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from atoll_operator.api import group
@@ -86,14 +86,16 @@ class PodView:
         return self.made_for < incarnation and self.ended_incarnation != incarnation and not restarted
 
 
+Pods = Sequence[PodView]
+
+
 def view(pod: Object) -> PodView:
     metadata, spec, status = pod["metadata"], pod.get("spec", {}), pod.get("status", {})
     labels, annotations = metadata.get("labels", {}), metadata.get("annotations", {})
     selector = spec.get("nodeSelector", {})
     conditions = {item["type"]: item for item in status.get("conditions", [])}
-    disruption, stopped, scheduled = (
-        conditions.get(name, {}) for name in ("DisruptionTarget", STOPPED, "PodScheduled")
-    )
+    names = ("DisruptionTarget", STOPPED, "PodScheduled")
+    disruption, stopped, scheduled = (conditions.get(name, {}) for name in names)
     placed = _time(scheduled.get("lastTransitionTime"))
     unplaced = scheduled.get("reason") == "Unschedulable"
     containers = status.get("containerStatuses", [])
@@ -162,12 +164,10 @@ class Removal:
 def removals(
     pods: Iterable[PodView], grace: int, force: bool, now: float
 ) -> tuple[tuple[Removal, ...], float | None]:
-    """The pods to delete now, and when the next one may be stuck.
-
-    Each pod is deleted once, again if another deletion gave it longer than `grace`, and without a grace period if it is
-    stuck and `force` is set. A forced deletion does not wait for the kubelet: the scheduler then considers the chips
-    free although the process may still run. No heal waits for such a pod in either case.
-    """
+    """The pods to delete now, and when the next one may be stuck. Each pod is deleted once, again if another deletion
+    gave it longer than `grace`, and without a grace period if it is stuck and `force` is set. A forced deletion does
+    not wait for the kubelet: the scheduler then considers the chips free although the process may still run. No heal
+    waits for such a pod in either case."""
     remove: list[Removal] = []
     wake: float | None = None
     for pod in pods:

@@ -1,8 +1,5 @@
-"""`Complete` and `Failed`: how a run ends, and when it is deleted after that.
-
-A run also ends at its deadline, and if `recovery.belowQuorum` says so when so many units are out of restarts that fewer
-than `quorum.min` are left.
-"""
+"""`Complete` and `Failed`: how a run ends, and when it is deleted after that. A run also ends at its deadline, and if
+`recovery.belowQuorum` says so when so many units are out of restarts that fewer than `quorum.min` are left."""
 
 from __future__ import annotations
 
@@ -79,13 +76,9 @@ def plan_completion(run: RunObserved, lost: QuorumLost | None, now: float) -> Ou
 def quorum_lost(
     spec: TrainingRunSpec, wanted: int, units: Mapping[str, LearnerUnitStatus], known: str | None, now: float
 ) -> QuorumLost | None:
-    """None while enough units learn or may come back, while the run is suspended, or if too few units are wanted.
-
-    Args:
-        wanted: units that the spec asks for.
-        units: those of them that exist.
-        known: RFC 3339, since when the status says so. Units may have failed long before too many had.
-    """
+    """None while enough units learn or may come back, while the run is suspended, or if too few units are wanted. Of
+    the `wanted` units these exist. `known` is since when the status says so: units may have failed long before too many
+    had."""
     needed, recovery = spec.quorum.min, spec.recovery
     failed = sum(unit.phase == "Failed" for unit in units.values())
     if spec.suspend or wanted < needed or failed <= wanted - needed:
@@ -118,11 +111,9 @@ def suspended_seconds(spec: TrainingRunSpec, old: TrainingRunStatus, now: float)
 
 
 def start_end(spec: TrainingRunSpec, old: TrainingRunStatus, now: float) -> float | None:
-    """Unix seconds until which a missing syncer is not reported; None once that is past or the syncer has answered.
-
-    The time counts from when `Suspended` became False: on the first pass of a run, and when it is resumed. A suspension
-    that is taken back before it is done leaves the condition False, and the syncer running.
-    """
+    """Unix seconds until which a missing syncer is not reported; None once that is past or the syncer has answered. The
+    time counts from when `Suspended` became False: on the first pass of a run, and when it is resumed. A suspension
+    that is taken back before it is done leaves the condition False, and the syncer running."""
     if spec.suspend or old.phase not in STARTING_PHASES:
         return None
     suspended = find(old.conditions, "Suspended")

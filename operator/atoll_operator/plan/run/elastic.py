@@ -1,9 +1,7 @@
-"""`pools` and `units`: how many units each pool has, which stream of the data each unit reads, and their specs.
-
-A unit keeps its stream while other units come and go, and gets it back if it comes back itself. So running units are
-not touched, and a unit that was scaled away continues where it stopped. `atoll_runtime.data.stream` says how much of an
-epoch a finer division repeats; nobody reads a stream whose unit is away.
-"""
+"""`pools` and `units`: how many units each pool has, which stream of the data each unit reads, and their specs. A unit
+keeps its stream while other units come and go, and gets it back if it comes back itself. So running units are not
+touched, and a unit that was scaled away continues where it stopped. `atoll_runtime.data.stream` says how much of an
+epoch a finer division repeats; nobody reads a stream whose unit is away."""
 
 from __future__ import annotations
 
@@ -79,7 +77,6 @@ def unit_body(run: RunObserved, name: str, spec: LearnerUnitSpec) -> Object:
 
 
 def _unit_spec(run: RunObserved, pool: Pool) -> LearnerUnitSpec:
-    """Spec of every unit of the pool, without its stream."""
     return LearnerUnitSpec(
         run=run.name,
         pool=pool.name,
@@ -106,13 +103,9 @@ def deal(
     wanted: Sequence[Place],
     others: Collection[int] = (),
 ) -> StreamsStatus:
-    """Give every wanted place a stream; places that are not wanted any more keep theirs.
-
-    Args:
-        known: stream and division of existing units; a status that was not written may lack them.
-        wanted: places, in the order in which new streams are dealt.
-        others: streams of units created by users; they are not dealt again.
-    """
+    """Give every wanted place a stream, in their order; places that are not wanted any more keep theirs. `known` are
+    stream and division of existing units, which a status that was not written may lack; `others` are streams of units
+    created by users, which are not dealt again."""
     first = min((streams for _, streams in known.values()), default=max(len(wanted), 1))
     base = first if old is None else old.base
     dealt = {place: stream for place, (stream, _) in known.items()} | table(old)

@@ -44,18 +44,12 @@ def plan_evaluation(
         replicas, verdict, wake = _after_the_end(run, status, run.spec.evaluation.final_seconds, now)
     elif not over:
         replicas, verdict = (0, state(False, "Suspended")) if suspended else (1, _verdict(run))
-    _, reason, message = verdict
-    return EvaluationPlan(
-        replicas=replicas,
-        status=status,
-        states={EVALUATED: verdict},
-        notices=(Notice("Warning", reason, message),) if reason in BROKEN else (),
-        wake=wake,
-    )
+    states, (_, reason, message) = {EVALUATED: verdict}, verdict
+    notices = (Notice("Warning", reason, message),) if reason in BROKEN else ()
+    return EvaluationPlan(replicas=replicas, status=status, states=states, notices=notices, wake=wake)
 
 
 def _status(run: RunObserved) -> EvaluationStatus | None:
-    """What the evaluator reported last."""
     report = run.evaluator.status
     if report is None or report.newest is None:
         return run.status.evaluation

@@ -1,10 +1,8 @@
-"""Figures of a run's status, from its syncer's report and its units' statuses.
-
-Sums over units and syncer pods do not fall when one of these is deleted: what a sum had and the present parts do not
-explain belongs to deleted parts, so no list of them is needed. A unit's last change is missing if the operator dies
-before it writes the run's status, and so is what other units add in the same second in which a unit is deleted. A heal
-under way that ends with the deletion of its unit is not counted.
-"""
+"""Figures of a run's status, from its syncer's report and its units' statuses. Sums over units and syncer pods do not
+fall when one of these is deleted: what a sum had and the present parts do not explain belongs to deleted parts, so no
+list of them is needed. A unit's last change is missing if the operator dies before it writes the run's status, and so
+is what other units add in the same second in which a unit is deleted. A heal under way that ends with the deletion of
+its unit is not counted."""
 
 from __future__ import annotations
 
@@ -49,10 +47,8 @@ def last_heal_seconds(units: Sequence[LearnerUnitStatus]) -> float | None:
 
 
 def syncer_figures(run: RunObserved, report: SyncerStatus) -> dict[str, object]:
-    """Figures that the syncer reports. Rates are 0 while it does not answer.
-
-    Progress does not fall while a shard is down: shard 0 may have started since and not know how far that shard is.
-    """
+    """Figures that the syncer reports. Rates are 0 while it does not answer. Progress does not fall while a shard is
+    down: shard 0 may have started since and not know how far that shard is."""
     old, target, answers, traffic = run.status, run.spec.target, run.syncer.answers, run.syncer.traffic
     earlier_in, earlier_out, least = old.earlier_bytes_in, old.earlier_bytes_out, old
     if not report.down:

@@ -50,13 +50,9 @@ class UnitFacts:
         return current and is_true(self.status.conditions, "Learning")
 
     def idle(self, serving_since: float | None, now: float) -> bool:
-        """Whether nothing is lost with its pods: it has none, or has merged nothing, or nothing for ten minutes.
-
-        It is not enough that it does not learn: for some seconds after a restart of the syncer no unit does.
-
-        Args:
-            serving_since: Unix seconds since when the whole syncer serves; None: it does not.
-        """
+        """Whether nothing is lost with its pods: it has none, or has merged nothing, or nothing for ten minutes. It is
+        not enough that it does not learn: for some seconds after a restart of the syncer no unit does. The whole syncer
+        serves since `serving_since`, if it does."""
         if self.learning:
             return False
         status, learning = self.status, find(self.status.conditions, "Learning")
@@ -84,11 +80,9 @@ class EvaluatorState:
     message: str = ""
 
     def heard(self, status: EvaluatorStatus, _: float) -> EvaluatorState:
-        """The state after a report."""
         return EvaluatorState(status)
 
     def missed(self, reason: str, message: str) -> EvaluatorState:
-        """The state after a failed poll."""
         return replace(self, reason=reason, message=message)
 
 
@@ -103,7 +97,6 @@ class RunObserved:
     spec: TrainingRunSpec
     status: TrainingRunStatus
     unknown: Mapping[str, Any] = field(default_factory=dict)
-    """What this version does not know of it, by path."""
     configured: bool = False
     """Its ConfigMap exists."""
     settings: PodSettings

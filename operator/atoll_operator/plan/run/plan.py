@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from atoll_operator.api.group import Object
 from atoll_operator.api.trainingrun import RuntimeStatus, TrainingRunStatus
-from atoll_operator.plan.conditions import Notice, earliest, format_time, is_true
+from atoll_operator.plan.conditions import Notice, earliest, format_time, is_true, skew_notices
 from atoll_operator.plan.limits import LOOK_SECONDS, NAMESPACE_LIMIT, fitting
 from atoll_operator.plan.nodes import of_lost_nodes
 from atoll_operator.plan.pods.names import evaluator, syncer
@@ -22,7 +22,6 @@ from atoll_operator.plan.run.status import RunFacts, describe
 from atoll_operator.plan.run.suspension import plan_suspension
 from atoll_operator.plan.run.syncer_state import CheckpointOrder
 from atoll_operator.plan.run.workloads import COPIED, config_map, evaluator_objects, outdated, syncer_objects
-from atoll_operator.plan.skew import skew_notices
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +58,7 @@ def plan_run(run: RunObserved, now: float) -> RunPlan:
     wanted = unit_specs(run, streams)
     expected = wanted.keys() | {name for name, unit in units.items() if unit.by_hand}
     present = {name: unit.status for name, unit in units.items() if name in expected}
-    rollout = plan_rollout(units, wanted, spec.quorum.min, run.syncer.serving_since, now)
+    rollout = plan_rollout(run, wanted, now)
     suspension = plan_suspension(run, now)
     suspended = suspension is not None and suspension.done
     lost = completion.quorum_lost(spec, len(expected), present, old.quorum_lost_time, now)
@@ -95,7 +94,9 @@ def plan_run(run: RunObserved, now: float) -> RunPlan:
     if outcome is not None:
         return _ended(run, outcome, plan, now)
     if run.waits:
-        return RunPlan(status=plan.status, notices=(*notices(run, plan.status),), wake=now + LOOK_SECONDS)
+        return RunPlan(
+            status=plan.status, notices=(*notices(run, plan.status, None),), wake=now + LOOK_SECONDS
+        )
     stopped = suspended and suspension is not None and suspension.written
     syncer_set = syncer_objects(run, 0 if stopped else spec.syncer.shards, _layout(run))
     # What the operator has made of a pool by another version's knowledge is better than what it would make of it now.
@@ -194,9 +195,7 @@ def kept_config(run: RunObserved) -> tuple[Object, ...]:
     return (config_map(run),) if known or not run.configured else ()
 
 
-def notices(
-    run: RunObserved, new: TrainingRunStatus, wanted: CheckpointOrder | None = None
-) -> Iterator[Notice]:
+def notices(run: RunObserved, new: TrainingRunStatus, wanted: CheckpointOrder | None) -> Iterator[Notice]:
     """Events for what a user has changed between two statuses, for a checkpoint that a user wants, and for what a run
     may not have or does not know."""
     old = run.status

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from atoll_operator.api.learnerunit import LearnerUnitSpec
-from atoll_operator.plan.run.observed import UnitFacts
+from atoll_operator.plan.run.observed import RunObserved, UnitFacts
 
 PLACING = ("resources", "node_selector", "tolerations", "pod_template", "queue_name", "queue_priority_class")
 """Fields of a LearnerUnit that may change, and whose change may leave it without hosts."""
@@ -21,34 +21,20 @@ class Rollout:
     """Units to change now, and those still to change."""
 
     now: tuple[str, ...] = ()
-    """Units to change in this pass."""
     outdated: tuple[str, ...] = ()
     """Units whose spec is not the wanted one, including those in `now`."""
     message: str = ""
     """Why the other ones wait; empty if none does."""
 
 
-def plan_rollout(
-    units: Mapping[str, UnitFacts],
-    wanted: Mapping[str, LearnerUnitSpec],
-    quorum: int,
-    serving_since: float | None,
-    now: float,
-) -> Rollout:
-    """Plan the next step.
-
-    An idle unit has nothing to lose and is changed at once, so a broken image can be replaced. A unit that learns, or
-    that has lost the syncer, is changed when all other units learn and K of them are left, so at most one is away at a
-    time. A unit with the new spec that has found no hosts for ten minutes does not block the others, unless the change
-    says where pods may run: then the change may be the cause. A unit that failed with the new spec does block them.
-
-    Args:
-        units: those that exist; units created by users count as others that learn.
-        wanted: specs of the wanted units, by name.
-        quorum: K.
-        serving_since: Unix seconds since when the whole syncer serves, so that the units' conditions are current; None:
-            it does not.
-    """
+def plan_rollout(run: RunObserved, wanted: Mapping[str, LearnerUnitSpec], now: float) -> Rollout:
+    """Plan the next step. An idle unit has nothing to lose and is changed at once, so a broken image can be replaced. A
+    unit that learns, or that has lost the syncer, is changed when all other units learn and K of them are left, so at
+    most one is away at a time; units created by users count as others that learn. A unit with the new spec that has
+    found no hosts for ten minutes does not block the others, unless the change says where pods may run: then the change
+    may be the cause. A unit that failed with the new spec does block them. The units' conditions are current while the
+    whole syncer serves, since `serving_since`."""
+    units, quorum, serving_since = run.own_units, run.spec.quorum.min, run.syncer.serving_since
     own = {name: unit for name, unit in units.items() if unit.owned and name in wanted}
     outdated = tuple(name for name, unit in sorted(own.items()) if _differs(unit, wanted[name], ROLLED))
     idle = tuple(name for name in outdated if own[name].idle(serving_since, now))

@@ -9,7 +9,7 @@ from atoll_operator.api.common import RUN_CONDITIONS, Condition
 from atoll_operator.api.group import LABEL_COMPONENT, LABEL_RUN, LEARNER
 from atoll_operator.api.learnerunit import LearnerUnitStatus
 from atoll_operator.api.trainingrun import RunPhase, TrainingRunStatus
-from atoll_operator.plan.conditions import State, clip, find, format_time, state, states_of, transition
+from atoll_operator.plan.conditions import State, clip, find, format_time, skew, state, states_of, transition
 from atoll_operator.plan.limits import NAMESPACE_LIMIT
 from atoll_operator.plan.pods.names import syncer
 from atoll_operator.plan.run.completion import STARTING_PHASES, Outcome, QuorumLost
@@ -19,7 +19,6 @@ from atoll_operator.plan.run.observed import RunObserved
 from atoll_operator.plan.run.rollout import Rollout
 from atoll_operator.plan.run.suspension import Suspension
 from atoll_operator.plan.run.syncer_state import UNAVAILABLE
-from atoll_operator.plan.skew import skewed
 from atoll_operator.plan.unit.waiting import HOLDS, hindrances
 
 FALSE = {
@@ -48,7 +47,7 @@ def describe(
         phase, states = "Suspended" if phase == "Suspended" else "Pending", _waiting(run)
     else:
         phase, states = _phase(facts), _running(facts)
-    states |= {**facts.evaluation.states, **skewed(run.unknown)}
+    states |= {**facts.evaluation.states, **skew(run.unknown)}
     if outcome is None:
         sound = {"Ready": "True", "Degraded": "False"}
         texts = [states[name][2] for name, status in sound.items() if states[name][0] != status]
@@ -97,16 +96,16 @@ def _phase(facts: RunFacts) -> RunPhase:
 
 
 def _running(facts: RunFacts) -> dict[str, State]:
-    """The states of a run that is neither over nor suspended.
-
-    A new operator must not report a sound run as degraded: what depends on the syncer stays as last written.
-    """
-    report, ready, old = facts.run.syncer.status, _ready(facts), facts.run.status
+    """The states of a run that is neither over nor suspended. A new operator must not report a sound run as degraded:
+    what depends on the syncer stays as last written."""
+    syncer, ready, old = facts.run.syncer, _ready(facts), facts.run.status
+    report = syncer.status
     merging = ready[0] == "True" and facts.wanted > 0
     text = facts.rollout.message or (report.message if report else "")
     progressing = state(merging, "Merging" if merging else ready[1], text)
     states = _states("", Ready=ready, Progressing=progressing, Degraded=_degraded(facts))
-    if facts.run.syncer.awaited and old.phase not in ("Pending", "Suspending", "Suspended"):
+    polled = report is not None or syncer.answers or syncer.reason  # with a result, good or bad
+    if not polled and old.phase not in ("Pending", "Suspending", "Suspended"):
         known = states_of(old.conditions)
         states |= {name: known[name] for name in ("Ready", "Progressing", "Degraded") if name in known}
     return states
@@ -226,7 +225,6 @@ class RunFacts:
     """Names of wanted units that units of another run have."""
     rollout: Rollout
     suspension: Suspension | None
-    """None if the run is not to be suspended."""
     quorum_lost: QuorumLost | None
     starting: bool
     """The run starts, and its syncer or a shard of it may not exist yet."""

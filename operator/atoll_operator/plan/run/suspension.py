@@ -1,8 +1,6 @@
-"""`suspend`: the units give their chips back, a last checkpoint is saved, the syncer stops.
-
-The chips are given back first, because nothing that follows needs them. Once no unit has pods nothing can be merged any
-more. So the checkpoint that is saved then holds everything, and the run resumes at its step.
-"""
+"""`suspend`: the units give their chips back, a last checkpoint is saved, the syncer stops. The chips are given back
+first, because nothing that follows needs them. Once no unit has pods nothing can be merged any more. So the checkpoint
+that is saved then holds everything, and the run resumes at its step."""
 
 from __future__ import annotations
 
@@ -30,7 +28,6 @@ class Suspension:
     """The status says that it is done, or it follows from the status. Otherwise the syncer stops only after the status
     is written: another operator would not know of the checkpoint and would start the syncer for a new one."""
     checkpoint: CheckpointOrder | None = None
-    """A checkpoint that the syncer is to save."""
     reason: str = "Suspended"
     """Of the condition once it is done."""
     message: str = ""

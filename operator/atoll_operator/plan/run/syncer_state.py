@@ -1,8 +1,5 @@
-"""What is known of a run's syncer: its last report, whether it answers now, the checkpoint it was asked for.
-
-A change of its state has to be acted on at once, unless only progress figures changed: these are written at a bounded
-rate.
-"""
+"""What is known of a run's syncer: its last report, whether it answers now, the checkpoint it was asked for. A change
+of its state has to be acted on at once, unless only progress figures changed: these are written at a bounded rate."""
 
 from __future__ import annotations
 
@@ -69,7 +66,6 @@ class SyncerState:
     """State of the syncer, as shard 0 tells it."""
 
     status: SyncerStatus | None = None
-    """The last valid report."""
     reason: str = ""
     """Why it does not answer; empty while it does, and before the first poll."""
     message: str = ""
@@ -83,7 +79,6 @@ class SyncerState:
     merged: int = field(default=0, compare=False)
     """Token-fragments merged of all units, by the ledger in `status`."""
     misses: int = field(default=0, compare=False)
-    """Failed polls in a row."""
 
     @property
     def answers(self) -> bool:
@@ -106,14 +101,10 @@ class SyncerState:
 
     @property
     def finishing(self) -> bool:
-        """The target is reached and the syncer does the rest: pods may end, and none is replaced.
-
-        Of several shards one may still have rounds to merge, so they need the units until the last one has finished.
-        """
-        status = self.status
-        return status is not None and (
-            status.phase == "Finished" or (status.phase == "Finishing" and status.shards == 1)
-        )
+        """The target is reached and the syncer does the rest: pods may end, and none is replaced. Of several shards one
+        may still have rounds to merge, so they need the units until the last one has finished."""
+        phase, shards = (self.status.phase, self.status.shards) if self.status is not None else ("", 0)
+        return phase == "Finished" or (phase == "Finishing" and shards == 1)
 
     def report_of(self, unit: str) -> UnitReport | None:
         """What it says of a unit now; None while it does not answer."""
@@ -144,11 +135,6 @@ class SyncerState:
             return replace(self, misses=misses)
         return replace(self, reason=reason, message=message, answering_since=None, misses=misses)
 
-    @property
-    def awaited(self) -> bool:
-        """No poll has had a result yet, good or bad."""
-        return self.status is None and not self.answers and not self.reason
-
 
 def serving(state: SyncerState) -> tuple[bool, bool, str]:
     """All units are reconciled when this changes: the syncer or a shard comes, goes or changes its phase."""
@@ -172,11 +158,9 @@ def unit_news(state: SyncerState) -> dict[str, object]:
 
 
 def next_checkpoint_step(report: SyncerStatus, old: CheckpointOrder | None) -> int:
-    """The global step of a checkpoint that holds everything merged, where every learner has gone.
-
-    This is the newest, or one of the step that the run has reached: one more if a checkpoint of that step exists and
-    lacks what was merged after it.
-    """
+    """The global step of a checkpoint that holds everything merged, where every learner has gone. This is the newest,
+    or one of the step that the run has reached: one more if a checkpoint of that step exists and lacks what was merged
+    after it."""
     newest = -1 if report.checkpoint.newest_step is None else report.checkpoint.newest_step
     if report.checkpoint.current:
         return newest

@@ -1,9 +1,6 @@
 """The objects of a run: the ConfigMap that every pod reads, and of syncer and evaluator a headless Service and a
-StatefulSet, which gives its pods fixed names for their certificates and for the operator.
-
-The syncer has one pod and one journal volume per shard. The evaluator has one pod without a volume: results are kept in
-the bucket.
-"""
+StatefulSet, which gives its pods fixed names for their certificates and for the operator. The syncer has one pod and
+one journal volume per shard. The evaluator has one pod without a volume: results are kept in the bucket."""
 
 from __future__ import annotations
 
@@ -19,13 +16,7 @@ from atoll_operator.plan.pods.template import digest, said
 from atoll_operator.plan.pods.view import PodView, Removal
 from atoll_operator.plan.run.observed import RunObserved
 from atoll_runtime import contract
-from atoll_runtime.contract import (
-    EvaluationContract,
-    EvaluationSpec,
-    RunContract,
-    SyncerAddress,
-    SyncerContract,
-)
+from atoll_runtime.contract import EvaluationContract, RunContract, SyncerAddress, SyncerContract
 
 SYNCER_PORTS = {
     "sync": contract.SYNCER_PORT, "status": contract.STATUS_PORT, "health": contract.HEALTH_PORT,
@@ -79,12 +70,9 @@ def batches(run: RunObserved) -> dict[str, tuple[int, ...]]:
 
 def syncer_objects(run: RunObserved, replicas: int, layout: int) -> tuple[Object, ...]:
     """Service, StatefulSet and PodDisruptionBudget. Scaling the set to 0 keeps the journals (suspended, failed);
-    deleting it deletes them (finished).
-
-    Args:
-        layout: number of changes of `spec.shards`. Each layout has its own folder on the volumes, because a journal of
-            an older layout may have the same number of shards but an abandoned history. A shard removes older folders.
-    """
+    deleting it deletes them (finished). `layout` is the number of changes of `spec.shards`. Each layout has its own
+    folder on the volumes, because a journal of an older layout may have the same number of shards but an abandoned
+    history. A shard removes older folders."""
     spec = run.spec.syncer
     environment = {
         contract.ENV_SYNCER: contract.brief(SyncerContract(batches=batches(run))),
@@ -135,7 +123,8 @@ def evaluator_objects(run: RunObserved, replicas: int | None) -> tuple[Object, .
     spec = run.spec.evaluation
     if spec is None or replicas is None:
         return ()
-    evaluation = EvaluationContract(**{name: getattr(spec, name) for name in EvaluationSpec.model_fields})
+    shared = contract.EvaluationSpec.model_fields
+    evaluation = EvaluationContract(**{name: getattr(spec, name) for name in shared})
     environment = {contract.ENV_EVALUATION: contract.brief(evaluation), "JAX_PLATFORMS": "cpu"}
     main = template.container(run.settings, "atoll_runtime.evaluator", environment, spec.resources)
     main["image"] = spec.image or main["image"]
@@ -153,12 +142,8 @@ def _workload(
     digest: str,
     **more: Any,
 ) -> tuple[Object, Object]:
-    """Service and StatefulSet.
-
-    Args:
-        digest: of what the pods are made of and read at their start. A pod with another one is replaced.
-        more: further fields of the StatefulSet's spec.
-    """
+    """Service and StatefulSet, whose spec has `more` fields. `digest` is of what the pods are made of and read at their
+    start: a pod with another one is replaced."""
     settings, name = run.settings, f"{run.name}-{component}"
     selector = {group.LABEL_RUN: run.name, group.LABEL_COMPONENT: component}
     named = metadata(run, name)

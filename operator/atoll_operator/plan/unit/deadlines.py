@@ -1,15 +1,12 @@
 """Failures that no single pod shows: `startupSeconds` and `hangSeconds`, judged by the clock and the syncer's reports,
-a syncer that does not trust a unit's results, and a user's request to restart.
-
-While the syncer does not answer no step is judged, and the time starts again when it is back.
-"""
+a syncer that does not trust a unit's results, and a user's request to restart. While the syncer does not answer no step
+is judged, and the time starts again when it is back."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
-from atoll_operator.plan.pods.view import PodView
+from atoll_operator.plan.pods.view import Pods, PodView
 from atoll_operator.plan.unit import failure
 from atoll_operator.plan.unit.failure import STARTUP_TIMED_OUT, Action, Cause
 from atoll_operator.plan.unit.unit import Pace, UnitObserved
@@ -31,10 +28,8 @@ NOTHING: Finding = (None, None)
 def follow(
     known: Pace | None, report: UnitReport | None, answering_since: float | None, now: float
 ) -> Pace | None:
-    """The pace after another report; None while the syncer does not answer or does not know the unit.
-
-    A step seen before the syncer answered counts as seen now: the syncer was away.
-    """
+    """The pace after another report; None while the syncer does not answer or does not know the unit. A step seen
+    before the syncer answered counts as seen now: the syncer was away."""
     if report is None or answering_since is None:
         return None
     pace = Pace(report.incarnation, report.step, report.loss is not None, now)
@@ -43,16 +38,13 @@ def follow(
     return known
 
 
-def overdue(unit: UnitObserved, pods: Sequence[PodView]) -> Finding:
-    """Whether a deadline has passed: to have restarted, to be connected to the syncer, and then to step.
-
-    Args:
-        pods: of the mesh, in order of hosts; some may be missing.
-    """
+def overdue(unit: UnitObserved, pods: Pods) -> Finding:
+    """Whether a deadline has passed: to have restarted, to be connected to the syncer, and then to step. The pods are
+    those of the mesh in order of hosts; some may be missing."""
     if unit.is_asked(HEAL):
         return Cause(failure.RESTART_REQUESTED, f"annotation {HEAL}", "", action=Action.RESTART_PROCESS), None
-    report = unit.report
-    if report is not None and report.suspect and report.incarnation == unit.status.incarnation:
+    report = unit.current_report
+    if report is not None and report.suspect:
         nodes = ", ".join(dict.fromkeys(pod.node for pod in pods))
         return Cause(failure.SUSPECT, f"{report.suspect}; it ran on {nodes}", ""), None
     if not pods:
@@ -79,9 +71,9 @@ def _is_behind(unit: UnitObserved, pod: PodView) -> bool:
     return pod.leaves or not unit.renewed(pod)
 
 
-def _not_started(unit: UnitObserved, late: Sequence[PodView]) -> Finding:
+def _not_started(unit: UnitObserved, late: Pods) -> Finding:
     """Leave a host that cannot start a container while its peers can. If none can, the hosts are not the reason, and
-    `waiting.creating` reports it."""
+    `waiting.waiting` reports it."""
     times = [pod.scheduled_at for pod in late if pod.scheduled_at is not None and in_creation(pod)]
     if len(times) < len(late):
         return NOTHING
@@ -91,11 +83,9 @@ def _not_started(unit: UnitObserved, late: Sequence[PodView]) -> Finding:
     return NOTHING if len(late) == unit.hosts and found[0] is not None else found
 
 
-def _not_connected(unit: UnitObserved, pods: Sequence[PodView]) -> Finding:
-    """The time to connect runs while all pods have started and the syncer answers.
-
-    A restarted pod has started once: a kubelet that holds its container back gets no longer than that.
-    """
+def _not_connected(unit: UnitObserved, pods: Pods) -> Finding:
+    """The time to connect runs while all pods have started and the syncer answers. A restarted pod has started once: a
+    kubelet that holds its container back gets no longer than that."""
     since, seconds = unit.restarted_at, unit.recovery.startup_seconds
     moments = [unit.syncer.serving_since, *(pod.started_at or since for pod in pods)]
     if None in moments:
@@ -107,7 +97,7 @@ def _not_connected(unit: UnitObserved, pods: Sequence[PodView]) -> Finding:
     return _due_by_report(unit, max(moment or 0.0 for moment in (*moments, since)) + seconds, cause)
 
 
-def _hangs(unit: UnitObserved, pods: Sequence[PodView]) -> Finding:
+def _hangs(unit: UnitObserved, pods: Pods) -> Finding:
     """Until the first step the unit has `startupSeconds`, as before its hosts are connected: seeding, compilation."""
     pace, seconds = unit.pace, unit.recovery.hang_seconds
     started = all(pod.started_at is not None for pod in pods)

@@ -38,11 +38,8 @@ _DISRUPTIONS = {
     STOPPED: PREEMPTED,
 }
 _POD_REASONS = {
-    "UnexpectedAdmissionError": ADMISSION_REJECTED,
-    "NodeAffinity": ADMISSION_REJECTED,
-    "NodePorts": ADMISSION_REJECTED,
-    "TaintToleration": ADMISSION_REJECTED,
-    "TopologyAffinityError": ADMISSION_REJECTED,
+    **dict.fromkeys(("NodeAffinity", "NodePorts", "TaintToleration"), ADMISSION_REJECTED),
+    **dict.fromkeys(("TopologyAffinityError", "UnexpectedAdmissionError"), ADMISSION_REJECTED),
     "Evicted": EVICTED,
     "NodeShutdown": HOST_MAINTENANCE,
     "Terminated": HOST_MAINTENANCE,
@@ -152,10 +149,8 @@ def _of_host(pod: PodView, reason: str) -> str:
 
 
 def most_specific(causes: Iterable[Cause]) -> Cause | None:
-    """The most specific cause, and among those the pod that ended first: its peers fail as a consequence.
-
-    A pod that was deleted, is missing or ended by SIGTERM is less specific than one that ended by itself.
-    """
+    """The most specific cause, and among those the pod that ended first: its peers fail as a consequence. A pod that
+    was deleted, is missing or ended by SIGTERM is less specific than one that ended by itself."""
     return min(causes, key=_specificity, default=None)
 
 

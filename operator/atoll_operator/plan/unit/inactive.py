@@ -70,11 +70,8 @@ def _stopped(unit: UnitObserved) -> UnitPlan:
         return UnitPlan(status=unit.status, remove=remove, wake=wake)
     found = [nodes.lost(pod, unit.nodes.get(pod.node), recovery.node_lost_seconds, now) for pod in unit.pods]
     draining = any(cause is None for cause, _ in found)
-    before = states_of(unit.status.conditions)
-    states = {
-        **{name: state(False, phase) for name in ("Scheduled", "PodsReady", "Seeded", "Learning", "Healing")},
-        **{name: before[name] for name in ("Seeded",) if name in before},
-        "Draining": state(draining, "Stopping" if draining else phase),
-    }
+    states = dict.fromkeys(("Scheduled", "PodsReady", "Seeded", "Learning", "Healing"), state(False, phase))
+    states["Seeded"] = states_of(unit.status.conditions).get("Seeded", states["Seeded"])
+    states["Draining"] = state(draining, "Stopping" if draining else phase)
     status = unit.written(ended_heal(with_ledger(unit, unit.status), now)[0], phase, "", states)
     return UnitPlan(status=status, remove=remove, wake=earliest(wake, *(check for _, check in found)))

@@ -1,8 +1,6 @@
-"""The next incarnation of a unit (`spec.recovery`): on its hosts or on new ones, at once, after a back-off, or never.
-
-A plan of this module writes the status and nothing else. The next pass acts on it, so that the new incarnation is
-stored before any pod of the old one is touched.
-"""
+"""The next incarnation of a unit (`spec.recovery`): on its hosts or on new ones, at once, after a back-off, or never. A
+plan of this module writes the status and nothing else. The next pass acts on it, so that the new incarnation is stored
+before any pod of the old one is touched."""
 
 from __future__ import annotations
 
@@ -51,13 +49,9 @@ class Budget:
 
 
 def budget_of(restarts: Sequence[Restart], recovery: RecoverySpec, now: float, jitter: float) -> Budget:
-    """The first heal in a window is immediate; the n-th after it waits 5 s · 2ⁿ⁻¹, at most 300 s, after the last.
-
-    A restart that lies in the future comes from a wrong clock, and is ignored.
-
-    Args:
-        jitter: from 0 to 1; it must be the same for the same wait.
-    """
+    """The first heal in a window is immediate; the n-th after it waits 5 s · 2ⁿ⁻¹, at most 300 s, after the last, with
+    a jitter from 0 to 1 that is the same for the same wait. A restart that lies in the future comes from a wrong clock,
+    and is ignored."""
     begin, end = now - recovery.window_seconds, now + SKEW_SECONDS
     recent = tuple(item for item in restarts if begin < parse_time(item.time) <= end)[-(MAX_RESTARTS - 1) :]
     counted = sum(not spared(item.reason, recent[:index]) for index, item in enumerate(recent))

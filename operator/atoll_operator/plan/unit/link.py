@@ -10,12 +10,8 @@ from atoll_runtime.contract import CommunicationSpec, LinkReport
 
 
 def adequate(link: LinkReport | None, widest: str, fixed: CommunicationSpec) -> dict[str, State]:
-    """The condition.
-
-    Args:
-        widest: the run's `outer.codec`.
-        fixed: the run's settings. A unit that is to take part in one of four rounds does not do so for want of a link.
-    """
+    """The condition of a unit whose run has `widest` as its `outer.codec` and these `fixed` settings. A unit that is to
+    take part in one of four rounds does not do so for want of a link."""
     if link is None or not link.load:
         return {LINK_ADEQUATE: state(None, "NotMeasured", "too little was sent yet to measure the link by")}
     rounds = f"one of {link.period:g} rounds" if link.period > 1 else "every round"

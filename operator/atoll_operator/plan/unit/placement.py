@@ -1,23 +1,19 @@
-"""Which missing pods of a unit may be created now, and in which node pool each goes.
-
-A slice of several hosts is one node pool, alone in it. Pods that may be the first of their slice in a pool *hold* it:
-no two slices hold one pool. The others follow their leader, host 0 of the slice, once it is bound: a plain selector for
-its pool, which costs the scheduler next to nothing (docs/decisions/placement.md).
-"""
+"""Which missing pods of a unit may be created now, and in which node pool each goes. A slice of several hosts is one
+node pool, alone in it. Pods that may be the first of their slice in a pool *hold* it: no two slices hold one pool. The
+others follow their leader, host 0 of the slice, once it is bound: a plain selector for its pool, which costs the
+scheduler next to nothing (docs/decisions/placement.md)."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 from atoll_operator.api.group import NODE_POOL
 from atoll_operator.plan.conditions import earliest, parse_time
 from atoll_operator.plan.pods.gang import PodPlacement
-from atoll_operator.plan.pods.view import PodView
+from atoll_operator.plan.pods.view import Pods
 from atoll_operator.plan.unit.failure import CAPACITY_UNAVAILABLE
 from atoll_operator.plan.unit.incarnation import jitter
 from atoll_operator.plan.unit.unit import UnitObserved
 
-Pods = Sequence[PodView]
+Places = dict[int, PodPlacement]
 RETURN_SECONDS = 15.0
 """How long a replaced pod may be unschedulable in its slice's pool before the unit leaves its place."""
 AVOIDED = 100
@@ -31,17 +27,13 @@ GIVE_WAY_SECONDS = 30.0
 a new one at once."""
 
 
-def place(unit: UnitObserved, kept: Pods, outgoing: Pods, stale: Pods) -> dict[int, PodPlacement]:
-    """The pods that may be created now, by host.
-
-    Args:
-        kept, outgoing: pods of the placement that stay, and that are replaced once they have ended.
-        stale: all others; they have their hosts until they have ended.
-    """
+def place(unit: UnitObserved, kept: Pods, outgoing: Pods, stale: Pods) -> Places:
+    """The pods that may be created now, by host. Of the placement some pods are kept, and some are replaced once they
+    have ended; all others, `stale`, have their hosts until they have ended."""
     if unit.now < _gives_way_until(unit):
         return {}
     taken = {pod.host for pod in (*kept, *(pod for pod in outgoing if not pod.ended))}
-    size, places = unit.slice.hosts, dict[int, PodPlacement]()
+    size, places = unit.slice.hosts, Places()
     for first in range(0, unit.hosts, size):
         hosts = range(first, first + size)
         here, gone = ([pod for pod in pods if pod.host in hosts] for pods in (kept, outgoing))
@@ -50,9 +42,7 @@ def place(unit: UnitObserved, kept: Pods, outgoing: Pods, stale: Pods) -> dict[i
     return places
 
 
-def _place_slice(
-    unit: UnitObserved, hosts: range, here: Pods, gone: Pods, stale: Pods
-) -> dict[int, PodPlacement]:
+def _place_slice(unit: UnitObserved, hosts: range, here: Pods, gone: Pods, stale: Pods) -> Places:
     leader = next((pod for pod in here if pod.host == hosts[0]), None)
     if leader is not None and leader.node:
         pool = unit.pool_of(leader)
@@ -86,11 +76,8 @@ def _gives_way_until(unit: UnitObserved) -> float:
 
 
 def overdue(unit: UnitObserved, kept: Pods, stale: Pods) -> tuple[str, float | None]:
-    """Why the unit should leave its place for want of room, or nothing; and when to look again.
-
-    A host that a replaced pod wants may be taken by now. And two units of several slices may each hold what the other
-    one waits for.
-    """
+    """Why the unit should leave its place for want of room, or nothing; and when to look again. A host that a replaced
+    pod wants may be taken by now. And two units of several slices may each hold what the other one waits for."""
     way = _gives_way_until(unit)
     wake = way if unit.now < way else None
     size = unit.slice.hosts

@@ -1,10 +1,8 @@
 """What to do for one LearnerUnit in one pass: judge its hosts, one slot each, and then raise the incarnation or
-reconcile each slot (docs/healing.md has the table).
-
-A slot with a cause needs a new incarnation of the unit, which is stored first. In the next pass the failed pod is one
-that never ran the new incarnation, so its slot has no cause any more, and is reconciled without another charge. So a
-crash between any two writes is harmless: what a slot needs follows from the stored status and the pods alone.
-"""
+reconcile each slot (docs/healing.md has the table). A slot with a cause needs a new incarnation of the unit, which is
+stored first. In the next pass the failed pod is one that never ran the new incarnation, so its slot has no cause any
+more, and is reconciled without another charge. So a crash between any two writes is harmless: what a slot needs follows
+from the stored status and the pods alone."""
 
 from __future__ import annotations
 
@@ -15,10 +13,9 @@ from atoll_operator.plan.conditions import earliest
 from atoll_operator.plan.pods import gang
 from atoll_operator.plan.pods.names import pod_name
 from atoll_operator.plan.pods.template import DRAIN_SECONDS
-from atoll_operator.plan.pods.view import PodView, removals
+from atoll_operator.plan.pods.view import Pods, PodView, removals
 from atoll_operator.plan.unit import deadlines, drain, failure, inactive, incarnation, placement
 from atoll_operator.plan.unit.failure import POD_DELETED, Action, Cause, classify
-from atoll_operator.plan.unit.placement import Pods
 from atoll_operator.plan.unit.unit import UnitObserved, UnitPlan
 
 EXIT_GRACE_SECONDS = 15.0

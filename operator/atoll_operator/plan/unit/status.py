@@ -1,10 +1,8 @@
-"""The status of a unit, from what its pods and its syncer say.
-
-A heal (`status.lastHeal`, `status.lost`) begins with a failure, and ends with a merge, or with the end of the unit or
-its run. The stages of a heal come from the statuses of pods and the syncer's report, and their sum is the heal. Pods
-report whole seconds, rounded down, and clocks of nodes differ a little. So each stage ends where the next one begins,
-and between the end of the one before and the end of the heal.
-"""
+"""The status of a unit, from what its pods and its syncer say. A heal (`status.lastHeal`, `status.lost`) begins with a
+failure, and ends with a merge, or with the end of the unit or its run. The stages of a heal come from the statuses of
+pods and the syncer's report, and their sum is the heal. Pods report whole seconds, rounded down, and clocks of nodes
+differ a little. So each stage ends where the next one begins, and between the end of the one before and the end of the
+heal."""
 
 from __future__ import annotations
 
@@ -13,10 +11,9 @@ from dataclasses import replace
 from typing import Any
 
 from atoll_operator.api.learnerunit import Heal, HealStages, LearnerUnitStatus, UnitPhase
-from atoll_operator.plan import cost
+from atoll_operator.plan import conditions, cost
 from atoll_operator.plan.conditions import Notice, State, find, format_time, parse_time, state, states_of
-from atoll_operator.plan.pods.view import PodView
-from atoll_operator.plan.skew import skew_notices
+from atoll_operator.plan.pods.view import Pods
 from atoll_operator.plan.unit import link, waiting
 from atoll_operator.plan.unit.unit import BACK_OFF, UnitObserved, UnitPlan
 from atoll_runtime.contract import BeginningReport, UnitReport
@@ -45,7 +42,7 @@ def describe(unit: UnitObserved, plan: UnitPlan) -> UnitPlan:
     learning = states["Learning"][0] == "True"
     status = _with_figures(with_ledger(unit, unit.status), unit.report)
     status = status.model_copy(update={"chips": unit.chips})
-    notices = list(skew_notices(unit.unknown, unit.generation))
+    notices = list(conditions.skew_notices(unit.unknown, unit.generation))
     if learning:
         status = status.model_copy(update={"merged_incarnation": status.incarnation})
         merged = unit.report.first_merge_time if unit.report is not None else None
@@ -77,8 +74,8 @@ def _reached(name: str, reached: bool, wait: tuple[str, str] | None, reason: str
 
 def _progress(unit: UnitObserved) -> dict[str, State]:
     """`Seeded` and `Learning`. While the syncer does not answer, as last known: the unit trains on."""
-    report = unit.report
-    if report is None or report.incarnation != unit.status.incarnation:
+    report = unit.current_report
+    if report is None:
         unknown = state(False, "NotConnected", "the syncer has not heard of this incarnation yet")
         if unit.syncer.serving_since is not None:
             return {"Seeded": unknown, "Learning": unknown}
@@ -109,9 +106,8 @@ def with_ledger(unit: UnitObserved, status: LearnerUnitStatus) -> LearnerUnitSta
     if report is None or own is None:
         return status
     share = round(100 * own.merged / merged, 1) if merged else status.share_percent
-    return status.model_copy(
-        update={"ledger": cost.shown_ledger(own, report.fragments, unit.report), "share_percent": share}
-    )
+    ledger = cost.shown_ledger(own, report.fragments, unit.report)
+    return status.model_copy(update={"ledger": ledger, "share_percent": share})
 
 
 def _with_figures(status: LearnerUnitStatus, report: UnitReport | None) -> LearnerUnitStatus:
@@ -144,9 +140,7 @@ def ended_heal(status: LearnerUnitStatus, moment: float) -> tuple[LearnerUnitSta
     return status.model_copy(update={"heal_start_time": None, "heal_reason": "", "lost": lost}), heal
 
 
-def _stages(
-    started: float, merged: float, pods: Sequence[PodView], beginning: BeginningReport | None
-) -> HealStages:
+def _stages(started: float, merged: float, pods: Pods, beginning: BeginningReport | None) -> HealStages:
     """Seconds of each stage from the failure to the first merge after it. One whose end is not known is None, and its
     time belongs to the next known one."""
     scheduled, begun = [pod.scheduled_at for pod in pods], [pod.started_at for pod in pods]
@@ -166,9 +160,7 @@ def _stages(
     return HealStages(**{name: round(value, 2) for name, value in seconds.items()})
 
 
-def _with_stages(
-    status: LearnerUnitStatus, pods: Sequence[PodView], report: UnitReport | None
-) -> LearnerUnitStatus:
+def _with_stages(status: LearnerUnitStatus, pods: Pods, report: UnitReport | None) -> LearnerUnitStatus:
     """The status with the last heal's stages as far as they are known. A merge may be reported before the step."""
     heal = status.last_heal
     if heal is None or heal.incarnation != status.incarnation or heal.stages.catch_up is not None:
@@ -180,7 +172,6 @@ def _with_stages(
 
 
 def _stages_notice(heal: Heal, report: UnitReport | None) -> Notice:
-    """The stages as text."""
     known = [(name.replace("_", " "), seconds) for name, seconds in heal.stages if seconds is not None]
     text = f"{heal.seconds:.1f} s: {', '.join(f'{name} {seconds:.1f} s' for name, seconds in known)}"
     if report is not None and (beginning := report.beginning) is not None:

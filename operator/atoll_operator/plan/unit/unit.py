@@ -10,14 +10,13 @@ from typing import Any, Literal
 from atoll_operator.api.group import Object
 from atoll_operator.api.learnerunit import LearnerUnitSpec, LearnerUnitStatus, UnitPhase
 from atoll_operator.api.sections import RecoverySpec
-from atoll_operator.plan.conditions import Notice, State, clip, is_true, parse_time, state, transition
+from atoll_operator.plan.conditions import Notice, State, clip, is_true, parse_time, skew, state, transition
 from atoll_operator.plan.nodes import NodeView
 from atoll_operator.plan.pods.names import pod_name
 from atoll_operator.plan.pods.template import PodSettings, digest
 from atoll_operator.plan.pods.topology import Slice, slice_of
 from atoll_operator.plan.pods.view import PodView, Removal
 from atoll_operator.plan.run.syncer_state import SyncerState
-from atoll_operator.plan.skew import skewed
 from atoll_operator.plan.unit.failure import SUSPECT
 from atoll_operator.plan.unit.link import adequate
 from atoll_runtime.contract import Codec, CommunicationSpec, UnitReport
@@ -54,7 +53,6 @@ class UnitObserved:
     pods: tuple[PodView, ...]
     """All that this unit owns."""
     unknown: Mapping[str, Any] = field(default_factory=dict)
-    """What this version does not know of it, by path."""
     annotations: Mapping[str, str] = field(default_factory=dict)
 
     # What its run wants
@@ -65,15 +63,12 @@ class UnitObserved:
     recovery: RecoverySpec = field(default_factory=RecoverySpec)
     communication: CommunicationSpec = field(default_factory=CommunicationSpec)
     codec: Codec = "bf16"
-    """The run's `outer.codec`."""
     settings: PodSettings = _NO_SETTINGS
     begun: bool = False
     """Something was merged, so that the syncer may know incarnations of an earlier unit of the same name."""
 
     syncer: SyncerState = field(default_factory=SyncerState)
     pace: Pace | None = None
-
-    # The cluster
 
     nodes: Mapping[str, NodeView] = field(default_factory=dict)
     """The nodes of its pods, as far as the operator may see them."""
@@ -85,6 +80,12 @@ class UnitObserved:
     def report(self) -> UnitReport | None:
         """None when the syncer knows no such unit or does not answer."""
         return self.syncer.report_of(self.name)
+
+    @property
+    def current_report(self) -> UnitReport | None:
+        """None also when the syncer has not heard of this incarnation yet."""
+        report = self.report
+        return report if report is not None and report.incarnation == self.status.incarnation else None
 
     @cached_property
     def pod_settings(self) -> PodSettings:
@@ -139,12 +140,8 @@ class UnitObserved:
     @cached_property
     def met(self) -> bool:
         """Whether all hosts of this incarnation are, or were, connected to the syncer."""
-        report = self.report
-        return is_true(self.status.conditions, "Seeded") or (
-            report is not None
-            and report.incarnation == self.status.incarnation
-            and report.hosts >= self.hosts
-        )
+        current = self.current_report
+        return is_true(self.status.conditions, "Seeded") or bool(current and current.hosts >= self.hosts)
 
     def is_asked(self, annotation: str) -> bool:
         """Whether a user asks for something by annotation. The value is the incarnation that should end, so that a
@@ -183,7 +180,7 @@ class UnitObserved:
         if (phase == "Failed" or status.heal_start_time) and cause is not None and cause.reason == SUSPECT:
             suspect = state(True, SUSPECT, cause.message)
         every = {**states, **adequate(status.link, self.codec, self.communication), "Suspect": suspect}
-        every |= skewed(self.unknown)
+        every |= skew(self.unknown)
         conditions = transition(self.status.conditions, every, self.generation, self.now)
         update = {"phase": phase, "message": clip(message), "conditions": conditions}
         return status.model_copy(update=update | {"observed_generation": self.generation})
@@ -191,12 +188,8 @@ class UnitObserved:
 
 def lost(reason: str, message: str) -> dict[str, State]:
     """The conditions of a unit whose incarnation is lost."""
-    names = ("Scheduled", "PodsReady", "Seeded", "Learning")
-    return {
-        **{name: state(False, reason) for name in names},
-        "Healing": state(True, reason, message),
-        "Draining": state(False, "NotDraining"),
-    }
+    states = dict.fromkeys(("Scheduled", "PodsReady", "Seeded", "Learning"), state(False, reason))
+    return states | {"Healing": state(True, reason, message), "Draining": state(False, "NotDraining")}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

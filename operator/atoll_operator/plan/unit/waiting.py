@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
 
 from atoll_operator.api.group import KUEUE
-from atoll_operator.plan.pods.view import PodView
+from atoll_operator.plan.pods.view import Pods, PodView
 from atoll_operator.plan.unit.failure import CAPACITY_UNAVAILABLE, terminated
 
 QUEUED = "Queued"
@@ -24,12 +23,9 @@ _CREATION = (CONTAINER_CREATING, "PodInitializing")
 _IMAGE = ("ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable")
 
 
-def waiting(pods: Sequence[PodView], seconds: float, now: float) -> tuple[str, str] | None:
-    """Reason and message if something keeps a pod from starting.
-
-    Args:
-        seconds: how long a kubelet may take to start a container; a volume or a sandbox may fail there.
-    """
+def waiting(pods: Pods, seconds: float, now: float) -> tuple[str, str] | None:
+    """Reason and message if something keeps a pod from starting. A kubelet may take so many seconds to start a
+    container; a volume or a sandbox may fail there."""
     if gated := [pod for pod in pods if pod.gates]:
         return _gated(gated, len(pods))
     for pod in pods:
@@ -48,7 +44,7 @@ def waiting(pods: Sequence[PodView], seconds: float, now: float) -> tuple[str, s
     return None
 
 
-def _gated(gated: Sequence[PodView], pods: int) -> tuple[str, str]:
+def _gated(gated: Pods, pods: int) -> tuple[str, str]:
     first, count = gated[0], f"{len(gated)} of {pods} pods"
     others = sorted({gate for pod in gated for gate in pod.gates if not gate.startswith(KUEUE)})
     if others:
@@ -73,11 +69,9 @@ def hindrance(pod: PodView) -> str:
     return message
 
 
-def hindrances(name: str, replicas: int, pods: Sequence[PodView]) -> str:
-    """What keeps `replicas` pods of a StatefulSet from running, with those that its controller has not created.
-
-    The controller reports a quota, or a webhook that refuses its pods, in Events only.
-    """
+def hindrances(name: str, replicas: int, pods: Pods) -> str:
+    """What keeps `replicas` pods of a StatefulSet from running, with those that its controller has not created. The
+    controller reports a quota, or a webhook that refuses its pods, in Events only."""
     there = {pod.name for pod in pods}
     missing = [f"{name}-{ordinal}" for ordinal in range(replicas) if f"{name}-{ordinal}" not in there]
     absent = f"no pod {', '.join(missing)}: see kubectl describe statefulset {name}" if missing else ""

@@ -1,6 +1,5 @@
 """The network policies and their page know every port of the pods that the operator makes, and no other. Whom they let
-in is tested where they are enforced: tests/control/test_control_networkpolicies.py.
-"""
+in is tested where they are enforced: tests/control/test_control_networkpolicies.py."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ from pod_kinds import kinds
 
 from atoll_operator.api.group import EVALUATOR, LEARNER, SYNCER, Object
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 POLICIES = list(yaml.safe_load_all((ROOT / "manifests" / "networkpolicies.yaml").read_text()))
 
 

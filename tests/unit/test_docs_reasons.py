@@ -11,7 +11,7 @@ from pathlib import Path
 from atoll_operator.plan.pods import view as observe
 from atoll_operator.plan.unit import failure, waiting
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "docs" / name for name in ("trainingrun.md", "learnerunit.md")]
 REASON = re.compile(r"[A-Z][a-z]+([A-Z][a-z]+)*")
 GIVERS = {

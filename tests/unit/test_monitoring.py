@@ -23,7 +23,7 @@ from atoll_runtime.contract import EvaluationReport, EvaluatorStatus, LedgerRepo
 from atoll_runtime.evaluator.status import metrics as evaluator_metrics
 from atoll_runtime.syncer.status import metrics as syncer_metrics
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 FILES = ROOT / "charts" / "atoll" / "files"
 GROUPS = yaml.safe_load((FILES / "alerts.yaml").read_text())["groups"]
 RULES = [rule for group in GROUPS for rule in group["rules"]]
