@@ -37,7 +37,7 @@ from atoll_runtime.syncer.state import Parts
 
 SEED = 700
 SEEDS = 300
-"""Within so many each bug is found. The rarest shows in one schedule of sixty."""
+"""Within so many each bug is found. The rarest, of a cut that shard 0 has forgotten, shows in one of them."""
 
 Patch = pytest.MonkeyPatch
 Introduce = Callable[[Patch], None]
@@ -233,7 +233,7 @@ def a_round_is_merged_below_its_quorum(patch: Patch) -> None:
     patch.setattr(Rounds, "_again", again)
 
 
-@bug(713)
+@bug(920)
 def what_is_carried_over_is_released_with_its_round(patch: Patch) -> None:
     patch.setattr(Rounds, "over", lambda self, round_id: Release(round_id, None))
 
@@ -327,7 +327,7 @@ def a_shard_that_is_back_skips_its_part_of_a_cut(patch: Patch) -> None:
     patch.setattr(Follower, "_conclude", follow)
 
 
-@bug(828)
+@bug(990)
 def a_cut_that_shard_0_has_forgotten_is_never_overtaken(patch: Patch) -> None:
     patch.setattr(Cuts, "forgotten", lambda self, cut: False)
 
