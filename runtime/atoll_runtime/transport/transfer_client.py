@@ -255,9 +255,9 @@ class TransferClient:
                 if stream is not None:
                     transfer.streams.discard(stream)
                     stream.close()
-                if stream is not None and stream.heard > heard and transfer.wanted():
-                    with self._lock:
-                        self.broken += 1
+                    if stream.heard > heard and transfer.wanted():
+                        with self._lock:
+                            self.broken += 1
                 if used is not None:
                     continue  # the shard may have closed it long ago
                 if not transfer.wanted():
