@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import defaultdict
 from collections.abc import Iterable
@@ -19,7 +20,20 @@ from atoll_runtime.contract import EXIT_RESTART, LastWords
 class PlayedCluster(Accidents):
     """Everybody but API server, operator and syncer. Each is as slow as chance has it."""
 
+    _idle_version = -1
+    """Of the server, when a round found nothing to do."""
+    _idle_until = 0.0
+
     def play(self) -> None:
+        """One round of everybody, unless nothing changed since one that had nothing to do, and nothing is due."""
+        before = self.server.version
+        if before == self._idle_version and time.time() < self._idle_until:
+            return
+        self._play()
+        later = (due for due in self.due.values() if due > time.time())
+        self._idle_version, self._idle_until = before, min(later, default=math.inf)
+
+    def _play(self) -> None:
         self.server.collect_garbage()
         self._run_stateful_sets()
         for pod in list(self.server.every("Pod")):
@@ -36,9 +50,10 @@ class PlayedCluster(Accidents):
 
     def _is_due(self, pod: Object, what: str, seconds: float) -> bool:
         """Some time after it was asked for the first time."""
-        now = time.time()
-        due = self.due.setdefault(f"{pod['metadata']['uid']} {what}", now + self.random.uniform(0, seconds))
-        return now >= due
+        key = f"{pod['metadata']['uid']} {what}"
+        if key not in self.due:
+            self.due[key] = time.time() + self.random.uniform(0, seconds)
+        return time.time() >= self.due[key]
 
     def _admit(self, pod: Object) -> None:
         """As Kueue does: a group whose pods are all there, and it keeps each until its node has said that it ended."""
@@ -54,12 +69,12 @@ class PlayedCluster(Accidents):
     def _leave(self, pod: Object) -> None:
         if not self._is_due(pod, "leave", 3.0):
             return
-        if pod["metadata"].get("finalizers") and pod["status"]["phase"] in ("Failed", "Succeeded"):
+        kept = MANAGED in pod["metadata"].get("finalizers", [])
+        if kept and pod["status"]["phase"] in ("Failed", "Succeeded"):
             body = self.server.get("Pod", pod["metadata"]["name"])
-            body["metadata"].pop("finalizers")
+            body["metadata"]["finalizers"].remove(MANAGED)
             self.server.change(body)
             return
-        kept = bool(pod["metadata"].get("finalizers"))
         if pod["status"]["phase"] in ("Pending", "Running") and (kept or self.random.random() < 0.5):
             self.fail_pod(pod, self.random.choice((0, 143)))
         else:
