@@ -1,6 +1,7 @@
 """`atoll try` as a user calls it: processes of this machine, one of them killed."""
 
 import json
+import os
 import re
 import shlex
 import signal
@@ -10,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from compile_cache import kept_programs
 
 from atoll_cli.trial.command import BUILT_IN
 
@@ -35,7 +37,8 @@ def processes_of(folder):
 def trial(*options):
     """What `atoll try --json` ends with."""
     command = [sys.executable, "-m", "atoll_cli", "try", "--json", *map(str, options)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT)
+    environment = {**os.environ, **kept_programs()}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=TIMEOUT)
 
 
 def test_a_killed_learner_comes_back_from_the_checkpoint_while_the_others_train_on(tmp_path):

@@ -15,6 +15,8 @@ from atoll_cli.simulate.figures import FOLDER, commands, write, write_all
 
 RESULTS = Path(__file__).resolve().parents[2] / FOLDER
 FIGURES = {command[1]: command for command in commands(RESULTS / "README.md")}
+LONG = ("heterogeneity",)
+"""40 s of CPU; `make test` runs a tenth of it, below."""
 EVERY = pytest.mark.parametrize("name", FIGURES)
 
 
@@ -48,8 +50,10 @@ def test_what_is_kept_is_whole_and_small(name: str) -> None:
     assert (RESULTS / f"{name}.png").stat().st_size < 150_000
 
 
-@pytest.mark.timeout(600)  # 40 s of CPU for unequal learners
-@EVERY
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.long if name in LONG else ()) for name in FIGURES]
+)
 def test_what_is_kept_is_what_the_code_writes_today(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

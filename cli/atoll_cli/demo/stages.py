@@ -26,7 +26,7 @@ from atoll_operator.plan.limits import sizes
 STAGES = 7
 MARGIN = 1.0
 """Nats per token by which the trained model must beat the untrained one."""
-MORE_STEPS = 60
+MORE_STEPS = 30
 """Global steps after the last fault of a run whose faults take as long as they take."""
 
 # Seconds, on two slow cores with room to spare; a stage that passes one of them is broken, not slow.
