@@ -1,5 +1,5 @@
 # Every target sets up what it needs. ARGS passes options on: make demo ARGS="--json out.json"
-# Tests run in WORKERS processes (2, control in 3); LONG=1 adds the tests marked `long`: make control LONG=1
+# Tests run in WORKERS processes (2); LONG=1 adds the tests marked `long`: make control LONG=1
 SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
@@ -65,8 +65,6 @@ protocol: setup ## The protocol on real sockets and disks, with processes that a
 learning: setup ## Training in simulated time, and a reduced proof of learning
 	$(PYTEST) tests/learning $(ARGS)
 
-control: WORKERS = 3
-# They wait for most of their time, so that three workers use what two cores have.
 control: setup ## The operator against real API servers, one for each of the WORKERS
 	$(PYTEST) tests/control $(ARGS)
 
