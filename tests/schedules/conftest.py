@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 from collections.abc import Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor
 from multiprocessing import get_context
 
 import pytest
+from soak import prepare
 
 
-@pytest.fixture(scope="session", autouse=True)
-def collected() -> None:
-    """A collection of garbage passes over what earlier tests have left."""
-    gc.collect()
-    gc.freeze()
-
-
-@pytest.fixture(autouse=True)
-def unlogged() -> Iterator[None]:
-    """pytest would keep every record of thousands of schedules: a third of their time."""
-    logging.disable(logging.CRITICAL)
+@pytest.fixture(scope="module", autouse=True)
+def prepared() -> Iterator[None]:
+    """Without it a collection of garbage looks at what earlier tests have left, and pytest keeps each record of
+    thousands of schedules: a third of their time."""
+    prepare()
     yield
     logging.disable(logging.NOTSET)
 

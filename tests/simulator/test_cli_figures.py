@@ -16,7 +16,7 @@ from atoll_cli.simulate.figures import FOLDER, commands, write, write_all
 RESULTS = Path(__file__).resolve().parents[2] / FOLDER
 FIGURES = {command[1]: command for command in commands(RESULTS / "README.md")}
 LONG = ("heterogeneity",)
-"""40 s of CPU; `make test` runs a tenth of it, below."""
+"""40 s of CPU; `make test` asks for 48 of its 1,000 steps, below."""
 EVERY = pytest.mark.parametrize("name", FIGURES)
 
 

@@ -62,7 +62,7 @@ def test_steps_are_the_complete_ones_newest_first(store, folder):
 
 
 def flip(folder: Path):
-    # In each file: which of them a read needs is OCDBT's affair, some are left by its own retries.
+    # In each file: retries of OCDBT leave files that no read needs.
     for path in (folder / "20").rglob("d/*"):
         data = bytearray(path.read_bytes())
         data[len(data) // 2] ^= 1

@@ -69,13 +69,13 @@ class PlayedCluster(Accidents):
     def _leave(self, pod: Object) -> None:
         if not self._is_due(pod, "leave", 3.0):
             return
-        kept = MANAGED in pod["metadata"].get("finalizers", [])
-        if kept and pod["status"]["phase"] in ("Failed", "Succeeded"):
+        finalizers = pod["metadata"].get("finalizers", [])
+        if MANAGED in finalizers and pod["status"]["phase"] in ("Failed", "Succeeded"):
             body = self.server.get("Pod", pod["metadata"]["name"])
             body["metadata"]["finalizers"].remove(MANAGED)
             self.server.change(body)
             return
-        if pod["status"]["phase"] in ("Pending", "Running") and (kept or self.random.random() < 0.5):
+        if pod["status"]["phase"] in ("Pending", "Running") and (finalizers or self.random.random() < 0.5):
             self.fail_pod(pod, self.random.choice((0, 143)))
         else:
             self.server.delete("Pod", pod["metadata"]["name"], 0)
