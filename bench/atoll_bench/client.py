@@ -79,9 +79,10 @@ class Client:
                 yield line
 
 
-def pods_path(namespace: str, name: str = "") -> str:
-    path = f"/api/v1/namespaces/{namespace}/pods"
-    return f"{path}/{name}" if name else path
+def url(kind: str, namespace: str, name: str = "") -> str:
+    """Of a kind's collection in a namespace, or of one object; `kind` is its plural."""
+    group = "apis/atoll.dev/v1alpha1" if kind in ("learnerunits", "trainingruns") else "api/v1"
+    return f"/{group}/namespaces/{namespace}/{kind}" + (f"/{name}" if name else "")
 
 
 async def fail(client: Client, namespace: str, name: str, exit_code: int = 1) -> None:
@@ -96,5 +97,6 @@ async def fail(client: Client, namespace: str, name: str, exit_code: int = 1) ->
         "state": {"terminated": ended},
     }
     status = {"phase": "Failed", "containerStatuses": [container]}
-    path = pods_path(namespace, name) + "/status"
-    await client.call("PATCH", path, {"status": status}, kind=MERGE, missing=True)
+    await client.call(
+        "PATCH", url("pods", namespace, name) + "/status", {"status": status}, kind=MERGE, missing=True
+    )

@@ -1,6 +1,8 @@
-"""What the cluster alone can do: a bare client that creates, deletes and tells the very same pods, and decides nothing.
+"""What the cluster alone can do: a bare client that creates the same objects, deletes and tells the same pods, and
+decides nothing.
 
 Same bodies but for their owner, same rights, as many calls at a time as the operator makes; a refusal ends the bench.
+It writes no status.
 The bodies are those that the operator came to in the end: what it had to wait for, such as the node pool that a
 leader was bound in, the bare client knows beforehand.
 """
@@ -8,10 +10,10 @@ leader was bound in, the bare client knows beforehand.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from atoll_bench.client import MERGE, Client, Object, pods_path
+from atoll_bench.client import MERGE, Client, Object, url
 from atoll_operator.api.group import NODE_POOL
 
 LEAVE_SECONDS = 1
@@ -31,9 +33,21 @@ def body(pod: Object, namespace: str) -> Object:
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
-async def create(client: Client, pods: Sequence[Object]) -> None:
+async def create(client: Client, pods: Iterable[Object], kind: str = "pods") -> None:
     """All of them, as many at a time as the client has connections."""
-    await asyncio.gather(*(client.call("POST", pods_path(pod["metadata"]["namespace"]), pod) for pod in pods))
+    await asyncio.gather(*(client.call("POST", url(kind, pod["metadata"]["namespace"]), pod) for pod in pods))
+
+
+async def create_objects(client: Client, found: Mapping[str, Iterable[Object]], namespace: str) -> None:
+    """What a run has besides pods, by kind, for another namespace."""
+    for kind, bodies in found.items():
+        await create(client, (_copy(body, namespace) for body in bodies), kind)
+
+
+def _copy(found: Object, namespace: str) -> Object:
+    metadata = {name: found["metadata"][name] for name in ("name", "labels")}
+    sent = {key: value for key, value in found.items() if key not in ("metadata", "status")}
+    return sent | {"metadata": {**metadata, "namespace": namespace}}
 
 
 @dataclass(frozen=True)
@@ -70,11 +84,11 @@ async def _replace(client: Client, heal: Heal, ended: frozenset[str]) -> None:
 async def _tell(client: Client, pod: Object) -> None:
     metadata = pod["metadata"]
     change = {"metadata": {"annotations": metadata["annotations"]}}
-    await client.call("PATCH", pods_path(metadata["namespace"], metadata["name"]), change, kind=MERGE)
+    await client.call("PATCH", url("pods", metadata["namespace"], metadata["name"]), change, kind=MERGE)
 
 
 async def _delete(client: Client, pod: Object, ended: bool) -> None:
     grace = 0 if ended else LEAVE_SECONDS
     options = {"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": grace}
     metadata = pod["metadata"]
-    await client.call("DELETE", pods_path(metadata["namespace"], metadata["name"]), options)
+    await client.call("DELETE", url("pods", metadata["namespace"], metadata["name"]), options)

@@ -16,7 +16,7 @@ import random
 import signal
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from atoll_bench import cores, limit
@@ -110,7 +110,7 @@ async def _round(bed: Testbed, shape: Shape, cases: Collection[str], turn: int, 
         created = await one.create()
         if "a" in cases and shape is not SMALL:
             samples.add("a", shape, created)
-        bodies = await one.bodies()
+        bodies, objects = await one.bodies(), await one.objects()
         victims = one.victims(rng)
         if "b" in cases and shape is not MANY:
             samples.add("b", shape, await one.heal([next(victims)]))
@@ -129,7 +129,8 @@ async def _round(bed: Testbed, shape: Shape, cases: Collection[str], turn: int, 
                 samples.add("e", shape, {name: await one.absent(next(victims), number)})
     if set(cases) & set({WIDE: "ac", MANY: "a"}.get(shape, "")):
         samples.add_limits(
-            shape, await _limits(bed, shape, f"limit-{shape.name}-{turn}", bodies, failed, successors)
+            shape,
+            await _limits(bed, shape, f"limit-{shape.name}-{turn}", objects, bodies, failed, successors),
         )
 
 
@@ -137,6 +138,7 @@ async def _limits(
     bed: Testbed,
     shape: Shape,
     name: str,
+    objects: Mapping[str, Sequence[Object]],
     bodies: Sequence[Object],
     failed: tuple[str, ...],
     successors: Sequence[Object],
@@ -151,6 +153,7 @@ async def _limits(
     pods = [limit.body(pod, name) for pod in bodies]
     async with namespace(bed, shape, name) as seen:
         cut, before, start = await bed.watches_cut(), bed.used(), time.monotonic()
+        await limit.create_objects(bed.bare, objects, name)
         await limit.create(bed.bare, pods)
         await seen.until_running(shape.pods, PATIENCE_SECONDS)
         found["a"] = {"all_running": seen.last_running() - start} | cores.spent(before, bed.used())

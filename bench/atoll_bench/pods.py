@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from atoll_bench.client import Client, pods_path
+from atoll_bench.client import Client, url
 from atoll_cli.errors import CommandError
 from atoll_operator.api.group import ANNOTATION_INCARNATION, LABEL_COMPONENT, LABEL_UNIT, LEARNER
 
@@ -118,7 +118,7 @@ class Pods:
             CommandError: the watch cannot be resumed where it ended.
         """
         while True:
-            path = f"{pods_path(namespace)}?watch=1&timeoutSeconds=3600&resourceVersion={self._version}"
+            path = f"{url('pods', namespace)}?watch=1&timeoutSeconds=3600&resourceVersion={self._version}"
             async for line in client.watch(path):
                 self.see(line, time.monotonic())
 

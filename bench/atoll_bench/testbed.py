@@ -14,7 +14,7 @@ from typing import Self
 import yaml
 
 from atoll_bench import cores
-from atoll_bench.client import Client, Object, pods_path
+from atoll_bench.client import Client, Object, url
 from atoll_bench.process import Operator
 from atoll_bench.shapes import Shape
 from atoll_cli.errors import CommandError
@@ -178,11 +178,12 @@ class Testbed:
         Raises:
             CommandError: it was not gone within five minutes.
         """
-        namespaced = f"/apis/atoll.dev/v1alpha1/namespaces/{name}"
-        for path in (f"{namespaced}/trainingruns", f"{namespaced}/learnerunits"):
-            await self.admin.call("DELETE", path, {"propagationPolicy": "Background"})
+        for kind in ("trainingruns", "learnerunits"):
+            await self.admin.call("DELETE", url(kind, name), {"propagationPolicy": "Background"})
         now = {"gracePeriodSeconds": 0, "propagationPolicy": "Background"}
-        some = f"{pods_path(name)}?limit={PAGE}"  # for 11,520 at once the API server takes longer than it may
+        some = (
+            f"{url('pods', name)}?limit={PAGE}"  # for 11,520 at once the API server takes longer than it may
+        )
         while (await self.admin.call("DELETE", some, now)).get("items"):
             pass
         path = f"/api/v1/namespaces/{name}"

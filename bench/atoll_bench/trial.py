@@ -9,9 +9,10 @@ import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from urllib.parse import quote
 
 from atoll_bench import cores
-from atoll_bench.client import Object, fail, pods_path
+from atoll_bench.client import Object, fail, url
 from atoll_bench.pods import Life, Pods, touched
 from atoll_bench.process import Operator
 from atoll_bench.shapes import RUN, Shape, training_run
@@ -42,7 +43,7 @@ class Trial:
 
     @property
     def _runs(self) -> str:
-        return f"/apis/atoll.dev/v1alpha1/namespaces/{self.namespace}/trainingruns"
+        return url("trainingruns", self.namespace)
 
     async def create(self) -> dict[str, float]:
         """Creates the run and waits until all pods run."""
@@ -83,10 +84,19 @@ class Trial:
 
     async def bodies(self) -> list[Object]:
         """The learners' pods, as the API server has them, in the order of their creation."""
-        path = f"{pods_path(self.namespace)}?labelSelector=atoll.dev%2Fcomponent%3Dlearner"
-        items: list[Object] = (await self.bed.admin.call("GET", path))["items"]
+        items = await self._list("pods", "atoll.dev/component=learner")
         order = {life.name: life.created for life in self.pods.lives.values()}
         return sorted(items, key=lambda pod: order[pod["metadata"]["name"]])
+
+    async def objects(self) -> dict[str, list[Object]]:
+        """What the operator made besides pods, by kind, in the order of its units' needs."""
+        kinds = ("secrets", "learnerunits", "services")
+        return {kind: await self._list(kind, f"atoll.dev/run={RUN}") for kind in kinds}
+
+    async def _list(self, kind: str, selector: str = "") -> list[Object]:
+        path = f"{url(kind, self.namespace)}?labelSelector={quote(selector)}"
+        items: list[Object] = (await self.bed.admin.call("GET", path))["items"]
+        return items
 
     def alive(self) -> list[Life]:
         return sorted((life for life in self.pods.lives.values() if life.alive), key=lambda life: life.name)
@@ -167,11 +177,10 @@ class Trial:
         Raises:
             CommandError: not within three minutes.
         """
-        path = f"/apis/atoll.dev/v1alpha1/namespaces/{self.namespace}/learnerunits"
         deadline = time.monotonic() + SETTLE_SECONDS
         before: list[str] = []
         while True:
-            items = (await self.bed.admin.call("GET", path))["items"]
+            items = await self._list("learnerunits")
             now = [unit["metadata"]["resourceVersion"] for unit in items]
             if now == before:
                 return
