@@ -26,7 +26,7 @@ from atoll_runtime.learner.snapshot import Snapshots
 from atoll_runtime.learner.start import Start
 from atoll_runtime.model import describe
 from atoll_runtime.protocol.fragments import build_layout
-from atoll_runtime.transport.grpc_client import GrpcNetwork
+from atoll_runtime.transport.sessions import TlsNetwork
 from atoll_runtime.transport.tls import Tls
 
 WELCOME_TIMEOUT = 20.0
@@ -58,7 +58,7 @@ class Island:
         length = run.data.sequence_length
         inner = Inner(mesh, run.model, run.inner, self.theta, unit.batch, length, programs=programs)
         fragments = Fragments(mesh, layout, inner.theta, programs)
-        networks = [GrpcNetwork(shard, tls) for shard in run.shards]
+        networks = [TlsNetwork(shard, tls) for shard in run.shards]
         self.client = SyncerClient(run, unit, layout, fragments.bounds, fragments.padded, networks)
         self.client.start(seeded.cut.versions, seeded.cut.step, seeded.message)
         self._batches = batches(run, unit)

@@ -24,7 +24,7 @@ from atoll_runtime.protocol.events import Part
 from atoll_runtime.protocol.identifiers import RoundId
 from atoll_runtime.transport.chunks import CHUNK, Assembly
 from atoll_runtime.transport.messages import FetchHead, FetchRequest, Header, PushReply
-from atoll_runtime.transport.stream import OPTIONS
+from atoll_runtime.transport.stream import tune
 from atoll_runtime.transport.tls import Tls
 from atoll_runtime.transport.transfer_client import TransferClient
 from atoll_runtime.transport.transfer_server import TransferServer
@@ -63,8 +63,7 @@ class Memory:
 
 def tuned(sock: socket.socket) -> socket.socket:
     """With the options that the product sets."""
-    for level, name, value in OPTIONS:
-        sock.setsockopt(level, name, value)
+    tune(sock)
     return sock
 
 
@@ -97,12 +96,11 @@ async def serve(folder: str, size: int, streams: int) -> None:
     tls, loop = Tls.read(folder), asyncio.get_running_loop()
     memory = Memory(size)
     server = TransferServer(memory, tls, 0)  # type: ignore[arg-type]
-    await server.start()
     listener = socket.create_server(("", 0))
     body, ended = memory.body[: size // streams], asyncio.Event()
 
     def plain(sock: socket.socket) -> None:
-        with tls.identity().context.wrap_socket(tuned(sock), server_side=True) as secure:
+        with tls.identity().server.wrap_socket(tuned(sock), server_side=True) as secure:
             while direction := secure.recv(1):
                 if direction == b"u":
                     receive(secure, fresh(len(body)))
@@ -195,7 +193,7 @@ async def measure(
             for name, (began, done) in zip(NAMES, pairwise(times), strict=True):
                 moved = size if name in PLAIN else size * beside * bodies
                 rates.setdefault(name, []).append(moved / (done - began))
-    client.close()
+    await client.close()
     return {name: found[cold:] for name, found in rates.items()}
 
 

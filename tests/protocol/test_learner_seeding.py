@@ -27,8 +27,8 @@ from atoll_runtime.learner.serving import Serving
 from atoll_runtime.learner.snapshot import NOTHING, Facts, Snapshots
 from atoll_runtime.model import describe, initial
 from atoll_runtime.protocol.fragments import build_layout, part_bounds
-from atoll_runtime.transport.messages import DirectoryReply, PeerAddress
-from atoll_runtime.transport.peer import PeerClient, PeerServer, SnapshotRequest
+from atoll_runtime.transport.messages import DirectoryReply, PeerAddress, SnapshotRequest
+from atoll_runtime.transport.peer import PeerClient, PeerServer
 from atoll_runtime.transport.tls import Tls
 from atoll_runtime.transport.transport import TransportError
 
@@ -132,7 +132,7 @@ class Learner:
         if self._thread.is_alive():
             self._thread.join(60)
         self.snapshots.close()
-        self.server.close(0.0)
+        self.server.close()
 
     def _train(self):
         while not self._halt.wait(self._seconds):
@@ -524,9 +524,9 @@ def test_reason_is_reported_without_a_peer_or_a_directory(make_peers, agreement)
     )
 
     def unreachable():
-        raise TransportError("localhost:1: UNAVAILABLE")
+        raise TransportError("localhost:1: refused")
 
     peers = Peers(unreachable, lambda *_: None, random.Random(0), first_wait=0.01)
     assert seed.from_peer(peers, unit_contract("new"), LAYOUT, agreement) == (
-        "not seeded from a peer: no directory: localhost:1: UNAVAILABLE"
+        "not seeded from a peer: no directory: localhost:1: refused"
     )

@@ -14,7 +14,7 @@ import pytest
 from atoll_runtime.checkpoint import GlobalStore
 from atoll_runtime.contract import OuterSpec, QuorumSpec, TargetSpec, identity
 from atoll_runtime.transport import codecs
-from atoll_runtime.transport.grpc_client import GrpcNetwork
+from atoll_runtime.transport.sessions import TlsNetwork
 from atoll_runtime.transport.tls import Tls
 
 pytestmark = pytest.mark.timeout(300)  # 10 s alone
@@ -35,8 +35,8 @@ def test_units_learn_with_four_bits_each_way_also_when_the_syncer_is_killed(
     run = make_run(outer=outer, quorum=QuorumSpec(min=2), target=TargetSpec(global_steps=200))
     shard = syncer(run, tls("syncer"))
 
-    def link(name: str) -> GrpcNetwork:
-        return GrpcNetwork(run.shards[0], Tls.read(tls(name)))
+    def link(name: str) -> TlsNetwork:
+        return TlsNetwork(run.shards[0], Tls.read(tls(name)))
 
     units = [numpy_unit(run, name, link(name), until=100).start() for name in "ab"]
     eventually(lambda: (status := shard.status()) and status.rounds >= 60, 120)

@@ -9,7 +9,7 @@ import pytest
 
 from atoll_bench.slowlink import SlowLink
 from atoll_runtime.contract import LinkReport, OuterSpec, SyncerAddress, TargetSpec, identity
-from atoll_runtime.transport.grpc_client import GrpcNetwork
+from atoll_runtime.transport.sessions import TlsNetwork
 from atoll_runtime.transport.tls import Tls
 
 pytestmark = pytest.mark.timeout(300)
@@ -36,7 +36,7 @@ def test_a_units_link_is_told_as_it_is_and_what_breaks_is_counted(
         distant = SyncerAddress(host="localhost", port=session.port, transfer_port=bodies.port)
         for name, through in (("near", address), ("far", distant)):
             tls = Tls.read(ca.issue(name, identity("default", "walk", "unit", name)))
-            numpy_unit(run, name, GrpcNetwork(through, tls), step_seconds=STEP_SECONDS).start()
+            numpy_unit(run, name, TlsNetwork(through, tls), step_seconds=STEP_SECONDS).start()
         eventually(
             lambda: all(link(name).rtt_seconds and link(name).up_gbps for name in ("near", "far")), 120
         )
@@ -65,7 +65,7 @@ def test_a_body_on_its_way_is_taken_though_its_host_has_to_connect_anew_meanwhil
     ):
         bodies.latency = 1.0  # twice until a body is acknowledged: before it is sent, and after
         through = SyncerAddress(host="localhost", port=session.port, transfer_port=bodies.port)
-        unit = numpy_unit(run, "a", GrpcNetwork(through, tls), step_seconds=0.1).start()
+        unit = numpy_unit(run, "a", TlsNetwork(through, tls), step_seconds=0.1).start()
         counters = lambda: unit.client.counters  # noqa: E731
         eventually(lambda: counters().pushed >= 1, 120)
         sent = unit.contributed

@@ -22,7 +22,7 @@ from atoll_runtime.contract import (
     TargetSpec,
     identity,
 )
-from atoll_runtime.transport.grpc_client import GrpcNetwork
+from atoll_runtime.transport.sessions import TlsNetwork
 from atoll_runtime.transport.tls import Tls
 
 pytestmark = pytest.mark.timeout(300)  # 10 s alone
@@ -40,9 +40,9 @@ def test_two_units_train_to_the_target_through_a_syncer_that_is_killed_and_fence
     ca = authority("walk")
     process = syncer(run, ca.issue("syncer", identity("default", "walk", "syncer", "walk-syncer")))
 
-    def transport(unit: str, issuer: Any = ca) -> GrpcNetwork:
+    def transport(unit: str, issuer: Any = ca) -> TlsNetwork:
         tls = Tls.read(issuer.issue(unit, identity("default", "walk", "unit", unit)))
-        return GrpcNetwork(run.shards[0], tls)
+        return TlsNetwork(run.shards[0], tls)
 
     # Both connect before the syncer is there, and go on trying. The run is not over before all this is seen.
     a = numpy_unit(run, "a", transport("a"), until=50).start()

@@ -20,7 +20,7 @@ from atoll_runtime.contract import CheckpointSpec, RunContract, SyncerStatus, Ta
 from atoll_runtime.model import describe
 from atoll_runtime.protocol.fragments import build_layout
 from atoll_runtime.replay import replay
-from atoll_runtime.transport.grpc_client import GrpcNetwork
+from atoll_runtime.transport.sessions import TlsNetwork
 from atoll_runtime.transport.tls import Tls
 
 pytestmark = pytest.mark.timeout(900)
@@ -34,8 +34,8 @@ def tls_fixture(authority: Any) -> Callable[[str], Path]:
     return lambda name: ca.issue(name, role.get(name, identity("default", "walk", "unit", name)))
 
 
-def networks(run: RunContract, folder: Path) -> list[GrpcNetwork]:
-    return [GrpcNetwork(shard, Tls.read(folder)) for shard in run.shards]
+def networks(run: RunContract, folder: Path) -> list[TlsNetwork]:
+    return [TlsNetwork(shard, Tls.read(folder)) for shard in run.shards]
 
 
 def told(syncer: Any) -> SyncerStatus:

@@ -18,7 +18,7 @@ from protocol_parties import ANSWER_SECONDS
 from atoll_operator.plan.run.syncer_state import next_checkpoint_step
 from atoll_runtime.checkpoint import GlobalStore
 from atoll_runtime.contract import RunContract, SyncerStatus, TargetSpec, identity
-from atoll_runtime.transport.grpc_client import GrpcNetwork
+from atoll_runtime.transport.sessions import TlsNetwork
 from atoll_runtime.transport.tls import Tls
 
 pytestmark = pytest.mark.timeout(600)
@@ -35,8 +35,8 @@ def tls_fixture(authority: Any) -> Callable[[str], Path]:
     return lambda name: ca.issue(name, roles.get(name, identity("default", "walk", "unit", name)))
 
 
-def networks(run: RunContract, folder: Path) -> list[GrpcNetwork]:
-    return [GrpcNetwork(shard, Tls.read(folder)) for shard in run.shards]
+def networks(run: RunContract, folder: Path) -> list[TlsNetwork]:
+    return [TlsNetwork(shard, Tls.read(folder)) for shard in run.shards]
 
 
 def order(run: RunContract, shard: int, folder: Path, body: bytes) -> int:

@@ -13,8 +13,8 @@ import msgspec
 import pytest
 
 from atoll_runtime.contract import ENV_EVALUATION, ENV_RUN_FILE, ENV_UNIT, EXIT_VERSION, brief, identity
-from atoll_runtime.transport.grpc_client import GrpcNetwork
 from atoll_runtime.transport.messages import PROTOCOL, Refused
+from atoll_runtime.transport.sessions import TlsNetwork
 from atoll_runtime.transport.tls import Tls
 from atoll_runtime.transport.wire import decode, encode
 
@@ -69,7 +69,7 @@ def test_a_real_syncer_refuses_another_protocol_and_takes_the_same_unit_when_it_
     tls = Tls.read(issuer.issue("a", identity("default", "walk", "unit", "a")))
 
     def begun(incarnation: int) -> Any:
-        transport = GrpcNetwork(run.shards[0], tls)
+        transport = TlsNetwork(run.shards[0], tls)
         return numpy_unit(run, "a", transport, incarnation).start()
 
     monkeypatch.setattr("atoll_runtime.learner.client.PROTOCOL", PROTOCOL + 1)

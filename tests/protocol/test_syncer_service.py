@@ -40,7 +40,8 @@ from atoll_runtime.syncer.recovery import Start, recover
 from atoll_runtime.syncer.service import Service
 from atoll_runtime.syncer.status import Status, metrics
 from atoll_runtime.syncer.tape import Tape
-from atoll_runtime.transport.chunks import Assembly, split
+from atoll_runtime.transport.chunks import Assembly
+from atoll_runtime.transport.chunks import filled as with_zeros
 from atoll_runtime.transport.messages import PROTOCOL, FetchRequest, Header, Hello, PushReply, Refused
 from atoll_runtime.transport.tls import Tls
 from atoll_runtime.transport.transport import Peer, Receive
@@ -342,10 +343,7 @@ async def test_what_does_not_belong_to_the_run_is_refused_and_holds_no_memory(
     )  # as for 4,096 hosts of 4 chips
     found, body = service.fetch(PEER, FetchRequest("a", 1, 0, 0, 0, filled, "bf16"))
     assert found.size == 2 * filled and body.obj is service.state.fragments[0].wire.obj, "nothing was copied"
-    assembly = Assembly(found.size)
-    for chunk in split(body, found.size):
-        assembly.add(chunk)
-    assert assembly.whole and bytes(assembly.body) == bytes(body) + bytes(2 * (filled - size))
+    assert bytes(with_zeros(body, found.size)) == bytes(body) + bytes(2 * (filled - size))
     assert "filled up by" in service.fetch(PEER, FetchRequest("a", 1, 0, 0, 0, beyond, "bf16"))
     first = Header(replace(part, stop=45), "bf16", 90)
     second = Header(replace(part, host=1, stop=10), "bf16", 20)
@@ -362,8 +360,7 @@ def bringing(body: memoryview, here: asyncio.Event | None = None) -> Receive:
     async def receive(assembly: Assembly) -> None:
         if here is not None:
             await here.wait()
-        for chunk in split(body):
-            assembly.add(chunk)
+        assembly.fill(body)
 
     return receive
 

@@ -75,7 +75,6 @@ def folders_fixture(authority: Any) -> tuple[Path, Path]:
 @asynccontextmanager
 async def serving(shelf: Shelf, folders: tuple[Path, Path]) -> AsyncIterator[TransferServer]:
     server = TransferServer(shelf, Tls.read(folders[0]), 0)  # type: ignore[arg-type]
-    await server.start()
     yield server
     await server.stop()
 
@@ -85,7 +84,7 @@ async def linked(port: int, folder: Path, streams: int, chunk: int = BLOCK) -> A
     client = TransferClient("localhost", port, Tls.read(folder))
     client.streams, client.chunk = streams, chunk
     yield client
-    client.close()
+    await client.close()
 
 
 async def until(condition: Callable[[], object]) -> None:
@@ -110,7 +109,7 @@ async def test_a_body_crosses_over_any_number_of_connections_which_are_used_agai
             assert (head.size, bytes(body)) == (SIZE + BLOCK, bytes(BODY) + bytes(BLOCK))
         assert answered == [1, 1, 1]
         assert {peer.identities for peer in shelf.peers} == {("spiffe://a",)} and not shelf.broken
-        assert len(server._streams) <= 2 * streams, "connections are used again"
+        assert len(server.streams) <= 2 * streams, "connections are used again"
         assert not client.broken
 
 
@@ -160,7 +159,7 @@ async def test_a_push_whose_caller_goes_is_broken_off(folders: tuple[Path, Path]
         push.cancel()
         with pytest.raises(asyncio.CancelledError):
             await push
-        await until(lambda: shelf.broken and not server._streams)
+        await until(lambda: shelf.broken and not server.streams)
 
 
 async def test_what_is_refused_is_refused_before_its_body_is_sent(folders: tuple[Path, Path]) -> None:
@@ -237,7 +236,7 @@ async def test_a_connection_that_says_anything_else_is_closed(
 async def test_who_shakes_hands_too_slowly_is_cut_off(
     folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("atoll_runtime.transport.transfer_server.HANDSHAKE_SECONDS", 0.5)
+    monkeypatch.setattr("atoll_runtime.transport.listener.HANDSHAKE_SECONDS", 0.5)
     async with serving(Shelf(), folders) as server:
         reader, writer = await asyncio.open_connection("localhost", server.port)
         async with asyncio.timeout(SECONDS):
@@ -249,7 +248,7 @@ async def test_who_shakes_hands_too_slowly_is_cut_off(
                 with contextlib.suppress(TimeoutError, OSError):
                     await asyncio.wait_for(reader.read(1), 0.1)
         writer.close()
-        await until(lambda: not server._streams)
+        await until(lambda: not server.streams)
 
 
 async def test_hosts_that_do_not_read_what_they_fetch_hold_nobody_up(folders: tuple[Path, Path]) -> None:
@@ -276,5 +275,5 @@ async def test_a_server_that_stops_leaves_no_connection_thread_or_call(folders: 
         await server.stop()
         with pytest.raises(TransportError):
             await push
-        assert not server._streams and shelf.broken == 1
+        assert not server.streams and shelf.broken == 1
         assert not [thread for thread in threading.enumerate() if thread.name.startswith("transfers")]

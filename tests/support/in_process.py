@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any, TypeVar
 
-from atoll_runtime.transport.chunks import Assembly, filled, split
+from atoll_runtime.transport.chunks import Assembly, filled
 from atoll_runtime.transport.messages import FetchHead, FetchRequest, Header, Hello, PushReply
 from atoll_runtime.transport.transport import Endpoint, Peer, TransportError
 from atoll_runtime.transport.wire import Down, Up
@@ -62,8 +62,7 @@ class InProcessNetwork:
         endpoint = self._reach()
 
         async def receive(assembly: Assembly) -> None:
-            for chunk in split(body):
-                assembly.add(chunk)
+            assembly.fill(body)
 
         return await self._call(endpoint.push(PEER, header, receive))
 

@@ -11,15 +11,15 @@ from pathlib import Path
 from protocol_parties import NumpyUnit
 
 from atoll_runtime.contract import EXIT_FENCED, EXIT_OK, EXIT_TERMINAL, parse_run
-from atoll_runtime.transport.grpc_client import GrpcNetwork
 from atoll_runtime.transport.messages import Fenced
+from atoll_runtime.transport.sessions import TlsNetwork
 from atoll_runtime.transport.tls import Tls
 
 
 def main(file: str, folder: str, name: str, incarnation: str, step_seconds: str = "0.01") -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     run, tls = parse_run(Path(file).read_bytes()), Tls.read(folder)
-    networks = [GrpcNetwork(shard, tls) for shard in run.shards]
+    networks = [TlsNetwork(shard, tls) for shard in run.shards]
     unit = NumpyUnit(run, name, networks, int(incarnation), step_seconds=float(step_seconds))
     unit.hold_nothing()
     unit.start()

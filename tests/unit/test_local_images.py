@@ -147,7 +147,7 @@ def test_an_image_of_the_runtime_can_use_a_tpu_unless_it_is_built_for_this_machi
     local, tpu = locked(ROLES["runtime"]["EXTRAS"]), locked("runtime,tpu")
     assert tpu.keys() - local.keys() == {"libtpu"}
     assert {name: tpu[name] for name in local} == local
-    assert {"jax", "orbax-checkpoint", "grpcio", "pydantic"} <= local.keys()
+    assert {"jax", "orbax-checkpoint", "numba", "pydantic"} <= local.keys()
     assert not ROLES["operator"]
 
 

@@ -12,7 +12,7 @@ from atoll_runtime.protocol.effects import Release
 from atoll_runtime.protocol.events import Part
 from atoll_runtime.protocol.identifiers import RoundId
 from atoll_runtime.syncer.state import Parts
-from atoll_runtime.transport.chunks import Assembly, split
+from atoll_runtime.transport.chunks import Assembly
 from atoll_runtime.transport.messages import Header
 from atoll_runtime.transport.transport import Receive
 from atoll_runtime.transport.wire import WireError
@@ -23,8 +23,7 @@ BODY = bytes(range(8))
 
 
 async def whole(assembly: Assembly) -> None:
-    for chunk in split(memoryview(BODY)):
-        assembly.add(chunk)
+    assembly.fill(memoryview(BODY))
 
 
 async def silent(assembly: Assembly) -> None:

@@ -1,4 +1,4 @@
-"""Sessions over gRPC: what ends them."""
+"""Sessions over real sockets: what ends them."""
 
 from __future__ import annotations
 
@@ -6,15 +6,12 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
-import pytest
-
 from atoll_runtime.contract import SyncerAddress
 from atoll_runtime.protocol.identifiers import NO_CUT
-from atoll_runtime.transport.grpc_client import GrpcNetwork
-from atoll_runtime.transport.grpc_server import GrpcServer
 from atoll_runtime.transport.messages import Hello, Mark, Stop
+from atoll_runtime.transport.sessions import SessionServer, TlsNetwork
 from atoll_runtime.transport.tls import Tls
-from atoll_runtime.transport.transport import Peer, TransportError
+from atoll_runtime.transport.transport import Peer
 from atoll_runtime.transport.wire import Down, Up
 
 HELLO = Hello(1, "uid", "a", 1, 0, 1, "f", "bf16", (0,), 0, "")
@@ -30,38 +27,15 @@ class Speaker:
                 return
 
 
-async def test_what_a_closed_channel_breaks_off_is_worth_another_attempt(authority: Any) -> None:
-    """Not the end of the task that waits for it, as if that were cancelled."""
-    ca = authority("r")
-    server = GrpcServer(Speaker(), Tls.read(ca.issue("syncer", "spiffe://syncer")), 0)  # type: ignore[arg-type]
-    await server.start()
-    network = GrpcNetwork(
-        SyncerAddress(host="localhost", port=server.port), Tls.read(ca.issue("a", "spiffe://a"))
-    )
-    quiet = asyncio.Event()
-
-    async def outgoing() -> AsyncIterator[Up]:
-        await quiet.wait()
-        yield Mark(NO_CUT, 0)
-
-    session: Any = network.session(HELLO, outgoing())
-    assert await anext(session) == Stop(1)
-    waiting = asyncio.ensure_future(anext(session))
-    await asyncio.sleep(0)
-    await network.close()
-    with pytest.raises(TransportError, match="the channel was closed"):
-        await waiting
-    await server.stop(0)
-
-
 async def test_a_session_that_the_shard_has_ended_takes_nothing_that_the_next_one_is_to_send(
     authority: Any,
 ) -> None:
     ca = authority("r")
-    server = GrpcServer(Speaker(), Tls.read(ca.issue("syncer", "spiffe://syncer")), 0)  # type: ignore[arg-type]
+    server = SessionServer(Speaker(), Tls.read(ca.issue("syncer", "spiffe://syncer")), 0)  # type: ignore[arg-type]
     await server.start()
-    network = GrpcNetwork(
-        SyncerAddress(host="localhost", port=server.port), Tls.read(ca.issue("a", "spiffe://a"))
+    network = TlsNetwork(
+        SyncerAddress(host="localhost", port=server.port, transfer_port=1),
+        Tls.read(ca.issue("a", "spiffe://a")),
     )
     waiting: asyncio.Queue[Up] = asyncio.Queue()
 
@@ -77,4 +51,4 @@ async def test_a_session_that_the_shard_has_ended_takes_nothing_that_the_next_on
     await asyncio.sleep(0.01)
     assert waiting.qsize() == 1
     await network.close()
-    await server.stop(0)
+    await server.stop()

@@ -1,4 +1,4 @@
-"""Codecs, chunks and messages: bytes in, the same values out; damage is noticed."""
+"""Codecs and messages: bytes in, the same values out; damage is noticed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from atoll_runtime.protocol.identifiers import RoundId
 from atoll_runtime.transport import codecs
-from atoll_runtime.transport.chunks import CHUNK, Assembly, filled, split
 from atoll_runtime.transport.messages import Announce, Hello, Pull, PushReply, Welcome
 from atoll_runtime.transport.tls import Tls, TlsError
 from atoll_runtime.transport.wire import WireError, decode, encode
@@ -27,37 +26,6 @@ def test_a_fragment_comes_back_as_its_codec_rounds_it(values: list[float], more:
     codecs.decode(wire, codec, back)
     assert wire.nbytes == (source.size + more) * codecs.DTYPES[codec].itemsize
     assert np.array_equal(back, expected)
-
-
-def test_a_body_crosses_in_chunks_and_any_damage_is_noticed() -> None:
-    body = np.random.default_rng(0).bytes(2 * CHUNK + 17)
-    chunks = list(split(memoryview(body)))
-    assert len(chunks) == 3
-    assembly = Assembly(len(body))
-    for chunk in chunks:
-        assembly.add(chunk)
-    assert assembly.whole and assembly.body == body
-
-    damaged = bytearray(chunks[0])
-    damaged[-1] ^= 1
-    with pytest.raises(WireError, match="checksum"):
-        Assembly(len(body)).add(bytes(damaged))
-    with pytest.raises(WireError, match="of 1048576 bytes"):
-        Assembly(CHUNK).add(chunks[1])
-    with pytest.raises(WireError, match="not a chunk"):
-        Assembly(5).add(b"\xff")
-
-
-@pytest.mark.parametrize("inside", [0, 5, CHUNK, CHUNK + 5])
-@pytest.mark.parametrize("more", [0, 7, CHUNK + 7])
-def test_zeros_behind_a_body_cross_without_a_copy_of_it(inside: int, more: int) -> None:
-    body, size = np.random.default_rng(0).bytes(inside), inside + more
-    assembly = Assembly(size)
-    for chunk in split(memoryview(body), size):
-        assembly.add(chunk)
-    assert assembly.whole and bytes(assembly.body) == body + bytes(more) == bytes(
-        filled(memoryview(body), size)
-    )
 
 
 @pytest.mark.parametrize(

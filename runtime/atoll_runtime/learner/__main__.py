@@ -34,7 +34,7 @@ from atoll_runtime.learner.errors import FencedOff, Terminal
 from atoll_runtime.learner.incarnation import MEMORY_FILE, Files, Incarnation, NotRestarted
 from atoll_runtime.learner.island import train
 from atoll_runtime.learner.proposal import Ending
-from atoll_runtime.transport.grpc_client import GrpcNetwork
+from atoll_runtime.transport.sessions import TlsNetwork
 from atoll_runtime.transport.tls import Tls, TlsError
 
 EXIT_RETRY = 1
@@ -91,9 +91,9 @@ def _contracts() -> tuple[RunContract, UnitContract]:
         raise Terminal("ContractInvalid", f"{file} or ${ENV_UNIT}: {error}") from error
 
 
-def _networks(run: RunContract, tls: Tls) -> list[GrpcNetwork]:
+def _networks(run: RunContract, tls: Tls) -> list[TlsNetwork]:
     """One for each shard of the syncer."""
-    return [GrpcNetwork(shard, tls) for shard in run.shards]
+    return [TlsNetwork(shard, tls) for shard in run.shards]
 
 
 def _fail(incarnation: Incarnation, status: int, reason: str, error: Exception) -> int:

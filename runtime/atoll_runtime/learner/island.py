@@ -33,9 +33,9 @@ from atoll_runtime.learner.start import start_of
 from atoll_runtime.model import ModelError, axes_of, check, describe, fits, resolve
 from atoll_runtime.model.axes import share
 from atoll_runtime.protocol.fragments import Layout, LayoutError, build_layout
-from atoll_runtime.transport.grpc_client import GrpcNetwork
 from atoll_runtime.transport.messages import Beginning, DirectoryRequest, Refused
 from atoll_runtime.transport.peer import PeerClient, PeerServer
+from atoll_runtime.transport.sessions import TlsNetwork
 from atoll_runtime.transport.tls import Tls
 
 WELCOME_TIMEOUT = 20.0
@@ -48,7 +48,7 @@ log = logging.getLogger(__name__)
 def train(
     run: RunContract,
     unit: UnitContract,
-    networks: Sequence[GrpcNetwork],
+    networks: Sequence[TlsNetwork],
     leave_cleanly: Callable[[], threading.Event],
     tls: Tls | None = None,
 ) -> Ending:
@@ -140,7 +140,7 @@ def train(
         batches.close()
         snapshots.close()
         if server is not None:
-            server.close(0.0)
+            server.close()
         saver.close(CLOSE_TIMEOUT)
         client.close(CLOSE_TIMEOUT)
         if compiled is not None:
@@ -174,7 +174,7 @@ def _seed(
 
 
 def _peers(
-    run: RunContract, unit: UnitContract, networks: Sequence[GrpcNetwork], tls: Tls | None
+    run: RunContract, unit: UnitContract, networks: Sequence[TlsNetwork], tls: Tls | None
 ) -> Peers | None:
     """Other units, as all shards of the syncer know them."""
     if tls is None:

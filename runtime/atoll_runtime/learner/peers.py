@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from atoll_runtime.contract import UnitContract
 from atoll_runtime.learner.pulled import Assembly, Pulled
 from atoll_runtime.protocol.fragments import Layout
-from atoll_runtime.transport.messages import DirectoryReply, PeerAddress
-from atoll_runtime.transport.peer import Declined, PeerClient, SnapshotRequest
+from atoll_runtime.transport.messages import DirectoryReply, PeerAddress, SnapshotRequest
+from atoll_runtime.transport.peer import Busy, PeerClient
 from atoll_runtime.transport.transport import TransportError
 
 ATTEMPTS = 3
@@ -87,7 +87,7 @@ class Peers:
                 except TransportError as error:
                     log.warning("not seeded from %s: %s", peer.unit, error)
                     reasons[peer.unit] = f"{peer.unit}: {error}"
-                    if not isinstance(error, Declined):
+                    if not isinstance(error, Busy):
                         lost.add(peer.unit)
                 else:
                     reasons.pop(peer.unit, None)
@@ -96,7 +96,7 @@ class Peers:
 
     def _from(self, peer: PeerAddress, request: SnapshotRequest, layout: Layout, end: float) -> Pulled:
         """Pulls from every host of one peer until `end`; one thread reads each host. Raises `TransportError`, including
-        `Declined`."""
+        `Busy`."""
         assembly = Assembly(layout, len(peer.addresses), request.least)
         sizes = tuple(fragment.size for fragment in layout.fragments)
         clients = [self.connect(peer.unit, address) for address in peer.addresses]

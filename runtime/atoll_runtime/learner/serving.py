@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from atoll_runtime.contract import RunContract, UnitContract, identity
 from atoll_runtime.learner.snapshot import Snapshots, Tap
 from atoll_runtime.protocol.fragments import Layout
-from atoll_runtime.transport.peer import Parts, SnapshotHead, SnapshotRequest
+from atoll_runtime.transport.messages import SnapshotHead, SnapshotRequest
+from atoll_runtime.transport.peer import Parts
 from atoll_runtime.transport.transport import Peer
 
 CLIENTS = 2
@@ -67,7 +68,7 @@ class Serving:
 
 
 class TapStream:
-    """A tap as a `Stream`; `leave` is called once, at its end."""
+    """A tap as `peer.Snapshots`; `leave` is called once, at its end."""
 
     def __init__(self, tap: Tap, bounds: tuple[tuple[int, int], ...], leave: Callable[[], None]) -> None:
         self._tap, self._bounds, self._leave = tap, bounds, leave
@@ -80,7 +81,7 @@ class TapStream:
             yield head, (capture.anchor, capture.mu, capture.nu)
 
     def close(self) -> None:
-        """See `Stream`."""
+        """See `peer.Snapshots`."""
         self._tap.close()
         with self._lock:
             was, self._open = self._open, False

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from atoll_runtime.simulate.eventloop import Process, SimLoop
 from atoll_runtime.syncer.service import Service
-from atoll_runtime.transport.chunks import Assembly, filled, split
+from atoll_runtime.transport.chunks import Assembly, filled
 from atoll_runtime.transport.messages import FetchHead, FetchRequest, Header, Hello, PushReply
 from atoll_runtime.transport.shardmessages import ShardHello
 from atoll_runtime.transport.transport import Peer, TransportError
@@ -179,8 +179,7 @@ class SimNetwork:
                 await asyncio.sleep(seconds)
                 if lost or not wanted():
                     raise WireError("the body broke off")
-            for chunk in split(body):
-                assembly.add(chunk)
+            assembly.fill(body)
 
         async def serve() -> PushReply:
             assert server.service is not None

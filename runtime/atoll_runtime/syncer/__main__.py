@@ -43,14 +43,11 @@ from atoll_runtime.syncer.recovery import Start, recover
 from atoll_runtime.syncer.service import Service
 from atoll_runtime.syncer.status import Status, StatusServer
 from atoll_runtime.syncer.tape import Tape
-from atoll_runtime.transport.grpc_client import GrpcNetwork
-from atoll_runtime.transport.grpc_server import GrpcServer
+from atoll_runtime.transport.sessions import SessionServer, TlsNetwork
 from atoll_runtime.transport.tls import Tls, TlsError
 from atoll_runtime.transport.transfer_server import TransferServer
 
 EXIT_RETRY = 1
-GRACE_SECONDS = 2.0
-"""For calls in progress, when the process is asked to end."""
 
 log = logging.getLogger("atoll.syncer")
 
@@ -127,20 +124,19 @@ async def run_service(
     driver = Driver(run, layout, start, store, Tape(directory / "tape", run.tape))
     service = status.service = Service(driver)
     address = run.shards[rules.shard]
+    sessions = SessionServer(service, tls, address.port)
     transfers = TransferServer(service, tls, address.transfer_port)
-    server = GrpcServer(service, tls, address.port)
     try:
-        await transfers.start()
-        await server.start()
+        await sessions.start()
         driver.start()
         if rules.shard != COORDINATOR:
-            network = GrpcNetwork(run.shards[COORDINATOR], tls)
+            network = TlsNetwork(run.shards[COORDINATOR], tls)
             driver.spawn(Following(driver, network, status.own).serve())
         await driver.failed
     finally:
         await driver.close()
         await transfers.stop()
-        await server.stop(GRACE_SECONDS)
+        await sessions.stop()
 
 
 async def recovered(

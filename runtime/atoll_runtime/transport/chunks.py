@@ -1,5 +1,4 @@
-"""A body in chunks: what has come of it, and what is to be sent. TLS tells whether a chunk has come unharmed; learners
-send each other a checksum besides."""
+"""A body in chunks: what has come of it, and what is to be sent. TLS tells whether a chunk has come unharmed."""
 
 from __future__ import annotations
 
@@ -7,43 +6,22 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 
-import google_crc32c
 import numpy as np
 
-from atoll_runtime.transport.wire import Chunk, WireError, decode_chunk, encode
+from atoll_runtime.transport.wire import WireError
 
 BLOCK = 64 << 10
 """Bytes. Chunks begin at multiples of it; both ends keep a bit for each."""
 CHUNK, MOST_CHUNK = 1 << 20, 4 << 20
 """Bytes of a chunk where nothing else is set, and of the largest one."""
-MESSAGE_LIMIT = 4 << 20
-"""Bytes of one gRPC message."""
 
 Span = tuple[int, int]
 """Bytes [start, stop) of a body."""
 
 
-def split(body: memoryview, size: int = 0) -> Iterator[bytes]:
-    """Encoded chunks of `body`, in order, and of zeros behind it up to `size` bytes. The body is not copied."""
-    for start in range(0, max(len(body), size), CHUNK):
-        data = part(body, (start, min(start + CHUNK, max(len(body), size))))
-        yield encode(Chunk(start, _crc(data), data))
-
-
 def filled(body: memoryview, size: int) -> memoryview:
     """A copy of `body` with zeros behind it up to `size` bytes, as it arrives at the other end."""
     return memoryview(bytearray(body).ljust(size, b"\0"))
-
-
-def part(body: memoryview, span: Span) -> memoryview:
-    """Bytes of a body behind which zeros follow; copied only where there are zeros among them."""
-    start, stop = span
-    return body[start:stop] if stop <= len(body) else filled(body[start:stop], stop - start)
-
-
-def _crc(data: memoryview) -> int:
-    found: int = google_crc32c.value(np.frombuffer(data, np.uint8))  # it takes no memoryview
-    return found
 
 
 class Claim:
@@ -123,14 +101,10 @@ class Assembly:
         with self._lock:
             self._claims.discard(claim)
 
-    def add(self, data: bytes) -> None:
-        """An encoded chunk. Raises `WireError` when it is damaged, or has no place in the body."""
-        chunk = decode_chunk(data)
-        if _crc(chunk.data) != chunk.crc:
-            raise WireError(f"chunk at {chunk.offset}: the checksum does not match")
-        claim = self.claim(chunk.offset, len(chunk.data))
-        claim.view[:] = chunk.data
-        self.hold(claim)
+    def fill(self, body: memoryview) -> None:
+        """The whole body, where no connection carries it."""
+        self.body[:] = body
+        self._held[:], self.filled = True, len(body)
 
     def _blocks(self, span: Span) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
         return self._held[span[0] // BLOCK : -(-span[1] // BLOCK)]
@@ -192,8 +166,10 @@ class Sending:
         return span
 
     def data(self, span: Span) -> memoryview:
-        """Bytes of a chunk."""
-        return part(self._body, span)
+        """Bytes of a chunk; copied only where there are zeros among them."""
+        start, stop = span
+        inside = self._body[start:stop]
+        return inside if len(inside) == stop - start else filled(inside, stop - start)
 
     def _missing(self, known: np.ndarray[tuple[int], np.dtype[np.uint8]]) -> Iterator[Span]:
         edges = np.flatnonzero(np.diff(known.astype(np.int8), prepend=1, append=1))

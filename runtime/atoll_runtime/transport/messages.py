@@ -278,3 +278,25 @@ class DirectoryReply(Message, frozen=True, tag=True):
     lineage: str
     versions: tuple[int, ...]
     peers: tuple[PeerAddress, ...]
+
+
+class SnapshotRequest(Message, frozen=True, tag=True):
+    """Asks another unit for every fragment, each at version `least` or newer."""
+
+    unit: str
+    """The unit that asks."""
+    incarnation: int
+    fingerprint: str
+    shards: int
+    least: tuple[int, ...]
+
+
+class SnapshotHead(Message, frozen=True, tag=True):
+    """One host's part [start, stop) of a fragment; its anchor, mu and nu follow, float32."""
+
+    number: int
+    version: int
+    count: int
+    """Updates that the moments had seen."""
+    start: int
+    stop: int

@@ -1,61 +1,31 @@
-"""Between learners: one call that streams a host's part of every fragment. gRPC with threads and mTLS."""
+"""Between learners: one connection on which a host sends its part of every fragment, each in a thread."""
 
 from __future__ import annotations
 
-import logging
+import threading
+import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import grpc
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from atoll_runtime.protocol.fragments import MOST_PADDING
-from atoll_runtime.transport import grpc_client, grpc_server
-from atoll_runtime.transport.chunks import Assembly, split
+from atoll_runtime.transport.listener import Listener
+from atoll_runtime.transport.messages import Declined, Ended, SnapshotHead, SnapshotRequest
+from atoll_runtime.transport.stream import Stream, explained
 from atoll_runtime.transport.tls import Tls
+from atoll_runtime.transport.transfer_client import CONNECT_SECONDS
 from atoll_runtime.transport.transport import Peer, TransportError
-from atoll_runtime.transport.wire import WireError
+from atoll_runtime.transport.wire import Wire, WireError
 
-SERVICE = "atoll.v1.Learner"
-THREADS = 4
-"""For streams that are served, and for calls that are declined."""
-ARRAYS = 3
+Parts = tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]
 """Anchor, mu, nu."""
 
-log = logging.getLogger(__name__)
 
-
-class Declined(TransportError):
+class Busy(TransportError):
     """A peer answered that it does not serve now; it may later."""
-
-
-class SnapshotRequest(msgspec.Struct, frozen=True):
-    """Asks for every fragment of a unit, each at version `least` or newer."""
-
-    unit: str
-    """The unit that asks."""
-    incarnation: int
-    fingerprint: str
-    shards: int
-    least: tuple[int, ...]
-
-
-class SnapshotHead(msgspec.Struct, frozen=True):
-    """One host's part [start, stop) of a fragment; its anchor, mu and nu follow, float32."""
-
-    number: int
-    version: int
-    count: int
-    """Updates that the moments have seen."""
-    start: int
-    stop: int
-
-
-Parts = tuple[NDArray[np.float32], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,75 +38,69 @@ class Piece:
     nu: NDArray[np.float32]
 
 
-class Stream(Protocol):
+class Snapshots(Protocol):
     """What a host sends to one client."""
 
     def __iter__(self) -> Iterator[tuple[SnapshotHead, Parts]]:
         """Yields heads with anchor, mu and nu."""
 
     def close(self) -> None:
-        """Ends the iterator when the client is gone. Callable from any thread."""
+        """Ends the iterator. Called once the client has gone, from another thread."""
 
 
 class Source(Protocol):
     """Provides snapshots to serve."""
 
-    def open(self, peer: Peer, request: SnapshotRequest) -> Stream | str:
+    def open(self, peer: Peer, request: SnapshotRequest) -> Snapshots | str:
         """Returns a stream for this client, or the reason to decline. Called from any thread."""
 
 
-class PeerServer:
+class PeerServer(Listener):
     """Serves one host's snapshots. Raises `OSError` when the port is taken."""
 
     def __init__(self, source: Source, tls: Tls, port: int) -> None:
-        self._source = source
-        self._threads = ThreadPoolExecutor(THREADS, "peers")
-        self._server = grpc.server(self._threads, options=grpc_server.OPTIONS)
-        handlers = {"Snapshot": grpc.unary_stream_rpc_method_handler(self._snapshot)}
-        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
-        try:
-            self.port: int = self._server.add_secure_port(f"[::]:{port}", tls.server())
-        except RuntimeError as error:
-            raise OSError(f"port {port} cannot be listened on: {error}") from error
-        self._server.start()
-        log.info("serving snapshots on port %d", self.port)
+        self._source, self._open = source, set[Snapshots]()
+        super().__init__(tls, port, "snapshots")
 
-    def close(self, grace: float) -> None:
-        """Ends all streams after `grace` seconds at most."""
-        self._server.stop(grace).wait(grace + 1.0)
-        self._threads.shutdown(wait=False)
+    def close(self) -> None:
+        """Ends all streams."""
+        for snapshots in list(self._open):
+            snapshots.close()
+        super().close()
 
-    def _snapshot(self, data: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
+    def serve(self, stream: Stream, peer: Peer, request: Wire) -> None:
+        """See `Listener`."""
+        if not isinstance(request, SnapshotRequest):
+            raise WireError(f"{type(request).__name__} came instead of SnapshotRequest")
+        snapshots = self._source.open(peer, request)
+        if isinstance(snapshots, str):
+            stream.send(Declined(snapshots))
+            return
+        self._open.add(snapshots)
+        threading.Thread(target=_close_when_left, args=(stream, snapshots), daemon=True).start()
         try:
-            request = msgspec.msgpack.decode(data, type=SnapshotRequest)
-        except msgspec.DecodeError as error:
-            context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"not a SnapshotRequest: {error}")
-        names = context.auth_context().get("x509_subject_alternative_name", ())
-        stream = self._source.open(
-            Peer(tuple(name.decode() for name in names) or ("",), context.peer()), request
-        )
-        if isinstance(stream, str):
-            context.abort(grpc.StatusCode.FAILED_PRECONDITION, stream)
-        assert not isinstance(stream, str)
-        try:
-            if not context.add_callback(stream.close):
-                return  # the client has gone already
-            for head, parts in stream:
-                yield msgspec.msgpack.encode(head)
+            for head, parts in snapshots:
+                stream.send(head)
                 for part in parts:
-                    yield from split(memoryview(np.ascontiguousarray(part).view(np.uint8).data))
+                    stream.write(memoryview(np.ascontiguousarray(part).view(np.uint8).data))
+            stream.send(Ended())
         finally:
-            stream.close()
+            self._open.discard(snapshots)
+            stream.shut()
+
+
+def _close_when_left(stream: Stream, snapshots: Snapshots) -> None:
+    stream.until_left()
+    snapshots.close()
 
 
 class PeerClient:
-    """A channel to one host of another unit; `name` is the unit's, which its certificate must show."""
+    """A connection to one host of another unit; `name` is the unit's, which its certificate must show."""
 
     def __init__(self, address: str, tls: Tls, name: str) -> None:
-        self._address = address
-        options = (*grpc_client.OPTIONS, ("grpc.ssl_target_name_override", name))
-        self._channel = grpc.secure_channel(address, tls.client(), options)
-        self._snapshot = self._channel.unary_stream(f"/{SERVICE}/Snapshot")
+        self._address, self._tls, self._name = address, tls, name
+        self._stream: Stream | None = None
+        self._closed = threading.Event()
 
     def snapshot(self, request: SnapshotRequest, sizes: tuple[int, ...], seconds: float) -> Iterator[Piece]:
         """Yields the host's parts as they come, until `close` or until `seconds` have passed.
@@ -145,44 +109,45 @@ class PeerClient:
             sizes: elements of each fragment.
 
         Raises:
-            Declined: the host does not serve now.
+            Busy: the host does not serve now.
             TransportError: the stream broke, was damaged, or took too long.
         """
-        call = self._snapshot(msgspec.msgpack.encode(request), timeout=seconds)
+        end, (host, _, port) = time.monotonic() + seconds, self._address.rpartition(":")
         try:
-            for data in call:
-                head = _head(data, sizes)
-                yield Piece(head, *(_array(call, head.stop - head.start) for _ in range(ARRAYS)))
-        except (grpc.RpcError, WireError) as error:
-            no = isinstance(error, grpc.Call) and error.code() == grpc.StatusCode.FAILED_PRECONDITION
-            raise (Declined if no else TransportError)(grpc_client.explain(self._address, error)) from error
+            self._stream = stream = Stream.connect(
+                (host, int(port)), self._tls.identity(), self._name, min(CONNECT_SECONDS, seconds)
+            )
+            if self._closed.is_set():
+                stream.shut()
+            stream.send(request)
+            while not isinstance(head := stream.receive(end - time.monotonic()), Ended):
+                if isinstance(head, Declined):
+                    raise Busy(f"{self._address}: {head.reason}")
+                found = checked(head, sizes)
+                yield Piece(found, *(_array(stream, found.stop - found.start) for _ in range(3)))
+        except (OSError, WireError) as error:
+            raise TransportError(explained(self._address, error)) from error
         finally:
-            call.cancel()
+            if self._stream is not None:
+                self._stream.close()
 
     def close(self) -> None:
         """Ends the stream, from any thread."""
-        self._channel.close()
+        self._closed.set()
+        if self._stream is not None:
+            self._stream.shut()
 
 
-def _array(messages: Iterator[bytes], elements: int) -> NDArray[np.float32]:
-    assembly = Assembly(4 * elements)
-    while not assembly.whole:
-        data = next(messages, None)
-        if data is None:
-            raise WireError(f"the stream ended after {assembly.filled} of {4 * elements} bytes")
-        assembly.add(data)
-    array: NDArray[Any] = np.frombuffer(assembly.body, "<f4")
+def _array(stream: Stream, elements: int) -> NDArray[np.float32]:
+    array: NDArray[Any] = np.empty(elements, "<f4")
+    stream.read_into(memoryview(array.view(np.uint8).data))
     return array
 
 
-def _head(data: bytes, sizes: tuple[int, ...]) -> SnapshotHead:
+def checked(head: Wire, sizes: tuple[int, ...]) -> SnapshotHead:
     """Raises `WireError` for a head that does not fit the layout."""
-    try:
-        head = msgspec.msgpack.decode(data, type=SnapshotHead)
-    except msgspec.DecodeError as error:
-        raise WireError(f"not a SnapshotHead: {error}") from error
-    if not 0 <= head.number < len(sizes):
-        raise WireError(f"fragment {head.number}: there are {len(sizes)}")
+    if not isinstance(head, SnapshotHead) or not 0 <= head.number < len(sizes):
+        raise WireError(f"{head} is no head of one of {len(sizes)} fragments")
     if not 0 <= head.start <= head.stop <= sizes[head.number] + MOST_PADDING:
         raise WireError(
             f"part [{head.start}, {head.stop}) of fragment {head.number}, which has {sizes[head.number]}"

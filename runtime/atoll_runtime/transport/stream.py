@@ -1,5 +1,4 @@
-"""One TLS connection that carries bodies: messages with their length before them, and chunks. Its methods are steps of
-a job of `lanes`."""
+"""One TLS connection whose thread waits for it: messages with their length before them, and what bodies consist of."""
 
 from __future__ import annotations
 
@@ -10,11 +9,10 @@ import socket
 import ssl
 import struct
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from atoll_runtime.transport.chunks import Assembly, Sending, Share
-from atoll_runtime.transport.lanes import Ready, Wait
 from atoll_runtime.transport.messages import Message
 from atoll_runtime.transport.tls import Identity
 from atoll_runtime.transport.wire import Wire, WireError, decode, encode
@@ -24,11 +22,9 @@ STALL_SECONDS = 30.0
 UNSENT_BYTES = 512 << 10
 """That the kernel takes before it can send them: a break loses no more than what is on its way."""
 SLICE = 64 << 10
-"""Bytes that are handed to TLS at a time, or awaited before they are read."""
-LARGEST_RECORD = 20 << 10
-"""Bytes that TLS may have taken from the kernel without giving any out, with room to spare."""
-LARGEST_MESSAGE = 1 << 20
-"""Bytes: a bit for each block of 512 GiB."""
+"""Bytes that are handed to TLS at a time."""
+LARGEST_MESSAGE = 4 << 20
+"""Bytes."""
 LENGTH, CHUNK_HEAD = struct.Struct("!I"), struct.Struct("!QI")
 """Before a message its bytes; before a chunk where it begins, and its bytes. No bytes: there is no more."""
 OPTIONS = (
@@ -43,22 +39,20 @@ OPTIONS = (
 """Buffers are left to the kernel, which sizes them by the link."""
 
 T = TypeVar("T")
-Steps = Generator[Wait, None, T]
 
 
 class Stream:
-    """Takes a connected socket over. Every step raises `OSError` or `WireError` when the connection is of no use any
-    more."""
+    """Takes a connected socket over. What it does raises `OSError` or `WireError` when the connection is of no use any
+    more. For one thread, but for `shut`."""
 
     def __init__(self, sock: socket.socket, identity: Identity, server: str | None = None) -> None:
         """`server`: the name that the other end must show; None where this is the server. Raises `OSError`, and closes
         `sock`, when the connection has ended."""
         self.identity = identity
-        context = identity.context if server is None else identity.client
+        context = identity.server if server is None else identity.client
         try:
             sock.setblocking(False)
-            for level, name, value in OPTIONS:
-                sock.setsockopt(level, name, value)
+            tune(sock)
             sock.getpeername()  # `wrap_socket` would leave one open that was reset already
             self._sock = context.wrap_socket(
                 sock, server_side=server is None, server_hostname=server, do_handshake_on_connect=False
@@ -66,119 +60,155 @@ class Stream:
         except OSError:
             sock.close()
             raise
-        self._fd, self._awaited = self._sock.fileno(), 1
+        self._poll = select.poll()
+        self._poll.register(self._sock)
         self.heard = 0
         """Messages that have come."""
+
+    @classmethod
+    def connect(cls, address: tuple[str, int], identity: Identity, name: str, seconds: float) -> Stream:
+        """To a server that shows this name. Raises `OSError`."""
+        stream = cls(socket.create_connection(address, seconds), identity, name)
+        try:
+            stream.handshake(seconds)
+        except OSError:
+            stream.close()
+            raise
+        return stream
 
     @property
     def names(self) -> tuple[str, ...]:
         """URI names of the certificate at the other end."""
-        certificate: dict[str, Any] = self._sock.getpeercert() or {}
-        found = tuple(value for kind, value in certificate.get("subjectAltName", ()) if kind == "URI")
-        return found or ("",)
+        return names(self._sock.getpeercert())
 
-    def handshake(self, seconds: float) -> Steps[None]:
-        """TLS."""
-        yield from self._until(self._sock.do_handshake, seconds)
+    def handshake(self, seconds: float) -> None:
+        """TLS, within so many seconds."""
+        self._until(self._sock.do_handshake, seconds)
 
-    def send(self, message: Message) -> Steps[None]:
+    def send(self, message: Message) -> None:
         """A message."""
-        data = encode(message)
-        yield from self._write(memoryview(LENGTH.pack(len(data)) + data))
+        self.write(memoryview(framed(message)))
 
-    def receive(self, seconds: float = STALL_SECONDS) -> Steps[Wire]:
+    def receive(self, seconds: float = STALL_SECONDS) -> Wire:
         """The next message, whose first byte must come within so many seconds."""
-        prefix = yield from self._read(LENGTH.size, seconds)
-        (size,) = LENGTH.unpack(prefix)
-        if size > LARGEST_MESSAGE:
-            raise WireError(f"a message of {size} bytes, where {LARGEST_MESSAGE} are the most")
-        data = yield from self._read(size)
+        prefix = self._read(LENGTH.size, seconds)
+        data = self._read(length(prefix))
         self.heard += 1
         return decode(data)
 
-    def send_chunks(self, sending: Sending, share: Share, wanted: Callable[[], bool]) -> Steps[None]:
+    def send_chunks(self, sending: Sending, share: Share, wanted: Callable[[], bool]) -> None:
         """What this connection can take of a body; then says that it has no more. Raises `WireError` once the body is
         not wanted any more."""
         while (span := sending.next(share)) is not None:
             if not wanted():
                 raise WireError("the body is not wanted any more")
             data = sending.data(span)
-            yield from self._write(memoryview(CHUNK_HEAD.pack(span[0], len(data))))
-            yield from self._write(data)
-            yield 0.0
-        yield from self._write(memoryview(CHUNK_HEAD.pack(0, 0)))
+            self.write(memoryview(CHUNK_HEAD.pack(span[0], len(data))))
+            self.write(data)
+        self.write(memoryview(CHUNK_HEAD.pack(0, 0)))
 
-    def receive_chunks(self, assembly: Assembly) -> Steps[None]:
+    def receive_chunks(self, assembly: Assembly) -> None:
         """Chunks, until the other end has no more for this connection."""
         while True:
-            head = yield from self._read(CHUNK_HEAD.size)
-            start, size = CHUNK_HEAD.unpack(head)
+            start, size = CHUNK_HEAD.unpack(self._read(CHUNK_HEAD.size))
             if not size:
                 return
             claim = assembly.claim(start, size)
             try:
-                at, stalled = 0, -1
+                at = 0
                 while at < size:
-                    try:
-                        at += _some(claim.receive(self._sock.recv_into, at))
-                    except ssl.SSLWantReadError:
-                        self._await_bytes(min(size - at - LARGEST_RECORD, SLICE))
-                        try:
-                            yield Ready(self._fd, select.EPOLLIN, STALL_SECONDS)
-                        except TimeoutError:
-                            if at == stalled:
-                                raise
-                            stalled = at  # fewer bytes than were awaited may be here
+                    step = functools.partial(claim.receive, self._sock.recv_into, at)
+                    at += _some(self._until(step, STALL_SECONDS))
                 assembly.hold(claim)
-                self._await_bytes(1)
             finally:
                 assembly.drop(claim)
-            yield 0.0
+
+    def write(self, data: memoryview) -> None:
+        """Bytes."""
+        sent = 0
+        while sent < len(data):
+            step = functools.partial(self._sock.send, data[sent : sent + SLICE])
+            sent += self._until(step, STALL_SECONDS)
+
+    def read_into(self, rest: memoryview, seconds: float = STALL_SECONDS) -> None:
+        """Bytes, of which the first must come within so many seconds."""
+        while rest:
+            count = self._until(functools.partial(self._sock.recv_into, rest), seconds)
+            rest, seconds = rest[_some(count) :], STALL_SECONDS
+
+    def until_left(self) -> None:
+        """Waits, in another thread, until the other end leaves, or says more than it was asked for; or until `shut`."""
+        watch = select.poll()
+        watch.register(self._sock, select.POLLIN | select.POLLRDHUP)
+        watch.poll()
 
     def shut(self) -> None:
-        """Breaks the connection, in any thread; its job finds out. `SSLSocket.shutdown` would disturb what TLS does."""
+        """Breaks the connection, in any thread; its own finds out. `SSLSocket.shutdown` would disturb what TLS does."""
         with contextlib.suppress(OSError):  # it has ended already
             socket.socket.shutdown(self._sock, socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Frees the connection. For its own job, or where it has none."""
+        """Frees the connection. For its own thread, or where it has none."""
         self._sock.close()
 
-    def _await_bytes(self, count: int) -> None:
-        """The socket is ready when it has so many, so that a fast link does not wake this job for each record."""
-        count = max(count, 1)
-        if count != self._awaited:
-            self._awaited = count
-            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
-
-    def _write(self, data: memoryview) -> Steps[None]:
-        sent = 0
-        while sent < len(data):
-            try:
-                sent += self._sock.send(data[sent : sent + SLICE])
-            except ssl.SSLWantWriteError:
-                yield Ready(self._fd, select.EPOLLOUT, STALL_SECONDS)
-            except ssl.SSLWantReadError:
-                yield Ready(self._fd, select.EPOLLIN, STALL_SECONDS)
-
-    def _read(self, size: int, seconds: float = STALL_SECONDS) -> Steps[bytes]:
+    def _read(self, size: int, seconds: float = STALL_SECONDS) -> bytes:
         data = bytearray(size)
-        rest = memoryview(data)
-        while rest:
-            count = yield from self._until(functools.partial(self._sock.recv_into, rest), seconds)
-            rest, seconds = rest[_some(count) :], STALL_SECONDS
+        self.read_into(memoryview(data), seconds)
         return bytes(data)
 
-    def _until(self, step: Callable[[], T], seconds: float) -> Steps[T]:
+    def _until(self, step: Callable[[], T], seconds: float) -> T:
         """The whole step has so many seconds, however often it waits."""
         end = time.monotonic() + seconds
         while True:
             try:
                 return step()
             except ssl.SSLWantReadError:
-                yield Ready(self._fd, select.EPOLLIN, end - time.monotonic())
+                event = select.POLLIN
             except ssl.SSLWantWriteError:
-                yield Ready(self._fd, select.EPOLLOUT, end - time.monotonic())
+                event = select.POLLOUT
+            self._poll.modify(self._sock, event)
+            if not self._poll.poll(max(0.0, end - time.monotonic()) * 1000):
+                raise TimeoutError("the other end is silent")
+
+
+def names(certificate: Any) -> tuple[str, ...]:
+    """Its URI names, as `Peer` has them."""
+    found = tuple(value for kind, value in (certificate or {}).get("subjectAltName", ()) if kind == "URI")
+    return found or ("",)
+
+
+def tune(sock: socket.socket) -> None:
+    """Sets what every connection has. Raises `OSError` when it has ended."""
+    for level, name, value in OPTIONS:
+        sock.setsockopt(level, name, value)
+
+
+def listening(port: int) -> socket.socket:
+    """A socket on this port, of IPv6 too where there is that. Raises `OSError` when it is taken."""
+    both = socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if both else socket.AF_INET
+    return socket.create_server(("", port), family=family, dualstack_ipv6=both, backlog=1024)
+
+
+def framed(message: Message) -> bytes:
+    """A message with its length before it."""
+    data = encode(message)
+    return LENGTH.pack(len(data)) + data
+
+
+def length(prefix: bytes) -> int:
+    """What stands before a message. Raises `WireError` where that is too long for one."""
+    (size,) = LENGTH.unpack(prefix)
+    if size > LARGEST_MESSAGE:
+        raise WireError(f"a message of {size} bytes, where {LARGEST_MESSAGE} are the most")
+    return int(size)
+
+
+def explained(address: str, error: Exception) -> str:
+    """One line that a user can act on."""
+    if isinstance(error, ssl.SSLError):
+        return f"{address}: TLS refused, the certificates of the two ends are not of the same run: {error}"
+    return f"{address}: {error or type(error).__name__}"
 
 
 def _some(count: int) -> int:

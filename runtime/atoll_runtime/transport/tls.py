@@ -8,11 +8,8 @@ from __future__ import annotations
 
 import logging
 import ssl
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-
-import grpc
 
 log = logging.getLogger(__name__)
 
@@ -27,12 +24,9 @@ class TlsError(Exception):
 
 @dataclass(frozen=True, eq=False)
 class Identity:
-    """PEM bytes of `ca.crt`, `tls.crt` and `tls.key`, and the same as contexts of a server and of a client."""
+    """What a server and a client show, and whom they trust."""
 
-    ca: bytes
-    certificate: bytes
-    key: bytes
-    context: ssl.SSLContext
+    server: ssl.SSLContext
     client: ssl.SSLContext
 
 
@@ -46,7 +40,7 @@ class Tls:
 
     @classmethod
     def read(cls, directory: str | Path) -> Tls:
-        """Raises `TlsError` naming the file that is missing or empty."""
+        """Raises `TlsError` naming the file that is missing."""
         return cls(Path(directory))
 
     def identity(self) -> Identity:
@@ -59,47 +53,16 @@ class Tls:
             log.warning("keeps the certificate that it has: %s", error)
         return self._identity
 
-    def client(self) -> grpc.ChannelCredentials:
-        """Credentials of a learner, for one channel: gRPC reads them once."""
-        now = self.identity()
-        return grpc.ssl_channel_credentials(now.ca, now.key, now.certificate)
-
-    def server(self) -> grpc.ServerCredentials:
-        """Credentials of a server; a client without a certificate of the run's CA is refused.
-
-        gRPC asks them at each handshake. The caller keeps a reference as long as the server lives.
-        """
-        configuration, changed = self._configurations()
-        return grpc.dynamic_ssl_server_credentials(configuration, changed, require_client_authentication=True)
-
     def server_context(self) -> ssl.SSLContext:
-        """The same for HTTPS."""
-        first = self.identity().context
+        """For a server that keeps one: each handshake uses the newest. A client without a certificate of the run's
+        CA is refused."""
+        first = self.identity().server
 
         def choose(connection: ssl.SSLObject | ssl.SSLSocket, _: str | None, __: ssl.SSLContext) -> None:
-            connection.context = self.identity().context
+            connection.context = self.identity().server
 
         first.sni_callback = choose
         return first
-
-    def _configurations(
-        self,
-    ) -> tuple[grpc.ServerCertificateConfiguration, Callable[[], grpc.ServerCertificateConfiguration | None]]:
-        served = self.identity()
-
-        def changed() -> grpc.ServerCertificateConfiguration | None:
-            nonlocal served
-            now = self.identity()
-            if now is served:
-                return None
-            served = now
-            return _configuration(now)
-
-        return _configuration(served), changed
-
-
-def _configuration(identity: Identity) -> grpc.ServerCertificateConfiguration:
-    return grpc.ssl_server_certificate_configuration([(identity.key, identity.certificate)], identity.ca)
 
 
 def _stamp(directory: Path) -> Stamp:
@@ -116,26 +79,15 @@ def _stamp(directory: Path) -> Stamp:
 def _load(directory: Path) -> tuple[Stamp, Identity]:
     """All three of one generation: the kubelet turns one link that all three names go through."""
     stamp = _stamp(directory)
-    ca, certificate, key = (_content(directory / name) for name in NAMES)
     server, client = (ssl.SSLContext(kind) for kind in (ssl.PROTOCOL_TLS_SERVER, ssl.PROTOCOL_TLS_CLIENT))
     for context in (server, client):
         context.verify_mode = ssl.CERT_REQUIRED
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         try:
-            context.load_verify_locations(cadata=ca.decode())
+            context.load_verify_locations(directory / "ca.crt")
             context.load_cert_chain(directory / "tls.crt", directory / "tls.key")
         except (OSError, ValueError) as error:
             raise TlsError(f"the certificates in {directory} cannot be used: {error}") from error
     if _stamp(directory) != stamp:
         raise TlsError(f"the files in {directory} change at this moment")
-    return stamp, Identity(ca, certificate, key, server, client)
-
-
-def _content(path: Path) -> bytes:
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise TlsError(f"{path}: {error.strerror}") from error
-    if not content.strip():
-        raise TlsError(f"{path} is empty")
-    return content
+    return stamp, Identity(server, client)

@@ -6,19 +6,16 @@ import asyncio
 import contextlib
 import functools
 import secrets
-import socket
-import ssl
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
+from concurrent.futures import Future, InvalidStateError
 from typing import Any, Generic, TypeVar
 
 from atoll_runtime.protocol.rules import TRANSFER_SECONDS
 from atoll_runtime.syncer.backoff import Backoff
 from atoll_runtime.transport.chunks import CHUNK, Assembly, Sending
-from atoll_runtime.transport.lanes import Lanes
 from atoll_runtime.transport.messages import (
     MOST_STREAMS,
     Attach,
@@ -30,7 +27,7 @@ from atoll_runtime.transport.messages import (
     Held,
     PushReply,
 )
-from atoll_runtime.transport.stream import STALL_SECONDS, Steps, Stream
+from atoll_runtime.transport.stream import STALL_SECONDS, Stream, explained
 from atoll_runtime.transport.tls import Tls
 from atoll_runtime.transport.transport import TransportError
 from atoll_runtime.transport.wire import WireError
@@ -46,8 +43,6 @@ RECONNECTS = 4
 """Of a connection that broke, one after the other: then the transfer is given up, and what has come is kept for the
 next."""
 BACKOFF_SECONDS = (0.1, 2.0)
-CONNECTORS = 8
-"""Connections that are being made at a time."""
 
 SAME = ("version", "base", "size", "codec", "series")
 """By which a stream that attaches again finds the body that the others receive."""
@@ -55,14 +50,8 @@ SAME = ("version", "base", "size", "codec", "series")
 T = TypeVar("T")
 
 
-@functools.cache
-def _shared() -> Lanes:
-    """The threads that carry the bodies of all shards."""
-    return Lanes("bodies")
-
-
 class Transfer(Generic[T]):
-    """One body over several streams, as each of their jobs sees it."""
+    """One body over several streams, each in a thread of its own."""
 
     def __init__(self, chunk: int, streams: int) -> None:
         self.number, self.chunk = secrets.randbits(63), chunk
@@ -72,7 +61,7 @@ class Transfer(Generic[T]):
         self._lock, self._left = threading.Lock(), streams
         """Streams that have not sent or received their last chunk."""
 
-    def carry(self, stream: Stream, number: int) -> Steps[T | None]:
+    def carry(self, stream: Stream, number: int) -> T | None:
         """What one stream does; the result, if it brings that. Raises `OSError` or `WireError` when it breaks."""
         raise NotImplementedError
 
@@ -118,14 +107,14 @@ class Push(Transfer[PushReply]):
         """See `Transfer`."""
         return super().wanted() and self._round_wants()
 
-    def carry(self, stream: Stream, number: int) -> Steps[PushReply | None]:
+    def carry(self, stream: Stream, number: int) -> PushReply | None:
         """See `Transfer`."""
-        yield from stream.send(self.attach(self._header, number))
-        answer = yield from stream.receive()
+        stream.send(self.attach(self._header, number))
+        answer = stream.receive()
         if isinstance(answer, Held):
             share = self.sending.attached(number, answer.blocks)
-            yield from stream.send_chunks(self.sending, share, self.wanted)
-            answer = yield from stream.receive(TRANSFER_SECONDS)  # the shard reads the body first
+            stream.send_chunks(self.sending, share, self.wanted)
+            answer = stream.receive(TRANSFER_SECONDS)  # the shard reads the body first
         if not isinstance(answer, PushReply | Ended):
             raise WireError(f"{type(answer).__name__} came instead of PushReply")
         return answer if isinstance(answer, PushReply) else None
@@ -141,11 +130,11 @@ class Fetch(Transfer[tuple[FetchHead, memoryview]]):
         self._request, self._answered = request, answered
         self._begun: tuple[FetchHead, Assembly] | None = None
 
-    def carry(self, stream: Stream, number: int) -> Steps[tuple[FetchHead, memoryview] | None]:
+    def carry(self, stream: Stream, number: int) -> tuple[FetchHead, memoryview] | None:
         """See `Transfer`."""
         held = b"" if self._begun is None else self._begun[1].held()
-        yield from stream.send(self.attach(self._request, number, held))
-        head = yield from stream.receive()
+        stream.send(self.attach(self._request, number, held))
+        head = stream.receive()
         if isinstance(head, Declined):
             self.streams.discard(stream)  # it can carry the next transfer
             self.settle(TransportError(head.reason))
@@ -156,8 +145,8 @@ class Fetch(Transfer[tuple[FetchHead, memoryview]]):
         if any(getattr(first, name) != getattr(head, name) for name in SAME):
             self.settle(TransportError(f"version {head.version} came in the place of {first.version}"))
             raise WireError("another version")
-        yield from stream.receive_chunks(assembly)
-        yield from stream.send(Ended())
+        stream.receive_chunks(assembly)
+        stream.send(Ended())
         return (first, assembly.body) if assembly.whole else None
 
     def _begin(self, head: FetchHead) -> tuple[FetchHead, Assembly]:
@@ -175,8 +164,7 @@ class TransferClient:
     new ones are made."""
 
     def __init__(self, host: str, port: int, tls: Tls) -> None:
-        self._host, self._port, self._tls = host, port, tls
-        self._address = f"{host}:{port}"
+        self._place, self._address, self._tls = (host, port), f"{host}:{port}", tls
         self.streams, self.chunk = STREAMS, CHUNK
         """Connections of one body, and bytes of a chunk, of the transfers that begin from now on."""
         self._idle: deque[tuple[Stream, float]] = deque()
@@ -186,8 +174,6 @@ class TransferClient:
         self._lock = threading.Lock()
         self._open = False
         self._transfers: set[Transfer[Any]] = set()
-        self._connectors = ThreadPoolExecutor(CONNECTORS, "connect")
-        """Of this shard alone: one that is not reached holds up no other."""
 
     async def push(self, header: Header, body: memoryview, wanted: Callable[[], bool]) -> PushReply:
         """See `Network`. `wanted` is called in another thread."""
@@ -203,7 +189,11 @@ class TransferClient:
         told = functools.partial(loop.call_soon_threadsafe, answered)
         return await self._run(Fetch(request, told, self.chunk, streams), streams)
 
-    def close(self) -> None:
+    def tune(self, streams: int, chunk: int) -> None:
+        """See `Network`."""
+        self.streams, self.chunk = streams, chunk
+
+    async def close(self) -> None:
         """Ends transfers with `TransportError`, and frees all connections."""
         for transfer in list(self._transfers):
             transfer.settle(TransportError(f"{self._address}: the connection was closed"))
@@ -218,7 +208,7 @@ class TransferClient:
         self._transfers.add(transfer)
         self._open = True
         for number in range(streams):
-            _shared().begin(self._job(transfer, number))
+            threading.Thread(target=self._work, args=(transfer, number), name="body", daemon=True).start()
         try:
             async with asyncio.timeout(TRANSFER_SECONDS):
                 return await asyncio.wrap_future(transfer.result)
@@ -232,25 +222,28 @@ class TransferClient:
         finally:
             self._transfers.discard(transfer)
 
-    def _job(self, transfer: Transfer[Any], number: int) -> Steps[None]:
+    def _work(self, transfer: Transfer[Any], number: int) -> None:
+        """One stream of a transfer: a thread."""
         try:
-            yield from self._carry(transfer, number)
+            self._carry(transfer, number)
         finally:
             transfer.leave()
 
-    def _carry(self, transfer: Transfer[Any], number: int) -> Steps[None]:
-        """One stream of a transfer, which connects again when it breaks."""
+    def _carry(self, transfer: Transfer[Any], number: int) -> None:
+        """Connects again when the stream breaks."""
         backoff, attempts, connected = Backoff(*BACKOFF_SECONDS), 0, False
         while not transfer.result.done():
             stream = used = self._used()
             began, heard = time.monotonic(), 0
             try:
-                stream = used or (yield from self._connect(transfer))
+                stream = used or Stream.connect(
+                    self._place, self._tls.identity(), self._place[0], CONNECT_SECONDS
+                )
                 connected, heard = True, stream.heard
                 transfer.streams.add(stream)
                 result = None
                 if not transfer.result.done():  # it may have taken long to connect
-                    result = yield from transfer.carry(stream, number)
+                    result = transfer.carry(stream, number)
             except (OSError, WireError) as error:
                 if stream is not None:
                     transfer.streams.discard(stream)
@@ -267,33 +260,15 @@ class TransferClient:
                     return  # the others carry the body
                 attempts = 1 if time.monotonic() - began > STALL_SECONDS else attempts + 1
                 if not connected or attempts > RECONNECTS:
-                    transfer.settle(TransportError(self._explained(error)))
+                    transfer.settle(TransportError(explained(self._address, error)))
                     return
-                yield backoff.seconds()
+                time.sleep(backoff.seconds())
             else:
                 transfer.streams.discard(stream)
                 self._keep(stream)  # before the caller goes on: its next transfer finds it
                 if result is not None:
                     transfer.settle(result)
                 return
-
-    def _dial(self, transfer: Transfer[Any]) -> socket.socket:
-        """Blocks. Raises `OSError`."""
-        if transfer.result.done():
-            raise OSError("the transfer has ended")
-        return socket.create_connection((self._host, self._port), CONNECT_SECONDS)
-
-    def _connect(self, transfer: Transfer[Any]) -> Steps[Stream]:
-        identity = self._tls.identity()
-        connecting = self._connectors.submit(self._dial, transfer)
-        yield connecting
-        stream = Stream(connecting.result(), identity, self._host)
-        try:
-            yield from stream.handshake(CONNECT_SECONDS)
-        except OSError:
-            stream.close()
-            raise
-        return stream
 
     def _used(self) -> Stream | None:
         """A connection that stands."""
@@ -311,8 +286,3 @@ class TransferClient:
             self._idle.append((stream, time.monotonic()))
         else:
             stream.close()
-
-    def _explained(self, error: Exception) -> str:
-        if isinstance(error, ssl.SSLError):
-            return f"{self._address}: TLS refused, the certificates of the two ends are not of the same run: {error}"
-        return f"{self._address}: {error or type(error).__name__}"

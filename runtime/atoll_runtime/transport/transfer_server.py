@@ -1,7 +1,5 @@
-"""The shard's end of the connections that carry bodies: mTLS sockets on a port of their own.
-
-The event loop admits and finishes; the bytes go through `lanes`, from and to memory that the endpoint owns.
-"""
+"""The shard's end of the connections that carry bodies. The event loop admits and finishes; a thread of each connection
+moves the bytes, from and to memory that the endpoint owns."""
 
 from __future__ import annotations
 
@@ -9,19 +7,18 @@ import asyncio
 import contextlib
 import functools
 import logging
-import resource
-import select
-import socket
 from collections.abc import Coroutine
-from concurrent.futures import Future
+from concurrent.futures import CancelledError
 from typing import Any, TypeVar
 
 from atoll_runtime.transport.chunks import Assembly, Sending
-from atoll_runtime.transport.lanes import Lanes, Ready
+from atoll_runtime.transport.listener import Listener
 from atoll_runtime.transport.messages import (
     MOST_STREAMS,
     Attach,
     Declined,
+    DirectoryReply,
+    DirectoryRequest,
     Ended,
     FetchHead,
     FetchRequest,
@@ -30,24 +27,17 @@ from atoll_runtime.transport.messages import (
     Message,
     PushReply,
 )
-from atoll_runtime.transport.stream import Steps, Stream
+from atoll_runtime.transport.stream import Stream
 from atoll_runtime.transport.tls import Tls
 from atoll_runtime.transport.transport import Endpoint, Peer
-from atoll_runtime.transport.wire import WireError
+from atoll_runtime.transport.wire import Wire, WireError
 
 log = logging.getLogger(__name__)
 
-HANDSHAKE_SECONDS = 10.0
-IDLE_SECONDS = 150.0
-"""Between two transfers of one connection. Clients give theirs up earlier."""
 RESUME_SECONDS = 30.0
 """What became of a part is kept for so long, and a version whose connections broke: for the same transfer to go on."""
 MOST_BROKEN = 256
 """Fetches that are kept so."""
-MOST_CONNECTIONS = 16_384
-"""Two streams of 4,096 hosts, for each direction; fewer where the process may have fewer files."""
-SPARE_FILES = 256
-BACKLOG = 1024
 
 T = TypeVar("T")
 
@@ -99,143 +89,88 @@ class Fetched:
         self.broken = False
 
 
-class TransferServer:
-    """Serves one endpoint on one port. Raises `OSError` when the port is taken."""
+class TransferServer(Listener):
+    """Serves one endpoint on one port, on the event loop of its maker. Raises `OSError` when the port is taken."""
 
     def __init__(self, endpoint: Endpoint, tls: Tls, port: int) -> None:
-        self._endpoint, self._tls = endpoint, tls
-        both = socket.has_dualstack_ipv6()
-        family = socket.AF_INET6 if both else socket.AF_INET
-        self._listener = socket.create_server(("", port), family=family, dualstack_ipv6=both, backlog=BACKLOG)
-        self._listener.setblocking(False)
-        self.port: int = self._listener.getsockname()[1]
-        self._most = _most_connections()
-        self._streams: set[Stream] = set()
-        self._idle: dict[Stream, None] = {}
-        """Between two transfers, the longest first."""
-        self._strangers: dict[Stream, None] = {}
-        """Before the end of their handshake."""
+        self._endpoint, self._loop = endpoint, asyncio.get_running_loop()
         self._pushes: dict[tuple[Any, ...], Pushed] = {}
         self._fetches: dict[tuple[Any, ...], Fetched] = {}
-        self._lanes: Lanes | None = None
-        self._loop = asyncio.get_event_loop()
-
-    async def start(self) -> None:
-        """Begins to listen."""
-        self._loop, self._lanes = asyncio.get_running_loop(), Lanes("transfers")
-        self._lanes.begin(self._accept(self._lanes))
-        log.info("serving bodies on port %d", self.port)
+        super().__init__(tls, port, "transfers")
 
     async def stop(self) -> None:
         """Breaks all connections."""
-        if self._lanes is not None:
-            await asyncio.to_thread(self._lanes.close)
-        self._listener.close()
         tasks = [push.reply for push in self._pushes.values() if push.reply is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.to_thread(self.close)
 
-    # on the lanes
+    # in the threads of connections
 
-    def _accept(self, lanes: Lanes) -> Steps[None]:
-        while True:
-            if len(self._streams) >= self._most:
-                for stream in [*self._strangers, *self._idle][:1]:
-                    stream.shut()
-                yield 0.1
-                continue
-            try:
-                sock, address = self._listener.accept()
-            except BlockingIOError:
-                yield Ready(self._listener.fileno(), select.EPOLLIN, float("inf"))
-            except OSError as error:
-                log.warning("no connection can be taken: %s", error)
-                yield 1.0
-            else:
-                lanes.begin(self._serve(sock, f"{address[0]}:{address[1]}"))
-                yield 0.0  # others have their turn, and this one is counted
-
-    def _serve(self, sock: socket.socket, address: str) -> Steps[None]:
-        try:
-            stream = Stream(sock, self._tls.identity())
-        except OSError:  # it has gone already
+    def serve(self, stream: Stream, peer: Peer, request: Wire) -> None:
+        """See `Listener`."""
+        if isinstance(request, DirectoryRequest):
+            stream.send(self._asked(self._directory(peer, request)))
             return
-        self._streams.add(stream)
-        self._strangers[stream] = None
-        try:
-            yield from stream.handshake(HANDSHAKE_SECONDS)
-            self._strangers.pop(stream, None)
-            peer = Peer(stream.names, address)
-            while True:
-                self._idle[stream] = None
-                attach = yield from stream.receive(IDLE_SECONDS)
-                self._idle.pop(stream, None)
-                if not isinstance(attach, Attach):
-                    raise WireError(f"{type(attach).__name__} came instead of Attach")
-                if not 0 <= attach.stream < MOST_STREAMS:
-                    raise WireError(f"stream: {attach.stream} must be below {MOST_STREAMS}")
-                if isinstance(attach.what, Header):
-                    yield from self._take(stream, peer, attach.what)
-                else:
-                    yield from self._give(stream, peer, attach, attach.what)
-        except (OSError, WireError) as error:
-            log.debug("the connection of %s ended: %s", address, error)
-        finally:
-            self._streams.discard(stream)
-            self._idle.pop(stream, None)
-            self._strangers.pop(stream, None)
-            stream.close()
+        if not isinstance(request, Attach):
+            raise WireError(f"{type(request).__name__} came instead of Attach")
+        if not 0 <= request.stream < MOST_STREAMS:
+            raise WireError(f"stream: {request.stream} must be below {MOST_STREAMS}")
+        if isinstance(request.what, Header):
+            self._take(stream, peer, request.what)
+        else:
+            self._give(stream, peer, request, request.what)
 
-    def _take(self, stream: Stream, peer: Peer, header: Header) -> Steps[None]:
+    def _take(self, stream: Stream, peer: Peer, header: Header) -> None:
         """A push."""
-        found = yield from self._asked(self._begin_push(stream, peer, header))
+        found = self._asked(self._begin_push(stream, peer, header))
         answer: Message
         if isinstance(found, PushReply):
             answer = found
         else:
             push, assembly = found
             try:
-                yield from stream.send(Held(assembly.held()))
-                yield from stream.receive_chunks(assembly)
-                answer = yield from self._asked(self._reply(push, assembly))
+                stream.send(Held(assembly.held()))
+                stream.receive_chunks(assembly)
+                answer = self._asked(self._reply(push, assembly))
             finally:
                 self._tell(self._leave_push, push, stream)
-        yield from stream.send(answer)
+        stream.send(answer)
 
-    def _give(self, stream: Stream, peer: Peer, attach: Attach, request: FetchRequest) -> Steps[None]:
+    def _give(self, stream: Stream, peer: Peer, attach: Attach, request: FetchRequest) -> None:
         """A fetch."""
         key = peer.identities, attach.transfer
-        found = yield from self._asked(self._begin_fetch(key, peer, attach, request))
+        found = self._asked(self._begin_fetch(key, peer, attach, request))
         if isinstance(found, str):
-            yield from stream.send(Declined(found))
+            stream.send(Declined(found))
             return
         done = False
         try:
-            yield from stream.send(found.head)
+            stream.send(found.head)
             share = found.sending.attached(attach.stream, attach.held)
-            yield from stream.send_chunks(found.sending, share, lambda: True)
-            done = isinstance((yield from stream.receive()), Ended)
+            stream.send_chunks(found.sending, share, lambda: True)
+            done = isinstance(stream.receive(), Ended)
         finally:
             self._tell(self._leave_fetch, key, found, done)
 
-    def _asked(self, work: Coroutine[Any, Any, T]) -> Steps[T]:
+    def _asked(self, work: Coroutine[Any, Any, T]) -> T:
         """What the event loop says. Raises `WireError` where it ends."""
         try:
-            answer: Future[T] = asyncio.run_coroutine_threadsafe(work, self._loop)
-        except RuntimeError as error:
+            return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+        except (RuntimeError, CancelledError) as error:
             work.close()
-            raise WireError(str(error)) from error
-        yield answer
-        if answer.cancelled():
-            raise WireError("the shard ends")
-        return answer.result()
+            raise WireError(f"the shard ends: {error}") from error
 
     def _tell(self, what: Any, *facts: object) -> None:
         with contextlib.suppress(RuntimeError):  # the event loop has ended
             self._loop.call_soon_threadsafe(what, *facts)
 
     # on the event loop
+
+    async def _directory(self, peer: Peer, request: DirectoryRequest) -> DirectoryReply | Declined:
+        found = self._endpoint.directory(peer, request)
+        return Declined(found) if isinstance(found, str) else found
 
     async def _begin_push(
         self, stream: Stream, peer: Peer, header: Header
@@ -305,11 +240,3 @@ class TransferServer:
     def _forget_fetch(self, key: tuple[Any, ...], fetch: Fetched) -> None:
         if self._fetches.get(key) is fetch and not fetch.streams:
             del self._fetches[key]
-
-
-def _most_connections() -> int:
-    """As many as the process may have files, which are as many as it is allowed to have."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    files = MOST_CONNECTIONS if hard == resource.RLIM_INFINITY else hard - SPARE_FILES
-    return max(1, min(MOST_CONNECTIONS, files))

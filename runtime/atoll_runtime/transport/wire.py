@@ -26,39 +26,40 @@ from atoll_runtime.transport.messages import (
     PushReply,
     Refused,
     Report,
+    SnapshotHead,
+    SnapshotRequest,
     Stop,
     Welcome,
 )
 from atoll_runtime.transport.shardmessages import Figures, Order, ShardHello, Tell
 
-
-class Chunk(msgspec.Struct, frozen=True, array_like=True):
-    """A slice of a body with its own checksum."""
-
-    offset: int
-    crc: int
-    """crc32c of `data`."""
-    data: memoryview
-    """Of the message's memory."""
-
-
 Up = Hello | Report | Mark | Audit | Header | ShardHello | Tell | Figures
 Down = Welcome | Marker | Pull | Over | Announce | Stop | Fenced | Refused | Order
 Wire = (
-    Up | Down | Attach | Held | Ended | Declined | PushReply | FetchHead | DirectoryRequest | DirectoryReply
+    Up
+    | Down
+    | Attach
+    | Held
+    | Ended
+    | Declined
+    | PushReply
+    | FetchHead
+    | DirectoryRequest
+    | DirectoryReply
+    | SnapshotRequest
+    | SnapshotHead
 )
 """Every message of the protocol."""
 
 _encoder = msgspec.msgpack.Encoder()
 _messages: msgspec.msgpack.Decoder[Wire] = msgspec.msgpack.Decoder(Wire)
-_chunks: msgspec.msgpack.Decoder[Chunk] = msgspec.msgpack.Decoder(Chunk)
 
 
 class WireError(Exception):
-    """Bytes that are not a message of this protocol, or a body that does not match its checksum."""
+    """Bytes that are not a message of this protocol, or that do not come as they should."""
 
 
-def encode(message: Message | Chunk) -> bytes:
+def encode(message: Message) -> bytes:
     """Wire bytes of a message."""
     return _encoder.encode(message)
 
@@ -69,11 +70,3 @@ def decode(data: bytes) -> Wire:
         return _messages.decode(data)
     except msgspec.DecodeError as error:
         raise WireError(f"not a message of protocol {PROTOCOL}: {error}") from error
-
-
-def decode_chunk(data: bytes) -> Chunk:
-    """Raises `WireError` for anything that is not a chunk."""
-    try:
-        return _chunks.decode(data)
-    except msgspec.DecodeError as error:
-        raise WireError(f"not a chunk: {error}") from error

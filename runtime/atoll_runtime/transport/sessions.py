@@ -1,0 +1,139 @@
+"""Sessions: messages both ways over one TLS connection, on the event loop of each end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator
+
+from atoll_runtime.contract import SyncerAddress
+from atoll_runtime.transport.messages import DirectoryReply, DirectoryRequest, Hello
+from atoll_runtime.transport.shardmessages import ShardHello
+from atoll_runtime.transport.stream import LENGTH, Stream, explained, framed, length, listening, names, tune
+from atoll_runtime.transport.tls import Tls
+from atoll_runtime.transport.transfer_client import CONNECT_SECONDS, TransferClient
+from atoll_runtime.transport.transport import Endpoint, Peer, TransportError
+from atoll_runtime.transport.wire import Down, Up, Wire, WireError, decode
+
+log = logging.getLogger(__name__)
+
+
+class TlsNetwork(TransferClient):
+    """See `interfaces.Network`. Each session has a connection of its own, with the certificate of then."""
+
+    def __init__(self, shard: SyncerAddress, tls: Tls) -> None:
+        super().__init__(shard.host, shard.transfer_port, tls)
+        self._shard = shard
+        self._sessions: set[asyncio.StreamWriter] = set()
+
+    async def session(self, hello: Hello | ShardHello, outgoing: AsyncIterator[Up]) -> AsyncIterator[Down]:
+        """See `Network`."""
+        address = f"{self._shard.host}:{self._shard.port}"
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS):
+                reader, writer = await asyncio.open_connection(
+                    self._shard.host, self._shard.port, ssl=self._tls.identity().client
+                )
+        except OSError as error:
+            raise TransportError(explained(address, error)) from error
+        tune(writer.get_extra_info("socket"))
+
+        async def say() -> None:
+            with contextlib.suppress(OSError):  # it has ended: who reads it is told
+                writer.write(framed(hello))
+                async for message in outgoing:
+                    writer.write(framed(message))
+                    await writer.drain()
+
+        sender = asyncio.create_task(say())
+        self._sessions.add(writer)
+        try:
+            while (message := await _heard(reader)) is not None:
+                if not isinstance(message, Down):
+                    raise WireError(f"{type(message).__name__} does not belong on a session")
+                yield message
+        except (OSError, WireError) as error:
+            raise TransportError(explained(address, error)) from error
+        finally:
+            sender.cancel()
+            self._sessions.discard(writer)
+            writer.transport.abort()
+
+    def directory(self, request: DirectoryRequest) -> DirectoryReply:
+        """Asks for units to seed from. Blocks; raises `TransportError`."""
+        address = self._shard.host, self._shard.transfer_port
+        try:
+            with contextlib.closing(
+                Stream.connect(address, self._tls.identity(), self._shard.host, CONNECT_SECONDS)
+            ) as stream:
+                stream.send(request)
+                reply = stream.receive(CONNECT_SECONDS)
+                if not isinstance(reply, DirectoryReply):
+                    raise WireError(getattr(reply, "reason", f"{type(reply).__name__} is no DirectoryReply"))
+        except (OSError, WireError) as error:
+            raise TransportError(explained(f"{self._shard.host}:{self._shard.port}", error)) from error
+        return reply
+
+    async def close(self) -> None:
+        """See `Network`."""
+        for writer in self._sessions:
+            writer.transport.abort()
+        await super().close()
+
+
+class SessionServer:
+    """Serves the sessions of one endpoint on one port. Raises `OSError` when the port is taken."""
+
+    def __init__(self, endpoint: Endpoint, tls: Tls, port: int) -> None:
+        self._endpoint, self._context = endpoint, tls.server_context()
+        self._socket = listening(port)
+        self.port: int = self._socket.getsockname()[1]
+        self._server: asyncio.Server | None = None
+        self._open: set[asyncio.Task[None] | None] = set()
+
+    async def start(self) -> None:
+        """Begins to listen."""
+        self._server = await asyncio.start_server(self._serve, sock=self._socket, ssl=self._context)
+        log.info("serving sessions on port %d", self.port)
+
+    async def stop(self) -> None:
+        """Ends all sessions."""
+        if self._server is not None:
+            self._server.close()
+        for serving in filter(None, list(self._open)):
+            serving.cancel()
+        await asyncio.gather(*filter(None, self._open), return_exceptions=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        serving, address = asyncio.current_task(), writer.get_extra_info("peername")
+        self._open.add(serving)
+        peer = Peer(names(writer.get_extra_info("peercert")), f"{address[0]}:{address[1]}")
+
+        async def incoming() -> AsyncIterator[Up]:
+            while (message := await _heard(reader)) is not None:
+                if not isinstance(message, Up):
+                    raise WireError(f"{type(message).__name__} does not belong on a session")
+                yield message
+            if serving is not None:
+                serving.cancel()  # the other end has gone
+
+        try:
+            tune(writer.get_extra_info("socket"))
+            async with contextlib.aclosing(self._endpoint.session(peer, incoming())) as session:  # type: ignore[type-var]
+                async for message in session:
+                    writer.write(framed(message))
+                    await writer.drain()
+        except (OSError, WireError, asyncio.CancelledError) as error:
+            log.debug("the session of %s ended: %s", peer.address, error)
+        finally:
+            self._open.discard(serving)
+            writer.close()
+
+
+async def _heard(reader: asyncio.StreamReader) -> Wire | None:
+    """The next message; None where there is no more. Raises `OSError` or `WireError`."""
+    try:
+        return decode(await reader.readexactly(length(await reader.readexactly(LENGTH.size))))
+    except asyncio.IncompleteReadError:
+        return None
