@@ -169,7 +169,7 @@ FIGURES: dict[str, Figure] = {
     ),
     "journal": (
         measures.journal,
-        "what a merge waits for while the syncer's journal is replaced",
+        "what a merge waits for while it is written to the syncer's journal",
         "runtime",
         (
             ("--megabytes", "128", whole(10**6), "of a snapshot: Θ and momentum of a shard"),

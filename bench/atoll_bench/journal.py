@@ -1,4 +1,4 @@
-"""What a merge's write waits for while the syncer's journal is replaced by its next segment."""
+"""What a merge waits for while it is written to the syncer's journal."""
 
 from __future__ import annotations
 
@@ -13,13 +13,10 @@ import numpy as np
 
 from atoll_runtime.protocol.fragments import TensorInfo, build_layout
 from atoll_runtime.syncer.disk import LOCAL
-from atoll_runtime.syncer.journal import Journal
-from atoll_runtime.syncer.room import ELEMENT, limit
+from atoll_runtime.syncer.journal import ELEMENT, Journal, room
 from atoll_runtime.syncer.state import Version
 
 FRAGMENTS = 24
-STEPS = 16
-"""Of the next segment between two merges: in a run there is time for more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,17 +24,13 @@ class JournalFigure:
     """One line of `atoll bench journal --json`; times in milliseconds."""
 
     megabytes: int
-    """Of a snapshot."""
-    snapshot: float
-    """To write it at once."""
+    """Of all fragments."""
+    begin: float
+    """To write all of them."""
     merge: float
-    """To write a merge's record: median."""
-    step: float
-    """Of the next segment, for which a merge may wait: median."""
-    step_p99: float
-    step_most: float
-    segments: int
-    """That were replaced."""
+    """To write one, and its record: median."""
+    merge_p99: float
+    merge_most: float
 
 
 def measure(megabytes: int, merges: int) -> JournalFigure:
@@ -49,26 +42,19 @@ def measure(megabytes: int, merges: int) -> JournalFigure:
     size = megabytes * 10**6 // ELEMENT // FRAGMENTS
     layout = build_layout([TensorInfo("w", (FRAGMENTS, size), stacked=True, embedding=False)], FRAGMENTS)
     wire = memoryview(b"")
-    steps, records, replaced = list[float](), list[float](), 0
+    times = list[float]()
     with tempfile.TemporaryDirectory(prefix="atoll-bench-journal-") as folder:
-        limit(layout, LOCAL.volume(Path(folder)), 0, 0)  # before so many numbers are made
+        room(layout, LOCAL.volume(Path(folder)), 0)  # before so many numbers are made
         theta, momentum = np.random.default_rng(0).standard_normal((2, size), np.float32)
         journal = Journal(Path(folder) / "journal", "bench", layout, "bench")
         first = [Version(0, theta, momentum, wire)] * FRAGMENTS
-        snapshot = _milliseconds(lambda: journal.begin(first, {}))
+        begin = _milliseconds(lambda: journal.begin(first, {}))
         for number in range(1, merges + 1):
             new = Version(number, theta, momentum, wire)
-            records.append(_milliseconds(partial(journal.merge, number % FRAGMENTS, new, {})))
-            for _ in range(STEPS):
-                if journal.rolling:
-                    steps.append(_milliseconds(journal.roll))
-                    replaced += not journal.rolling
+            times.append(_milliseconds(partial(journal.merge, number % FRAGMENTS, new, {})))
         journal.close()
-    found = steps or [0.0]
-    middle, p99 = np.percentile(found, [50, 99])
-    return JournalFigure(
-        megabytes, snapshot, float(np.median(records)), float(middle), float(p99), max(found), replaced
-    )
+    middle, p99 = np.percentile(times, [50, 99])
+    return JournalFigure(megabytes, begin, float(middle), float(p99), max(times))
 
 
 def _milliseconds(call: Callable[[], object]) -> float:

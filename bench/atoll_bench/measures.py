@@ -82,7 +82,7 @@ def journal(options: argparse.Namespace) -> None:
         found = measure(options.megabytes, options.merges)
     except (JournalError, Terminal) as error:
         raise CommandError(f"the journal cannot be measured: {error}") from error
-    columns = "megabytes snapshot merge step step_p99 step_most segments"
+    columns = "megabytes begin merge merge_p99 merge_most"
     _print("journal_milliseconds", [found], columns, options.json)
 
 

@@ -22,8 +22,12 @@ class File:
         """Keeps what was synced, and of what was not a part, perhaps with a hole."""
         base = bytes(self.synced)
         common = min(len(base), len(self.data))
-        if rng.random() < 0.5 or self.data[:common] != base[:common]:
+        if rng.random() < 0.5:
             self.data = bytearray(base)
+            return
+        if self.data[:common] != base[:common]:  # it was emptied and written anew
+            del self.data[rng.randint(0, len(self.data)) :]
+            self.synced = bytes(self.data)
             return
         tail = bytearray(self.data[len(base) :])
         del tail[rng.randint(0, len(tail)) :]
@@ -128,7 +132,9 @@ class Mount:
 
     def open(self, path: Path, *, new: bool = False) -> int:
         self._change()
-        if new:
+        if new and path in self._disk.names:
+            self._disk.names[path].data.clear()
+        elif new:
             self._disk.change((path, File()))
         return self._handle(self._disk.names[path])
 

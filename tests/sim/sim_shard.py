@@ -28,6 +28,7 @@ from atoll_runtime.syncer import journal, records, recovery
 from atoll_runtime.syncer.backoff import Backoff
 from atoll_runtime.syncer.driver import Driver
 from atoll_runtime.syncer.errors import JournalError
+from atoll_runtime.syncer.folders import fragment, logs
 from atoll_runtime.syncer.following import Following
 from atoll_runtime.syncer.recovery import Start
 from atoll_runtime.syncer.service import Service
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from sim_world import World
 
 FOLDER = Path("/volume/journal")
-journal.STEP = 100  # so that merges come between the steps in which a segment as short as these is replaced
+journal.LOG = 0  # so that logs as short as these are replaced
 
 
 @dataclass(eq=False)
@@ -80,14 +81,16 @@ class ShardSlot:
     def written(self) -> tuple[str, dict[int, Value], Mapping[str, Any]]:
         """What stands in the journal: its lineage, the values of fragments that have elements, the machine's record."""
         mount = Mount(self.disk, Process(self.world.loop), lambda _: None)
-        (*_, path) = mount.files(FOLDER, "segment-*.wal")
-        lineage, values, record = "", {}, {}
-        for found in records.read(mount, path):
-            facts = found.head.facts
+        lineage, places, record = "", dict[int, int](), {}
+        for found in records.read(mount, logs(mount, FOLDER)[-1]):
+            head, facts = found.head, found.head.facts
             lineage = facts.get("lineage", lineage)
             record = facts.get("machine", record)
-            if found.body:
-                values[found.head.fragment] = self.world.registry.content(found.body)
+            places |= {p: place for p, (_, place) in enumerate(facts.get("newest", ()))}
+            if head.kind == "Merge":
+                places[head.fragment] = head.place
+        read = {p: next(records.read(mount, fragment(FOLDER, p, place))) for p, place in places.items()}
+        values = {p: self.world.registry.content(each.body) for p, each in read.items() if each.body}
         return lineage, values, record
 
 

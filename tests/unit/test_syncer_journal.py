@@ -8,7 +8,6 @@ import os
 import resource
 import tempfile
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -19,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atoll_runtime.protocol.fragments import Fragment, Layout, TensorInfo, build_layout
-from atoll_runtime.syncer import folders, room
+from atoll_runtime.syncer import folders
 from atoll_runtime.syncer import journal as journals
 from atoll_runtime.syncer.disk import LOCAL, LocalDisk
 from atoll_runtime.syncer.errors import JournalError, Terminal
@@ -29,11 +28,12 @@ from atoll_runtime.syncer.state import Version
 
 
 class Recorded(NamedTuple):
-    """A segment as it was written."""
+    """A journal as it was written: its log, and the files of fragments."""
 
     content: bytes
     ends: list[int]
-    """Offset behind the snapshot, and behind each record."""
+    """Offset behind the log's first records, and behind each later one."""
+    fragments: dict[str, bytes]
 
 
 def layout(width: int = 3) -> Layout:
@@ -59,8 +59,8 @@ def resumed(folder: Path, of: Layout | None = None, tape: int = 0) -> Replay:
     return found[1]
 
 
-def segment(folder: Path) -> Path:
-    (found,) = folder.glob("segment-*.wal")
+def log(folder: Path) -> Path:
+    (found,) = folder.glob("log-*.wal")
     return found
 
 
@@ -68,15 +68,16 @@ def segment(folder: Path) -> Path:
 def recorded_fixture(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
     folder = tmp_path_factory.mktemp("recorded") / "journal"
     journal = begun(folder)
-    ends = [segment(folder).stat().st_size]
+    ends = [log(folder).stat().st_size]
     for step in range(1, 5):
         if step == 3:
             journal.remember({"t": step})
         else:
             journal.merge(step % 2, version(step), {"t": step})
-        ends.append(segment(folder).stat().st_size)
+        ends.append(log(folder).stat().st_size)
     journal.close()
-    return Recorded(segment(folder).read_bytes(), ends)
+    files = {path.name: path.read_bytes() for path in folder.glob("fragment-*.wal")}
+    return Recorded(log(folder).read_bytes(), ends, files)
 
 
 @given(damage=st.data())
@@ -85,7 +86,7 @@ def test_damage_to_the_last_record_is_cut_off_and_to_an_earlier_one_is_refused(
 ) -> None:
     ends, content = recorded.ends, bytearray(recorded.content)
     last = len(ends) - 1
-    struck = damage.draw(st.integers(0, last), "record struck, 0 for the snapshot")
+    struck = damage.draw(st.integers(0, last), "record struck, 0 for the first ones")
     start, stop = ends[struck - 1] if struck else 0, ends[struck]
     masks = st.integers(1, 255)
     flips = st.dictionaries(st.integers(start, stop - 1), masks, min_size=1, max_size=20)
@@ -96,7 +97,9 @@ def test_damage_to_the_last_record_is_cut_off_and_to_an_earlier_one_is_refused(
     with tempfile.TemporaryDirectory() as folder:
         directory = Path(folder) / "journal"
         directory.mkdir()
-        path = directory / "segment-00000001.wal"
+        for name, data in recorded.fragments.items():
+            (directory / name).write_bytes(data)
+        path = directory / "log-00000001.wal"
         path.write_bytes(content)
         if struck == last:
             found = resumed(directory)
@@ -113,11 +116,11 @@ def test_damage_to_the_last_record_is_cut_off_and_to_an_earlier_one_is_refused(
 
 def test_a_refused_journal_says_what_would_be_lost_and_what_to_do(tmp_path: Path) -> None:
     journal = begun(tmp_path / "journal")
-    good = segment(tmp_path / "journal").stat().st_size
+    good = log(tmp_path / "journal").stat().st_size
     for step in (7, 8, 9):
         journal.merge(step % 2, version(step), {"t": step})
     journal.close()
-    path = segment(tmp_path / "journal")
+    path = log(tmp_path / "journal")
     content = bytearray(path.read_bytes())
     content[good + 60] ^= 1
     path.write_bytes(content)
@@ -131,25 +134,34 @@ def test_a_refused_journal_says_what_would_be_lost_and_what_to_do(tmp_path: Path
     assert Journal.resume(tmp_path / "journal", "uid", layout(), "bf16") is None
 
 
-def test_a_damaged_snapshot_is_refused_and_no_older_state_taken_for_the_newest(tmp_path: Path) -> None:
-    begun(tmp_path / "journal").close()
-    path = segment(tmp_path / "journal")
+def test_a_damaged_beginning_or_fragment_is_refused_and_no_older_state_taken_for_the_newest(
+    tmp_path: Path,
+) -> None:
+    journal = begun(tmp_path / "journal")
+    journal.merge(0, version(7), {"t": 7})
+    journal.close()
+    path = log(tmp_path / "journal")
     older = path.read_bytes()
-    path.rename(path.with_name("segment-00000002.wal"))
-    path.with_name("segment-00000002.wal").write_bytes(older[:-30])
-    path.write_bytes(older)
-    with pytest.raises(JournalError, match=r"segment-00000002.wal: the snapshot at its start is damaged"):
+    path.with_name("log-00000002.wal").write_bytes(older[:30])
+    with pytest.raises(JournalError, match=r"log-00000002.wal: the records at its start are damaged"):
+        Journal.resume(tmp_path / "journal", "uid", layout(), "bf16")
+    path.with_name("log-00000002.wal").unlink()
+    newest = tmp_path / "journal" / "fragment-00000-1.wal"
+    newest.write_bytes(newest.read_bytes()[:-1])
+    with pytest.raises(
+        JournalError, match=r"fragment-00000-1.wal: version 7 is damaged, of which the log tells"
+    ):
         Journal.resume(tmp_path / "journal", "uid", layout(), "bf16")
 
 
 def test_a_damaged_length_does_not_ask_for_the_memory_that_it_names(tmp_path: Path) -> None:
     journal = begun(tmp_path / "journal")
-    good = segment(tmp_path / "journal").stat().st_size
+    good = log(tmp_path / "journal").stat().st_size
     journal.merge(0, version(7), {"t": 7})
     journal.close()
-    content = bytearray(segment(tmp_path / "journal").read_bytes())
+    content = bytearray(log(tmp_path / "journal").read_bytes())
     content[good + 12 : good + 20] = (1 << 62).to_bytes(8, "little")
-    segment(tmp_path / "journal").write_bytes(content)
+    log(tmp_path / "journal").write_bytes(content)
     assert resumed(tmp_path / "journal").machine == {"t": 0}
 
 
@@ -182,16 +194,16 @@ def test_nothing_follows_a_record_that_the_full_volume_took_in_part(tmp_path: Pa
     folder = tmp_path / "journal"
     journal = begun(folder)
     journal.merge(0, version(7), {"t": 7})
-    good = segment(folder).stat().st_size
+    good = log(folder).stat().st_size
     with files_no_longer_than(good + 50), pytest.raises(JournalError, match="File too large"):
         journal.merge(1, version(8), {"t": 8})
-    assert segment(folder).stat().st_size == good + 50
+    assert log(folder).stat().st_size == good + 50
     with pytest.raises(JournalError, match="the journal is closed"):
         journal.merge(1, version(8), {"t": 8})
     journal.close()
     found = Journal.resume(folder, "uid", layout(), "bf16")
     assert found is not None and found[1].machine == {"t": 7}
-    assert segment(folder).stat().st_size == good
+    assert log(folder).stat().st_size == good
     found[0].merge(1, version(8), {"t": 8})
     found[0].close()
 
@@ -199,71 +211,33 @@ def test_nothing_follows_a_record_that_the_full_volume_took_in_part(tmp_path: Pa
 def test_a_number_that_does_not_fit_into_a_record_is_told_and_nothing_is_written(tmp_path: Path) -> None:
     folder = tmp_path / "journal"
     journal = begun(folder)
-    good = segment(folder).stat().st_size
+    good = log(folder).stat().st_size
     with pytest.raises(JournalError, match="a record of a State cannot be written: "):
         journal.remember({"tokens": 2**64})
-    assert segment(folder).stat().st_size == good
+    assert log(folder).stat().st_size == good
     assert resumed(folder).machine == {"t": 0}
 
 
-def test_a_snapshot_that_does_not_fit_leaves_the_old_segment(tmp_path: Path) -> None:
+@pytest.mark.parametrize("merges", [True, False])
+def test_a_long_log_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, merges: bool) -> None:
+    monkeypatch.setattr(journals, "LOG", 2000)
     folder = tmp_path / "journal"
     journal = begun(folder)
-    journal.merge(0, version(7), {"t": 7})
-    with files_no_longer_than(4000), pytest.raises(JournalError, match="File too large"):
-        journal.begin([version(8), version(8)], {"t": 8, "ballast": "x" * 5000})
-    assert resumed(folder).machine == {"t": 7}
-    assert [path.name for path in folder.iterdir()] == ["segment-00000001.wal"], "the draft is removed"
-
-
-@pytest.mark.parametrize("merges", [True, False])
-def test_a_long_segment_is_replaced_by_a_snapshot(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, merges: bool
-) -> None:
-    monkeypatch.setattr(room, "LEAST_GROWTH", 2000)
-    journal = begun(tmp_path / "journal")
     for step in range(1, 60):
         if merges:
             journal.merge(step % 2, version(step), {"t": step})
         else:
             journal.remember({"t": step})
     journal.close()
-    assert segment(tmp_path / "journal").name > "segment-00000001.wal"
-    assert segment(tmp_path / "journal").stat().st_size < 3000
-    found = resumed(tmp_path / "journal")
+    assert log(folder).name > "log-00000001.wal"
+    assert log(folder).stat().st_size < 3000 and len(list(folder.iterdir())) == 5
+    found = resumed(folder)
     assert found.machine == {"t": 59}
     assert [each.version for each in found.fragments] == ([58, 59] if merges else [0, 0])
 
 
-def test_merges_go_on_while_the_next_segment_is_written_and_are_in_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(room, "LEAST_GROWTH", 6000)
-    monkeypatch.setattr(journals, "STEP", 10)
-    folder = tmp_path / "journal"
-    journal = begun(folder)
-    step = 0
-    while not journal.rolling:
-        step += 1
-        journal.merge(step % 2, version(step), {"t": step})
-    first, lengths = segment(folder), list[int]()
-    while journal.rolling:
-        if len(lengths) in (4, 12, 24, 30):
-            step += 1
-            journal.merge(step % 2, version(step), {"t": step})
-            assert segment(folder) == first, "it still stands"
-        journal.roll()
-        lengths += [path.stat().st_size for path in folder.glob("*.draft")]
-    assert all(later - earlier <= 10 for earlier, later in pairwise(lengths))
-    assert segment(folder) != first and len(list(folder.iterdir())) == 1
-    journal.close()
-    found = resumed(folder)
-    assert found.machine == {"t": step}
-    assert {each.version for each in found.fragments} == {step, step - 1}
-
-
 ELEMENTS = 100_000
-"""Of each of two fragments: a snapshot takes 1.6 MB, a record 0.8."""
+"""Of each of two fragments: all take 1.6 MB, twice."""
 WIDE = layout(width=ELEMENTS)
 
 
@@ -308,36 +282,13 @@ def test_a_journal_never_outgrows_its_volume(
         assert resumed(tmp_path / "journal", WIDE, tape).machine == {"t": 12}
 
 
-def test_a_journal_that_filled_its_volume_is_replaced_when_it_is_resumed(
+def test_a_volume_without_room_for_two_versions_ends_the_syncer_with_both_numbers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = tmp_path / "journal"
-    filled(folder, 5)
-    with volume_of(tmp_path, segment(folder).stat().st_size + 1_700_000, monkeypatch):
-        found = Journal.resume(folder, "uid", WIDE, "bf16")
-        assert found is not None and found[1].machine == {"t": 5}
-        found[0].remember({"t": 6})
-        found[0].close()
-        assert segment(folder).name == "segment-00000002.wal"
-        assert segment(folder).stat().st_size < 1_700_000
-        assert resumed(folder, WIDE).machine == {"t": 6}
-
-
-def test_another_runs_journal_beside_it_makes_a_journal_shorter(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with volume_of(tmp_path, 9_000_000, monkeypatch):
-        (tmp_path / "journal-of-old").write_bytes(bytes(4_000_000))
-        filled(tmp_path / "journal", 12)
-
-
-def test_a_volume_without_room_for_two_snapshots_ends_the_syncer_with_both_numbers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    size = 4_500_000
+    size = 4_400_000
     message = (
-        f"the journal of {2 * ELEMENTS} parameters needs {5 * 8 * ELEMENTS} bytes, .* volume of {size} has "
-        f"{size - size // 4 - size // 16} .* more spec.syncer.storage, or more spec.syncer.shards"
+        f"the journal of {2 * ELEMENTS} parameters needs {4 * 8 * ELEMENTS} bytes, .* volume of {size} has "
+        f"{size - size // 4 - 2 * (size // 32)} .* more spec.syncer.storage, or more spec.syncer.shards"
     )
     with volume_of(tmp_path, size, monkeypatch):
         journal = Journal(tmp_path / "journal", "uid", WIDE, "lineage", 10**9)
@@ -353,7 +304,7 @@ def test_a_file_system_that_does_not_say_how_large_it_is_bounds_nothing(
 ) -> None:
     silent = SimpleNamespace(f_blocks=0, f_bfree=0, f_bavail=0, f_frsize=4096)
     monkeypatch.setattr(os, "statvfs", lambda _: silent)
-    assert room.limit(layout(), LOCAL.volume(tmp_path), 128 << 20, 0) == room.LEAST_GROWTH
+    assert journals.room(layout(), LOCAL.volume(tmp_path), 128 << 20) == journals.LOG
 
 
 def test_a_shard_that_owns_nothing_of_a_fragment_has_it_empty(tmp_path: Path) -> None:
@@ -371,7 +322,7 @@ def test_another_runs_journal_is_set_aside_and_another_layout_is_terminal(tmp_pa
     begun(folder, "old").close()
     assert Journal.resume(folder, "new", layout(), "bf16") is None
     assert list(folder.iterdir()) == []
-    assert segment(tmp_path / "journal-of-old").exists()
+    assert log(tmp_path / "journal-of-old").exists()
     begun(folder, "new").close()
     with pytest.raises(Terminal, match=r"model and outer.fragments") as caught:
         Journal.resume(folder, "new", layout(width=4), "bf16")

@@ -107,9 +107,6 @@ class Driver:
         self.arrays = arrays
         self._fresh: dict[RoundId, Version] = {}
         self._written: asyncio.Future[None] | None = None
-        self._rolled: asyncio.Future[None] = self._loop.create_future()
-        """A step of the journal's next segment."""
-        self._rolled.set_result(None)
         self._announcements: asyncio.Queue[Callable[[], None]] = asyncio.Queue()
         """Of decisions that must be on the disk first, in their order."""
         self._joins: asyncio.Task[None] | None = None
@@ -282,16 +279,8 @@ class Driver:
     def _write(self, job: Callable[[], None]) -> asyncio.Future[None]:
         """Hands a write to the worker, which does them in order. A volume that fails ends the process."""
         self._written = self._loop.run_in_executor(self._worker, job)
-        self._written.add_done_callback(self._roll)
+        self._written.add_done_callback(self._check)
         return self._written
-
-    def _roll(self, done: asyncio.Future[None]) -> None:
-        """After a write, the worker goes on with the journal's next segment, a step at a time between what else it
-        does."""
-        self._check(done)
-        if self.journal.rolling and self._rolled.done() and not self.failed.done():
-            self._rolled = self._loop.run_in_executor(self._worker, self.journal.roll)
-            self._rolled.add_done_callback(self._roll)
 
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """A task whose failure ends the process."""

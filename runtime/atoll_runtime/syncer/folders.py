@@ -24,14 +24,19 @@ def forget_others(directory: Path) -> None:
             shutil.rmtree(other, ignore_errors=True)
 
 
-def segments(disk: Disk, directory: Path) -> list[Path]:
+def logs(disk: Disk, directory: Path) -> list[Path]:
     """Oldest first."""
-    return disk.files(directory, "segment-*.wal")
+    return disk.files(directory, "log-*.wal")
+
+
+def fragment(directory: Path, p: int, place: int) -> Path:
+    """One of the two files of fragment `p`."""
+    return directory / f"fragment-{p:05d}-{place}.wal"
 
 
 def tidy(disk: Disk, directory: Path, newest: Path) -> None:
-    """Removes all but the newest segment. Not synced: one that comes back is removed by the next `resume`."""
-    for old in disk.files(directory, "segment-*"):
+    """Removes all logs but the newest. Not synced: one that comes back is removed by the next `resume`."""
+    for old in disk.files(directory, "log-*"):
         if old != newest:
             disk.remove(old)
 

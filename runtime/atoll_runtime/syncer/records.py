@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import math
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,13 +18,16 @@ from atoll_runtime.syncer.errors import JournalError
 
 
 class Head(msgspec.Struct, frozen=True):
-    """What a record says. `Merge` and `Fragment` carry Θ and momentum as their body."""
+    """What a record says. A `Fragment`, in a file of its own, carries Θ and momentum as its body."""
 
     kind: Literal["Run", "Fragment", "Merge", "State", "Clock"]
     facts: dict[str, Any] = {}
-    """`Run`: uid, fingerprint, lineage. `State` and `Merge`: the machine's record. `Clock`: what of it is new."""
+    """`Run`: uid, fingerprint, lineage, newest (version and file of each fragment). `State` and `Merge`: the machine's
+    record. `Clock`: what of it is new."""
     fragment: int = -1
     version: int = -1
+    place: int = -1
+    """Which of its two files holds it."""
 
     def __str__(self) -> str:
         named = f"{self.kind} of fragment {self.fragment}, version {self.version}"
@@ -48,32 +50,18 @@ def write(disk: Disk, file: int, head: Head, *arrays: memoryview) -> int:
         OSError: the record may be there in part.
         JournalError: a number does not fit into a record; nothing was written.
     """
-    return put(disk, file, encode(head, *arrays))
-
-
-def encode(head: Head, *arrays: memoryview) -> list[memoryview]:
-    """A record's bytes. Raises `JournalError`: a number does not fit into it."""
     try:
-        return frames.whole(msgspec.msgpack.encode(head), *arrays)
+        encoded = msgspec.msgpack.encode(head)
     except OverflowError as error:
         raise JournalError(f"a record of a {head.kind} cannot be written: {error}") from error
+    return append(disk, file, encoded, *arrays)
 
 
 def append(disk: Disk, file: int, head: bytes, *bodies: Buffer) -> int:
     """Appends an encoded record to an open file; gives its length in bytes. Raises `OSError`."""
-    return put(disk, file, frames.whole(head, *bodies))
-
-
-def put(disk: Disk, file: int, left: list[memoryview], most: float = math.inf) -> int:
-    """Appends what is left of a record, `most` bytes of it, and takes them off it; gives their number.
-
-    Raises:
-        OSError: a part of them may be there.
-    """
-    total = 0
-    while left and total < most:  # a write may be short: every turn takes at least a byte
-        some = left if most == math.inf else [left[0][: int(most - total)]]
-        written = disk.write(file, some)
+    left, total = frames.whole(head, *bodies), 0
+    while left:  # a write may be short
+        written = disk.write(file, left)
         if not written:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         total += written

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from atoll_runtime.simulate.planner.run import Run
-from atoll_runtime.syncer.room import GROWTH, LEAST_GROWTH
+from atoll_runtime.syncer.journal import LOG
 from atoll_runtime.syncer.state import SHARE
 from atoll_runtime.syncer.tape import LIMITS
 
@@ -25,7 +25,7 @@ class SyncerNeed:
     memory: float
     """The most that it holds at once."""
     volume: float
-    """What journal and tape grow to."""
+    """What journal and tape take: of the journal two versions of all, and two logs."""
 
 
 def syncer_need(run: Run) -> SyncerNeed:
@@ -35,7 +35,6 @@ def syncer_need(run: Run) -> SyncerNeed:
     fragment = max(each.size for shard in shards for each in shard.fragments)
     contributions = run.overlap * run.units * fragment * (4 if run.codec == "float32" else 2)
     memory = max(PROCESS_BYTES + ELEMENT_BYTES * elements + contributions, SHARE * contributions)
-    segment = max(LEAST_GROWTH, GROWTH * RECORD_BYTES * elements) + RECORD_BYTES * fragment
-    journal = segment + RECORD_BYTES * elements  # the next segment's snapshot stands before the old one goes
+    journal = 2 * (RECORD_BYTES * elements + LOG)
     tape = min(LIMITS[run.tape], journal / 3)  # a quarter of the volume at most
     return SyncerNeed(memory, journal + tape)
