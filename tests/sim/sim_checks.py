@@ -35,7 +35,6 @@ from atoll_runtime.protocol.identifiers import CutId, RoundId
 from atoll_runtime.protocol.ledger import MISSED, REFUSED, Account
 from atoll_runtime.protocol.rules import COORDINATOR
 from atoll_runtime.protocol.waiting import why
-from atoll_runtime.protocol.weights import weight
 from atoll_runtime.transport.messages import FetchHead
 
 if TYPE_CHECKING:
@@ -207,7 +206,7 @@ class Checks:
             if not (
                 (member.trained - member.tokens, member.trained) == (delta.start, delta.stop)
                 and member.anchor == delta.anchor.version
-                and (member.weight == weight(member.steps, member.tokens))
+                and (member.weight == member.tokens**2 / member.steps)
             ):
                 raise Violation(f"{merge.round}: {member} says not what it is: {delta}")
             if delta.stop > self._trained[who].trained:

@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from atoll_runtime.contract import Dimensions
 from atoll_runtime.model.parameters import describe
 from atoll_runtime.protocol import quorum, schedule
+from atoll_runtime.protocol.events import Part
 from atoll_runtime.protocol.fragments import BLOCK, LayoutError, TensorInfo, build_layout, part_bounds
 from atoll_runtime.protocol.grace import Ema, Timing
+from atoll_runtime.protocol.identifiers import RoundId
 from atoll_runtime.protocol.rules import Rules
-from atoll_runtime.protocol.weights import weight
 
 PLAIN = TensorInfo("w", (6, 5), stacked=False, embedding=False)
 EMBEDDING = TensorInfo("table", (7, 3), stacked=False, embedding=True)
@@ -129,7 +130,8 @@ def test_each_fragment_is_due_once_in_an_interval(fragments: int, more: int) -> 
     ("steps", "tokens", "expected"), [(0, 0, 0.0), (0, 5, 0.0), (4, 8, 16.0), (2, 8, 32.0), (4, 16, 64.0)]
 )
 def test_a_weight_is_quantity_times_quality(steps: int, tokens: int, expected: float) -> None:
-    assert weight(steps, tokens) == expected
+    part = Part("a", 1, 0, 1, RoundId(1, 0, 0), 0, steps, tokens, 0, 0, 0, 1, 1, tokens)
+    assert part.weight == expected
 
 
 @pytest.mark.parametrize(

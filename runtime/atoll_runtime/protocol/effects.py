@@ -3,31 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
-from atoll_runtime.protocol.events import Orders, Standing
+from atoll_runtime.protocol.events import Orders, Part, Standing
 from atoll_runtime.protocol.identifiers import CutId, RoundId
-
-
-@dataclass(frozen=True)
-class Member:
-    """A unit's whole contribution to a round."""
-
-    unit: str
-    incarnation: int
-    weight: float
-    steps: int
-    tokens: int
-    anchor: int
-    cursor: int
-    inner_step: int
-    trained: int
-    """Tokens of the incarnation up to this contribution."""
-    round: RoundId
-    """That asked for it: the one that merges it, or an earlier one of the fragment."""
 
 
 class Asked(msgspec.Struct, frozen=True, tag=True):
@@ -52,10 +33,10 @@ class Exclude(Asked, frozen=True):
 
 
 class Merge(Asked, frozen=True):
-    """Every member's body is here: merge these, in this order (by unit name)."""
+    """Every member's body is here: merge these, in this order (by unit name). One part speaks for its unit's."""
 
     round: RoundId
-    members: tuple[Member, ...]
+    members: tuple[Part, ...]
 
 
 class Release(Asked, frozen=True):

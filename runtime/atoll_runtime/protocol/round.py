@@ -8,11 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from atoll_runtime.protocol import membership, norms, quorum
-from atoll_runtime.protocol.effects import Member
 from atoll_runtime.protocol.events import Part
 from atoll_runtime.protocol.identifiers import RoundId
 from atoll_runtime.protocol.rules import Rules
-from atoll_runtime.protocol.weights import weight
 
 LEAST_REST = 0.1
 """Seconds, or the slowest unit's step where that is longer: doubles with each attempt whose answers were not taken."""
@@ -25,8 +23,8 @@ class Contributions:
     keeps those, by unit and host."""
 
     parts: dict[str, dict[int, Part]] = field(default_factory=dict)
-    members: dict[str, Member] = field(default_factory=dict)
-    """Units of which every host's header is in."""
+    members: dict[str, Part] = field(default_factory=dict)
+    """The first part of each unit of which every host's header is in: it speaks for the others."""
     bodies: dict[tuple[str, int], float] = field(default_factory=dict)
     """(unit, host) of each part whose body is here, with Σ v² of its elements."""
     arrivals: dict[str, float] = field(default_factory=dict)
@@ -118,18 +116,7 @@ class Contributions:
         if [p.start for p in mine] != [0, *(p.stop for p in mine[:-1])] or mine[-1].stop != part.padded:
             self.drop(part.unit)
             return f"the hosts' ranges do not cover [0, {part.padded}) exactly once"
-        self.members[part.unit] = Member(
-            part.unit,
-            part.incarnation,
-            weight(part.steps, part.tokens),
-            part.steps,
-            part.tokens,
-            part.anchor,
-            part.cursor,
-            part.inner_step,
-            part.trained,
-            part.round,
-        )
+        self.members[part.unit] = mine[0]
         return ""
 
     def move(self, unit: str, other: Contributions) -> None:
@@ -173,7 +160,7 @@ class Round:
     contributions: Contributions = field(default_factory=Contributions)
     grace_until: float | None = None
     """Set when the quorum is met."""
-    members: tuple[Member, ...] = ()
+    members: tuple[Part, ...] = ()
     levels: dict[str, float] = field(default_factory=dict)
     """Norms of the members, as `norms` compares them."""
     frozen: float = 0.0

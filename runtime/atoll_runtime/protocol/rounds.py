@@ -216,9 +216,7 @@ class Rounds(OpenRounds):
         self.last_quorum = f"{len(held.members)}/{len(self.units)} (K={self.rules.quorum})"
         for member in held.members:
             self.units[member.unit].freeze(held.id.fragment, member)
-        spans = {
-            m.unit: [m.incarnation, m.weight, m.anchor, m.trained - m.tokens, m.trained] for m in held.members
-        }
+        spans = {m.unit: [m.incarnation, m.weight, m.anchor, m.begun, m.trained] for m in held.members}
         self.effects += [note("merge", round=str(held.id), members=spans), Merge(held.id, held.members)]
 
     def merged(self, event: Merged, now: float) -> Round:

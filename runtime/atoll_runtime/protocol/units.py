@@ -8,7 +8,6 @@ from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
 
-from atoll_runtime.protocol.effects import Member
 from atoll_runtime.protocol.events import Joined, Left, Part, Reported
 from atoll_runtime.protocol.identifiers import RoundId
 from atoll_runtime.protocol.ledger import Account, Span
@@ -198,18 +197,18 @@ class Unit:
 
     def disputed(self, part: Part) -> str:
         """Why the part cannot hold the tokens that it says; empty when it can: none that have their fate already."""
-        begun, settled = part.trained - part.tokens, self.account.settled.get(part.round.fragment, 0)
-        if begun < settled:
-            return (
-                f"tokens: [{begun}, {part.trained}) begin before {settled}, where each has its fate already"
-            )
-        return ""
+        settled = self.account.settled.get(part.round.fragment, 0)
+        if part.begun >= settled:
+            return ""
+        return (
+            f"tokens: [{part.begun}, {part.trained}) begin before {settled}, where each has its fate already"
+        )
 
-    def freeze(self, p: int, member: Member) -> None:
+    def freeze(self, p: int, member: Part) -> None:
         """Its contribution is in a round whose membership is frozen."""
-        self.account.freeze(p, Span(member.incarnation, member.trained - member.tokens, member.trained))
+        self.account.freeze(p, Span(member.incarnation, member.begun, member.trained))
 
-    def merged(self, round_id: RoundId, member: Member, time: float) -> int | None:
+    def merged(self, round_id: RoundId, member: Part, time: float) -> int | None:
         """Books a merged contribution; gives the inner steps since this fragment's last one, if known."""
         p = round_id.fragment
         self.account.merge(p)

@@ -10,8 +10,8 @@ from typing import Any
 
 from atoll_runtime.contract import RunContract
 from atoll_runtime.interfaces import Arrays
-from atoll_runtime.protocol.effects import Effect, Member, Note
-from atoll_runtime.protocol.events import Declined, Event, Offered, Persisted, Received
+from atoll_runtime.protocol.effects import Effect, Note
+from atoll_runtime.protocol.events import Declined, Event, Offered, Part, Persisted, Received
 from atoll_runtime.protocol.fragments import Array, Layout
 from atoll_runtime.protocol.identifiers import RoundId
 from atoll_runtime.protocol.machine import Syncer
@@ -99,10 +99,10 @@ class Tally(Tape):
 
     def __init__(self) -> None:
         super().__init__(Path("/tape"), "Decisions")
-        self.merges: dict[RoundId, tuple[Member, ...]] = {}
+        self.merges: dict[RoundId, tuple[Part, ...]] = {}
         self.refused: dict[str, set[RoundId]] = {}
         """By unit: rounds in which its contribution was refused for what it is, or had been merged before."""
-        self._frozen: dict[RoundId, tuple[Member, ...]] = {}
+        self._frozen: dict[RoundId, tuple[Part, ...]] = {}
 
     def begin(self, facts: object, snapshot: object) -> None:
         """See `Tape`."""
@@ -116,7 +116,7 @@ class Tally(Tape):
             if isinstance(effect, Note) and refuses(effect.entry) and part is not None:
                 self.refused.setdefault(str(effect.entry["unit"]), set()).add(part.round)
 
-    def contributions(self, round_id: RoundId, members: tuple[Member, ...], parts: object) -> None:
+    def contributions(self, round_id: RoundId, members: tuple[Part, ...], parts: object) -> None:
         """See `Tape`."""
         self._frozen[round_id] = members
 

@@ -11,7 +11,7 @@ from atoll_runtime.merge.buffers import Buffers
 from atoll_runtime.merge.gradients import Gradient, scan
 from atoll_runtime.merge.rda import merge_step
 from atoll_runtime.payloads import HostPart
-from atoll_runtime.protocol.effects import Member
+from atoll_runtime.protocol.events import Part
 from atoll_runtime.protocol.fragments import Fragment, Layout
 from atoll_runtime.syncer.state import Version
 from atoll_runtime.transport import codecs
@@ -41,7 +41,7 @@ class NumpyArrays:
         self,
         fragment: Fragment,
         step: int,
-        members: Sequence[Member],
+        members: Sequence[Part],
         parts: Mapping[tuple[str, int], HostPart],
         old: Version,
     ) -> Version:
@@ -68,7 +68,7 @@ class NumpyArrays:
         self._mergers.shutdown()
 
 
-def gradients(members: Sequence[Member], parts: Mapping[tuple[str, int], HostPart]) -> list[Gradient]:
+def gradients(members: Sequence[Part], parts: Mapping[tuple[str, int], HostPart]) -> list[Gradient]:
     """Each member's outer gradient, as its hosts' parts in their order."""
     return [
         Gradient(

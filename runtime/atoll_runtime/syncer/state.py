@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atoll_runtime.payloads import HostPart
-from atoll_runtime.protocol.effects import Member, Release
+from atoll_runtime.protocol.effects import Release
+from atoll_runtime.protocol.events import Part
 from atoll_runtime.protocol.fragments import Array, Layout
 from atoll_runtime.protocol.identifiers import RoundId
 from atoll_runtime.protocol.rules import TRANSFER_SECONDS
@@ -254,7 +255,7 @@ class Parts:
         """Bytes that a part takes until it is merged, in the dtype of the run's codec."""
         return (header.part.stop - header.part.start) * self._width
 
-    def take(self, members: Sequence[Member]) -> dict[tuple[str, int], HostPart]:
+    def take(self, members: Sequence[Part]) -> dict[tuple[str, int], HostPart]:
         """A round's parts, for the merge, by unit and host."""
         wanted = {(member.round, member.unit) for member in members}
         return {key[1:]: part for key, part in self._parts.items() if key[:2] in wanted}

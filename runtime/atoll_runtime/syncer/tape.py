@@ -19,8 +19,8 @@ import msgspec
 
 from atoll_runtime.contract import TapeDepth
 from atoll_runtime.interfaces import Disk
-from atoll_runtime.protocol.effects import Effect, Member
-from atoll_runtime.protocol.events import Event, MergeFailed, Persisted
+from atoll_runtime.protocol.effects import Effect
+from atoll_runtime.protocol.events import Event, MergeFailed, Part, Persisted
 from atoll_runtime.protocol.fragments import Array
 from atoll_runtime.protocol.frames import Buffer, checksum
 from atoll_runtime.protocol.identifiers import RoundId
@@ -142,7 +142,7 @@ class Tape:
     def contributions(
         self,
         round_id: RoundId,
-        members: tuple[Member, ...],
+        members: tuple[Part, ...],
         parts: Mapping[tuple[str, int], tuple[int, Buffer]],
     ) -> None:
         """What goes into a merge: by (unit, host), the first element and the body as it is merged."""

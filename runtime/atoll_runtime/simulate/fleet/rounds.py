@@ -11,7 +11,7 @@ import numpy as np
 from numpy.random import Generator
 
 from atoll_runtime.protocol.communication import Communication
-from atoll_runtime.protocol.effects import Member
+from atoll_runtime.protocol.events import Part
 from atoll_runtime.protocol.identifiers import RoundId
 from atoll_runtime.protocol.ledger import Account
 from atoll_runtime.simulate.blank import BlankArrays, blank_contract, blank_layout
@@ -87,7 +87,7 @@ class World:
         """The syncer's own ledger, by unit."""
         return {name: unit.account for name, unit in self.shard.machine.units.items()}
 
-    def merges(self) -> Iterator[tuple[RoundId, tuple[Member, ...]]]:
+    def merges(self) -> Iterator[tuple[RoundId, tuple[Part, ...]]]:
         """Every merge as it becomes durable, until the target is reached and no round is in flight.
 
         Raises:
