@@ -13,7 +13,7 @@ from sim_disk import Mount
 from soak import schedule
 
 from atoll_runtime.learner.proposal import Proposal
-from atoll_runtime.protocol import anchors, claims, restoring
+from atoll_runtime.protocol import claims, restoring, versions
 from atoll_runtime.protocol.coordinator import Coordinator
 from atoll_runtime.protocol.cuts import Cuts
 from atoll_runtime.protocol.effects import Publish, Release, Remember, SendOrders
@@ -56,13 +56,13 @@ def bug(seed: int) -> Callable[[Introduce], Introduce]:
 
 def unusable(patch: Patch, *reasons: str) -> None:
     """Anchors are used in spite of these reasons."""
-    real = anchors.unusable
+    real = versions.unusable
 
     def without(*facts: Any) -> str:
         why = real(*facts)
         return "" if any(reason in why for reason in reasons) else why
 
-    patch.setattr(anchors, "unusable", without)
+    patch.setattr(versions, "unusable", without)
 
 
 @bug(700)

@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 
 from atoll_runtime.contract import Dimensions
 from atoll_runtime.model.parameters import describe
-from atoll_runtime.protocol import quorum, schedule
+from atoll_runtime.protocol import schedule
 from atoll_runtime.protocol.events import Part
 from atoll_runtime.protocol.fragments import BLOCK, LayoutError, TensorInfo, build_layout, part_bounds
-from atoll_runtime.protocol.grace import Ema, Timing
 from atoll_runtime.protocol.identifiers import RoundId
+from atoll_runtime.protocol.pace import Ema, Timing
+from atoll_runtime.protocol.round import Round
 from atoll_runtime.protocol.rules import Rules
 
 PLAIN = TensorInfo("w", (6, 5), stacked=False, embedding=False)
@@ -154,23 +155,24 @@ def test_an_average_takes_its_first_sample_whole() -> None:
     assert average.value == 6.0
 
 
-def decide(contributed: str, awaited: str, grace_until: float | None, now: float) -> object:
-    return quorum.decide(
-        contributed.split(), awaited.split(), minimum=2, grace_until=grace_until, expires=10.0, now=now
-    )
-
-
-def test_a_round_is_merged_when_all_are_in_or_the_grace_is_over_and_says_what_it_waits_for() -> None:
-    assert decide("a b", "", 5.0, 1.0) == quorum.Ready()
-    assert decide("a b", "c", 5.0, 5.0) == quorum.Ready()
-    for waits, until, why in (
-        (decide("a b", "d c", 5.0, 4.0), 5.0, "2 in (K=2), grace window for c, d"),
-        (decide("a", "b", None, 1.0), 10.0, "1 of K=2 contributions in, waiting for b"),
-        (decide("a", "", None, 1.0), 10.0, "1 of K=2 contributions in, no live unit left to wait for"),
-    ):
-        assert isinstance(waits, quorum.Waiting)
-        assert (waits.until, waits.why) == (until, why)
-    assert decide("a", "b", None, 10.0) == quorum.Expired("1 of K=2 contributions in at the time-out")
+@pytest.mark.parametrize(
+    ("grace_until", "awaited", "declined", "ending", "until"),
+    [
+        (5.0, "", "", False, -math.inf),
+        (5.0, "c", "", False, 5.0),
+        (None, "b", "", False, 10.0),
+        (None, "", "", False, 10.0),
+        (None, "b", "a", True, 10.0),
+        (None, "", "a", False, 3.0),
+        (None, "", "", True, -math.inf),
+    ],
+)
+def test_a_round_waits_while_a_unit_is_awaited_and_no_longer_than_its_window_or_time_out(
+    grace_until: float | None, awaited: str, declined: str, ending: bool, until: float
+) -> None:
+    held = Round(RoundId(1, 0, 0), 0.0, expires=10.0, rests=3.0, grace_until=grace_until)
+    held.declined = set(declined)
+    assert held.until(awaited, ending) == until
 
 
 @pytest.mark.parametrize(("turn", "intervals"), [(0.5, 8), (1.0, 8), (1.1, 16), (4.0, 32), (1e6, 64)])

@@ -11,8 +11,8 @@ import math
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from atoll_runtime.protocol.grace import Ema
-from atoll_runtime.protocol.membership import SLACK
+from atoll_runtime.protocol.pace import Ema
+from atoll_runtime.protocol.round import SLACK
 
 STAGGER = 0.618
 """Fragments start with different credit, so that their turns are spread evenly over the link's time."""

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from atoll_runtime.protocol.effects import Effect, Release, SendPull, note
-from atoll_runtime.protocol.grace import Ema, Timing
 from atoll_runtime.protocol.identifiers import RoundId
 from atoll_runtime.protocol.linkshare import spans
+from atoll_runtime.protocol.pace import Ema, Timing
 from atoll_runtime.protocol.roster import Roster
 from atoll_runtime.protocol.round import Round
 from atoll_runtime.protocol.rules import Rules

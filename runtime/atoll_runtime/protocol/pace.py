@@ -1,12 +1,15 @@
-"""The pace of the run's clock, which shard 0 keeps: an inner step of the slowest live unit; and that of units.
+"""Averages of time: the pace of units and of the run's clock, and how long a round with a quorum waits for more.
 
-A unit's pace is by its reports. No single step may rule it.
+Shard 0 keeps the clock: it advances by an inner step of the slowest live unit. A unit's pace is by its reports. No
+single step may rule it.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from atoll_runtime.protocol.rules import Rules
 
 FACTOR = 0.25
 """Weight of a new sample."""
@@ -51,3 +54,31 @@ class Pace:
     def due(self, seconds: float) -> float:
         """When it may again, at the learners' pace as it is now: it may be another one than it was."""
         return self.last + seconds
+
+
+@dataclass
+class Ema:
+    """Exponential moving average; the first sample is taken whole."""
+
+    factor: float
+    value: float | None = None
+
+    def add(self, sample: float) -> None:
+        self.value = sample if self.value is None else self.value + self.factor * (sample - self.value)
+
+
+@dataclass
+class Timing:
+    """Seconds: ξ_quorum (opened until K are in) and ξ_sync (merge, journal, publish)."""
+
+    quorum: Ema = field(default_factory=lambda: Ema(0.25))
+    sync: Ema = field(default_factory=lambda: Ema(0.25))
+
+    def grace(self, step: float, rules: Rules) -> float:
+        """γ·(τ·ξ_step − (ξ_quorum + ξ_sync)), clamped to [0, max_steps·ξ_step], in seconds (Eq. 3).
+
+        τ is the inner steps that the rounds in flight span: in the paper, where P = H, as many as these; τ·H/P here.
+        """
+        span = rules.overlap * rules.interval / rules.fragments * step
+        slack = span - (self.quorum.value or 0.0) - (self.sync.value or 0.0)
+        return min(max(rules.grace_fraction * slack, 0.0), rules.grace_steps * step)

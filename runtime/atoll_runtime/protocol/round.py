@@ -7,11 +7,16 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from atoll_runtime.protocol import membership, norms, quorum
+from atoll_runtime.protocol import norms
 from atoll_runtime.protocol.events import Part
 from atoll_runtime.protocol.identifiers import RoundId
 from atoll_runtime.protocol.rules import Rules
 
+SLACK = 2.0
+"""A body is awaited for so many times as long as its sender expects."""
+RETURN, RETURN_SECONDS = 0.25, 5.0
+"""Of an interval, and the most seconds, that the body of a unit is awaited whose session has ended: it connects anew,
+and what has come of the body is not sent again."""
 LEAST_REST = 0.1
 """Seconds, or the slowest unit's step where that is longer: doubles with each attempt whose answers were not taken."""
 MOST_DOUBLINGS = 10
@@ -201,29 +206,18 @@ class Round:
         """The unit's header is not waited for: it is in, or was not taken."""
         return unit in self.contributions.members or unit in self.declined
 
-    def decide(
-        self, awaited: Collection[str], minimum: int, ending: bool, now: float
-    ) -> quorum.Ready | quorum.Waiting | quorum.Expired:
-        """What it should do now while it collects.
+    def until(self, awaited: Collection[str], ending: bool) -> float:
+        """How long it waits for headers. Then its membership is frozen where K are in, else it is given up.
 
         Args:
             awaited: live units that may still contribute.
-            minimum: K.
             ending: no new rounds are opened.
         """
-        expires = self.expires
-        if not awaited and ending:
-            expires = now
-        elif not awaited and self.declined:
-            expires = self.rests
-        return quorum.decide(
-            self.contributions.members,
-            awaited,
-            minimum=minimum,
-            grace_until=self.grace_until,
-            expires=expires,
-            now=now,
-        )
+        if self.grace_until is not None:
+            return self.grace_until if awaited else -math.inf
+        if awaited or not (ending or self.declined):
+            return self.expires
+        return -math.inf if ending else self.rests
 
     def wakes(self, now: float) -> list[float]:
         """When it must be looked at again."""
@@ -241,11 +235,11 @@ class Round:
 
     def expect(self, part: Part, seconds: float, rules: Rules, now: float) -> None:
         """A header of the unit is in, whose body is expected in so many seconds; 0 where the host does not know."""
-        contributions, arrival = self.contributions, now + seconds
+        contributions, unit, arrival = self.contributions, part.unit, now + seconds
         if seconds > 0:
-            contributions.arrivals[part.unit] = max(arrival, contributions.arrivals.get(part.unit, arrival))
-        deadline = membership.deadline(now, seconds, rules.patience, rules.transfer)
-        contributions.deadlines[part.unit] = max(deadline, contributions.deadlines.get(part.unit, deadline))
+            contributions.arrivals[unit] = max(arrival, contributions.arrivals.get(unit, arrival))
+        deadline = now + (SLACK * seconds + rules.patience if seconds > 0 else rules.transfer)
+        contributions.deadlines[unit] = max(deadline, contributions.deadlines.get(unit, deadline))
 
     def close(self, minimum: int, interval: float, now: float) -> tuple[list[str], list[str]]:
         """Freezes membership. Gives the units that are no members though a header of theirs is in: those of which
@@ -258,11 +252,12 @@ class Round:
         """
         self.stage, contributions = "Receiving", self.contributions
         self.enough = self.opened + interval * doublings(self.id)
-        self.returns = min(membership.RETURN * interval, membership.RETURN_SECONDS)
+        self.returns = min(RETURN * interval, RETURN_SECONDS)
         arrivals = dict.fromkeys(contributions.members, -math.inf)  # of bodies that are here
         arrivals |= {name: contributions.arrivals.get(name, now) for name in contributions.lacking}
-        chosen = set(membership.choose(arrivals, minimum, self.enough))
-        return sorted(set(contributions.parts) - set(arrivals)), sorted(set(arrivals) - chosen)
+        quickest = sorted(arrivals, key=lambda name: (arrivals[name], name))
+        belated = [name for name in quickest[minimum:] if arrivals[name] > self.enough]
+        return sorted(set(contributions.parts) - set(arrivals)), sorted(belated)
 
     def overdue(self, live: Collection[str], now: float) -> dict[str, str]:
         """Members whose bodies are not awaited any more, and why."""
@@ -295,6 +290,11 @@ class Round:
         members = self.contributions.members
         self.stage, self.frozen, self.levels = "Merging", now, self.contributions.levels
         self.members = tuple(members[name] for name in sorted(members))
+
+
+def short(count: int, minimum: int) -> str:
+    """A round below quorum, in words. `minimum`: K."""
+    return f"{count} of K={minimum} contributions in"
 
 
 def doublings(round_id: RoundId) -> int:

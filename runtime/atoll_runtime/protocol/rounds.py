@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from atoll_runtime.protocol import claims, norms, quorum
+from atoll_runtime.protocol import claims, norms
 from atoll_runtime.protocol.effects import Exclude, Merge, Persist, Publish, Release, note
 from atoll_runtime.protocol.events import Joined, Merged, Offered, Part, Received
 from atoll_runtime.protocol.identifiers import RoundId
 from atoll_runtime.protocol.opening import OpenRounds
-from atoll_runtime.protocol.round import Round
+from atoll_runtime.protocol.round import Round, short
 from atoll_runtime.protocol.rules import MOST_STALE_INTERVALS
 from atoll_runtime.protocol.units import Unit
 from atoll_runtime.protocol.versions import Versions
@@ -168,11 +168,12 @@ class Rounds(OpenRounds):
 
     def _collect(self, held: Round, name: str, now: float) -> None:
         awaited = self.roster.awaited[held.id]
-        decision = held.decide(awaited, self.rules.quorum, self.ending, now)
-        if isinstance(decision, quorum.Ready):
-            self._close(held, now)
-        elif isinstance(decision, quorum.Expired):
-            self._again(held, decision.why, now)
+        if now >= held.until(awaited, self.ending):
+            if held.grace_until is not None:
+                self._close(held, now)
+            else:
+                members = held.contributions.members
+                self._again(held, f"{short(len(members), self.rules.quorum)} at the time-out", now)
         elif name in self.roster.live:
             self._pull(held, (self.roster.live[name],))
 
@@ -197,7 +198,7 @@ class Rounds(OpenRounds):
             self._screen(held)
         if len(contributions.members) < self.rules.quorum:
             if now >= held.rests:
-                self._again(held, quorum.short(len(contributions.members), self.rules.quorum), now)
+                self._again(held, short(len(contributions.members), self.rules.quorum), now)
         elif not contributions.lacking:
             self._merge(held, now)
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from atoll_runtime.protocol import quorum
 from atoll_runtime.protocol.machine import Syncer
-from atoll_runtime.protocol.round import Round
+from atoll_runtime.protocol.round import Round, short
 from atoll_runtime.protocol.units import Unit
 
 
@@ -31,18 +30,24 @@ def why(machine: Syncer, now: float) -> str:
 
 def stage(machine: Syncer, held: Round, now: float) -> str:
     """Where a round is."""
+    minimum, count = machine.rules.quorum, len(held.contributions.members)
     if held.stage == "Receiving":
-        names, count = ", ".join(held.contributions.lacking), len(held.contributions.members)
-        if count < machine.rules.quorum:
-            return f"{quorum.short(count, machine.rules.quorum)}, the next attempt follows"
+        names = ", ".join(held.contributions.lacking)
+        if count < minimum:
+            return f"{short(count, minimum)}, the next attempt follows"
         return f"{count} members, receiving the contributions of {names}"
     if held.stage == "Merging":
         return "merging"
     if held.stage == "Writing":
         return "writing to the journal"
-    rounds = machine.rounds
-    decision = held.decide(rounds.awaited(held, now), machine.rules.quorum, rounds.ending, now)
-    return "ready to merge" if isinstance(decision, quorum.Ready) else decision.why
+    awaited = ", ".join(machine.rounds.awaited(held, now))
+    if count >= minimum:
+        return f"{count} in (K={minimum}), " + (
+            f"grace window for {awaited}" if awaited else "ready to merge"
+        )
+    return f"{short(count, minimum)}, " + (
+        f"waiting for {awaited}" if awaited else "no live unit left to wait for"
+    )
 
 
 def absent(machine: Syncer, now: float) -> str:

@@ -6,9 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from math import inf
 
-from atoll_runtime.protocol.quorum import Ready, decide
 from atoll_runtime.simulate.fleet.setting import Fleet
 from atoll_runtime.simulate.fleet.timeline import Timeline
 
@@ -67,7 +65,7 @@ def account(fleet: Fleet, lines: Sequence[Timeline], seconds: float, in_step: fl
         for stretch in line.stretches:
             spent["useful"] += stretch.slices * (stretch.end - stretch.start - stretch.lost)
             spent["lost_work"] += stretch.slices * stretch.lost
-    stepping, unmerged = _together(lines, [_merges(live, fleet.quorum) for live in range(len(lines) + 1)])
+    stepping, unmerged = _together(lines, [live >= fleet.quorum for live in range(len(lines) + 1)])
     spent["useful"] -= unmerged
     spent["below_quorum"] = unmerged
     spent["slowest"] = spent["useful"] * (1.0 - in_step)
@@ -79,12 +77,6 @@ def account(fleet: Fleet, lines: Sequence[Timeline], seconds: float, in_step: fl
         stepping,
         sum(line.interruptions for line in lines),
     )
-
-
-def _merges(live: int, quorum: int) -> bool:
-    """Whether so many live learners make a round that is merged: the syncer's own rule."""
-    units = [str(unit) for unit in range(live)]
-    return isinstance(decide(units, (), minimum=quorum, grace_until=0.0, expires=inf, now=0.0), Ready)
 
 
 def _together(lines: Sequence[Timeline], merges: Sequence[bool]) -> tuple[float, float]:
