@@ -20,10 +20,10 @@ from itertools import count, pairwise
 
 import numpy as np
 
-from atoll_runtime.protocol.events import Part
 from atoll_runtime.protocol.identifiers import RoundId
+from atoll_runtime.protocol.messages import Header, Part
 from atoll_runtime.transport.chunks import CHUNK, Assembly
-from atoll_runtime.transport.messages import FetchHead, FetchRequest, Header, PushReply
+from atoll_runtime.transport.messages import FetchHead, FetchRequest, PushReply
 from atoll_runtime.transport.stream import tune
 from atoll_runtime.transport.tls import Tls
 from atoll_runtime.transport.transfer_client import TransferClient

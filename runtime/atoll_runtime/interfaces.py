@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from atoll_runtime.payloads import Cut, HostPart, Part, Regions, Skipped
     from atoll_runtime.protocol import events
     from atoll_runtime.protocol.fragments import Fragment
+    from atoll_runtime.protocol.messages import Header, Hello
     from atoll_runtime.syncer.state import Version
-    from atoll_runtime.transport.messages import FetchHead, FetchRequest, Header, Hello, PushReply
-    from atoll_runtime.transport.shardmessages import ShardHello
+    from atoll_runtime.transport.messages import FetchHead, FetchRequest, PushReply, ShardHello
     from atoll_runtime.transport.wire import Down, Up
 
 VOLUME_SHARE = 4

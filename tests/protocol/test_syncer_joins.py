@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from lone_shard import joined
+
 from atoll_runtime.checkpoint import GlobalStore
 from atoll_runtime.model import describe, initial
-from atoll_runtime.protocol.events import Joined
 from atoll_runtime.protocol.fragments import build_layout
 from atoll_runtime.protocol.rules import Rules
 from atoll_runtime.syncer.driver import Driver
@@ -40,7 +41,7 @@ async def test_units_that_join_while_a_record_is_written_share_the_next_one_and_
     driver.journal.remember = remember  # type: ignore[method-assign]
 
     async def join(unit: str) -> None:
-        driver.feed(Joined(unit, 1, 0, 1, 0, ""))
+        driver.feed(joined(unit, 1, 0, 1))
         await driver.durable()
         assert unit in written[-1]
 

@@ -19,10 +19,10 @@ import numpy as np
 import pytest
 
 from atoll_bench.slowlink import SlowLink
-from atoll_runtime.protocol.events import Part
 from atoll_runtime.protocol.identifiers import RoundId
+from atoll_runtime.protocol.messages import Header, Part
 from atoll_runtime.transport.chunks import BLOCK, Assembly
-from atoll_runtime.transport.messages import Attach, FetchHead, FetchRequest, Header, PushReply
+from atoll_runtime.transport.messages import Attach, FetchHead, FetchRequest, PushReply
 from atoll_runtime.transport.stream import LARGEST_MESSAGE
 from atoll_runtime.transport.tls import Tls
 from atoll_runtime.transport.transfer_client import TransferClient

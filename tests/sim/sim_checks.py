@@ -19,20 +19,10 @@ from atoll_runtime.protocol.effects import (
     RememberJoin,
     SendPull,
 )
-from atoll_runtime.protocol.events import (
-    Event,
-    FinalCut,
-    Joined,
-    Merged,
-    MergeFailed,
-    Offered,
-    Ordered,
-    Orders,
-    Part,
-    Received,
-)
+from atoll_runtime.protocol.events import Event, FinalCut, Merged, MergeFailed, Ordered, Orders, Received
 from atoll_runtime.protocol.identifiers import CutId, RoundId
 from atoll_runtime.protocol.ledger import MISSED, REFUSED, Account
+from atoll_runtime.protocol.messages import Header, Hello, Part
 from atoll_runtime.protocol.rules import COORDINATOR
 from atoll_runtime.protocol.waiting import why
 from atoll_runtime.transport.messages import FetchHead
@@ -115,13 +105,13 @@ class Checks:
     def handled(self, process: ShardProcess, event: Event, effects: Sequence[Effect]) -> None:
         """An event was taken in; its effects are not carried out yet."""
         machine, s = process.machine, process.number
-        if isinstance(event, (Offered, Received)):
+        if isinstance(event, (Header, Received)):
             part = event.part
             for each in machine.rounds.holding:
                 if each.contributions.header(part.unit, part.host) == part:
                     key = process, each.id, part
                     self._turns[key] = max(self._turns.get(key, 0.0), machine.units[part.unit].turn)
-        if isinstance(event, Joined) and RememberJoin() in effects:
+        if isinstance(event, Hello) and RememberJoin() in effects:
             who = event.unit, event.incarnation
             self._entered[s, process.lineage, who] = tuple(machine.versions)
         if isinstance(event, Ordered):
@@ -149,7 +139,7 @@ class Checks:
         for unit in machine.units.values():
             if not unit.account.balanced:
                 raise Violation(f"{process}: {unit.name}: {unit.account}")
-        if isinstance(event, (Merged, MergeFailed, Joined, FinalCut)):
+        if isinstance(event, (Merged, MergeFailed, Hello, FinalCut)):
             self.judge(process)
             held = [round_id.fragment for round_id in machine.rounds.held]
             if len(set(held)) != len(held):

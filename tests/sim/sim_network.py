@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from atoll_runtime.protocol.communication import BITS
 from atoll_runtime.simulate import network
-from atoll_runtime.transport.messages import FetchHead, FetchRequest, Welcome
-from atoll_runtime.transport.shardmessages import Order
+from atoll_runtime.transport.messages import FetchHead, FetchRequest, Order, Welcome
 from atoll_runtime.transport.transport import TransportError
 
 if TYPE_CHECKING:

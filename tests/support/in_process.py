@@ -7,8 +7,9 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any, TypeVar
 
+from atoll_runtime.protocol.messages import Header, Hello
 from atoll_runtime.transport.chunks import Assembly, filled
-from atoll_runtime.transport.messages import FetchHead, FetchRequest, Header, Hello, PushReply
+from atoll_runtime.transport.messages import FetchHead, FetchRequest, PushReply
 from atoll_runtime.transport.transport import Endpoint, Peer, TransportError
 from atoll_runtime.transport.wire import Down, Up
 

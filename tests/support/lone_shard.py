@@ -7,10 +7,12 @@ from dataclasses import replace
 from typing import Any, Self, TypeVar
 
 from atoll_runtime.protocol.effects import Effect, Merge, Wake
-from atoll_runtime.protocol.events import Event, Joined, Merged, Part, Persisted, Reported, Tick
+from atoll_runtime.protocol.events import Event, Merged, Persisted, Said, Tick
 from atoll_runtime.protocol.identifiers import RoundId
+from atoll_runtime.protocol.messages import Header, Hello, Part, Report
 from atoll_runtime.protocol.restoring import begin
 from atoll_runtime.protocol.rules import Rules
+from atoll_runtime.transport.messages import PROTOCOL
 
 LONE = Rules(
     fragments=1,
@@ -26,12 +28,17 @@ LONE = Rules(
 T = TypeVar("T", bound=Effect)
 
 
-def joined(unit: str, incarnation: int = 1, host: int = 0, hosts: int = 1) -> Joined:
-    return Joined(unit, incarnation, host, hosts, 0, "")
+def joined(unit: str, incarnation: int = 1, host: int = 0, hosts: int = 1) -> Hello:
+    return Hello(PROTOCOL, "uid", unit, incarnation, host, hosts, "", "bf16", (), 0, "")
 
 
-def reported(unit: str, step: int, seconds: float = 1.0, tokens: int = 10) -> Reported:
-    return Reported(unit, 1, 0, step, step, tokens * step, 1.0, seconds, step)
+def reported(unit: str, step: int, seconds: float = 1.0, tokens: int = 10) -> Said:
+    return Said(unit, 1, Report(step, step, tokens * step, 1.0, seconds, step))
+
+
+def offered(part: Part, *link: float) -> Header:
+    """With seconds, round trip and turn of the link."""
+    return Header(part, "bf16", 0, *link)
 
 
 class Story:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 from lone_shard import LONE
 
+from atoll_runtime.protocol.messages import Beginning, Report
 from atoll_runtime.protocol.restoring import begin
 from atoll_runtime.protocol.units import Unit
 from atoll_runtime.syncer.status import unit_report
-from atoll_runtime.transport.messages import Beginning, Report
 from atoll_runtime.transport.wire import decode
 
 BEGINNING = Beginning(joined=10.0, stepped=30.5, compiling=12.25, compiled=3, loaded=16)

@@ -17,19 +17,10 @@ from atoll_runtime.learner.start import Start, _merged
 from atoll_runtime.protocol.fragments import TensorInfo, build_layout
 from atoll_runtime.protocol.identifiers import NO_CUT, RoundId
 from atoll_runtime.protocol.link import Ask
+from atoll_runtime.protocol.messages import Beginning, Report
 from atoll_runtime.protocol.progress import Offer
 from atoll_runtime.transport.changes import Holdings
-from atoll_runtime.transport.messages import (
-    Announce,
-    Beginning,
-    FetchHead,
-    FetchRequest,
-    Over,
-    Pull,
-    PushReply,
-    Report,
-    Welcome,
-)
+from atoll_runtime.transport.messages import Announce, FetchHead, FetchRequest, Over, Pull, PushReply, Welcome
 from atoll_runtime.transport.transport import TransportError
 from atoll_runtime.transport.wire import Down, Up
 

@@ -8,7 +8,7 @@ import pytest
 
 from atoll_runtime.protocol import schedule
 from atoll_runtime.protocol.audit import FACTOR, MEASURED, Audits
-from atoll_runtime.protocol.events import Audited
+from atoll_runtime.protocol.messages import Audit
 
 SOUND = (5.0, 5.0, 5.0, 5.0)
 
@@ -21,7 +21,7 @@ def told(
     present = dict.fromkeys(names, 1)
     found: dict[str, str] = {}
     for name, loss in zip(names, losses, strict=True):
-        found |= audits.disagreements(Audited(name, incarnation, step, kind, loss), present)
+        found |= audits.disagreements(name, incarnation, Audit(step, kind, loss), present)
     return found
 
 
@@ -62,7 +62,7 @@ def test_results_of_other_kinds_steps_and_incarnations_do_not_count() -> None:
     assert told(audits, 100, 5.0, 5.0, 5.0) == {}
     assert told(audits, 100, 9.0, 9.0, 9.0, 9.0, kind="v5p") == {}, "of this kind nothing is measured yet"
     assert told(audits, 101, 5.0, 5.0) == {}
-    assert audits.disagreements(Audited("c", 2, 101, "v6e", 9.0), {"a": 1, "b": 1, "c": 1}) == {}
+    assert audits.disagreements("c", 2, Audit(101, "v6e", 9.0), {"a": 1, "b": 1, "c": 1}) == {}
 
 
 def test_the_tolerance_is_a_multiple_of_the_largest_deviation_that_was_measured() -> None:

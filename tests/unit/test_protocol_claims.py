@@ -10,11 +10,12 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from lone_shard import LONE, Story, joined
+from lone_shard import LONE, Story, joined, offered
 
 from atoll_runtime.protocol import claims, restoring
 from atoll_runtime.protocol.effects import Merge, Note, SendPull
-from atoll_runtime.protocol.events import Offered, Part, Received
+from atoll_runtime.protocol.events import Received
+from atoll_runtime.protocol.messages import Part
 from atoll_runtime.protocol.norms import ATTEMPTS, WARM
 from atoll_runtime.protocol.suspicion import REFUSALS, WINDOW, suspicion, with_outcome
 from atoll_runtime.protocol.units import Unit
@@ -94,7 +95,7 @@ class Shard(Story):
         self.run(3)
 
     def answer(self, part: Part, square: float = 1.0) -> None:
-        self.tell(Offered(part))
+        self.tell(offered(part))
         self.tell(Received(part, square))
 
     @property
@@ -112,7 +113,7 @@ class Shard(Story):
 def test_a_header_of_impossible_tokens_counts_for_no_quorum_and_its_unit_is_told_why() -> None:
     shard = Shard("a", "b", quorum=2)
     shard.answer(shard.part("a"))
-    shard.tell(Offered(shard.part("b", tokens=10**14, trained=10**14)))
+    shard.tell(offered(shard.part("b", tokens=10**14, trained=10**14)))
     (why,) = shard.refusals()
     assert "tokens: 100000000000000 in" in why and shard.members == []
     unit = shard.machine.units["b"]
@@ -134,7 +135,7 @@ def test_steps_that_time_does_not_allow_are_refused() -> None:
     shard.answer(shard.part("a"))
     assert shard.members == [("a",)]
     shard.run(2)
-    shard.tell(Offered(shard.part("a", steps=10**6, tokens=10**7, trained=10**7 + 1000)))
+    shard.tell(offered(shard.part("a", steps=10**6, tokens=10**7, trained=10**7 + 1000)))
     (why,) = shard.refusals()
     assert "steps: 1000000 in 3 s" in why
 
@@ -146,7 +147,7 @@ def test_time_for_steps_runs_from_the_pull_that_was_answered_though_a_later_atte
     while not shard.machine.rounds.held:
         shard.run(1)
     slow = shard.part("a")
-    shard.tell(Offered(slow, 100.0), Offered(shard.part("b"), 90.0))
+    shard.tell(offered(slow, 100.0), offered(shard.part("b"), 90.0))
     shard.run(220)
     assert shard.round().attempt == 1, "the body of b has not come, and that of a was carried over"
     shard.tell(Received(slow, 1.0))
@@ -160,7 +161,7 @@ def test_time_for_steps_runs_from_the_pull_that_was_answered_though_a_later_atte
 def test_a_contribution_that_is_refused_counts_once_however_often_its_parts_come() -> None:
     shard = Shard("a", "b", quorum=2)
     part = shard.part("a", tokens=10**14, trained=10**14)
-    shard.tell(Offered(part), Offered(part), Received(part, 1.0))
+    shard.tell(offered(part), offered(part), Received(part, 1.0))
     assert len(shard.refusals()) == shard.machine.units["a"].refused == 1
 
 
@@ -180,7 +181,7 @@ def test_a_shard_that_was_restarted_does_not_know_when_its_versions_were_merged_
 
 def test_work_that_was_refused_is_contributed_with_the_next_while_nothing_newer_is_merged() -> None:
     shard = Shard("a")
-    shard.tell(Offered(shard.part("a", tokens=10**9, trained=10**9)))
+    shard.tell(offered(shard.part("a", tokens=10**9, trained=10**9)))
     assert len(shard.refusals()) == 1
     shard.run(1)
     shard.answer(shard.part("a"))
@@ -200,7 +201,7 @@ def test_work_that_was_refused_is_replaced_by_a_newer_version_and_stands_in_the_
     unit, version = shard.machine.units["a"], shard.machine.versions[0]
     shard.run(1)
     settled = unit.account.settled[0]
-    shard.tell(Offered(shard.part("a", tokens=10**9, trained=2 * 10**9)))
+    shard.tell(offered(shard.part("a", tokens=10**9, trained=2 * 10**9)))
     shard.answer(shard.part("b"))
     assert shard.members[-1] == ("b",) and shard.machine.versions[0] > version
     lost = unit.account.position - settled
@@ -231,7 +232,7 @@ def test_the_only_unit_that_answers_is_refused_for_its_norm_in_four_attempts_and
 
 def boast(shard: Shard) -> None:
     """Unit b claims tokens that it cannot have trained, and a alone is merged."""
-    shard.tell(Offered(shard.part("b", tokens=10**14, trained=10**14)))
+    shard.tell(offered(shard.part("b", tokens=10**14, trained=10**14)))
     shard.answer(shard.part("a"))
     shard.run(1)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from lone_shard import LONE, Story, joined, reported
+from lone_shard import LONE, Story, joined, offered, reported
 
 from atoll_runtime.learner.proposal import Proposal
 from atoll_runtime.protocol import restoring
@@ -25,20 +25,19 @@ from atoll_runtime.protocol.events import (
     Declined,
     Event,
     Left,
-    Marked,
     Merged,
-    Offered,
     Ordered,
     Orders,
-    Part,
     Persisted,
     Received,
+    Said,
     ShardLeft,
     ShardTold,
     Standing,
     Tick,
 )
 from atoll_runtime.protocol.identifiers import NO_CUT, CutId, RoundId
+from atoll_runtime.protocol.messages import Mark, Part
 from atoll_runtime.protocol.rules import Rules
 from atoll_runtime.syncer import hosts
 
@@ -87,7 +86,7 @@ Telling = Callable[[Part], Event]
 
 @pytest.mark.parametrize(
     "telling",
-    [lambda part: Received(part, 1.0), Offered, lambda part: Declined(part, "")],
+    [lambda part: Received(part, 1.0), offered, lambda part: Declined(part, "")],
     ids=["part", "header", "declined"],
 )
 @pytest.mark.parametrize("rules", [FIRST, SECOND], ids=["shard-0", "another"])
@@ -113,17 +112,17 @@ def test_another_shard_records_itself_when_shard_0_tells_and_then_takes_what_was
 
 def test_a_cut_that_a_learner_knows_and_shard_0_has_lost_with_its_volume_is_overtaken_at_once() -> None:
     shard, forgotten = Shard(FIRST), CutId(STARTED - 1, 90)
-    shard.tell(Marked("a", 1, 0, forgotten, 20))
+    shard.tell(Said("a", 1, Mark(forgotten, 20)))
     (cut,) = shard.recorded
     assert cut > forgotten and cut.number == STARTED
     assert shard.machine.admit(part(shard.open, forgotten)) == ""
-    shard.tell(Marked("a", 1, 0, forgotten, 20), Received(part(shard.open, forgotten), 1.0))
+    shard.tell(Said("a", 1, Mark(forgotten, 20)), Received(part(shard.open, forgotten), 1.0))
     assert shard.recorded == [cut], "no second one for the same"
 
 
 def test_a_learner_that_names_a_cut_that_was_never_begun_is_refused_and_no_cut_begins() -> None:
     shard = Shard(FIRST)
-    shard.tell(Marked("a", 1, 0, CUT, 20))
+    shard.tell(Said("a", 1, Mark(CUT, 20)))
     assert shard.recorded == [] and any("cut 7" in str(note.entry.get("why")) for note in shard.asked(Note))
     assert restoring.restore(FIRST, (10,), shard.machine.record()).cuts.newest == CutId(0)
 

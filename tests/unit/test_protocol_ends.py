@@ -8,7 +8,7 @@ from itertools import permutations
 from typing import Self
 
 import pytest
-from lone_shard import LONE, Story, joined, reported
+from lone_shard import LONE, Story, joined, offered, reported
 from sim_scenario import Island, Scenario, Weather
 from sim_shard import ShardProcess
 from sim_world import World
@@ -31,10 +31,8 @@ from atoll_runtime.protocol.events import (
     Event,
     FinalCut,
     Merged,
-    Offered,
     Ordered,
     Orders,
-    Part,
     Persisted,
     Received,
     ShardLeft,
@@ -43,10 +41,10 @@ from atoll_runtime.protocol.events import (
     Tick,
 )
 from atoll_runtime.protocol.identifiers import NO_CUT, CutId, RoundId
+from atoll_runtime.protocol.messages import Header, Part
 from atoll_runtime.protocol.rules import Rules
 from atoll_runtime.protocol.waiting import why
 from atoll_runtime.syncer.state import Parts
-from atoll_runtime.transport.messages import Header
 
 RULES = replace(LONE, target_steps=20, cut_interval=1000)
 SIZES = (10,)
@@ -101,7 +99,7 @@ def test_a_shard_knows_of_a_unit_what_it_has_merged_of_it_and_not_what_it_heard_
     story.tell(Received(part(round_id, 3), 1.0), Tick())
     assert story.asked(Merge)
     final = CutId(50, 50, True)
-    assert story.tell(Ordered(Orders(1, ending=True, cut=final)), Offered(part(round_id, 5))).cuts() == []
+    assert story.tell(Ordered(Orders(1, ending=True, cut=final)), offered(part(round_id, 5))).cuts() == []
     assert story.tell(Merged(round_id, 0.0), Persisted(round_id)).cuts() == [final]
     assert story.vector() == {"shard/1": 1, "unit/a/1": 30}
     assert clocks.inconsistency({"shard/1": story.vector(), "unit/a/1": {"unit/a/1": 30}}) == ""
@@ -286,7 +284,7 @@ def test_a_shard_is_at_its_end_though_a_far_unit_was_asked_for_a_round_that_neve
     shard.tell(Ordered(Orders(step=2, seconds=1.0)), Tick())
     assert [held.id.step for held in shard.machine.rounds.held.values()] == [2]
     part = shard.part("a", 1)
-    shard.tell(Offered(part, 0.1, 1.4), Received(part, 1.0))  # a is a round trip of 1.4 steps away
+    shard.tell(offered(part, 0.1, 1.4), Received(part, 1.0))  # a is a round trip of 1.4 steps away
     shard.tell(Ordered(Orders(step=3, seconds=1.0, ending=True)))
     asked = [(each.round.step, each.unit) for each in shard.asked(SendPull)]
     assert asked == [(2, "a"), (4, "a")], "before shard 1 had taken step 3"

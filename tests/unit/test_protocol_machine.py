@@ -6,9 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import msgspec
 import pytest
-from lone_shard import LONE, Story, reported
+from lone_shard import LONE, Story, joined, reported
 from sim_network import NOTICE_SECONDS
 from sim_scenario import Island, Scenario, Weather
 from sim_shard import ShardProcess
@@ -18,11 +17,12 @@ from sim_world import World
 
 from atoll_runtime.protocol import restoring
 from atoll_runtime.protocol.effects import Effect, Merge, Note, Release, SendPull
-from atoll_runtime.protocol.events import Joined, Marked, Part, Received, Reported, Tick
+from atoll_runtime.protocol.events import Received, Said, Tick
 from atoll_runtime.protocol.identifiers import NO_CUT, CutId, RoundId
 from atoll_runtime.protocol.link import Link
-from atoll_runtime.protocol.linkmeter import LinkUse
+from atoll_runtime.protocol.linkmeter import LinkReading, LinkUse
 from atoll_runtime.protocol.machine import Syncer
+from atoll_runtime.protocol.messages import Mark, Part, Report
 from atoll_runtime.protocol.rules import Rules
 from atoll_runtime.protocol.waiting import why
 
@@ -245,7 +245,7 @@ def test_a_learner_that_tells_of_a_cut_that_was_never_begun_harms_itself_alone(n
     false = CutId(number, 10**5)
     for s in (0, 1):
         process = shard(w, s)
-        process.context.run(process.driver.feed, Marked("u0", 1, 0, false, 0))
+        process.context.run(process.driver.feed, Said("u0", 1, Mark(false, 0)))
     w.run_for(20)
     steps = [shard(w, number).machine.step for number in (0, 1)]
     assert max(steps) < 70 and max(steps) - min(steps) <= 2
@@ -289,10 +289,10 @@ def collecting(hosts: int = 1) -> tuple[Syncer, RoundId]:
     """A machine with one unit and an open round, and what it wants."""
     machine = restoring.begin(RULES, (10,) * P, [0] * P)
     for host in range(hosts):
-        machine.handle(Joined("a", 1, host, hosts, 0, ""), 0.0)
+        machine.handle(joined("a", 1, host, hosts), 0.0)
     pulls: list[Effect] = []
     for second in range(1, 20):
-        machine.handle(Reported("a", 1, 0, second, second, 10 * second, 1.0, 1.0, second), float(second))
+        machine.handle(Said("a", 1, Report(second, second, 10 * second, 1.0, 1.0, second)), float(second))
         pulls += [each for each in machine.handle(Tick(), second + 0.5) if isinstance(each, SendPull)]
         pulls += [SendPull(each, "a", 0) for each in machine.rounds.held]
         if pulls:
@@ -319,7 +319,7 @@ def test_a_unit_whose_hosts_always_disagree_is_asked_less_and_less() -> None:
             part = Part("a", 1, 0, 2, round_id, 0, 3, 30, 3, 3, 0, 6, 12, 30)
             effects += machine.handle(Received(part, 1.0), now)
             effects += machine.handle(Received(replace(part, host=1, start=6, stop=12, steps=4), 1.0), now)
-        effects += machine.handle(Reported("a", 1, 0, tenth, tenth, 10 * tenth, 1.0, 1.0, tenth), now)
+        effects += machine.handle(Said("a", 1, Report(tenth, tenth, 10 * tenth, 1.0, 1.0, tenth)), now)
         asked = [each.round for each in effects if isinstance(each, SendPull)]
         attempts += [round_id.attempt for round_id in asked]
     assert max(attempts) >= 6 and len(attempts) < 50
@@ -494,7 +494,8 @@ def test_a_change_of_what_a_unit_uses_its_link_for_is_noted_with_its_reason() ->
     story = Story(units="a")
     story.step("a")
     use = LinkUse("int8", 2, 1024, 1.0, 0.6, "bf16 would take 1.2 of an interval")
-    story.tell(msgspec.structs.replace(reported("a", 2), use=use), reported("a", 3))
+    changed = Report(2, 2, 20, 1.0, 1.0, 2, link=LinkReading(use=use))
+    story.tell(Said("a", 1, changed), reported("a", 3))
     noted = [note.entry for note in story.asked(Note) if note.entry["event"] == "communication"]
     assert noted == [
         {"event": "communication", "t": 0, "unit": "a", "codec": "int8", "streams": 2, "period": 1.0,

@@ -7,19 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from lone_shard import LONE, Story, joined, reported
+from lone_shard import LONE, Story, joined, offered, reported
 
 from atoll_runtime.protocol.effects import Exclude, Merge, Publish, Release, SendPull
-from atoll_runtime.protocol.events import (
-    Declined,
-    Left,
-    Offered,
-    Part,
-    Received,
-    Tick,
-)
+from atoll_runtime.protocol.events import Declined, Left, Received, Tick
 from atoll_runtime.protocol.identifiers import NO_CUT, RoundId
 from atoll_runtime.protocol.link import Link
+from atoll_runtime.protocol.messages import Part
 from atoll_runtime.protocol.rules import Rules
 from atoll_runtime.protocol.waiting import waits
 
@@ -42,7 +36,7 @@ class Shard(Story):
 
     def offer(self, unit: str, p: int, seconds: float) -> Part:
         part = self.part(unit, p)
-        self.tell(Offered(part, seconds))
+        self.tell(offered(part, seconds))
         return part
 
     def until_open(self, p: int, serve: bool = False) -> None:
@@ -85,7 +79,7 @@ def test_what_was_asked_for_early_gives_way_to_a_round_that_is_due_when_more_uni
     shard = Shard(replace(RULES, overlap=1, quorum=2))
     shard.machine.rounds.capacity = 2 * 2 * 10
     shard.until_open(1)
-    shard.tell(Offered(shard.part("b", 1), 0.1, 1.4))  # b is a round trip of 1.4 steps away
+    shard.tell(offered(shard.part("b", 1), 0.1, 1.4))  # b is a round trip of 1.4 steps away
     for _ in range(2):
         shard.second("a", "b")
     due, early = shard.machine.rounds.held.values()
@@ -104,7 +98,7 @@ def test_a_far_unit_is_asked_before_a_round_is_due_and_the_others_have_their_tim
     shard = Shard()
     shard.until_open(1)
     shard.tell(Received(shard.part("a", 1), 1.0))
-    shard.tell(Offered(shard.part("b", 1), 0.1, 1.4))  # b is a round trip of 1.4 steps away
+    shard.tell(offered(shard.part("b", 1), 0.1, 1.4))  # b is a round trip of 1.4 steps away
     shard.tell(Received(shard.part("b", 1), 1.0))
     shard.run(1)
     early = next(held for held in shard.machine.rounds.held.values() if held.stage == "Early")
@@ -239,7 +233,7 @@ def test_a_unit_that_answers_first_and_is_refused_each_time_does_not_shut_out_a_
         wrong, right = shard.offer("a", 1, 0.1), shard.offer("b", 1, 0.1)
         shard.run(1)
         late = shard.part("c", 1)
-        shard.tell(Offered(late, seconds))
+        shard.tell(offered(late, seconds))
         shard.tell(Received(right, 1.0))
         shard.tell(Received(wrong, math.inf))
         shard.run(3)
@@ -398,7 +392,7 @@ def test_another_answer_to_its_pull_leaves_a_contribution_that_was_carried_over_
     if here:
         shard.tell(Received(slow, 1.0))
     again = replace(slow, steps=slow.steps + 1, tokens=slow.tokens + 10, trained=slow.trained + 10)
-    shard.tell(Offered(again, 0.5))
+    shard.tell(offered(again, 0.5))
     released = Release(slow.round, "a") in shard.effects
     assert shard.machine.rounds.taking("a", 0) == (() if released else (slow.round,))
     assert released is not here
@@ -421,7 +415,7 @@ def test_a_unit_that_was_told_to_go_on_without_a_round_has_no_part_in_it_until_i
     shard.until_open(1)
     part = shard.part("a", 1)
     shard.tell(Declined(part, "no memory"))
-    shard.tell(Offered(part, 0.5))
+    shard.tell(offered(part, 0.5))
     assert shard.machine.rounds.taking("a", 0) == ()
     assert [each for each in shard.asked(Release) if each.of(part.round, "a")] == [Release(part.round, "a")]
     shard.tell(joined("a"), reported("a", shard.steps["a"]), now=shard.now + 0.1)

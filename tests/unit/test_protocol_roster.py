@@ -10,24 +10,15 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lone_shard import LONE
+from lone_shard import LONE, joined
 from soak import schedule
 
 from atoll_runtime.protocol.coordinator import Coordinator
 from atoll_runtime.protocol.effects import Effect, Merge, Persist, SendPull, Wake
-from atoll_runtime.protocol.events import (
-    Event,
-    Joined,
-    Left,
-    Merged,
-    Part,
-    Persisted,
-    Received,
-    Reported,
-    Tick,
-)
+from atoll_runtime.protocol.events import Event, Left, Merged, Persisted, Received, Said, Tick
 from atoll_runtime.protocol.identifiers import RoundId
 from atoll_runtime.protocol.machine import Syncer
+from atoll_runtime.protocol.messages import Part, Report
 from atoll_runtime.protocol.restoring import begin
 from atoll_runtime.protocol.roster import Ranking
 
@@ -117,7 +108,7 @@ def test_after_every_event_what_is_kept_is_what_a_walk_finds(
                     feed(Persisted(round_id))
 
     for name in "ab":
-        feed(Joined(name, 1, 0, 1, 0, ""))
+        feed(joined(name, 1, 0, 1))
     for number, (what, name, host, passed, seconds) in enumerate(events):
         now += passed
         if number == recorded:
@@ -125,16 +116,16 @@ def test_after_every_event_what_is_kept_is_what_a_walk_finds(
         n, hosts = incarnations[name], 2 if name == "e" else 1
         match what:
             case "join":
-                feed(Joined(name, n, host % hosts, hosts, 0, ""))
+                feed(joined(name, n, host % hosts, hosts))
             case "replace":
                 incarnations[name], steps[name] = n + 1, 0
-                feed(Joined(name, n + 1, 0, hosts, 0, ""))
+                feed(joined(name, n + 1, 0, hosts))
             case "leave":
                 feed(Left(name, n, host % hosts))
             case "report":
                 steps[name] += 1
                 k = steps[name]
-                feed(Reported(name, n, 0, k, k, 10 * k, 1.0, seconds, k))
+                feed(Said(name, n, Report(k, k, 10 * k, 1.0, seconds, k)))
             case "part" if name in pulls:
                 k = max(steps[name], 1)
                 anchor = machine.versions[pulls[name].fragment]
@@ -176,14 +167,14 @@ class Unwalked(dict[Any, Any]):
 def test_a_report_walks_over_no_units() -> None:
     machine, now = begin(RULES, (10,) * 2, [0, 0]), 1.0
     for name in NAMES:
-        machine.handle(Joined(name, 1, 0, 1, 0, ""), now)
+        machine.handle(joined(name, 1, 0, 1), now)
     for k in (1, 2, 3, 4):
         for name in NAMES:
-            machine.handle(Reported(name, 1, 0, k, k, 10 * k, 1.0, 1.0, k), now := now + 0.2)
+            machine.handle(Said(name, 1, Report(k, k, 10 * k, 1.0, 1.0, k)), now := now + 0.2)
     rounds = machine.rounds
     assert len(rounds.held) == RULES.overlap, "no more are opened"
     rounds.units, rounds.roster.live = Unwalked(rounds.units), Unwalked(rounds.roster.live)
-    machine.handle(Reported("a", 1, 0, 9, 9, 90, 1.0, 1.5, 9), now + 0.01)
+    machine.handle(Said("a", 1, Report(9, 9, 90, 1.0, 1.5, 9)), now + 0.01)
     assert rounds.units["a"].step == 9
 
 
@@ -225,18 +216,18 @@ def test_a_unit_that_is_slower_than_four_times_the_median_does_not_set_the_clock
     machine = begin(replace(RULES, slow_factor=4.0), (10,) * 2, [0, 0])
     for index, pace in enumerate(paces):
         name = f"u{index}"
-        machine.handle(Joined(name, 1, 0, 1, 0, ""), 1.0)
+        machine.handle(joined(name, 1, 0, 1), 1.0)
         for step in (1, 2, 3):
-            machine.handle(Reported(name, 1, 0, step, step, 10 * step, 1.0, pace, step), 1.0 + step / 100)
+            machine.handle(Said(name, 1, Report(step, step, 10 * step, 1.0, pace, step)), 1.0 + step / 100)
     assert len(machine.rounds.roster.live) == len(paces)
     assert machine.rounds.roster.slowest == slowest
 
 
 def test_at_the_time_that_the_machine_asks_for_a_silent_unit_is_waited_for_no_more() -> None:
     machine = begin(RULES, (10,) * 2, [0, 0])
-    machine.handle(Joined("a", 1, 0, 1, 0, ""), 1.0)
-    machine.handle(Reported("a", 1, 0, 1, 1, 10, 1.0, 1.0, 1), 2.0)
-    effects = machine.handle(Reported("a", 1, 0, 2, 2, 20, 1.0, 1.0, 2), 3.0)
+    machine.handle(joined("a", 1, 0, 1), 1.0)
+    machine.handle(Said("a", 1, Report(1, 1, 10, 1.0, 1.0, 1)), 2.0)
+    effects = machine.handle(Said("a", 1, Report(2, 2, 20, 1.0, 1.0, 2)), 3.0)
     (at,) = (effect.at for effect in effects if isinstance(effect, Wake))
     assert set(machine.rounds.roster.live) == {"a"}
     assert machine.handle(Tick(), at) == [] and not machine.rounds.roster.live

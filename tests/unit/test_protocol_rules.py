@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from atoll_runtime.contract import Dimensions
 from atoll_runtime.model.parameters import describe
 from atoll_runtime.protocol import schedule
-from atoll_runtime.protocol.events import Part
 from atoll_runtime.protocol.fragments import BLOCK, LayoutError, TensorInfo, build_layout, part_bounds
 from atoll_runtime.protocol.identifiers import RoundId
+from atoll_runtime.protocol.messages import Part
 from atoll_runtime.protocol.pace import Ema, Timing
 from atoll_runtime.protocol.round import Round
 from atoll_runtime.protocol.rules import Rules

@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from lone_shard import joined
 from sim_scenario import draw
 from sim_shard import SimTape
 from sim_world import World
@@ -28,10 +29,11 @@ from atoll_runtime.checkpoint import GlobalStore
 from atoll_runtime.checkpoint import Part as CutPart
 from atoll_runtime.contract import CheckpointSpec, OuterSpec, RunContract, TargetSpec
 from atoll_runtime.protocol.effects import Effect, SendPull
-from atoll_runtime.protocol.events import Event, Joined, Left, Ordered, Part, Persisted, Received, Reported
+from atoll_runtime.protocol.events import Event, Left, Ordered, Persisted, Received, Said
 from atoll_runtime.protocol.fragments import Array, Layout, TensorInfo, build_layout
 from atoll_runtime.protocol.frames import lead
 from atoll_runtime.protocol.identifiers import RoundId
+from atoll_runtime.protocol.messages import Header, Part, Report
 from atoll_runtime.protocol.rules import Rules
 from atoll_runtime.protocol.tape import (
     Computed,
@@ -56,7 +58,7 @@ from atoll_runtime.syncer.slices import slices
 from atoll_runtime.syncer.state import Version
 from atoll_runtime.syncer.tape import Tape
 from atoll_runtime.transport import codecs
-from atoll_runtime.transport.messages import Announce, Header, Pull
+from atoll_runtime.transport.messages import Announce, Pull
 
 P = 3
 MODEL = [
@@ -147,7 +149,7 @@ class Shard:
         unit.sessions = [Session(unit.name, unit.incarnation, host) for host in range(unit.hosts)]
         for session in unit.sessions:
             self.driver.sessions.add(session)
-            self.driver.feed(Joined(unit.name, unit.incarnation, session.host, unit.hosts, 0, ""))
+            self.driver.feed(joined(unit.name, unit.incarnation, session.host, unit.hosts))
 
     def die(self, unit: Unit) -> None:
         unit.mute = True
@@ -159,7 +161,7 @@ class Shard:
         unit.steps += 1
         unit.since = [count + 1 for count in unit.since]
         k = unit.steps
-        self.driver.feed(Reported(unit.name, unit.incarnation, 0, k, k, 10 * k, 1.0, 0.5, k))
+        self.driver.feed(Said(unit.name, unit.incarnation, Report(k, k, 10 * k, 1.0, 0.5, k)))
         while not unit.sessions[0].outgoing.empty():
             match unit.sessions[0].outgoing.get_nowait():
                 case Announce(p, version):

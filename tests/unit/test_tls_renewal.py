@@ -16,8 +16,9 @@ import pytest
 from atoll_operator.certificates.authority import Authority, Pair
 from atoll_runtime.contract import RunContract, SyncerAddress
 from atoll_runtime.protocol.identifiers import NO_CUT
+from atoll_runtime.protocol.messages import Hello, Mark
 from atoll_runtime.syncer.status import Status, StatusServer
-from atoll_runtime.transport.messages import Announce, Hello, Mark, Welcome
+from atoll_runtime.transport.messages import Announce, Welcome
 from atoll_runtime.transport.sessions import SessionServer, TlsNetwork
 from atoll_runtime.transport.tls import Tls
 from atoll_runtime.transport.transport import Peer, TransportError

@@ -9,11 +9,10 @@ import pytest
 from msgspec.structs import replace
 
 from atoll_runtime.protocol.effects import Release
-from atoll_runtime.protocol.events import Part
 from atoll_runtime.protocol.identifiers import RoundId
+from atoll_runtime.protocol.messages import Header, Part
 from atoll_runtime.syncer.state import Parts
 from atoll_runtime.transport.chunks import Assembly
-from atoll_runtime.transport.messages import Header
 from atoll_runtime.transport.transport import Receive
 from atoll_runtime.transport.wire import WireError
 

@@ -8,7 +8,8 @@ from typing import Any
 
 from atoll_runtime.contract import SyncerAddress
 from atoll_runtime.protocol.identifiers import NO_CUT
-from atoll_runtime.transport.messages import Hello, Mark, Stop
+from atoll_runtime.protocol.messages import Hello, Mark
+from atoll_runtime.transport.messages import Stop
 from atoll_runtime.transport.sessions import SessionServer, TlsNetwork
 from atoll_runtime.transport.tls import Tls
 from atoll_runtime.transport.transport import Peer

@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atoll_runtime.protocol.identifiers import RoundId
+from atoll_runtime.protocol.messages import Hello
 from atoll_runtime.transport import codecs
-from atoll_runtime.transport.messages import Announce, Hello, Pull, PushReply, Welcome
+from atoll_runtime.transport.messages import Announce, Pull, PushReply, Welcome
 from atoll_runtime.transport.tls import Tls, TlsError
 from atoll_runtime.transport.wire import WireError, decode, encode
 

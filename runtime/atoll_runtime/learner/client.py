@@ -23,14 +23,14 @@ from atoll_runtime.learner.session import ShardSession
 from atoll_runtime.learner.start import Greeting
 from atoll_runtime.learner.transfers import Arrival, Counters
 from atoll_runtime.protocol.communication import Communication
-from atoll_runtime.protocol.events import Part
 from atoll_runtime.protocol.fragments import Layout
 from atoll_runtime.protocol.identifiers import CutId
 from atoll_runtime.protocol.link import Ask
+from atoll_runtime.protocol.messages import Audit, Beginning, Hello, Mark, Part
 from atoll_runtime.protocol.progress import Offer
 from atoll_runtime.protocol.rules import COORDINATOR
 from atoll_runtime.transport import codecs
-from atoll_runtime.transport.messages import PROTOCOL, Audit, Beginning, Fenced, Hello, Mark, Refused, Stop
+from atoll_runtime.transport.messages import PROTOCOL, Fenced, Refused, Stop
 
 if TYPE_CHECKING:
     from jax import Array

@@ -33,7 +33,8 @@ from atoll_runtime.learner.start import start_of
 from atoll_runtime.model import ModelError, axes_of, check, describe, fits, resolve
 from atoll_runtime.model.axes import share
 from atoll_runtime.protocol.fragments import Layout, LayoutError, build_layout
-from atoll_runtime.transport.messages import Beginning, DirectoryRequest, Refused
+from atoll_runtime.protocol.messages import Beginning
+from atoll_runtime.transport.messages import DirectoryRequest, Refused
 from atoll_runtime.transport.peer import PeerClient, PeerServer
 from atoll_runtime.transport.sessions import TlsNetwork
 from atoll_runtime.transport.tls import Tls

@@ -14,25 +14,10 @@ from atoll_runtime.interfaces import Network
 from atoll_runtime.learner.communication import LinkPolicy
 from atoll_runtime.learner.signals import Signals
 from atoll_runtime.learner.transfers import BACKOFF_SECONDS, Arrival, Transfers
-from atoll_runtime.protocol.events import Part
 from atoll_runtime.protocol.link import Ask, Link
+from atoll_runtime.protocol.messages import Audit, Beginning, Header, Hello, Mark, Part, Report
 from atoll_runtime.syncer.backoff import Backoff
-from atoll_runtime.transport.messages import (
-    Announce,
-    Audit,
-    Beginning,
-    Fenced,
-    Header,
-    Hello,
-    Mark,
-    Marker,
-    Over,
-    Pull,
-    Refused,
-    Report,
-    Stop,
-    Welcome,
-)
+from atoll_runtime.transport.messages import Announce, Fenced, Marker, Over, Pull, Refused, Stop, Welcome
 from atoll_runtime.transport.transport import TransportError
 from atoll_runtime.transport.wire import Down, Up
 

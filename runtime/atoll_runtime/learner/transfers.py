@@ -15,14 +15,14 @@ from atoll_runtime.interfaces import Network
 from atoll_runtime.learner.communication import LinkPolicy
 from atoll_runtime.learner.signals import Signals
 from atoll_runtime.protocol.communication import BITS
-from atoll_runtime.protocol.events import Part
 from atoll_runtime.protocol.link import Ask, Errand, Link
 from atoll_runtime.protocol.linkmeter import LEAST_SECONDS
+from atoll_runtime.protocol.messages import Header, Hello, Part
 from atoll_runtime.protocol.rules import TRANSFER_SECONDS
 from atoll_runtime.syncer.backoff import Backoff
 from atoll_runtime.transport import codecs
 from atoll_runtime.transport.changes import Holdings
-from atoll_runtime.transport.messages import FetchHead, FetchRequest, Header, Hello, PushReply
+from atoll_runtime.transport.messages import FetchHead, FetchRequest, PushReply
 from atoll_runtime.transport.transport import TransportError
 
 log = logging.getLogger(__name__)

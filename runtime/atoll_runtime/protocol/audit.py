@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from atoll_runtime.protocol.events import Audited
+from atoll_runtime.protocol.messages import Audit
 
 MEASURED = 4
 """Audits of a kind by which its tolerance is measured."""
@@ -26,42 +26,44 @@ FLOOR = 3e-7
 
 @dataclass
 class Audits:
-    """The newest result of each unit, and what was measured of each kind."""
+    """The newest result of each unit with its incarnation, and what was measured of each kind."""
 
-    results: dict[str, Audited] = field(default_factory=dict)
+    results: dict[str, tuple[int, Audit]] = field(default_factory=dict)
     measured: dict[str, dict[int, float]] = field(default_factory=dict)
     """By kind and global step, the upper median of the deviations from the median result."""
 
-    def disagreements(self, event: Audited, incarnations: Mapping[str, int]) -> dict[str, str]:
+    def disagreements(
+        self, unit: str, incarnation: int, audit: Audit, incarnations: Mapping[str, int]
+    ) -> dict[str, str]:
         """Takes a result. Says why units are wrong, by unit, that were judged with it.
 
         Args:
             incarnations: the present one of each unit; results of others do not count.
         """
-        self.results[event.unit] = event
-        found = self._deviations(event, incarnations)
+        self.results[unit] = incarnation, audit
+        found = self._deviations(audit, incarnations)
         if len(found) < LEAST:
             return {}
-        known = self.measured.setdefault(event.kind, {})
-        if event.step in known or len(known) < MEASURED:
-            known[event.step] = sorted(found.values())[len(found) // 2]
+        known = self.measured.setdefault(audit.kind, {})
+        if audit.step in known or len(known) < MEASURED:
+            known[audit.step] = sorted(found.values())[len(found) // 2]
             return {}
         tolerance = max(FLOOR, FACTOR * max(known.values()))
         wrong = sorted(name for name, deviation in found.items() if not deviation <= tolerance)
         if 2 * len(wrong) >= len(found):
             return {}  # nobody is the measure of the others
         return {
-            name: f"audit: of {len(found)} units with {event.kind} that evaluated global step {event.step} it is "
+            name: f"audit: of {len(found)} units with {audit.kind} that evaluated global step {audit.step} it is "
             f"{found[name]:.2g} off the median, {tolerance:.2g} at most is rounding"
             for name in wrong
         }
 
-    def _deviations(self, event: Audited, incarnations: Mapping[str, int]) -> dict[str, float]:
+    def _deviations(self, audit: Audit, incarnations: Mapping[str, int]) -> dict[str, float]:
         """Of each unit's result of this step and kind from their median, relative to that."""
         alike = {
             name: each.loss
-            for name, each in self.results.items()
-            if (each.step, each.kind, each.incarnation) == (event.step, event.kind, incarnations.get(name))
+            for name, (incarnation, each) in self.results.items()
+            if (each.step, each.kind, incarnation) == (audit.step, audit.kind, incarnations.get(name))
         }
         middle = _median(list(alike.values()))
         return {name: _distance(loss, middle) for name, loss in alike.items()}

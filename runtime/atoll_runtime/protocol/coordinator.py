@@ -6,9 +6,10 @@ from dataclasses import dataclass, field, replace
 
 from atoll_runtime.protocol.audit import Audits
 from atoll_runtime.protocol.effects import RememberStep, SendMarkers, SendOrders, StopAll
-from atoll_runtime.protocol.events import Audited, CutOrdered, Event, ShardLeft, ShardTold, Standing
+from atoll_runtime.protocol.events import CutOrdered, Event, Said, ShardLeft, ShardTold, Standing
 from atoll_runtime.protocol.identifiers import CutId, RoundId
 from atoll_runtime.protocol.machine import Syncer
+from atoll_runtime.protocol.messages import Audit
 from atoll_runtime.protocol.pace import Pace
 from atoll_runtime.protocol.rules import COORDINATOR
 
@@ -51,14 +52,14 @@ class Coordinator(Syncer):
                 self.shards.pop(shard, None)
             case CutOrdered(step):
                 self._cut_ordered(step)
-            case Audited():
-                self._audited(event)
+            case Said(unit, incarnation, Audit() as audit):
+                self._audited(unit, incarnation, audit)
 
-    def _audited(self, event: Audited) -> None:
+    def _audited(self, unit_name: str, incarnation: int, audit: Audit) -> None:
         incarnations = {name: unit.incarnation for name, unit in self.units.items()}
-        if incarnations.get(event.unit) != event.incarnation:
+        if incarnations.get(unit_name) != incarnation:
             return
-        for name, why in self.audits.disagreements(event, incarnations).items():
+        for name, why in self.audits.disagreements(unit_name, incarnation, audit, incarnations).items():
             unit = self.units[name]
             if not unit.suspect:
                 unit.suspect = why

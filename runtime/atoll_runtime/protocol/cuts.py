@@ -76,9 +76,9 @@ class Cuts:
         """The newest cut stands and holds these merges, all that there were."""
         return self.saved == self.newest and self.merges == merges
 
-    def mark(self, unit: str, incarnation: int, host: int, cut: CutId, trained: int) -> bool:
-        """A host has recorded itself; true where that is the unit's word on the newest cut."""
-        if cut != self.newest or host != 0:
+    def mark(self, unit: str, incarnation: int, cut: CutId, trained: int) -> bool:
+        """A unit has recorded itself; true where that is for the newest cut."""
+        if cut != self.newest:
             return False
         self.marks[unit] = incarnation, trained
         return True

@@ -7,8 +7,9 @@ from typing import Any
 
 import msgspec
 
-from atoll_runtime.protocol.events import Orders, Part, Standing
+from atoll_runtime.protocol.events import Orders, Standing
 from atoll_runtime.protocol.identifiers import CutId, RoundId
+from atoll_runtime.protocol.messages import Part
 
 
 class Asked(msgspec.Struct, frozen=True, tag=True):

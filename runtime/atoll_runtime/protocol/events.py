@@ -1,4 +1,4 @@
-"""What the state machine is told. Times are seconds of one steady clock."""
+"""What the state machine is told, besides what hosts say (`messages`). Times are seconds of one steady clock."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import msgspec
 
 from atoll_runtime.protocol.identifiers import NO_CUT, CutId, RoundId
-from atoll_runtime.protocol.linkmeter import LinkUse
+from atoll_runtime.protocol.messages import Audit, Header, Hello, Mark, Part, Report
 
 
 @dataclass(frozen=True)
@@ -50,19 +50,6 @@ class Told(msgspec.Struct, frozen=True, tag=True):
     """An event, as it stands on the event tape."""
 
 
-class Joined(Told, frozen=True):
-    """A host opened a session. The caller has checked that its incarnation is not an old one."""
-
-    unit: str
-    incarnation: int
-    host: int
-    hosts: int
-    seeded_step: int
-    seed_message: str
-    address: str = ""
-    """Where other units get this host's snapshots."""
-
-
 class Left(Told, frozen=True):
     """A host's session ended."""
 
@@ -71,53 +58,12 @@ class Left(Told, frozen=True):
     host: int
 
 
-class Reported(Told, frozen=True):
-    """Progress; `steps` and `tokens` are sums of this incarnation."""
+class Said(Told, frozen=True):
+    """Host 0 speaks for its unit."""
 
     unit: str
     incarnation: int
-    host: int
-    step: int
-    steps: int
-    tokens: int
-    loss: float
-    step_seconds: float
-    cursor: int
-    use: LinkUse | None = None
-    """What the unit uses its link for from now on, where that has changed."""
-
-
-@dataclass(frozen=True)
-class Part:
-    """One host's share of its unit's contribution: [start, stop) of the padded fragment."""
-
-    unit: str
-    incarnation: int
-    host: int
-    hosts: int
-    round: RoundId
-    anchor: int
-    steps: int
-    tokens: int
-    cursor: int
-    inner_step: int
-    start: int
-    stop: int
-    padded: int
-    trained: int
-    """Tokens of this incarnation up to this contribution: it holds the last `tokens` of them."""
-    cut: CutId = NO_CUT
-    """The newest cut at which the unit had recorded itself."""
-
-    @property
-    def weight(self) -> float:
-        """How much the contribution counts (§3.2): tokens times tokens per step."""
-        return self.tokens * self.tokens / self.steps if self.steps > 0 and self.tokens > 0 else 0.0
-
-    @property
-    def begun(self) -> int:
-        """Tokens of this incarnation before this contribution."""
-        return self.trained - self.tokens
+    message: Report | Mark | Audit
 
 
 class Ordered(Told, frozen=True):
@@ -139,28 +85,6 @@ class ShardLeft(Told, frozen=True):
     shard: int
 
 
-class Marked(Told, frozen=True):
-    """A host has recorded itself for a cut."""
-
-    unit: str
-    incarnation: int
-    host: int
-    cut: CutId
-    trained: int
-    """Tokens of this incarnation at that moment."""
-
-
-class Audited(Told, frozen=True):
-    """What a unit got from the examples of an audit, with the versions of the global model as of `step`."""
-
-    unit: str
-    incarnation: int
-    step: int
-    kind: str
-    """Generation of its chips, and shape of its mesh."""
-    loss: float
-
-
 class CutOrdered(Told, frozen=True):
     """The operator wants a cut of this global step or a later one, that holds all; or shard 0 itself does, at its
     start, for it knows of none that stands."""
@@ -175,18 +99,6 @@ class CutEnded(Told, frozen=True):
     whole: bool
     own: bool = True
     """With what this shard recorded; else with what it had before it lost its journal."""
-
-
-class Offered(Told, frozen=True):
-    """A host's header: what its part of a contribution is, before the body."""
-
-    part: Part
-    seconds: float = 0.0
-    """Expected until the body is here; 0 where the host has not sent one yet."""
-    round_trip: float = 0.0
-    """Seconds to the host and back; 0 where it has not measured that yet."""
-    turn: float = 0.0
-    """The unit takes part in one of so many rounds of each fragment; 0 where its link carries all."""
 
 
 class Received(Told, frozen=True):
@@ -235,20 +147,18 @@ class Tick(Told, frozen=True):
 
 
 Event = (
-    Joined
+    Hello
     | Left
-    | Reported
+    | Said
+    | Header
     | Ordered
     | ShardTold
     | ShardLeft
-    | Offered
     | Received
     | Declined
     | Merged
     | MergeFailed
     | Persisted
-    | Marked
-    | Audited
     | CutOrdered
     | CutEnded
     | FinalCut

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from atoll_runtime.protocol.effects import Effect, Note
-from atoll_runtime.protocol.events import Event, Joined, Left
+from atoll_runtime.protocol.events import Event, Left
 from atoll_runtime.protocol.machine import Syncer
+from atoll_runtime.protocol.messages import Hello
 from atoll_runtime.protocol.units import Unit
 
 What = Literal["Joined", "Replaced", "Left", "Silent", "Back", "Dropped", "Restarted"]
@@ -57,7 +58,7 @@ class Watch:
         def add(unit: str, what: What, incarnation: int, host: int | None = None, why: str = "") -> None:
             self.trace.append(Happening(seconds, machine.step, unit, incarnation, what, host, why))
 
-        if isinstance(event, Joined) and event.incarnation == machine.units[event.unit].incarnation:
+        if isinstance(event, Hello) and event.incarnation == machine.units[event.unit].incarnation:
             before = self._incarnations.get(event.unit, 0)
             what: What = "Replaced" if 0 < before < event.incarnation else "Joined"
             self._incarnations[event.unit] = event.incarnation

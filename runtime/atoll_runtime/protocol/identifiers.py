@@ -1,9 +1,22 @@
-"""How rounds and cuts are named."""
+"""How rounds and cuts are named, and how far numbers go."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Annotated
 
+from msgspec import Meta
+
+LAST_STEP = 2**30 - 2**20
+"""Of a shard's clock: further than any target (10⁹). Hosts of a unit agree on twice a cut's step in int32."""
+Step = Annotated[int, Meta(ge=0, le=LAST_STEP)]
+Version = Annotated[int, Meta(ge=-1, le=LAST_STEP)]
+Tokens = Annotated[int, Meta(ge=0, le=10**15)]
+"""Of an incarnation: far from what a record of the journal holds, also when a ledger has counted them for every
+fragment."""
+Figure = Annotated[float, Meta(ge=0, le=1e12)]
+Count = Annotated[int, Meta(ge=0, le=10**12)]
+"""Anything else that is measured or counted; Unix seconds are less."""
 NOTHING = -1
 """In the place of a version: of this fragment a host holds none."""
 
@@ -28,10 +41,10 @@ class RoundId:
 class CutId:
     """A consistent cut of the whole run. Shard 0 alone begins one."""
 
-    number: int
+    number: Annotated[int, Meta(ge=-1, le=2**31 - 1)]
     """Later cuts have higher ones, also where shard 0 has lost its volume: the first cut of a process has the second in
     which it started. 0: what the run begins with."""
-    step: int = field(default=0, compare=False)
+    step: Version = field(default=0, compare=False)
     """Global step at which shard 0 recorded itself: names the cut in the bucket."""
     final: bool = field(default=False, compare=False)
 

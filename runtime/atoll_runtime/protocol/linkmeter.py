@@ -6,7 +6,11 @@ import math
 from collections import deque
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Literal
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from atoll_runtime.protocol.identifiers import Count, Figure
 
 WINDOW_SECONDS = 300.0
 """Extremes and the busy share are of so many last seconds."""
@@ -26,15 +30,15 @@ Direction = Literal["up", "down"]
 class LinkUse:
     """What a link is used for; the names of `LinkReport`."""
 
-    codec: str = ""
-    streams: int = 0
-    chunk_kib: int = 0
-    period: float = 0.0
+    codec: Annotated[str, Meta(pattern="^(|float32|bf16|int8|int4)$")] = ""
+    streams: Count = 0
+    chunk_kib: Count = 0
+    period: Figure = 0.0
     """It takes part in one of so many rounds of each fragment."""
-    load: float = 0.0
+    load: Figure = 0.0
     """Share of an interval that the transfers of every round take."""
-    reason: str = ""
-    advice: str = ""
+    reason: Annotated[str, Meta(max_length=256)] = ""
+    advice: Annotated[str, Meta(max_length=256)] = ""
 
     @property
     def told(self) -> tuple[str, int, float]:
@@ -46,15 +50,15 @@ class LinkUse:
 class LinkReading:
     """A host's link to all shards together."""
 
-    up_gbps: float = 0.0
+    up_gbps: Figure = 0.0
     """The largest rate of the window in Gbit/s, from the host to the syncer; 0 where nothing was sent."""
-    down_gbps: float = 0.0
+    down_gbps: Figure = 0.0
     """The same from the syncer to the host."""
-    rtt_seconds: float = 0.0
+    rtt_seconds: Figure = 0.0
     """The shortest time between a request and the first byte of its answer; 0 where nothing was fetched."""
-    busy_share: float = 0.0
+    busy_share: Annotated[float, Meta(ge=0, le=1)] = 0.0
     """Of the time, in which transfers were under way; of the direction in which that is more."""
-    failures: int = 0
+    failures: Count = 0
     """Sessions, transfers and connections of transfers that broke since the link was made."""
     use: LinkUse = LinkUse()
 

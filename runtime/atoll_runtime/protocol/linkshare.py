@@ -11,6 +11,7 @@ import math
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
+from atoll_runtime.protocol.messages import MOST_TURN
 from atoll_runtime.protocol.pace import Ema
 from atoll_runtime.protocol.round import SLACK
 
@@ -22,7 +23,6 @@ PUSHES, FETCHES = 2, 4
 long round trip as many more as `beside` says."""
 USED = 0.98
 """Share of a slow link's time that is given away: where all is, queues grow, and what is trained meanwhile is lost."""
-MOST_TURN = 1000.0
 SMOOTHING = 0.25
 MOST_GROWTH = 4.0
 """Of what is expected of a contribution, by one that was not taken: an outage says nothing of the link after it."""

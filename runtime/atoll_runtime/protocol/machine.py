@@ -25,18 +25,15 @@ from atoll_runtime.protocol.events import (
     Declined,
     Event,
     FinalCut,
-    Joined,
     Left,
-    Marked,
     Merged,
     MergeFailed,
-    Offered,
-    Part,
     Persisted,
     Received,
-    Reported,
+    Said,
 )
 from atoll_runtime.protocol.identifiers import CutId, RoundId
+from atoll_runtime.protocol.messages import Header, Hello, Mark, Part, Report
 from atoll_runtime.protocol.shard import ShardState
 from atoll_runtime.protocol.units import Unit
 
@@ -53,13 +50,15 @@ class Syncer(ShardState):
         effects = self.rounds.effects = []
         self.rounds.roster.expire(now)
         match event:
-            case Joined():
+            case Hello():
                 self._joined(event)
             case Left():
                 self._left(event)
-            case Reported():
-                self._reported(event, now)
-            case Offered() | Received():
+            case Said(unit, incarnation, Report() as report):
+                self._reported(unit, incarnation, report, now)
+            case Said(unit, incarnation, Mark() as mark):
+                self._marked(unit, incarnation, mark)
+            case Header() | Received():
                 self._contributed(event, now)
             case Declined():
                 self._heed(event.part.cut)
@@ -71,8 +70,6 @@ class Syncer(ShardState):
                 self.rounds.discard(event.round, event.reason)
             case Persisted():
                 self._persisted(event.round, now)
-            case Marked():
-                self._marked(event)
             case CutEnded(cut, whole, own):
                 self.cuts.ended(cut, whole, own)
             case FinalCut():
@@ -90,7 +87,7 @@ class Syncer(ShardState):
         """Why a part is not wanted now; empty when it is."""
         return self.cuts.unheard(part.cut) or self.rounds.admit(part)
 
-    def _joined(self, event: Joined) -> None:
+    def _joined(self, event: Hello) -> None:
         unit = self.units.get(event.unit)
         if unit is None:
             unit = self.units[event.unit] = Unit.new(event.unit, self.rounds.owned)
@@ -110,15 +107,16 @@ class Syncer(ShardState):
             unit.leave(event)
             self._note("left", unit=event.unit, incarnation=event.incarnation, host=event.host)
 
-    def _reported(self, event: Reported, now: float) -> None:
-        unit = self.units.get(event.unit)
-        if unit is not None:
-            unit.report(event, now)
-            if (use := event.use) is not None:
-                told = {name: getattr(use, name) for name in ("codec", "streams", "period", "reason")}
-                self._note("communication", unit=event.unit, **told)
-            if self.final:
-                unit.account.finish()
+    def _reported(self, name: str, incarnation: int, report: Report, now: float) -> None:
+        unit = self.units.get(name)
+        if unit is None or incarnation != unit.incarnation:
+            return
+        unit.report(report, now)
+        if (use := report.link.use).reason:
+            told = {name: getattr(use, name) for name in ("codec", "streams", "period", "reason")}
+            self._note("communication", unit=unit.name, **told)
+        if self.final:
+            unit.account.finish()
 
     def _persisted(self, round_id: RoundId, now: float) -> None:
         self.committed = dict(self.rounds.persisted(round_id, now))
@@ -136,11 +134,11 @@ class Syncer(ShardState):
         self.rounds.effects.append(RecordCut(cut, self.part(cut)))
         self._note("cut", cut=cut.step, final=cut.final)
 
-    def _contributed(self, event: Offered | Received, now: float) -> None:
+    def _contributed(self, event: Header | Received, now: float) -> None:
         unheard = self._heed(event.part.cut)
         if unheard:
             self.rounds.decline(event.part, unheard)
-        elif isinstance(event, Offered):
+        elif isinstance(event, Header):
             self.rounds.offer(event, now)
         else:
             self.rounds.take(event, now)
@@ -149,12 +147,12 @@ class Syncer(ShardState):
         """A learner has recorded itself for this cut: why that is not believed, else empty."""
         return self.cuts.unheard(cut)
 
-    def _marked(self, event: Marked) -> None:
-        why = self._heed(event.cut)
+    def _marked(self, unit: str, incarnation: int, mark: Mark) -> None:
+        why = self._heed(mark.cut)
         if why:
-            self._note("refused", unit=event.unit, host=event.host, why=why)
-        if self.cuts.mark(event.unit, event.incarnation, event.host, event.cut, event.trained):
-            self._note("marker", cut=event.cut.step, unit=event.unit)
+            self._note("refused", unit=unit, why=why)
+        if self.cuts.mark(unit, incarnation, mark.cut, mark.trained):
+            self._note("marker", cut=mark.cut.step, unit=unit)
 
     def _finished(self, uri: str) -> None:
         self.final = uri
@@ -230,8 +228,10 @@ class Syncer(ShardState):
 def subject(event: Event) -> str:
     """The unit whose event it is, where that says whether the unit lives, or is waited for; else empty."""
     match event:
-        case Joined() | Left() | Reported():
+        case Hello() | Left():
             return event.unit
-        case Declined(part) | Offered(part) | Received(part):
+        case Said(unit, _, Report()):
+            return unit
+        case Declined(part) | Header(part) | Received(part):
             return part.unit
     return ""

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from atoll_runtime.protocol import norms
-from atoll_runtime.protocol.events import Part
 from atoll_runtime.protocol.identifiers import RoundId
+from atoll_runtime.protocol.messages import Part
 from atoll_runtime.protocol.rules import Rules
 
 SLACK = 2.0

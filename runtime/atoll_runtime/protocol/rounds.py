@@ -12,8 +12,9 @@ from typing import Any
 
 from atoll_runtime.protocol import claims, norms
 from atoll_runtime.protocol.effects import Exclude, Merge, Persist, Publish, Release, note
-from atoll_runtime.protocol.events import Joined, Merged, Offered, Part, Received
+from atoll_runtime.protocol.events import Merged, Received
 from atoll_runtime.protocol.identifiers import RoundId
+from atoll_runtime.protocol.messages import Header, Hello, Part
 from atoll_runtime.protocol.opening import OpenRounds
 from atoll_runtime.protocol.round import Round, short
 from atoll_runtime.protocol.rules import MOST_STALE_INTERVALS
@@ -47,7 +48,7 @@ class Rounds(OpenRounds):
             return f"part of {part.hosts} hosts, {part.padded} elements: {versions.size} elements are wanted"
         return held.contributions.admit(part) or unit.disputed(part)
 
-    def offer(self, event: Offered, now: float) -> None:
+    def offer(self, event: Header, now: float) -> None:
         """A header. The push that follows says the same again: whichever comes first counts."""
         part, held = event.part, self._round(event.part)
         if held is not None and held.contributions.header(part.unit, part.host) == part:
@@ -116,7 +117,7 @@ class Rounds(OpenRounds):
             fastest=self.fastest,
         )
 
-    def _measure(self, event: Offered) -> None:
+    def _measure(self, event: Header) -> None:
         """Takes what a header tells of its unit's link."""
         unit, interval = self.units.get(event.part.unit), self.interval_seconds
         if unit is None or event.part.incarnation != unit.incarnation:
@@ -137,7 +138,7 @@ class Rounds(OpenRounds):
         else:
             self.exclude(held, part.unit, why)
 
-    def joined(self, event: Joined, renewed: bool) -> None:
+    def joined(self, event: Hello, renewed: bool) -> None:
         """A host is there: what an older incarnation sent is forgotten. A pull that it has not answered, and may have
         missed, is sent again to all hosts of its unit, for they answer together or not at all."""
         for held in self.holding:

@@ -8,15 +8,18 @@ from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
 
-from atoll_runtime.protocol.events import Joined, Left, Part, Reported
+from atoll_runtime.protocol.events import Left
 from atoll_runtime.protocol.identifiers import RoundId
 from atoll_runtime.protocol.ledger import Account, Span
+from atoll_runtime.protocol.messages import Hello, Part, Report
 from atoll_runtime.protocol.pace import StepTime
 from atoll_runtime.protocol.rules import MOST_STALE_INTERVALS
 from atoll_runtime.protocol.suspicion import suspicion, with_outcome
 
 HISTORY = MOST_STALE_INTERVALS + 2
 """Versions of each fragment that are remembered: a contribution's anchor must be one of them."""
+SHORTEST_STEP = 1e-6
+"""Seconds."""
 DURABLE = (
     "incarnation",
     "past_steps",
@@ -130,7 +133,7 @@ class Unit:
         until = self.until(least)
         return until is not None and now <= until
 
-    def join(self, event: Joined, step: int) -> bool:
+    def join(self, event: Hello, step: int) -> bool:
         """Takes a host in; true when its incarnation is new."""
         renewed = event.incarnation > self.incarnation
         if renewed:
@@ -164,17 +167,15 @@ class Unit:
             if not self.hosts:
                 self.tokens_per_second = 0.0
 
-    def report(self, event: Reported, now: float) -> None:
+    def report(self, report: Report, now: float) -> None:
         """Host 0 speaks for the unit. The first report's duration holds compilation and does not count."""
-        if event.incarnation != self.incarnation or event.host != 0:
-            return
-        made = event.steps - self.steps
-        if made > 0 and self.reported is not None and event.step_seconds > 0:
-            self.pace.add(event.step_seconds)
-            self.tokens_per_second = (event.tokens - self.tokens) / made / event.step_seconds
-        self.step, self.steps, self.tokens = event.step, event.steps, event.tokens
-        self.account.advance(event.tokens)
-        self.loss = event.loss
+        made, seconds = report.steps - self.steps, report.step_seconds
+        if made > 0 and self.reported is not None and seconds >= SHORTEST_STEP:
+            self.pace.add(seconds)
+            self.tokens_per_second = (report.tokens - self.tokens) / made / seconds
+        self.step, self.steps, self.tokens = report.step, report.steps, report.tokens
+        self.account.advance(report.tokens)
+        self.loss = report.loss
         self.reported = now
 
     def latest(self, p: int) -> int | None:

@@ -24,9 +24,9 @@ from atoll_runtime.contract import (
 from atoll_runtime.learner.proposal import NOTHING
 from atoll_runtime.payloads import HostPart, Scan
 from atoll_runtime.protocol.fragments import Fragment, Layout, Piece, fingerprint, lay
+from atoll_runtime.protocol.messages import Header
 from atoll_runtime.protocol.rules import Rules
 from atoll_runtime.syncer.state import Version
-from atoll_runtime.transport.messages import Header
 
 NO_CUTS = 10**6
 """Global steps between two checkpoints, which stop nobody."""

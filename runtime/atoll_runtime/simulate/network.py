@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any, TypeVar
 
+from atoll_runtime.protocol.messages import Header, Hello
 from atoll_runtime.simulate.eventloop import Process, SimLoop
 from atoll_runtime.syncer.service import Service
 from atoll_runtime.transport.chunks import Assembly, filled
-from atoll_runtime.transport.messages import FetchHead, FetchRequest, Header, Hello, PushReply
-from atoll_runtime.transport.shardmessages import ShardHello
+from atoll_runtime.transport.messages import FetchHead, FetchRequest, PushReply, ShardHello
 from atoll_runtime.transport.transport import Peer, TransportError
 from atoll_runtime.transport.wire import Down, Up, WireError
 

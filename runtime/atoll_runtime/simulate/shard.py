@@ -11,10 +11,11 @@ from typing import Any
 from atoll_runtime.contract import RunContract
 from atoll_runtime.interfaces import Arrays
 from atoll_runtime.protocol.effects import Effect, Note
-from atoll_runtime.protocol.events import Declined, Event, Offered, Part, Persisted, Received
+from atoll_runtime.protocol.events import Declined, Event, Persisted, Received
 from atoll_runtime.protocol.fragments import Array, Layout
 from atoll_runtime.protocol.identifiers import RoundId
 from atoll_runtime.protocol.machine import Syncer
+from atoll_runtime.protocol.messages import Header, Part
 from atoll_runtime.protocol.rules import Rules
 from atoll_runtime.simulate.eventloop import SimLoop
 from atoll_runtime.simulate.network import Server
@@ -111,7 +112,7 @@ class Tally(Tape):
         """See `Tape`."""
         if isinstance(event, Persisted):
             self.merges[event.round] = self._frozen.pop(event.round)
-        part = event.part if isinstance(event, Offered | Received | Declined) else None
+        part = event.part if isinstance(event, Header | Received | Declined) else None
         for effect in effects if part is not None else ():
             if isinstance(effect, Note) and refuses(effect.entry) and part is not None:
                 self.refused.setdefault(str(effect.entry["unit"]), set()).add(part.round)

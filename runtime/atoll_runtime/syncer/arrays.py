@@ -11,11 +11,10 @@ from atoll_runtime.merge.buffers import Buffers
 from atoll_runtime.merge.gradients import Gradient, scan
 from atoll_runtime.merge.rda import merge_step
 from atoll_runtime.payloads import HostPart
-from atoll_runtime.protocol.events import Part
 from atoll_runtime.protocol.fragments import Fragment, Layout
+from atoll_runtime.protocol.messages import Header, Part
 from atoll_runtime.syncer.state import Version
 from atoll_runtime.transport import codecs
-from atoll_runtime.transport.messages import Header
 
 VERSION_BYTES = 12
 """An element of a version, at most: Θ, momentum and the wire, with room to spare."""

@@ -14,8 +14,7 @@ from atoll_runtime.protocol.events import Ordered, Orders, ShardLeft, ShardTold
 from atoll_runtime.syncer.backoff import Backoff
 from atoll_runtime.syncer.driver import Driver
 from atoll_runtime.syncer.summary import Other
-from atoll_runtime.transport.messages import PROTOCOL, Refused
-from atoll_runtime.transport.shardmessages import Figures, Order, ShardHello, Tell
+from atoll_runtime.transport.messages import PROTOCOL, Figures, Order, Refused, ShardHello, Tell
 from atoll_runtime.transport.transport import TransportError
 from atoll_runtime.transport.wire import Down, Up
 

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+import msgspec
+
 from atoll_runtime.contract import RunContract, identity
-from atoll_runtime.protocol.events import Joined
 from atoll_runtime.protocol.fragments import Layout
-from atoll_runtime.protocol.identifiers import NOTHING
+from atoll_runtime.protocol.messages import Hello
 from atoll_runtime.protocol.rules import COORDINATOR, Rules
-from atoll_runtime.syncer.hosts import LAST_STEP, MESSAGE_LIMIT, beyond
-from atoll_runtime.transport.messages import PROTOCOL, Hello, Refused
-from atoll_runtime.transport.shardmessages import ShardHello
+from atoll_runtime.transport.messages import PROTOCOL, Refused, ShardHello
 from atoll_runtime.transport.transport import Peer
 
 MOST_UNITS = 8192
 """Twice what 16 pools of 256 units have at a time: a unit that is gone for good still stands in the token ledger."""
 MOST_HOSTS = 4096
 """Of a unit."""
+MESSAGE_LIMIT = 400
+"""Characters."""
 
 
 def stranger(run: RunContract, peer: Peer, unit: str) -> str:
@@ -47,10 +48,6 @@ def refusal(
             return Refused(f"{field}: {found!r} where this run has {want!r}")
     if hello.incarnation < 1 or not 0 <= hello.host < hello.hosts:
         return Refused(f"host {hello.host} of {hello.hosts}, incarnation {hello.incarnation}: no such host")
-    if found := beyond(hello):
-        return Refused(found)
-    if not all(NOTHING <= version <= LAST_STEP for version in hello.versions):
-        return Refused(f"versions: {hello.versions} must be within {NOTHING} … {LAST_STEP}")
     if hello.hosts > MOST_HOSTS:
         return Refused(f"{hello.hosts} hosts: a unit has {MOST_HOSTS} at most")
     if hello.unit not in units and len(units) >= MOST_UNITS:
@@ -75,19 +72,9 @@ def shard_refusal(run: RunContract, rules: Rules, peer: Peer, hello: ShardHello)
     return None
 
 
-def joined(hello: Hello) -> Joined:
-    """The machine's view of a Hello."""
-    return Joined(
-        hello.unit,
-        hello.incarnation,
-        hello.host,
-        hello.hosts,
-        hello.seeded_step,
-        shortened(hello.seed_message),
-        hello.address,
-    )
-
-
-def shortened(message: str) -> str:
-    """The beginning of a long one."""
-    return message if len(message) <= MESSAGE_LIMIT else f"{message[: MESSAGE_LIMIT - 1]}…"
+def shortened(hello: Hello) -> Hello:
+    """With the beginning of what it says of its seed, where that is long: it stands in every record of the journal."""
+    message = hello.seed_message
+    if len(message) <= MESSAGE_LIMIT:
+        return hello
+    return msgspec.structs.replace(hello, seed_message=f"{message[: MESSAGE_LIMIT - 1]}…")

@@ -10,8 +10,10 @@ from collections.abc import AsyncIterator
 import msgspec
 
 from atoll_runtime.protocol.communication import carries
-from atoll_runtime.protocol.events import Declined, Left, Offered, Received
+from atoll_runtime.protocol.events import Declined, Left, Received, Said
 from atoll_runtime.protocol.fragments import MOST_PADDING
+from atoll_runtime.protocol.linkmeter import LinkReading
+from atoll_runtime.protocol.messages import Audit, Header, Hello, Mark, Report
 from atoll_runtime.protocol.units import Unit
 from atoll_runtime.syncer import handshake, hosts
 from atoll_runtime.syncer.driver import Driver
@@ -19,23 +21,18 @@ from atoll_runtime.syncer.following import FollowerSession
 from atoll_runtime.syncer.hosts import Session
 from atoll_runtime.syncer.summary import Other
 from atoll_runtime.transport.messages import (
-    Audit,
     DirectoryReply,
     DirectoryRequest,
     Fenced,
     FetchHead,
     FetchRequest,
-    Header,
-    Hello,
-    Mark,
     PeerAddress,
     PushReply,
     Refused,
-    Report,
+    ShardHello,
     Stop,
     Welcome,
 )
-from atoll_runtime.transport.shardmessages import ShardHello
 from atoll_runtime.transport.transport import Peer, Receive
 from atoll_runtime.transport.wire import Down, Up, WireError
 
@@ -99,7 +96,7 @@ class Service:
         self.driver.sessions.add(session)
         reader: asyncio.Task[None] | None = None
         try:
-            self.driver.feed(handshake.joined(first))
+            self.driver.feed(handshake.shortened(first))
             await self.driver.durable()
             if self.machine.final:
                 yield Stop(self.machine.step)
@@ -151,11 +148,7 @@ class Service:
         if wrong:
             return wrong
         refusal = self.machine.admit(part) or self.driver.parts.reserve(header)
-        self.driver.feed(
-            Declined(part, refusal)
-            if refusal
-            else Offered(part, header.seconds, header.round_trip, header.turn)
-        )
+        self.driver.feed(Declined(part, refusal) if refusal else header)
         return refusal
 
     async def _receive(self, header: Header, receive: Receive) -> str:
@@ -208,26 +201,31 @@ class Service:
     async def _read(self, session: Session, incoming: AsyncIterator[Up]) -> None:
         try:
             async for message in incoming:
-                try:
-                    self._take(session, message)
-                except ValueError as error:
-                    kind = type(message).__name__.lower()
-                    log.warning("refused a %s of host %d of %s: %s", kind, session.host, session.unit, error)
+                self._take(session, message)
+        except WireError as error:
+            log.warning("ended the session of host %d of %s: %s", session.host, session.unit, error)
         finally:
             session.send(None)
 
     def _take(self, session: Session, message: Up) -> None:
-        """Raises `ValueError` for a message that is refused whole."""
-        if isinstance(message, Report):
-            incarnation, before = self._reports.get(session.unit, (0, None))
-            known = before if incarnation == session.incarnation else None
-            reported = hosts.reported(session, message, None if known is None else known.link.use)
-            if session.host == 0:  # it speaks for its unit
-                self.driver.feed(reported)
-                self._reports[session.unit] = session.incarnation, message
-        elif isinstance(message, Mark):
-            self.driver.feed(hosts.marked(session, message))
-        elif isinstance(message, Audit) and session.host == 0:
-            self.driver.feed(hosts.audited(session, message))
-        elif isinstance(message, Header):
-            self.driver.feed(hosts.offered(session, message, self.state.layout, self.state.codec))
+        if isinstance(message, Header):
+            part, mine = message.part, (session.unit, session.incarnation, session.host)
+            wrong = hosts.malformed(message, self.state.layout, self.state.codec)
+            if (part.unit, part.incarnation, part.host) != mine:
+                wrong = f"it is of host {part.host} of {part.unit}, incarnation {part.incarnation}"
+            if wrong:
+                log.warning("refused a header of host %d of %s: %s", session.host, session.unit, wrong)
+            else:
+                self.driver.feed(message)
+        elif session.host == 0 and isinstance(message, Report | Mark | Audit):  # it speaks for its unit
+            news = self._news(session, message) if isinstance(message, Report) else message
+            self.driver.feed(Said(session.unit, session.incarnation, news))
+
+    def _news(self, session: Session, report: Report) -> Report:
+        """Without what the machine has no use for: of the link it is told changes alone."""
+        incarnation, before = self._reports.get(session.unit, (0, None))
+        self._reports[session.unit] = session.incarnation, report
+        told = before is not None and incarnation == session.incarnation
+        same = told and before is not None and before.link.use.told == report.link.use.told
+        link = LinkReading() if same else report.link
+        return msgspec.structs.replace(report, beginning=None, link=link)

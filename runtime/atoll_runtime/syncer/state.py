@@ -17,15 +17,15 @@ from numpy.typing import NDArray
 
 from atoll_runtime.payloads import HostPart
 from atoll_runtime.protocol.effects import Release
-from atoll_runtime.protocol.events import Part
 from atoll_runtime.protocol.fragments import Array, Layout
 from atoll_runtime.protocol.identifiers import RoundId
+from atoll_runtime.protocol.messages import Header, Part
 from atoll_runtime.protocol.rules import TRANSFER_SECONDS
 from atoll_runtime.transport import changes, codecs
 from atoll_runtime.transport.blocks import Blocks
 from atoll_runtime.transport.changes import Change
 from atoll_runtime.transport.chunks import Assembly
-from atoll_runtime.transport.messages import WHOLE, FetchHead, FetchRequest, Header
+from atoll_runtime.transport.messages import WHOLE, FetchHead, FetchRequest
 from atoll_runtime.transport.transport import Receive
 from atoll_runtime.transport.wire import WireError
 

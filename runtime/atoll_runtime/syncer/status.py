@@ -26,11 +26,11 @@ from atoll_runtime.contract import (
 )
 from atoll_runtime.protocol.linkmeter import LinkReading
 from atoll_runtime.protocol.machine import Syncer
+from atoll_runtime.protocol.messages import Report
 from atoll_runtime.protocol.units import Unit
 from atoll_runtime.protocol.waiting import waits, why
 from atoll_runtime.syncer.service import Service
 from atoll_runtime.syncer.summary import summary
-from atoll_runtime.transport.messages import Report
 from atoll_runtime.transport.web import WebServer, prometheus
 
 Phase = Literal["Starting", "Running", "Finishing", "Finished", "Failed"]

@@ -20,11 +20,12 @@ import msgspec
 from atoll_runtime.contract import TapeDepth
 from atoll_runtime.interfaces import Disk
 from atoll_runtime.protocol.effects import Effect
-from atoll_runtime.protocol.events import Event, MergeFailed, Part, Persisted
+from atoll_runtime.protocol.events import Event, MergeFailed, Persisted
 from atoll_runtime.protocol.fragments import Array
 from atoll_runtime.protocol.frames import Buffer, checksum
 from atoll_runtime.protocol.identifiers import RoundId
 from atoll_runtime.protocol.machine import Syncer
+from atoll_runtime.protocol.messages import Part
 from atoll_runtime.protocol.tape import (
     Computed,
     Contributed,

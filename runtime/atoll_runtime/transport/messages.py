@@ -1,12 +1,10 @@
-"""The wire messages of the protocol (msgpack, tagged by type). Versions are global steps; sizes are bytes."""
+"""The wire messages of the protocol besides those that are events. Versions are global steps; sizes are bytes."""
 
 from __future__ import annotations
 
-import msgspec
-
-from atoll_runtime.protocol.events import Part
+from atoll_runtime.protocol.events import Orders, Standing
 from atoll_runtime.protocol.identifiers import NO_CUT, CutId, RoundId
-from atoll_runtime.protocol.linkmeter import LinkReading
+from atoll_runtime.protocol.messages import Header, Message
 
 PROTOCOL = 9
 """Both ends must speak the same. What `Hello` and `Refused` have in common stays as it is: by them two versions find
@@ -17,77 +15,6 @@ MOST_STREAMS = 32
 """Connections of one transfer."""
 WHOLE = -1
 """In the place of a version: none."""
-
-
-class Message(msgspec.Struct, frozen=True, tag=True):
-    """Anything but the chunks of a body."""
-
-
-class Hello(Message, frozen=True, tag=True):
-    """A host's first message to a shard: who it is and what it holds."""
-
-    protocol: int
-    run_uid: str
-    unit: str
-    incarnation: int
-    host: int
-    hosts: int
-    fingerprint: str
-    codec: str
-    versions: tuple[int, ...]
-    """Version of each fragment that this host has complete."""
-    seeded_step: int
-    seed_message: str
-    address: str = ""
-    """Where this host serves its snapshots to other units; empty: nowhere."""
-
-
-class Beginning(msgspec.Struct, frozen=True):
-    """How an incarnation came to its first step, as its host 0 saw it."""
-
-    joined: float
-    """Unix seconds at which all hosts were one mesh."""
-    stepped: float
-    """Unix seconds at which the first step had ended."""
-    compiling: float
-    """Seconds between the two in which programs were compiled or loaded."""
-    compiled: int
-    """Programs."""
-    loaded: int
-    """From the cache."""
-
-
-class Report(Message, frozen=True, tag=True):
-    """Progress of a unit, each step, coalesced, to shard 0. Sums run since this incarnation started."""
-
-    step: int
-    """The unit's own inner step."""
-    steps: int
-    tokens: int
-    loss: float
-    step_seconds: float
-    cursor: int
-    """Position in the unit's data stream that comes next."""
-    beginning: Beginning | None = None
-    link: LinkReading = LinkReading()
-    """Of host 0."""
-
-
-class Mark(Message, frozen=True, tag=True):
-    """A host has recorded itself for a cut: what it sends from now on comes after the cut. To shard 0."""
-
-    cut: CutId
-    trained: int
-    """Tokens of this incarnation at that moment."""
-
-
-class Audit(Message, frozen=True, tag=True):
-    """What a unit got from the examples of an audit, with the versions of the global model as of `step`. To shard 0."""
-
-    step: int
-    kind: str
-    """Generation of its chips, and shape of its mesh."""
-    loss: float
 
 
 class Welcome(Message, frozen=True, tag=True):
@@ -160,28 +87,6 @@ class Refused(Message, frozen=True, tag=True):
     reason: str
     version: bool = False
     """It speaks another protocol: another image of it, or of the syncer, makes it welcome."""
-
-
-class Header(Message, frozen=True, tag=True):
-    """What a host's part of a contribution is, without its numbers. It comes on the session at once, whatever waits for
-    the link, and again before the body."""
-
-    part: Part
-    codec: str
-    """Not wider than the run's."""
-    size: int
-    """Bytes of the body."""
-    seconds: float = 0.0
-    """Expected until the body has come; 0 where this host has not sent one yet."""
-    round_trip: float = 0.0
-    """Seconds; 0 where this host has not measured it yet."""
-    turn: float = 0.0
-    """The link takes part in one of so many rounds of each fragment, with fetches; 0 where it carries all."""
-
-    @property
-    def key(self) -> tuple[RoundId, str, int]:
-        """Which part it is, of all that a shard can be sent."""
-        return self.part.round, self.part.unit, self.part.host
 
 
 class PushReply(Message, frozen=True, tag=True):
@@ -300,3 +205,32 @@ class SnapshotHead(Message, frozen=True, tag=True):
     """Updates that the moments had seen."""
     start: int
     stop: int
+
+
+class ShardHello(Message, frozen=True, tag=True):
+    """Another shard's first message to shard 0."""
+
+    protocol: int
+    run_uid: str
+    shard: int
+    shards: int
+    standing: Standing
+
+
+class Tell(Message, frozen=True, tag=True):
+    """Where a shard is, each time that it changes."""
+
+    standing: Standing
+
+
+class Figures(Message, frozen=True, tag=True):
+    """What a shard reports of itself, from time to time: shard 0 tells the operator of the whole run."""
+
+    report: bytes
+    """A `SyncerStatus`."""
+
+
+class Order(Message, frozen=True, tag=True):
+    """What shard 0 has decided so far: the first answer to a shard, and again each time that it changes."""
+
+    orders: Orders

@@ -8,8 +8,8 @@ import logging
 from collections.abc import AsyncIterator
 
 from atoll_runtime.contract import SyncerAddress
-from atoll_runtime.transport.messages import DirectoryReply, DirectoryRequest, Hello
-from atoll_runtime.transport.shardmessages import ShardHello
+from atoll_runtime.protocol.messages import Hello
+from atoll_runtime.transport.messages import DirectoryReply, DirectoryRequest, ShardHello
 from atoll_runtime.transport.stream import LENGTH, Stream, explained, framed, length, listening, names, tune
 from atoll_runtime.transport.tls import Tls
 from atoll_runtime.transport.transfer_client import CONNECT_SECONDS, TransferClient

@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from atoll_runtime.protocol.messages import Message
 from atoll_runtime.transport.chunks import Assembly, Sending, Share
-from atoll_runtime.transport.messages import Message
 from atoll_runtime.transport.tls import Identity
 from atoll_runtime.transport.wire import Wire, WireError, decode, encode
 

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
 from typing import Any, Generic, TypeVar
 
+from atoll_runtime.protocol.messages import Header
 from atoll_runtime.protocol.rules import TRANSFER_SECONDS
 from atoll_runtime.syncer.backoff import Backoff
 from atoll_runtime.transport.chunks import CHUNK, Assembly, Sending
@@ -23,7 +24,6 @@ from atoll_runtime.transport.messages import (
     Ended,
     FetchHead,
     FetchRequest,
-    Header,
     Held,
     PushReply,
 )

@@ -11,6 +11,7 @@ from collections.abc import Coroutine
 from concurrent.futures import CancelledError
 from typing import Any, TypeVar
 
+from atoll_runtime.protocol.messages import Header, Message
 from atoll_runtime.transport.chunks import Assembly, Sending
 from atoll_runtime.transport.listener import Listener
 from atoll_runtime.transport.messages import (
@@ -22,9 +23,7 @@ from atoll_runtime.transport.messages import (
     Ended,
     FetchHead,
     FetchRequest,
-    Header,
     Held,
-    Message,
     PushReply,
 )
 from atoll_runtime.transport.stream import Stream

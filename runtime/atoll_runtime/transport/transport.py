@@ -6,13 +6,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from atoll_runtime.protocol.messages import Header
 from atoll_runtime.transport.chunks import Assembly
 from atoll_runtime.transport.messages import (
     DirectoryReply,
     DirectoryRequest,
     FetchHead,
     FetchRequest,
-    Header,
     PushReply,
 )
 from atoll_runtime.transport.wire import Down, Up

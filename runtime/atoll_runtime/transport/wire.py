@@ -4,34 +4,32 @@ from __future__ import annotations
 
 import msgspec
 
+from atoll_runtime.protocol.messages import Audit, Header, Hello, Mark, Message, Report
 from atoll_runtime.transport.messages import (
     PROTOCOL,
     Announce,
     Attach,
-    Audit,
     Declined,
     DirectoryReply,
     DirectoryRequest,
     Ended,
     Fenced,
     FetchHead,
-    Header,
+    Figures,
     Held,
-    Hello,
-    Mark,
     Marker,
-    Message,
+    Order,
     Over,
     Pull,
     PushReply,
     Refused,
-    Report,
+    ShardHello,
     SnapshotHead,
     SnapshotRequest,
     Stop,
+    Tell,
     Welcome,
 )
-from atoll_runtime.transport.shardmessages import Figures, Order, ShardHello, Tell
 
 Up = Hello | Report | Mark | Audit | Header | ShardHello | Tell | Figures
 Down = Welcome | Marker | Pull | Over | Announce | Stop | Fenced | Refused | Order

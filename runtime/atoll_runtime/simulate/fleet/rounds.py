@@ -11,9 +11,9 @@ import numpy as np
 from numpy.random import Generator
 
 from atoll_runtime.protocol.communication import Communication
-from atoll_runtime.protocol.events import Part
 from atoll_runtime.protocol.identifiers import RoundId
 from atoll_runtime.protocol.ledger import Account
+from atoll_runtime.protocol.messages import Part
 from atoll_runtime.simulate.blank import BlankArrays, blank_contract, blank_layout
 from atoll_runtime.simulate.eventloop import SimLoop
 from atoll_runtime.simulate.fleet.learner import Hours, Learner

@@ -1,0 +1,149 @@
+"""What hosts say on a session: these messages are events as they come. What no host can say does not pass its type.
+
+Sums run since the incarnation started.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import msgspec
+
+from atoll_runtime.protocol.identifiers import NO_CUT, Count, CutId, Figure, RoundId, Step, Tokens, Version
+from atoll_runtime.protocol.linkmeter import LinkReading
+from atoll_runtime.protocol.rules import TRANSFER_SECONDS
+
+LONGEST_STEP = 86400.0
+"""Seconds of an inner step. 0 where it is not known."""
+MOST_TURN = 1000.0
+"""Rounds of each fragment, of which a link carries one."""
+
+Transfer = Annotated[float, msgspec.Meta(ge=0, le=TRANSFER_SECONDS)]
+"""Seconds."""
+
+
+class Message(msgspec.Struct, frozen=True, tag=True):
+    """Anything but the chunks of a body."""
+
+
+class Hello(Message, frozen=True, tag=True):
+    """A host's first message to a shard: who it is and what it holds."""
+
+    protocol: int
+    run_uid: str
+    unit: str
+    incarnation: Step
+    host: int
+    hosts: int
+    fingerprint: str
+    codec: str
+    versions: tuple[Version, ...]
+    """Version of each fragment that this host has complete."""
+    seeded_step: Step
+    seed_message: str
+    address: str = ""
+    """Where this host serves its snapshots to other units; empty: nowhere."""
+
+
+class Beginning(msgspec.Struct, frozen=True):
+    """How an incarnation came to its first step, as its host 0 saw it."""
+
+    joined: Figure
+    """Unix seconds at which all hosts were one mesh."""
+    stepped: Figure
+    """Unix seconds at which the first step had ended."""
+    compiling: Figure
+    """Seconds between the two in which programs were compiled or loaded."""
+    compiled: Count
+    """Programs."""
+    loaded: Count
+    """From the cache."""
+
+
+class Report(Message, frozen=True, tag=True):
+    """Progress of a unit, each step, coalesced, to shard 0. Sums run since this incarnation started."""
+
+    step: Step
+    """The unit's own inner step."""
+    steps: Step
+    tokens: Tokens
+    loss: float
+    step_seconds: Annotated[float, msgspec.Meta(ge=0, le=LONGEST_STEP)]
+    cursor: Tokens
+    """Position in the unit's data stream that comes next."""
+    beginning: Beginning | None = None
+    link: LinkReading = LinkReading()
+    """Of host 0."""
+
+
+class Mark(Message, frozen=True, tag=True):
+    """A host has recorded itself for a cut: what it sends from now on comes after the cut. To shard 0."""
+
+    cut: CutId
+    trained: Tokens
+    """Tokens of this incarnation at that moment."""
+
+
+class Audit(Message, frozen=True, tag=True):
+    """What a unit got from the examples of an audit, with the versions of the global model as of `step`. To shard 0."""
+
+    step: Step
+    kind: Annotated[str, msgspec.Meta(min_length=1, max_length=400)]
+    """Generation of its chips, and shape of its mesh."""
+    loss: float
+
+
+@dataclass(frozen=True)
+class Part:
+    """One host's share of its unit's contribution: [start, stop) of the padded fragment."""
+
+    unit: str
+    incarnation: Step
+    host: int
+    hosts: int
+    round: RoundId
+    anchor: Step
+    steps: Step
+    tokens: Tokens
+    cursor: Tokens
+    inner_step: Step
+    start: int
+    stop: int
+    padded: int
+    trained: Tokens
+    """Tokens of this incarnation up to this contribution: it holds the last `tokens` of them."""
+    cut: CutId = NO_CUT
+    """The newest cut at which the unit had recorded itself."""
+
+    @property
+    def weight(self) -> float:
+        """How much the contribution counts (§3.2): tokens times tokens per step."""
+        return self.tokens * self.tokens / self.steps if self.steps > 0 and self.tokens > 0 else 0.0
+
+    @property
+    def begun(self) -> int:
+        """Tokens of this incarnation before this contribution."""
+        return self.trained - self.tokens
+
+
+class Header(Message, frozen=True, tag=True):
+    """What a host's part of a contribution is, without its numbers. It comes on the session at once, whatever waits for
+    the link, and again before the body."""
+
+    part: Part
+    codec: str
+    """Not wider than the run's."""
+    size: int
+    """Bytes of the body."""
+    seconds: Transfer = 0.0
+    """Expected until the body has come; 0 where this host has not sent one yet."""
+    round_trip: Transfer = 0.0
+    """Seconds; 0 where this host has not measured it yet."""
+    turn: Annotated[float, msgspec.Meta(ge=0, le=MOST_TURN)] = 0.0
+    """The link takes part in one of so many rounds of each fragment, with fetches; 0 where it carries all."""
+
+    @property
+    def key(self) -> tuple[RoundId, str, int]:
+        """Which part it is, of all that a shard can be sent."""
+        return self.part.round, self.part.unit, self.part.host
