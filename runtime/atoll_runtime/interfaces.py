@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from atoll_runtime.payloads import Cut, HostPart, Part, Regions, Skipped
-    from atoll_runtime.protocol import events
+    from atoll_runtime.protocol import messages
     from atoll_runtime.protocol.fragments import Fragment
     from atoll_runtime.protocol.messages import Header, Hello
     from atoll_runtime.syncer.state import Version
@@ -131,7 +131,7 @@ class Arrays(Protocol):
         self,
         fragment: Fragment,
         step: int,
-        members: Sequence[events.Part],
+        members: Sequence[messages.Part],
         parts: Mapping[tuple[str, int], HostPart],
         old: Version,
     ) -> Version:
