@@ -24,8 +24,8 @@ import pytest
 from atoll_runtime import interfaces
 from atoll_runtime.protocol.fragments import TensorInfo, build_layout
 from atoll_runtime.syncer import journal as journals
-from atoll_runtime.syncer.history import Replay
 from atoll_runtime.syncer.journal import Journal
+from atoll_runtime.syncer.records import Replay
 from atoll_runtime.syncer.state import Version
 
 CODEC, UID, LINEAGE, SEED = "bf16", "uid", "lineage", 20260

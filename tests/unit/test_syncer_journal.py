@@ -22,8 +22,8 @@ from atoll_runtime.syncer import folders
 from atoll_runtime.syncer import journal as journals
 from atoll_runtime.syncer.disk import LOCAL, LocalDisk
 from atoll_runtime.syncer.errors import JournalError, Terminal
-from atoll_runtime.syncer.history import Replay
 from atoll_runtime.syncer.journal import Journal
+from atoll_runtime.syncer.records import Replay
 from atoll_runtime.syncer.state import Version
 
 

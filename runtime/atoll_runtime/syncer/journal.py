@@ -17,12 +17,11 @@ from typing import Any
 
 from atoll_runtime.interfaces import Disk, Volume
 from atoll_runtime.protocol.fragments import Layout
-from atoll_runtime.syncer import history, records
+from atoll_runtime.syncer import records
 from atoll_runtime.syncer.disk import LOCAL
 from atoll_runtime.syncer.errors import JournalError, Terminal
 from atoll_runtime.syncer.folders import fragment, logs, set_aside, tidy
-from atoll_runtime.syncer.history import AnotherRun, Replay, known
-from atoll_runtime.syncer.records import Head
+from atoll_runtime.syncer.records import AnotherRun, Head, Replay, known
 from atoll_runtime.syncer.state import Version
 
 log = logging.getLogger(__name__)
@@ -200,7 +199,7 @@ class Journal:
             return None
         path = found[-1]  # the older ones were left by a kill: the newest was whole before it had its name
         try:
-            replay, end = history.read(disk, path, self._uid, self._layout, codec)
+            replay, end = records.recall(disk, path, self._uid, self._layout, codec)
         except AnotherRun as other:
             set_aside(disk, self._directory, other.uid)
             return None

@@ -1,4 +1,4 @@
-"""The journal's records on disk; the event tape appends its own in the same way."""
+"""The journal's records on disk, and what they tell. The event tape appends its own in the same way."""
 
 from __future__ import annotations
 
@@ -10,11 +10,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
+import numpy as np
 
 from atoll_runtime.interfaces import Disk
 from atoll_runtime.protocol import frames
+from atoll_runtime.protocol.fragments import Layout
 from atoll_runtime.protocol.frames import Buffer, Damaged, Frame
-from atoll_runtime.syncer.errors import JournalError
+from atoll_runtime.syncer.errors import JournalError, Terminal
+from atoll_runtime.syncer.folders import fragment
+from atoll_runtime.syncer.state import Version
 
 
 class Head(msgspec.Struct, frozen=True):
@@ -104,3 +108,79 @@ def remedy(path: Path) -> str:
         "that it then lacks are lost, and learners take the versions before them. Or, to lose more and go on from the "
         f"newest checkpoint in the bucket, move {path.parent} away"
     )
+
+
+class AnotherRun(Exception):
+    """The journal is of the run `uid`."""
+
+    def __init__(self, uid: str) -> None:
+        super().__init__(uid)
+        self.uid = uid
+
+
+@dataclass(frozen=True)
+class Replay:
+    """What a journal held."""
+
+    lineage: str
+    fragments: tuple[Version, ...]
+    newest: tuple[tuple[int, int], ...]
+    """Version and file of each."""
+    machine: dict[str, Any]
+
+
+def recall(disk: Disk, path: Path, uid: str, layout: Layout, codec: str) -> tuple[Replay, int]:
+    """What the log at `path` tells of, and the offset behind its last whole record.
+
+    Raises:
+        AnotherRun: the journal is not of the run `uid`.
+        Terminal: it is of another layout.
+        JournalError: it lost what it had acknowledged.
+    """
+    lineage, machine, end = "", dict[str, Any](), 0
+    newest: list[tuple[int, int]] = []
+    for record in read(disk, path):
+        head = record.head
+        if head.kind == "Run":
+            if head.facts["uid"] != uid:
+                raise AnotherRun(head.facts["uid"])
+            _check(path, head.facts["fingerprint"], layout.fingerprint)
+            lineage, newest = (
+                head.facts["lineage"],
+                [(version, place) for version, place in head.facts["newest"]],
+            )
+        elif head.kind == "Merge":
+            newest[head.fragment] = head.version, head.place
+        machine = known(machine, head)
+        end = record.end
+    if not machine:
+        raise JournalError(f"{path}: the records at its start are damaged: {remedy(path)}")
+    fragments = (_version(disk, path.parent, p, *each, codec) for p, each in enumerate(newest))
+    return Replay(lineage, tuple(fragments), tuple(newest), machine), end
+
+
+def known(machine: dict[str, Any], head: Head) -> dict[str, Any]:
+    """What is known of the machine after another record."""
+    if head.kind == "Clock":
+        return {**machine, "machine": {**machine["machine"], **head.facts["machine"]}}
+    return head.facts if head.kind in ("Merge", "State") else machine
+
+
+def _check(path: Path, found: str, wanted: str) -> None:
+    if found != wanted:
+        raise Terminal(
+            "LayoutChanged",
+            f"{path}: the journal has fragment layout {found[:12]}, the run {wanted[:12]}: "
+            "model and outer.fragments must stay as they were",
+        )
+
+
+def _version(disk: Disk, directory: Path, p: int, version: int, place: int, codec: str) -> Version:
+    """From a fragment's file: Θ, then momentum."""
+    path = fragment(directory, p, place)
+    found = next(read(disk, path), None)
+    if found is None or (found.head.fragment, found.head.version) != (p, version):
+        raise JournalError(f"{path}: version {version} is damaged, of which the log tells: {remedy(path)}")
+    both = np.frombuffer(found.body, np.float32)
+    half = both.size // 2
+    return Version.make(version, both[:half], both[half:], codec)
