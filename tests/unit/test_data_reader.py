@@ -245,7 +245,7 @@ def test_a_reader_error_is_raised_in_the_loop():
         batches.close()
 
 
-def test_missing_batch_times_out_and_close_ends_the_thread():
+def test_missing_batch_times_out_and_close_ends_the_thread(eventually):
     release = threading.Event()
 
     def example(at):
@@ -257,4 +257,4 @@ def test_missing_batch_times_out_and_close_ends_the_thread():
         batches.take(0.05)
     release.set()
     batches.close()
-    assert not any(thread.name == "prefetch" for thread in threading.enumerate())
+    eventually(lambda: not any(thread.name.startswith("prefetch") for thread in threading.enumerate()))
