@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -21,7 +20,7 @@ from jax.experimental import serialize_executable
 from jax.stages import Compiled, Lowered
 
 from atoll_runtime.learner.agree import Agreement
-from atoll_runtime.learner.compilation_store import FLAGS, CompilationStore, packages
+from atoll_runtime.learner.compilation_store import CompilationStore
 
 Wrap = Callable[[str, Any], Callable[..., Any]]
 """Takes a name and a function of `jax.jit`; returns the function to call instead. Keyword arguments must be static."""
@@ -73,9 +72,8 @@ class Programs:
         else:
             self.compiled += 1
             program = lowered.compile()
-            if (
-                self._store is not None and "callback" not in text
-            ):  # its address is valid in this process alone
+            # A callback's address is valid in this process alone.
+            if self._store is not None and "callback" not in text:
                 self._store.put(key, lambda: serialize_executable.serialize(program)[0])
         self.seconds += time.perf_counter() - begun
         return program
@@ -116,13 +114,10 @@ def _kind(leaf: Any) -> Any:
     return leaf.shape, leaf.dtype, getattr(leaf, "sharding", None)
 
 
-def _digest(text: str, environment: Mapping[str, str] = os.environ) -> str:
-    """Digest of everything the compiler's result depends on, including this process's place among the devices."""
-    devices = [(device.id, device.process_index, device.device_kind) for device in jax.devices()]
+def _digest(text: str) -> str:
+    """Digest of the program and this process's place among the devices. The store's folder names all else that the
+    compiler's result depends on."""
     client = jax.devices()[0].client
-    parts = [
-        *(*packages(), client.platform, client.platform_version),
-        *(environment.get(name, "") for name in FLAGS),
-        *(repr(devices), str(jax.process_index()), text),
-    ]
+    devices = [(device.id, device.process_index, device.device_kind) for device in jax.devices()]
+    parts = [client.platform, client.platform_version, repr(devices), str(jax.process_index()), text]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
