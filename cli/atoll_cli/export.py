@@ -17,7 +17,7 @@ from atoll_cli.values import count
 if TYPE_CHECKING:  # the runtime is imported when the command is called
     from atoll_runtime.export import Theta
 
-WRITING = ("layout", "dtype", "max_shard_size", "context", "data", "force")
+WRITING = ("layout", "dtype", "max_shard_size", "context", "data")
 """Options that need --out."""
 MOST_BYTES = 10**15
 
@@ -29,7 +29,7 @@ def add_options(export: argparse.ArgumentParser) -> None:
         "--step", metavar="N", help="global step; default: the newest, with --check the export's"
     )
     what = export.add_mutually_exclusive_group(required=True)
-    what.add_argument("--out", metavar="PATH", help="a folder to be made, or one file NAME.safetensors")
+    what.add_argument("--out", metavar="PATH", help="a folder to be made")
     what.add_argument("--check", metavar="PATH", help="compare that export with the checkpoint, bit by bit")
     export.add_argument(
         "--layout",
@@ -40,7 +40,6 @@ def add_options(export: argparse.ArgumentParser) -> None:
     export.add_argument("--max-shard-size", metavar="SIZE", help="of one file, such as 500MB; default 5GB")
     export.add_argument("--context", metavar="T", help="max_position_embeddings; default 2048")
     export.add_argument("--data", metavar="URI", help="data set whose tokenizer goes beside the model")
-    export.add_argument("--force", action="store_true", default=None, help="replace an export that is there")
     export.add_argument("--json", action="store_true", help="the result as JSON")
 
 
@@ -86,11 +85,8 @@ def _write(options: argparse.Namespace) -> int:
         "shard_bytes": None if options.max_shard_size is None else _bytes(options.max_shard_size),
         "context": None if options.context is None else count("--context", options.context),
         "vocabulary": read_vocabulary(options.data) if options.data else None,
-        "force": options.force,
     }
     order = Order(out=out, **{field: value for field, value in given.items() if value is not None})
-    if order.single and options.max_shard_size is not None:
-        raise UsageError(f"--max-shard-size goes with a folder; --out {options.out} is one file")
     theta = _theta(options, None)
     written = write(theta, order, lambda name, size: print(f"{name}: {amount(size, 'B')}", file=sys.stderr))
     if options.json:

@@ -252,7 +252,7 @@ def test_the_pages_on_data_and_export_fill_a_bucket_and_take_the_model_out_of_it
     reader.type(python(TOKENIZER), *blocks("data.md"))
     said = reader.type(python(CHECKPOINT), *blocks("export.md"), *map(python, blocks("export.md", "python")))
     assert "the same bits" in said
-    tensors = load_file(reader.folder / "model.safetensors")
+    tensors = load_file(reader.folder / "books-model" / "model.safetensors")
     assert sum(tensor.size for tensor in tensors.values()) > 300 * 16
     assert (reader.folder / "books-hf" / "tokenizer.json").is_file()
 

@@ -43,5 +43,5 @@ def test_every_command_of_the_tutorial_without_kubernetes_does_what_it_says(tmp_
         said[command[1]] = done.stdout
     assert "all of it happened" in said["try"]
     assert list((tmp_path / "out" / "pods").glob("*/log"))
-    tensors = load_file(tmp_path / "model.safetensors")
+    tensors = load_file(tmp_path / "model" / "model.safetensors")
     assert sum(tensor.size for tensor in tensors.values()) > 200_000

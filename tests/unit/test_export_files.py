@@ -1,8 +1,6 @@
 """`atoll export`: what stands on the disk, what is read back, and what is refused."""
 
-import errno
 import json
-from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -71,19 +69,19 @@ def test_export_is_read_back_bit_for_bit(run, tmp_path, layout, size):
     assert export("--check", tmp_path / "out", run) == 0
 
 
-def test_the_atoll_layout_in_one_file_is_theta_by_flat_name_with_its_origin(run, tmp_path):
-    out = tmp_path / "model.safetensors"
+def test_the_atoll_layout_is_theta_by_flat_name_with_its_origin(run, tmp_path):
+    out = tmp_path / "out"
     assert export(run, "--step", 10, "--out", out) == 0
-    assert_same_bits(load_file(out), random_theta(seed=10))
+    assert_same_bits(load_file(out / "model.safetensors"), random_theta(seed=10))
     facts = Export.open(out).facts
     assert (facts.step, facts.model, facts.layout, facts.dtype) == (10, SMALL, "atoll", "float32")
     assert facts.checkpoint == f"sha256:{Theta.open(run, 10).digest}"
     assert facts.checkpoint != f"sha256:{Theta.open(run, 20).digest}"
-    with safe_open(out, "np") as file:
+    with safe_open(out / "model.safetensors", "np") as file:
         assert file.metadata().keys() == {
             f"atoll.{key}" for key in ("version", "step", "model", "checkpoint", "layout", "dtype")
         }
-    assert [path.name for path in tmp_path.iterdir()] == ["model.safetensors"]
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
 def test_bf16_is_rounded_to_nearest_and_checked_as_such(run, tmp_path):
@@ -184,45 +182,12 @@ def test_check_names_the_first_tensor_that_differs_and_where(run, tmp_path, caps
     assert "more: the checkpoint's model has no such tensor" in capsys.readouterr().out
 
 
-def test_existing_export_is_replaced_only_with_force(run, tmp_path, capsys):
+def test_nothing_that_exists_is_replaced(run, tmp_path, capsys):
     out = tmp_path / "out"
-    assert export(run, "--step", 10, "--out", out) == 0
+    out.mkdir()
+    assert export(run, "--step", 10, "--out", out) == 0, "an empty folder holds nothing to lose"
     capsys.readouterr()
-    assert "exists; --force replaces" in refused(capsys, run, "--out", out)
-    assert export("--check", out, run, "--step", 10) == 0
-    assert export(run, "--out", out, "--force", "--max-shard-size", "9kB") == 0
-    assert export("--check", out, run, "--step", 20) == 0
-    assert not (out / "model.safetensors").exists()
-    (out / "thesis.tex").write_text("years of work")
-    capsys.readouterr()
-    assert "holds 'thesis.tex'" in refused(capsys, run, "--out", out, "--force")
-    assert (out / "thesis.tex").read_text() == "years of work"
-    assert [path.name for path in tmp_path.iterdir()] == ["out"]
-
-
-def test_the_target_of_a_link_is_replaced_and_not_the_link(run, tmp_path):
-    (tmp_path / "real").mkdir()
-    out = tmp_path / "out"
-    out.symlink_to("real")
-    assert export(run, "--step", 10, "--out", out) == 0
-    assert export(run, "--out", out, "--force") == 0
-    assert export("--check", tmp_path / "real", run, "--step", 20) == 0
-    assert out.is_symlink()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "real"]
-
-
-def test_earlier_export_is_restored_when_the_last_rename_fails(run, tmp_path, monkeypatch):
-    out = tmp_path / "out"
-    assert export(run, "--step", 10, "--out", out) == 0
-    rename = Path.rename
-
-    def failing(self: Path, target: Path) -> Path:
-        if self.suffix == ".partial":
-            raise OSError(errno.EIO, "Input/output error")
-        return rename(self, target)
-
-    monkeypatch.setattr(Path, "rename", failing)
-    assert export(run, "--out", out, "--force") == 1
+    assert "exists; delete it, or export to another folder" in refused(capsys, run, "--out", out)
     assert export("--check", out, run, "--step", 10) == 0
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
@@ -253,24 +218,14 @@ def test_export_of_a_damaged_checkpoint_leaves_no_file(tmp_path, capsys):
             ["{run}", "--out", "{here}/x", "--layout", "qwen2-moe"], "this model is dense; llama", id="layout"
         ),
         pytest.param(
-            ["{run}", "--out", "{here}/x.safetensors", "--layout", "llama"],
-            "config.json goes beside the weights, so a folder is wanted",
-            id="config-needs-a-folder",
-        ),
-        pytest.param(
-            ["{run}", "--out", "{here}/x.safetensors", "--max-shard-size", "1GB"],
-            "--max-shard-size goes with a folder",
-            id="one-file-has-no-shards",
-        ),
-        pytest.param(
             ["{run}", "--out", "{here}/x", "--max-shard-size", "much"], "--max-shard-size 'much'", id="size"
         ),
         pytest.param(["{run}", "--out", "{here}/x", "--context", "9"], "--context goes with", id="context"),
-        pytest.param(["--check", "{here}/x", "{run}", "--force"], "--force goes with --out", id="check-only"),
-        pytest.param(["--check", "{here}/x", "{run}"], "no export here", id="nothing-to-check"),
         pytest.param(
-            ["--check", "{here}/file", "{run}"], "{here}/file: not a whole safetensors", id="no-file"
+            ["--check", "{here}/x", "{run}", "--context", "9"], "--context goes with --out", id="check-only"
         ),
+        pytest.param(["--check", "{here}/x", "{run}"], "no export here", id="nothing-to-check"),
+        pytest.param(["--check", "{here}/file", "{run}"], "{here}/file: no export here", id="no-folder"),
     ],
 )
 def test_impossible_command_is_one_sentence_and_status_2(run, tmp_path, capsys, arguments, words):
@@ -305,14 +260,14 @@ def test_invalid_index_is_named(run, tmp_path, capsys, index, words):
 
 
 def test_file_of_another_program_is_not_an_export(run, tmp_path, capsys):
-    file = tmp_path / "other.safetensors"
+    file = tmp_path / "model.safetensors"
     save_file({"w": np.zeros(3)}, file, {"format": "pt"})
-    assert f"{file}: not written by atoll export" in refused(capsys, "--check", file, run)
+    assert f"{file}: not written by atoll export" in refused(capsys, "--check", tmp_path, run)
     header = {"version": "9", "step": "1", "checkpoint": "", "layout": "float32", "dtype": "float32"}
     header["model"] = SMALL.model_dump_json(by_alias=True, exclude_none=True)
     save_file({"w": np.zeros(3)}, file, {f"atoll.{key}": value for key, value in header.items()})
     words = "atoll.layout: Input should be 'atoll', 'llama' or 'qwen2-moe'"
-    assert words in refused(capsys, "--check", file, run)
+    assert words in refused(capsys, "--check", tmp_path, run)
 
 
 def make_data(folder, tokenizer):
@@ -355,8 +310,8 @@ def test_the_tokenizer_of_the_data_set_goes_beside_the_weights(run, tmp_path, se
     assert (out / "tokenizer.json").read_bytes() == file.read_bytes()
     assert json.loads((out / "tokenizer_config.json").read_text())["eos_token"] == separator
     assert json.loads((out / "config.json").read_text())["eos_token_id"] == number
-    assert export(run, "--out", out, "--data", uri, "--force") == 0
-    assert not (out / "config.json").exists()
+    assert export(run, "--out", tmp_path / "plain", "--data", uri) == 0
+    assert not (tmp_path / "plain" / "config.json").exists()
 
 
 def test_bytes_bring_the_number_of_their_separator_and_no_file(run, tmp_path):

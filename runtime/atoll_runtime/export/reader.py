@@ -54,7 +54,7 @@ class Export:
 
     @classmethod
     def open(cls, path: Path) -> Export:
-        """Opens a file, or a folder of them.
+        """Opens a folder.
 
         Raises:
             ExportError: a file is missing or truncated, or another program wrote it.
@@ -154,8 +154,6 @@ def _difference(entry: Entry, theta: Theta, export: Export) -> str:
 
 def _paths(path: Path) -> list[Path]:
     """The files of tensors."""
-    if path.is_file():
-        return [path]
     if (path / SINGLE).is_file():
         return [path / SINGLE]
     try:

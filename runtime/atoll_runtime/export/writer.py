@@ -8,7 +8,6 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from fnmatch import fnmatch
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -22,9 +21,6 @@ from atoll_runtime.data.tokenizer import HuggingFace, of_data
 from atoll_runtime.export.layouts import LAYOUTS, Entry, ExportError, Plan
 from atoll_runtime.export.reader import DTYPES, INDEX, PREFIX, SINGLE
 from atoll_runtime.export.theta import Theta
-
-OURS = (SINGLE, INDEX, "model-*-of-*.safetensors", "config.json", "tokenizer*.json", "tokenizer.model")
-"""Names of an export's files. A folder that contains other files is never replaced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +40,7 @@ class Order:
     """What to export, and where to."""
 
     out: Path
-    """A folder; or one file, where the name ends in .safetensors."""
+    """A folder that is not there, or empty."""
     layout: str = "atoll"
     dtype: str = "float32"
     shard_bytes: int = 5_000_000_000
@@ -53,13 +49,6 @@ class Order:
     """`max_position_embeddings` of `config.json`. Rotary positions have no limit; the default is Llama's."""
     vocabulary: Vocabulary | None = None
     """The data set's vocabulary; its tokenizer is written beside the model."""
-    force: bool = False
-    """Replace an existing export."""
-
-    @property
-    def single(self) -> bool:
-        """Whether the export is one file, not a folder."""
-        return self.out.suffix == ".safetensors"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +72,7 @@ def write(theta: Theta, order: Order, tell: Callable[[str, int], None] = lambda 
         StoreError: the checkpoint cannot be read.
         OSError: the disk cannot be written.
     """
-    _check_place(order)
+    _check_place(order.out)
     plan = LAYOUTS[order.layout](theta.model, theta.shapes)
     beside = _beside(plan, order)
     header = {
@@ -98,13 +87,13 @@ def write(theta: Theta, order: Order, tell: Callable[[str, int], None] = lambda 
     if order.layout != "atoll":
         metadata["format"] = "pt"  # `transformers` refuses a file without it
     dtype = DTYPES[order.dtype]
-    shards = [plan.entries] if order.single else _shards(plan.entries, order.shard_bytes // dtype.itemsize)
-    names = [order.out.name] if order.single else _names(len(shards))
+    shards = _shards(plan.entries, order.shard_bytes // dtype.itemsize)
+    names = _names(len(shards))
     sizes = [sum(entry.size for entry in shard) * dtype.itemsize for shard in shards]
     if len(names) > 1:
         weights = {entry.name: name for name, shard in zip(names, shards, strict=True) for entry in shard}
         beside[INDEX] = _json({"metadata": {"total_size": sum(sizes)}, "weight_map": weights})
-    with _staged(order) as scratch:
+    with _staged(order.out) as scratch:
         for name, shard, size in zip(names, shards, sizes, strict=True):
             save_file(
                 {entry.name: np.asarray(entry.value(theta.tensor), dtype, order="C") for entry in shard},
@@ -139,26 +128,15 @@ def read_vocabulary(uri: str) -> Vocabulary:
     return Vocabulary(found.vocabulary, found.separator, files)
 
 
-def _check_place(order: Order) -> None:
-    if order.out.is_dir() and order.single:
-        raise ExportError(f"{order.out}: is a folder; a file is wanted where the name ends in .safetensors")
-    if order.out.exists() and not order.out.is_dir() and not order.single:
-        raise ExportError(f"{order.out}: is a file; a folder, or a name that ends in .safetensors, is wanted")
-    there = sorted(path.name for path in order.out.iterdir()) if order.out.is_dir() else []
-    if (there or order.out.is_file()) and not order.force:
-        raise ExportError(f"{order.out}: exists; --force replaces an export that stands there")
-    foreign = [name for name in there if not any(fnmatch(name, ours) for ours in OURS)]
-    if foreign:
-        raise ExportError(f"{order.out}: holds {foreign[0]!r}, which is of no export; it is not replaced")
-    if not order.out.parent.is_dir():
-        raise ExportError(f"{order.out}: there is no folder {order.out.parent}")
+def _check_place(out: Path) -> None:
+    if out.exists() and not (out.is_dir() and not any(out.iterdir())):
+        raise ExportError(f"{out}: exists; delete it, or export to another folder")
+    if not out.parent.is_dir():
+        raise ExportError(f"{out}: there is no folder {out.parent}")
 
 
 def _beside(plan: Plan, order: Order) -> dict[str, bytes]:
     """Files beside those of tensors."""
-    if order.single and (plan.config is not None or order.vocabulary is not None):
-        what = "tokenizer" if plan.config is None else "config.json"
-        raise ExportError(f"{order.out}: {what} goes beside the weights, so a folder is wanted")
     files: dict[str, bytes] = {}
     if plan.config is not None:
         config: dict[str, Any] = {
@@ -198,29 +176,12 @@ def _json(content: Mapping[str, Any]) -> bytes:
 
 
 @contextmanager
-def _staged(order: Order) -> Iterator[Path]:
-    """A temporary folder beside the target. At the end it takes the target's name; after an error it is removed.
-
-    Replaces the target of a link, not the link. If the last rename fails, the old export is restored.
-    """
-    out = order.out.resolve()
-    fresh, old = (out.parent / f".{out.name}.{os.getpid()}.{what}" for what in ("partial", "replaced"))
+def _staged(out: Path) -> Iterator[Path]:
+    """A temporary folder beside the target. At the end it takes the target's name; after an error it is removed."""
+    fresh = out.parent / f".{out.name}.{os.getpid()}.partial"
     fresh.mkdir()
     try:
         yield fresh
-        _check_place(order)  # it may have changed meanwhile
-        if order.single:
-            (fresh / order.out.name).replace(out)
-            return
-        replaced = out.exists()
-        if replaced:
-            out.rename(old)
-        try:
-            fresh.rename(out)
-        except OSError:
-            if replaced:
-                old.rename(out)
-            raise
+        fresh.rename(out)  # replaces an empty folder, and fails for another one
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
-    shutil.rmtree(old, ignore_errors=True)
