@@ -3,16 +3,3 @@
 from atoll_runtime.checkpoint.bucket import Bucket, Damaged
 from atoll_runtime.checkpoint.store import GlobalStore
 from atoll_runtime.payloads import Cut, Part, Region, Regions, Skipped, Slice, StoreError
-
-__all__ = [
-    "Bucket",
-    "Cut",
-    "Damaged",
-    "GlobalStore",
-    "Part",
-    "Region",
-    "Regions",
-    "Skipped",
-    "Slice",
-    "StoreError",
-]

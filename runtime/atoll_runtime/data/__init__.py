@@ -5,15 +5,3 @@ from atoll_runtime.data.prefetch import Prefetch
 from atoll_runtime.data.reader import Reader
 from atoll_runtime.data.stream import Stream
 from atoll_runtime.data.writer import write_stdlib, write_text
-
-__all__ = [
-    "Catalogue",
-    "DataError",
-    "Prefetch",
-    "Reader",
-    "Shard",
-    "Stream",
-    "open_catalogue",
-    "write_stdlib",
-    "write_text",
-]

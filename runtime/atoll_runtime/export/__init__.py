@@ -4,17 +4,3 @@ from atoll_runtime.export.layouts import ExportError
 from atoll_runtime.export.reader import Comparison, Export, compare, read_back
 from atoll_runtime.export.theta import Theta
 from atoll_runtime.export.writer import Order, Vocabulary, Written, read_vocabulary, write
-
-__all__ = [
-    "Comparison",
-    "Export",
-    "ExportError",
-    "Order",
-    "Theta",
-    "Vocabulary",
-    "Written",
-    "compare",
-    "read_back",
-    "read_vocabulary",
-    "write",
-]

@@ -3,16 +3,3 @@
 from atoll_runtime.model.model import along, axes_of, check, describe, initial
 from atoll_runtime.model.parameters import flat, tree
 from atoll_runtime.model.presets import ModelError, fits, resolve
-
-__all__ = [
-    "ModelError",
-    "along",
-    "axes_of",
-    "check",
-    "describe",
-    "fits",
-    "flat",
-    "initial",
-    "resolve",
-    "tree",
-]
