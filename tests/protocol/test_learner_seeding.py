@@ -394,8 +394,7 @@ def test_unit_gets_a_peers_state_while_the_peer_trains_on(
     same(found.cut.theta, anchors)
     assert all(value.any() for value in found.moments.nu.values())
     assert 0 < found.moments.count <= inner.updates
-    eventually(lambda: learner.serving.clients == 0)
-    assert not learner.snapshots.taps
+    eventually(lambda: not learner.snapshots.taps)
     moving = learner.steps
     eventually(lambda: learner.steps > moving)
 
@@ -410,7 +409,7 @@ def test_next_peer_seeds_when_one_dies_in_the_middle(make_learner, make_peers, a
         target=lambda: result.append(seed.from_peer(peers, unit_contract("new"), LAYOUT, agreement))
     )
     newcomer.start()
-    eventually(lambda: not dying.gate._value and dying.serving.clients == 1)
+    eventually(lambda: not dying.gate._value and len(dying.snapshots.taps) == 1)
     dying.halt()
     newcomer.join(60)
     assert isinstance(result[0], str)
@@ -430,10 +429,9 @@ def test_dead_client_frees_its_slot(make_learner, certificates, eventually):
     client = PeerClient(learner.address, Tls.read(certificates["new"]), "localhost")
     stream = client.snapshot(request(), tuple(SIZES), 60.0)
     assert next(stream).head.version == 1
-    assert learner.serving.clients == 1
+    assert len(learner.snapshots.taps) == 1
     client.close()
-    eventually(lambda: learner.serving.clients == 0)
-    assert not learner.snapshots.taps
+    eventually(lambda: not learner.snapshots.taps)
     assert learner.snapshots.wanted(ONES) == NOTHING
     with pytest.raises((TransportError, ValueError)):
         list(stream)
@@ -466,7 +464,7 @@ def test_peer_without_the_wanted_versions_is_given_up(make_learner, make_peers, 
         None,
         f"a: 0 of {COUNT - SIZES.count(0)} fragments came in 1 s, 899 s are left",
     )
-    eventually(lambda: learner.serving.clients == 0)
+    eventually(lambda: not learner.snapshots.taps)
 
 
 def test_peer_that_reaches_the_wanted_versions_serves(make_learner, certificates, eventually):
@@ -496,14 +494,14 @@ def test_peer_declines_units_that_it_may_not_or_cannot_serve(make_learner, certi
     streams = [client.snapshot(request(), tuple(SIZES), 60.0) for client in slow]
     with ThreadPoolExecutor(2) as pool:
         parts = [pool.submit(next, stream) for stream in streams]
-        eventually(lambda: learner.serving.clients == 2)
+        eventually(lambda: len(learner.snapshots.taps) == 2)
         with pytest.raises(TransportError, match="a is serving 2 others"):
             ask(learner, new, request())
         learner.gate.release(1)
         assert [part.result(60).head.number for part in parts] == [0, 0], "one capture serves both"
     for stream in streams:
         stream.close()
-    eventually(lambda: learner.serving.clients == 0)
+    eventually(lambda: not learner.snapshots.taps)
 
 
 def test_directory_without_peers_is_asked_again(make_learner, make_peers):

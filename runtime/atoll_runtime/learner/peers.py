@@ -6,7 +6,7 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
@@ -18,11 +18,7 @@ from atoll_runtime.transport.peer import Busy, PeerClient
 from atoll_runtime.transport.transport import TransportError
 
 ATTEMPTS = 3
-"""Rounds through the directory: it may be incomplete, or every peer may be busy."""
-LOST_PEERS = 4
-"""Peers that may fail. After so many the unit's own network is the likelier cause."""
-NAMED = 3
-"""Peers whose reasons are reported."""
+"""Rounds through the directory: it may be incomplete, as after a restart of a shard, or every peer may be busy."""
 POLL = 0.2
 
 log = logging.getLogger(__name__)
@@ -53,13 +49,12 @@ class Peers:
     first_wait: float = 1.0
 
     def pull(self, unit: UnitContract, layout: Layout) -> tuple[Pulled | None, str]:
-        """Returns the state of the first peer that sends all of it, or None; and why other peers did not.
+        """Returns the state of the first peer that sends all of it, or None; and why the last other one did not.
 
-        Peers that decline are asked again in the next round, after those not asked yet. Peers that fail are not.
+        Peers that decline are asked again in the next round. Peers that fail are not.
         """
         end = time.monotonic() + self.budget
-        reasons: dict[str, str] = {}
-        """By peer; the directory's own has an empty name."""
+        reason = ""
         lost: set[str] = set()
         for attempt in range(ATTEMPTS):
             if attempt:
@@ -67,32 +62,22 @@ class Peers:
             try:
                 least, peers = candidates(self.directory(), unit.unit)
             except TransportError as error:
-                reasons[""] = f"no directory: {error}"
+                reason = f"no directory: {error}"
                 continue
             if not any(least):
                 return None, "no peer is learning: nothing was merged yet"
-            reasons.pop("", None)
-            if not peers:  # a shard that has just restarted knows none for a moment
-                reasons[""] = "no peer is learning"
-                continue
             request = SnapshotRequest(unit.unit, unit.incarnation, layout.fingerprint, layout.shards, least)
-            shuffled = self.random.sample(peers, len(peers))
-            for peer in sorted(shuffled, key=lambda peer: peer.unit in reasons):
-                if peer.unit in lost:
+            for peer in self.random.sample(peers, len(peers)):
+                if peer.unit in lost or time.monotonic() >= end:
                     continue
-                if len(lost) >= LOST_PEERS or time.monotonic() >= end:
-                    return None, summary(reasons)
                 try:
-                    pulled = self._from(peer, request, layout, end)
+                    return self._from(peer, request, layout, end), reason
                 except TransportError as error:
                     log.warning("not seeded from %s: %s", peer.unit, error)
-                    reasons[peer.unit] = f"{peer.unit}: {error}"
+                    reason = f"{peer.unit}: {error}"
                     if not isinstance(error, Busy):
                         lost.add(peer.unit)
-                else:
-                    reasons.pop(peer.unit, None)
-                    return pulled, summary(reasons)
-        return None, summary(reasons)
+        return None, reason or "no peer is learning"
 
     def _from(self, peer: PeerAddress, request: SnapshotRequest, layout: Layout, end: float) -> Pulled:
         """Pulls from every host of one peer until `end`; one thread reads each host. Raises `TransportError`, including
@@ -134,9 +119,3 @@ def candidates(replies: Sequence[DirectoryReply], unit: str) -> tuple[tuple[int,
     common = set(replies[0].peers).intersection(*(reply.peers for reply in replies[1:])) if replies else set()
     serving = [peer for peer in common if peer.unit != unit and peer.addresses and all(peer.addresses)]
     return versions, sorted(serving, key=lambda peer: peer.unit)
-
-
-def summary(reasons: Mapping[str, str]) -> str:
-    """Why peers did not send their state: the first few reasons, and the number of the others."""
-    named, more = list(reasons.values())[:NAMED], len(reasons) - NAMED
-    return "; ".join([*named, f"and {more} more"] if more > 0 else named)

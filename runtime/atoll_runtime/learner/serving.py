@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from atoll_runtime.contract import RunContract, UnitContract, identity
-from atoll_runtime.learner.snapshot import Snapshots, Tap
+from atoll_runtime.learner.snapshot import READERS, Snapshots, Tap
 from atoll_runtime.protocol.fragments import Layout
 from atoll_runtime.transport.messages import SnapshotHead, SnapshotRequest
 from atoll_runtime.transport.peer import Parts
 from atoll_runtime.transport.transport import Peer
-
-CLIENTS = 2
-"""Served at the same time: each holds a few fragments in this host's memory."""
 
 
 class Serving:
@@ -33,13 +29,6 @@ class Serving:
     ) -> None:
         self._run, self._unit, self._layout = run, unit, layout
         self._bounds, self._snapshots = tuple(bounds), snapshots
-        self._lock = threading.Lock()
-        self._clients = 0
-
-    @property
-    def clients(self) -> int:
-        """Open streams."""
-        return self._clients
 
     def open(self, peer: Peer, request: SnapshotRequest) -> TapStream | str:
         """See `Source`."""
@@ -56,34 +45,27 @@ class Serving:
             return f"another fragment layout: this unit has {fragments} in {self._layout.shards} shards"
         if not self._snapshots.healthy:
             return f"{self._unit.unit} has not caught up itself"
-        with self._lock:
-            if self._clients >= CLIENTS:
-                return f"{self._unit.unit} is serving {CLIENTS} others"
-            self._clients += 1
-        return TapStream(self._snapshots.tap(request.least), self._bounds, self._leave)
-
-    def _leave(self) -> None:
-        with self._lock:
-            self._clients -= 1
+        tap = self._snapshots.tap(request.least)
+        return (
+            f"{self._unit.unit} is serving {READERS} others" if tap is None else TapStream(tap, self._bounds)
+        )
 
 
 class TapStream:
-    """A tap as `peer.Snapshots`; `leave` is called once, at its end."""
+    """A tap as `peer.Snapshots`.
 
-    def __init__(self, tap: Tap, bounds: tuple[tuple[int, int], ...], leave: Callable[[], None]) -> None:
-        self._tap, self._bounds, self._leave = tap, bounds, leave
-        self._lock = threading.Lock()
-        self._open = True
+    Args:
+        bounds: this host's [start, stop) in each padded fragment.
+    """
+
+    def __init__(self, tap: Tap, bounds: Sequence[tuple[int, int]]) -> None:
+        self._tap, self._bounds = tap, bounds
 
     def __iter__(self) -> Iterator[tuple[SnapshotHead, Parts]]:
-        while (capture := self._tap.take()) is not None:
+        for capture in self._tap:
             head = SnapshotHead(capture.number, capture.version, capture.count, *self._bounds[capture.number])
             yield head, (capture.anchor, capture.mu, capture.nu)
 
     def close(self) -> None:
         """See `peer.Snapshots`."""
         self._tap.close()
-        with self._lock:
-            was, self._open = self._open, False
-        if was:
-            self._leave()

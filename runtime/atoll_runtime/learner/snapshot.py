@@ -10,8 +10,8 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 NOTHING = -1
 BACKLOG = 4
 """Captures that wait for one reader; while there are so many, no more are taken for it."""
+READERS = 2
+"""At the same time: each holds a few fragments in this host's memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,52 +72,45 @@ class Snapshot:
         return max((capture.count for capture in self.captures), default=0)
 
 
-@dataclass(eq=False)
 class Tap:
-    """One reader of captures in another thread. Use it in a `with`: at its end nothing more is taken for it."""
+    """One reader of captures in another thread.
 
-    least: tuple[int, ...]
-    """Version of each fragment from which on it is wanted."""
-    pending: set[int]
-    _snapshots: Snapshots
-    _ready: deque[Capture] = field(default_factory=deque)
-    _closed: bool = False
+    Args:
+        least: version of each fragment from which on it is wanted.
+    """
 
-    def __enter__(self) -> Tap:
-        return self
+    def __init__(self, snapshots: Snapshots, least: Sequence[int]) -> None:
+        self._snapshots, self._least = snapshots, tuple(least)
+        self._ready: deque[Capture] = deque()
+        self._closed = False
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __iter__(self) -> Iterator[Capture]:
+        """Captures as they come, of each fragment again and again, until the tap is closed."""
+        lock = self._snapshots.lock
+        while True:
+            with lock:
+                lock.wait_for(lambda: self._ready or self._closed)
+                if self._closed:
+                    return
+                capture = self._ready.popleft()
+            yield capture
 
     def close(self) -> None:
-        """Ends a waiting `take`, from any thread."""
+        """Nothing more is taken for it; from any thread."""
         with self._snapshots.lock:
             self._closed = True
             self._snapshots.taps.discard(self)
             self._snapshots.lock.notify_all()
 
-    def take(self) -> Capture | None:
-        """Waits for the next capture; None when the tap is closed."""
-        lock = self._snapshots.lock
-        with lock:
-            lock.wait_for(lambda: self._ready or self._closed)
-            return None if self._closed else self._ready.popleft()
-
-    def wants(self, versions: Sequence[int]) -> Iterable[int]:
-        """Pending fragments that are new enough, while there is room. Holds the lock."""
-        if len(self._ready) >= BACKLOG:
-            return ()
-        return (number for number in self.pending if versions[number] >= self.least[number])
+    @property
+    def full(self) -> bool:
+        """Whether its reader is behind. Holds the lock."""
+        return len(self._ready) >= BACKLOG
 
     def offer(self, capture: Capture) -> None:
-        """Any capture, again too: of a unit with several hosts another one may lack it. Holds the lock."""
-        if capture.version < self.least[capture.number]:
-            return
-        if len(self._ready) >= BACKLOG:
-            self.pending.add(capture.number)
-            return
-        self.pending.discard(capture.number)
-        self._ready.append(capture)
+        """Holds the lock."""
+        if not self.full and capture.version >= self._least[capture.number]:
+            self._ready.append(capture)
 
 
 class Snapshots:
@@ -148,6 +143,8 @@ class Snapshots:
         self._facts: Facts | None = None
         self._next: Facts | None = None
         self._rolled: dict[int, Capture] = {}
+        self._last = NOTHING
+        """The fragment that was captured last."""
         self._started: tuple[int, int, int, tuple[Array, Array, Array]] | None = None
 
     @property
@@ -171,11 +168,14 @@ class Snapshots:
             self._steps += 1
             if self._facts is not None:
                 return next((number for number in self._numbers if number not in self._rolled), NOTHING)
-            return min((number for tap in self.taps for number in tap.wants(versions)), default=NOTHING)
+            if all(tap.full for tap in self.taps):
+                return NOTHING
+            return next((number for number in self._numbers if number > self._last), self._numbers[0])
 
     def capture(self, number: int, version: int, inner: Inner, fragments: Fragments) -> None:
         """Starts one fragment's way to the host, between two steps; `version` is its anchor's."""
         begun = time.perf_counter()
+        self._last = number
         self._started = number, version, inner.updates, fragments.capture(inner.mu, inner.nu, number)
         self.seconds += time.perf_counter() - begun
 
@@ -194,10 +194,12 @@ class Snapshots:
         self._roll(capture)
         self.seconds += time.perf_counter() - begun
 
-    def tap(self, least: Sequence[int]) -> Tap:
-        """A reader of every fragment at version `least` or newer, as they come; from any thread."""
-        tap = Tap(tuple(least), set(self._numbers), self)
+    def tap(self, least: Sequence[int]) -> Tap | None:
+        """A reader of every fragment at version `least` or newer; from any thread. None beside `READERS` others."""
         with self.lock:
+            if len(self.taps) >= READERS:
+                return None
+            tap = Tap(self, least)
             self.taps.add(tap)
         return tap
 
