@@ -234,4 +234,4 @@ class EvaluatorStatus(Report):
     evaluated: int = 0
     """Checkpoints in the bucket that were."""
     skipped: int = 0
-    """Checkpoints that were listed, and removed from the bucket before their turn came."""
+    """Checkpoints that this process listed, and that were removed from the bucket before their turn came."""

@@ -9,7 +9,7 @@ import sys
 import threading
 from pathlib import Path
 
-from atoll_runtime.checkpoint import GlobalStore, StoreError
+from atoll_runtime.checkpoint import GlobalStore
 from atoll_runtime.contract import (
     ENV_EVALUATION,
     ENV_RUN_FILE,
@@ -21,20 +21,18 @@ from atoll_runtime.contract import (
     TLS_DIR,
     VERSION_MISMATCH,
     EvaluationContract,
-    EvaluatorStatus,
     RunContract,
     VersionMismatch,
     parse_evaluation,
     parse_run,
 )
 from atoll_runtime.data import DataError, Reader
-from atoll_runtime.evaluator.follower import FIRST_WAIT, LONGEST_WAIT, Follower
+from atoll_runtime.evaluator.follower import Follower, Parts
 from atoll_runtime.evaluator.measure import Measure
 from atoll_runtime.evaluator.results import Measured, Results
 from atoll_runtime.evaluator.status import StatusServer
 from atoll_runtime.model import ModelError
 from atoll_runtime.process import asked_to_end, fail, log_to_stderr, until
-from atoll_runtime.syncer.backoff import Backoff
 from atoll_runtime.transport.tls import Tls, TlsError
 
 EXIT_RETRY = 1
@@ -57,73 +55,40 @@ ENDS: dict[type[Exception], tuple[int, str]] = {
 """Exit status and reason of each error."""
 
 
-class Work:
-    """The thread that evaluates. Its failure is reported on the event loop."""
-
-    def __init__(self, run: RunContract, spec: EvaluationContract) -> None:
-        self._run, self._spec = run, spec
-        self._follower: Follower | None = None
-        self._message = "reads the data set"
-        self._stop = threading.Event()
-        self._loop = asyncio.get_running_loop()
-        self.ended: asyncio.Future[None] = self._loop.create_future()
-
-    def start(self) -> None:
-        """Starts a daemon thread: a running program cannot be interrupted, and the process does not wait for it."""
-        threading.Thread(target=self._work, name="evaluate", daemon=True).start()
-
-    def stop(self) -> None:
-        """Ends the thread after the checkpoint that is being evaluated."""
-        self._stop.set()
-
-    def report(self) -> EvaluatorStatus:
-        if self._follower is not None:
-            return self._follower.report()
-        return EvaluatorStatus(run_uid=self._run.uid, phase="Starting", message=self._message)
-
-    def _work(self) -> None:
-        try:
-            self._follower = self._follower_or_none()
-            if self._follower is not None:
-                self._follower.follow(self._stop)
-        except Exception as error:
-            self._loop.call_soon_threadsafe(self._fail, error)
-
-    def _fail(self, error: Exception) -> None:
-        if not self.ended.done():
-            self.ended.set_exception(error)
-
-    def _follower_or_none(self) -> Follower | None:
-        """Waits for the bucket; None if it was stopped before the bucket answered."""
-        run, spec = self._run, self._spec
-        length = spec.sequence_length or run.data.sequence_length
-        backoff = Backoff(FIRST_WAIT, LONGEST_WAIT)
-        while not self._stop.is_set():
-            try:
-                store = GlobalStore(run.checkpoint.uri)
-                reader = Reader(run.data.uri, spec.split, length)
-            except StoreError as error:
-                self._message = f"the bucket cannot be used yet: {error}"
-                log.warning("%s", self._message)
-                self._stop.wait(backoff.seconds())
-                continue
-            measure = Measure(run.model, reader, length, spec.tokens, run.data.packing)
-            measured = Measured.by(run.data, spec, reader.catalogue.splits[spec.split])
-            return Follower(run.uid, spec.split, store, Results(store.bucket, measured), measure)
-        return None
+def begin(run: RunContract, spec: EvaluationContract) -> Parts:
+    """Raises `StoreError`: the bucket cannot be used yet; `DataError`, `ModelError`."""
+    store = GlobalStore(run.checkpoint.uri)
+    length = spec.sequence_length or run.data.sequence_length
+    reader = Reader(run.data.uri, spec.split, length)
+    measured = Measured.by(run.data, spec, reader.catalogue.splits[spec.split])
+    measure = Measure(run.model, reader, length, spec.tokens, run.data.packing)
+    return store, Results(store.bucket, measured), measure
 
 
 async def serve(run: RunContract, spec: EvaluationContract, tls: Tls) -> None:
     """Evaluates until SIGTERM or a failure. Serves the status from the start."""
-    ended = asked_to_end()
-    work = Work(run, spec)
-    web = StatusServer(work.report, tls.server_context(), spec)
+    ended, stop, loop = asked_to_end(), threading.Event(), asyncio.get_running_loop()
+    failed: asyncio.Future[None] = loop.create_future()
+    follower = Follower(run.uid, spec.split, lambda: begin(run, spec))
+
+    def fail_with(error: Exception) -> None:
+        if not failed.done():
+            failed.set_exception(error)
+
+    def work() -> None:
+        try:
+            follower.follow(stop)
+        except Exception as error:
+            loop.call_soon_threadsafe(fail_with, error)
+
+    web = StatusServer(follower.report, tls.server_context(), spec)
     await web.start()
     try:
-        work.start()
-        await until(ended, work.ended)
+        # A daemon: a running program cannot be interrupted, and the process does not wait for it.
+        threading.Thread(target=work, name="evaluate", daemon=True).start()
+        await until(ended, failed)
     finally:
-        work.stop()
+        stop.set()
         await web.stop()
 
 

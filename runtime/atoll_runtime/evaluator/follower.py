@@ -29,7 +29,8 @@ LONGEST_RETRY_SECONDS = 3600.0
 
 log = logging.getLogger("atoll.evaluator")
 
-Measuring = Callable[[Mapping[str, np.ndarray]], Loss]
+Parts = tuple[GlobalStore, Results, Callable[[Mapping[str, np.ndarray]], Loss]]
+"""The checkpoints, the results, and what measures parameters by flat name."""
 
 
 @dataclass
@@ -43,19 +44,17 @@ class Failure:
 
 
 class Follower:
-    """The work of one thread; `report` may be called from any other."""
+    """The work of one thread; `report` may be called from any other.
+
+    Args:
+        begin: makes what it works with; raises `StoreError` while the bucket cannot be used.
+    """
 
     def __init__(
-        self,
-        run_uid: str,
-        split: str,
-        store: GlobalStore,
-        results: Results,
-        measure: Measuring,
-        clock: Callable[[], float] = time.time,
+        self, run_uid: str, split: str, begin: Callable[[], Parts], clock: Callable[[], float] = time.time
     ) -> None:
-        self._run_uid, self._split = run_uid, split
-        self._store, self._results, self._measure, self._clock = store, results, measure, clock
+        self._run_uid, self._split, self._begin, self._clock = run_uid, split, begin, clock
+        self._parts: Parts | None = None
         self._known: dict[int, Stored] | None = None
         """Results by step; None before the bucket was read."""
         self._waiting: set[int] = set()
@@ -94,8 +93,10 @@ class Follower:
             StoreError: the bucket cannot be used.
             DataError: the data set cannot be used.
         """
-        steps = self._store.steps()
-        known = self._known = self._update(steps)
+        self._parts = self._parts or self._begin()
+        store, results, measure = self._parts
+        steps = store.steps()
+        known = self._known = self._update(steps, results)
         failure = self._failures.get(steps[0]) if steps else None
         error = failure.message if failure is not None else ""
         step = next((step for step in steps if step not in known and self._due(step)), None)
@@ -105,8 +106,8 @@ class Follower:
         self._set_status("Evaluating", f"evaluates the checkpoint of global step {step}", error)
         began = self._clock()
         try:
-            completed = self._results.completed(step)
-            loss = self._measure(self._store.load(step, momentum=False).theta)
+            completed = results.completed(step)
+            loss = measure(store.load(step, momentum=False).theta)
         except (Damaged, WrongTensors) as error:
             self._fail(step, str(error))
             return True
@@ -118,25 +119,24 @@ class Follower:
             seconds=round(self._clock() - began, 3),
             time=self._clock(),
         )
-        known[step] = self._results.save(result, completed, self._skipped)
+        known[step] = results.save(result, completed)
         self._waiting.discard(step)
         self._failures.pop(step, None)
         log.info("global step %d: %.4f nats per token on %d tokens", step, loss.nats, loss.tokens)
         return True
 
-    def _update(self, steps: Iterable[int]) -> dict[int, Stored]:
+    def _update(self, steps: Iterable[int], results: Results) -> dict[int, Stored]:
         """Results of the present checkpoints; counts removed ones as skipped."""
         there = set(steps)
         if self._known is None:
-            known = self._results.load(there)
-            self._skipped = max((each.skipped for each in known.values()), default=0)
+            known = results.load(there)
         else:
             known = {step: each for step, each in self._known.items() if step in there}
         self._skipped += len(self._waiting - there)
         self._waiting = there - known.keys()
         self._failures = {step: each for step, each in self._failures.items() if step in there}
         if self._known is None or len(known) < len(self._known):
-            self._results.prune(there)  # last, so that a retry after an error counts nothing twice
+            results.prune(there)  # last, so that a retry after an error counts nothing twice
         return known
 
     def _due(self, step: int) -> bool:

@@ -45,12 +45,10 @@ class Stored(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    format: Literal[1] = 1
+    format: Literal[2] = 2
     measured: Measured
     completed: float
     """Unix seconds of the checkpoint's manifest, which tells two checkpoints of the same step apart."""
-    skipped: int
-    """Checkpoints, up to this one, that were removed before they could be evaluated."""
     result: EvaluationReport
 
 
@@ -72,9 +70,9 @@ class Results:
                 found[step] = stored
         return found
 
-    def save(self, result: EvaluationReport, completed: float, skipped: int) -> Stored:
+    def save(self, result: EvaluationReport, completed: float) -> Stored:
         """Writes the result, replacing one of another measurement."""
-        stored = Stored(measured=self._measured, completed=completed, skipped=skipped, result=result)
+        stored = Stored(measured=self._measured, completed=completed, result=result)
         self._bucket.write(layout.evaluation(result.step), stored.model_dump_json().encode())
         return stored
 
