@@ -27,8 +27,6 @@ class Evaluation:
     """Nats per token."""
     tokens: int
     """Predicted ones."""
-    skipped: tuple[str, ...] = ()
-    """Newer checkpoints that could not be read, and why."""
 
 
 def evaluate(
@@ -50,14 +48,11 @@ def evaluate(
         DataError: no such data.
     """
     store = GlobalStore(checkpoint_uri)
-    skipped: tuple[str, ...] = ()
     if step is None:
-        cut, passed = store.newest(momentum=False)
-        skipped = tuple(str(one) for one in passed)
-        if cut is None:
-            raise StoreError(
-                f"{checkpoint_uri}: no complete checkpoint{''.join('; ' + one for one in skipped)}"
-            )
+        newest, skipped = store.newest(momentum=False)
+        if newest is None:
+            raise StoreError("; ".join([f"{checkpoint_uri}: no complete checkpoint", *map(str, skipped)]))
+        cut = newest
     else:
         cut = store.load(step, momentum=False)
     reader = Reader(data_uri, "heldout", length)
@@ -67,7 +62,7 @@ def evaluate(
         )
     except (ModelError, WrongTensors) as error:
         raise StoreError(f"{store.uri}: step {cut.step}: {error}") from error
-    return Evaluation(cut.step, found.nats, found.tokens, skipped)
+    return Evaluation(cut.step, found.nats, found.tokens)
 
 
 def main(argv: list[str] | None = None) -> int:

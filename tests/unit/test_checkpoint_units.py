@@ -231,7 +231,7 @@ def test_a_run_that_goes_on_from_an_earlier_ones_checkpoint_takes_its_moments_to
 
 def test_a_fresh_model_never_gets_an_earlier_runs_moments_and_finds_its_own_behind_them(uri, agreement):
     checkpoint(uri, 10, "new")
-    for number in range(seed.OTHERS + 2):
+    for number in range(6):
         write(uri, 5000 + number, "old", unit=f"old-{number}")
     found = seeded(uri, agreement)
     assert (found.message, found.moments) == ("seeded from step 10; moments of zero", None)

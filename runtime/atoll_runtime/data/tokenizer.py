@@ -74,7 +74,7 @@ class HuggingFace:
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
         """See `Tokenizer`; on all cores."""
         found = self._model.encode_batch_fast(list(texts), add_special_tokens=False)
-        return [_without(np.array(each.ids, np.uint32), self.separator) for each in found]
+        return _without(self.separator, [each.ids for each in found])
 
     def decode(self, tokens: np.ndarray) -> str:
         """See `Tokenizer`."""
@@ -100,15 +100,12 @@ class SentencePiece:
             raise DataError(f"tokenizer {name}: not a SentencePiece model: {error}") from error
         self.vocabulary = int(self._model.get_piece_size())
         pieces = {self._model.id_to_piece(number): number for number in range(self.vocabulary)}
-        if separator is None and self._model.eos_id() >= 0:
-            self.separator = int(self._model.eos_id())
-        else:
-            self.separator = _separator(pieces, name, separator)
+        end = int(self._model.eos_id())  # negative where it has none
+        self.separator = _separator(pieces, name, end if separator is None and end >= 0 else separator)
 
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
         """See `Tokenizer`; on all cores."""
-        found = self._model.encode(list(texts), out_type=int)
-        return [_without(np.array(each, np.uint32), self.separator) for each in found]
+        return _without(self.separator, self._model.encode(list(texts), out_type=int))
 
     def decode(self, tokens: np.ndarray) -> str:
         """See `Tokenizer`."""
@@ -174,6 +171,6 @@ def _separator(vocabulary: dict[str, int], name: str, wanted: str | int | None) 
     )
 
 
-def _without(tokens: np.ndarray, separator: int) -> np.ndarray:
-    kept: np.ndarray = tokens[tokens != separator]
-    return kept
+def _without(separator: int, texts: Sequence[Sequence[int]]) -> list[np.ndarray]:
+    found = [np.array(tokens, np.uint32) for tokens in texts]
+    return [tokens[tokens != separator] for tokens in found]

@@ -11,7 +11,6 @@ import hashlib
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import jax
@@ -48,8 +47,17 @@ class Programs:
         """Total time between the first call of each program and its start."""
 
     def __call__(self, name: str, jitted: Any) -> Callable[..., Any]:
-        """See `Wrap`."""
-        return _Program(partial(self._obtain, name, jitted))
+        """See `Wrap`: a program for each signature that it is called with."""
+        variants: dict[Any, Compiled] = {}
+
+        def call(*arguments: Any, **static: Any) -> Any:
+            leaves, tree = jax.tree.flatten(arguments)
+            signature = tree, tuple(map(_kind, leaves)), tuple(sorted(static.items()))
+            if signature not in variants:
+                variants[signature] = self._obtain(name, jitted, arguments, static)
+            return variants[signature](*arguments)
+
+        return call
 
     def settle(self) -> None:
         """Call after the first step: the loaded programs work."""
@@ -91,22 +99,6 @@ class Programs:
         except Exception as error:  # any kind: another format, another machine
             log.warning("%s is compiled again: %s: %s", key, type(error).__name__, error)
             return None
-
-
-class _Program:
-    """One function of `jax.jit`, compiled for each signature that it is called with."""
-
-    def __init__(self, obtain: Callable[[Sequence[Any], Mapping[str, Any]], Compiled]) -> None:
-        self._obtain = obtain
-        self._variants: dict[Any, Compiled] = {}
-
-    def __call__(self, *arguments: Any, **static: Any) -> Any:
-        leaves, tree = jax.tree.flatten(arguments)
-        signature = tree, tuple(map(_kind, leaves)), tuple(sorted(static.items()))
-        program = self._variants.get(signature)
-        if program is None:
-            program = self._variants[signature] = self._obtain(arguments, static)
-        return program(*arguments)
 
 
 def _kind(leaf: Any) -> Any:

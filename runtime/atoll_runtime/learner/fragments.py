@@ -110,27 +110,18 @@ class Fragments:
         Args:
             part: this host's.
         """
-        touched, self._anchors[number] = self._replace(theta, number, part, self._sent.pop(number, None))
-        return {**theta, **touched}
-
-    def _replace(
-        self, theta: dict[str, Array], number: int, part: np.ndarray, sent: Array | None
-    ) -> tuple[dict[str, Array], Array]:
-        """The fragment's tensors after `part` took its place, but for what they gained since `sent`; and `part` as an
-        array."""
         fragment = self._layout.fragments[number]
-        flat = jax.make_array_from_process_local_data(self._sharding, part, (self.padded[number],))
         names = _names(fragment)
         now = self._flat(theta, number)
-        replaced: tuple[dict[str, Array], Array] = self._apply[names](
+        touched, self._anchors[number] = self._apply[names](
             {name: theta[name] for name in names},
-            flat,
+            jax.make_array_from_process_local_data(self._sharding, part, (self.padded[number],)),
             now,
-            now if sent is None else sent,
+            self._sent.pop(number, now),
             _indices(fragment),
             kinds=_kinds(fragment),
         )
-        return replaced
+        return {**theta, **touched}
 
     def _flat(self, tensors: Mapping[str, Array], number: int) -> Array:
         """One fragment of `tensors`, or zeros where there are none."""

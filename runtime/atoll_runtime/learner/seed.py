@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -28,10 +28,8 @@ LONGEST_WAIT = 8.0
 MOMENTS_ATTEMPTS = 5
 """Reads of the moments while the bucket does not answer. A unit can train without any."""
 NO_STEP = -1
-OTHERS = 4
-"""Damaged saves of other units that are tried when the unit has none of its own."""
 LOOKS = 32
-"""Units whose saves are examined then, including those of other runs: each costs a few reads."""
+"""Other units whose saves are examined when the unit has none of its own: each costs a few reads."""
 
 log = logging.getLogger(__name__)
 
@@ -178,33 +176,25 @@ def _newest_moments(
             log.info("waiting for moments: %s", why)
             time.sleep(backoff.seconds())
         try:
-            return _whole_moments(units, unit, layout, runs)
+            reasons: list[str] = []
+            for name, cuts in _candidates(units, unit):
+                save, skipped = units.newest(name, layout, runs, cuts)
+                reasons += [f"{name} {one}" for one in skipped]
+                if save is not None:
+                    return save, "; ".join(reasons)
+            return None, "; ".join(reasons)
         except StoreError as error:
             why = str(error)
     return None, why
 
 
-def _whole_moments(
-    units: UnitStore, unit: str, layout: Layout, runs: Collection[str]
-) -> tuple[UnitSave | None, str]:
-    """Raises `StoreError`: the bucket does not answer."""
-    reasons: list[str] = []
-    tried = 0
-    save, skipped = units.newest(unit, layout, runs)
-    reasons += [f"{unit} {one}" for one in skipped]
-    if save is not None:
-        return save, "; ".join(reasons)
+def _candidates(units: UnitStore, unit: str) -> Iterator[tuple[str, Mapping[int, int]]]:
+    """Whose moments to take, and their cuts: the unit's own ones, then those of others, the newest first."""
+    yield unit, units.cuts(unit)
     saves = units.saves()
     newest = {name: _newest_complete(cuts) for name, cuts in saves.items() if name != unit}
     for name in sorted(newest, key=lambda name: (-newest[name], name))[:LOOKS]:
-        save, skipped = units.newest(name, layout, runs, saves[name])
-        reasons += [f"{name} {one}" for one in skipped]
-        if save is not None:
-            return save, "; ".join(reasons)
-        tried += bool(skipped)
-        if tried == OTHERS:
-            break
-    return None, "; ".join(reasons)
+        yield name, saves[name]
 
 
 def _newest_complete(cuts: Mapping[int, int]) -> int:
