@@ -163,7 +163,6 @@ RUN, UNIT = run_contract(), unit_contract(hosts=2, batch=8, streams=2)
     [
         pytest.param({}, {"incarnation": 9, "coordinator": "c:2"}, {}, True, id="incarnation"),
         pytest.param({}, {"unit": "b", "stream": 1}, {}, True, id="another-unit-of-the-pool"),
-        pytest.param({}, {"host": 1}, {}, True, id="host"),
         pytest.param({}, {"hosts": 4}, {}, False, id="hosts"),
         pytest.param({}, {"batch": 16}, {}, False, id="batch"),
         pytest.param({"model": ModelSpec(preset="10m")}, {}, {}, False, id="model"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import random
 import threading
 import time
 
@@ -13,6 +12,7 @@ from atoll_runtime.checkpoint.units import FragmentPart, UnitStore
 from atoll_runtime.contract import UnitContract
 from atoll_runtime.learner.snapshot import Snapshot
 from atoll_runtime.protocol.fragments import Layout
+from atoll_runtime.syncer.backoff import Backoff
 
 KEEP = 2
 """Complete saves of a unit: a damaged newest one has a predecessor."""
@@ -40,8 +40,6 @@ class Saver:
         self.saved = 0
         self.failed = 0
         """Attempts; each is tried again, with whatever is newest then."""
-        self.seconds = 0.0
-        """Of the last save."""
         self._thread = threading.Thread(target=self._write_all, name="unit-saves", daemon=True)
         self._thread.start()
 
@@ -60,14 +58,13 @@ class Saver:
 
     def _write_all(self) -> None:
         while (snapshot := self._next()) is not None:
-            wait = FIRST_WAIT
+            backoff = Backoff(FIRST_WAIT, LONGEST_WAIT)
             while not self._write(snapshot):
                 with self._lock:
-                    self._lock.wait_for(lambda: self._closed, wait * random.uniform(0.5, 1.0))
+                    self._lock.wait_for(lambda: self._closed, backoff.seconds())
                     if self._closed:
                         return
                     snapshot, self._waiting = self._waiting or snapshot, None
-                wait = min(2 * wait, LONGEST_WAIT)
 
     def _next(self) -> Snapshot | None:
         with self._lock:
@@ -106,8 +103,7 @@ class Saver:
             log.warning("moments at step %d were not saved, training goes on: %s", facts.cut, error)
             return False
         self.saved += 1
-        self.seconds = time.monotonic() - begun
-        log.info("moments at step %d saved in %.1f s", facts.cut, self.seconds)
+        log.info("moments at step %d saved in %.1f s", facts.cut, time.monotonic() - begun)
         if unit.host == 0:
             self._prune(facts.cut)
         return True
