@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import random
-import threading
 import time
 from bisect import bisect_right
-from collections import OrderedDict
+from functools import lru_cache
 from itertools import accumulate
 
 import numpy as np
@@ -47,9 +46,7 @@ class Reader:
         self._files = [shard.file for shard in found.shards]
         self._starts: list[int] = [0, *accumulate(shard.tokens for shard in found.shards)]
         self._length = length
-        self._cached_blocks = cached_blocks
-        self._blocks: OrderedDict[tuple[int, int], bytes] = OrderedDict()
-        self._lock = threading.Lock()
+        self._block = lru_cache(cached_blocks)(self._read)
         if self.examples < 1:
             raise DataError(f"{uri}: splits.{split}: {found.tokens} tokens hold no example of {length} + 1")
 
@@ -89,19 +86,6 @@ class Reader:
             where = self._bucket.address(self._files[shard])
             raise DataError(f"{where}: tokens: ends before token {stop}, which meta.json promises")
         return np.frombuffer(wanted, self._type)
-
-    def _block(self, shard: int, block: int) -> bytes:
-        key = (shard, block)
-        with self._lock:
-            if key in self._blocks:
-                self._blocks.move_to_end(key)
-                return self._blocks[key]
-        data = self._read(shard, block)  # without the lock: two threads may read the same block
-        with self._lock:
-            self._blocks[key] = data
-            if len(self._blocks) > self._cached_blocks:
-                self._blocks.popitem(last=False)
-        return data
 
     def _read(self, shard: int, block: int) -> bytes:
         size = (self._starts[shard + 1] - self._starts[shard]) * self._type.itemsize
