@@ -6,7 +6,7 @@ from atoll_runtime.protocol.events import Orders, Standing
 from atoll_runtime.protocol.identifiers import NO_CUT, CutId, RoundId
 from atoll_runtime.protocol.messages import Header, Message
 
-PROTOCOL = 9
+PROTOCOL = 10
 """Both ends must speak the same. What `Hello` and `Refused` have in common stays as it is: by them two versions find
 out."""
 
