@@ -176,8 +176,8 @@ def _show(name: str, spec: TrainingRunSpec, folder: Path, console: Console, *, b
                 )
             units = sum(sizes(spec).values())
             watch.until("all units learning", lambda sample: all_learning(sample, units), SILENCE)
-        with console.stage("train", f"Training to half of {target} global steps"):
-            watch.until("half of the target", lambda sample: sample.run.step >= target // 2, SILENCE)
+        with console.stage("train", f"Training to a quarter of {target} global steps"):
+            watch.until("a quarter of the target", lambda sample: sample.run.step >= target // 4, SILENCE)
         with console.stage("heal", "One learner killed with SIGKILL; the others go on"):
             healing.kill_unit()
             pods.give_way()
