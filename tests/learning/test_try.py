@@ -82,7 +82,7 @@ def test_every_command_of_the_tutorial_without_kubernetes_does_what_it_says(tmp_
     assert (tmp_path / "bucket" / "global" / str(summary["globalStep"]) / "manifest.json").exists()
     assert not processes_of(tmp_path)
     assert list((tmp_path / "out" / "pods").glob("*/log"))
-    tensors = load_file(tmp_path / "model.safetensors")
+    tensors = load_file(tmp_path / "model" / "model.safetensors")
     assert sum(tensor.size for tensor in tensors.values()) > 200_000
 
 
