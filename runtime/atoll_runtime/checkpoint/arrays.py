@@ -16,9 +16,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
-import orbax.checkpoint as ocp
 import tensorstore
-from etils import epath
 
 from atoll_runtime.checkpoint.bucket import Bucket, Damaged, patience
 from atoll_runtime.payloads import StoreError
@@ -188,6 +186,9 @@ def _in_time(seconds: float, call: Callable[[], T]) -> T:
 
 def _write(uri: str, tree: Tree) -> None:
     """By the synchronous v0 `Checkpointer`: v1 must be called from the main thread, the syncer saves from a worker."""
+    import orbax.checkpoint as ocp  # with JAX a second; most processes that read never write
+    from etils import epath
+
     items = {key: {name: each.value for name, each in group.items()} for key, group in tree.items()}
     chunks = {
         key: {name: ocp.SaveArgs(shard_axes=each.axes) for name, each in group.items()}
