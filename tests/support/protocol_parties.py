@@ -57,13 +57,19 @@ PARTING_SECONDS = 60.0
 
 
 def eventually(condition: Callable[[], Any], seconds: float = 50.0) -> Any:
-    """The first true value of `condition`; fails after `seconds`, a bound for a machine that others use too."""
+    """The first true value of `condition`; fails after `seconds`, a bound for a machine that others use too.
+
+    A condition that asks another process is looked at less often, for it costs both sides what they could work in.
+    """
     deadline = time.monotonic() + seconds
-    while not (value := condition()):
-        if time.monotonic() > deadline:
+    while True:
+        asked = time.monotonic()
+        if value := condition():
+            return value
+        answered = time.monotonic()
+        if answered > deadline:
             pytest.fail(f"not within {seconds} s: {condition}")
-        time.sleep(0.01)
-    return value
+        time.sleep(min(max(0.01, 8 * (answered - asked)), 0.2))
 
 
 @pytest.fixture(name="eventually", scope="session")

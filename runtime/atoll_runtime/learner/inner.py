@@ -20,9 +20,10 @@ from atoll_runtime.data.packing import counted, segments
 from atoll_runtime.learner import optimiser
 from atoll_runtime.learner.accumulation import accumulated
 from atoll_runtime.learner.compilation import Wrap, uncached
-from atoll_runtime.model.axes import ROWS, everywhere, over_rows, placement
+from atoll_runtime.model.axes import everywhere, over_rows, placement
 from atoll_runtime.model.decoder import Batch
 from atoll_runtime.model.objective import objective
+from atoll_runtime.model.rules import ROWS
 
 
 class Inner:

@@ -9,7 +9,7 @@ from jax.sharding import AxisType, Mesh
 from atoll_runtime.contract import MeshSpec, UnitContract
 from atoll_runtime.learner import chips
 from atoll_runtime.model import ModelError
-from atoll_runtime.model.axes import MESH
+from atoll_runtime.model.rules import MESH
 
 INITIALISATION_TIMEOUT = 300
 """Seconds that a host waits for the others of its gang; images and nodes come up at different times."""

@@ -18,9 +18,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from atoll_runtime.model import axes
 from atoll_runtime.model.decoder import Batch
 from atoll_runtime.model.presets import ModelError
+from atoll_runtime.model.rules import RULES
 from atoll_runtime.model.tasks import Task
 from atoll_runtime.protocol.fragments import TensorInfo
 
@@ -214,7 +214,7 @@ def _axes(task: Task, shapes: Mapping[str, tuple[int, ...]], path: str) -> dict[
     given: Mapping[str, tuple[str, ...]] = getattr(task, "axes", {})
     if not isinstance(given, Mapping):
         raise TypeError(f"{given!r} is no mapping")
-    known = sorted({logical for logical, _ in axes.RULES} | {*WHOLE})
+    known = sorted({logical for logical, _ in RULES} | {*WHOLE})
     for name, each in given.items():
         if name not in shapes:
             raise ModelError(f"model.task: {path!r}: axes of {name!r}: there are {', '.join(shapes)}")

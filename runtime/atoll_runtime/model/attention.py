@@ -14,7 +14,7 @@ import numpy as np
 from jax import Array
 from jax.sharding import Mesh, PartitionSpec
 
-from atoll_runtime.model.axes import ROWS, TENSOR
+from atoll_runtime.model.rules import ROWS, TENSOR
 
 Kernel = Literal["dot", "splash"]
 

@@ -19,8 +19,9 @@ from jax.sharding import Mesh
 from atoll_runtime.data.packing import counted
 from atoll_runtime.model import experts
 from atoll_runtime.model.attention import attend, positions, rotary, rotate
-from atoll_runtime.model.axes import EXPERT, TENSOR, constrain
+from atoll_runtime.model.axes import constrain
 from atoll_runtime.model.parameters import AXES, flat, tree
+from atoll_runtime.model.rules import EXPERT, TENSOR
 
 Params = dict[str, Any]
 Batch = dict[str, Array]

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.sharding import Mesh, PartitionSpec
 
-from atoll_runtime.model.axes import EXPERT, ROWS, TENSOR
+from atoll_runtime.model.rules import EXPERT, ROWS, TENSOR
 
 EXACT = jax.lax.Precision.HIGHEST
 

@@ -9,6 +9,7 @@ import numpy as np
 from atoll_runtime.contract import ModelSpec
 from atoll_runtime.model import parameters
 from atoll_runtime.model.presets import ModelError, resolve
+from atoll_runtime.model.rules import first_split
 from atoll_runtime.protocol.fragments import TensorInfo
 
 if TYPE_CHECKING:
@@ -33,8 +34,6 @@ def axes_of(spec: ModelSpec) -> parameters.Axes:
 
 def along(spec: ModelSpec) -> dict[str, int]:
     """The dimension along which a unit's hosts split each tensor, if any; raises as `describe`."""
-    from atoll_runtime.model.axes import first_split  # needs JAX
-
     found = {name: first_split(each) for name, each in axes_of(spec).items()}
     return {name: at for name, at in found.items() if at is not None}
 

@@ -19,8 +19,8 @@ class Task(Protocol):
     Besides, a task may have
 
     - `evaluate(params, batch)`: the loss on held-out data; without it, `loss` with a fixed key;
-    - `axes`: flat name → what each dimension is, by the names in `atoll_runtime.model.axes.RULES`. A tensor whose first
-      one is `layers` is cut into fragments by layer; one that has a `vocabulary` is merged by the direct mean.
+    - `axes`: flat name → what each dimension is, by the names in `atoll_runtime.model.rules.RULES`. A tensor whose
+      first one is `layers` is cut into fragments by layer; one that has a `vocabulary` is merged by the direct mean.
     """
 
     def init(self, rng: Array) -> Any:
