@@ -16,17 +16,17 @@ from atoll_local.host import install
 from atoll_local.link import Link, shape
 from atoll_local.namespaces import Namespace
 from atoll_local.network import Network, sh
-from atoll_runtime.contract import OuterSpec, SyncerStatus, TargetSpec, dump, identity
+from atoll_runtime.contract import CheckpointSpec, OuterSpec, SyncerStatus, TargetSpec, dump, identity
 
 pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root"),
     pytest.mark.timeout(600),  # of which packages may need most, once
 ]
 UNITS = ("near", "far", "lost")
-RATE, DELAY = 4_000_000, 0.01
+RATE, DELAY = 2_000_000, 0.01
 """Of a sound link: eight times what a unit needs."""
-STEP_SECONDS = 0.05
-ROUNDS = 16
+STEP_SECONDS = 0.1
+ROUNDS = 8
 """For which a failure lasts: the others take two seconds for them."""
 AGAIN_SECONDS = 60.0
 """From a link's return until its unit is merged. TCP and gRPC try again after about as long as the link was down, and
@@ -100,11 +100,12 @@ def start(places: dict[str, Namespace], tmp_path: Path) -> Iterator[Callable[...
 
 
 def test_training_goes_on_whatever_a_link_does_and_its_unit_is_merged_again_when_it_is_back(
-    make_run: Any, authority: Any, syncer: Any, eventually: Any, places: Any, start: Any
+    make_run: Any, authority: Any, syncer: Any, eventually: Any, places: Any, start: Any, tmp_path: Path
 ) -> None:
     run = make_run(
         outer=OuterSpec(fragments=4, interval=8, overlap=2, learning_rate=1.0, momentum=0.0),
         target=TargetSpec(global_steps=1_000_000),
+        checkpoint=CheckpointSpec(uri=f"file://{tmp_path}/bucket", interval_steps=1000),
     )
     ca = authority("walk")
     shard = syncer(run, ca.issue("syncer", identity("default", "walk", "syncer", "walk")))

@@ -416,12 +416,14 @@ def syncer_fixture(tmp_path: Path) -> Iterator[Callable[..., Syncer]]:
 class Learner:
     """A host of a unit that learns in numpy, as a process of its own (`numpy_learner.py`)."""
 
-    def __init__(self, run: RunContract, tls: Path, unit: str, incarnation: int, folder: Path) -> None:
+    def __init__(
+        self, run: RunContract, tls: Path, unit: str, incarnation: int, step_seconds: float, folder: Path
+    ) -> None:
         folder.mkdir(exist_ok=True)
         (folder / "run.json").write_text(dump(run))
         self.unit, self.incarnation = unit, incarnation
         script = Path(__file__).with_name("numpy_learner.py")
-        arguments = [str(folder / "run.json"), str(tls), unit, str(incarnation)]
+        arguments = [str(folder / "run.json"), str(tls), unit, str(incarnation), str(step_seconds)]
         with (folder / f"{unit}.log").open("ab") as log:
             self.process = subprocess.Popen([sys.executable, str(script), *arguments], stdout=log, stderr=log)
 
@@ -434,8 +436,10 @@ class Learner:
 def learner_process_fixture(tmp_path: Path) -> Iterator[Callable[..., Learner]]:
     started: list[Learner] = []
 
-    def start(run: RunContract, tls: Path, unit: str, incarnation: int = 1) -> Learner:
-        started.append(Learner(run, tls, unit, incarnation, tmp_path / "learners"))
+    def start(
+        run: RunContract, tls: Path, unit: str, incarnation: int = 1, step_seconds: float = 0.01
+    ) -> Learner:
+        started.append(Learner(run, tls, unit, incarnation, step_seconds, tmp_path / "learners"))
         return started[-1]
 
     yield start
