@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import re
 from pathlib import Path
@@ -17,37 +16,11 @@ RESULTS = Path(__file__).resolve().parents[2] / FOLDER
 FIGURES = {command[1]: command for command in commands(RESULTS / "README.md")}
 LONG = ("heterogeneity",)
 """40 s of CPU; `make test` asks for 48 of its 1,000 steps, below."""
-EVERY = pytest.mark.parametrize("name", FIGURES)
-
-
-def rows_of(folder: Path, name: str) -> tuple[int, int]:
-    """In JSON and in CSV."""
-    answer = json.loads((folder / f"{name}.json").read_text())
-    with (folder / f"{name}.csv").open(newline="") as file:
-        return len(answer["choices"] if isinstance(answer, dict) else answer), len(list(csv.DictReader(file)))
 
 
 def alike(text: str) -> str:
     """Nine digits of each fraction: the last ones may be another machine's."""
     return re.sub(r"\d+\.\d+(?:e-?\d+)?", lambda found: f"{float(found[0]):.9g}", text)
-
-
-def test_the_same_code_writes_the_same_bytes(tmp_path: Path) -> None:
-    folders = [tmp_path / "a", tmp_path / "b"]
-    for folder in folders:
-        folder.mkdir()
-        assert write(FIGURES["scavenge"], folder) == 0
-    first, second = ({path.name: path.read_bytes() for path in folder.iterdir()} for folder in folders)
-    assert first == second
-    assert set(first) == {"scavenge.json", "scavenge.csv", "scavenge.png"}
-    assert first["scavenge.png"].startswith(b"\x89PNG")
-
-
-@EVERY
-def test_what_is_kept_is_whole_and_small(name: str) -> None:
-    in_json, in_csv = rows_of(RESULTS, name)
-    assert in_json == in_csv > 1
-    assert (RESULTS / f"{name}.png").stat().st_size < 150_000
 
 
 @pytest.mark.timeout(600)
@@ -59,9 +32,9 @@ def test_what_is_kept_is_what_the_code_writes_today(
 ) -> None:
     monkeypatch.chdir(RESULTS.parents[1])  # a figure's file is named from the root of a checkout
     assert write(FIGURES[name], tmp_path) == 0
-    for suffix in ("json", "csv"):
-        file = f"{name}.{suffix}"
-        assert alike((tmp_path / file).read_text()) == alike((RESULTS / file).read_text()), file
+    file = f"{name}.json"
+    assert alike((tmp_path / file).read_text()) == alike((RESULTS / file).read_text())
+    assert {path.name for path in tmp_path.iterdir()} == {path.name for path in RESULTS.glob(f"{name}.*")}
 
 
 def kept(name: str) -> list[dict[str, Any]]:
@@ -70,16 +43,16 @@ def kept(name: str) -> list[dict[str, Any]]:
 
 
 def test_what_is_kept_meets_what_was_published() -> None:
-    cells = [row for row in kept("goodput") if row["published"] is not None]
+    cells = [row for row in kept("goodput") if row["published_goodput"] is not None]
     assert len(kept("goodput")) == 30 and len(cells) == 12
     assert sum(row["calibrates"] is not None for row in cells) == 3
     for row in cells:
-        assert row["error_points"] == pytest.approx(100 * (row["goodput"] - row["published"]))
+        assert row["error_points"] == pytest.approx(100 * (row["goodput"] - row["published_goodput"]))
         assert abs(row["error_points"]) < 4
     unequal = kept("heterogeneity")
     assert [(row["quorum"], row["grace"]) for row in unequal] == [(8, "auto"), (1, "0"), (1, "auto")]
     for row in unequal:
-        assert row["goodput"] == pytest.approx(row["published_goodput"], abs=0.01)
+        assert row["goodput"] == pytest.approx(row["published_goodput"], abs=0.02)
     assert unequal[1]["mean_members"] < 2 < 7.5 < unequal[2]["mean_members"]
     assert unequal[1]["merged_share"] < 0.5 < 0.9 < unequal[2]["merged_share"]
     night = {(row["method"], row["extra"]): row["relative_time"] for row in kept("scavenge")}
@@ -94,21 +67,16 @@ def test_what_is_kept_meets_what_was_published() -> None:
     [
         ("goodput --days 0.1 --repeats 4", ("12 published cells: mean error", "repair 55")),
         ("bandwidth", ("8 sites, data-parallel / decoupled", "49 of 50 cells within one step")),
-        ("heterogeneity --steps 48", ("published", "Learners of this runtime never wait")),
-        ("scavenge", ("published", "at +100%")),
+        ("scavenge", ("PUBLISHED", "one each 23 min")),
+        ("heterogeneity --steps 48", ("PUBLISHED GOODPUT", "Learners of this runtime never wait")),
     ],
 )
-def test_table_csv_and_plot_have_the_same_rows(
-    question: str, words: tuple[str, ...], capsys: pytest.CaptureFixture[str], tmp_path: Path
+def test_without_options_a_question_prints_the_published_table(
+    question: str, words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    sheet, plot = tmp_path / "rows.csv", tmp_path / "rows.png"
-    assert main(["simulate", *question.split(), "--csv", str(sheet), "--plot", str(plot)]) == 0
-    printed = capsys.readouterr().out
-    with sheet.open(encoding="utf-8") as file:
-        written = list(csv.DictReader(file))
-    assert len(written) >= 3 and len(printed.splitlines()) >= len(written) + 2
+    assert main(["simulate", *question.split()]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
     assert all(each in printed for each in words)
-    assert plot.read_bytes().startswith(b"\x89PNG")
 
 
 def test_outside_a_checkout_it_says_where_to_call_it(

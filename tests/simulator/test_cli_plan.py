@@ -15,7 +15,6 @@ import yaml
 from pages import blocks
 
 from atoll_cli.__main__ import main
-from atoll_cli.simulate.planjson import finite
 from atoll_cli.simulate.runfile import read_run
 from atoll_operator.plan.pods.topology import GENERATIONS
 from atoll_runtime.simulate.planner.steps import CHIPS
@@ -148,10 +147,10 @@ def test_the_table_has_pools_knobs_the_reason_and_no_cost_without_prices(
     assert main(["simulate", "plan", str(MIXED), "--link-gbps", "0.9"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "mixed: 992.6 M parameters, 8 units, 128 chips"
-    assert any(line.startswith("v5p   2 × 16 v5p") for line in lines)
-    assert any(line.startswith("*  codec") and " int8 " in line for line in lines)
+    assert any(line.split()[:4] == ["v5p", "v5p", "2", "16"] for line in lines)
+    assert any(re.match(r"\* +codec .* int8 ", line) for line in lines)
     assert any(line.startswith("* codec=int8: ") and "within the 0.9 Gbit/s" in line for line in lines)
-    assert not any(line.startswith("cost") for line in lines)
+    assert any(re.match(r"cost +-$", line) for line in lines)
 
 
 def test_what_was_measured_replaces_what_is_computed(ask: Any) -> None:
@@ -179,7 +178,7 @@ def test_spot_capacity_without_a_figure_is_said_to_count_as_on_demand(
 ) -> None:
     path = changed(tmp_path, "spec.pools.0.capacity", "Spot")
     assert main(["simulate", "plan", str(path)]) == 0
-    assert "Pool v6e is Spot and counts as on-demand capacity here: say " in capsys.readouterr().out
+    assert "Pool v6e is Spot and counts as on-demand capacity: say " in capsys.readouterr().out
     assert ask("plan", path)[0]["assumed"]["spot_as_on_demand"] == ["v6e"]
     assert ask("plan", path, "--mtbi", "v6e=7d")[0]["assumed"]["spot_as_on_demand"] == []
     assert ask("plan", path, "--mtbi", "7d")[0]["assumed"]["spot_as_on_demand"] == []
@@ -213,7 +212,7 @@ def test_a_pools_link_tells_its_share_of_rounds_and_the_codec_that_would_fit(
     assert all(pool["link"]["member_share"] == 1.0 for pool in told["pools"][1:])
     assert main(["simulate", "plan", str(path)]) == 0
     said = capsys.readouterr().out
-    assert "MEMBER OF ROUNDS" in said and "its link does not carry every round" in said
+    assert "MEMBER SHARE" in said and "its link does not carry every round" in said
 
 
 def test_a_target_far_out_of_reach_is_told_as_never(
@@ -225,8 +224,7 @@ def test_a_target_far_out_of_reach_is_told_as_never(
     path = tmp_path / "run.yaml"
     path.write_text(yaml.safe_dump(manifest))
     assert main(["simulate", "plan", str(path), "--repair", "1y", "--price", "v6e=1"]) == 0
-    assert re.search(r"^target +never$", capsys.readouterr().out, re.MULTILINE)
-    assert finite(math.inf) is None
+    assert re.search(r"^seconds to target +never$", capsys.readouterr().out, re.MULTILINE)
 
 
 def changed(tmp_path: Path, where: str, value: Any) -> Path:

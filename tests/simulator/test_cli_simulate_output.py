@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
-import csv
 import json
 from functools import partial
 from pathlib import Path
@@ -14,21 +12,10 @@ import pytest
 from atoll_cli import values
 from atoll_cli.__main__ import main
 from atoll_cli.errors import CommandError, UsageError
-from atoll_cli.simulate.output import Column, Report, deliver
+from atoll_cli.simulate.output import Chart, Report, deliver, show
 
-COLUMNS = (Column("name", "NAME"), Column("share", "SHARE", lambda share: f"{100 * share:.0f} %"))
-ROWS = ({"name": "one", "share": 0.5, "parts": [1, 2]}, {"name": "two", "share": None, "parts": []})
-REPORT = Report("Shares", COLUMNS, ROWS, notes=("Nothing is assumed.",))
-
-
-def drawn(report: Report = REPORT) -> Report:
-    return Report(
-        report.title, report.columns, report.rows, draw=lambda figure: figure.subplots().plot([0, 1], [1, 0])
-    )
-
-
-def options(**given: object) -> argparse.Namespace:
-    return argparse.Namespace(**{"json": False, "csv": None, "plot": None, **given})
+ROWS = tuple({"method": "one", "share": share, "seconds": 90.0} for share in (0.5, 0.25, None))
+REPORT = Report("Shares", ("method", "share"), ROWS, notes=("Nothing is assumed.",))
 
 
 def test_values_are_read_with_their_prefixes_and_units() -> None:
@@ -38,7 +25,6 @@ def test_values_are_read_with_their_prefixes_and_units() -> None:
     assert times == [90.0, 90.0, 900.0, 43_200.0, 365.25 * 86_400]
     assert values.number("--jitter", "0") == 0.0
     assert values.numbers("--speeds", "1, 1.18,2") == [1.0, 1.18, 2.0]
-    assert values.choice("--method", "rigid", ("rigid", "elastic")) == "rigid"
 
 
 BAD = (
@@ -46,10 +32,7 @@ BAD = (
         (values.count, text, "a whole number from 1 to ")
         for text in ("", "x", "1.5", "0", "-3", "inf", "1e13", "k")
     ),
-    *(
-        (values.seconds, text, "a time above 0 is wanted, such as 90s")
-        for text in ("", "0s", "-1h", "nan", "1 week")
-    ),
+    *((values.seconds, text, "a time above 0 is wanted") for text in ("", "0s", "-1h", "nan", "1 week")),
     (partial(values.number, most=1), "1.2", "a number from 0 to 1 is wanted"),
     (partial(values.number, above=True), "0", "a number above 0 is wanted"),
     (partial(values.number, most=1e6, above=True), "0", "a number above 0 and at most 1000000 is wanted"),
@@ -72,64 +55,67 @@ def test_a_list_is_refused_for_one_bad_member_and_for_its_length() -> None:
         values.numbers("--speeds", ",".join(["1"] * 4097))
 
 
-def test_the_table_has_title_cells_as_shown_and_notes(capsys: pytest.CaptureFixture[str]) -> None:
-    deliver(REPORT, options())
-    assert capsys.readouterr().out.splitlines() == [
+@pytest.mark.parametrize(
+    ("key", "value", "shown"),
+    [
+        ("goodput", 0.98031, "98.03 %"),
+        ("interval", [0.97, 0.98], "97.00 % to 98.00 %"),
+        ("interval", 24, "24"),
+        ("real_interval", 23.95, "23.9"),
+        ("seconds_to_target", 5302.0, "1.5 h"),
+        ("seconds_to_target", 1e10, "never"),
+        ("seconds_to_target", None, "-"),
+        ("heal_seconds", {"pull": 30.0, "catch_up": 0.01}, "pull 30 s, catch up 10 ms"),
+        ("checkpoint", {"cut_bytes": 7_900_000_000, "gbps": 1.846}, "cut bytes 7.9 GB, gbps 1.85"),
+        ("lost_chip_hours_per_day", {"below_quorum": 0.5}, "below quorum 0.5"),
+        ("cost", {"per_day": 6451.2}, "per day $6,451.20"),
+        ("interruptions_a_day", 38_013.25, "38,013"),
+        ("chips", 1_200_000, "1,200,000"),
+        ("best", True, "*"),
+    ],
+)
+def test_a_value_is_shown_as_the_words_of_its_key_say(key: str, value: Any, shown: str) -> None:
+    assert show(key, value) == shown
+
+
+def test_an_answer_is_a_table_or_its_rows_or_one_object(capsys: pytest.CaptureFixture[str]) -> None:
+    deliver(REPORT, as_json=False)
+    table = [
         "Shares",
-        "NAME  SHARE",
-        "one   50 %",
-        "two   -",
+        "METHOD  SHARE",
+        "one     50.00 %",
+        "one     25.00 %",
+        "one     -",
         "Nothing is assumed.",
     ]
+    assert capsys.readouterr().out.splitlines() == table
+    deliver(REPORT, as_json=True)
+    assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == list(ROWS)
+    deliver(Report("Shares", ("method",), ROWS, document={"units": 3}), as_json=True)
+    assert json.loads(capsys.readouterr().out) == {"units": 3}
 
 
-def test_json_of_an_answer_that_is_one_object_is_that_object(capsys: pytest.CaptureFixture[str]) -> None:
-    report = Report("Shares", COLUMNS, ROWS, document={"rows": list(ROWS), "units": 3})
-    deliver(report, options(json=True))
-    assert json.loads(capsys.readouterr().out) == {"rows": list(ROWS), "units": 3}
-
-
-def test_csv_has_every_key_and_lists_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    deliver(REPORT, options(csv=tmp_path / "out.csv"))
-    with (tmp_path / "out.csv").open(newline="") as file:
-        assert list(csv.DictReader(file)) == [
-            {"name": "one", "share": "0.5", "parts": "[1, 2]"},
-            {"name": "two", "share": "", "parts": "[]"},
-        ]
-    assert capsys.readouterr().out.startswith("Shares\n")
-
-
-@pytest.mark.parametrize(("suffix", "begins"), [("png", b"\x89PNG"), ("pdf", b"%PDF"), ("svg", b"<?xml")])
-def test_a_plot_is_of_the_format_that_its_name_says(tmp_path: Path, suffix: str, begins: bytes) -> None:
-    deliver(drawn(), options(plot=tmp_path / f"out.{suffix}"))
-    assert (tmp_path / f"out.{suffix}").read_bytes().startswith(begins)
-
-
-def test_a_plot_in_another_format_is_refused_before_anything_is_written(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"--plot .*: a name that ends in .png, .pdf or .svg is wanted"):
-        deliver(drawn(), options(plot=tmp_path / "out.doc", csv=tmp_path / "out.csv"))
-    with pytest.raises(UsageError, match="there is nothing to draw for this question"):
-        deliver(REPORT, options(plot=tmp_path / "out.png", csv=tmp_path / "out.csv"))
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("option", ["csv", "plot"])
-def test_a_folder_that_is_not_there_is_told_before_anything_is_simulated(
-    tmp_path: Path, option: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("none/out.png", "there is no folder"), ("out.doc", "a name that ends in .png, .pdf, .svg is wanted")],
+)
+def test_a_plot_that_could_not_be_written_is_told_before_anything_is_simulated(
+    tmp_path: Path, name: str, words: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = tmp_path / "none" / "out.png"
-    monkeypatch.setattr("atoll_cli.simulate.scavenge.answer", unreachable)
-    assert main(["simulate", "scavenge", f"--{option}", str(path)]) == 2
+    monkeypatch.setattr("atoll_cli.simulate.bandwidth.answer", lambda found: pytest.fail("simulated"))
+    path = tmp_path / name
+    assert main(["simulate", "bandwidth", "--plot", str(path)]) == 2
     told = capsys.readouterr()
-    assert told.err == f"atoll: --{option} '{path}': there is no folder {path.parent}\n"
-    assert told.out == ""
+    assert told.err.startswith(f"atoll: --plot '{path}': {words}") and told.out == ""
 
 
-def unreachable(_: argparse.Namespace) -> int:
-    raise AssertionError("simulated all the same")
-
-
-def test_a_file_that_cannot_be_written_after_all_is_named_with_its_option() -> None:
-    with pytest.raises(CommandError, match=r"--csv '/dev/full': No space left on device") as refused:
-        deliver(drawn(), options(csv=Path("/dev/full")))
-    assert refused.value.status == 1
+def test_a_plot_needs_something_published_and_a_disk_that_takes_it(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="only the published table is drawn"):
+        deliver(REPORT, as_json=True, plot=tmp_path / "out.png")
+    chart = Chart(("method",), ("seconds", "share"), ("seconds", "share"), "s", "share")
+    drawn = Report("Shares", ("method",), ROWS, chart=chart)
+    deliver(drawn, as_json=True, plot=tmp_path / "out.svg")
+    assert (tmp_path / "out.svg").read_bytes().startswith(b"<?xml")
+    (tmp_path / "full.png").symlink_to("/dev/full")
+    with pytest.raises(CommandError, match="No space left on device"):
+        deliver(drawn, as_json=True, plot=tmp_path / "full.png")

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from atoll_runtime.simulate.fleet.account import Account
 from atoll_runtime.simulate.fleet.goodput import Case, Estimate, estimate, simulate
 from atoll_runtime.simulate.fleet.published import CALIBRATED, GRID, PUBLISHED, Cell
-from atoll_runtime.simulate.fleet.setting import DAY, YEAR, Fleet, Heal, Method, Recovery, seeding_seconds
+from atoll_runtime.simulate.fleet.setting import DAY, YEAR, Fleet, Heal, Method, Recovery
 
 METHODS: tuple[Method, ...] = ("rigid", "elastic", "decoupled", "unit")
 CRASH = Recovery(notice=0.0)
@@ -54,15 +54,10 @@ def test_every_published_cell_is_met_within_four_points_by_one_set_of_constants(
     errors = {cell: 100 * answer.goodput - PUBLISHED[cell] for cell, answer in answers.items()}
     assert max(map(abs, errors.values())) < 4.0, errors
     assert fmean(map(abs, errors.values())) < 2.0, errors
+    if recovery == Recovery():
+        assert all(abs(errors[cell]) < 1.5 for cell in CALIBRATED), errors
     for cell, answer in answers.items():
         assert cell.learners < 8 or answer.uptime > 0.9999
-
-
-def test_three_cells_set_the_constants() -> None:
-    cases = [Case(fleet=cell.fleet, method=cell.method, seconds=DAY, repeats=8) for cell in CALIBRATED]
-    answers = [100 * answer.goodput for answer in estimate(cases, workers=1)]
-    assert answers == pytest.approx([PUBLISHED[cell] for cell in CALIBRATED], abs=0.6)
-    assert sorted(CALIBRATED.values()) == ["patience", "pause", "repair"]
 
 
 @pytest.mark.parametrize("chips", [150_000, 1_200_000])
@@ -97,30 +92,26 @@ def test_without_failures_everything_is_useful(method: Method) -> None:
     chips=st.sampled_from([40_000, 5_000, 300, 1]),
     learners=st.integers(1, 6),
     slice_chips=st.sampled_from([1, 16, 256, 8960]),
-    spares=st.integers(0, 3),
     quorum=st.integers(1, 3),
     notice=st.sampled_from([0.0, 2.0, 90.0]),
     pause=st.sampled_from([0.0, 1.0, 23.0]),
     patience=st.sampled_from([0.0, 260.0]),
     repair=st.sampled_from([0.0, 55.0, 7200.0]),
-    seeding=st.sampled_from([0.0, 40.0]),
-    checkpoint=st.sampled_from([0.0, 600.0]),
-    in_place=st.sampled_from([None, None, None, 10.0]),
     seconds=st.sampled_from([5000.0, 10.0]),
     seed=st.integers(0, 99),
 )
 def test_every_chip_second_is_accounted_for_once(
-    method: Method, chips: int, learners: int, slice_chips: int, spares: int, quorum: int,
-    seconds: float, seed: int, **times: float | None,
+    method: Method, chips: int, learners: int, slice_chips: int, quorum: int, seconds: float, seed: int,
+    **times: float,
 ) -> None:  # fmt: skip
     learners = 1 if method in ("rigid", "elastic") else min(learners, chips)
     fleet = Fleet(
-        chips=chips, learners=learners, slice_chips=slice_chips, spare_slices=spares, quorum=min(quorum, learners),
+        chips=chips, learners=learners, slice_chips=slice_chips, quorum=min(quorum, learners),
         mtbi_seconds=YEAR / 100,
     )  # fmt: skip
-    case = Case(fleet=fleet, method=method, recovery=Recovery(**times), seconds=seconds)  # type: ignore[arg-type]
+    case = Case(fleet=fleet, method=method, recovery=Recovery(**times), seconds=seconds)
     answer = simulate(case, np.random.default_rng(seed))
-    whole = fleet.allocated_chips * seconds
+    whole = fleet.chips * seconds
     assert sum(answer.chip_seconds.values()) == pytest.approx(whole)
     assert min(answer.chip_seconds.values()) >= -1e-6 * whole
     assert 0.0 <= answer.goodput <= answer.uptime + 1e-9 <= 1.0 + 2e-9
@@ -163,49 +154,9 @@ def test_what_a_unit_loses_is_work_that_it_did_since_it_began() -> None:
     assert lost["useful"] + lost["lost_work"] == pytest.approx(kept["useful"])
 
 
-def test_a_rigid_learner_that_is_stopped_more_often_than_it_saves_gets_nowhere() -> None:
-    kept, lost = (make_account("rigid", Recovery(checkpoint=every)) for every in (0.0, 3600.0))
-    assert kept.goodput > 0.3
-    assert lost.goodput < 0.02
-    assert kept.uptime == lost.uptime
-
-
 def test_a_slice_waits_for_company_no_longer_than_a_pause_would_cost() -> None:
     patient, two = Recovery(patience=1e9), Fleet(chips=512, mtbi_seconds=30 * DAY)
     case = Case(fleet=two, method="elastic", recovery=patient, seconds=50 * DAY)
     waiting = simulate(case, np.random.default_rng(0))
     longest = 256 * waiting.interruptions * (patient.pause * 2 + patient.pause)
     assert 0 < waiting.chip_seconds["standby"] <= longest
-
-
-def test_seeding_keeps_a_slice_away_and_nobody_else() -> None:
-    seconds = seeding_seconds(5e9, gbps=1.0)
-    assert seconds == 480.0
-    quick, slow = (make_account("elastic", Recovery(seeding=each)) for each in (0.0, seconds))
-    assert slow.chip_seconds["seeding"] > 0.0 == quick.chip_seconds["seeding"]
-    assert slow.uptime == pytest.approx(quick.uptime, abs=0.02)
-
-
-def test_one_learner_goes_at_the_pace_of_its_slowest_chips_and_several_do_not() -> None:
-    speeds = (1.0, 1.18)
-    plain, mixed = (make_account("elastic", speeds=each) for each in ((1.0,), speeds))
-    assert mixed.goodput == pytest.approx(plain.goodput * (1 + 1.18) / 2 / 1.18)
-    assert make_account("elastic", speeds=speeds, jitter=0.1).goodput < mixed.goodput
-    assert make_account("decoupled", learners=2, speeds=speeds) == make_account("decoupled", learners=2)
-
-
-@pytest.mark.parametrize("recovery", [pytest.param(Recovery(), id="ours"), pytest.param(EAGER, id="eager")])
-def test_spares_and_smaller_learners_win_with_both_sets_of_constants(recovery: Recovery) -> None:
-    def goodput(method: Method = "decoupled", heal: Heal | None = None, **fleet: int) -> float:
-        setting = Fleet(**{"chips": 1_200_000, "learners": 8, **fleet})
-        case = Case(
-            fleet=setting, method=method, recovery=recovery, heal=heal or Heal(), seconds=DAY / 8, repeats=2
-        )
-        return estimate([case], workers=1)[0].goodput
-
-    published = goodput()
-    assert goodput(spare_slices=1) > published
-    assert goodput(learners=16) > published
-    peer = Heal(restore=seeding_seconds(5e9, 200.0), catch_up=0.0)
-    assert goodput("unit", peer, learners=32, spare_slices=1) > published
-    assert goodput("unit") < 0.7

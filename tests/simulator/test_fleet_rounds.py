@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from atoll_runtime.protocol import schedule
 from atoll_runtime.protocol.rules import Rules
 from atoll_runtime.simulate.fleet.learner import TOKENS
-from atoll_runtime.simulate.fleet.rounds import Outcome, World, outcome, outcomes
-from atoll_runtime.simulate.fleet.scenario import Costs, Scenario, Unit
+from atoll_runtime.simulate.fleet.rounds import Outcome, World, outcome
+from atoll_runtime.simulate.fleet.scenario import Scenario, Unit
 from atoll_runtime.simulate.fleet.speeds import Drift
+from atoll_runtime.simulate.fleet.waiting import waiting_goodput
 from atoll_runtime.simulate.link import Wire
 from atoll_runtime.simulate.shard import Stalled
 
@@ -40,8 +41,8 @@ def units(*paces: float) -> tuple[Unit, ...]:
     return tuple(Unit(f"u{i}", pace) for i, pace in enumerate(paces))
 
 
-def mixed(rules: Rules, *, waits: bool = False, costs: Costs = Costs(), seed: int = 0) -> Outcome:  # noqa: B008
-    return outcome(Scenario(rules, units(*MIX), 0.1, waits=waits, costs=costs), seed)
+def mixed(rules: Rules) -> Outcome:
+    return outcome(Scenario(rules, units(*MIX), 0.1), 0)
 
 
 def run(scenario: Scenario, seed: int = 0) -> tuple[World, list]:
@@ -61,26 +62,17 @@ def test_one_learner_never_stops_and_loses_no_step_that_it_makes_while_a_contrib
     assert found.merged_share + found.in_flight == pytest.approx(1.0) and found.merged_share > 0.93
 
 
-def test_a_control_that_waits_loses_what_the_slowest_costs_and_our_learners_lose_nothing() -> None:
-    two = Scenario(replace(RULES, quorum=2, target_steps=400), units(1.0, 1.25))
-    ours, control = outcomes([two, replace(two, waits=True)], 0)
-    assert ours.goodput == 1
-    # In 1.25 s the fast one works 1 s and the slow one all the time.
-    assert control.goodput == pytest.approx((1 / 1.25 + 1) / 2, abs=0.015)
-
-
-def test_an_exchange_longer_than_the_overlap_stops_a_control_and_not_our_learners() -> None:
-    rules = replace(RULES, quorum=8)
-    long = Costs(push=1.0, merge=0.5, write=0.5, fetch=1.0)
-    assert mixed(rules, waits=True, costs=long).goodput < mixed(rules, waits=True).goodput - 0.2
-    assert mixed(rules, costs=long).goodput == 1
-
-
-def test_a_control_is_never_more_than_the_overlap_ahead() -> None:
-    world, _ = run(Scenario(replace(RULES, quorum=8), units(*MIX), 0.3, waits=True))
-    steps = [account.position // TOKENS for account in world.accounts.values()]
-    assert max(steps) - min(steps) <= RULES.overlap
-    assert all(each.idle > 0 for each in world.hours.values())
+@pytest.mark.parametrize(("paces", "spread"), [((1.0, 1.25), 0.0), (MIX, 0.1)])
+def test_learners_that_wait_lose_what_the_slowest_costs_and_ours_lose_nothing(
+    paces: tuple[float, ...], spread: float
+) -> None:
+    drifts = [Drift(pace, spread, 24, np.random.default_rng(i)) for i, pace in enumerate(paces)]
+    even = sum(paces) / len(paces) / max(paces)  # the slowest works all the time
+    control = waiting_goodput(drifts, 400, 2)
+    assert control == pytest.approx(even, abs=0.01) if spread == 0 else even - 0.12 < control < even
+    assert waiting_goodput(drifts, 400, 1) < control - 0.1  # the exchange is not hidden
+    scenario = Scenario(replace(RULES, quorum=len(paces)), units(*paces), spread)
+    assert outcome(scenario, 0).goodput == 1
 
 
 def test_without_grace_a_quorum_of_one_merges_few_and_with_grace_almost_as_many_as_waiting_for_all() -> None:
@@ -118,15 +110,14 @@ def test_a_run_that_lacks_its_quorum_says_where_it_stands() -> None:
     quorum=st.integers(1, 4),
     overlap=st.integers(1, 3),
     grace=st.booleans(),
-    waits=st.booleans(),
     seed=st.integers(0, 99),
 )
 def test_whatever_the_learners_do_tokens_balance_and_merges_follow_the_schedule(
-    paces: list[float], jitter: float, quorum: int, overlap: int, grace: bool, waits: bool, seed: int
+    paces: list[float], jitter: float, quorum: int, overlap: int, grace: bool, seed: int
 ) -> None:
     quorum, base = min(quorum, len(paces)), RULES if grace else NO_GRACE
     rules = replace(base, fragments=3, interval=5, overlap=overlap, quorum=quorum, target_steps=40)
-    world, merges = run(Scenario(rules, units(*paces), jitter, waits=waits), seed)
+    world, merges = run(Scenario(rules, units(*paces), jitter), seed)
     steps = [round_id.step for round_id, _ in merges]
     assert len(steps) == len(set(steps))
     for round_id, members in merges:

@@ -12,15 +12,14 @@ from hypothesis import strategies as st
 
 from atoll_runtime.contract import ModelSpec
 from atoll_runtime.model import describe
-from atoll_runtime.simulate.planner.checkpoints import checkpoint_traffic
-from atoll_runtime.simulate.planner.choices import choose
-from atoll_runtime.simulate.planner.estimate import expect, link_need, merged_share
+from atoll_runtime.simulate.planner.choices import choose, points_lost
+from atoll_runtime.simulate.planner.estimate import expect, link_need
 from atoll_runtime.simulate.planner.heal import timeline
-from atoll_runtime.simulate.planner.quality import points_lost
+from atoll_runtime.simulate.planner.merging import merged_share
 from atoll_runtime.simulate.planner.quorum import below, below_while_living, living
 from atoll_runtime.simulate.planner.run import Assumptions, Pool, Run
+from atoll_runtime.simulate.planner.state import ELEMENT_BYTES, PROCESS_BYTES, checkpoint_traffic, shard_need
 from atoll_runtime.simulate.planner.steps import LEAST_SECONDS, global_step, step_of
-from atoll_runtime.simulate.planner.syncer import ELEMENT_BYTES, PROCESS_BYTES, syncer_need
 
 HOUR, DAY = 3600.0, 86_400.0
 BILLION = tuple(describe(ModelSpec(preset="1b")))
@@ -233,14 +232,14 @@ def test_units_that_cannot_hold_the_model_are_not_chosen() -> None:
 
 
 def test_a_shard_needs_forty_bytes_of_disk_and_fifty_of_memory_for_each_element() -> None:
-    need = syncer_need(RUN)
+    need = shard_need(RUN)
     fragment = max(each.size for each in RUN.layout.fragments)
     assert need.volume == pytest.approx(40 * RUN.parameters + 8 * fragment + (128 << 20))
     assert need.memory == pytest.approx(0.4e9 + 50 * RUN.parameters + 2 * 8 * 2 * fragment)
 
 
 def test_shards_divide_what_each_of_them_needs() -> None:
-    one, four = syncer_need(RUN), syncer_need(replace(RUN, shards=4))
+    one, four = shard_need(RUN), shard_need(replace(RUN, shards=4))
     assert four.memory - PROCESS_BYTES < 0.35 * (one.memory - PROCESS_BYTES)
     assert four.volume < 0.35 * one.volume
 
@@ -249,4 +248,4 @@ def test_many_units_ask_for_four_times_their_contributions() -> None:
     pools = (replace(V6E, units=200), replace(V5E, units=200))
     wide = replace(RUN, pools=pools, overlap=24)
     fragment = max(each.size for each in RUN.layout.fragments)
-    assert syncer_need(wide).memory == 4 * 24 * 400 * 2 * fragment > ELEMENT_BYTES * RUN.parameters
+    assert shard_need(wide).memory == 4 * 24 * 400 * 2 * fragment > ELEMENT_BYTES * RUN.parameters

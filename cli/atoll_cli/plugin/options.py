@@ -8,7 +8,6 @@ from importlib import import_module
 
 from atoll_cli.replay import add_options as add_replay_options
 from atoll_cli.simulate import plan as simulate_plan
-from atoll_cli.simulate.output import add_output_options
 from atoll_cli.simulate.question import add as add_question
 
 OUTPUTS = ("json", "yaml", "wide", "name")
@@ -85,7 +84,6 @@ def parser() -> argparse.ArgumentParser:
     plan = add("plan", "", "what to expect of a TrainingRun, and what would do better", cluster=False)
     plan.set_defaults(command="simulate", question="plan")
     add_question(plan, simulate_plan.OPTIONS)
-    add_output_options(plan)
     replay = add("replay", "", "re-run a recorded syncer, bit for bit", cluster=False)
     add_replay_options(replay)
     for command in (plan, replay):

@@ -7,8 +7,8 @@ from importlib import import_module
 from typing import Any, NoReturn
 
 from atoll_cli.errors import lacking
-from atoll_cli.simulate.output import add_output_options, check_output, deliver
-from atoll_cli.simulate.question import add, read
+from atoll_cli.simulate.output import deliver
+from atoll_cli.simulate.question import add
 
 QUESTIONS = {
     "goodput": "useful share of the chips' time under failures",
@@ -35,14 +35,13 @@ class Parser(argparse.ArgumentParser):
 
 
 def add_options(simulate: argparse.ArgumentParser) -> None:
-    """The questions and their options; all take those of the output."""
+    """The questions and their options."""
     questions = simulate.add_subparsers(
         dest="question", required=True, metavar="QUESTION", parser_class=Parser
     )
     for name, what in QUESTIONS.items():
         question = questions.add_parser(name, help=what, description=what, allow_abbrev=False)
         add(question, import_module(f"atoll_cli.simulate.{name}").OPTIONS)
-        add_output_options(question)
 
 
 def run_simulate(options: argparse.Namespace) -> int:
@@ -51,11 +50,10 @@ def run_simulate(options: argparse.Namespace) -> int:
     Raises:
         UsageError: an option's value cannot be used, or the runtime's packages are not there.
     """
-    question = import_module(f"atoll_cli.simulate.{options.question}")
-    check_output(options)
-    found = read(options, question.OPTIONS)
+    found = vars(options)
     try:
-        deliver(question.answer(found), options)
+        report = import_module(f"atoll_cli.simulate.{options.question}").answer(found)
+        deliver(report, as_json=bool(options.json), plot=found.get("plot"))
     except ModuleNotFoundError as error:
         raise lacking(error, "simulate needs numpy and, for plots, matplotlib", "simulate") from error
     return 0

@@ -1,4 +1,4 @@
-"""`make figures`: runs the commands of docs/results/README.md, and keeps what they print beside their CSV and plot."""
+"""`make figures`: runs the commands of docs/results/README.md, and keeps what they print beside their plots."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COMMAND = re.compile(r"`atoll (simulate .+?)`")
 
 
 def commands(page: Path) -> list[list[str]]:
-    """Arguments of `atoll` that a page names; each has `--json`, `--csv` and `--plot`."""
+    """Arguments of `atoll` that a page names; each has `--json`."""
     return [shlex.split(words) for words in COMMAND.findall(page.read_text(encoding="utf-8"))]
 
 
@@ -34,8 +34,7 @@ def write(command: Sequence[str], folder: Path) -> int:
         text = (
             json.dumps(json.loads(rows[0]), indent=1) if len(rows) == 1 else "[\n" + ",\n".join(rows) + "\n]"
         )
-        csv = Path(moved[moved.index("--csv") + 1])
-        csv.with_suffix(".json").write_text(text + "\n", encoding="utf-8")
+        (folder / f"{command[1]}.json").write_text(text + "\n", encoding="utf-8")
     return status
 
 

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 from atoll_cli import values
 from atoll_cli.errors import CommandError, UsageError
-from atoll_cli.simulate.output import Column, Report
+from atoll_cli.simulate.output import Report, percent
 from atoll_cli.simulate.question import Option, Values, choice, count, number
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from atoll_runtime.simulate.fleet.scenario import Scenario
 
 SPEEDS = "1,1,1,1,1.18,1.18,1.18,1.18"
@@ -23,22 +20,8 @@ JITTER = 0.1
 MOST_LEARNERS = 128
 MOST_APART = 20.0
 """The slowest against the fastest. The paper's envelope is 1.18."""
-STEPS = 1000
-"""Global steps: 40 intervals, enough for shares to a point, ten seconds of computing a row."""
-
-
-@dataclass(frozen=True)
-class Row:
-    """What is asked for; the first part of an answer's row."""
-
-    quorum: int
-    grace: str
-    wait: str
-    published_goodput: float | None = None
-
-
-PUBLISHED_ROWS = (Row(8, "auto", "published", 0.84), Row(1, "0", "never", 1.0), Row(1, "auto", "never", 1.0))
-"""arXiv 2604.21428, §4.4; "published" waiting is that of a synchronous control."""
+PUBLISHED = {(8, "auto"): 0.84, (1, "0"): 1.0, (1, "auto"): 1.0}
+"""Goodput by quorum and grace, same place."""
 
 
 def _speeds(option: str, text: str) -> tuple[float, ...]:
@@ -57,22 +40,14 @@ OPTIONS = (
     Option("--jitter", "SHARE", number(0, 0.5), f"spread of each one's pace (default {JITTER})"),
     Option("--quorum", "K", count(), "learners that a merge needs (default 1)"),
     Option("--grace", "0|auto", choice("0", "auto"), "wait for more than K (default auto)"),
-    Option("--wait", "published|never", choice("published", "never"),
-           "learners wait for merges; default: published where K = M"),
     Option("--fragments", "P", count(), "fragments", default="24"),
     Option("--interval", "H", count(1, 10_000), "steps between two merges of a fragment", default="24"),
     Option("--overlap", "T", count(), "rounds in flight", default="2"),
-    Option("--steps", "N", count(1, 1_000_000), "global steps", default=str(STEPS)),
-    Option("--drift-steps", "N", count(1, 1_000_000), "inner steps that a learner keeps a drawn pace", default="24"),
+    Option("--steps", "N", count(1, 1_000_000), "global steps", default="1000"),
     Option("--seed", "N", count(0), "of the random numbers", default="0"),
 )  # fmt: skip
-OWN = ("drift_steps", "fragments", "interval", "overlap", "steps", "seed")
+OWN = ("fragments", "interval", "overlap", "steps", "seed")
 """Options that stand in each row."""
-KEYS = (
-    "quorum", "grace", "wait", "goodput", "published_goodput", "merged_share", "discarded", "in_flight", "merges",
-    "mean_members", "learners", "real_interval", "staleness", "steps_per_second", "speeds", "jitter", *OWN,
-)  # fmt: skip
-"""Of a row."""
 
 
 def answer(found: Values) -> Report:
@@ -91,39 +66,41 @@ def answer(found: Values) -> Report:
         ("steps", 2 * found["interval"], 1_000_000),
     ):
         values.count(f"--{name}", str(found[name]), least, most)
-    own = any(found[name] is not None for name in ("speeds", "jitter", "quorum", "grace", "wait"))
-    found["jitter"] = JITTER if found["jitter"] is None else found["jitter"]
-    found["speeds"] = found["speeds"] or _speeds("--speeds", SPEEDS)
-    asked = [_row(found)] if own else list(PUBLISHED_ROWS)
-    ours = [replace(row, wait="never") for row in asked if row.wait == "published"]
+    own = any(found[name] is not None for name in ("speeds", "jitter", "quorum", "grace"))
+    speeds = found["speeds"] or _speeds("--speeds", SPEEDS)
+    jitter = JITTER if found["jitter"] is None else found["jitter"]
+    asked = [(found["quorum"] or 1, found["grace"] or "auto")] if own else list(PUBLISHED)
+    if asked[0][0] > len(speeds):
+        raise UsageError(f"--quorum '{asked[0][0]}': at most the {len(speeds)} learners of --speeds")
+    scenarios = [_scenario(found, speeds, jitter, *each) for each in asked]
     try:
-        results = outcomes([_scenario(found, row) for row in asked + ours], found["seed"])
+        results = outcomes(scenarios, found["seed"])
     except Stalled as error:
         raise CommandError(f"simulate heterogeneity: {error}") from error
-    every = {
-        **{name: found[name] for name in ("speeds", "jitter", *OWN)},
-        "learners": len(found["speeds"]),
-    }
     rows = []
-    for row, result in zip(asked + ours, results, strict=True):
-        known = {**asdict(row), **asdict(result), **every}
-        known["steps_per_second"] = found["steps"] / result.seconds
-        rows.append({key: known[key] for key in KEYS})
-    slowest = max(found["speeds"]) / min(found["speeds"]) - 1
-    title = f"{len(found['speeds'])} learners, the slowest {slowest:.0%} behind, spread {found['jitter']:.0%}"
-    shown, unasked = tuple(rows[: len(asked)]), rows[len(asked) :]
-    return Report(title, COLUMNS, shown, _notes(unasked, found), lambda figure: _draw(figure, shown))
+    for (quorum, grace), scenario, result in zip(asked, scenarios, results, strict=True):
+        waits = quorum == len(speeds) > 1
+        row = {"quorum": quorum, "grace": grace, "waits": waits, **asdict(result)}
+        row["goodput"] = _waiting(scenario, found["seed"]) if waits else result.goodput
+        row["published_goodput"] = None if own else PUBLISHED[quorum, grace]
+        row["steps_per_second"] = found["steps"] / row.pop("seconds")
+        same = {"learners": len(speeds), "speeds": speeds, "jitter": jitter}
+        rows.append({**row, **same, **{name: found[name] for name in OWN}})
+    slowest = max(speeds) / min(speeds) - 1
+    return Report(
+        title=f"{len(speeds)} learners, the slowest {percent(slowest)} behind, spread {percent(jitter)}",
+        columns=("quorum", "grace", "waits", "goodput", "published_goodput", "merged_share", "discarded", "in_flight",
+                 "mean_members", "real_interval", "staleness", "steps_per_second"),
+        rows=tuple(rows),
+        notes=(
+            "goodput: share of the learners' time in inner steps. merged: share of trained tokens that a merge took.",
+            "waits: with K of all learners the goodput is that of the published ones, which wait for merges. Learners "
+            "of this runtime never wait, and the rest of the row is theirs.",
+        ),
+    )  # fmt: skip
 
 
-def _row(found: Values) -> Row:
-    quorum, learners = found["quorum"] or 1, len(found["speeds"])
-    if quorum > learners:
-        raise UsageError(f"--quorum '{quorum}': at most the {learners} learners of --speeds")
-    wait = found["wait"] or ("published" if quorum == learners else "never")
-    return Row(quorum, found["grace"] or "auto", wait)
-
-
-def _scenario(found: Values, row: Row) -> Scenario:
+def _scenario(found: Values, speeds: tuple[float, ...], jitter: float, quorum: int, grace: str) -> Scenario:
     from atoll_runtime.contract import GraceSpec
     from atoll_runtime.simulate.fleet.scenario import Scenario, Unit, simulated_rules
 
@@ -131,67 +108,26 @@ def _scenario(found: Values, row: Row) -> Scenario:
         fragments=found["fragments"],
         interval=found["interval"],
         overlap=found["overlap"],
-        quorum=row.quorum,
-        grace=GraceSpec() if row.grace == "auto" else GraceSpec(fraction=0.0),
+        quorum=quorum,
+        grace=GraceSpec() if grace == "auto" else GraceSpec(fraction=0.0),
         steps=found["steps"],
     )
-    fastest = min(found["speeds"])
-    units = tuple(Unit(f"unit-{i:03}", speed / fastest) for i, speed in enumerate(found["speeds"]))
-    return Scenario(rules, units, found["jitter"], found["drift_steps"], row.wait == "published")
+    fastest = min(speeds)
+    units = tuple(Unit(f"unit-{number:04}", each / fastest) for number, each in enumerate(speeds))
+    return Scenario(rules, units, jitter)
 
 
-def _notes(ours: Sequence[dict[str, Any]], found: Values) -> tuple[str, ...]:
-    """What the table does not say; `ours`: what this runtime does where a published control waits."""
-    notes = [
-        "goodput: share of the learners' time in inner steps. merged: share of trained tokens that a merge took.",
-        f"A learner keeps a drawn pace for {found['drift_steps']} steps; a second is a step of the fastest.",
+def _waiting(scenario: Scenario, seed: int) -> float:
+    """Goodput of learners that make no step more than τ rounds ahead of the newest merge they have."""
+    from numpy.random import default_rng
+
+    from atoll_runtime.simulate.fleet.speeds import DRIFT_STEPS, Drift
+    from atoll_runtime.simulate.fleet.waiting import waiting_goodput
+
+    rules, chances = scenario.rules, default_rng(seed).spawn(len(scenario.units))
+    drifts = [
+        Drift(unit.pace, scenario.jitter, DRIFT_STEPS, chance)
+        for unit, chance in zip(scenario.units, chances, strict=True)
     ]
-    for row in ours:
-        notes += [
-            f"K={row['quorum']}, wait published: a control in which a learner makes no step more than "
-            f"{row['overlap']} rounds ahead of the newest merge it has.",
-            f"Learners of this runtime never wait: with K={row['quorum']} goodput is {row['goodput']:.0%}, "
-            f"{row['merged_share']:.1%} of tokens are merged and the clock makes "
-            f"{row['steps_per_second']:.2f} steps a second (with K=1 too: it keeps the pace of the slowest); "
-            "a learner that hangs stops the merges until it has been silent for 30 s.",
-        ]
-    return tuple(notes)
-
-
-def _discarded(shares: dict[str, float]) -> str:
-    return ", ".join(f"{reason} {share:.1%}" for reason, share in shares.items()) or "-"
-
-
-COLUMNS = (
-    Column("quorum", "K"),
-    Column("grace", "grace"),
-    Column("wait", "wait"),
-    Column("goodput", "goodput", "{:.1%}".format),
-    Column("published_goodput", "published", "{:.0%}".format),
-    Column("merged_share", "merged", "{:.1%}".format),
-    Column("discarded", "discarded", _discarded),
-    Column("in_flight", "in flight", "{:.1%}".format),
-    Column("mean_members", "members", "{:.2f}".format),
-    Column("real_interval", "real H", "{:.1f}".format),
-    Column("staleness", "staleness", "{:.1f}".format),
-    Column("steps_per_second", "steps/s", "{:.2f}".format),
-)
-
-
-def _draw(figure: Figure, rows: Sequence[dict[str, Any]]) -> None:
-    """Goodput and merged share of each row, and the published goodput as a line on its bar."""
-    axes = figure.subplots()
-    for shift, key, label in ((-0.2, "goodput", "goodput"), (0.2, "merged_share", "tokens merged")):
-        axes.bar([i + shift for i in range(len(rows))], [100 * row[key] for row in rows], 0.36, label=label)
-    published = [(i, row["published_goodput"]) for i, row in enumerate(rows) if row["published_goodput"]]
-    for n, (i, value) in enumerate(published):
-        label = "goodput, published" if n == 0 else "_again"
-        axes.hlines(100 * value, i - 0.38, i - 0.02, colors="black", linewidth=2, label=label)
-    for i, row in enumerate(rows):
-        members = f"{row['mean_members']:.1f} members"
-        axes.annotate(members, (i + 0.2, 2), ha="center", color="white", fontsize=8)
-    axes.set_xticks(
-        range(len(rows)), [f"K={row['quorum']}, grace {row['grace']}\nwait {row['wait']}" for row in rows]
-    )
-    axes.set(ylabel="per cent", ylim=(0, 115), title="Learners of unequal speed")
-    axes.legend(loc="upper center", ncols=3)
+    ahead = rules.overlap * -(-rules.interval // rules.fragments)
+    return waiting_goodput(drifts, rules.target_steps or 0, ahead)

@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from atoll_cli import values
 from atoll_cli.errors import CommandError, UsageError
-from atoll_cli.simulate.output import Column, Report, as_gbps
-from atoll_cli.simulate.question import Option, Values, choice, count, number, numbers
+from atoll_cli.simulate.output import Report, percent
+from atoll_cli.simulate.question import Option, Values, choice, count, number
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from atoll_runtime.simulate.fleet.links import Links
 
 MOST_UNITS = 128
 LEAST_GBPS, MOST_GBPS = 1e-3, 1e5
 LEAST_INTERVALS = 4
 """Of a simulation; the first two are not counted."""
 Outages = dict[int, list[tuple[float, float]]]
+KEYS = (
+    "link_gbps", "need_gbps", "member_share", "merged_share", "hidden_share", "codec", "streams", "period", "rounds",
+)  # fmt: skip
+"""Of a unit."""
 
 
 def _outages(option: str, text: str) -> Outages:
@@ -51,8 +56,8 @@ def _outages(option: str, text: str) -> Outages:
 
 
 OPTIONS = (
-    Option("--links", "LIST", numbers(LEAST_GBPS, MOST_GBPS), "Gbit/s of each unit's link, in each direction",
-           default="2,2.5,3,3.5,4,4.5,5"),
+    Option("--links", "LIST", partial(values.numbers, least=LEAST_GBPS, most=MOST_GBPS),
+           "Gbit/s of each unit's link, in each direction", default="2,2.5,3,3.5,4,4.5,5"),
     Option("--params", "N", number(1.0), "parameters of the model", default="12B"),
     Option("--step-time", "SECONDS", number(0.0, 1e5, above=True), "of an inner step", default="5"),
     Option("--fragments", "P", count(1, 10_000), "fragments", default="12"),
@@ -103,7 +108,7 @@ def answer(found: Values) -> Report:
     except Stalled as error:
         raise CommandError(f"simulate links: {error}") from error
     rows = tuple(
-        {column.key: {"link_gbps": link, **asdict(unit)}[column.key] for column in COLUMNS}
+        {key: {"link_gbps": link, **asdict(unit)}[key] for key in KEYS}
         for link, unit in zip(asked.gbps, units, strict=True)
     )
     title = (
@@ -112,20 +117,19 @@ def answer(found: Values) -> Report:
     )
     return Report(
         title,
-        COLUMNS,
+        KEYS,
         rows,
-        (
-            f"goodput {goodput:.1%}: share of all units' time in inner steps.",
+        notes=(
+            f"goodput {percent(goodput)}: share of all units' time in inner steps.",
             "member: share of rounds. merged: share of trained tokens; the rest is under way at the end, or came "
-            "too late. hidden: share of the unit's time in inner steps. need, codec, streams and one round in: as the "
-            "unit uses its link at the end.",
+            "too late. hidden: share of the unit's time in inner steps. period: it takes part in one of so many "
+            "rounds. need, codec, streams and period: as the unit uses its link at the end.",
         ),
-        lambda figure: _draw(figure, rows),
         document={"units": rows, "goodput": goodput},
     )
 
 
-def _check(asked: Any) -> None:
+def _check(asked: Links) -> None:
     """Raises `UsageError` for values that do not fit together."""
     units = len(asked.gbps)
     if units > MOST_UNITS:
@@ -138,26 +142,3 @@ def _check(asked: Any) -> None:
     for unit in asked.outages:
         if unit >= units:
             raise UsageError(f"--outages: unit {unit}; --links has the units 0 to {units - 1}")
-
-
-def _draw(figure: Figure, rows: tuple[dict[str, Any], ...]) -> None:
-    """Membership and merged share over the link's bandwidth."""
-    axes = figure.subplots()
-    links = [row["link_gbps"] for row in rows]
-    axes.plot(links, [100 * row["member_share"] for row in rows], "o-", label="member of rounds")
-    axes.plot(links, [100 * row["merged_share"] for row in rows], "s--", label="tokens merged")
-    axes.set(xlabel="Gbit/s of the link", ylabel="per cent", ylim=(0, 105), title="Units on unequal links")
-    axes.legend()
-
-
-COLUMNS = (
-    Column("link_gbps", "link Gbit/s", as_gbps),
-    Column("need_gbps", "need", as_gbps),
-    Column("member_share", "member", "{:.1%}".format),
-    Column("merged_share", "merged", "{:.1%}".format),
-    Column("hidden_share", "hidden", "{:.1%}".format),
-    Column("codec", "codec"),
-    Column("streams", "streams"),
-    Column("period", "one round in", "{:.3g}".format),
-    Column("rounds", "rounds"),
-)

@@ -1,33 +1,31 @@
-"""How an answer leaves: a table on the terminal, JSON lines, CSV, a plot."""
+"""How an answer leaves: a table on the terminal, JSON, or a plot. One table of words says how figures are shown."""
 
 from __future__ import annotations
 
-import argparse
-import csv
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from atoll_cli.errors import CommandError, UsageError
-from atoll_cli.text import table
+from atoll_cli.text import amount, table
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-DPI = 150
 PICTURES = (".png", ".pdf", ".svg")
+DAYS_OF_NEVER = 36_525
+Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Column:
-    """One column of the table; JSON and CSV have every key of the rows."""
+class Chart:
+    """Computed lines and published points, a colour for each value of the keys `by`. Pairs of keys are x and y."""
 
-    key: str
-    title: str
-    show: Callable[[Any], str] = str
+    by: tuple[str, ...]
+    computed: tuple[str, str]
+    published: tuple[str, str]
+    x_label: str
+    y_label: str
 
 
 @dataclass(frozen=True)
@@ -35,92 +33,126 @@ class Report:
     """An answer. All rows have the same keys; their values go into JSON as they are."""
 
     title: str
-    columns: tuple[Column, ...]
-    rows: tuple[Mapping[str, Any], ...]
-    notes: tuple[str, ...] = ()
-    """Lines below the table: constants, mean errors, what was assumed."""
-    draw: Callable[[Figure], None] | None = None
+    columns: tuple[str, ...]
+    """Keys of the rows that the table shows."""
+    rows: tuple[Row, ...]
     above: tuple[str, ...] = ()
     """Lines, or whole tables, between title and table."""
-    document: Mapping[str, Any] | None = None
+    notes: tuple[str, ...] = ()
+    """Lines below the table: constants, mean errors, what was assumed."""
+    document: Row | None = None
     """What JSON says where the answer is one object and not its rows."""
+    chart: Chart | None = None
 
 
-def as_share(value: float) -> str:
-    """`95 %`."""
-    return f"{100 * value:.4g} %"
+def percent(value: float) -> str:
+    """`98.03 %`."""
+    return f"{100 * value:.2f} %"
 
 
-def as_gbps(value: float) -> str:
-    """Three digits."""
-    return f"{value:.3g}"
+def duration(value: float) -> str:
+    """`12 ms`, `0.62 s`, `12.5 min`, `3.4 h`, `12.0 d`."""
+    if value > DAYS_OF_NEVER * 86_400.0:
+        return "never"
+    for size, unit in ((86_400.0, "d"), (3600.0, "h"), (60.0, "min")):
+        if value >= size:
+            return f"{value / size:.1f} {unit}"
+    return f"{1000 * value:.3g} ms" if value < 0.1 else f"{value:.3g} s"
 
 
-def add_output_options(question: argparse.ArgumentParser) -> None:
-    """Where the answer goes."""
-    question.add_argument("--json", action="store_true", help="one JSON object a row, a line each")
-    question.add_argument("--csv", type=Path, metavar="PATH", help="write the rows there too")
-    question.add_argument("--plot", type=Path, metavar="PATH", help="draw them there too, PNG, PDF or SVG")
+def _digits(value: float) -> str:
+    return f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
 
 
-def check_output(options: argparse.Namespace) -> None:
-    """Raises `UsageError`, before anything is simulated, for a file that could not be written after it."""
-    for option, path in (("--csv", options.csv), ("--plot", options.plot)):
-        if path is not None and not path.absolute().parent.is_dir():
-            raise UsageError(f"{option} {str(path)!r}: there is no folder {path.absolute().parent}")
-        if path is not None and path.is_dir():
-            raise UsageError(f"{option} {str(path)!r}: a file is wanted, this is a folder")
-    if options.plot is not None and options.plot.suffix not in PICTURES:
-        raise UsageError(f"--plot {str(options.plot)!r}: a name that ends in .png, .pdf or .svg is wanted")
+FORMS: Mapping[str, Callable[[float], str]] = {
+    **dict.fromkeys(("real", "hours"), _digits),
+    **dict.fromkeys(("goodput", "uptime", "below", "share", "utilization", "interval", "live"), percent),
+    **dict.fromkeys(("flight", "discarded"), percent),
+    **dict.fromkeys(("seconds", "mtbi"), duration),
+    **dict.fromkeys(("bytes", "memory", "volume"), lambda value: amount(value, "B")),
+    "params": amount,
+    "cost": "${:,.2f}".format,
+}
+"""How a number is shown whose key has this word; the first that counts."""
 
 
-def deliver(report: Report, options: argparse.Namespace) -> None:
-    """Prints the table, or JSON, and writes what was asked for.
+def words(key: str) -> str:
+    """Of a key."""
+    return key.replace("_", " ")
+
+
+def show(key: str, value: Any, form: Callable[[float], str] | None = None) -> str:
+    """A value of JSON on the terminal. What is inside an object is shown as the object's key says, or else its own."""
+    form = form or next((FORMS[word] for word in key.split("_") if word in FORMS), None)
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "*" if value else ""
+    if isinstance(value, float):
+        return (form or _digits)(value)
+    if isinstance(value, int):
+        return FORMS["bytes"](value) if form is FORMS["bytes"] else f"{value:,}"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{words(name)} {show(name, each, form)}" for name, each in value.items()) or "none"
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return " to ".join(show(key, each, form) for each in value)
+    return str(value)
+
+
+def grid(rows: Sequence[Row], columns: Sequence[str]) -> str:
+    """A table of some keys of rows."""
+    return table(
+        [words(key).upper() for key in columns], [[show(key, row[key]) for key in columns] for row in rows]
+    )
+
+
+def picture(option: str, text: str) -> Path:
+    """A file for a plot, refused before anything is simulated if it could not be written after it."""
+    path = Path(text)
+    if path.suffix not in PICTURES:
+        raise UsageError(f"{option} {text!r}: a name that ends in {', '.join(PICTURES)} is wanted")
+    if not path.absolute().parent.is_dir():
+        raise UsageError(f"{option} {text!r}: there is no folder {path.absolute().parent}")
+    return path
+
+
+def deliver(report: Report, *, as_json: bool, plot: Path | None = None) -> None:
+    """Prints the table, or JSON, and draws the plot.
 
     Raises:
-        UsageError: nothing to draw, or not in that format.
-        CommandError: a file cannot be written.
+        UsageError: nothing to draw.
+        CommandError: the plot cannot be written.
     """
-    check_output(options)
-    if options.plot is not None and report.draw is None:
-        raise UsageError(f"--plot {str(options.plot)!r}: there is nothing to draw for this question")
-    for option, path, write in (("--csv", options.csv, _csv), ("--plot", options.plot, _plot)):
-        if path is not None:
-            try:
-                write(report, path)
-            except OSError as error:
-                raise CommandError(f"{option} {str(path)!r}: {error.strerror or error}") from error
-    if options.json:
+    if plot is not None:
+        if report.chart is None:
+            raise UsageError(f"--plot {str(plot)!r}: only the published table is drawn")
+        try:
+            _draw(report, report.chart, plot)
+        except OSError as error:
+            raise CommandError(f"--plot {str(plot)!r}: {error.strerror or error}") from error
+    if as_json:
         for row in report.rows if report.document is None else (report.document,):
-            sys.stdout.write(json.dumps(row, sort_keys=False, allow_nan=False) + "\n")
+            sys.stdout.write(json.dumps(row, allow_nan=False) + "\n")
         return
-    print("\n".join((report.title, *report.above)))
-    head = [column.title for column in report.columns]
-    print(table(head, [[_cell(column, row) for column in report.columns] for row in report.rows]))
-    for note in report.notes:
-        print(note)
+    print("\n".join((report.title, *report.above, grid(report.rows, report.columns), *report.notes)))
 
 
-def _cell(column: Column, row: Mapping[str, Any]) -> str:
-    value = row[column.key]
-    return "-" if value is None else column.show(value)
-
-
-def _csv(report: Report, path: Path) -> None:
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(report.rows[0]))
-        writer.writeheader()
-        for row in report.rows:
-            nested = {
-                key: json.dumps(value) for key, value in row.items() if isinstance(value, (list, tuple, dict))
-            }
-            writer.writerow({**row, **nested})
-
-
-def _plot(report: Report, path: Path) -> None:
+def _draw(report: Report, chart: Chart, path: Path) -> None:
     from matplotlib.figure import Figure
 
-    assert report.draw is not None
     figure = Figure(figsize=(8, 5), layout="constrained")
-    report.draw(figure)
-    figure.savefig(path, dpi=DPI)
+    axes = figure.subplots()
+    lines: dict[str, list[Row]] = {}
+    for row in report.rows:
+        if row[chart.computed[1]] is not None:
+            lines.setdefault(", ".join(show(key, row[key]) for key in chart.by), []).append(row)
+    for number, (name, rows) in enumerate((name, rows) for name, rows in lines.items() if len(rows) > 1):
+        for (x, y), style, label in ((chart.computed, "-", name), (chart.published, "o", None)):
+            points = [(row[x], row[y]) for row in rows if None not in (row[x], row[y])]
+            if points:
+                axes.plot(*zip(*points, strict=True), style, color=f"C{number}", label=label)
+    axes.set(xscale="log", ylim=(0, 1.03), xlabel=chart.x_label, ylabel=chart.y_label)
+    axes.set_title(f"{report.title} (points: published)", fontsize="medium")
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize="x-small")
+    figure.savefig(path, dpi=150)

@@ -51,7 +51,7 @@ OPTIONS = (
 
 def answer(found: Values) -> Report:
     """Raises `UsageError`: a file or an option that cannot be used."""
-    from atoll_cli.simulate.planjson import Plan
+    from atoll_cli.simulate.planjson import Plan, document
     from atoll_cli.simulate.planview import report
     from atoll_cli.simulate.runfile import planned_run, read_spec
     from atoll_runtime.simulate.planner.choices import choose
@@ -64,17 +64,16 @@ def answer(found: Values) -> Report:
     spot = {
         pool.name for pool in spec.pools if pool.capacity == "Spot" and not told
     } - assumed.pool_mtbi.keys()
-    return report(
-        Plan(
-            run=planned,
-            assumed=assumed,
-            prices=prices_of(found["price"], planned),
-            choices=choose(planned, assumed),
-            links=on_their_links(planned, assumed),
-            spot=sorted(spot),
-            warnings=too_small(spec.syncer, planned),
-        )
+    plan = Plan(
+        run=planned,
+        assumed=assumed,
+        prices=prices_of(found["price"], planned),
+        choices=choose(planned, assumed),
+        links=on_their_links(planned, assumed),
+        spot=sorted(spot),
+        warnings=too_small(spec.syncer, planned),
     )
+    return report(document(plan))
 
 
 def assumptions(found: Values, planned: Run) -> Assumptions:
@@ -108,9 +107,9 @@ def _shared(
 def too_small(syncer: SyncerSpec, planned: Run) -> list[str]:
     """What the spec gives a shard less of than it needs."""
     from atoll_cli.simulate.admission import quantity
-    from atoll_runtime.simulate.planner.syncer import syncer_need
+    from atoll_runtime.simulate.planner.state import shard_need
 
-    need = syncer_need(planned)
+    need = shard_need(planned)
     given = {
         "storage": (syncer.storage, need.volume),
         "resources.limits.memory": (syncer.resources.limits.get("memory"), need.memory),

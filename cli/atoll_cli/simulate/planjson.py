@@ -1,4 +1,4 @@
-"""A plan as JSON; the keys are explained in docs/simulate.md."""
+"""A plan as one object; its keys are explained in docs/simulate.md."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from atoll_runtime.simulate.fleet.links import UnitOnLink
 from atoll_runtime.simulate.fleet.setting import DAY
 from atoll_runtime.simulate.planner.choices import Choice
-from atoll_runtime.simulate.planner.estimate import Expectation, PoolEstimate
+from atoll_runtime.simulate.planner.estimate import PoolEstimate
 from atoll_runtime.simulate.planner.heal import seed_gbps
-from atoll_runtime.simulate.planner.links import PoolOnLink
 from atoll_runtime.simulate.planner.run import Assumptions, Run
-from atoll_runtime.simulate.planner.syncer import syncer_need
+from atoll_runtime.simulate.planner.state import shard_need
+
+LINK = ("need_gbps", "member_share", "merged_share", "hidden_share", "codec", "period", "advice")
+"""What is told of a pool's units on their link."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,39 +29,30 @@ class Plan:
     """Dollars a chip-hour by generation."""
     choices: Sequence[Choice]
     """The first is the run as it is."""
-    links: Mapping[str, PoolOnLink]
+    links: Mapping[str, UnitOnLink]
     """By pool, where its link is known."""
     spot: Sequence[str]
     """Pools of Spot capacity of which nobody said how often they are interrupted."""
     warnings: Sequence[str]
     """What of the spec will not do."""
 
-    @property
-    def expected(self) -> Expectation:
-        """Of the run as it is."""
-        return self.choices[0].expected
-
-    @property
-    def best(self) -> Choice:
-        return next(choice for choice in self.choices if choice.best)
-
-    @property
-    def cost(self) -> dict[str, float | None] | None:
-        """Dollars a day and until the target, or None without prices."""
-        if self.prices is None:
-            return None
-        whole = self.run.cost(self.prices, self.expected.seconds_to_target)
-        return {"per_day": self.run.cost(self.prices, DAY), "to_target": finite(whole)}
+    def dollars(self, seconds: float) -> float | None:
+        """Of every rented chip, whether it trains or heals; None where there is no end."""
+        prices = self.prices or {}
+        hourly = sum(pool.all_chips * prices[pool.generation] for pool in self.run.pools)
+        return _finite(hourly * seconds / 3600)
 
 
 def document(plan: Plan) -> dict[str, Any]:
-    """The whole plan as one object; its keys are in docs/simulate.md."""
-    planned, expected, link = plan.run, plan.expected, plan.expected.link
+    """The whole plan."""
+    planned, expected = plan.run, plan.choices[0].expected
+    link, rows = expected.link, [_choice(choice) for choice in plan.choices]
+    cost = {"per_day": DAY, "to_target": expected.seconds_to_target}
     return {
         "run": planned.name,
         "parameters": planned.parameters,
         "chips": planned.chips,
-        "spec": knobs(planned),
+        "spec": planned.knobs,
         "goodput": expected.goodput,
         "interval": list(expected.interval),
         "uptime": expected.uptime,
@@ -69,19 +63,17 @@ def document(plan: Plan) -> dict[str, Any]:
         **asdict(link),
         "syncer_gbps_mean": planned.units * link.gbps_mean,
         "syncer_gbps_link": planned.units * link.gbps_link,
-        "shard": asdict(syncer_need(planned)),
+        "shard": asdict(shard_need(planned)),
         "warnings": list(plan.warnings),
-        "checkpoint": {**asdict(expected.checkpoints), "gbps": expected.checkpoints.gbps},
+        "checkpoint": asdict(expected.checkpoints),
         "heal_seconds": {**asdict(expected.heal), "total": expected.heal.total},
         "merged_share": expected.merged_share,
         "tokens_per_second": expected.tokens_per_second,
-        "seconds_to_target": finite(expected.seconds_to_target),
-        "cost": plan.cost,
-        "pools": [
-            pool_document(pool, link.gbps_link, plan.links.get(pool.pool.name)) for pool in expected.pools
-        ],
-        "choice": row_of(plan.best),
-        "choices": [row_of(choice) for choice in plan.choices],
+        "seconds_to_target": _finite(expected.seconds_to_target),
+        "cost": plan.prices and {name: plan.dollars(seconds) for name, seconds in cost.items()},
+        "pools": [_pool(pool, plan) for pool in expected.pools],
+        "choice": next(row for row in rows if row["best"]),
+        "choices": rows,
         "assumed": {
             **asdict(plan.assumed),
             "seed_gbps": seed_gbps(planned, plan.assumed),
@@ -90,52 +82,41 @@ def document(plan: Plan) -> dict[str, Any]:
     }
 
 
-def pool_document(pool: PoolEstimate, gbps_link: float, on_link: PoolOnLink | None) -> dict[str, Any]:
-    """One pool as JSON."""
+def _pool(found: PoolEstimate, plan: Plan) -> dict[str, Any]:
+    pool, on_link = found.pool, plan.links.get(found.pool.name)
     return {
-        "name": pool.pool.name,
-        "generation": pool.pool.generation,
-        "units": pool.pool.units,
-        "chips_per_unit": pool.pool.chips,
-        "chips": pool.pool.all_chips,
-        "step_seconds": pool.step.seconds,
-        "step_source": pool.step.source,
-        "tokens_per_step": pool.step.tokens,
-        "interruptions_per_day": pool.interruptions_per_day,
-        "live": pool.live,
-        "goodput": pool.goodput,
-        "interval": list(pool.interval),
-        "lost_chip_hours_per_day": dict(pool.lost_chip_hours),
-        "gbps_link": pool.pool.units * gbps_link,
-        "link": None if on_link is None else asdict(on_link),
+        "name": pool.name,
+        "generation": pool.generation,
+        "units": pool.units,
+        "chips_per_unit": pool.chips,
+        "chips": pool.all_chips,
+        "step_seconds": found.step.seconds,
+        "step_source": found.step.source,
+        "tokens_per_step": found.step.tokens,
+        "interruptions_per_day": found.interruptions_per_day,
+        "live": found.live,
+        "goodput": found.goodput,
+        "interval": list(found.interval),
+        "lost_chip_hours_per_day": dict(found.lost_chip_hours),
+        "gbps_link": pool.units * plan.choices[0].expected.link.gbps_link,
+        "link": on_link
+        and {"link_gbps": plan.assumed.link_of(pool), **{key: getattr(on_link, key) for key in LINK}},
     }
 
 
-def knobs(planned: Run) -> dict[str, Any]:
-    """What can be chosen, by the paper's symbols."""
-    return {
-        "M": planned.units,
-        "K": planned.quorum,
-        "H": planned.interval,
-        "P": planned.fragments,
-        "tau": planned.overlap,
-        "codec": planned.codec,
-    }
-
-
-def row_of(choice: Choice) -> dict[str, Any]:
-    """One set of knobs as JSON."""
+def _choice(choice: Choice) -> dict[str, Any]:
+    """One set of knobs."""
     expected = choice.expected
     return {
         "knob": choice.knob,
-        **knobs(choice.run),
+        **choice.run.knobs,
         "chips_per_unit": {pool.name: pool.chips for pool in choice.run.pools},
         "goodput": expected.goodput,
         "interval": list(expected.interval),
         "quality_points_lost": choice.points_lost,
         "gbps_link": expected.link.gbps_link,
         "gbps_mean": expected.link.gbps_mean,
-        "seconds_to_target": finite(expected.seconds_to_target),
+        "seconds_to_target": _finite(expected.seconds_to_target),
         "fits_link": choice.fits_link,
         "refusal": choice.refusal,
         "best": choice.best,
@@ -143,6 +124,6 @@ def row_of(choice: Choice) -> dict[str, Any]:
     }
 
 
-def finite(value: float) -> float | None:
+def _finite(value: float) -> float | None:
     """JSON has no infinity."""
     return value if math.isfinite(value) else None

@@ -24,47 +24,25 @@ class Option:
     name: str
     metavar: str
     read: Read
-    """Of a flag not used."""
     help: str
     default: str | None = None
-    flag: bool = False
     many: bool = False
     """May be given several times; the value is a list of what `read` makes of each."""
 
-    @property
-    def key(self) -> str:
-        """In `Values`."""
-        return self.name.removeprefix("--").replace("-", "_")
-
 
 def add(parser: argparse.ArgumentParser, options: Sequence[Option]) -> None:
-    """Adds them to a parser."""
+    """Adds them to a parser, and `--json`, which every question has."""
     for option in options:
-        if option.flag:
-            parser.add_argument(option.name, action="store_true", help=option.help)
-            continue
         default = "" if option.default is None else f" (default {option.default})"
         parser.add_argument(
             option.name,
             metavar=option.metavar,
+            type=partial(option.read, option.name),
             default=[] if option.many else option.default,
             action="append" if option.many else "store",
             help=option.help + default,
         )
-
-
-def read(given: argparse.Namespace, options: Sequence[Option]) -> Values:
-    """Raises `UsageError`."""
-    found: Values = {}
-    for option in options:
-        text = getattr(given, option.key)
-        if option.flag or text is None:
-            found[option.key] = text
-        elif option.many:
-            found[option.key] = [option.read(option.name, each) for each in text]
-        else:
-            found[option.key] = option.read(option.name, text)
-    return found
+    parser.add_argument("--json", action="store_true", help="one JSON object a row, a line each")
 
 
 def count(least: int = 1, most: int = 10**12) -> Read:
@@ -75,11 +53,6 @@ def count(least: int = 1, most: int = 10**12) -> Read:
 def number(least: float = 0.0, most: float = 1e18, *, above: bool = False) -> Read:
     """A number; `above`: `least` itself is too small."""
     return partial(values.number, least=least, most=most, above=above)
-
-
-def numbers(least: float = 0.0, most: float = 1e18, *, above: bool = False) -> Read:
-    """Numbers with commas between them."""
-    return partial(values.numbers, least=least, most=most, above=above)
 
 
 def choice(*choices: str) -> Read:
@@ -95,5 +68,5 @@ def seconds(option: str, text: str) -> float:
 def refuse(found: Values, names: Sequence[str], why: str) -> None:
     """Raises `UsageError` if one of these options was given."""
     for name in names:
-        if found[name.replace("-", "_")] not in (None, False):
+        if found[name.replace("-", "_")] is not None:
             raise UsageError(f"--{name}: {why}")

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from functools import partial
 
 from atoll_cli import values
 from atoll_cli.errors import CommandError, UsageError
-from atoll_cli.simulate.output import Column, Report
-from atoll_cli.simulate.question import Option, Values, count, number, numbers
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from atoll_runtime.simulate.fleet.scavenge import Setting
+from atoll_cli.simulate.output import Report
+from atoll_cli.simulate.question import Option, Values, count, number
 
 PUBLISHED = {
     "data-parallel": {0.0: 1.0, 1.0: 1.02, 3.0: 0.80},
@@ -34,13 +28,13 @@ def _exchange(option: str, text: str) -> float:
 
 
 OPTIONS = (
-    Option("--learners", "VALUE", count(1, 10_000), "by day", default="4"),
-    Option("--extra", "VALUE", numbers(0, 1000), "more at night, as multiples of those", default="0,1,3"),
-    Option("--night-hours", "VALUE", number(0, 24, above=True), "of 24", default="12"),
-    Option("--work-hours", "VALUE", number(0, 10_000, above=True), "that the day's learners take alone", default="24"),
-    Option("--join", "VALUE", values.seconds, "from a learner's start to its first step that counts", default="3m"),
-    Option("--reconfigure", "VALUE", values.seconds, "data-parallel stands still at a change", default="10m"),
-    Option("--change-every", "VALUE", _exchange, "one of the night's learners is exchanged for another", default="23m"),
+    Option("--learners", "N", count(1, 10_000), "by day", default="4"),
+    Option("--extra", "LIST", partial(values.numbers, least=0, most=1000), "more at night, as multiples of those", default="0,1,3"),
+    Option("--night-hours", "HOURS", number(0, 24, above=True), "of 24", default="12"),
+    Option("--work-hours", "HOURS", number(0, 10_000, above=True), "that the day's learners take alone", default="24"),
+    Option("--join", "TIME", values.seconds, "from a learner's start to its first step that counts", default="3m"),
+    Option("--reconfigure", "TIME", values.seconds, "data-parallel stands still at a change", default="10m"),
+    Option("--change-every", "TIME", _exchange, "one of the night's learners is exchanged for another", default="23m"),
 )  # fmt: skip
 
 
@@ -90,41 +84,15 @@ def answer(found: Values) -> Report:
                     "allreduce": setting.allreduce,
                 }
             )
-    title = f"{setting.learners} learners by day, more for the {setting.night:g} hours of the night"
-    return Report(title, COLUMNS, tuple(rows), _notes(setting), lambda figure: _draw(figure, rows))
-
-
-def _notes(setting: Setting) -> tuple[str, ...]:
-    return (
-        "The run begins in the morning. A learner that joins counts after "
-        f"{60 * setting.join:g} min, the others train on meanwhile.",
-        f"Data-parallel stands still for {60 * setting.reconfigure:g} min at dusk, at dawn and at every change of the "
-        f"night's pool, one each {60 * setting.change:g} min (calibrated on one cell: data-parallel at +100%).",
-        f"Its batch stays; the exposed all-reduce is {setting.allreduce:.3f}·(n−1)/n of a day's compute in a step.",
+    return Report(
+        title=f"{setting.learners} learners by day, more for the {setting.night:g} hours of the night",
+        columns=("method", "extra", "learners_night", "hours", "relative_time", "published", "error"),
+        rows=tuple(rows),
+        notes=(
+            "The run begins in the morning. A learner that joins counts after "
+            f"{60 * setting.join:g} min, the others train on meanwhile.",
+            f"Data-parallel stands still for {60 * setting.reconfigure:g} min at dusk, at dawn and at every change of "
+            f"the night's pool, one each {60 * setting.change:g} min (calibrated on one cell: data-parallel, extra 1).",
+            f"Its batch stays; the exposed all-reduce is {setting.allreduce:.3f}·(n−1)/n of a day's compute in a step.",
+        ),
     )
-
-
-COLUMNS = (
-    Column("method", "method"),
-    Column("extra", "extra", lambda value: f"+{100 * value:g}%"),
-    Column("learners_night", "at night"),
-    Column("hours", "hours", "{:.1f}".format),
-    Column("relative_time", "relative", "{:.3f}".format),
-    Column("published", "published", "{:.2f}".format),
-    Column("error", "error", "{:+.3f}".format),
-)
-
-
-def _draw(figure: Figure, rows: Sequence[dict[str, Any]]) -> None:
-    """Relative time against extra compute, with the published points."""
-    axes = figure.subplots()
-    for method, colour in (("data-parallel", "tab:red"), ("decoupled", "tab:blue")):
-        mine = [row for row in rows if row["method"] == method]
-        extra, times = zip(*((100 * row["extra"], row["relative_time"]) for row in mine), strict=True)
-        axes.plot(extra, times, color=colour, marker=".", label=method)
-        told = [(100 * row["extra"], row["published"]) for row in mine if row["published"] is not None]
-        if told:
-            axes.scatter(*zip(*told, strict=True), color=colour, marker="x", label=f"{method}, published")
-    axes.set(xlabel="extra learners at night, per cent", ylabel="wall-clock, relative to none")
-    axes.set(ylim=(0, None), title="Learners that come for the night")
-    axes.legend()

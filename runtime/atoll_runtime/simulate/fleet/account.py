@@ -16,9 +16,8 @@ CAUSES: Mapping[str, str] = {
     "scale_up": "pauses in which a learner takes slices in, and none out",
     "restart": "a whole learner starts again on hardware that is there",
     "waiting": "a whole learner waits for hardware",
-    "slowest": "fast chips wait for the slowest of their learner",
     "repair": "slices that are away while their learner goes on",
-    "standby": "healthy slices outside the mesh: spares, and those that wait to join",
+    "standby": "healthy slices outside the mesh, which wait to join",
     "seeding": "state is loaded, and brought up to date",
     "lost_work": "steps that were lost with their learner",
     "below_quorum": "steps while fewer than K learners live, so that nothing can be merged",
@@ -27,7 +26,7 @@ CAUSES: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Account:
-    """Chip-seconds by cause; they sum to the allocated chips times `seconds`."""
+    """Chip-seconds by cause; they sum to the chips times `seconds`."""
 
     chip_seconds: Mapping[str, float]
     seconds: float
@@ -37,13 +36,13 @@ class Account:
 
     @property
     def share(self) -> dict[str, float]:
-        """Of the allocated chip-time, by cause."""
+        """Of the chip-time, by cause."""
         whole = sum(self.chip_seconds.values())
         return {cause: spent / whole for cause, spent in self.chip_seconds.items()}
 
     @property
     def goodput(self) -> float:
-        """Useful training's share of the allocated chip-time."""
+        """Useful training's share of the chip-time."""
         return self.share["useful"]
 
     @property
@@ -52,12 +51,8 @@ class Account:
         return self.stepping_seconds / self.seconds
 
 
-def account(fleet: Fleet, lines: Sequence[Timeline], seconds: float, in_step: float = 1.0) -> Account:
-    """Adds up the learners' time-lines.
-
-    Args:
-        in_step: share of a learner's stepping time in which its chips compute, and do not wait for slower ones.
-    """
+def account(fleet: Fleet, lines: Sequence[Timeline], seconds: float) -> Account:
+    """Adds up the learners' time-lines."""
     spent = dict.fromkeys(CAUSES, 0.0)
     for line in lines:
         for cause, slice_seconds in line.idle.items():
@@ -68,8 +63,6 @@ def account(fleet: Fleet, lines: Sequence[Timeline], seconds: float, in_step: fl
     stepping, unmerged = _together(lines, [live >= fleet.quorum for live in range(len(lines) + 1)])
     spent["useful"] -= unmerged
     spent["below_quorum"] = unmerged
-    spent["slowest"] = spent["useful"] * (1.0 - in_step)
-    spent["useful"] *= in_step
     chips = fleet.learner_chips / fleet.slices
     return Account(
         {cause: slice_seconds * chips for cause, slice_seconds in spent.items()},

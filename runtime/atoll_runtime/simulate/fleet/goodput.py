@@ -11,13 +11,9 @@ import numpy as np
 from atoll_runtime.simulate.fleet.account import CAUSES, Account, account
 from atoll_runtime.simulate.fleet.elastic import elastic
 from atoll_runtime.simulate.fleet.setting import DAY, Fleet, Heal, Method, Recovery
-from atoll_runtime.simulate.fleet.speeds import LEAST
 from atoll_runtime.simulate.fleet.timeline import Interruptions, Timeline, draw
 from atoll_runtime.simulate.fleet.whole import rigid, unit
 from atoll_runtime.simulate.processes import in_processes
-
-STEPS = 4096
-"""Drawn to see how long the slowest of several kinds takes."""
 
 SERIAL = 400_000
 """Interruptions that one process handles sooner than others have started: about two seconds."""
@@ -52,13 +48,8 @@ class Estimate:
     interval: tuple[float, float]
     """95 % for the goodput."""
     share: Mapping[str, float]
-    """Of the allocated chip-time, by cause (`account.CAUSES`); they sum to 1."""
-    allocated_chips: float
+    """Of the chip-time, by cause (`account.CAUSES`); they sum to 1."""
     interruptions_a_day: float
-
-    def chip_hours_a_day(self, cause: str) -> float:
-        """Spent on one cause."""
-        return self.share[cause] * self.allocated_chips * 24
 
 
 def simulate(case: Case, rng: np.random.Generator) -> Account:
@@ -68,7 +59,7 @@ def simulate(case: Case, rng: np.random.Generator) -> Account:
         _learner(case, draw(fleet.learner_chips, fleet.mtbi_seconds, seconds, luck))
         for luck in rng.spawn(fleet.learners)
     ]
-    return account(fleet, lines, seconds, in_step(fleet, rng))
+    return account(fleet, lines, seconds)
 
 
 def estimate(cases: Sequence[Case], workers: int | None = None) -> list[Estimate]:
@@ -99,16 +90,6 @@ def student(repeats: int) -> float:
     )
 
 
-def in_step(fleet: Fleet, rng: np.random.Generator) -> float:
-    """Share of its stepping time in which a learner's chips compute: below 1 where it holds several kinds."""
-    kinds = np.asarray(fleet.speeds if fleet.learners == 1 else (1.0,))
-    if len(kinds) == 1:
-        return 1.0
-    drift = np.maximum(LEAST, 1.0 + fleet.jitter * rng.standard_normal((STEPS, len(kinds))))
-    steps = kinds * drift
-    return float(steps.mean() / steps.max(axis=1).mean())
-
-
 def _run(task: tuple[Case, int]) -> Account:
     case, turn = task
     return simulate(case, np.random.default_rng([case.seed, turn]))
@@ -123,7 +104,6 @@ def _summary(case: Case, accounts: Sequence[Account]) -> Estimate:
         uptime=fmean(one.uptime for one in accounts),
         interval=(max(0.0, mean - half), min(1.0, mean + half)),
         share={cause: fmean(one.share[cause] for one in accounts) for cause in CAUSES},
-        allocated_chips=case.fleet.allocated_chips,
         interruptions_a_day=fmean(one.interruptions for one in accounts) * DAY / case.seconds,
     )
 
@@ -131,7 +111,7 @@ def _summary(case: Case, accounts: Sequence[Account]) -> Estimate:
 def _learner(case: Case, interruptions: Interruptions) -> Timeline:
     fleet, recovery, seconds = case.fleet, case.recovery, case.seconds
     if case.method == "rigid":
-        return rigid(fleet.slices, fleet.spare_slices, recovery, interruptions, seconds)
+        return rigid(fleet.slices, recovery, interruptions, seconds)
     if case.method == "unit":
-        return unit(fleet.slices, fleet.spare_slices, recovery, case.heal, interruptions, seconds)
-    return elastic(fleet.slices, fleet.spare_slices, recovery, interruptions, seconds)
+        return unit(fleet.slices, recovery, case.heal, interruptions, seconds)
+    return elastic(fleet.slices, recovery, interruptions, seconds)

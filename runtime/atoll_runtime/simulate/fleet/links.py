@@ -101,25 +101,26 @@ def on_links(asked: Links, rng: Generator) -> tuple[tuple[UnitOnLink, ...], floa
             members.update(member.unit for member in taken)
         else:
             before |= {name: _merged(world, name) for name in names if name in world.accounts}
-    hours, busy, all_time = world.hours, 0.0, 0.0
-    units, used = [], world.communication
+    busy, all_time, units = 0.0, 0.0, []
     for name, gbps in zip(names, asked.gbps, strict=True):
         merged, trained = _merged(world, name)
         merged, trained = merged - before[name][0], trained - before[name][1]
-        time = hours[name].busy + hours[name].idle
-        busy, all_time = busy + hours[name].busy, all_time + time
+        learner = world.learners[name]
+        hours, used = learner.hours, learner.client.communication
+        time = hours.busy + hours.idle
+        busy, all_time = busy + hours.busy, all_time + time
         units.append(
             UnitOnLink(
-                need_gbps=asked.need_gbps(used[name]),
+                need_gbps=asked.need_gbps(used),
                 member_share=members[name] / rounds,
                 merged_share=min(1.0, merged / trained) if trained else 0.0,
-                hidden_share=hours[name].busy / time if time else 0.0,
-                codec=used[name].codec,
+                hidden_share=hours.busy / time if time else 0.0,
+                codec=used.codec,
                 # Transfers in simulated time carry no bytes to speak of.
                 streams=streams(1, gbps * GIGA, 2 * asked.delay),
-                period=used[name].period,
+                period=used.period,
                 rounds=members[name],
-                advice=_advice(asked, gbps, used[name]),
+                advice=_advice(asked, gbps, used),
             )
         )
     return tuple(units), busy / all_time

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 from numpy.random import Generator
 
-from atoll_runtime.protocol.communication import Communication
 from atoll_runtime.protocol.identifiers import RoundId
 from atoll_runtime.protocol.ledger import Account
 from atoll_runtime.protocol.messages import Part
 from atoll_runtime.simulate.blank import BlankArrays, blank_contract, blank_layout
 from atoll_runtime.simulate.eventloop import SimLoop
-from atoll_runtime.simulate.fleet.learner import Hours, Learner
+from atoll_runtime.simulate.fleet.learner import Learner
 from atoll_runtime.simulate.fleet.scenario import Scenario
-from atoll_runtime.simulate.fleet.speeds import Drift
+from atoll_runtime.simulate.fleet.speeds import DRIFT_STEPS, Drift
 from atoll_runtime.simulate.processes import in_processes
-from atoll_runtime.simulate.shard import UNLIMITED, Shard, WorkSeconds
+from atoll_runtime.simulate.shard import Shard, WorkSeconds
 
 SERIAL = 3000
 """Inner steps that one process makes sooner than others have started: about three seconds."""
@@ -54,8 +53,6 @@ class World:
 
     def __init__(self, scenario: Scenario, rng: Generator) -> None:
         rules, costs = scenario.rules, scenario.costs
-        if scenario.waits:  # one that waits reports nothing
-            rules = replace(rules, silence=UNLIMITED)
         self.scenario = scenario
         # What no program of the pods calls is missing from it.
         self.loop = SimLoop(WorkSeconds(costs.merge, costs.write))  # type: ignore[abstract]
@@ -65,22 +62,12 @@ class World:
         run = blank_contract(rules, scenario.codec, scenario.communication)
         self.shard = Shard(self.loop, run, rules, layout, first, BlankArrays(scenario.codec))
         # A stream of chance for each, so that learners keep their paces when only a policy changes.
-        self._learners = {
+        self.learners = {
             unit.name: Learner(
-                scenario, unit, self.shard, Drift(unit.pace, scenario.jitter, scenario.drift_steps, chance)
+                scenario, unit, self.shard, Drift(unit.pace, scenario.jitter, DRIFT_STEPS, chance)
             )
             for unit, chance in zip(scenario.units, rng.spawn(len(scenario.units)), strict=True)
         }
-
-    @property
-    def hours(self) -> dict[str, Hours]:
-        """By unit."""
-        return {name: learner.hours for name, learner in self._learners.items()}
-
-    @property
-    def communication(self) -> dict[str, Communication]:
-        """What each unit uses its link for now."""
-        return {name: learner.client.communication for name, learner in self._learners.items()}
 
     @property
     def accounts(self) -> dict[str, Account]:
@@ -95,7 +82,7 @@ class World:
         """
         steps = self.scenario.rules.target_steps or 0
         longest = SLOWNESS * steps * max(unit.pace for unit in self.scenario.units)
-        for learner in self._learners.values():
+        for learner in self.learners.values():
             self.loop.plan(0.0, learner, learner.start)
         for round_id in self.shard.until_end(longest):
             yield round_id, self.shard.tape.merges[round_id]
@@ -123,7 +110,8 @@ def outcome(scenario: Scenario, seed: int) -> Outcome:
         merges += 1
         contributions += len(members)
         age += sum(round_id.step - member.anchor for member in members)
-    accounts, hours = world.accounts.values(), world.hours.values()
+    accounts = world.accounts.values()
+    hours = [learner.hours for learner in world.learners.values()]
     trained = sum(account.trained for account in accounts)
     discarded = Counter[str]()
     for account in accounts:

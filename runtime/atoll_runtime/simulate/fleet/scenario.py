@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from atoll_runtime.contract import Codec, CommunicationSpec, GraceSpec
 from atoll_runtime.protocol.rules import Rules
 from atoll_runtime.simulate.blank import FIXED, NO_CUTS
-from atoll_runtime.simulate.fleet.speeds import DRIFT_STEPS
 from atoll_runtime.simulate.link import Wire
 
 
@@ -62,10 +61,6 @@ class Scenario:
     units: tuple[Unit, ...]
     jitter: float = 0.0
     """Relative spread of a learner's pace."""
-    drift_steps: int = DRIFT_STEPS
-    waits: bool = False
-    """A synchronous control, not what our learners do: a learner answers the round of step t after its own step t, and
-    makes no step that is more than τ rounds ahead of the newest merge it has taken."""
     costs: Costs = Costs()
     codec: Codec = "float32"
     """Of the run."""

@@ -19,22 +19,15 @@ class Fleet:
     """Chips in equal learners, each in equal slices; interruptions are exponential and hit chips alike."""
 
     chips: int
-    """That train, over all learners; spare slices come on top."""
+    """Over all learners."""
     learners: int = 1
     mtbi_seconds: float = YEAR
     """Mean time between interruptions of one chip."""
     slice_chips: int = 256
     """What one interruption takes away: the largest slice of a v5e or v6e. At one year between interruptions
     its size hardly counts: 256 chips that are away for a minute are 0.05 % of the time."""
-    spare_slices: int = 0
-    """Of each learner, standing by; they count as allocated."""
     quorum: int = 1
     """K."""
-    speeds: tuple[float, ...] = (1.0,)
-    """Relative step times of equal shares of the chips. One learner over all of them goes at the pace of the
-    slowest; several learners each hold one kind and wait for nobody."""
-    jitter: float = 0.0
-    """Relative spread of each kind's step time around its own."""
 
     @property
     def learner_chips(self) -> float:
@@ -44,11 +37,6 @@ class Fleet:
     def slices(self) -> int:
         """Of one learner; its chips are shared evenly among them."""
         return max(1, round(self.learner_chips / self.slice_chips))
-
-    @property
-    def allocated_chips(self) -> float:
-        """With the spares."""
-        return self.chips * (1 + self.spare_slices / self.slices)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,49 +61,24 @@ class Recovery:
     repair: float = 55.0
     """From an interruption until the slice, or another in its place, is back. From the rigid cell at 1.2M
     chips, where all wait for it. Far below a reboot: the published rigid row leaves room for no more."""
-    checkpoint: float = 0.0
-    """Rigid alone: work between two restore points; what came after the last is lost. 0: nothing is, as the
-    published row leaves no room for it either."""
-    seeding: float = 0.0
-    """Elastic learners: a slice that is back is filled so long before it can join, while the others train."""
-    in_place: float | None = None
-    """After any interruption the hosts are healthy, and their containers back in so many seconds, on top of the
-    pause; no slice is lost. An upper bound of what restarts in place can give. None: never."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Heal:
     """The time-line of a unit that is re-created whole, in seconds. Assumed, until measured on real slices.
 
-    Between `schedule` and `start` it waits for hardware (`Recovery.repair`), unless a spare slice stands by.
+    Between `schedule` and `start` it waits for hardware (`Recovery.repair`).
     """
 
     detect: float = 2.0
     """Pod failure to the operator's decision. A hang or a lost node takes longer."""
     schedule: float = 3.0
-    """New pods are created and bound. Not in place."""
+    """New pods are created and bound."""
     start: float = 20.0
-    """Containers from an image at hand, the accelerator runtime, the mesh, the compiled step from its cache.
-    In place: `Recovery.in_place`."""
+    """Containers from an image at hand, the accelerator runtime, the mesh, the compiled step from its cache."""
     restore: float = 15.0
-    """`seeding_seconds` of 5B parameters from a bucket."""
+    """The state of 5B parameters from a bucket, at 32 Gbit/s."""
     catch_up: float = 2.0
-    """Newer fragments from the syncer: about τ steps of a second. A peer's state is new: 0."""
+    """Newer fragments from the syncer: about τ steps of a second."""
     unmerged: float = 13.0
     """Work that dies with the unit: a fragment was last sent (H+1)/2 steps ago on average (H=24, 1 s)."""
-
-
-SeedSource = Literal["checkpoint", "peer"]
-
-SEED_GBPS: dict[SeedSource, float] = {"checkpoint": 32.0, "peer": 200.0}
-"""Gbit/s at which one replica of the state comes in, assumed: a bucket that many units read at a time, and the
-memory of another unit, as fast as one host's network."""
-
-
-def seeding_seconds(parameters: float, gbps: float, bytes_per_parameter: float = 12.0) -> float:
-    """Seconds to fill one replica of the state over a link.
-
-    Args:
-        bytes_per_parameter: parameters 4 and AdamW's moments 8, in float32.
-    """
-    return parameters * bytes_per_parameter * 8 / (gbps * 1e9)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import defaultdict
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -34,36 +34,6 @@ class Timeline:
     def step(self, start: float, end: float, slices: int, lost: float = 0.0) -> None:
         if end > start and slices:
             self.stretches.append(Stretch(start, end, slices, lost))
-
-
-@dataclass
-class Pool:
-    """Slices outside the mesh: healthy ones that stand by, and lost ones until they are ready."""
-
-    standing: int
-    seeding: float
-    """The last seconds before a lost slice is ready."""
-    away: deque[float] = field(default_factory=deque)
-    """When each is ready, ascending."""
-
-    def take(self, most: int) -> int:
-        """So many of those that stand by, fewer where there are not."""
-        taken = min(most, self.standing)
-        self.standing -= taken
-        return taken
-
-    def advance(self, line: Timeline, start: float, end: float) -> None:
-        """Charges what these slices did, and moves those that have become ready."""
-        line.idle["standby"] += self.standing * (end - start)
-        for ready in self.away:
-            until = min(ready, end)
-            repaired = min(max(ready - self.seeding, start), until)
-            line.idle["repair"] += repaired - start
-            line.idle["seeding"] += until - repaired
-            line.idle["standby"] += end - until
-        while self.away and self.away[0] <= end:
-            self.away.popleft()
-            self.standing += 1
 
 
 @dataclass(frozen=True)

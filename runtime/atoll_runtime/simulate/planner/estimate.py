@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from atoll_runtime.protocol.communication import BITS
-from atoll_runtime.protocol.rules import Rules
-from atoll_runtime.simulate.fleet import merging
 from atoll_runtime.simulate.fleet.goodput import Case, Estimate, estimate
 from atoll_runtime.simulate.fleet.setting import DAY, Fleet, Heal, Recovery
-from atoll_runtime.simulate.planner.checkpoints import CheckpointTraffic, checkpoint_traffic
 from atoll_runtime.simulate.planner.heal import Timeline, simulated, timeline
+from atoll_runtime.simulate.planner.merging import merged_share
 from atoll_runtime.simulate.planner.quorum import below, below_while_living
 from atoll_runtime.simulate.planner.run import Assumptions, Pool, Run
+from atoll_runtime.simulate.planner.state import CheckpointTraffic, checkpoint_traffic
 from atoll_runtime.simulate.planner.steps import Step, global_step, step_of
 from atoll_runtime.simulate.wan.bandwidth import Need, need
 from atoll_runtime.simulate.wan.traffic import Method, Traffic, shares
@@ -142,23 +141,6 @@ def link_need(run: Run, step_seconds: float) -> Need:
             fragments=run.fragments,
             overlap=run.overlap,
             sizes=shares(run.layout),
-        ),
-    )
-
-
-def merged_share(run: Run, step_seconds: tuple[float, ...]) -> float:
-    """0…1, of the tokens that have a fate; `step_seconds` by pool."""
-    return merging.merged_share(
-        [seconds for pool, seconds in zip(run.pools, step_seconds, strict=True) for _ in range(pool.units)],
-        Rules(
-            fragments=run.fragments,
-            interval=run.interval,
-            overlap=run.overlap,
-            quorum=run.quorum,
-            grace_fraction=run.grace_fraction,
-            grace_steps=run.grace_steps,
-            target_steps=None,
-            target_tokens=None,
         ),
     )
 

@@ -5,10 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 from atoll_runtime.protocol.communication import BITS
-from atoll_runtime.simulate.fleet.setting import SEED_GBPS, Heal, Recovery, seeding_seconds
-from atoll_runtime.simulate.planner.checkpoints import SEED_BYTES
+from atoll_runtime.simulate.fleet.setting import Heal, Recovery
 from atoll_runtime.simulate.planner.run import Assumptions, Run
 
+SEED_BYTES = 12
+"""A parameter's of a unit that heals: Θ without the momentum, and both moments (`atoll_runtime.learner.seed`)."""
+SEED_GBPS = {"Checkpoint": 32.0, "Peer": 200.0}
+"""Gbit/s at which one replica of the state comes in, assumed: a bucket that many units read at a time, and the
+memory of another unit, as fast as one host's network."""
 PULL = 30.0
 """A slice that was replaced has no image yet: one or two gigabytes from a registry close by."""
 
@@ -47,7 +51,7 @@ def timeline(run: Run, step_seconds: float, assumed: Assumptions) -> Timeline:
         hardware=max(0.0, assumed.repair_seconds - usual.detect - usual.schedule),
         pull=PULL if assumed.repair_seconds else 0.0,
         start=usual.start,
-        restore=seeding_seconds(run.parameters, rate, SEED_BYTES),
+        restore=run.parameters * SEED_BYTES * 8 / (rate * 1e9),
         catch_up=stale / ((assumed.least_link(run) or rate) * 1e9)
         + run.interval / run.fragments * step_seconds,
     )
@@ -55,7 +59,7 @@ def timeline(run: Run, step_seconds: float, assumed: Assumptions) -> Timeline:
 
 def seed_gbps(run: Run, assumed: Assumptions) -> float:
     """At which a unit of this run gets its state."""
-    return assumed.seed_gbps or SEED_GBPS["peer" if run.seed == "Peer" else "checkpoint"]
+    return assumed.seed_gbps or SEED_GBPS[run.seed]
 
 
 def simulated(run: Run, step_seconds: float, assumed: Assumptions) -> tuple[Recovery, Heal]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import replace
+from statistics import fmean
 
 from numpy.random import default_rng
 
@@ -17,28 +18,12 @@ INTERVALS = 10
 """Simulated."""
 UNLIMITED_GBPS = 1e5
 """Of a pool whose link nobody told."""
+SHARES = ("member_share", "merged_share", "hidden_share")
+"""Of a pool's units, the mean is told."""
 
 
-@dataclass(frozen=True, slots=True)
-class PoolOnLink:
-    """A pool whose link is known. Shares are the mean of its units, as in `UnitOnLink`."""
-
-    link_gbps: float
-    need_gbps: float
-    """With which a unit is a member of every round."""
-    member_share: float
-    merged_share: float
-    hidden_share: float
-    codec: str
-    """Of its first unit; all have the same link."""
-    period: float
-    """It takes part in one of so many rounds."""
-    advice: str
-    """What would make it a member of every round; empty where its link carries all."""
-
-
-def on_their_links(run: Run, assumed: Assumptions) -> dict[str, PoolOnLink]:
-    """By pool, where its link is known."""
+def on_their_links(run: Run, assumed: Assumptions) -> dict[str, UnitOnLink]:
+    """By pool, where its link is known: its first unit, with the mean shares of all."""
     links = [assumed.link_of(pool) for pool in run.pools]
     if not any(links):
         return {}
@@ -63,14 +48,6 @@ def on_their_links(run: Run, assumed: Assumptions) -> dict[str, PoolOnLink]:
     for number, (pool, gbps) in enumerate(zip(run.pools, links, strict=True)):
         if gbps is not None:
             mine = [unit for unit, its in zip(units, pools, strict=True) if its == number]
-            found[pool.name] = _mean(gbps, mine)
+            means = {share: fmean(getattr(unit, share) for unit in mine) for share in SHARES}
+            found[pool.name] = replace(mine[0], **means)
     return found
-
-
-def _mean(gbps: float, units: list[UnitOnLink]) -> PoolOnLink:
-    member, merged, hidden = (
-        sum(getattr(unit, name) for unit in units) / len(units)
-        for name in ("member_share", "merged_share", "hidden_share")
-    )
-    first = units[0]
-    return PoolOnLink(gbps, first.need_gbps, member, merged, hidden, first.codec, first.period, first.advice)

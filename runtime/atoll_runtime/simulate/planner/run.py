@@ -87,6 +87,18 @@ class Run:
         return sum(pool.units for pool in self.pools)
 
     @property
+    def knobs(self) -> dict[str, int | str]:
+        """What can be chosen, by the paper's symbols."""
+        return {
+            "M": self.units,
+            "K": self.quorum,
+            "H": self.interval,
+            "P": self.fragments,
+            "tau": self.overlap,
+            "codec": self.codec,
+        }
+
+    @property
     def grace(self) -> bool:
         """A round waits a little for more than K."""
         return self.grace_fraction > 0 and self.grace_steps > 0
@@ -114,10 +126,6 @@ class Run:
     @property
     def parameters(self) -> int:
         return sum(math.prod(tensor.shape) for tensor in self.tensors)
-
-    def cost(self, prices: Mapping[str, float], seconds: float) -> float:
-        """Dollars of every rented chip, whether it trains or heals, from dollars a chip-hour by generation."""
-        return sum(pool.all_chips * prices[pool.generation] for pool in self.pools) * seconds / 3600
 
 
 @lru_cache(maxsize=16)

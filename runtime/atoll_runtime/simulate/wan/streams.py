@@ -12,7 +12,7 @@ from atoll_runtime.simulate.wan.traffic import Method, Rounds, Traffic, rounds, 
 
 @dataclass(frozen=True)
 class Load:
-    """Bits a second of one site's link; in one direction unless the link is shared."""
+    """Bits a second of one site's link, in one direction."""
 
     stream: float
     """Of the largest fragment alone, spread over its τ steps: N·b/(P·τ·ξ_step) where all are equal."""
@@ -28,31 +28,19 @@ def load(traffic: Traffic) -> Load:
     Fragments that are on their way at the same time share the link: any run of them must be through between
     the step after which the first one leaves and the one at which the last is used. Runs longer than an interval lie
     between these and the mean.
-
-    Raises:
-        ValueError: sizes that are not P, or a latency that leaves no time.
     """
     schedule = rounds(Method.DECOUPLED, traffic)
-    bits = volume(Method.DECOUPLED, traffic)
     sizes = traffic.sizes or (1 / schedule.fragments,) * schedule.fragments
-    if len(sizes) != schedule.fragments:
-        raise ValueError(f"sizes: {len(sizes)} shares do not fit {schedule.fragments} fragments")
-    allowed = schedule.overlap - traffic.latency / traffic.step_seconds
-    if allowed <= 0:
-        raise ValueError(
-            f"latency: {traffic.latency:g} s must be less than the overlap's {schedule.overlap} steps "
-            f"of {traffic.step_seconds:g} s"
-        )
-    a_second = bits / traffic.step_seconds
+    a_second = volume(Method.DECOUPLED, traffic) / traffic.step_seconds
     mean = a_second / schedule.interval
     return Load(
-        stream=max(sizes) / allowed * a_second,
+        stream=max(sizes) / schedule.overlap * a_second,
         mean=mean,
-        link=max(mean, _densest(schedule, sizes, allowed) * a_second),
+        link=max(mean, _densest(schedule, sizes) * a_second),
     )
 
 
-def _densest(schedule: Rounds, sizes: Sequence[float], allowed: float) -> float:
+def _densest(schedule: Rounds, sizes: Sequence[float]) -> float:
     """The most that must pass in any run of up to P fragments, in models per step."""
     count = schedule.fragments
     phases = np.array([schedule.phase(p) for p in range(count)])
@@ -62,7 +50,7 @@ def _densest(schedule: Rounds, sizes: Sequence[float], allowed: float) -> float:
         float(
             np.max(
                 (sums[first + 1 : first + count + 1] - sums[first])
-                / (steps[first : first + count] - steps[first] + allowed)
+                / (steps[first : first + count] - steps[first] + schedule.overlap)
             )
         )
         for first in range(count)

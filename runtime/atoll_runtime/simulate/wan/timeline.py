@@ -19,13 +19,12 @@ MEASURED = 2
 """Intervals measured."""
 
 
-def compute_share(rounds: Rounds, step: float, transfer: float, latency: float) -> float:
+def compute_share(rounds: Rounds, step: float, transfer: float) -> float:
     """Share of the time in which a site computes, 0…1.
 
     Args:
         step: seconds of one step.
         transfer: seconds that the link needs for one layer.
-        latency: seconds from the end of a transfer to its arrival.
     """
     forward, backward = FORWARD * step / rounds.layers, (1 - FORWARD) * step / rounds.layers
     start, end = WARM * rounds.interval, (WARM + MEASURED) * rounds.interval
@@ -50,10 +49,9 @@ def compute_share(rounds: Rounds, step: float, transfer: float, latency: float) 
         for layer in reversed(leaving.get(number, range(0))):
             ready = backward_from + (rounds.layers - layer) * backward
             link_free = max(link_free, ready) + transfer
-            arrivals.setdefault(number + 1 + rounds.overlap, {})[layer] = link_free + latency
+            arrivals.setdefault(number + 1 + rounds.overlap, {})[layer] = link_free
         clock += step
         done = number + 1
     measured = MEASURED * rounds.interval * step / (clock - begun)
     # Under a long overlap a link that is a little too thin falls behind for many intervals before training waits.
-    carried = rounds.interval * step / (rounds.layers * transfer) if transfer else 1.0
-    return min(measured, carried)
+    return min(measured, rounds.interval * step / (rounds.layers * transfer))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -35,11 +34,7 @@ class Method(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Traffic:
-    """A model trained at several sites. None: as the method was published.
-
-    Raises:
-        ValueError: a value cannot be used; the message names the field.
-    """
+    """A model trained at several sites. None: as the method was published."""
 
     params: float
     """N."""
@@ -48,7 +43,7 @@ class Traffic:
     bits: float = 16
     """b: of a parameter on the wire."""
     sites: int = 8
-    """M. One site alone exchanges nothing."""
+    """M, at least 2."""
     interval: int | None = None
     """H: steps between two exchanges of the same fragment."""
     fragments: int | None = None
@@ -57,31 +52,8 @@ class Traffic:
     """τ: steps after which a fragment is used."""
     layers: int | None = None
     """None: from N."""
-    latency: float = 0.0
-    """Seconds that a fragment takes besides its bits, there and back."""
-    shared: bool = False
-    """One link carries both directions."""
     sizes: tuple[float, ...] | None = None
     """Shares of the fragments in the model, in the order of the schedule (`shares`); None: equal."""
-
-    def __post_init__(self) -> None:
-        for name in ("params", "step_seconds", "bits"):
-            value = getattr(self, name)
-            if not (math.isfinite(value) and value > 0):
-                raise ValueError(f"{name}: {value} must be a number above 0")
-        for name in ("sites", "interval", "fragments", "layers"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name}: {value} must be at least 1")
-        if self.overlap is not None and self.overlap < 0:
-            raise ValueError(f"overlap: {self.overlap} must be at least 0")
-        if not (math.isfinite(self.latency) and self.latency >= 0):
-            raise ValueError(f"latency: {self.latency} must be 0 s or more")
-
-    @property
-    def directions(self) -> int:
-        """Directions that one link carries."""
-        return 2 if self.shared else 1
 
 
 @dataclass(frozen=True)
@@ -135,15 +107,13 @@ def rounds(method: Method, traffic: Traffic) -> Rounds:
 
 
 def volume(method: Method, traffic: Traffic) -> float:
-    """Bits that one site's link carries in one interval; in one direction unless the link is shared.
+    """Bits that one site's link carries in one interval, in one direction.
 
     A ring all-reduce among M sites moves 2(M−1)/M of the model; a learner sends its outer gradients to the
     syncer, and receives the fragments, once.
     """
-    if traffic.sites == 1:
-        return 0.0
     ring = 1.0 if method is Method.DECOUPLED else 2 * (traffic.sites - 1) / traffic.sites
-    return ring * traffic.params * traffic.bits * traffic.directions
+    return ring * traffic.params * traffic.bits
 
 
 def shares(layout: Layout) -> tuple[float, ...]:
