@@ -64,7 +64,7 @@ def test_a_list_is_refused_for_one_bad_member_and_for_its_length() -> None:
         ("real_interval", 23.95, "23.9"),
         ("seconds_to_target", 5302.0, "1.5 h"),
         ("seconds_to_target", 1e10, "never"),
-        ("seconds_to_target", None, "-"),
+        ("seconds_to_target", None, "never"),
         ("heal_seconds", {"pull": 30.0, "catch_up": 0.01}, "pull 30 s, catch up 10 ms"),
         ("checkpoint", {"cut_bytes": 7_900_000_000, "gbps": 1.846}, "cut bytes 7.9 GB, gbps 1.85"),
         ("lost_chip_hours_per_day", {"below_quorum": 0.5}, "below quorum 0.5"),

@@ -39,9 +39,6 @@ def test_table_4_is_met_to_half_a_step_of_its_grid_in_the_mean_and_misses_one_ce
     assert [cell for cell, step in steps.items() if step > 1] == ["Table 4, 100B, streaming-overlap, 0.5"]
     assert max(steps.values()) < 1.05
     assert all(abs(point(each.computed) - point(each.published)) <= 1 for each in TABLE)
-    # Taken down to the grid most cells are the published ones.
-    assert all(each.on_grid is not None and each.on_grid <= each.computed for each in TABLE)
-    assert sum(abs((each.on_grid or 0) / each.published - 1) < 0.07 for each in TABLE) >= 38
 
 
 def test_the_figures_of_decoupled_diloco_are_met_to_a_tenth() -> None:

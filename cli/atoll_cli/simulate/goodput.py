@@ -106,13 +106,12 @@ def _check_work(found: Values, interruptions: float) -> None:
 def _published(found: Values) -> Report:
     """A row for each cell of the grid; the notes say how far off the known ones are together."""
     from atoll_runtime.simulate.fleet.goodput import estimate
-    from atoll_runtime.simulate.fleet.published import CALIBRATED, GRID, PUBLISHED
+    from atoll_runtime.simulate.fleet.published import CALIBRATED, GRID
 
     asked = [_case(found, cell.chips, cell.learners, cell.method) for cell in GRID]
     _check_work(found, sum(case.interruptions for case in asked))
     rows = []
-    for cell, case, result in zip(GRID, asked, estimate(asked), strict=True):
-        known = PUBLISHED.get(cell)
+    for (cell, known), case, result in zip(GRID.items(), asked, estimate(asked), strict=True):
         rows.append(
             {
                 "method": cell.method,

@@ -85,7 +85,7 @@ def show(key: str, value: Any, form: Callable[[float], str] | None = None) -> st
     """A value of JSON on the terminal. What is inside an object is shown as the object's key says, or else its own."""
     form = form or next((FORMS[word] for word in key.split("_") if word in FORMS), None)
     if value is None:
-        return "-"
+        return "never" if form is duration else "-"
     if isinstance(value, bool):
         return "*" if value else ""
     if isinstance(value, float):

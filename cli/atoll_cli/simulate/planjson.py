@@ -7,16 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from atoll_runtime.simulate.fleet.links import UnitOnLink
 from atoll_runtime.simulate.fleet.setting import DAY
 from atoll_runtime.simulate.planner.choices import Choice
-from atoll_runtime.simulate.planner.estimate import PoolEstimate
 from atoll_runtime.simulate.planner.heal import seed_gbps
 from atoll_runtime.simulate.planner.run import Assumptions, Run
 from atoll_runtime.simulate.planner.state import shard_need
-
-LINK = ("need_gbps", "member_share", "merged_share", "hidden_share", "codec", "period", "advice")
-"""What is told of a pool's units on their link."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +24,7 @@ class Plan:
     """Dollars a chip-hour by generation."""
     choices: Sequence[Choice]
     """The first is the run as it is."""
-    links: Mapping[str, UnitOnLink]
+    links: Mapping[str, Mapping[str, Any]]
     """By pool, where its link is known."""
     spot: Sequence[str]
     """Pools of Spot capacity of which nobody said how often they are interrupted."""
@@ -46,32 +41,26 @@ class Plan:
 def document(plan: Plan) -> dict[str, Any]:
     """The whole plan."""
     planned, expected = plan.run, plan.choices[0].expected
-    link, rows = expected.link, [_choice(choice) for choice in plan.choices]
+    told, rows = asdict(expected), [_choice(choice) for choice in plan.choices]
+    link, pools = told.pop("link"), told.pop("pools")
     cost = {"per_day": DAY, "to_target": expected.seconds_to_target}
     return {
         "run": planned.name,
         "parameters": planned.parameters,
         "chips": planned.chips,
         "spec": planned.knobs,
-        "goodput": expected.goodput,
-        "interval": list(expected.interval),
-        "uptime": expected.uptime,
-        "below_quorum": expected.below_quorum,
-        "interruptions_per_day": expected.interruptions_per_day,
-        "lost_chip_hours_per_day": expected.lost_chip_hours,
-        "step_seconds": expected.step_seconds,
-        **asdict(link),
-        "syncer_gbps_mean": planned.units * link.gbps_mean,
-        "syncer_gbps_link": planned.units * link.gbps_link,
+        **told,
+        "seconds_to_target": _finite(expected.seconds_to_target),
+        **link,
+        "syncer_gbps_mean": planned.units * link["gbps_mean"],
+        "syncer_gbps_link": planned.units * link["gbps_link"],
         "shard": asdict(shard_need(planned)),
         "warnings": list(plan.warnings),
-        "checkpoint": asdict(expected.checkpoints),
-        "heal_seconds": {**asdict(expected.heal), "total": expected.heal.total},
-        "merged_share": expected.merged_share,
-        "tokens_per_second": expected.tokens_per_second,
-        "seconds_to_target": _finite(expected.seconds_to_target),
         "cost": plan.prices and {name: plan.dollars(seconds) for name, seconds in cost.items()},
-        "pools": [_pool(pool, plan) for pool in expected.pools],
+        "pools": [
+            {**pool, "gbps_link": pool["units"] * link["gbps_link"], "link": plan.links.get(pool["name"])}
+            for pool in pools
+        ],
         "choice": next(row for row in rows if row["best"]),
         "choices": rows,
         "assumed": {
@@ -79,28 +68,6 @@ def document(plan: Plan) -> dict[str, Any]:
             "seed_gbps": seed_gbps(planned, plan.assumed),
             "spot_as_on_demand": list(plan.spot),
         },
-    }
-
-
-def _pool(found: PoolEstimate, plan: Plan) -> dict[str, Any]:
-    pool, on_link = found.pool, plan.links.get(found.pool.name)
-    return {
-        "name": pool.name,
-        "generation": pool.generation,
-        "units": pool.units,
-        "chips_per_unit": pool.chips,
-        "chips": pool.all_chips,
-        "step_seconds": found.step.seconds,
-        "step_source": found.step.source,
-        "tokens_per_step": found.step.tokens,
-        "interruptions_per_day": found.interruptions_per_day,
-        "live": found.live,
-        "goodput": found.goodput,
-        "interval": list(found.interval),
-        "lost_chip_hours_per_day": dict(found.lost_chip_hours),
-        "gbps_link": pool.units * plan.choices[0].expected.link.gbps_link,
-        "link": on_link
-        and {"link_gbps": plan.assumed.link_of(pool), **{key: getattr(on_link, key) for key in LINK}},
     }
 
 

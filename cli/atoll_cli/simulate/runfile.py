@@ -22,10 +22,6 @@ from atoll_runtime.simulate.planner import run as planner
 KIND = "TrainingRun"
 
 
-class FieldError(ValueError):
-    """A field whose value cannot be; the message begins with its path."""
-
-
 def read_run(path: Path) -> planner.Run:
     """The one TrainingRun of the file, as a plan takes it; raises `UsageError` as the two steps do."""
     return planned_run(path, *read_spec(path))
@@ -54,14 +50,6 @@ def checked_spec(path: Path, manifest: Mapping[str, Any]) -> tuple[str, Training
     return manifest["metadata"]["name"], TrainingRunSpec.model_validate(manifest["spec"])
 
 
-def planned_run(path: Path, name: str, spec: TrainingRunSpec) -> planner.Run:
-    """Raises `UsageError`: no plan can be made of it, though the API server takes it."""
-    try:
-        return _converted(name, spec)
-    except FieldError as error:
-        raise UsageError(f"{path}: {error}") from error
-
-
 def read_manifest(path: Path) -> dict[str, Any]:
     """The one TrainingRun of the file, unchecked. Raises `UsageError`: no such file, no YAML, none or several."""
     try:
@@ -86,16 +74,16 @@ def _number(text: str) -> float:
     return int(value) if value.is_integer() else value
 
 
-def _converted(name: str, spec: TrainingRunSpec) -> planner.Run:
-    """Raises `FieldError` for what no plan can be made of."""
+def planned_run(path: Path, name: str, spec: TrainingRunSpec) -> planner.Run:
+    """Raises `UsageError`: no plan can be made of it, though the API server takes it."""
     units, outer, target = sizes(spec), spec.outer, spec.target
     if not any(units.values()):
-        raise FieldError("spec.units: 0: nothing trains; a plan needs the units that are to train")
+        raise UsageError(f"{path}: spec.units: 0: nothing trains; a plan needs the units that are to train")
     try:
         tensors = tuple(model.describe(spec.model))
         model.check(spec.model, spec.data.sequence_length, spec.data.packing)
     except model.ModelError as error:
-        raise FieldError(f"spec.{error}") from error
+        raise UsageError(f"{path}: spec.{error}") from error
     run = planner.Run(
         name=name,
         tensors=tensors,
@@ -121,7 +109,7 @@ def _converted(name: str, spec: TrainingRunSpec) -> planner.Run:
     try:
         run.layout  # noqa: B018
     except LayoutError as error:
-        raise FieldError(f"spec.{error}") from error
+        raise UsageError(f"{path}: spec.{error}") from error
     return run
 
 

@@ -74,6 +74,8 @@ class Heal:
     """Pod failure to the operator's decision. A hang or a lost node takes longer."""
     schedule: float = 3.0
     """New pods are created and bound."""
+    pull: float = 0.0
+    """The image, where the hardware has none yet."""
     start: float = 20.0
     """Containers from an image at hand, the accelerator runtime, the mesh, the compiled step from its cache."""
     restore: float = 15.0

@@ -53,7 +53,7 @@ def _heal(line: Timeline, slices: int, heal: Heal, start: float, hardware: float
     """Charges one attempt to heal, up to `limit`; when it ended."""
     created = start + heal.detect + heal.schedule
     bound = max(created, hardware)
-    started = bound + heal.start
+    started = bound + heal.pull + heal.start
     phases = (
         ("restart", created),
         ("waiting", bound),

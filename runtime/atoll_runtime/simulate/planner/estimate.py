@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -10,12 +11,12 @@ from functools import lru_cache
 from atoll_runtime.protocol.communication import BITS
 from atoll_runtime.simulate.fleet.goodput import Case, Estimate, estimate
 from atoll_runtime.simulate.fleet.setting import DAY, Fleet, Heal, Recovery
-from atoll_runtime.simulate.planner.heal import Timeline, simulated, timeline
+from atoll_runtime.simulate.planner.heal import heal_of, stages
 from atoll_runtime.simulate.planner.merging import merged_share
 from atoll_runtime.simulate.planner.quorum import below, below_while_living
 from atoll_runtime.simulate.planner.run import Assumptions, Pool, Run
 from atoll_runtime.simulate.planner.state import CheckpointTraffic, checkpoint_traffic
-from atoll_runtime.simulate.planner.steps import Step, global_step, step_of
+from atoll_runtime.simulate.planner.steps import global_step, step_of
 from atoll_runtime.simulate.wan.bandwidth import Need, need
 from atoll_runtime.simulate.wan.traffic import Method, Traffic, shares
 
@@ -33,8 +34,15 @@ STEPPING = ("useful", "lost_work", "below_quorum")
 class PoolEstimate:
     """One pool, all its units together unless said otherwise."""
 
-    pool: Pool
-    step: Step
+    name: str
+    generation: str
+    units: int
+    chips_per_unit: int
+    chips: int
+    step_seconds: float
+    """Of one unit."""
+    step_source: str
+    tokens_per_step: int
     """Of one unit."""
     interruptions_per_day: float
     live: float
@@ -42,46 +50,37 @@ class PoolEstimate:
     goodput: float
     interval: tuple[float, float]
     """95 %, of the goodput."""
-    lost_chip_hours: Mapping[str, float]
-    """A day, by cause."""
+    lost_chip_hours_per_day: Mapping[str, float]
+    """By cause."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expectation:
     """A whole run."""
 
-    pools: tuple[PoolEstimate, ...]
-    step_seconds: float
-    """Of the syncer's clock."""
     goodput: float
     interval: tuple[float, float]
     uptime: float
     """Share of time in which at least one unit trains."""
     below_quorum: float
     """Share of time in which fewer than K units live: nothing is merged."""
+    interruptions_per_day: float
+    lost_chip_hours_per_day: Mapping[str, float]
+    """By cause."""
+    step_seconds: float
+    """Of the syncer's clock."""
     link: Need
     """Of one unit."""
-    checkpoints: CheckpointTraffic
-    heal: Timeline
+    checkpoint: CheckpointTraffic
+    heal_seconds: Mapping[str, float]
+    """By stage."""
     merged_share: float
     """Of the trained tokens."""
     tokens_per_second: float
     """Merged."""
     seconds_to_target: float
     """Whichever of the run's targets comes first; infinite where none is in reach."""
-
-    @property
-    def interruptions_per_day(self) -> float:
-        return sum(pool.interruptions_per_day for pool in self.pools)
-
-    @property
-    def lost_chip_hours(self) -> dict[str, float]:
-        """A day, by cause, of all pools."""
-        causes = {cause for pool in self.pools for cause in pool.lost_chip_hours}
-        return {
-            cause: sum(pool.lost_chip_hours.get(cause, 0.0) for pool in self.pools)
-            for cause in sorted(causes)
-        }
+    pools: tuple[PoolEstimate, ...]
 
 
 def expect(run: Run, assumed: Assumptions) -> Expectation:
@@ -91,7 +90,8 @@ def expect(run: Run, assumed: Assumptions) -> Expectation:
     of them, is counted over their shares of living units.
     """
     step_seconds = global_step(run, assumed)
-    recovery, heal = simulated(run, step_seconds, assumed)
+    heal = heal_of(run, step_seconds, assumed)
+    recovery = Recovery(notice=0.0, repair=assumed.repair_seconds)  # a unit that loses a host stops at once
     fleets = [_simulated(pool, recovery, heal, assumed.mtbi_of(pool), assumed.seed) for pool in run.pools]
     live = [
         (pool.units, sum(fleet.share[cause] for cause in STEPPING))
@@ -101,30 +101,31 @@ def expect(run: Run, assumed: Assumptions) -> Expectation:
         _pool(run, assumed, fleet, index, live, below_while_living(live, run.quorum, index))
         for index, fleet in enumerate(fleets)
     )
-    weights = [pool.pool.all_chips / run.chips for pool in pools]
-    goodput = sum(weight * pool.goodput for weight, pool in zip(weights, pools, strict=True))
+    goodput = sum(pool.chips / run.chips * pool.goodput for pool in pools)
     margin = math.hypot(
-        *(
-            weight * (pool.interval[1] - pool.interval[0]) / 2
-            for weight, pool in zip(weights, pools, strict=True)
-        )
+        *(pool.chips / run.chips * (pool.interval[1] - pool.interval[0]) / 2 for pool in pools)
     )
     stalled = below(live, run.quorum)
-    merged = merged_share(run, tuple(pool.step.seconds for pool in pools))
-    trained = sum(pool.pool.units * pool.step.tokens / pool.step.seconds * pool.goodput for pool in pools)
+    merged = merged_share(run, [pool.step_seconds for pool in pools])
+    trained = sum(pool.units * pool.tokens_per_step / pool.step_seconds * pool.goodput for pool in pools)
+    lost: Counter[str] = Counter()
+    for pool in pools:
+        lost.update(pool.lost_chip_hours_per_day)
     return Expectation(
-        pools=pools,
-        step_seconds=step_seconds,
         goodput=goodput,
         interval=(max(0.0, goodput - margin), min(1.0, goodput + margin)),
         uptime=1.0 - below(live, 1),
         below_quorum=stalled,
+        interruptions_per_day=sum(pool.interruptions_per_day for pool in pools),
+        lost_chip_hours_per_day=dict(sorted(lost.items())),
+        step_seconds=step_seconds,
         link=link_need(run, step_seconds),
-        checkpoints=checkpoint_traffic(run, step_seconds),
-        heal=timeline(run, step_seconds, assumed),
+        checkpoint=checkpoint_traffic(run, step_seconds),
+        heal_seconds=stages(heal, assumed.repair_seconds),
         merged_share=merged,
         tokens_per_second=merged * trained,
         seconds_to_target=_seconds_to_target(run, (1.0 - stalled) / step_seconds, merged * trained),
+        pools=pools,
     )
 
 
@@ -171,14 +172,21 @@ def _pool(
     if stalled > 0:
         lost["below_quorum"] = fleet.goodput * stalled * hours
     low, high = fleet.interval
+    step = step_of(pool, run, assumed)
     return PoolEstimate(
-        pool=pool,
-        step=step_of(pool, run, assumed),
+        name=pool.name,
+        generation=pool.generation,
+        units=pool.units,
+        chips_per_unit=pool.chips,
+        chips=pool.all_chips,
+        step_seconds=step.seconds,
+        step_source=step.source,
+        tokens_per_step=step.tokens,
         interruptions_per_day=pool.all_chips * DAY / assumed.mtbi_of(pool),
         live=live[index][1],
         goodput=fleet.goodput * (1.0 - stalled),
         interval=(low * (1.0 - stalled), high * (1.0 - stalled)),
-        lost_chip_hours=lost,
+        lost_chip_hours_per_day=lost,
     )
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-
 from atoll_runtime.protocol.communication import BITS
-from atoll_runtime.simulate.fleet.setting import Heal, Recovery
+from atoll_runtime.simulate.fleet.setting import Heal
 from atoll_runtime.simulate.planner.run import Assumptions, Run
 
 SEED_BYTES = 12
@@ -17,43 +15,21 @@ PULL = 30.0
 """A slice that was replaced has no image yet: one or two gigabytes from a registry close by."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Timeline:
-    """Seconds of each stage, in this order."""
-
-    detect: float
-    schedule: float
-    hardware: float
-    """Further wait for a slice."""
-    pull: float
-    start: float
-    restore: float
-    catch_up: float
-
-    @property
-    def total(self) -> float:
-        stages: list[float] = [getattr(self, stage.name) for stage in fields(self)]
-        return sum(stages)
-
-
-def timeline(run: Run, step_seconds: float, assumed: Assumptions) -> Timeline:
+def heal_of(run: Run, step_seconds: float, assumed: Assumptions) -> Heal:
     """Of a unit that loses a host; `step_seconds` of the syncer's clock.
 
     From the bucket Θ is as old as the newest cut, so that all fragments come once more from the syncer; a peer's are
-    of now. Then it is counted in with the next fragment that is due.
+    of now. Then it is counted in with the next fragment that is due. What dies with it are the steps since each
+    fragment was sent last, half an interval on average, and what was in flight.
     """
-    usual = Heal()
     rate = seed_gbps(run, assumed)
     stale = run.parameters * BITS[run.codec] if run.seed == "Checkpoint" else 0.0
-    return Timeline(
-        detect=usual.detect,
-        schedule=usual.schedule,
-        hardware=max(0.0, assumed.repair_seconds - usual.detect - usual.schedule),
+    return Heal(
         pull=PULL if assumed.repair_seconds else 0.0,
-        start=usual.start,
         restore=run.parameters * SEED_BYTES * 8 / (rate * 1e9),
         catch_up=stale / ((assumed.least_link(run) or rate) * 1e9)
         + run.interval / run.fragments * step_seconds,
+        unmerged=(run.interval / 2 + run.overlap) * step_seconds,
     )
 
 
@@ -62,19 +38,15 @@ def seed_gbps(run: Run, assumed: Assumptions) -> float:
     return assumed.seed_gbps or SEED_GBPS[run.seed]
 
 
-def simulated(run: Run, step_seconds: float, assumed: Assumptions) -> tuple[Recovery, Heal]:
-    """The same, as the fleet's simulation takes it. A unit that loses a host stops at once.
-
-    What dies with it are the steps since each fragment was sent last, half an interval on average, and what was in
-    flight.
-    """
-    stages = timeline(run, step_seconds, assumed)
-    heal = Heal(
-        detect=stages.detect,
-        schedule=stages.schedule,
-        start=stages.pull + stages.start,
-        restore=stages.restore,
-        catch_up=stages.catch_up,
-        unmerged=(run.interval / 2 + run.overlap) * step_seconds,
-    )
-    return Recovery(notice=0.0, repair=assumed.repair_seconds), heal
+def stages(heal: Heal, repair_seconds: float) -> dict[str, float]:
+    """Seconds of each stage, in their order, and of all together."""
+    found = {
+        "detect": heal.detect,
+        "schedule": heal.schedule,
+        "hardware": max(0.0, repair_seconds - heal.detect - heal.schedule),
+        "pull": heal.pull,
+        "start": heal.start,
+        "restore": heal.restore,
+        "catch_up": heal.catch_up,
+    }
+    return {**found, "total": sum(found.values())}

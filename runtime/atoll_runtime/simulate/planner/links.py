@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from statistics import fmean
+from typing import Any
 
 from numpy.random import default_rng
 
-from atoll_runtime.simulate.fleet.links import Links, UnitOnLink, on_links
+from atoll_runtime.simulate.fleet.links import Links, on_links
 from atoll_runtime.simulate.planner.run import Assumptions, Run
 from atoll_runtime.simulate.planner.steps import step_of
 
@@ -20,10 +20,12 @@ UNLIMITED_GBPS = 1e5
 """Of a pool whose link nobody told."""
 SHARES = ("member_share", "merged_share", "hidden_share")
 """Of a pool's units, the mean is told."""
+SAME = ("need_gbps", "codec", "period", "advice")
+"""Of a pool's units, the first one's is told: all have the same link."""
 
 
-def on_their_links(run: Run, assumed: Assumptions) -> dict[str, UnitOnLink]:
-    """By pool, where its link is known: its first unit, with the mean shares of all."""
+def on_their_links(run: Run, assumed: Assumptions) -> dict[str, dict[str, Any]]:
+    """By pool, where its link is known: its bandwidth, and what it means for the units."""
     links = [assumed.link_of(pool) for pool in run.pools]
     if not any(links):
         return {}
@@ -49,5 +51,5 @@ def on_their_links(run: Run, assumed: Assumptions) -> dict[str, UnitOnLink]:
         if gbps is not None:
             mine = [unit for unit, its in zip(units, pools, strict=True) if its == number]
             means = {share: fmean(getattr(unit, share) for unit in mine) for share in SHARES}
-            found[pool.name] = replace(mine[0], **means)
+            found[pool.name] = {"link_gbps": gbps, **means, **{key: getattr(mine[0], key) for key in SAME}}
     return found

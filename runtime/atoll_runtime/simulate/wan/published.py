@@ -50,25 +50,32 @@ DECOUPLED = "5B, 1 s steps, P = H = 24, int4; data-parallel: bf16, 95 % with 8 s
 """Taken for the figures of Decoupled DiLoCo: with it 0.84 Gbit/s is the load of one direction, 1.7 of both."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Comparison:
     """A published figure and ours."""
 
     figure: str
     """Where it stands, and what it is of."""
-    unit: str
-    utilization: float | None
+    computed: float
     published: float
     """The figure, or the lower end of a range."""
     published_most: float | None
     """The upper end; None: open."""
-    computed: float
-    error: float
-    """Relative, with its sign; 0 within the range."""
-    grid_steps: float | None
-    """Distance in steps of the table's grid; None where there is no grid."""
-    on_grid: float | None
-    """The grid's last point that is not above ours: bandwidths in between were not tried by the table's authors."""
+    unit: str = "Gbit/s"
+    utilization: float | None = None
+    gridded: bool = False
+    """It stands in Table 4, whose values are points of a grid."""
+
+    @property
+    def error(self) -> float:
+        """Relative, with its sign; 0 within the range."""
+        most = math.inf if self.published_most is None else self.published_most
+        return self.computed / min(max(self.published, self.computed), most) - 1
+
+    @property
+    def grid_steps(self) -> float | None:
+        """Distance in steps of the table's grid; None where there is no grid."""
+        return math.log(self.computed / self.published) / math.log(GRID_RATIO) if self.gridded else None
 
 
 def comparisons() -> tuple[Comparison, ...]:
@@ -76,30 +83,14 @@ def comparisons() -> tuple[Comparison, ...]:
     return (*_table_4(), *_decoupled())
 
 
-def floor_on_grid(gbps: float) -> float:
-    """The last point of Table 4's grid that is not above `gbps`."""
-    return float(0.1 * GRID_RATIO ** math.floor(math.log(gbps / 0.1) / math.log(GRID_RATIO)))
-
-
-def table_4_traffic(model: tuple[str, float, float, int], bits: int) -> Traffic:
-    """The setting of a row."""
-    _, params, step, layers = model
-    return Traffic(params=params, step_seconds=step, bits=bits, sites=SITES, layers=layers)
-
-
 def _table_4() -> Iterator[Comparison]:
-    for model, rows in TABLE_4.items():
+    for (name, params, step, layers), rows in TABLE_4.items():
         for method, bits, cells in rows:
-            for share, published in zip(UTILIZATIONS, cells, strict=True):
-                computed = need(method, table_4_traffic(model, bits), share).gbps_peak
-                yield _compare(
-                    f"Table 4, {model[0]}, {method}" + (", FP4" if bits == 4 else ""),
-                    computed,
-                    published,
-                    published,
-                    share=share,
-                    grid=True,
-                )
+            traffic = Traffic(params=params, step_seconds=step, bits=bits, sites=SITES, layers=layers)
+            figure = f"Table 4, {name}, {method}" + (", FP4" if bits == 4 else "")
+            for share, gbps in zip(UTILIZATIONS, cells, strict=True):
+                computed = need(method, traffic, share).gbps_peak
+                yield Comparison(figure, computed, gbps, gbps, utilization=share, gridded=True)
 
 
 def _decoupled() -> Iterator[Comparison]:
@@ -108,39 +99,15 @@ def _decoupled() -> Iterator[Comparison]:
     ours = need(Method.DECOUPLED, Traffic(params=5e9, step_seconds=1, bits=4)).gbps_link
     large = Traffic(params=12e9, step_seconds=1, bits=4, sites=4)
     line = need(Method.DECOUPLED, large).gbps_link
-    yield _compare("8 sites, data-parallel", wide, 198, 198, share=0.95)
-    yield _compare("8 sites, decoupled, one direction", ours, 0.84, 0.84)
-    yield _compare("8 sites, data-parallel / decoupled", wide / ours, 235.7, 235.7, unit="x")
-    yield _compare("2 sites, 1 s steps, data-parallel", narrow, 104, 104, share=0.9)
-    yield _compare("1 s steps, decoupled, both directions", 2 * ours, 1.7, 1.7)
-    yield _compare("range of the ratio, low end", narrow / (2 * ours), 60, 60, unit="x")
-    yield _compare("range of the ratio, high end", wide / ours, 242, 242, unit="x")
-    yield _compare("12B, 4 regions, 1 s steps, one direction", line, 2, 5)
-    yield _compare("12B, 4 regions, 1 s steps, both directions", 2 * line, 2, 5)
+    yield Comparison("8 sites, data-parallel", wide, 198, 198, utilization=0.95)
+    yield Comparison("8 sites, decoupled, one direction", ours, 0.84, 0.84)
+    yield Comparison("8 sites, data-parallel / decoupled", wide / ours, 235.7, 235.7, "x")
+    yield Comparison("2 sites, 1 s steps, data-parallel", narrow, 104, 104, utilization=0.9)
+    yield Comparison("1 s steps, decoupled, both directions", 2 * ours, 1.7, 1.7)
+    yield Comparison("range of the ratio, low end", narrow / (2 * ours), 60, 60, "x")
+    yield Comparison("range of the ratio, high end", wide / ours, 242, 242, "x")
+    yield Comparison("12B, 4 regions, 1 s steps, one direction", line, 2, 5)
+    yield Comparison("12B, 4 regions, 1 s steps, both directions", 2 * line, 2, 5)
     for gbps in (2, 5):
         faster = 1 / utilization(DP, replace(large, bits=16), gbps)
-        yield _compare(f"12B over {gbps} Gbit/s, faster than data-parallel", faster, 20, None, unit="x")
-
-
-def _compare(
-    figure: str,
-    computed: float,
-    published: float,
-    most: float | None,
-    *,
-    unit: str = "Gbit/s",
-    share: float | None = None,
-    grid: bool = False,
-) -> Comparison:
-    nearest = max(published, computed if most is None else min(computed, most))
-    return Comparison(
-        figure=figure,
-        unit=unit,
-        utilization=share,
-        published=published,
-        published_most=most,
-        computed=computed,
-        error=computed / nearest - 1,
-        grid_steps=math.log(computed / published) / math.log(GRID_RATIO) if grid else None,
-        on_grid=floor_on_grid(computed) if grid else None,
-    )
+        yield Comparison(f"12B over {gbps} Gbit/s, faster than data-parallel", faster, 20, None, "x")
