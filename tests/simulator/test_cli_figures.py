@@ -65,7 +65,7 @@ def test_what_is_kept_meets_what_was_published() -> None:
 @pytest.mark.parametrize(
     ("question", "words"),
     [
-        ("goodput --days 0.1 --repeats 4", ("12 published cells: mean error", "repair 55")),
+        ("goodput --days 0.1", ("12 published cells: mean error", "repair 55")),
         ("bandwidth", ("8 sites, data-parallel / decoupled", "49 of 50 cells within one step")),
         ("scavenge", ("PUBLISHED", "one each 23 min")),
         ("heterogeneity --steps 48", ("PUBLISHED GOODPUT", "Learners of this runtime never wait")),

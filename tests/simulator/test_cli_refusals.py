@@ -21,7 +21,6 @@ REFUSED = (
     ("goodput --learners 16 --chips 8", "--learners"),
     ("goodput --learners 2 --method rigid", "--learners"),
     ("goodput --mtbi 1w", "--mtbi"),  # too much to simulate
-    ("goodput --repeats 1 --method rigid", "--repeats"),
     ("goodput --repair soon --method rigid", "--repair"),
     ("goodput --resize 1m --method unit", "--resize"),
     ("goodput --quorum 9 --learners 8", "--quorum"),

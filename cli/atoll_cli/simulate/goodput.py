@@ -32,9 +32,8 @@ OPTIONS = (
     Option("--resize", "T", seconds, "pause to take slices out or in, or to start again"),
     Option("--patience", "T", seconds, "at most so long a slice that is back waits to share a pause"),
     Option("--repair", "T", seconds, "from an interruption until the hardware is back"),
-    Option("--days", "D", number(0, 36_525, above=True), "to simulate", default="1"),
+    Option("--days", "D", number(0, 36_525, above=True), "to simulate, eight times over", default="1"),
     Option("--seed", "S", count(0, 2**63 - 1), "of the random numbers", default="0"),
-    Option("--repeats", "R", count(4, 10_000), "runs behind the mean and its interval; at least 4", default="8"),
     Option("--plot", "PATH", picture, "draw the published table there, PNG, PDF or SVG"),
 )  # fmt: skip
 
@@ -89,7 +88,6 @@ def _case(found: Values, chips: int, learners: int, method: Any) -> Case:
         recovery=Recovery(**given(RECOVERY)),
         seconds=found["days"] * DAY,
         seed=found["seed"],
-        repeats=found["repeats"],
     )
 
 
@@ -99,7 +97,7 @@ def _check_work(found: Values, interruptions: float) -> None:
         option = "--days" if found["mtbi"] is None else "--mtbi"
         raise UsageError(
             f"{option} {found[option.removeprefix('--')]:g}: {interruptions:,.0f} interruptions over all repeats; at "
-            f"most {MOST_INTERRUPTIONS:,} are simulated: a longer --mtbi, fewer --days or --repeats are wanted"
+            f"most {MOST_INTERRUPTIONS:,} are simulated: a longer --mtbi or fewer --days are wanted"
         )
 
 
@@ -111,7 +109,8 @@ def _published(found: Values) -> Report:
     asked = [_case(found, cell.chips, cell.learners, cell.method) for cell in GRID]
     _check_work(found, sum(case.interruptions for case in asked))
     rows = []
-    for (cell, known), case, result in zip(GRID.items(), asked, estimate(asked), strict=True):
+    for (cell, known), case in zip(GRID.items(), asked, strict=True):
+        result = estimate(case)
         rows.append(
             {
                 "method": cell.method,
@@ -150,7 +149,7 @@ def _of_one(case: Case) -> Report:
     from atoll_runtime.simulate.fleet.goodput import estimate
     from atoll_runtime.simulate.fleet.setting import DAY
 
-    (found,) = estimate([case])
+    found = estimate(case)
     row = {
         "method": case.method,
         "chips": case.fleet.chips,
@@ -161,7 +160,6 @@ def _of_one(case: Case) -> Report:
         "mtbi": case.fleet.mtbi_seconds,
         "days": case.seconds / DAY,
         "seed": case.seed,
-        "repeats": case.repeats,
         "interruptions_a_day": found.interruptions_a_day,
         "share": dict(found.share),
         "lost_chip_hours_a_day": {

@@ -57,7 +57,7 @@ def answer(found: Values) -> Report:
         UsageError: an option's value cannot be used.
         CommandError: the clock stands still.
     """
-    from atoll_runtime.simulate.fleet.rounds import outcomes
+    from atoll_runtime.simulate.fleet.rounds import outcome
     from atoll_runtime.simulate.shard import Stalled
 
     for name, least, most in (
@@ -72,13 +72,13 @@ def answer(found: Values) -> Report:
     asked = [(found["quorum"] or 1, found["grace"] or "auto")] if own else list(PUBLISHED)
     if asked[0][0] > len(speeds):
         raise UsageError(f"--quorum '{asked[0][0]}': at most the {len(speeds)} learners of --speeds")
-    scenarios = [_scenario(found, speeds, jitter, *each) for each in asked]
-    try:
-        results = outcomes(scenarios, found["seed"])
-    except Stalled as error:
-        raise CommandError(f"simulate heterogeneity: {error}") from error
     rows = []
-    for (quorum, grace), scenario, result in zip(asked, scenarios, results, strict=True):
+    for quorum, grace in asked:
+        scenario = _scenario(found, speeds, jitter, quorum, grace)
+        try:
+            result = outcome(scenario, found["seed"])
+        except Stalled as error:
+            raise CommandError(f"simulate heterogeneity: {error}") from error
         waits = quorum == len(speeds) > 1
         row = {"quorum": quorum, "grace": grace, "waits": waits, **asdict(result)}
         row["goodput"] = _waiting(scenario, found["seed"]) if waits else result.goodput

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from statistics import NormalDist, fmean, stdev
+from statistics import fmean, stdev
 
 import numpy as np
 
@@ -13,15 +13,15 @@ from atoll_runtime.simulate.fleet.elastic import elastic
 from atoll_runtime.simulate.fleet.setting import DAY, Fleet, Heal, Method, Recovery
 from atoll_runtime.simulate.fleet.timeline import Interruptions, Timeline, draw
 from atoll_runtime.simulate.fleet.whole import rigid, unit
-from atoll_runtime.simulate.processes import in_processes
 
-SERIAL = 400_000
-"""Interruptions that one process handles sooner than others have started: about two seconds."""
+REPEATS = 8
+STUDENT = 2.365
+"""Student's t at 97.5 % for the mean of so many."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One question: so many repeats of so many seconds. Repeat r of any case has the same luck for one seed."""
+    """One question. Repeat r of any case has the same luck for one seed."""
 
     fleet: Fleet
     method: Method
@@ -29,14 +29,13 @@ class Case:
     heal: Heal = field(default_factory=Heal)
     """Of method "unit" alone."""
     seconds: float = DAY
+    """Of one repeat."""
     seed: int = 0
-    repeats: int = 8
-    """At least 2."""
 
     @property
     def interruptions(self) -> float:
         """Expected, over all repeats."""
-        return self.fleet.chips * self.seconds / self.fleet.mtbi_seconds * self.repeats
+        return self.fleet.chips * self.seconds / self.fleet.mtbi_seconds * REPEATS
 
 
 @dataclass(frozen=True)
@@ -62,43 +61,11 @@ def simulate(case: Case, rng: np.random.Generator) -> Account:
     return account(fleet, lines, seconds)
 
 
-def estimate(cases: Sequence[Case], workers: int | None = None) -> list[Estimate]:
-    """Many cases at once, over `workers` processes; their number changes nothing but the time it takes.
-
-    Args:
-        workers: None: one where the work is small, else one a core.
-    """
-    tasks = [(case, turn) for case in cases for turn in range(case.repeats)]
-    if workers is None and sum(case.interruptions for case in cases) < SERIAL:
-        workers = 1
-    accounts = in_processes(_run, tasks, workers)
-    results, first = [], 0
-    for case in cases:
-        results.append(_summary(case, accounts[first : first + case.repeats]))
-        first += case.repeats
-    return results
-
-
-def student(repeats: int) -> float:
-    """Student's t at 97.5 % for a mean of so many: Cornish-Fisher, within 1 % from 4 on, too low by 28 % for 2."""
-    z, n = NormalDist().inv_cdf(0.975), repeats - 1
-    return (
-        z
-        + (z**3 + z) / (4 * n)
-        + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * n**2)
-        + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * n**3)
-    )
-
-
-def _run(task: tuple[Case, int]) -> Account:
-    case, turn = task
-    return simulate(case, np.random.default_rng([case.seed, turn]))
-
-
-def _summary(case: Case, accounts: Sequence[Account]) -> Estimate:
+def estimate(case: Case) -> Estimate:
+    """The mean of `REPEATS` runs."""
+    accounts = [simulate(case, np.random.default_rng([case.seed, turn])) for turn in range(REPEATS)]
     goodputs = [one.goodput for one in accounts]
-    mean = fmean(goodputs)
-    half = student(len(goodputs)) * stdev(goodputs) / len(goodputs) ** 0.5
+    mean, half = fmean(goodputs), STUDENT * stdev(goodputs) / REPEATS**0.5
     return Estimate(
         goodput=mean,
         uptime=fmean(one.uptime for one in accounts),

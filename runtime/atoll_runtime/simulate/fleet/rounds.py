@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 from numpy.random import Generator
@@ -18,11 +17,8 @@ from atoll_runtime.simulate.eventloop import SimLoop
 from atoll_runtime.simulate.fleet.learner import Learner
 from atoll_runtime.simulate.fleet.scenario import Scenario
 from atoll_runtime.simulate.fleet.speeds import DRIFT_STEPS, Drift
-from atoll_runtime.simulate.processes import in_processes
 from atoll_runtime.simulate.shard import Shard, WorkSeconds
 
-SERIAL = 3000
-"""Inner steps that one process makes sooner than others have started: about three seconds."""
 SLOWNESS = 8
 """A run that takes so many times the time of its steps has come to a stop."""
 
@@ -86,16 +82,6 @@ class World:
             self.loop.plan(0.0, learner, learner.start)
         for round_id in self.shard.until_end(longest):
             yield round_id, self.shard.tape.merges[round_id]
-
-
-def outcomes(scenarios: Sequence[Scenario], seed: int) -> list[Outcome]:
-    """Runs each scenario to its end, all with the same chances.
-
-    Raises:
-        Stalled: a target is out of reach.
-    """
-    steps = sum((each.rules.target_steps or 0) * len(each.units) for each in scenarios)
-    return in_processes(partial(outcome, seed=seed), scenarios, 1 if steps < SERIAL else None)
 
 
 def outcome(scenario: Scenario, seed: int) -> Outcome:

@@ -24,8 +24,6 @@ INTERRUPTIONS = 200
 """That a pool sees in one simulated stretch at least: the goodput is then known to a few per cent of what is lost."""
 MOST_INTERRUPTIONS = 20_000
 """At most: a tenth of a second."""
-REPEATS = 8
-"""Stretches: their spread is the interval."""
 STEPPING = ("useful", "lost_work", "below_quorum")
 """What a unit does while it trains."""
 
@@ -151,10 +149,8 @@ def _simulated(pool: Pool, recovery: Recovery, heal: Heal, mtbi: float, seed: in
     fleet = Fleet(chips=pool.all_chips, learners=pool.units, mtbi_seconds=mtbi, slice_chips=pool.chips)
     between = mtbi / pool.all_chips
     seconds = min(max(DAY, INTERRUPTIONS * between), MOST_INTERRUPTIONS * between)
-    case = Case(
-        fleet=fleet, method="unit", recovery=recovery, heal=heal, seconds=seconds, seed=seed, repeats=REPEATS
-    )
-    return estimate([case], workers=1)[0]
+    case = Case(fleet=fleet, method="unit", recovery=recovery, heal=heal, seconds=seconds, seed=seed)
+    return estimate(case)
 
 
 def _pool(
