@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from atoll_cli.__main__ import main
-from atoll_cli.simulate.figures import FOLDER, commands, write, write_all
+from atoll_cli.simulate.figures import FOLDER, commands, write
 
 RESULTS = Path(__file__).resolve().parents[2] / FOLDER
 FIGURES = {command[1]: command for command in commands(RESULTS / "README.md")}
@@ -77,10 +77,3 @@ def test_without_options_a_question_prints_the_published_table(
     assert main(["simulate", *question.split()]) == 0
     printed = " ".join(capsys.readouterr().out.split())
     assert all(each in printed for each in words)
-
-
-def test_outside_a_checkout_it_says_where_to_call_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert write_all(tmp_path / "none") == 2
-    assert "call this at the root of a checkout" in capsys.readouterr().err

@@ -61,7 +61,6 @@ def test_a_list_is_refused_for_one_bad_member_and_for_its_length() -> None:
         ("goodput", 0.98031, "98.03 %"),
         ("interval", [0.97, 0.98], "97.00 % to 98.00 %"),
         ("interval", 24, "24"),
-        ("real_interval", 23.95, "23.9"),
         ("seconds_to_target", 5302.0, "1.5 h"),
         ("seconds_to_target", 1e10, "never"),
         ("seconds_to_target", None, "never"),

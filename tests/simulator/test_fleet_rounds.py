@@ -88,12 +88,9 @@ def test_without_grace_a_quorum_of_one_merges_few_and_with_grace_almost_as_many_
     assert alone.goodput == grace.goodput == everyone.goodput == 1
 
 
-def test_the_real_interval_is_that_of_the_schedule_for_the_slowest() -> None:
-    rules = replace(RULES, target_steps=160)
-    found = outcome(Scenario(rules, units(1.0, 1.0, 1.0)), 0)
-    assert found.real_interval == pytest.approx(RULES.interval, abs=0.5)
-    assert found.seconds == pytest.approx(160, rel=0.05)
-    assert outcome(Scenario(rules, units(1.0, 2.0)), 0).seconds == pytest.approx(2 * 160, rel=0.05)
+def test_the_clock_keeps_the_pace_of_the_slowest() -> None:
+    for paces in ((1.0, 1.0, 1.0), (1.0, 2.0)):
+        assert outcome(Scenario(RULES, units(*paces)), 0).seconds == pytest.approx(80 * max(paces), rel=0.05)
 
 
 def test_a_run_that_lacks_its_quorum_says_where_it_stands() -> None:

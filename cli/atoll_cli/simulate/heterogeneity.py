@@ -90,7 +90,7 @@ def answer(found: Values) -> Report:
     return Report(
         title=f"{len(speeds)} learners, the slowest {percent(slowest)} behind, spread {percent(jitter)}",
         columns=("quorum", "grace", "waits", "goodput", "published_goodput", "merged_share", "discarded", "in_flight",
-                 "mean_members", "real_interval", "staleness", "steps_per_second"),
+                 "mean_members", "steps_per_second"),
         rows=tuple(rows),
         notes=(
             "goodput: share of the learners' time in inner steps. merged: share of trained tokens that a merge took.",

@@ -65,7 +65,7 @@ def _digits(value: float) -> str:
 
 
 FORMS: Mapping[str, Callable[[float], str]] = {
-    **dict.fromkeys(("real", "hours"), _digits),
+    "hours": _digits,
     **dict.fromkeys(("goodput", "uptime", "below", "share", "utilization", "interval", "live"), percent),
     **dict.fromkeys(("flight", "discarded"), percent),
     **dict.fromkeys(("seconds", "mtbi"), duration),

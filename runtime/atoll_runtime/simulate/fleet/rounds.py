@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from statistics import fmean
 
 import numpy as np
 from numpy.random import Generator
@@ -28,7 +29,6 @@ class Outcome:
     """A whole run in a few numbers. Shares are of all tokens trained."""
 
     seconds: float
-    merges: int
     goodput: float
     """Share of the learners' time that was spent in inner steps."""
     merged_share: float
@@ -38,10 +38,6 @@ class Outcome:
     """Not decided yet when the run ended."""
     mean_members: float
     """Learners in a merge."""
-    real_interval: float | None
-    """H as measured: a learner's inner steps between two merges of a fragment."""
-    staleness: float
-    """Mean global steps between a contribution's anchor and its merge."""
 
 
 class World:
@@ -91,11 +87,7 @@ def outcome(scenario: Scenario, seed: int) -> Outcome:
         Stalled: the target is out of reach.
     """
     world = World(scenario, np.random.default_rng(seed))
-    merges = contributions = age = 0
-    for round_id, members in world.merges():
-        merges += 1
-        contributions += len(members)
-        age += sum(round_id.step - member.anchor for member in members)
+    members = [len(taken) for _, taken in world.merges()]
     accounts = world.accounts.values()
     hours = [learner.hours for learner in world.learners.values()]
     trained = sum(account.trained for account in accounts)
@@ -105,12 +97,9 @@ def outcome(scenario: Scenario, seed: int) -> Outcome:
     busy = sum(each.busy for each in hours)
     return Outcome(
         seconds=world.loop.now,
-        merges=merges,
         goodput=busy / (busy + sum(each.idle for each in hours)),
         merged_share=sum(account.merged for account in accounts) / trained,
         discarded={reason: tokens / trained for reason, tokens in sorted(discarded.items())},
         in_flight=sum(account.in_flight for account in accounts) / trained,
-        mean_members=contributions / merges,
-        real_interval=world.shard.machine.rounds.interval.value,
-        staleness=age / contributions,
+        mean_members=fmean(members),
     )

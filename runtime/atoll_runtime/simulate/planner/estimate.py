@@ -17,8 +17,8 @@ from atoll_runtime.simulate.planner.quorum import below, below_while_living
 from atoll_runtime.simulate.planner.run import Assumptions, Pool, Run
 from atoll_runtime.simulate.planner.state import CheckpointTraffic, checkpoint_traffic
 from atoll_runtime.simulate.planner.steps import global_step, step_of
-from atoll_runtime.simulate.wan.bandwidth import Need, need
-from atoll_runtime.simulate.wan.traffic import Method, Traffic, shares
+from atoll_runtime.simulate.wan.streams import streaming_need
+from atoll_runtime.simulate.wan.traffic import Need, Traffic, shares
 
 INTERRUPTIONS = 200
 """That a pool sees in one simulated stretch at least: the goodput is then known to a few per cent of what is lost."""
@@ -129,13 +129,11 @@ def expect(run: Run, assumed: Assumptions) -> Expectation:
 
 def link_need(run: Run, step_seconds: float) -> Need:
     """Of one unit's link, with the fragments as the model is cut."""
-    return need(
-        Method.DECOUPLED,
+    return streaming_need(
         Traffic(
             params=run.parameters,
             step_seconds=step_seconds,
             bits=BITS[run.codec],
-            sites=max(run.units, 2),  # a single unit talks to the syncer all the same
             interval=run.interval,
             fragments=run.fragments,
             overlap=run.overlap,

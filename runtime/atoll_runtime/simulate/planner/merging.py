@@ -6,11 +6,9 @@ import math
 from collections.abc import Sequence
 from functools import lru_cache
 
-import numpy as np
-
 from atoll_runtime.contract import GraceSpec
 from atoll_runtime.protocol.rules import Rules
-from atoll_runtime.simulate.fleet.rounds import World
+from atoll_runtime.simulate.fleet.rounds import outcome
 from atoll_runtime.simulate.fleet.scenario import Scenario, Unit, simulated_rules
 from atoll_runtime.simulate.planner.run import Run
 
@@ -48,9 +46,5 @@ def merged_share(run: Run, step_seconds: Sequence[float]) -> float:
 @lru_cache(maxsize=64)
 def _simulated(paces: tuple[float, ...], rules: Rules) -> float:
     units = tuple(Unit(f"unit-{number}", pace) for number, pace in enumerate(paces))
-    world = World(Scenario(rules, units), np.random.default_rng(0))
-    for _ in world.merges():
-        pass
-    merged = sum(account.merged for account in world.accounts.values())
-    discarded = sum(sum(account.discarded.values()) for account in world.accounts.values())
-    return merged / (merged + discarded)
+    found = outcome(Scenario(rules, units), seed=0)
+    return found.merged_share / (found.merged_share + sum(found.discarded.values()))

@@ -3,29 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
-from atoll_runtime.simulate.wan.streams import load
+from atoll_runtime.simulate.wan.streams import streaming_need
 from atoll_runtime.simulate.wan.timeline import compute_share
-from atoll_runtime.simulate.wan.traffic import GIGA, Method, Traffic, rounds, volume
+from atoll_runtime.simulate.wan.traffic import GIGA, Method, Need, Traffic, rounds, volume
 
 PRECISION = 1e-7
 """Relative; of the search."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Need:
-    """Gbit/s of one site's link, in one direction."""
-
-    gbps_peak: float
-    """While something is on its way. Decoupled: of one fragment's stream, so less than `gbps_link` where several
-    are on their way at once (τ > H/P)."""
-    gbps_mean: float
-    """Over the whole time of training."""
-    gbps_link: float
-    """What the link must carry."""
-    gbps_both_directions: float
-    """`gbps_peak`, sending and receiving."""
 
 
 def need(method: Method, traffic: Traffic, share: float = 0.95) -> Need:
@@ -37,14 +21,12 @@ def need(method: Method, traffic: Traffic, share: float = 0.95) -> Need:
         ValueError: a schedule that does not fit; the message names the field.
     """
     if method is Method.DECOUPLED:
-        found = load(traffic)
-        peak, mean, link = (rate / GIGA for rate in (found.stream, found.mean, found.link))
-    else:
-        # A link can do no less than carry everything in the time there is.
-        seconds = rounds(method, traffic).interval * traffic.step_seconds / share
-        mean = volume(method, traffic) / seconds / GIGA
-        peak = link = _least(method, traffic, share, mean)
-    return Need(gbps_peak=peak, gbps_mean=mean, gbps_link=link, gbps_both_directions=2 * peak)
+        return streaming_need(traffic)
+    # A link can do no less than carry everything in the time there is.
+    seconds = rounds(method, traffic).interval * traffic.step_seconds / share
+    mean = volume(method, traffic) / seconds / GIGA
+    link = _least(method, traffic, share, mean)
+    return Need(gbps_peak=link, gbps_mean=mean, gbps_link=link, gbps_both_directions=2 * link)
 
 
 def utilization(method: Method, traffic: Traffic, gbps: float) -> float:

@@ -3,26 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
-from atoll_runtime.simulate.wan.traffic import Method, Rounds, Traffic, rounds, volume
+from atoll_runtime.simulate.wan.traffic import GIGA, Method, Need, Rounds, Traffic, rounds, volume
 
 
-@dataclass(frozen=True)
-class Load:
-    """Bits a second of one site's link, in one direction."""
-
-    stream: float
-    """Of the largest fragment alone, spread over its τ steps: N·b/(P·τ·ξ_step) where all are equal."""
-    mean: float
-    """Over time, at the schedule's pace: N·b/(H·ξ_step)."""
-    link: float
-    """The least rate at which a first-in, first-out link has every fragment there in time."""
-
-
-def load(traffic: Traffic) -> Load:
+def streaming_need(traffic: Traffic) -> Need:
     """Of the schedule, whatever the learners' utilisation: they do not wait.
 
     Fragments that are on their way at the same time share the link: any run of them must be through between
@@ -31,13 +18,10 @@ def load(traffic: Traffic) -> Load:
     """
     schedule = rounds(Method.DECOUPLED, traffic)
     sizes = traffic.sizes or (1 / schedule.fragments,) * schedule.fragments
-    a_second = volume(Method.DECOUPLED, traffic) / traffic.step_seconds
-    mean = a_second / schedule.interval
-    return Load(
-        stream=max(sizes) / schedule.overlap * a_second,
-        mean=mean,
-        link=max(mean, _densest(schedule, sizes) * a_second),
-    )
+    model = volume(Method.DECOUPLED, traffic) / traffic.step_seconds / GIGA
+    peak, mean = max(sizes) / schedule.overlap * model, model / schedule.interval
+    link = max(mean, _densest(schedule, sizes) * model)
+    return Need(gbps_peak=peak, gbps_mean=mean, gbps_link=link, gbps_both_directions=2 * peak)
 
 
 def _densest(schedule: Rounds, sizes: Sequence[float]) -> float:

@@ -56,6 +56,22 @@ class Traffic:
     """Shares of the fragments in the model, in the order of the schedule (`shares`); None: equal."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Need:
+    """Gbit/s of one site's link, in one direction."""
+
+    gbps_peak: float
+    """While something is on its way. Decoupled: of the largest fragment's stream, N·b/(P·τ·ξ_step) where all are equal,
+    so less than `gbps_link` where several are on their way at once (τ > H/P)."""
+    gbps_mean: float
+    """Over the whole time of training; decoupled: N·b/(H·ξ_step)."""
+    gbps_link: float
+    """What the link must carry. Decoupled: the least at which a first-in, first-out link has every fragment there in
+    time."""
+    gbps_both_directions: float
+    """`gbps_peak`, sending and receiving."""
+
+
 @dataclass(frozen=True)
 class Rounds:
     """The schedule of a method: which layers leave after which step."""
