@@ -43,12 +43,6 @@ def test_what_every_round_needs_follows_the_codec(ask: Any, codec: str, need: fl
     assert unit["member_share"] == 1.0
 
 
-def test_on_the_slowest_link_every_fragment_is_fetched_in_turn(ask: Any) -> None:
-    """A newer version is wanted before the last one is here."""
-    (slowest, _) = ask("links", "--links", "0.2,5", "--steps", "200")[0]["units"]
-    assert slowest["rounds"] > 0 and slowest["merged_share"] > 0.05
-
-
 def test_a_unit_without_a_link_for_a_while_misses_those_rounds_alone(ask: Any, tmp_path: Path) -> None:
     outages = tmp_path / "outages.json"
     outages.write_text(json.dumps([{"unit": 1, "from": 500, "until": 620}]))
@@ -60,13 +54,12 @@ def test_a_unit_without_a_link_for_a_while_misses_those_rounds_alone(ask: Any, t
 
 
 def test_the_same_seed_gives_the_same_document_and_the_table_has_a_row_a_unit(
-    ask: Any, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    ask: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked = ("--links", "1,4", "--steps", "60", "--delay", "80")
     assert ask("links", *asked)[0] == ask("links", *asked)[0]
-    assert main(["simulate", "links", *asked, "--plot", str(tmp_path / "links.png")]) == 0
+    assert main(["simulate", "links", *asked]) == 0
     assert len([line for line in capsys.readouterr().out.splitlines() if "bf16" in line and "%" in line]) == 2
-    assert (tmp_path / "links.png").stat().st_size > 0
 
 
 def test_units_that_choose_use_the_widest_codec_that_their_links_carry(ask: Any) -> None:

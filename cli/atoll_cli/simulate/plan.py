@@ -60,10 +60,7 @@ def answer(found: Values) -> Report:
     name, spec = read_spec(found["file"])
     planned = planned_run(found["file"], name, spec)
     assumed = assumptions(found, planned)
-    told = any(not pool for pool, _ in found["mtbi"])  # of every pool
-    spot = {
-        pool.name for pool in spec.pools if pool.capacity == "Spot" and not told
-    } - assumed.pool_mtbi.keys()
+    spot = {pool.name for pool in spec.pools if pool.capacity == "Spot"} - assumed.pool_mtbi.keys()
     plan = Plan(
         run=planned,
         assumed=assumed,
@@ -82,26 +79,21 @@ def assumptions(found: Values, planned: Run) -> Assumptions:
 
     names = {"mfu": "mfu", "link_gbps": "link_gbps", "seed_gbps": "seed_gbps", "repair": "repair_seconds"}
     given = {field: found[name] for name, field in names.items() if found[name] is not None}
-    every, steps = _shared("--step-time", found["step_time"], planned)
-    if every is not None:
-        steps = {pool.name: every for pool in planned.pools} | steps
-    every, mtbi = _shared("--mtbi", found["mtbi"], planned)
-    if every is not None:
-        given["mtbi"] = every
-    return Assumptions(step_seconds=steps, pool_mtbi=mtbi, seed=found["seed"], **given)
+    return Assumptions(
+        step_seconds=_times("--step-time", found["step_time"], planned),
+        pool_mtbi=_times("--mtbi", found["mtbi"], planned),
+        seed=found["seed"],
+        **given,
+    )
 
 
-def _shared(
-    option: str, times: Sequence[tuple[str, float]], planned: Run
-) -> tuple[float | None, dict[str, float]]:
-    """Seconds for every pool, and those of single pools; the last of each counts."""
-    every, own = None, {}
-    for pool, value in times:
-        if pool:
-            own[values.choice(option, pool, [each.name for each in planned.pools])] = value
-        else:
-            every = value
-    return every, own
+def _times(option: str, given: Sequence[tuple[str, float]], planned: Run) -> dict[str, float]:
+    """Seconds by pool. A time without a pool's name is of all pools that are not named."""
+    names = [pool.name for pool in planned.pools]
+    found: dict[str, float] = {}
+    for pool, value in sorted(given, key=lambda each: each[0] != ""):
+        found |= {values.choice(option, pool, names): value} if pool else dict.fromkeys(names, value)
+    return found
 
 
 def too_small(syncer: SyncerSpec, planned: Run) -> list[str]:
