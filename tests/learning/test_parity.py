@@ -10,9 +10,8 @@ from atoll_bench.parity.report import markdown
 from atoll_bench.parity.trials import Trial
 from atoll_bench.parity.worker import run_one
 from atoll_runtime.contract import QuorumSpec
-from atoll_runtime.simulate.training.reference import data_parallel
 from atoll_runtime.simulate.training.setting import Setting
-from atoll_runtime.simulate.training.world import decoupled
+from atoll_runtime.simulate.training.world import data_parallel, decoupled
 
 pytestmark = pytest.mark.timeout(600)  # seconds alone, most of them the compiler's
 

@@ -14,9 +14,8 @@ from atoll_runtime.data import Reader
 from atoll_runtime.learner.schedule import learning_rate
 from atoll_runtime.simulate.fleet.scenario import Costs
 from atoll_runtime.simulate.training.batches import Share
-from atoll_runtime.simulate.training.reference import data_parallel
 from atoll_runtime.simulate.training.setting import STREAMS, Failures
-from atoll_runtime.simulate.training.world import World, decoupled
+from atoll_runtime.simulate.training.world import World, data_parallel, decoupled
 
 pytestmark = pytest.mark.timeout(600)  # 40 s alone, most of it the compiler's
 

@@ -66,8 +66,7 @@ def run_one(trial: Trial, data: str) -> dict[str, Any]:
     from dataclasses import asdict
 
     from atoll_runtime.learner.errors import LossNotFinite
-    from atoll_runtime.simulate.training.reference import data_parallel
-    from atoll_runtime.simulate.training.world import decoupled
+    from atoll_runtime.simulate.training.world import data_parallel, decoupled
 
     began, used = time.monotonic(), time.process_time()
     setting = trial.setting(data)

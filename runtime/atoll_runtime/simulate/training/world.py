@@ -1,25 +1,51 @@
-"""Simulated time around the syncer and the learners of one training."""
+"""One training: with a syncer and learners in simulated time, or plain data-parallel."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import math
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from atoll_runtime.learner.client import SyncerClient
+from atoll_runtime.learner.schedule import learning_rate
 from atoll_runtime.protocol.fragments import Array
 from atoll_runtime.protocol.rules import Rules
 from atoll_runtime.simulate.eventloop import SimLoop
 from atoll_runtime.simulate.fleet.speeds import DRIFT_STEPS, Drift
 from atoll_runtime.simulate.shard import UNLIMITED, Shard, WorkSeconds
+from atoll_runtime.simulate.training.batches import Share
 from atoll_runtime.simulate.training.learner import Island, Learner
 from atoll_runtime.simulate.training.programs import Programs
-from atoll_runtime.simulate.training.result import Result
 from atoll_runtime.simulate.training.setting import Setting
 from atoll_runtime.syncer.arrays import NumpyArrays
 
 SLOWNESS = 4
 """A training that takes so many times the time of its steps has come to a stop."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """The global model's held-out loss, and how it came about."""
+
+    loss: float
+    """Nats per token, of held-out text."""
+    tokens: int
+    """Trained by all learners together, those of lost incarnations included."""
+    merged_tokens: int
+    """Of these, what reached the global model, averaged over fragments."""
+    parameters: int
+    steps: int
+    """Of the global clock; of data-parallel training its own."""
+    seconds: float = 0.0
+    """Simulated."""
+    merges: int = 0
+    members: float = 0.0
+    """Learners in a merge, on average."""
+    real_interval: float = 0.0
+    """H as measured."""
+    losses: int = 0
+    """Learners that were lost."""
 
 
 class World:
@@ -110,3 +136,27 @@ def decoupled(setting: Setting, seed: int) -> Result:
         Stalled: the target is out of reach.
     """
     return World(setting, seed).train()
+
+
+def data_parallel(setting: Setting, seed: int) -> Result:
+    """Trains for the setting's steps with its inner optimiser.
+
+    Raises:
+        ArithmeticError: the loss is not finite.
+    """
+    run = setting.run(seed)
+    programs = Programs(run, setting.sequences)
+    inner, batches = programs.inner, Share(programs.train, seed, 0, 1, setting.sequences)
+    loss = math.nan
+    for step in range(setting.steps):
+        rate = learning_rate(run.inner, setting.steps, step, step, healed=False)
+        loss = float(inner.step(batches.take().tokens, rate))
+    if not math.isfinite(loss):
+        raise ArithmeticError(f"the loss is {loss} after {setting.steps} steps")
+    return Result(
+        loss=programs.loss(inner.theta),
+        tokens=setting.steps * inner.tokens,
+        merged_tokens=setting.steps * inner.tokens,
+        parameters=programs.parameters,
+        steps=setting.steps,
+    )
