@@ -12,7 +12,7 @@ import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import msgspec
 import numpy as np
@@ -272,7 +272,13 @@ def replays(shard: Shard, path: Path | None = None) -> Any:
 def value_of(hint: Any) -> st.SearchStrategy[Any]:
     """Values of a field of an event, to the limits of its type."""
     if dataclasses.is_dataclass(hint) or isinstance(hint, type(msgspec.Struct)):
-        return st.builds(hint, **{name: value_of(each) for name, each in get_type_hints(hint).items()})
+        hints = get_type_hints(hint, include_extras=True)
+        return st.builds(hint, **{name: value_of(each) for name, each in hints.items()})
+    if get_origin(hint) is Annotated:
+        kind, meta = get_args(hint)
+        if kind is str:
+            return st.just("int4") if meta.pattern else st.text(min_size=meta.min_length or 0, max_size=9)
+        return (st.integers if kind is int else st.floats)(meta.ge, meta.le)
     if get_origin(hint) is tuple:
         each, *more = get_args(hint)
         return (
@@ -360,7 +366,7 @@ def another_decision(found: list[tuple[Entry, bytes]]) -> str:
             )
             found[i] = msgspec.structs.replace(entry, decisions=changed), b""
             break
-    return "decisions about {'kind': 'Reported'"
+    return "decisions about {'kind': 'Said'"
 
 
 def an_event_that_never_was(found: list[tuple[Entry, bytes]]) -> str:
