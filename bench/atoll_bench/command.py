@@ -4,23 +4,35 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from atoll_bench import measures
-from atoll_bench.parity import command as parity
+from atoll_bench.parity.sizes import SIZES
 from atoll_cli.errors import UsageError, lacking
 from atoll_cli.values import choice, count, plain
+from atoll_runtime.contract import PRESETS
 
 Parse = Callable[[str, str], Any]
 """Of an option's name and text. Raises `UsageError`."""
-Option = tuple[str, str | None, Parse, str]
-"""Name, default, parser, and help, to which a default is added."""
-Figure = tuple[Callable[[argparse.Namespace], None], str, str, tuple[Option, ...]]
-"""The function, a description, the extras of pyproject.toml that it needs, and options."""
+Option = tuple[str, str | None, Parse | None, str]
+"""Name, default, parser, and help, to which a default is added. A flag has no parser."""
 CASES = "a create, b one pod fails, c fifty fail, d idle, e fails while the operator is down, f 11,520 pods"
 QPS = "requests a second of kube-scheduler; its default of 50 bounds (a) and (c), their limit included"
 ATTACKS = ("none", "nan", "scale", "bits", "tokens", "replay", "slow", "sign", "noise")
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One measurement."""
+
+    run: Callable[[argparse.Namespace], None]
+    what: str
+    extras: str
+    """Of pyproject.toml, that it needs."""
+    options: tuple[Option, ...]
 
 
 def whole(most: int, least: int = 1) -> Parse:
@@ -43,20 +55,6 @@ def above_0(most: float) -> Parse:
     return lambda option, text: plain(option, text, 0, most, above=True)
 
 
-def preset(option: str, text: str) -> str:
-    """A model's. Its names are imported late."""
-    from atoll_runtime.contract import PRESETS
-
-    return choice(option, text, list(PRESETS))
-
-
-def size(option: str, text: str) -> str:
-    """Of a model of the proof."""
-    from atoll_bench.parity.sizes import SIZES
-
-    return choice(option, text, list(SIZES))
-
-
 def file(option: str, text: str) -> Path:
     """To be written after the measurement."""
     path = Path(text).absolute()
@@ -70,8 +68,8 @@ def as_text(_: str, text: str) -> str:
     return text
 
 
-FIGURES: dict[str, Figure] = {
-    "merge": (
+FIGURES = {
+    "merge": Figure(
         measures.merge,
         "the syncer's merge against a copy of the same bytes",
         "runtime",
@@ -85,12 +83,12 @@ FIGURES: dict[str, Figure] = {
             ("--threads", None, whole(1024), "default: all cores"),
         ),
     ),
-    "learner": (
+    "learner": Figure(
         measures.learner,
         "an island's inner steps against a plain loop's, learner and syncer on a core each and on one; minutes",
         "operator,runtime",
         (
-            ("--preset", "10m", preset, ""),
+            ("--preset", "10m", words(*PRESETS), ""),
             ("--batch", "16", whole(1_048_576), "sequences of a step"),
             ("--length", "128", whole(65_536, least=8), "tokens of a sequence"),
             ("--checkpoint-interval", "50", whole(1000), "global steps"),
@@ -103,19 +101,7 @@ FIGURES: dict[str, Figure] = {
             ),  # a unit idle for more than 30 s counts as silent
         ),
     ),
-    "data": (
-        measures.data,
-        "whether training data keeps up with steps; a minute or two",
-        "runtime,local",
-        (
-            ("--length", "2048", whole(1_000_000), "tokens"),
-            ("--batch", "16", whole(100_000), "sequences of a host"),
-            ("--step", "100", whole(60_000), "milliseconds of a step"),
-            ("--steps", "100", whole(100_000, least=2), ""),
-            ("--latency", "0,20,50", each(whole(10_000, least=0)), "milliseconds of the bucket's answers"),
-        ),
-    ),
-    "link": (
+    "link": Figure(
         measures.link,
         "bodies over TLS: on loopback, on a shaped link (as root), after a break; a minute or two",
         "operator,runtime,local",
@@ -125,7 +111,7 @@ FIGURES: dict[str, Figure] = {
             ("--repeat", "5", whole(100), "pairs"),
         ),
     ),
-    "operator": (
+    "operator": Figure(
         measures.operator,
         "heals and creations on a real API server with fake nodes, against a bare client; some 7 minutes a repeat",
         "operator,runtime,local",
@@ -135,18 +121,18 @@ FIGURES: dict[str, Figure] = {
             ("--scheduler-qps", None, whole(10_000), QPS),
         ),
     ),
-    "attacks": (
+    "attacks": Figure(
         measures.attacks,
         "held-out loss while one of eight learners sends wrong contributions; some twenty minutes",
         "runtime,simulate",
         (
             ("--attack", ",".join(ATTACKS), each(words(*ATTACKS)), ""),
             ("--seed", "0,1,2", each(whole(2**31 - 1, least=0)), ""),
-            ("--size", "30k", size, "of the sizes of `parity`"),
+            ("--size", "30k", words(*SIZES), "of the sizes of `parity`"),
             ("--steps", "160", whole(10**6), "of data-parallel training with the same tokens"),
         ),
     ),
-    "regions": (
+    "regions": Figure(
         measures.regions,
         "synchronous training and Atoll in four regions over scaled links, as root; some 25 minutes",
         "operator,runtime,local,simulate",
@@ -167,7 +153,20 @@ FIGURES: dict[str, Figure] = {
             ("--plot", None, file, "a PNG of each link over time"),
         ),
     ),
-    "journal": (
+    "parity": Figure(
+        measures.parity,
+        "held-out loss against data-parallel training; up to six hours",
+        "runtime,simulate",
+        (
+            ("--resume", None, None, "leave out what is in the results already"),
+            ("--reduced", None, None, "a small table in under five minutes"),
+            ("--device", None, None, "the sizes for an accelerator, a trial at a time"),
+            ("--size", None, words(*SIZES), "one size alone; default: all of the plan"),
+            ("--case", "a,b,c,d,e,f", each(words(*"abcdef")), ""),
+            ("--out", None, as_text, "a folder; default docs/results, of --reduced /tmp/parity"),
+        ),
+    ),
+    "journal": Figure(
         measures.journal,
         "what a merge waits for while it is written to the syncer's journal",
         "runtime",
@@ -176,7 +175,7 @@ FIGURES: dict[str, Figure] = {
             ("--merges", "400", whole(10**6), ""),
         ),
     ),
-    "restore": (
+    "restore": Figure(
         measures.restore,
         "what a shard and a seeded host read from a bucket, against one copy of the same bytes; a minute or two",
         "runtime,local",
@@ -185,7 +184,7 @@ FIGURES: dict[str, Figure] = {
             ("--repeat", "3", whole(100), "pairs of a restore and a copy"),
         ),
     ),
-    "utilisation": (
+    "utilisation": Figure(
         measures.utilisation,
         "what of a unit's time and tokens counts behind a narrow link, as root; some ten minutes",
         "operator,runtime,local,simulate",
@@ -194,12 +193,12 @@ FIGURES: dict[str, Figure] = {
             ("--intervals", "8,32,128", each(whole(1000)), "H"),
         ),
     ),
-    "step": (
+    "step": Figure(
         measures.step,
         "the inner step against a plain loop's",
         "runtime",
         (
-            ("--preset", "1m", preset, ""),
+            ("--preset", "1m", words(*PRESETS), ""),
             ("--batch", "16", whole(1_000_000), "sequences of a step"),
             ("--length", "128", whole(100_000), "tokens of a sequence"),
             ("--pairs", "12", whole(1000), "phases of each loop"),
@@ -221,22 +220,21 @@ def main(arguments: Sequence[str]) -> int:
         prog="atoll bench", description="Measure this machine.", allow_abbrev=False
     )
     figures = bench.add_subparsers(dest="figure", required=True, metavar="FIGURE")
-    for name, (_, what, _, options) in FIGURES.items():
-        one = figures.add_parser(name, help=what, allow_abbrev=False)
+    for name, figure in FIGURES.items():
+        one = figures.add_parser(name, help=figure.what, allow_abbrev=False)
         one.add_argument("--json", action="store_true", help="one JSON line a figure")
-        for option, default, _, text in options:
+        for option, default, parse, text in figure.options:
+            if parse is None:
+                one.add_argument(option, action="store_true", help=text)
+                continue
             told = [text] * bool(text) + ["default %(default)s"] * (default is not None)
-            one.add_argument(option, default=default, metavar="X", help="; ".join(told))
-    what = "held-out loss against data-parallel training; up to six hours"
-    parity.add_options(figures.add_parser("parity", help=what, allow_abbrev=False))
+            one.add_argument(
+                option, default=default, metavar="X", type=partial(parse, option), help="; ".join(told)
+            )
     chosen = bench.parse_args(arguments)
-    run, _, extras, options = FIGURES.get(chosen.figure, (parity.run, "", "runtime,simulate", ()))
+    figure = FIGURES[chosen.figure]
     try:
-        for option, _, parse, _ in options:
-            name = option.removeprefix("--").replace("-", "_")
-            if (text := getattr(chosen, name)) is not None:
-                setattr(chosen, name, parse(option, text))
-        run(chosen)
+        figure.run(chosen)
     except ImportError as error:
-        raise lacking(error, f"bench {chosen.figure} needs packages", extras) from error
+        raise lacking(error, f"bench {chosen.figure} needs packages", figure.extras) from error
     return 0

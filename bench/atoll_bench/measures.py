@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import json
 import logging
 import os
 import signal
@@ -15,6 +16,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, fields
+from pathlib import Path
 from typing import Any
 
 from atoll_cli.errors import CommandError, UsageError
@@ -56,16 +58,6 @@ def learner(options: argparse.Namespace) -> None:
     _print("inner_steps_per_second", measure(_setting(Setting, options), places), columns, options.json)
 
 
-def data(options: argparse.Namespace) -> None:
-    from atoll_bench.data import Setting, measure
-
-    columns = "store latency readers examples_per_second first wait_p50 wait_p99 stalled steps"
-    setting = Setting(options.length, options.batch, options.step / 1000, options.steps)
-    with _local():
-        found = measure(setting, [each / 1000 for each in options.latency])
-        _print("training_data", found, columns, options.json)
-
-
 def link(options: argparse.Namespace) -> None:
     from atoll_bench.link import measure
 
@@ -95,7 +87,6 @@ def restore(options: argparse.Namespace) -> None:
 
 
 def regions(options: argparse.Namespace) -> None:
-    from atoll_bench.figures import cell, line
     from atoll_bench.regions.measure import measure
     from atoll_bench.regions.plot import draw
 
@@ -106,22 +97,33 @@ def regions(options: argparse.Namespace) -> None:
         found = measure(options.steps, options.seeds, options.cut_seconds, _print_progress)
     if options.plot is not None:
         draw(found, options.plot)
-    told = found.document
-    if options.json:
-        print(line("", told))
-        return
-    columns = ("name", "gbps", "used_gbps_synchronous", "used_gbps", "member_share")
-    print(table(columns, [[cell(row[name]) for name in columns] for row in told["regions"]]))
-    print(
-        f"{told['steps']} steps: synchronous {told['synchronous_s']:.1f} s, loss {told['loss_synchronous']:.3f}; "
-        f"Atoll {told['atoll_s']:.1f} s, loss {told['loss_atoll']:.3f}; ratio {told['ratio']:.1f}"
+    print(json.dumps(found.document, indent=None if options.json else 2))
+
+
+def parity(options: argparse.Namespace) -> None:
+    from atoll_bench.cores import usable
+    from atoll_bench.parity import cases, proof
+
+    if options.device and options.reduced:
+        raise UsageError("--device: not with --reduced, which has a size of its own")
+    stages = cases.stages(options.size, reduced=options.reduced, device=options.device)
+    letters = "".join(options.case)
+    if not set(letters) & {letter for stage in stages for letter in stage.cases}:
+        raise UsageError(f"--size {options.size!r}, --case {','.join(letters)!r}: there is no such trial")
+    request = proof.Request(
+        stages=stages,
+        cases=letters,
+        folder=Path(options.out or ("/tmp/parity" if options.reduced else "docs/results")),
+        jobs=1 if options.device else len(usable()),
+        resume=options.resume,
+        flag="--reduced" if options.reduced else "--device" if options.device else "",
     )
-    if cut := told.get("cut"):
-        after = "never" if cut["merged_again_s"] is None else f"after {cut['merged_again_s']:.1f} s"
-        print(
-            f"{cut['region']} cut off for {cut['seconds']:.0f} of {cut['run_s']:.0f} s: merged again {after}; "
-            f"loss {cut['loss']:.3f}, without the cut {cut['loss_without_cut']:.3f}"
-        )
+    request.folder.mkdir(parents=True, exist_ok=True)
+    for row in proof.prove(request, _print_progress):
+        if options.json:
+            print(json.dumps(row), flush=True)
+    if not options.json:
+        print(proof.table(request.folder).read_text(), end="")
 
 
 def utilisation(options: argparse.Namespace) -> None:

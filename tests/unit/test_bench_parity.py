@@ -13,9 +13,10 @@ import pytest
 
 from atoll_bench.parity import cases, proof, report, worker
 from atoll_bench.parity.sizes import SIZES
-from atoll_bench.parity.store import Store, StoreError
+from atoll_bench.parity.store import Store
 from atoll_bench.parity.trials import Trial
 from atoll_cli.__main__ import main
+from atoll_cli.errors import CommandError
 
 PLAIN = Trial("a", "30k", "data-parallel", 1, "none", 0, 200, 4e-3)
 EIGHT = Trial("b", "30k", "decoupled", 8, "bf16", 0, 200, 4e-3)
@@ -62,15 +63,13 @@ def test_every_method_of_a_size_has_the_same_tuning_budget_and_a_seed_that_does_
         assert min(len(stage.seeds) for stage in mine) >= 3
 
 
-def test_every_size_is_reached_by_its_name_and_the_plans_without_one_are_as_they_were() -> None:
-    here, device = cases.sizes(), cases.sizes(device=True)
-    assert sorted(here + device) == sorted(SIZES), "each in one of the two"
+def test_every_size_is_reached_by_its_name() -> None:
     for size in SIZES:
-        letters = "".join(stage.cases for stage in cases.stages(size, device=size in device))
+        letters = "".join(stage.cases for stage in cases.stages(size))
         assert set(letters) >= set("d" if size.startswith("moe") else "ab"), size
-    assert cases.stages(None) == cases.WHOLE and cases.stages(None, device=True) == cases.DEVICE
+    assert cases.stages() == cases.WHOLE and cases.stages(device=True) == cases.DEVICE
     assert not {"1m", "350m", "1b", "moe-125m"} & {stage.size for stage in cases.WHOLE + cases.DEVICE}
-    assert cases.stages(None, reduced=True) == cases.REDUCED and cases.sizes(reduced=True) == ["30k"]
+    assert cases.stages(reduced=True) == cases.REDUCED and cases.stages("90k", reduced=True) == ()
 
 
 def test_a_slower_fleet_has_fewer_global_steps_for_the_same_tokens() -> None:
@@ -113,7 +112,7 @@ def test_a_finished_trial_is_found_again_by_another_process(store) -> None:
 def test_a_file_that_holds_no_results_is_named(tmp_path) -> None:
     path = tmp_path / "parity.json"
     path.write_text('{"loss": 1}')
-    with pytest.raises(StoreError, match=r"parity\.json: a list of results is wanted"):
+    with pytest.raises(CommandError, match=r"parity\.json: a list of results is wanted"):
         Store(path)
 
 
@@ -143,78 +142,21 @@ def test_a_gap_is_to_data_parallel_training_of_the_same_seed(store) -> None:
     assert second == f"| b | 30k | 30,000 | 0.00 M | M=8 bf16 K=M | {cells}"
 
 
-@pytest.fixture
-def never(monkeypatch) -> None:
-    """A trial is not to be begun."""
-    monkeypatch.setattr(proof, "prove", lambda *_: pytest.fail("a trial was begun"))
-
-
-def refusal(capsys, *options: str) -> str:
-    """The one line that the command ends with."""
-    assert main(["bench", "parity", *options]) == 2
-    err = capsys.readouterr().err
-    assert err.count("\n") == 1
-    return err.removeprefix("atoll: ")
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("--case=a,x", "--case 'a,x': of a,b,c,d,e,f is wanted"),
-        ("--case=", "--case '': of a,b,c,d,e,f is wanted"),
-        ("--out=", "--out '': a folder is wanted"),
-        ("--data=", "--data '': gs://bucket/path or file:///absolute/path is wanted"),
+        ("--case=a,x", "--case 'x': one of a, b, c, d, e, f is wanted"),
         ("--size=5t", "--size '5t': one of 30k, 90k"),
-        ("--hours=soon", "--hours 'soon': a number from 0.001 to 1000 is wanted"),
-        ("--jobs=0", "--jobs '0': a whole number from 1 to 1024 is wanted"),
         ("--device --reduced", "--device: not with --reduced, which has a size of its own"),
-        ("--reduced --case=d", "--case 'd': of a,b,c,e,f is wanted"),
-        ("--size=moe-120k --case=a,d", "--case 'a,d': of d is wanted"),
+        ("--size=moe-120k --case=a", "--size 'moe-120k', --case 'a': there is no such trial"),
     ],
 )
-def test_options_that_cannot_be_used_alone_or_together_are_named(options, message, capsys, never) -> None:
-    assert message in refusal(capsys, *options.split())
-
-
-def described(folder, vocabulary: int, **tokens: int) -> str:
-    """A data set by its `meta.json` alone; splits of so many tokens."""
-    folder.mkdir()
-    splits = {
-        name: {"shards": [{"file": f"{name}/0.tokens", "tokens": count, "crc32c": 0}]}
-        for name, count in tokens.items()
-    }
-    catalogue = {"dtype": "uint16", "tokenizer": "tokenizers", "vocabulary": vocabulary, "splits": splits}
-    (folder / "meta.json").write_text(json.dumps(catalogue))
-    return f"file://{folder}"
-
-
-ENOUGH = {"vocabulary": 256, "train": 8 * 64 + 1, "heldout": 64 * 64 + 1}
-
-
-@pytest.mark.parametrize(
-    ("facts", "message"),
-    [
-        ({}, "no data set here: meta.json is missing"),
-        ({"vocabulary": 256, "train": 9999}, "splits: 'heldout' is missing"),
-        ({**ENOUGH, "vocabulary": 600}, "vocabulary: 600, and 30k has 256; data of 256 or less"),
-        (
-            {**ENOUGH, "train": 8 * 64},
-            "splits.train: 7 examples of 64 tokens, which 30k reads; 8 or more are wanted",
-        ),
-        (
-            {**ENOUGH, "heldout": 64 * 64},
-            "splits.heldout: 63 examples of 64 tokens, which 30k reads; 64 or more are wanted",
-        ),
-    ],
-    ids=["absent", "split", "vocabulary", "train", "heldout"],
-)
-def test_data_that_a_size_cannot_be_trained_on_is_one_line_before_a_trial_takes_a_process(
-    tmp_path, capsys, never, facts, message
+def test_options_that_cannot_be_used_alone_or_together_are_named(
+    options, message, capsys, monkeypatch
 ) -> None:
-    uri = described(tmp_path / "data", **facts) if facts else f"file://{tmp_path}/data"
-    said = refusal(capsys, "--reduced", "--data", uri, "--out", str(tmp_path / "results"))
-    assert said.startswith(f"--data: {uri}: {message}")
-    proof.look_into(described(tmp_path / "enough", **ENOUGH), cases.REDUCED)
+    monkeypatch.setattr(proof, "prove", lambda *_: pytest.fail("a trial was begun"))
+    assert main(["bench", "parity", *options.split()]) == 2
+    assert message in capsys.readouterr().err
 
 
 @pytest.fixture
@@ -227,72 +169,44 @@ def ran(monkeypatch) -> list[Trial]:
         return ((trial, found(2.0)) for trial in trials[:1])
 
     monkeypatch.setattr(proof, "run_all", run_all)
-    monkeypatch.setattr(proof, "write", lambda *_: None)
+    monkeypatch.setattr(proof.report, "markdown", lambda *_: "")
     library = SimpleNamespace(source="standard library of Python 3.11.9")
     monkeypatch.setattr(proof, "write_stdlib", lambda _: library)
     return begun
 
 
-def prove(folder, data: str = "", say=lambda _: None, **changes) -> list[dict]:
+def prove(folder, say=lambda _: None, **changes) -> list[dict]:
     """Rows of a reduced proof that goes on with what its folder holds."""
-    request = proof.Request(cases.REDUCED, "ab", folder, jobs=1, resume=True, flag="--reduced", data=data)
+    request = proof.Request(cases.REDUCED, "ab", folder, jobs=1, resume=True, flag="--reduced")
     return list(proof.prove(replace(request, **changes), say))
 
 
-def test_results_on_another_data_set_are_never_resumed_as_this_ones(tmp_path, ran) -> None:
-    uri, words = "file:///some/text", []
-    (row,) = [row for row in prove(tmp_path, uri, words.append) if row["case"] == "a"]
+def test_results_on_another_text_are_never_resumed_as_this_ones(tmp_path, ran, monkeypatch) -> None:
+    words = []
+    (row,) = [row for row in prove(tmp_path, words.append) if row["case"] == "a"]
     assert words[0] == f"results go to {tmp_path}"
-    assert row["data"] == uri
-    assert row["command"] == f"atoll bench parity --json --reduced --data {uri} --size 30k --case a"
+    assert row["data"] == "standard library of Python 3.11.9"
+    assert row["command"] == "atoll bench parity --json --reduced --size 30k --case a"
     before = len(ran)
-    for other in ("gs://other/text", ""):
-        source = other or "standard library of Python 3.11.9"
-        with pytest.raises(StoreError, match=rf"parity.json: has results on the data '{uri}', .*'{source}'"):
-            prove(tmp_path, other)
+    other = SimpleNamespace(source="standard library of Python 3.12.1")
+    monkeypatch.setattr(proof, "write_stdlib", lambda _: other)
+    with pytest.raises(CommandError, match=r"has results on the .* 3\.11\.9, and this is the .* 3\.12\.1"):
+        prove(tmp_path)
     assert len(ran) == before
-    prove(tmp_path, f"{uri}/")
-    assert len(ran) > before, "the same data set goes on"
 
 
-def test_the_committed_results_go_on_with_the_default_data(tmp_path, ran) -> None:
+def test_the_committed_results_go_on_with_another_patch_of_python(tmp_path, ran) -> None:
     for name in ("parity.json", "parity-tuning.json"):
         shutil.copy(FOLDER / name, tmp_path / name)
     prove(tmp_path, stages=cases.WHOLE, flag="")
     assert not {Trial.of(row) for row in RESULTS} & set(ran)
 
 
-def test_a_trial_whose_process_is_killed_is_named_with_what_to_do(tmp_path, monkeypatch, capsys) -> None:
+def test_a_trial_whose_process_is_killed_keeps_what_was_finished(monkeypatch) -> None:
     monkeypatch.setattr(worker, "_begin", dying_trial.begin)
     monkeypatch.setattr(worker, "run_one", dying_trial.finished_but_of_seed_1)
     kept = []
-    with pytest.raises(worker.Killed) as caught:
-        for trial, _ in worker.run_all([PLAIN, replace(EIGHT, case="tune", seed=1), EIGHT], "", "", 1, None):
+    with pytest.raises(CommandError, match="a trial's process was killed, .*; --resume goes on"):
+        for trial, _ in worker.run_all([PLAIN, replace(EIGHT, seed=1), EIGHT], "", "", 1):
             kept.append(trial)
     assert kept == [PLAIN]
-    assert str(caught.value) == (
-        "a trial's process was killed, out of memory perhaps; under way: M=8 bf16 K=M 30k 200 steps seed 1 rate 0.004; "
-        "--jobs 1 takes the least memory, and --resume goes on with what is finished"
-    )
-
-    def prove(*_):
-        raise caught.value
-
-    monkeypatch.setattr(proof, "prove", prove)
-    assert main(["bench", "parity", "--reduced", "--out", str(tmp_path)]) == 1
-    assert capsys.readouterr().err == f"atoll: {caught.value}\n"
-
-
-def test_a_reduced_proof_is_not_written_into_the_whole_ones_folder(tmp_path, monkeypatch) -> None:
-    folders = []
-
-    def prove(request, say):
-        folders.append(str(request.folder))
-        (request.folder / "parity.md").write_text("")
-        return ()
-
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("atoll_bench.parity.command.REDUCED_RESULTS", str(tmp_path / "reduced"))
-    monkeypatch.setattr(proof, "prove", prove)
-    assert main(["bench", "parity", "--reduced"]) == main(["bench", "parity"]) == 0
-    assert folders == [str(tmp_path / "reduced"), "docs/results"]

@@ -61,7 +61,7 @@ ATOLL = {
     "export": Row("", "--json", "file:///none --out DIR/x"),
     "simulate plan": Row(PLAN, "--json", "/none.yaml"),
     **{f"simulate {name}": Row("", "--json") for name in SIMULATIONS},
-    **{f"bench {name}": Row("", "--json") for name in (*FIGURES, "parity")},
+    **{f"bench {name}": Row("", "--json") for name in FIGURES},
     "version": Row(""),
 }
 """Commands of `atoll`. `data show` prints text of the data set alone."""

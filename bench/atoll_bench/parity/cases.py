@@ -73,20 +73,13 @@ NAMED_DEVICE = (
 """So on an accelerator; two learners of 1b, for one process holds the moments of all."""
 
 
-def stages(size: str | None, reduced: bool = False, device: bool = False) -> tuple[Stage, ...]:
-    """Those of a size, or all that are run where none is named."""
-    if size is not None:
-        return tuple(stage for stage in _every(reduced, device) if stage.size == size)
-    return REDUCED if reduced else DEVICE if device else WHOLE
+EVERY = (*WHOLE, *NAMED, *DEVICE, *NAMED_DEVICE)
 
 
-def sizes(reduced: bool = False, device: bool = False) -> list[str]:
-    """All that may be named."""
-    return list(dict.fromkeys(stage.size for stage in _every(reduced, device)))
-
-
-def _every(reduced: bool, device: bool) -> tuple[Stage, ...]:
-    return REDUCED if reduced else DEVICE + NAMED_DEVICE if device else WHOLE + NAMED
+def stages(size: str | None = None, *, reduced: bool = False, device: bool = False) -> tuple[Stage, ...]:
+    """The stages of a plan, or those of one size: empty where the reduced plan has not the size."""
+    plan = REDUCED if reduced else EVERY if size is not None else DEVICE if device else WHOLE
+    return tuple(stage for stage in plan if size in (None, stage.size))
 
 
 def tuning(stages: Sequence[Stage], plan: Sequence[Stage]) -> list[Trial]:

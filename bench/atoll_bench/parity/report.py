@@ -14,8 +14,8 @@ from atoll_bench.parity.trials import Trial
 DATA_PARALLEL = "data-parallel"
 INTRODUCTION = """# Parity
 
-`{command}` writes this page, [parity.json](parity.json), [the plot](parity.png), and the trials that chose
-learning rates to [parity-tuning.json](parity-tuning.json). [A sweep](parity-sweep.md) chose the outer step's defaults.
+`{command}` writes this page, [parity.json](parity.json), and the trials that chose learning rates to
+[parity-tuning.json](parity-tuning.json). [A sweep](parity-sweep.md) chose the outer step's defaults.
 Loss is that of the global model on held-out text, nats per byte; ± is the standard deviation over seeds.
 A gap is to data-parallel training of the same size, budget, data order and seed.
 Goodput is the share of the learners' time in which they train, merged that of their tokens which is merged."""

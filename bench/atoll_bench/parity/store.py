@@ -10,21 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from atoll_bench.parity.trials import Trial
+from atoll_cli.errors import CommandError
 
 Row = dict[str, Any]
 TUNING = "tune"
 """A case that is none of the proof's: a learning rate's trial."""
 
 
-class StoreError(ValueError):
-    """A file that holds no results; names it."""
-
-
 class Store:
     """The results of one proof: `path` has the rows of the cases, `…-tuning.json` those that chose its rates."""
 
     def __init__(self, path: Path) -> None:
-        """Raises `StoreError` where a file is there and is not a list of rows."""
+        """Raises `CommandError` where a file is there and is not a list of rows."""
         self.path = path
         self.rows = [row for each in (path, self._tuning) for row in _read(each)]
         self._done = {Trial.of(row): row for row in self.rows}
@@ -59,7 +56,7 @@ def _read(path: Path) -> list[Row]:
         for row in rows:
             Trial.of(row)
     except (ValueError, TypeError, KeyError) as error:
-        raise StoreError(f"{path}: a list of results is wanted: {error}") from error
+        raise CommandError(f"{path}: a list of results is wanted: {error}") from error
     return rows
 
 

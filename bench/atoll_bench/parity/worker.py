@@ -7,57 +7,37 @@ import os
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
-from atoll_bench.parity.report import name
 from atoll_bench.parity.trials import Trial
-
-
-class Killed(RuntimeError):
-    """The process of a trial ended before the trial did; tells which ones were under way."""
+from atoll_cli.errors import CommandError
 
 
 def run_all(
-    trials: Sequence[Trial], data: str, cache: str, jobs: int, seconds: float | None
+    trials: Sequence[Trial], data: str, cache: str, jobs: int
 ) -> Iterator[tuple[Trial, dict[str, Any]]]:
     """Results as they come, in the order given but for what runs at the same time.
 
     Args:
         cache: a folder for compiled programs, which the processes share.
-        seconds: after which no trial is begun; None: without a limit.
 
     Raises:
-        Killed: a trial's process, and with it all that were under way.
+        CommandError: a trial's process was killed.
     """
     context = multiprocessing.get_context("spawn")
     cores = context.Queue()
     for core in sorted(os.sched_getaffinity(0))[:jobs]:
         cores.put(core)
-    began, waiting = time.monotonic(), list(reversed(trials))
-    running: dict[Future[dict[str, Any]], Trial] = {}
     with ProcessPoolExecutor(jobs, context, _begin, (cores, cache)) as pool:
+        running = {pool.submit(run_one, trial, data): trial for trial in trials}
         try:
-            while waiting or running:
-                while (
-                    waiting
-                    and len(running) < jobs
-                    and (seconds is None or time.monotonic() - began < seconds)
-                ):
-                    running[pool.submit(run_one, waiting[-1], data)] = waiting[-1]
-                    waiting.pop()
-                if not running:
-                    return
-                done, _ = wait(running, return_when=FIRST_COMPLETED)
-                for future in sorted(done, key=lambda each: each.exception() is not None):
-                    found = future.result()
-                    yield running.pop(future), found
+            for future in as_completed(running):
+                yield running[future], future.result()
         except BrokenProcessPool as error:
-            under_way = ", ".join(name(trial) for trial in running.values()) or "none"
-            raise Killed(
-                f"a trial's process was killed, out of memory perhaps; under way: {under_way}; --jobs 1 takes the "
-                "least memory, and --resume goes on with what is finished"
+            raise CommandError(
+                "a trial's process was killed, out of memory perhaps; --resume goes on with what is finished"
             ) from error
 
 

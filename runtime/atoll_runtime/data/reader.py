@@ -29,8 +29,8 @@ class Reader:
     """Examples of `length` + 1 tokens: inputs and, one to the right, targets. Safe to use from several threads."""
 
     readers = 16
-    """Useful number of threads. Measured on two cores: 358 examples a second at 20 ms of latency, 282 at 50 ms
-    (`atoll bench data`). Files may be on a network volume; on a fast disk 16 threads are as good as one."""
+    """Useful number of threads. Measured on two cores: 358 examples a second at 20 ms of latency, 282 at 50 ms.
+    Files may be on a network volume; on a fast disk 16 threads are as good as one."""
 
     def __init__(self, uri: str, split: str, length: int, *, cached_blocks: int = CACHED_BLOCKS) -> None:
         """Raises `DataError` for a data set that cannot serve, `StoreError` for a silent bucket."""
