@@ -1,4 +1,4 @@
-"""Programs of clusters, tests and `make lint`: versions, and three routes (PATH, official download, Go module)."""
+"""Programs of clusters, tests and `make lint`: their versions and Go modules."""
 
 from __future__ import annotations
 
@@ -21,16 +21,6 @@ ARCH = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Download:
-    """An official archive or binary, and its published file of checksums."""
-
-    url: str
-    checksum_url: str
-    member: str = ""
-    """The file inside a tar archive; empty for a plain binary."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
     """One executable at a pinned version."""
 
@@ -41,7 +31,6 @@ class Program:
     package: str
     """Its main package."""
     version_args: tuple[str, ...] = ("--version",)
-    download: Download | None = None
     linker_flags: tuple[str, ...] = ()
     sources: dict[str, str] = field(default_factory=dict)
     """Files of a main package of our own (CoreDNS with few plugins; kstatus, which is a library)."""
@@ -59,14 +48,12 @@ def _kubernetes(name: str, version_args: tuple[str, ...] = ("--version",)) -> Pr
         "gitCommit": "module",
         "buildDate": "1970-01-01T00:00:00Z",
     }
-    url = f"https://dl.k8s.io/v{KUBERNETES}/bin/linux/{ARCH}/{name}"
     return Program(
         name=name,
         version=KUBERNETES,
         module="k8s.io/kubernetes",
         package=f"k8s.io/kubernetes/cmd/{name}",
         version_args=version_args,
-        download=Download(url=url, checksum_url=f"{url}.sha256"),
         linker_flags=tuple(
             f"-X k8s.io/component-base/version.{key}={value}" for key, value in values.items()
         ),
@@ -114,12 +101,6 @@ func main() {
 """
 
 
-def _release(repository: str, version: str, archive: str, sums: str, member: str) -> Download:
-    """An archive of a release on GitHub; `sums` is the name of its file of checksums."""
-    folder = f"https://github.com/{repository}/releases/download/v{version}"
-    return Download(url=f"{folder}/{archive}", checksum_url=f"{folder}/{sums}", member=member)
-
-
 PROGRAMS: dict[str, Program] = {
     program.name: program
     for program in (
@@ -134,9 +115,6 @@ PROGRAMS: dict[str, Program] = {
             version=ETCD,
             module="go.etcd.io/etcd/server/v3",
             package="go.etcd.io/etcd/server/v3",
-            download=_release(
-                "etcd-io/etcd", ETCD, f"etcd-v{ETCD}-linux-{ARCH}.tar.gz", "SHA256SUMS", "etcd"
-            ),
         ),
         Program(
             name="coredns",
@@ -145,13 +123,6 @@ PROGRAMS: dict[str, Program] = {
             package=".",
             version_args=("-version",),
             sources={"main.go": _COREDNS_MAIN},
-            download=_release(
-                "coredns/coredns",
-                COREDNS,
-                f"coredns_{COREDNS}_linux_{ARCH}.tgz",
-                f"coredns_{COREDNS}_linux_{ARCH}.tgz.sha256",
-                "coredns",
-            ),
         ),
         Program(
             name="helm",
@@ -160,11 +131,6 @@ PROGRAMS: dict[str, Program] = {
             package="helm.sh/helm/v4/cmd/helm",
             version_args=("version", "--short"),
             linker_flags=(f"-X helm.sh/helm/v4/internal/version.version=v{HELM}",),
-            download=Download(
-                url=f"https://get.helm.sh/helm-v{HELM}-linux-{ARCH}.tar.gz",
-                checksum_url=f"https://get.helm.sh/helm-v{HELM}-linux-{ARCH}.tar.gz.sha256sum",
-                member="helm",
-            ),
         ),
         Program(
             name="kwok",
@@ -172,7 +138,6 @@ PROGRAMS: dict[str, Program] = {
             module="sigs.k8s.io/kwok",
             package="sigs.k8s.io/kwok/cmd/kwok",
             linker_flags=(f"-X sigs.k8s.io/kwok/pkg/consts.Version=v{KWOK}",),
-            # Its releases have no checksums, so they are not downloaded.
         ),
         Program(
             name="kueue",
@@ -181,7 +146,6 @@ PROGRAMS: dict[str, Program] = {
             package="sigs.k8s.io/kueue/cmd/kueue",
             linker_flags=(f"-X sigs.k8s.io/kueue/pkg/version.GitVersion=v{KUEUE}",),
             own_sums=True,
-            # Released as an image and manifests, not as a program.
         ),
         Program(
             name="actionlint",
@@ -190,13 +154,6 @@ PROGRAMS: dict[str, Program] = {
             package="github.com/rhysd/actionlint/cmd/actionlint",
             version_args=("-version",),
             linker_flags=(f"-X github.com/rhysd/actionlint.version={ACTIONLINT}",),
-            download=_release(
-                "rhysd/actionlint",
-                ACTIONLINT,
-                f"actionlint_{ACTIONLINT}_linux_{ARCH}.tar.gz",
-                f"actionlint_{ACTIONLINT}_checksums.txt",
-                "actionlint",
-            ),
         ),
         Program(
             name="kstatus",
@@ -211,7 +168,7 @@ PROGRAMS: dict[str, Program] = {
             version=NETWORK_POLICIES,
             module="sigs.k8s.io/kube-network-policies",
             package="sigs.k8s.io/kube-network-policies/cmd",
-            # Released as an image. It does not tell its version, so one on PATH is not taken.
+            # It does not tell its version, so one on PATH is not taken.
         ),
         Program(
             name="fake-gcs-server",
@@ -219,13 +176,6 @@ PROGRAMS: dict[str, Program] = {
             module="github.com/fsouza/fake-gcs-server",
             package="github.com/fsouza/fake-gcs-server",
             version_args=("-version",),
-            download=_release(
-                "fsouza/fake-gcs-server",
-                FAKE_GCS,
-                f"fake-gcs-server_{FAKE_GCS}_Linux_{ARCH}.tar.gz",
-                "checksums.txt",
-                "fake-gcs-server",
-            ),
         ),
     )
 }

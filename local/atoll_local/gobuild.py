@@ -31,8 +31,7 @@ def build(program: Program, work: Path, target: Path) -> None:
     go = go_program()
     if go is None:
         raise HostError(
-            f"{program.name} {program.version} is neither on PATH nor downloadable, "
-            "and Go is not installed to build it"
+            f"{program.name} {program.version} is not on PATH, and Go is not installed to build it"
         )
     work.mkdir(parents=True, exist_ok=True)
     module = work / "go.mod"

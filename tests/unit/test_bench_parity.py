@@ -206,7 +206,7 @@ def test_a_trial_whose_process_is_killed_keeps_what_was_finished(monkeypatch) ->
     monkeypatch.setattr(worker, "_begin", dying_trial.begin)
     monkeypatch.setattr(worker, "run_one", dying_trial.finished_but_of_seed_1)
     kept = []
-    with pytest.raises(CommandError, match="a trial's process was killed, .*; --resume goes on"):
+    with pytest.raises(CommandError, match="a trial's process was killed"):
         for trial, _ in worker.run_all([PLAIN, replace(EIGHT, seed=1), EIGHT], "", "", 1):
             kept.append(trial)
     assert kept == [PLAIN]

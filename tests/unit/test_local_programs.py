@@ -3,28 +3,21 @@
 from __future__ import annotations
 
 import hashlib
-import http.server
-import io
 import os
-import tarfile
-import threading
-from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from atoll_local import programs
-from atoll_local.catalogue import PROGRAMS, Download
+from atoll_local.catalogue import PROGRAMS
 from atoll_local.errors import HostError
 
 
 @pytest.fixture(autouse=True)
 def clean_search(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """No cache, no PATH, no download, no Go."""
+    """No cache, no PATH, no Go."""
     monkeypatch.setenv("ATOLL_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("PATH", str(tmp_path / "path"))
-    monkeypatch.setenv("ATOLL_NO_DOWNLOAD", "1")
     monkeypatch.setattr("atoll_local.gobuild.go_program", lambda: None)
     for name in PROGRAMS:
         monkeypatch.delenv("ATOLL_" + name.upper().replace("-", "_"), raising=False)
@@ -77,7 +70,7 @@ def test_a_program_on_path_counts_when_its_version_fits(tmp_path: Path, says: st
 
 def test_a_cached_file_that_changed_is_not_used(tmp_path: Path) -> None:
     cached(tmp_path, "etcd").write_bytes(b"torn")
-    with pytest.raises(HostError, match="Go is not installed"):
+    with pytest.raises(HostError, match="is not on PATH, and Go is not installed"):
         programs.find("etcd")
 
 
@@ -88,14 +81,8 @@ def test_installed_program_on_path_may_have_any_version(tmp_path: Path, version:
     assert programs.installed("kubectl") == on_path
 
 
-def test_installed_programs_are_neither_downloaded_nor_built(
-    mirror: tuple[str, dict[str, bytes]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    url, content = mirror
-    content["/kubectl"] = b"program"
-    content["/sum"] = hashlib.sha256(b"program").hexdigest().encode()
-    there = Download(url=f"{url}/kubectl", checksum_url=f"{url}/sum")
-    monkeypatch.setitem(PROGRAMS, "kubectl", replace(PROGRAMS["kubectl"], download=there))
+def test_installed_programs_are_not_built(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(programs, "build", lambda *_: pytest.fail("it is built"))
     with pytest.raises(HostError, match="kubectl is not on PATH: install it, or name it with ATOLL_KUBECTL="):
         programs.installed("kubectl")
     assert not (tmp_path / "cache").exists()
@@ -123,93 +110,9 @@ def test_an_unknown_program_is_refused_with_the_known_ones() -> None:
         programs.find("etcdd")
 
 
-CUT_OFF = ".cut-off"
-"""Ends the path of what is never sent whole."""
-
-
-class _Files(http.server.BaseHTTPRequestHandler):
-    content: dict[str, bytes]
-
-    def do_GET(self) -> None:
-        body = self.content.get(self.path)
-        self.send_response(200 if body is not None else 404)
-        if self.path.endswith(CUT_OFF):
-            self.send_header("Content-Length", str(len(body or b"") + 1))
-        self.end_headers()
-        self.wfile.write(body or b"")
-
-    def log_message(self, *_: object) -> None:
-        return
-
-
-@pytest.fixture
-def mirror(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, dict[str, bytes]]]:
-    monkeypatch.delenv("ATOLL_NO_DOWNLOAD")
-    monkeypatch.setattr(programs, "_unreachable", set())
-    content: dict[str, bytes] = {}
-    handler = type("Handler", (_Files,), {"content": content})
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}", content
-    server.shutdown()
-    server.server_close()
-    thread.join(5)
-
-
-def offer(monkeypatch: pytest.MonkeyPatch, download: Download) -> None:
-    monkeypatch.setitem(PROGRAMS, "etcd", replace(PROGRAMS["etcd"], download=download))
-
-
-def archive(member: str, content: bytes) -> bytes:
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w:gz") as file:
-        info = tarfile.TarInfo(member)
-        info.size = len(content)
-        file.addfile(info, io.BytesIO(content))
-    return buffer.getvalue()
-
-
-def test_an_official_archive_is_unpacked_when_its_checksum_holds(
-    mirror: tuple[str, dict[str, bytes]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    url, content = mirror
-    packed = archive("etcd-v3/etcd", b"program")
-    content["/etcd.tgz"] = packed
-    content["/SUMS"] = f"{'0' * 64}  other\n{hashlib.sha256(packed).hexdigest()}  etcd.tgz\n".encode()
-    offer(monkeypatch, Download(url=f"{url}/etcd.tgz", checksum_url=f"{url}/SUMS", member="etcd"))
-    found = programs.find("etcd")
-    assert found.read_bytes() == b"program"
-    assert os.access(found, os.X_OK)
-
-
-def test_a_download_with_another_checksum_is_refused(
-    mirror: tuple[str, dict[str, bytes]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    url, content = mirror
-    content["/etcd"] = b"not what was published"
-    content["/etcd.sha256"] = b"0" * 64
-    offer(monkeypatch, Download(url=f"{url}/etcd", checksum_url=f"{url}/etcd.sha256"))
-    with pytest.raises(HostError, match="does not have the checksum"):
-        programs.find("etcd")
-    assert not (tmp_path / "cache" / "bin" / f"etcd-{PROGRAMS['etcd'].version}").exists()
-
-
-def test_interrupted_download_leads_to_a_build(
-    mirror: tuple[str, dict[str, bytes]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    url, content = mirror
-    path = f"/etcd{CUT_OFF}"
-    content[path], content["/etcd.sha256"] = b"prog", hashlib.sha256(b"program").hexdigest().encode()
-    offer(monkeypatch, Download(url=url + path, checksum_url=f"{url}/etcd.sha256"))
+def test_a_program_is_built_once_from_its_module(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(programs, "build", lambda program, folder, target: target.write_bytes(b"built"))
-    assert programs.find("etcd").read_bytes() == b"built"
-
-
-def test_message_names_both_missing_go_and_missing_network(
-    mirror: tuple[str, dict[str, bytes]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    url, _ = mirror
-    offer(monkeypatch, Download(url=f"{url}/absent", checksum_url=f"{url}/absent.sha256"))
-    with pytest.raises(HostError, match="neither on PATH nor downloadable, and Go is not installed"):
-        programs.find("etcd")
+    found = programs.find("etcd")
+    assert found.read_bytes() == b"built" and os.access(found, os.X_OK)
+    monkeypatch.setattr(programs, "build", lambda *_: pytest.fail("it is built again"))
+    assert programs.find("etcd") == found
