@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 
 from atoll_bench import measures
 from atoll_bench.parity.sizes import SIZES
-from atoll_cli.errors import UsageError, lacking
+from atoll_cli.errors import CommandError, UsageError, lacking
 from atoll_cli.values import choice, count, plain
 from atoll_runtime.contract import PRESETS
 
@@ -28,11 +29,13 @@ ATTACKS = ("none", "nan", "scale", "bits", "tokens", "replay", "slow", "sign", "
 class Figure:
     """One measurement."""
 
-    run: Callable[[argparse.Namespace], None]
+    measure: Callable[[argparse.Namespace], Iterable[Any]]
     what: str
     extras: str
     """Of pyproject.toml, that it needs."""
     options: tuple[Option, ...]
+    name: str = ""
+    """The value of `figure` in each JSON object; empty: there is no such key."""
 
 
 def whole(most: int, least: int = 1) -> Parse:
@@ -82,6 +85,7 @@ FIGURES = {
             ("--repeat", "5", whole(1000), "times the whole model"),
             ("--threads", None, whole(1024), "default: all cores"),
         ),
+        name="merge_bytes_per_second",
     ),
     "learner": Figure(
         measures.learner,
@@ -100,6 +104,7 @@ FIGURES = {
                 "of a phase, about",
             ),  # a unit idle for more than 30 s counts as silent
         ),
+        name="inner_steps_per_second",
     ),
     "link": Figure(
         measures.link,
@@ -120,6 +125,7 @@ FIGURES = {
             ("--repeat", "3", whole(100), "rounds"),
             ("--scheduler-qps", None, whole(10_000), QPS),
         ),
+        name="operator",
     ),
     "attacks": Figure(
         measures.attacks,
@@ -174,6 +180,7 @@ FIGURES = {
             ("--megabytes", "128", whole(10**6), "of a snapshot: Θ and momentum of a shard"),
             ("--merges", "400", whole(10**6), ""),
         ),
+        name="journal_milliseconds",
     ),
     "restore": Figure(
         measures.restore,
@@ -192,6 +199,7 @@ FIGURES = {
             ("--gbps", "0.05,0.2,1,5", each(above_0(100)), "of the link, scaled like those of `regions`"),
             ("--intervals", "8,32,128", each(whole(1000)), "H"),
         ),
+        name="utilisation",
     ),
     "step": Figure(
         measures.step,
@@ -205,6 +213,7 @@ FIGURES = {
             ("--seconds", "2", above_0(600), "of a phase, about"),
             ("--peak-tflops", None, above_0(1e6), "of the device, for the utilisation; such as 989"),
         ),
+        name="inner_step",
     ),
 }
 
@@ -222,7 +231,7 @@ def main(arguments: Sequence[str]) -> int:
     figures = bench.add_subparsers(dest="figure", required=True, metavar="FIGURE")
     for name, figure in FIGURES.items():
         one = figures.add_parser(name, help=figure.what, allow_abbrev=False)
-        one.add_argument("--json", action="store_true", help="one JSON line a figure")
+        one.add_argument("--json", action="store_true", help="a line for each JSON object")
         for option, default, parse, text in figure.options:
             if parse is None:
                 one.add_argument(option, action="store_true", help=text)
@@ -234,7 +243,21 @@ def main(arguments: Sequence[str]) -> int:
     chosen = bench.parse_args(arguments)
     figure = FIGURES[chosen.figure]
     try:
-        figure.run(chosen)
+        _print(figure, chosen)
     except ImportError as error:
         raise lacking(error, f"bench {chosen.figure} needs packages", figure.extras) from error
     return 0
+
+
+def _print(figure: Figure, options: argparse.Namespace) -> None:
+    from atoll_bench.figures import document
+    from atoll_local.errors import ClusterError, HostError
+    from atoll_runtime.payloads import StoreError
+    from atoll_runtime.syncer.errors import JournalError, Terminal
+
+    try:
+        for found in figure.measure(options):
+            told = document(figure.name, found)
+            print(json.dumps(told, indent=None if options.json else 2), flush=True)
+    except (ClusterError, HostError, StoreError, JournalError, Terminal) as error:
+        raise CommandError(str(error)) from error

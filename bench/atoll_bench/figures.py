@@ -1,15 +1,12 @@
-"""Medians and quartiles of samples, and figures as JSON lines and in tables."""
+"""Medians and quartiles of samples, and figures as JSON."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
 
 import numpy as np
-
-from atoll_cli.text import amount
-
-LARGE = 10_000
 
 
 def spread(samples: Sequence[float]) -> tuple[float, float, float]:
@@ -18,29 +15,15 @@ def spread(samples: Sequence[float]) -> tuple[float, float, float]:
     return float(median), float(low), float(high)
 
 
-def line(figure: str, values: Mapping[str, object]) -> str:
-    """`{"figure": …}` on one line; floats to six digits. Without a name, the values alone."""
-    return json.dumps(
-        ({"figure": figure} if figure else {}) | {name: _short(value) for name, value in values.items()}
-    )
-
-
-def cell(value: object) -> str:
-    """For people: four digits, and prefixes of large numbers; `-` for nothing."""
-    if isinstance(value, list | tuple):
-        return " ".join(map(cell, value))
-    if value is None or isinstance(value, bool):
-        return {None: "-", True: "yes", False: "no"}[value]
-    if isinstance(value, int | float) and abs(value) >= LARGE:
-        return amount(value)
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+def document(name: str, figure: Any) -> dict[str, Any]:
+    """A dataclass as JSON types, with `"figure": name` where it has a name, and floats to six digits; a dictionary as
+    it is."""
+    if isinstance(figure, dict):
+        return figure
+    return ({"figure": name} if name else {}) | {key: _short(value) for key, value in asdict(figure).items()}
 
 
 def _short(value: object) -> object:
     if isinstance(value, float):
         return float(f"{value:.6g}")
-    if isinstance(value, list | tuple):
-        return [_short(each) for each in value]
-    if isinstance(value, Mapping):
-        return {name: _short(each) for name, each in value.items()}
-    return value
+    return [_short(each) for each in value] if isinstance(value, list | tuple) else value

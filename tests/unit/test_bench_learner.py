@@ -73,15 +73,6 @@ def test_a_figure_is_one_json_line_for_each_placement(
         assert line["ratio_quartiles"][0] <= line["ratio"] <= line["ratio_quartiles"][1]
 
 
-def test_people_get_a_table(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr("atoll_bench.learner.measure", figures)
-    monkeypatch.setattr("atoll_bench.cores.usable", lambda: (ONE,))
-    assert main(["bench", "learner"]) == 0
-    head, row = capsys.readouterr().out.splitlines()
-    assert head.split()[5:8] == ["PLAIN", "EXCHANGE", "RATIO"]
-    assert row.split()[:6] == ["shared", f"{ONE}", f"{ONE}", "2", "2", "0.9"]
-
-
 def test_failed_measurement_is_one_line_and_status_1(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -37,16 +37,6 @@ def test_a_figure_has_the_speed_of_merge_and_copy_and_the_memory(
         assert inputs < figure["peak_bytes"] < inputs + 3 * 10_000 * 10 + 4096
 
 
-def test_people_get_a_table(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    tensors = [TensorInfo("w", (1000,), stacked=False, embedding=False)]
-    monkeypatch.setattr("atoll_bench.merge.layout_of", lambda _, fragments: build_layout(tensors, fragments))
-    monkeypatch.setattr("atoll_bench.merge.COLD", 1 << 16)
-    assert main(["bench", "merge", "--learners", "1", "--codec", "bf16", "--fragments", "1"]) == 0
-    head, row = capsys.readouterr().out.splitlines()
-    assert head.split()[:5] == ["LEARNERS", "CODEC", "VALUE", "COPY", "RATIO"]
-    assert row.split()[:2] == ["1", "bf16"]
-
-
 def test_the_model_has_at_least_the_parameters_that_were_asked_for() -> None:
     layout = layout_of(64_000_000, 24)
     assert 64_000_000 <= layout.size < 71_000_000

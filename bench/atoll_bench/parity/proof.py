@@ -59,12 +59,9 @@ def prove(request: Request, say: Callable[[str], None]) -> Iterator[Row]:
                 end = "diverged" if row["loss"] is None else f"{row['loss']:.4f}"
                 say(f"{report.name(trial)}: {end}")
                 yield row
-    table(request.folder).write_text(report.markdown(store.rows, f"{COMMAND} --resume"))
-
-
-def table(folder: Path) -> Path:
-    """The file of the table of all finished trials."""
-    return folder / f"{NAME}.md"
+    table = request.folder / f"{NAME}.md"
+    table.write_text(report.markdown(store.rows, f"{COMMAND} --resume"))
+    say(f"the table is in {table}")
 
 
 def _text(source: str) -> str:
