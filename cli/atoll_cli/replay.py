@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from atoll_cli.errors import UsageError, lacking
-from atoll_cli.text import seconds, table
+from atoll_cli.text import seconds
 from atoll_cli.uris import of_bucket
 
 if TYPE_CHECKING:  # the runtime is imported when the command is called
@@ -24,12 +24,7 @@ def add_options(replay: argparse.ArgumentParser) -> None:
     """Options of the command."""
     replay.add_argument("tapes", metavar="TAPE", type=Path, nargs="+", help="folder or segment, one a shard")
     replay.add_argument("--json", action="store_true", help="the result as JSON")
-    replay.add_argument(
-        "--failures", action="store_true", help="which unit came, went, fell silent, and when"
-    )
     replay.add_argument("--print", action="store_true", help="the tape as JSON lines, without a re-run")
-    replay.add_argument("--event", metavar="NAME", help="with --print: only events or decisions of this name")
-    replay.add_argument("--save", metavar="FILE", type=Path, help="write the last Θ there (.npz, by tensor)")
     replay.add_argument(
         "--check", metavar="URI", help="compare with a global checkpoint of the run at this URI"
     )
@@ -38,11 +33,10 @@ def add_options(replay: argparse.ArgumentParser) -> None:
 
 def run_replay(options: argparse.Namespace) -> int:
     """Exit status 0: identical; 1: a difference, printed with its place. Raises `UsageError` for a wrong tape."""
-    for option, needs in (("event", "print"), ("step", "check")):
-        if getattr(options, option) is not None and not getattr(options, needs):
-            raise UsageError(f"--{option} goes with --{needs}")
     if options.check is not None:
         of_bucket("--check", options.check)
+    elif options.step is not None:
+        raise UsageError("--step goes with --check")
     try:
         from atoll_runtime.protocol.tape import TapeError
     except ImportError as error:
@@ -63,35 +57,19 @@ def print_tapes(options: argparse.Namespace) -> int:
 
     for path in options.tapes:
         for record in records(path):
-            if options.event is None or options.event.lower() in names(record):
-                print(json.dumps(record))
+            print(json.dumps(record))
     return 0
-
-
-def names(record: dict[str, Any]) -> set[str]:
-    """Names by which a record can be selected: its kind, and the kinds of its event, decisions and notes."""
-    parts = [record, record.get("event") or {}, *record.get("decisions", ())]
-    notes = [part.get("entry", {}).get("event", "") for part in parts]
-    return {name.lower() for name in [*(part.get("kind", "") for part in parts), *notes]}
 
 
 def rerun(options: argparse.Namespace) -> int:
     """Run every tape again and print the result."""
-    from atoll_runtime.replay import replay, tensors
+    from atoll_runtime.replay import replay
 
     cut = load(options.check, options.step) if options.check else None
     replays = [replay(path, wanted(path, cut)) for path in options.tapes]
     identical = all(each.difference is None for each in replays)
-    if options.save and identical:
-        import numpy as np
-
-        theta, _ = tensors([(each.facts, each.held) for each in replays])
-        with options.save.open("wb") as file:
-            np.savez(file, **theta)  # type: ignore[arg-type]  # its stub takes the names for its own options
     check = compare(cut, options.check, replays) if cut is not None and identical else None
-    if options.failures:
-        tell_failures(replays, as_json=options.json)
-    elif options.json:
+    if options.json:
         tapes = [{"tape": str(p), **facts(r)} for p, r in zip(options.tapes, replays, strict=True)]
         print(json.dumps({"identical": identical, "tapes": tapes, "check": check}))
     else:
@@ -177,22 +155,3 @@ def summary(path: Path, replay: Replay) -> str:
     if replay.difference is not None:
         lines.append(f"  DIFFERENCE: {replay.difference}")
     return "\n".join(lines)
-
-
-def tell_failures(replays: Sequence[Replay], *, as_json: bool) -> None:
-    """The failure trace, as a table or as JSON; see `atoll_runtime.protocol.failures.Happening` for the fields."""
-    trace = [
-        {"shard": each.facts.shard, **dataclasses.asdict(happening)}
-        for each in replays
-        for happening in each.trace
-    ]
-    if as_json:
-        print(json.dumps({"run": replays[0].facts.run, "uid": replays[0].facts.uid, "failures": trace}))
-        return
-    head = ("SECONDS", "SHARD", "STEP", "UNIT", "INCARNATION", "WHAT", "HOST", "WHY")
-    keys = ("shard", "t", "unit", "incarnation", "what", "host", "why")
-    rows = [
-        [f"{entry['seconds']:.3f}", *("" if entry[key] is None else str(entry[key]) for key in keys)]
-        for entry in trace
-    ]
-    print(table(head, rows))

@@ -324,18 +324,6 @@ def test_a_whole_run_is_replayed_decision_by_decision_and_its_model_bit_for_bit(
     assert found.units == {"a": 1, "b": 2} and found.step == finished.machine.step
     theta, momentum = tensors([(found.facts, found.held)])
     assert all(np.any(momentum[name] != 0) for name in theta)
-    trace = [(each.unit, each.what, each.incarnation, each.host) for each in found.trace]
-    assert [entry for entry in trace if entry[1] != "Dropped"] == [
-        ("a", "Joined", 1, 0),
-        ("b", "Joined", 1, 0),
-        ("b", "Joined", 1, 1),
-        ("b", "Left", 1, 0),
-        ("b", "Left", 1, 1),
-        ("b", "Replaced", 2, 0),
-        ("b", "Joined", 2, 1),
-        ("a", "Silent", 1, None),
-        ("a", "Back", 1, None),
-    ]
 
 
 def test_a_machine_in_the_middle_of_rounds_comes_back_whole(begin: Begin, tmp_path: Path) -> None:
@@ -444,7 +432,6 @@ def test_a_killed_syncer_goes_on_in_another_segment_and_both_are_replayed(
     shard.tape.close()
     found = replays(shard)
     assert found.segments == 2 and found.restarts == 1
-    assert [each.what for each in found.trace].count("Restarted") == 1
 
 
 def test_a_tape_stays_within_its_limit_and_each_segment_left_replays_by_itself(
@@ -576,27 +563,18 @@ def test_atoll_replay_tells_a_person_and_a_program_what_it_found(
     finished: Shard, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = str(tmp_path / "tape")
-    assert main(["replay", folder, "--save", str(tmp_path / "theta.npz")]) == 0
+    assert main(["replay", folder]) == 0
     said = capsys.readouterr().out
     assert "identical" in said and f"{finished.machine.rounds.merges} merges" in said
-    with np.load(tmp_path / "theta.npz") as saved:
-        assert same(dict(saved), finished.theta())
     assert main(["replay", folder, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["identical"] is True and told["tapes"][0]["versions"] == [
         f.version for f in finished.fragments
     ]
-    assert main(["replay", folder, "--failures", "--json"]) == 0
-    assert [each["what"] for each in json.loads(capsys.readouterr().out)["failures"]].count("Replaced") == 1
-    assert main(["replay", folder, "--failures"]) == 0
-    assert capsys.readouterr().out.startswith("SECONDS  SHARD")
     assert main(["replay", folder, "--print"]) == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert lines[0]["kind"] == "Opening" and lines[0]["machine"]["kind"] == "Coordinator"
     assert lines[0]["facts"]["run"] == "walk" and lines[0]["depth"] == "Contributions"
-    assert main(["replay", folder, "--print", "--event", "merge"]) == 0
-    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert len(lines) == finished.machine.rounds.merges
 
 
 @pytest.mark.parametrize("content", [b"", b"no tape at all\n" * 99, os.urandom(1000), None])
@@ -608,10 +586,10 @@ def test_without_a_tape_it_ends_with_2(
     if content is not None:
         path.write_bytes(content)
         reason = f"{path}: no whole record of an event tape"
-    for option in ([], ["--print"], ["--print", "--event", "merge"]):
+    for option in ([], ["--print"]):
         assert main(["replay", str(path), *option]) == 2
         assert capsys.readouterr() == ("", f"atoll: {reason}\n")
-    assert main(["replay", str(path), "--event", "merge"]) == 2
+    assert main(["replay", str(path), "--step", "2"]) == 2
     assert main(["replay", str(tmp_path)]) == 2
     assert "no tape-*.atl in this folder" in capsys.readouterr().err
 

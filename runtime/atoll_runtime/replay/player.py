@@ -12,7 +12,6 @@ from atoll_runtime.contract import TapeDepth
 from atoll_runtime.merge.gradients import scan
 from atoll_runtime.payloads import HostPart, MergeError
 from atoll_runtime.protocol.events import MergeFailed, Persisted
-from atoll_runtime.protocol.failures import Happening, Watch
 from atoll_runtime.protocol.frames import checksum
 from atoll_runtime.protocol.identifiers import RoundId
 from atoll_runtime.protocol.machine import Syncer
@@ -70,7 +69,6 @@ class Replay:
     """Incarnation of each."""
     versions: tuple[int, ...] = ()
     """Newest durable version of each fragment."""
-    trace: list[Happening] = field(default_factory=list)
     held: list[Version] = field(default_factory=list)
     """The newest versions; empty without contributions on the tape."""
     wanted: list[Version] = field(default_factory=list)
@@ -106,7 +104,7 @@ class Player(Replay):
 
     def __init__(self, first: Opening, at: tuple[int, ...] | None) -> None:
         super().__init__(first.facts, first.depth)
-        self._watch, self._at, self._began = Watch(self.trace), at, first.time
+        self._at, self._began = at, first.time
         self._machine: Syncer
         self._arrays = NumpyArrays(first.facts.spec, first.facts.layout)
         self._offset = 0.0
@@ -145,8 +143,7 @@ class Player(Replay):
             self._compare("the machine at the start of the segment", machine, self._machine)
         if opening.facts.uid != self.facts.uid:
             self._known.clear()
-        restarted = opening.why == "Started" and self.segments > 0
-        self.restarts += restarted
+        self.restarts += opening.why == "Started" and self.segments > 0
         self.gaps += opening.why == "Gap"
         self.segments += 1
         self.facts, self.depth = opening.facts, opening.depth
@@ -159,7 +156,6 @@ class Player(Replay):
             found = sums(held)
             what = f"checksums of Θ and momentum of fragment {p}, version {held.version}"
             self._compare(what, found, self._known.setdefault((p, held.version), found))
-        self._watch.begin(machine, self._passed(opening.now), restarted=restarted)
         self._stand(opening.versions)
 
     def _decide(self, decided: Decided) -> None:
@@ -175,7 +171,7 @@ class Player(Replay):
         self.decisions += len(effects)
         self.step = machine.step
         self.units = {name: unit.incarnation for name, unit in sorted(machine.units.items())}
-        self._watch.see(event, effects, machine, decided.now, self._passed(decided.now))
+        self.seconds = decided.now + self._offset
         match event:
             case MergeFailed(round_id, reason) if self.depth == "Contributions":
                 if self._fresh.pop(round_id, None) is not None:
@@ -222,10 +218,6 @@ class Player(Replay):
         self.versions = versions
         if versions == self._at:
             self.wanted = list(self.held)
-
-    def _passed(self, now: float) -> float:
-        self.seconds = now + self._offset
-        return self.seconds
 
     @property
     def _segment(self) -> str:
