@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import io
 import os
 import sys
@@ -10,11 +9,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
 
-from atoll_cli import interrupt, loggers
+from atoll_cli import loggers
 from atoll_cli.errors import CommandError
 
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
-"""errno values of an output that accepts nothing."""
+INTERRUPTED = 130
+"""Exit status as in shells: 128 plus the signal's number."""
 
 
 def main(arguments: Sequence[str] | None = None, commands: str = "atoll_cli.options") -> int:
@@ -25,24 +24,18 @@ def main(arguments: Sequence[str] | None = None, commands: str = "atoll_cli.opti
         commands: module whose `execute` runs them.
     """
     try:
-        if arguments is None:
-            interrupt.watch()
         return _status(arguments, commands)
     except KeyboardInterrupt:
         print("atoll: interrupted", file=sys.stderr, flush=True)
         if arguments is None:
             with suppress(OSError):
                 sys.stdout.flush()
-            os._exit(interrupt.STATUS)
-        return interrupt.STATUS
+            os._exit(INTERRUPTED)
+        return INTERRUPTED
 
 
 def _status(arguments: Sequence[str] | None, commands: str) -> int:
-    if sys.stderr is None:  # closed by the caller; `print` would take the standard output in its place
-        sys.stderr = open(os.devnull, "w")  # noqa: SIM115  # for as long as the process lives
     try:
-        if sys.stdout is None:
-            raise CommandError("standard output is closed")
         for output in (sys.stdout, sys.stderr):
             if isinstance(output, io.TextIOWrapper):  # a dash or a user's own text is no reason to end
                 output.reconfigure(errors="backslashreplace")
@@ -57,8 +50,7 @@ def _status(arguments: Sequence[str] | None, commands: str) -> int:
         _discard_output()
         return 0
     except OSError as error:
-        what = error.filename or ("output" if error.errno in FULL else type(error).__name__)
-        print(f"atoll: {what}: {error.strerror or error}", file=sys.stderr)
+        print(f"atoll: {error.filename or 'output'}: {error.strerror or error}", file=sys.stderr)
         _discard_output()
         return 1
 

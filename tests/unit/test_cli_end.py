@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-import shlex
 import subprocess
 import sys
-import textwrap
 from pathlib import Path
 
 import pytest
@@ -18,98 +16,11 @@ from atoll_cli.kubectl import Kubectl, KubectlError
 ROOT = Path(__file__).resolve().parents[2]
 HEARD = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
 """A shell's background job, which these tests may be, ignores SIGINT."""
-PROGRAM = """
-import signal, sys, time
-from importlib.machinery import ExtensionFileLoader
-from atoll_cli import __main__, options
-
-def interrupt():
-    signal.raise_signal(signal.SIGINT)
-
-class Destroyed:
-    def __del__(self):
-        interrupt()
-        print("never printed")
-
-class Spec:
-    origin = "/none"
-    @property
-    def name(self):
-        interrupt()
-        print("loading goes on", file=sys.stderr)
-        return "module"
-
-def run(_):
-{body}
-
-options.run = run
-sys.argv = ["atoll", "version"]
-sys.exit(__main__.main())
-"""
-
-
-def ended(body: str) -> subprocess.CompletedProcess[str]:
-    """A command that does this."""
-    code = PROGRAM.format(body=textwrap.indent(textwrap.dedent(body), "    "))
-    return subprocess.run([sys.executable, "-c", HEARD + code], capture_output=True, text=True, check=False)
 
 
 def atoll(*arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "atoll_cli", *arguments]
     return subprocess.run(command, text=True, check=False, **options)  # type: ignore[call-overload]
-
-
-def test_an_interrupt_that_a_destructor_swallows_ends_the_command_all_the_same() -> None:
-    done = ended(
-        """
-        try:
-            Destroyed()
-            time.sleep(30)
-        finally:
-            print("tidied")
-        """
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (130, "tidied\n", "atoll: interrupted\n")
-
-
-def test_a_second_interrupt_does_not_break_off_the_tidying() -> None:
-    done = ended(
-        """
-        try:
-            interrupt()
-        finally:
-            interrupt()
-            print("tidied")
-        """
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (130, "tidied\n", "atoll: interrupted\n")
-
-
-def test_tidying_that_does_not_end_is_cut_off() -> None:
-    done = ended(
-        """
-        __main__.interrupt.TIDYING = 0.1
-        try:
-            interrupt()
-        finally:
-            time.sleep(300)
-        """
-    )
-    assert done.returncode == 130
-
-
-def test_an_interrupt_waits_until_a_compiled_module_has_been_loaded() -> None:
-    done = ended(
-        """
-        try:
-            ExtensionFileLoader("module", "/none").create_module(Spec())
-        except ImportError:
-            pass
-        time.sleep(30)
-        """
-    )
-    first, *_, last = done.stderr.splitlines()
-    assert (done.returncode, first, last) == (130, "loading goes on", "atoll: interrupted")
 
 
 def test_an_interrupt_before_the_options_are_known_is_one_line() -> None:
@@ -135,14 +46,6 @@ def test_a_full_disk_behind_the_output_is_one_sentence(arguments: list[str]) -> 
     with open("/dev/full", "w") as full:
         done = atoll(*arguments, stdout=full, stderr=subprocess.PIPE)
     assert (done.returncode, done.stderr) == (1, "atoll: output: No space left on device\n")
-
-
-def test_an_output_that_is_closed_is_one_sentence() -> None:
-    done = subprocess.run(
-        f"{shlex.quote(sys.executable)} -m atoll_cli version >&-",
-        shell=True, stderr=subprocess.PIPE, text=True, check=False,
-    )  # fmt: skip
-    assert (done.returncode, done.stderr) == (1, "atoll: standard output is closed\n")
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
