@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import configparser
 import hashlib
-import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -40,9 +39,10 @@ def write_base(target: Path) -> None:
     """
     with TemporaryDirectory(prefix="atoll-base-") as folder:
         mirrors: list[str] = []
-        for name, text in debian_sources(Path("/etc/apt")).items():
-            (Path(folder) / name).write_text(text)
-            mirrors.append(str(Path(folder) / name))
+        if sources := debian_sources(Path("/etc/apt")):
+            mirror = Path(folder) / "debian.sources"
+            mirror.write_text(sources)
+            mirrors.append(str(mirror))
         include = f"--include={','.join(PACKAGES)}"
         hooks = [f"--customize-hook={hook}" for hook in (_COMPILE, _CLEAN)]
         # Without a mirror of this host, mmdebstrap takes Debian's own.
@@ -50,39 +50,22 @@ def write_base(target: Path) -> None:
         run([*command, SUITE, str(target), *mirrors], BASE_TIMEOUT)
 
 
-def debian_sources(apt: Path) -> dict[str, str]:
-    """What below `apt` serves the suite, by file name in apt's two styles: a host may know a near mirror."""
+def debian_sources(apt: Path) -> str:
+    """The stanzas of the `.sources` files below `apt` that serve the suite: a host may know a near mirror."""
     stanzas = [
         stanza.strip()
         for path in sorted(apt.glob("sources.list.d/*.sources"))
         for stanza in path.read_text().split("\n\n")
-        if _serves(*_deb822(stanza))
+        if _serves(stanza)
     ]
-    if stanzas:
-        return {"debian.sources": "\n\n".join(stanzas) + "\n"}
-    lines = [
-        line.strip()
-        for path in (apt / "sources.list", *sorted(apt.glob("sources.list.d/*.list")))
-        if path.is_file()
-        for line in path.read_text().splitlines()
-        if _serves(*_one_line(line))
-    ]
-    return {"debian.list": "\n".join(lines) + "\n"} if lines else {}
+    return "\n\n".join([*stanzas, ""])
 
 
-def _serves(suites: list[str], components: list[str]) -> bool:
+def _serves(stanza: str) -> bool:
     """True for Debian's own archives of the suite; a vendor's name it too, with components of their own."""
-    return bool(suites) and set(suites) <= ARCHIVES and "main" in components
-
-
-def _deb822(stanza: str) -> tuple[list[str], list[str]]:
     fields = dict(line.split(":", 1) for line in stanza.splitlines() if ":" in line and line[0] not in "# \t")
-    return fields.get("Suites", "").split(), fields.get("Components", "").split()
-
-
-def _one_line(line: str) -> tuple[list[str], list[str]]:
-    parts = re.sub(r"\[[^\]]*\]", "", line).split()
-    return (parts[2:3], parts[3:]) if parts[:1] == ["deb"] else ([], [])
+    suites, components = (set(fields.get(name, "").split()) for name in ("Suites", "Components"))
+    return bool(suites) and suites <= ARCHIVES and "main" in components
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """`google.com/tpu` over the kubelet's device-plugin API v1beta1.
 
 Offers `chips` devices. An allocation returns the environment that makes JAX run on CPU devices, so pods need no
-change. The file `unhealthy` beside the configuration lists the numbers of unhealthy chips, one a line.
+change.
 """
 
 from __future__ import annotations
@@ -77,29 +77,19 @@ class TpuPlugin:
         content = json.loads(configuration.read_text())
         self.chips: int = content["chips"]
         self.environment: dict[str, str] = content["env"]
-        self._unhealthy = configuration.with_name("unhealthy")
         self._stopped = threading.Event()
 
     def devices(self) -> bytes:
-        """The current `ListAndWatchResponse`."""
-        try:
-            bad = set(self._unhealthy.read_text().split())
-        except OSError:
-            bad = set()
-        health = {chip: "Unhealthy" if str(chip) in bad else "Healthy" for chip in range(self.chips)}
+        """The `ListAndWatchResponse`."""
         return b"".join(
-            field(1, field(1, f"chip-{chip}") + field(2, state)) for chip, state in health.items()
+            field(1, field(1, f"chip-{chip}") + field(2, "Healthy")) for chip in range(self.chips)
         )
 
     def watch(self, _: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
-        """Streams the devices, and again after each change of health."""
-        last = b""
-        while not self._stopped.is_set() and context.is_active():
-            now = self.devices()
-            if now != last:
-                yield now
-                last = now
-            self._stopped.wait(POLL_SECONDS)
+        """Streams the devices, which do not change."""
+        yield self.devices()
+        while not self._stopped.wait(POLL_SECONDS) and context.is_active():
+            pass
 
     def allocate(self, request: bytes, _: grpc.ServicerContext) -> bytes:
         """`AllocateResponse`: the environment for each container."""

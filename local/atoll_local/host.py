@@ -11,7 +11,7 @@ from pathlib import Path
 
 from atoll_local.errors import HostError
 from atoll_local.network import Network
-from atoll_local.paths import cache_dir, recorded, states_dir
+from atoll_local.paths import cache_dir, states_dir
 from atoll_local.process import run
 from atoll_local.programs import Progress
 
@@ -43,9 +43,7 @@ def check_machine() -> None:
         HostError: this machine cannot run a cluster.
     """
     if sys.platform != "linux":
-        raise HostError(
-            f"the local cluster needs Linux (this is {sys.platform}); use --context with a cluster of yours"
-        )
+        raise HostError(f"the local cluster needs Linux (this is {sys.platform})")
     if os.geteuid() != 0:
         raise HostError(
             "the local cluster needs root (it makes network namespaces and mounts); run it with sudo"
@@ -62,17 +60,10 @@ def check_addresses(network: Network, ports: Mapping[int, str]) -> None:
     if shutil.which("ip") and network.taken():
         raise HostError(
             f"the network {network.subnet} or the bridge {network.bridge} is in use already, and a machine has room "
-            f"for one cluster: {_how_to_free(network)}"
+            "for one cluster: take that one down, or remove the bridge"
         )
     for port, purpose in ports.items():
         check_port(port, purpose)
-
-
-def _how_to_free(network: Network) -> str:
-    """How to remove what uses the network."""
-    if names := recorded():
-        return "remove it by " + " and ".join(f"`python -m atoll_local down --name {name}`" for name in names)
-    return f"no state of one is here, so `ip link delete {network.bridge}` if it was left by one"
 
 
 def check_port(port: int, purpose: str) -> None:

@@ -6,7 +6,7 @@ import fcntl
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from atoll_local.errors import HostError
@@ -46,11 +46,6 @@ def record(name: str) -> Path:
     return state_dir(name) / "cluster.json"
 
 
-def recorded() -> list[str]:
-    """The clusters whose state lies on this machine."""
-    return sorted(path.parent.name for path in states_dir().glob("*/cluster.json"))
-
-
 @contextmanager
 def locked(file: Path) -> Iterator[None]:
     """One process at a time; the others wait."""
@@ -67,20 +62,18 @@ def claim() -> Iterator[None]:
     Raises:
         HostError: another one has them.
     """
-    folder, handle = states_dir(), None
-    # Without root the cluster itself says what is wrong.
-    with suppress(PermissionError):
+    folder = states_dir()
+    try:
         folder.mkdir(parents=True, exist_ok=True)
         handle = os.open(folder, os.O_RDONLY)
-    if handle is None:
+    except PermissionError:  # without root the cluster itself says what is wrong
         yield
         return
     try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise HostError("another demo, `up` or `down` runs on this machine; wait for its end") from error
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
+    except BlockingIOError as error:
+        raise HostError("another demo, `up` or `down` runs on this machine; wait for its end") from error
     finally:
         os.close(handle)
 

@@ -35,16 +35,10 @@ class Record:
             return _RECORD.validate_json(file.read_bytes())
         except FileNotFoundError:
             return None
-        except PermissionError as error:
-            raise StateError(f"{file} cannot be read by this user: run it with sudo") from error
-        except OSError as error:
-            raise StateError(f"{file} cannot be read: {error.strerror}") from error
-        except ValidationError as error:
-            first = error.errors()[0]
-            place = ".".join(map(str, first["loc"]))
+        except (OSError, ValidationError) as error:
             raise StateError(
-                f"{file} is not as `up` wrote it ({f'{place}: ' if place else ''}{first['msg']}): mend it, or restart "
-                f"the machine, which ends the cluster, and remove {file.parent}"
+                f"{file} cannot be read: {error}\nRun it with sudo or mend the file; or restart the machine, which "
+                f"ends the cluster, and remove {file.parent}"
             ) from error
 
     def write(self, name: str) -> None:

@@ -244,19 +244,11 @@ def test_the_base_comes_from_this_hosts_mirror_of_the_suite_and_no_other(tmp_pat
     vendor = "Types: deb\nURIs: vendor\nSuites: bookworm\nComponents: stable\n"
     (folder / "a.sources").write_text(f"# ours\n{ours}\n\nTypes: deb\nURIs: other\nSuites: sid\n")
     (folder / "b.sources").write_text(vendor)
-    assert debian_sources(tmp_path) == {"debian.sources": f"# ours\n{ours}\n"}
-
-
-def test_the_base_takes_apts_older_style_too(tmp_path: Path) -> None:
-    ours = "deb [signed-by=/k.gpg trusted=no] mirror bookworm main contrib"
-    (tmp_path / "sources.list").write_text(f"# deb x bookworm main\n{ours}\ndeb-src mirror bookworm main\n")
-    (tmp_path / "sources.list.d").mkdir()
-    (tmp_path / "sources.list.d" / "v.list").write_text("deb vendor bookworm-pgdg main\n")
-    assert debian_sources(tmp_path) == {"debian.list": f"{ours}\n"}
+    assert debian_sources(tmp_path) == f"# ours\n{ours}\n\n"
 
 
 def test_a_host_without_the_suite_leaves_the_mirror_to_mmdebstrap(tmp_path: Path) -> None:
-    assert debian_sources(tmp_path) == {}
+    assert debian_sources(tmp_path) == ""
 
 
 def test_what_pip_needs_of_this_machine_is_mounted_under_paths_that_tell_nothing(
