@@ -7,12 +7,11 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from atoll_bench import measures
 from atoll_bench.parity.sizes import SIZES
-from atoll_cli.errors import CommandError, UsageError, lacking
+from atoll_cli.errors import CommandError, lacking
 from atoll_cli.values import choice, count, plain
 from atoll_runtime.contract import PRESETS
 
@@ -58,14 +57,6 @@ def above_0(most: float) -> Parse:
     return lambda option, text: plain(option, text, 0, most, above=True)
 
 
-def file(option: str, text: str) -> Path:
-    """To be written after the measurement."""
-    path = Path(text).absolute()
-    if path.is_dir() or not path.parent.is_dir():
-        raise UsageError(f"{option} {text!r}: a file in a folder that is there is wanted")
-    return path
-
-
 def as_text(_: str, text: str) -> str:
     """Parsed by the figure."""
     return text
@@ -89,7 +80,7 @@ FIGURES = {
     ),
     "learner": Figure(
         measures.learner,
-        "an island's inner steps against a plain loop's, learner and syncer on a core each and on one; minutes",
+        "an island's inner steps against a plain loop's; minutes",
         "operator,runtime",
         (
             ("--preset", "10m", words(*PRESETS), ""),
@@ -156,7 +147,6 @@ FIGURES = {
                 whole(3600, least=0),
                 "for which a region is cut off; 0 leaves this out",
             ),
-            ("--plot", None, file, "a PNG of each link over time"),
         ),
     ),
     "parity": Figure(

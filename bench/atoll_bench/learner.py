@@ -1,9 +1,9 @@
 """Compares inner steps per second of an island that exchanges with a plain loop of the same model.
 
 One process has both loops, which run phases of equal steps in turn (plain, island, island, plain, …) and are idle
-otherwise. The syncer is another process, on other cores or on the same. A phase of the island ends when its threads
-(transfers, saves) are idle. The CPU seconds after its last step, including the syncer's if both share cores, are added
-to the phase. So the whole cost of the exchange is in the island's phases.
+otherwise. The syncer is another process, on a core of its own where there are two. A phase of the island ends when its
+threads (transfers, saves) are idle: their CPU seconds after its last step are added to the phase. So the whole cost of
+the exchange is in the island's phases.
 """
 
 from __future__ import annotations
@@ -15,20 +15,35 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import jax
 
 from atoll_bench import cores
 from atoll_bench.island import Island, batches
 from atoll_bench.plain import Plain
-from atoll_bench.rates import Pair, Rates, rates
-from atoll_bench.syncer import UNIT, Syncer
+from atoll_bench.rates import Phase, Rates, rates
+from atoll_bench.run import SYNCER, Run, local
 from atoll_cli.errors import CommandError
-from atoll_runtime.contract import ModelSpec, UnitContract
+from atoll_local.controlplane import free_port
+from atoll_runtime.contract import (
+    CheckpointSpec,
+    DataSpec,
+    InnerSpec,
+    ModelSpec,
+    OuterSpec,
+    QuorumSpec,
+    RunContract,
+    SyncerAddress,
+    SyncerStatus,
+    TargetSpec,
+    UnitContract,
+)
+from atoll_runtime.data import write_stdlib
 from atoll_runtime.learner.loop import DATA_TIMEOUT
 from atoll_runtime.learner.schedule import learning_rate
+from atoll_runtime.transport.tls import Tls
 
+UNIT = "unit"
 WARM_STEPS = 200
 """Most steps, besides those until the first cut, until every program is compiled."""
 REST_SECONDS = 0.25
@@ -36,18 +51,6 @@ REST = 0.05
 """A process that uses less of a core over REST_SECONDS is idle."""
 REST_TIMEOUT = 15.0
 """A unit counts as silent after 30 s."""
-
-
-@dataclass(frozen=True)
-class Cores:
-    """The cores of the two processes."""
-
-    learner: tuple[int, ...]
-    syncer: tuple[int, ...]
-
-    @property
-    def placement(self) -> Literal["apart", "shared"]:
-        return "shared" if set(self.learner) & set(self.syncer) else "apart"
 
 
 @dataclass(frozen=True)
@@ -67,11 +70,10 @@ class Setting:
 
 @dataclass(frozen=True)
 class LearnerFigure(Rates):
-    """One placement's result."""
+    """One line of `atoll bench learner --json`."""
 
-    placement: Literal["apart", "shared"]
-    learner_cores: tuple[int, ...]
-    syncer_cores: tuple[int, ...]
+    cores: int
+    """2: learner and syncer have one each; 1: they share it."""
     preset: str
     parameters: int
     batch: int
@@ -79,65 +81,34 @@ class LearnerFigure(Rates):
     merges: int
     cuts: int
     """Completed saves of the unit's moments."""
-    staleness: int
-    """Most global steps since the unit's last merge at the end of a phase."""
-    bytes_in: int
-    bytes_out: int
-    others: float
-    """Average number of cores used by other processes."""
 
 
-def placements() -> list[Cores]:
-    """One core each, then the same core for both; only the latter on a machine with one core."""
-    own = cores.usable()
-    apart = [Cores(own[:1], own[1:2])] if len(own) > 1 else []
-    return [*apart, Cores(own[:1], own[:1])]
-
-
-def measure(setting: Setting, places: list[Cores]) -> Iterator[LearnerFigure]:
-    """Measures each placement. All must have the learner on the same cores.
-
-    Raises:
-        CommandError: the measurement failed.
-    """
-    model = ModelSpec(preset=setting.preset)
+def measure(setting: Setting) -> Iterator[LearnerFigure]:
+    """Raises `CommandError` if the measurement failed."""
     before = cores.usable()
-    cores.pin(os.getpid(), places[0].learner)  # before JAX counts them
+    cores.pin(os.getpid(), before[:1])  # before JAX counts them
     try:
         if len(jax.devices()) != 1:
             raise CommandError(f"the plain loop is one device's; {len(jax.devices())} are visible")
-        with (
-            tempfile.TemporaryDirectory(prefix="atoll-bench-") as folder,
-            Syncer(Path(folder), model, setting.length, setting.checkpoint_interval) as syncer,
-        ):
-            syncer.await_running()
-            with contextlib.closing(_Bench(setting, syncer)) as bench:
-                for place in places:
-                    yield bench.figure(place)
+        with tempfile.TemporaryDirectory(prefix="atoll-bench-") as name:
+            folder = Path(name)
+            run = Run(_contract(folder, setting), folder, [UNIT], "localhost")
+            with contextlib.closing(run):
+                run.start_syncer(local, {})
+                cores.pin(run.processes[SYNCER].pid, before[1:2] or before)
+                with contextlib.closing(_Bench(setting, run)) as bench:
+                    yield bench.figure(min(2, len(before)))
     except OSError as error:
         raise CommandError(str(error)) from error
     finally:
         cores.pin(os.getpid(), before)
 
 
-@dataclass(frozen=True)
-class _Now:
-    """A moment, and the CPU seconds of both processes until then."""
-
-    wall: float
-    learner: float
-    syncer: float
-
-    def taken(self, since: _Now, both: bool) -> float:
-        """CPU seconds of the learner since then, or of both."""
-        return self.learner - since.learner + (self.syncer - since.syncer if both else 0.0)
-
-
 class _Bench:
     """Both loops, and the syncer."""
 
-    def __init__(self, setting: Setting, syncer: Syncer) -> None:
-        self.setting, self.syncer = setting, syncer
+    def __init__(self, setting: Setting, run: Run) -> None:
+        self.setting, self.run = setting, run
         unit = UnitContract(
             unit=UNIT,
             incarnation=1,
@@ -148,94 +119,110 @@ class _Bench:
             stream=0,
             streams=1,
         )
-        self.island = Island(syncer.run, unit, syncer.tls)
-        run, self._batches = syncer.run, batches(syncer.run, unit)
+        contract = run.contract
+        self.island = Island(contract, unit, Tls.read(run.folder / UNIT))
+        self._batches = batches(contract, unit)
         self.plain = Plain(
-            run.model,
-            run.inner,
+            contract.model,
+            contract.inner,
             self.island.theta,
             lambda _: self._batches.take(DATA_TIMEOUT).tokens,
-            lambda step: learning_rate(run.inner, run.target.global_steps, step, step, healed=False),
+            lambda step: learning_rate(
+                contract.inner, contract.target.global_steps, step, step, healed=False
+            ),
         )
         self.parameters = sum(value.size for value in self.island.theta.values())
-        self.steps = 0
-        """Steps of a phase; 0 until the programs are compiled."""
 
     def close(self) -> None:
         self._batches.close()
         self.island.close()
 
-    def figure(self, place: Cores) -> LearnerFigure:
-        self.syncer.pin(place.syncer)
-        self._warm()
+    def figure(self, used_cores: int) -> LearnerFigure:
+        steps = self._warm()
         self._rest()
-        busy, began = cores.busy(), self._now()
-        before, status, saved = self.island.client.counters, self.syncer.status(), self.island.saver.saved
-        pairs, staleness = [], 0
+        before, saved = self._status().rounds, self.island.saver.saved
+        plain, ours = list[Phase](), list[Phase]()
         for number in range(self.setting.pairs):
-            pairs.append(self._pair(place, plain_first=number % 2 == 0))
-            staleness = max(staleness, self.syncer.status().units[UNIT].staleness)
-        after, merges = self.island.client.counters, self.syncer.status().rounds - status.rounds
-        if merges == 0:
-            raise CommandError(f"nothing was merged: {self.syncer.status().message}")
-        ended = self._now()
-        others = (cores.busy() - busy - ended.taken(began, True)) / (ended.wall - began.wall)
+            for plainly in (number % 2 == 0, number % 2 == 1):
+                if plainly:
+                    plain.append(self._plain(steps))
+                else:
+                    ours.append(self._island(steps))
+        status = self._status()
+        if status.rounds == before:
+            raise CommandError(f"nothing was merged: {status.message}")
         return LearnerFigure(
-            **vars(rates(pairs)),
-            placement=place.placement,
-            learner_cores=place.learner,
-            syncer_cores=place.syncer,
+            **vars(rates(steps, plain, ours)),
+            cores=used_cores,
             preset=self.setting.preset,
             parameters=self.parameters,
             batch=self.setting.batch,
             length=self.setting.length,
-            merges=merges,
+            merges=status.rounds - before,
             cuts=self.island.saver.saved - saved,
-            staleness=staleness,
-            bytes_in=after.bytes_in - before.bytes_in,
-            bytes_out=after.bytes_out - before.bytes_out,
-            others=max(0.0, others),
         )
 
-    def _warm(self) -> None:
-        """Compiles all programs, and determines the steps of a phase."""
+    def _status(self) -> SyncerStatus:
+        return self.run.until("the syncer answers", lambda _: True)
+
+    def _warm(self) -> int:
+        """Compiles all programs; returns the steps of a phase."""
         self.plain.advance(2)
         limit = WARM_STEPS + self.setting.checkpoint_interval
         while not self.island.warm:
             if self.island.loop.step >= limit:
                 raise CommandError(f"not every fragment was merged and saved within {limit} steps")
             self.island.advance(4)
-        began = time.monotonic()
-        self.plain.advance(4)
-        self.steps = self.steps or max(2, round(self.setting.seconds * 4 / (time.monotonic() - began)))
+        return max(2, round(self.setting.seconds * 4 / self._plain(4).seconds))
 
-    def _pair(self, place: Cores, plain_first: bool) -> Pair:
-        plain = self._plain() if plain_first else None
-        began = self._now()
-        self.island.advance(self.steps)
-        ended = self._now()
-        rested = self._rest()
-        both = place.placement == "shared"
-        tail = rested.taken(ended, both)
-        seconds, taken = ended.wall - began.wall, rested.taken(began, both)
-        plain = plain or self._plain()
-        return Pair(self.steps, plain[0], seconds + tail, tail, plain[1], taken)
+    def _plain(self, steps: int) -> Phase:
+        began, used = time.monotonic(), time.process_time()
+        self.plain.advance(steps)
+        return Phase(time.monotonic() - began, time.process_time() - used)
 
-    def _plain(self) -> tuple[float, float]:
-        began = self._now()
-        self.plain.advance(self.steps)
-        ended = self._now()
-        return ended.wall - began.wall, ended.taken(began, False)
+    def _island(self, steps: int) -> Phase:
+        began, used = time.monotonic(), time.process_time()
+        self.island.advance(steps)
+        seconds, stepped = time.monotonic() - began, time.process_time()
+        self._rest()
+        ended = time.process_time()
+        return Phase(seconds + ended - stepped, ended - used)
 
-    def _rest(self) -> _Now:
-        """Waits until both processes are idle; returns when that was."""
-        deadline, now = time.monotonic() + REST_TIMEOUT, self._now()
+    def _rest(self) -> None:
+        """Waits until both processes are idle."""
+        deadline, now = time.monotonic() + REST_TIMEOUT, self._used()
         while time.monotonic() < deadline:
             time.sleep(REST_SECONDS)
-            last, now = now, self._now()
-            if max(now.learner - last.learner, now.syncer - last.syncer) <= REST * REST_SECONDS:
-                return now
+            last, now = now, self._used()
+            if max(one - other for one, other in zip(now, last, strict=True)) <= REST * REST_SECONDS:
+                return
         raise CommandError(f"learner and syncer were not idle within {REST_TIMEOUT:g} s")
 
-    def _now(self) -> _Now:
-        return _Now(time.monotonic(), time.process_time(), self.syncer.used)
+    def _used(self) -> tuple[float, float]:
+        """CPU seconds of both processes."""
+        return time.process_time(), cores.used(self.run.processes[SYNCER].pid)
+
+
+def _contract(folder: Path, setting: Setting) -> RunContract:
+    """A run of one unit whose data is the standard library's text."""
+    data = f"file://{folder}/data"
+    write_stdlib(data)
+    port, status, health, transfer = (free_port() for _ in range(4))
+    address = SyncerAddress(
+        host="localhost", port=port, status_port=status, health_port=health, transfer_port=transfer
+    )
+    return RunContract(
+        name="bench",
+        namespace="default",
+        uid="bench",
+        model=ModelSpec(preset=setting.preset),
+        data=DataSpec(uri=data, sequence_length=setting.length),
+        inner=InnerSpec(),
+        outer=OuterSpec(),
+        quorum=QuorumSpec(),
+        target=TargetSpec(global_steps=1_000_000),
+        checkpoint=CheckpointSpec(
+            uri=f"file://{folder}/bucket/run", interval_steps=setting.checkpoint_interval
+        ),
+        shards=(address,),
+    )

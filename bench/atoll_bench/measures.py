@@ -7,7 +7,6 @@ options do not fit, `CommandError` where nothing could be measured.
 from __future__ import annotations
 
 import argparse
-import importlib
 import logging
 import os
 import signal
@@ -40,9 +39,9 @@ def attacks(options: argparse.Namespace) -> Iterable[Any]:
 
 
 def learner(options: argparse.Namespace) -> Iterable[Any]:
-    from atoll_bench.learner import Setting, measure, placements
+    from atoll_bench.learner import Setting, measure
 
-    return measure(_setting(Setting, options), placements())
+    return measure(_setting(Setting, options))
 
 
 def link(options: argparse.Namespace) -> Iterable[Any]:
@@ -65,15 +64,9 @@ def restore(options: argparse.Namespace) -> Iterable[Any]:
 
 def regions(options: argparse.Namespace) -> Iterator[Any]:
     from atoll_bench.regions.measure import measure
-    from atoll_bench.regions.plot import draw
 
-    if options.plot is not None:
-        importlib.import_module("matplotlib")  # before the measurement
     _leave_nothing()
-    found = measure(options.steps, options.seeds, options.cut_seconds, _print_progress)
-    if options.plot is not None:
-        draw(found, options.plot)
-    yield found.document
+    yield measure(options.steps, options.seeds, options.cut_seconds, _print_progress)
 
 
 def parity(options: argparse.Namespace) -> Iterable[Any]:

@@ -1,4 +1,4 @@
-"""Rates of two loops, from pairs of phases."""
+"""Rates of two loops that run phases in turns."""
 
 from __future__ import annotations
 
@@ -9,54 +9,39 @@ from atoll_bench.figures import spread
 
 
 @dataclass(frozen=True)
-class Pair:
-    """Seconds of two consecutive phases, one of each loop, with the same number of steps."""
+class Phase:
+    """Some steps of one loop."""
 
-    steps: int
-    plain: float
-    exchange: float
-    """Includes the tail."""
-    tail: float
-    """The part of `exchange` after the last step."""
-    plain_cores: float
-    exchange_cores: float
-    """CPU seconds; includes the syncer if both share cores."""
+    seconds: float
+    core_seconds: float
 
 
 @dataclass(frozen=True)
 class Rates:
-    """Inner steps per second."""
+    """Inner steps per second of a plain loop and of ours: medians over pairs of phases."""
 
     pairs: int
     steps: int
     """Steps of each loop in all phases."""
     plain: float
-    exchange: float
-    """Medians over pairs, as `ratio` is."""
+    ours: float
     ratio: float
-    """Plain seconds / exchange seconds of a pair."""
+    """Plain seconds / our seconds of a pair."""
     ratio_quartiles: tuple[float, float]
-    ratio_of_totals: float
-    """The same of all pairs together, including those with a save."""
     ratio_of_core_time: float
-    """The same of CPU seconds: close to the ratio on an idle machine, whatever else runs here."""
-    tail: float
-    """The tails' share of the exchange's seconds."""
+    """The same of CPU seconds in all pairs: close to the ratio on an idle machine, whatever else runs here."""
 
 
-def rates(pairs: Sequence[Pair]) -> Rates:
-    """Rates of at least one pair."""
-    ratio, low, high = spread([pair.plain / pair.exchange for pair in pairs])
-    exchange = sum(pair.exchange for pair in pairs)
+def rates(steps: int, plain: Sequence[Phase], ours: Sequence[Phase]) -> Rates:
+    """Rates of at least one pair of phases, each of so many steps."""
+    ratio, low, high = spread([one.seconds / other.seconds for one, other in zip(plain, ours, strict=True)])
     return Rates(
-        pairs=len(pairs),
-        steps=sum(pair.steps for pair in pairs),
-        plain=spread([pair.steps / pair.plain for pair in pairs])[0],
-        exchange=spread([pair.steps / pair.exchange for pair in pairs])[0],
+        pairs=len(plain),
+        steps=steps * len(plain),
+        plain=steps / spread([phase.seconds for phase in plain])[0],
+        ours=steps / spread([phase.seconds for phase in ours])[0],
         ratio=ratio,
         ratio_quartiles=(low, high),
-        ratio_of_totals=sum(pair.plain for pair in pairs) / exchange,
-        ratio_of_core_time=sum(pair.plain_cores for pair in pairs)
-        / sum(pair.exchange_cores for pair in pairs),
-        tail=sum(pair.tail for pair in pairs) / exchange,
+        ratio_of_core_time=sum(phase.core_seconds for phase in plain)
+        / sum(phase.core_seconds for phase in ours),
     )

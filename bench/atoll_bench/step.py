@@ -15,6 +15,7 @@ import numpy as np
 
 from atoll_bench.figures import spread
 from atoll_bench.plain import Plain
+from atoll_bench.rates import Phase, Rates, rates
 from atoll_runtime.contract import InnerSpec, ModelSpec, OuterSpec
 from atoll_runtime.learner.client import host_body
 from atoll_runtime.learner.fragments import Fragments
@@ -44,69 +45,48 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class StepFigure:
-    """Medians over pairs of phases, with quartiles."""
+class StepFigure(Rates):
+    """One line of `atoll bench step --json`."""
 
     preset: str
     parameters: int
     batch: int
     length: int
     device: str
-    pairs: int
-    steps: int
-    """Steps of each loop in all phases."""
-    plain: float
-    """Steps a second."""
-    ours: float
-    ratio: float
-    """Plain seconds / our seconds of a pair."""
-    ratio_quartiles: tuple[float, float]
-    ratio_of_core_time: float
-    """The same of CPU seconds in all pairs: close to the ratio on an idle machine."""
     tokens_per_second: float
     """Ours."""
     utilisation: float | None
-    """Share of the device's peak, by FLOPS and active parameters; None if no peak is given."""
+    """Share of the device's peak, by FLOPS and parameters; None if no peak is given."""
     fragment_seconds: float
     """Seconds to flatten the largest fragment and copy it to the host, without a step."""
     sending_seconds: float
     """Additional seconds of a step that sends a fragment. The step hides the rest of `fragment_seconds`."""
 
 
-def measure(setting: Setting, active: int | None = None, peak: float | None = None) -> StepFigure:
-    """Measures. `active`: parameters used for a token, if not all; `peak`: floating-point operations a second."""
+def measure(setting: Setting, peak: float | None = None) -> StepFigure:
+    """Measures. `peak`: floating-point operations a second of the device."""
     ours, plain = _loops(setting)
     ours.advance(3)
     plain.advance(3)
     ours.send(3)
-    steps = max(2, round(3 * setting.seconds / _phase(plain.advance, 3)[0]))
-    theirs: list[tuple[float, float]] = []
-    mines: list[tuple[float, float]] = []
-    sent: list[float] = []
+    steps = max(2, round(3 * setting.seconds / _phase(plain.advance, 3).seconds))
+    theirs, mine, sent = list[Phase](), list[Phase](), list[float]()
     for number in range(setting.pairs):
         for plainly in (number % 2 == 0, number % 2 == 1):
-            (theirs if plainly else mines).append(_phase(plain.advance if plainly else ours.advance, steps))
-        sent.append(_phase(ours.send, steps)[0] - mines[-1][0])
-    ratio, low, high = spread([other[0] / mine[0] for other, mine in zip(theirs, mines, strict=True)])
-    mine = spread([wall for wall, _ in mines])[0] / steps
-    alone = _phase(ours.extract, steps)[0] / steps
-    tokens = setting.batch * setting.length / mine
+            (theirs if plainly else mine).append(_phase(plain.advance if plainly else ours.advance, steps))
+        sent.append(_phase(ours.send, steps).seconds - mine[-1].seconds)
+    found = rates(steps, theirs, mine)
+    tokens = setting.batch * setting.length * found.ours
     return StepFigure(
+        **vars(found),
         preset=setting.preset,
         parameters=ours.parameters,
         batch=setting.batch,
         length=setting.length,
         device=jax.devices()[0].device_kind,
-        pairs=setting.pairs,
-        steps=steps * setting.pairs,
-        plain=steps / spread([wall for wall, _ in theirs])[0],
-        ours=1 / mine,
-        ratio=ratio,
-        ratio_quartiles=(low, high),
-        ratio_of_core_time=sum(used for _, used in theirs) / sum(used for _, used in mines),
         tokens_per_second=tokens,
-        utilisation=None if peak is None else FLOPS * (active or ours.parameters) * tokens / peak,
-        fragment_seconds=alone,
+        utilisation=None if peak is None else FLOPS * ours.parameters * tokens / peak,
+        fragment_seconds=_phase(ours.extract, steps).seconds / steps,
         sending_seconds=spread(sent)[0] / steps,
     )
 
@@ -154,8 +134,7 @@ def _batches(setting: Setting) -> list[np.ndarray]:
     return list(np.random.default_rng(0).integers(0, 256, shape, np.int32))
 
 
-def _phase(work: Callable[[int], None], steps: int) -> tuple[float, float]:
-    """Wall-clock seconds and CPU seconds."""
+def _phase(work: Callable[[int], None], steps: int) -> Phase:
     began, used = time.perf_counter(), time.process_time()
     work(steps)
-    return time.perf_counter() - began, time.process_time() - used
+    return Phase(time.perf_counter() - began, time.process_time() - used)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,19 +20,8 @@ CUT = "east"
 """The region that is cut off."""
 
 
-@dataclass(frozen=True)
-class Found:
-    """All of the experiment."""
-
-    document: dict[str, Any]
-    synchronous: Spent
-    atoll: Spent
-    """With the cut, where there is one."""
-    scale: float
-
-
-def measure(steps: int, seeds: Sequence[int], cut_seconds: int, progress: Progress) -> Found:
-    """Runs all of it.
+def measure(steps: int, seeds: Sequence[int], cut_seconds: int, progress: Progress) -> dict[str, Any]:
+    """Runs all of it; returns the document of `atoll bench regions --json`.
 
     Args:
         steps: of both systems, for equal tokens.
@@ -52,7 +40,7 @@ def measure(steps: int, seeds: Sequence[int], cut_seconds: int, progress: Progre
         atoll = trainings.decoupled("atoll", steps)
         told = _document(trainings, synchronous, atoll, equal)
         if not cut_seconds:
-            return Found(told, synchronous, atoll, trainings.scale)
+            return told
         longer = round(cut_seconds / CUT_SHARE / atoll.seconds * steps)
         whole = trainings.decoupled("whole", longer)
         outage = Outage(wan, trainings.scale, CUT, longer, cut_seconds)
@@ -66,7 +54,7 @@ def measure(steps: int, seeds: Sequence[int], cut_seconds: int, progress: Progre
             "loss": broken.loss,
             "loss_without_cut": whole.loss,
         }
-        return Found(told, synchronous, broken, trainings.scale)
+        return told
 
 
 def _document(

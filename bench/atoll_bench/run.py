@@ -1,0 +1,116 @@
+"""The processes of one run outside of Kubernetes: its syncer and its learners, with certificates and a status."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import ssl
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from atoll_cli.errors import CommandError
+from atoll_operator.certificates.authority import Authority
+from atoll_runtime.contract import (
+    ENV_JOURNAL_DIR,
+    ENV_RUN_FILE,
+    ENV_TLS_DIR,
+    RunContract,
+    SyncerStatus,
+    dump,
+    identity,
+)
+
+SYNCER = "syncer"
+"""Names the syncer's process and its folder."""
+START_SECONDS = 300.0
+"""For the syncer, and for all learners' first steps."""
+POLL_SECONDS = 0.25
+ANSWER_SECONDS = 5.0
+LAST_LINES = 3
+"""Of the log of a process that has failed."""
+
+Start = Callable[[Sequence[str], Path, Mapping[str, str]], subprocess.Popen[bytes]]
+"""Starts a command with this log and these additions to the environment."""
+
+
+def local(command: Sequence[str], log: Path, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """Starts a process of this machine; see `Start`."""
+    with log.open("ab") as output:
+        return subprocess.Popen(command, stdout=output, stderr=output, env=os.environ | environment)
+
+
+def certify(folder: Path, run: RunContract, units: Sequence[str]) -> None:
+    """A folder with a certificate for the syncer, which is at the contract's host, and for each unit."""
+    now = datetime.datetime.now(datetime.UTC)
+    authority = Authority.new(run.name, now)
+    uris = {SYNCER: identity(run.namespace, run.name, "syncer", run.name)}
+    uris |= {unit: identity(run.namespace, run.name, "unit", unit) for unit in units}
+    for name, uri in uris.items():
+        host = run.shards[0].host if name == SYNCER else name
+        (folder / name).mkdir(parents=True)
+        authority.write(folder / name, authority.issue(name, uri, [host], now))
+
+
+class Run:
+    """One run in `folder`. `close` ends its processes."""
+
+    def __init__(self, contract: RunContract, folder: Path, units: Sequence[str], address: str) -> None:
+        """`address`: where the syncer is reached from here."""
+        self.contract, self.folder = contract, folder
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        certify(folder, contract, units)
+        (folder / "run.json").write_text(dump(contract))
+        self._url = f"https://{address}:{contract.shards[0].status_port}/status"
+        own = folder / SYNCER
+        self._context = ssl.create_default_context(cafile=str(own / "ca.crt"))
+        self._context.load_cert_chain(own / "tls.crt", own / "tls.key")
+        self._context.check_hostname = (
+            False  # it may be asked by its address; the authority is of this run alone
+        )
+
+    def start_syncer(self, start: Start, environment: Mapping[str, str]) -> None:
+        """Returns when it accepts learners. Raises `CommandError`."""
+        own = {**environment, ENV_JOURNAL_DIR: str(self.folder / "volume")}
+        self.start(SYNCER, "syncer", start, own)
+        self.until("the syncer runs", lambda status: status.phase == "Running")
+
+    def start(self, name: str, program: str, start: Start, environment: Mapping[str, str]) -> None:
+        """Starts a program of `atoll_runtime` as the member of this name."""
+        told = {ENV_RUN_FILE: str(self.folder / "run.json"), ENV_TLS_DIR: str(self.folder / name)}
+        command = [sys.executable, "-m", f"atoll_runtime.{program}"]
+        own = {**environment, **told, "TMPDIR": str(self.folder)}
+        self.processes[name] = start(command, self.folder / f"{name}.log", own)
+
+    def look(self) -> SyncerStatus | None:
+        """The run's status; None where the syncer does not answer. Raises `CommandError` if a process has failed."""
+        for name, process in self.processes.items():
+            if process.poll():
+                log = (self.folder / f"{name}.log").read_text(errors="replace").splitlines()
+                raise CommandError(
+                    f"{name} ended with status {process.returncode}: {' / '.join(log[-LAST_LINES:])}"
+                )
+        try:
+            with urllib.request.urlopen(self._url, timeout=ANSWER_SECONDS, context=self._context) as answer:
+                return SyncerStatus.model_validate_json(answer.read())
+        except OSError:
+            return None
+
+    def until(self, what: str, reached: Callable[[SyncerStatus], bool]) -> SyncerStatus:
+        """The first status for which `reached` holds. Raises `CommandError`."""
+        deadline = time.monotonic() + START_SECONDS
+        while True:
+            status = self.look()
+            if status is not None and reached(status):
+                return status
+            if time.monotonic() > deadline or (status is not None and status.phase == "Finished"):
+                raise CommandError(f"not within {START_SECONDS:g} s, nor before the end of the run: {what}")
+            time.sleep(POLL_SECONDS)
+
+    def close(self) -> None:
+        for process in self.processes.values():
+            process.kill()
+            process.wait()
