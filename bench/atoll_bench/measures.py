@@ -20,14 +20,12 @@ from atoll_cli.errors import UsageError
 
 
 def merge(options: argparse.Namespace) -> Iterator[Any]:
-    from atoll_bench.merge import CODECS, all_cores, layout_of, measure
+    from atoll_bench.merge import CODECS, layout_of, measure
 
     layout = layout_of(options.parameters, options.fragments)
     for codec in CODECS if options.codec is None else [options.codec]:
         for learners in options.learners:
-            yield measure(
-                layout, learners, codec, options.rule, options.threads or all_cores(), options.repeat
-            )
+            yield measure(layout, learners, codec, options.repeat)
 
 
 def attacks(options: argparse.Namespace) -> Iterable[Any]:

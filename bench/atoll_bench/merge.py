@@ -18,7 +18,7 @@ import numpy as np
 
 from atoll_bench.figures import spread
 from atoll_cli.errors import UsageError
-from atoll_runtime.contract import Codec, Dimensions, MergeRule, ModelSpec
+from atoll_runtime.contract import Codec, Dimensions, ModelSpec
 from atoll_runtime.merge.buffers import Buffers
 from atoll_runtime.merge.gradients import BITS, Gradient, scan
 from atoll_runtime.merge.rda import merge_step
@@ -42,7 +42,6 @@ class MergeFigure:
     parameters: int
     fragments: int
     codec: Codec
-    rule: MergeRule
     threads: int
     value: float
     """Bytes per second of the merge."""
@@ -51,14 +50,6 @@ class MergeFigure:
     ratio: float
     """Median over pairs of a merge and the copy right after it, of copy's seconds / merge's seconds."""
     ratio_spread: tuple[float, float]
-    ratio_with_scan: float
-    """The same including the scans of all parts on their arrival, which read them once more."""
-    scan_bytes_per_second: float
-    """One thread."""
-    state_bytes: int
-    """Θ and momentum of the whole model, and Θ on the wire."""
-    peak_bytes: int
-    """Additional bytes during a merge: the round's inputs, the new version, and spare buffers."""
 
 
 def layout_of(parameters: int, fragments: int) -> Layout:
@@ -86,46 +77,27 @@ def _model(layers: int) -> ModelSpec:
     return ModelSpec(dimensions=LAYER.model_copy(update={"layers": layers}))
 
 
-def all_cores() -> int:
-    """Cores this process may use."""
-    return len(os.sched_getaffinity(0))
-
-
-def measure(
-    layout: Layout,
-    learners: int,
-    codec: Codec,
-    rule: MergeRule,
-    threads: int,
-    repeat: int,
-    cold: int | None = None,
-) -> MergeFigure:
-    """Merges every fragment `repeat` times, after one uncounted merge."""
-    width = BITS[codec].itemsize
+def measure(layout: Layout, learners: int, codec: Codec, repeat: int) -> MergeFigure:
+    """Merges every fragment `repeat` times with all cores, after one uncounted merge."""
+    threads = len(os.sched_getaffinity(0))
     with ThreadPoolExecutor(threads) as pool:
-        bench = _Bench(layout, learners, codec, rule, threads, pool, COLD if cold is None else cold)
+        bench = _Bench(layout, learners, codec, threads, pool)
         turns = [
             bench.turn(lap * len(layout.fragments) + p, fragment)
             for lap in range(1 + repeat)
             for p, fragment in enumerate(layout.fragments)
         ][len(layout.fragments) :]
-    largest = max(fragment.size for fragment in layout.fragments)
     ratio, *quartiles = spread([turn.copy / turn.merge for turn in turns])
     return MergeFigure(
         learners=learners,
         parameters=layout.size,
         fragments=len(layout.fragments),
         codec=codec,
-        rule=rule,
         threads=threads,
         value=spread([turn.bytes / turn.merge for turn in turns])[0],
         copy=spread([turn.bytes / turn.copy for turn in turns])[0],
         ratio=ratio,
         ratio_spread=(quartiles[0], quartiles[1]),
-        ratio_with_scan=spread([turn.copy / (turn.merge + turn.scan) for turn in turns])[0],
-        scan_bytes_per_second=spread([turn.scanned / turn.scan for turn in turns])[0],
-        state_bytes=layout.size * (8 + (width if codec == "bf16" else 0)),
-        peak_bytes=bench.peak + learners * largest * width,
     )
 
 
@@ -134,32 +106,27 @@ class _Turn:
     """Seconds and bytes of one fragment's merge and of the copy after it."""
 
     bytes: int
-    scanned: int
-    scan: float
     merge: float
     copy: float
 
 
 class _Bench:
-    """The model and its inputs; a turn scans, merges and copies for one fragment."""
+    """The model and its inputs; a turn merges and copies for one fragment."""
 
     def __init__(
         self,
         layout: Layout,
         learners: int,
         codec: Codec,
-        rule: MergeRule,
         threads: int,
         pool: ThreadPoolExecutor,
-        cold: int,
     ) -> None:
-        self.codec, self.rule, self.threads, self.pool = codec, rule, threads, pool
+        self.codec, self.threads, self.pool = codec, threads, pool
         self.width = BITS[codec].itemsize
-        self.peak = 0
         largest = max(fragment.size for fragment in layout.fragments)
         noise = np.random.default_rng(0).standard_normal(2 * largest, np.float32)
         wire = noise if codec == "float32" else (noise.view(np.uint32) >> 16).astype(np.uint16)
-        rounds = max(2, -(-cold // (largest * learners * self.width)))
+        rounds = max(2, -(-COLD // (largest * learners * self.width)))
         starts = np.linspace(0, largest, rounds * learners, dtype=int)
         bodies = [memoryview(wire[start : start + largest].copy().view(np.uint8).data) for start in starts]
         self.rounds = [bodies[i : i + learners] for i in range(0, len(bodies), learners)]
@@ -167,7 +134,7 @@ class _Bench:
         self.momentum = [np.zeros_like(theta) for theta in self.theta]
         self.wires = [memoryview(b"")] * len(layout.fragments)
         self.buffers = Buffers(2 * largest * (8 + self.width))
-        half = max(cold, largest * (learners * self.width + 16)) // 2
+        half = max(COLD, largest * (learners * self.width + 16)) // 2
         self.source, self.target = np.ones(half, np.uint8), np.ones(half, np.uint8)
         self.copied = 0
 
@@ -176,12 +143,9 @@ class _Bench:
         bodies = [
             memoryview(body)[: fragment.size * width] for body in self.rounds[number % len(self.rounds)]
         ]
-        began = time.perf_counter()
-        scans = [scan(fragment, body, self.codec, 0) for body in bodies]
-        scanned = time.perf_counter() - began
         inputs = [
-            Gradient(1.0 + unit, (HostPart(0, body, found),))
-            for unit, (body, found) in enumerate(zip(bodies, scans, strict=True))
+            Gradient(1.0 + unit, (HostPart(0, body, scan(fragment, body, self.codec, 0)),))
+            for unit, body in enumerate(bodies)
         ]
         moved = sum(len(body) for body in bodies) + 16 * fragment.size
         self.copy(moved)  # evicts the inputs that the scan has left in the cache
@@ -192,7 +156,7 @@ class _Bench:
             self.theta[p],
             self.momentum[p],
             codec=self.codec,
-            rule=self.rule,
+            rule="RDA",
             learning_rate=RATE,
             outer_momentum=MOMENTUM,
             buffers=self.buffers,
@@ -203,10 +167,8 @@ class _Bench:
         began = time.perf_counter()
         self.copy(moved)
         copied = time.perf_counter() - began
-        made = new.theta.nbytes + new.momentum.nbytes + (len(new.wire) if self.codec == "bf16" else 0)
-        self.peak = max(self.peak, made + self.buffers.unused)
         self.theta[p], self.momentum[p], self.wires[p] = new.theta, new.momentum, new.wire
-        return _Turn(moved, sum(len(body) for body in bodies), scanned, merged, copied)
+        return _Turn(moved, merged, copied)
 
     def copy(self, moved: int) -> None:
         """Reads moved/2 bytes and writes as many, at another place each time, shared equally by the threads."""

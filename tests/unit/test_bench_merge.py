@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from atoll_bench.merge import layout_of, measure
+from atoll_bench.merge import layout_of
 from atoll_cli.__main__ import main
 from atoll_runtime.protocol.fragments import TensorInfo, build_layout
 
@@ -18,7 +18,7 @@ def test_a_figure_has_the_speed_of_merge_and_copy_and_the_memory(
     tensors = [TensorInfo("layers", (6, 5000), stacked=True, embedding=False)]
     monkeypatch.setattr("atoll_bench.merge.layout_of", lambda _, fragments: build_layout(tensors, fragments))
     monkeypatch.setattr("atoll_bench.merge.COLD", 1 << 20)
-    command = ["bench", "merge", "--json", "--learners", "2,3", "--fragments", "3", "--threads", "2"]
+    command = ["bench", "merge", "--json", "--learners", "2,3", "--fragments", "3"]
     assert main(command) == 0
     figures: list[dict[str, Any]] = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [(figure["codec"], figure["learners"]) for figure in figures] == [
@@ -31,10 +31,7 @@ def test_a_figure_has_the_speed_of_merge_and_copy_and_the_memory(
         assert figure["figure"] == "merge_bytes_per_second"
         assert figure["parameters"] == 30_000
         assert figure["ratio_spread"][0] <= figure["ratio"] <= figure["ratio_spread"][1]
-        assert 0 < figure["ratio_with_scan"] < figure["ratio"]
-        assert min(figure["value"], figure["copy"], figure["scan_bytes_per_second"]) > 0
-        inputs = figure["learners"] * 10_000 * (2 if figure["codec"] == "bf16" else 4)
-        assert inputs < figure["peak_bytes"] < inputs + 3 * 10_000 * 10 + 4096
+        assert min(figure["value"], figure["copy"]) > 0
 
 
 def test_the_model_has_at_least_the_parameters_that_were_asked_for() -> None:
@@ -44,11 +41,6 @@ def test_the_model_has_at_least_the_parameters_that_were_asked_for() -> None:
     assert max(sizes) <= 4 / 3 * layout.size / 24
 
 
-def test_one_thread_measures_too() -> None:
-    layout = build_layout([TensorInfo("w", (1000,), stacked=False, embedding=True)], 1)
-    assert measure(layout, 1, "float32", "Mean", threads=1, repeat=1, cold=1 << 16).threads == 1
-
-
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -56,7 +48,6 @@ def test_one_thread_measures_too() -> None:
         (["--parameters", "-3"], "--parameters '-3': a whole number"),
         (["--parameters", "9000000000"], "--parameters 9000000000: at most"),
         (["--fragments", "1000"], "--fragments: "),
-        (["--threads", "0"], "--threads '0'"),
         (["--repeat", "x"], "--repeat 'x'"),
     ],
 )
