@@ -13,7 +13,6 @@ from tempfile import TemporaryDirectory
 from atoll_local import base
 from atoll_local.addons import COREDNS_IMAGE
 from atoll_local.context import TIME, version, write_context
-from atoll_local.layout import Layout
 from atoll_local.machine import PAUSE_IMAGE
 from atoll_local.pack import pause_program, write_image
 from atoll_local.paths import cache_dir, locked, source_root
@@ -43,7 +42,7 @@ def build_images(progress: Progress = silent, *, force: bool = False) -> None:
     folder = cache_dir() / "images"
     with locked(folder / LOCK):
         if force:
-            for store in ("buildah", "containerd", "layout"):
+            for store in ("buildah", "containerd"):
                 shutil.rmtree(folder / store, ignore_errors=True)
             (folder / f"base-{base.KEY}.tar").unlink(missing_ok=True)
         template = Template(folder / "containerd")
@@ -91,13 +90,10 @@ def _from_dockerfile(template: Template, folder: Path, role: str, progress: Prog
         _base(builder, folder, progress)
         progress(f"images: building {reference}")
         builder.build(reference, context, {"BASE": _base_reference(), **ROLES[role]})
-        layout = Layout(folder / "layout" / role)
-        builder.save(reference, layout)
         built = time.monotonic()
         archive = Path(temporary) / "image.tar"
-        layout.write_archive(archive, reference, template.blobs)
+        builder.save(reference, archive)
         template.add(reference, key, archive)
-        layout.share(template.blobs)
     ended = time.monotonic()
     progress(f"images: {reference} built in {built - started:.0f} s, imported in {ended - built:.0f} s")
 
@@ -145,12 +141,10 @@ class Builder:
             options += [f"--build-arg={name}={value}" for name, value in arguments.items()]
             self._buildah("build", *options, *mounts, f"--tag={reference}", str(context))
 
-    def save(self, reference: str, layout: Layout) -> None:
-        """Writes what `layout` lacks of the image; uncompressed, as it stays on this machine."""
-        layout.folder.mkdir(parents=True, exist_ok=True)
-        (layout.folder / "index.json").unlink(missing_ok=True)
-        options = ["--disable-compression", "--format=oci", f"--signature-policy={self.policy}"]
-        self._buildah("push", *options, reference, f"oci:{layout.folder}:latest")
+    def save(self, reference: str, archive: Path) -> None:
+        """Writes the image as an archive, as `docker save` does."""
+        policy = f"--signature-policy={self.policy}"
+        self._buildah("push", policy, reference, f"docker-archive:{archive}:{reference}")
 
     def holds(self, reference: str) -> bool:
         return reference in self._buildah("images", "--format", "{{.Name}}:{{.Tag}}").split()

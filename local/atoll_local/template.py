@@ -14,7 +14,6 @@ from tempfile import TemporaryDirectory
 from atoll_local.process import Daemon, run, wait_for
 
 IMPORT_TIMEOUT = 600.0
-_BLOBS = Path("io.containerd.content.v1.content", "blobs", "sha256")
 
 
 class Template:
@@ -23,8 +22,6 @@ class Template:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.store = folder / "store"
-        self.blobs = self.store / _BLOBS
-        """Layers and manifests that an import can omit."""
         self.record = folder / "images.json"
 
     def holds(self, reference: str, key: str) -> bool:

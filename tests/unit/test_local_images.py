@@ -20,7 +20,6 @@ from atoll_local.base import debian_sources, pip_mounts
 from atoll_local.context import build_tables, version, write_context
 from atoll_local.errors import HostError
 from atoll_local.images import ROLES
-from atoll_local.layout import Layout
 from atoll_local.pack import pause_program, write_image
 from atoll_local.paths import source_root
 from atoll_local.process import wait_for
@@ -187,54 +186,6 @@ def test_an_image_of_one_program_names_its_layer_by_checksum(tmp_path: Path) -> 
     assert config["rootfs"]["diff_ids"] == [f"sha256:{hashlib.sha256(layer).hexdigest()}"]
     with tarfile.open(tmp_path / "layer.tar") as archive:
         assert archive.getmember("tool").mode == 0o755
-
-
-def make_layout(folder: Path) -> Layout:
-    layout = Layout(folder)
-    layout.blobs.mkdir(parents=True)
-
-    def blob(content: bytes) -> str:
-        digest = hashlib.sha256(content).hexdigest()
-        (layout.blobs / digest).write_bytes(content)
-        return f"sha256:{digest}"
-
-    blob(b"layer of an older image")
-    manifest = {
-        "config": {"digest": blob(b"{}")},
-        "layers": [{"digest": blob(b"old")}, {"digest": blob(b"new")}],
-    }
-    index = {"manifests": [{"digest": blob(json.dumps(manifest).encode())}]}
-    (folder / "index.json").write_text(json.dumps(index))
-    (folder / "oci-layout").write_text('{"imageLayoutVersion": "1.0.0"}')
-    return layout
-
-
-def test_an_archive_brings_only_the_blobs_that_are_missing(tmp_path: Path) -> None:
-    layout = make_layout(tmp_path / "layout")
-    present = tmp_path / "present"
-    present.mkdir()
-    known = hashlib.sha256(b"old").hexdigest()
-    (present / known).write_bytes(b"old")
-    layout.write_archive(tmp_path / "a.tar", "atoll.dev/x:1", present)
-    with tarfile.open(tmp_path / "a.tar") as archive:
-        names = set(archive.getnames())
-        index = archive.extractfile("index.json")
-        assert index is not None
-        entry = json.load(index)["manifests"][0]
-    wanted = {f"blobs/sha256/{digest}" for digest in layout.digests() if digest != known}
-    assert names == {"oci-layout", "index.json", *wanted}
-    assert entry["annotations"] == {"io.containerd.image.name": "atoll.dev/x:1"}
-
-
-def test_a_layout_gives_up_old_blobs_and_shares_the_others(tmp_path: Path) -> None:
-    layout = make_layout(tmp_path / "layout")
-    present = tmp_path / "present"
-    present.mkdir()
-    known = hashlib.sha256(b"old").hexdigest()
-    (present / known).write_bytes(b"old")
-    layout.share(present)
-    assert {blob.name for blob in layout.blobs.iterdir()} == set(layout.digests())
-    assert (layout.blobs / known).samefile(present / known)
 
 
 def test_the_base_comes_from_this_hosts_mirror_of_the_suite_and_no_other(tmp_path: Path) -> None:
