@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from atoll_cli.errors import CommandError
@@ -45,36 +44,29 @@ def show_ledger(options: argparse.Namespace) -> int:
     return 1 if wrong else 0
 
 
-def total(ledgers: Sequence[LedgerView]) -> LedgerView:
-    """The sum of the units' ledgers."""
-    discarded: Counter[str] = Counter()
-    for ledger in ledgers:
-        discarded.update(ledger.discarded)
-    return LedgerView(
-        fragments=max((ledger.fragments for ledger in ledgers), default=0),
-        trained=sum(ledger.trained for ledger in ledgers),
-        merged=sum(ledger.merged for ledger in ledgers),
-        in_flight=sum(ledger.in_flight for ledger in ledgers),
-        discarded=dict(discarded),
-    )
-
-
 def gone(run: LedgerView, units: Sequence[LedgerView]) -> LedgerView:
     """What the run's ledger has beyond those of its units.
 
     That is of units that were taken away, and of a run that trains also what was told between two writes: run and
     units are written one after the other. Where the units were written last, it is nothing.
     """
-    here = total(units)
-    if run.trained <= here.trained:
+
+    def beyond(own: int, theirs: Iterable[int]) -> int:
+        return max(own - sum(theirs), 0)
+
+    trained = beyond(run.trained, (unit.trained for unit in units))
+    if not trained:
         return LedgerView(fragments=run.fragments)
-    reasons = {reason: tokens - here.discarded.get(reason, 0) for reason, tokens in run.discarded.items()}
+    discarded = {
+        reason: beyond(tokens, (unit.discarded.get(reason, 0) for unit in units))
+        for reason, tokens in run.discarded.items()
+    }
     return LedgerView(
         fragments=run.fragments,
-        trained=run.trained - here.trained,
-        merged=max(run.merged - here.merged, 0),
-        in_flight=max(run.in_flight - here.in_flight, 0),
-        discarded={reason: tokens for reason, tokens in reasons.items() if tokens > 0},
+        trained=trained,
+        merged=beyond(run.merged, (unit.merged for unit in units)),
+        in_flight=beyond(run.in_flight, (unit.in_flight for unit in units)),
+        discarded={reason: tokens for reason, tokens in discarded.items() if tokens},
     )
 
 

@@ -4,11 +4,39 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import AliasChoices, AliasPath, BeforeValidator, Field, TypeAdapter
 
 LABEL_RUN = "atoll.dev/run"
 LABEL_UNIT = "atoll.dev/unit"
 LABEL_COMPONENT = "atoll.dev/component"
+
+
+def _at(*path: str) -> Any:
+    """Where an object of Kubernetes has the field."""
+    return Field(validation_alias=AliasPath(*path))
+
+
+def _true(kind: str) -> BeforeValidator:
+    """Of conditions, whether the one of this type is True."""
+    return BeforeValidator(
+        lambda found: any(each["type"] == kind and each["status"] == "True" for each in found)
+    )
+
+
+_TARGET = Field(
+    validation_alias=AliasChoices(
+        AliasPath("status", "targetSteps"), AliasPath("spec", "target", "globalSteps")
+    )
+)
+_RESTARTS = BeforeValidator(lambda found: sum(each.get("restartCount", 0) for each in found))
+_OR_EMPTY = BeforeValidator(lambda found: found or {})
+_CONDITIONS = _at("status", "conditions")
+_NAME = Annotated[str, _at("metadata", "name")]
+_PHASE = Annotated[str, _at("status", "phase")]
+_LOSS = Annotated[float | None, _at("status", "loss")]
+_RATE = Annotated[float, _at("status", "tokensPerSecond")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,62 +44,64 @@ class HeldOutView:
     """The global model of the newest checkpoint that the run's evaluator has evaluated."""
 
     step: int
-    loss: float | None
+    loss: float | None = None
     """Nats per token; None where it is not finite."""
-    tokens: int
+    tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunView:
     """A TrainingRun."""
 
-    name: str
-    phase: str = "Pending"
-    message: str = ""
-    units: str = ""
+    name: _NAME
+    phase: _PHASE = "Pending"
+    message: Annotated[str, _at("status", "message")] = ""
+    units: Annotated[str, _at("status", "unitsSummary")] = ""
     """Ready and wanted, such as `3/3`."""
-    step: int = 0
-    target: int | None = None
-    tokens: int = 0
-    tokens_per_second: float = 0.0
-    loss: float | None = None
-    quorum: str = ""
-    bytes_in: int = 0
-    bytes_out: int = 0
-    checkpoint_step: int | None = None
-    final_checkpoint: str = ""
-    held_out: HeldOutView | None = None
-    syncer_restarts: int = 0
+    step: Annotated[int, _at("status", "globalStep")] = 0
+    target: Annotated[int | None, _TARGET] = None
+    tokens: Annotated[int, _at("status", "tokens")] = 0
+    tokens_per_second: _RATE = 0.0
+    loss: _LOSS = None
+    quorum: Annotated[str, _at("status", "quorum")] = ""
+    bytes_in: Annotated[int, _at("status", "bytesIn")] = 0
+    bytes_out: Annotated[int, _at("status", "bytesOut")] = 0
+    checkpoint_step: Annotated[int | None, _at("status", "checkpoint", "step")] = None
+    final_checkpoint: Annotated[str, _at("status", "finalCheckpoint")] = ""
+    held_out: Annotated[HeldOutView | None, _at("status", "evaluation")] = None
+    syncer_restarts: Annotated[int, _at("status", "syncerRestarts")] = 0
     """How often the syncer resumed from its journal."""
-    lost: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    lost: Annotated[Mapping[str, Any], _at("status", "lost", "byReason")] = field(default_factory=dict)
     """What failures cost, by reason, with the names of the status."""
-    complete: bool = False
-    failed: bool = False
+    complete: Annotated[bool, _CONDITIONS, _true("Complete")] = False
+    failed: Annotated[bool, _CONDITIONS, _true("Failed")] = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnitView:
     """A LearnerUnit."""
 
-    name: str
-    phase: str = "Pending"
-    pool: str = ""
-    incarnation: int = 0
-    learning: bool = False
-    step: int = 0
-    loss: float | None = None
-    tokens_per_second: float = 0.0
-    restarts: int = 0
-    heal_seconds: float | None = None
+    name: _NAME
+    phase: _PHASE = "Pending"
+    pool: Annotated[str, _at("spec", "pool")] = ""
+    incarnation: Annotated[int, _at("status", "incarnation")] = 0
+    learning: Annotated[bool, _CONDITIONS, _true("Learning")] = False
+    step: Annotated[int, _at("status", "step")] = 0
+    loss: _LOSS = None
+    tokens_per_second: _RATE = 0.0
+    restarts: Annotated[int, _at("status", "restartCount")] = 0
+    heal_seconds: Annotated[float | None, _at("status", "lastHealSeconds")] = None
     """As the operator measured the last heal."""
-    heal_stages: Mapping[str, float] = field(default_factory=dict)
+    heal_stages: Annotated[Mapping[str, float], _at("status", "lastHeal", "stages")] = field(
+        default_factory=dict
+    )
     """Seconds of its stages that are known, by the status's names."""
-    seeded_step: int | None = None
-    staleness: int = 0
+    seeded_step: Annotated[int | None, _at("status", "seededStep")] = None
+    staleness: Annotated[int, _at("status", "staleness")] = 0
     """Global steps since its last merge."""
-    share_percent: float = 0.0
+    share_percent: Annotated[float, _at("status", "sharePercent")] = 0.0
     """Of all merged tokens."""
-    link: Mapping[str, Any] = field(default_factory=dict)
+    link: Annotated[Mapping[str, Any], _at("status", "link"), _OR_EMPTY] = field(default_factory=dict)
     """Of its host 0, by the status's names; empty before it is known."""
 
 
@@ -79,14 +109,14 @@ class UnitView:
 class PodView:
     """A pod of the run; `unit` is empty for the syncer's and the evaluator's."""
 
-    name: str
-    uid: str
-    component: str = ""
+    name: _NAME
+    uid: Annotated[str, _at("metadata", "uid")]
+    component: Annotated[str, _at("metadata", "labels", LABEL_COMPONENT)] = ""
     """Such as `syncer`."""
-    unit: str = ""
-    node: str = ""
-    phase: str = "Pending"
-    container_restarts: int = 0
+    unit: Annotated[str, _at("metadata", "labels", LABEL_UNIT)] = ""
+    node: Annotated[str, _at("spec", "nodeName")] = ""
+    phase: _PHASE = "Pending"
+    container_restarts: Annotated[int, _at("status", "containerStatuses"), _RESTARTS] = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +126,7 @@ class LedgerView:
     fragments: int = 0
     trained: int = 0
     merged: int = 0
-    in_flight: int = 0
+    in_flight: Annotated[int, _at("inFlight")] = 0
     discarded: Mapping[str, int] = field(default_factory=dict)
     """By reason."""
     waits: Sequence[Mapping[str, Any]] = ()
@@ -138,6 +168,9 @@ class Sample:
         )
 
 
+_RUN, _UNIT, _POD, _LEDGER = map(TypeAdapter, (RunView, UnitView, PodView, LedgerView))
+
+
 def sample_of(run: str, items: Iterable[Mapping[str, Any]], time: float) -> Sample:
     """Sorts what `kubectl get trainingruns,learnerunits,pods` gave, other runs' objects included."""
     seen = RunView(name=run, phase="Missing")
@@ -146,18 +179,21 @@ def sample_of(run: str, items: Iterable[Mapping[str, Any]], time: float) -> Samp
     for item in items:
         name = item["metadata"]["name"]
         if item["kind"] == "TrainingRun" and name == run:
-            seen = _run(item)
+            seen = _RUN.validate_python(item)
         elif item["kind"] == "LearnerUnit" and item.get("spec", {}).get("run") == run:
-            units[name] = _unit(item)
+            units[name] = _UNIT.validate_python(item)
         elif item["kind"] == "Pod" and item["metadata"].get("labels", {}).get(LABEL_RUN) == run:
-            pods[name] = _pod(item)
+            pods[name] = _POD.validate_python(item)
     return Sample(time=time, run=seen, units=units, pods=pods)
 
 
 def runs_of(items: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], RunView]:
     """Every run of a listing by namespace and name, in that order."""
     found = [item for item in items if item["kind"] == "TrainingRun"]
-    runs = {(item["metadata"].get("namespace", ""), item["metadata"]["name"]): _run(item) for item in found}
+    runs = {
+        (item["metadata"].get("namespace", ""), item["metadata"]["name"]): _RUN.validate_python(item)
+        for item in found
+    }
     return dict(sorted(runs.items()))
 
 
@@ -168,81 +204,5 @@ def ledgers_of(run: str, items: Iterable[Mapping[str, Any]]) -> dict[str, Ledger
         name, ledger = item["metadata"]["name"], item.get("status", {}).get("ledger")
         ours = name == run if item["kind"] == "TrainingRun" else item.get("spec", {}).get("run") == run
         if ours and ledger is not None and item["kind"] in ("TrainingRun", "LearnerUnit"):
-            found[name] = LedgerView(
-                fragments=ledger.get("fragments", 0),
-                trained=ledger.get("trained", 0),
-                merged=ledger.get("merged", 0),
-                in_flight=ledger.get("inFlight", 0),
-                discarded=dict(ledger.get("discarded", {})),
-                waits=tuple(ledger.get("waits", ())),
-            )
+            found[name] = _LEDGER.validate_python(ledger)
     return found
-
-
-def condition(item: Mapping[str, Any], kind: str) -> bool:
-    """Whether the condition `kind` is True."""
-    conditions = item.get("status", {}).get("conditions", [])
-    return any(entry["type"] == kind and entry["status"] == "True" for entry in conditions)
-
-
-def _run(item: Mapping[str, Any]) -> RunView:
-    status = item.get("status", {})
-    evaluation = status.get("evaluation")
-    return RunView(
-        name=item["metadata"]["name"],
-        phase=status.get("phase", "Pending"),
-        message=status.get("message", ""),
-        units=status.get("unitsSummary", ""),
-        step=status.get("globalStep", 0),
-        target=status.get("targetSteps") or item["spec"].get("target", {}).get("globalSteps"),
-        tokens=status.get("tokens", 0),
-        tokens_per_second=status.get("tokensPerSecond", 0.0),
-        loss=status.get("loss"),
-        quorum=status.get("quorum", ""),
-        bytes_in=status.get("bytesIn", 0),
-        bytes_out=status.get("bytesOut", 0),
-        checkpoint_step=status.get("checkpoint", {}).get("step"),
-        final_checkpoint=status.get("finalCheckpoint", ""),
-        held_out=evaluation
-        and HeldOutView(
-            step=evaluation["step"], loss=evaluation.get("loss"), tokens=evaluation.get("tokens", 0)
-        ),
-        syncer_restarts=status.get("syncerRestarts", 0),
-        lost=dict(status.get("lost", {}).get("byReason", {})),
-        complete=condition(item, "Complete"),
-        failed=condition(item, "Failed"),
-    )
-
-
-def _unit(item: Mapping[str, Any]) -> UnitView:
-    status = item.get("status", {})
-    return UnitView(
-        name=item["metadata"]["name"],
-        phase=status.get("phase", "Pending"),
-        pool=item["spec"].get("pool", ""),
-        incarnation=status.get("incarnation", 0),
-        learning=condition(item, "Learning"),
-        step=status.get("step", 0),
-        loss=status.get("loss"),
-        tokens_per_second=status.get("tokensPerSecond", 0.0),
-        restarts=status.get("restartCount", 0),
-        heal_seconds=status.get("lastHealSeconds"),
-        heal_stages=dict(status.get("lastHeal", {}).get("stages", {})),
-        seeded_step=status.get("seededStep"),
-        staleness=status.get("staleness", 0),
-        link=status.get("link") or {},
-        share_percent=status.get("sharePercent", 0.0),
-    )
-
-
-def _pod(item: Mapping[str, Any]) -> PodView:
-    status = item.get("status", {})
-    return PodView(
-        name=item["metadata"]["name"],
-        uid=item["metadata"]["uid"],
-        component=item["metadata"]["labels"].get(LABEL_COMPONENT, ""),
-        unit=item["metadata"]["labels"].get(LABEL_UNIT, ""),
-        node=item["spec"].get("nodeName", ""),
-        phase=status.get("phase", "Pending"),
-        container_restarts=sum(entry.get("restartCount", 0) for entry in status.get("containerStatuses", [])),
-    )
