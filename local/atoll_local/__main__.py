@@ -31,9 +31,6 @@ def _parser() -> argparse.ArgumentParser:
     for name, text in (("up", "start a cluster"), ("down", "remove it"), ("status", "what runs, as JSON")):
         command = commands.add_parser(name, help=text)
         command.add_argument("--name", default="atoll")
-        if name == "up":
-            command.add_argument("--realistic", action="store_true", help="Kubernetes' own failure time-outs")
-            command.add_argument("--port", type=int, default=6443, help="of the API server")
     link = commands.add_parser(
         "link", help="limit, delay or cut the link of a node; without options restore it"
     )
@@ -78,22 +75,20 @@ def _run(options: argparse.Namespace, started: float) -> int:
         install(progress)
         build_images(progress, force=options.force)
     elif options.command == "up":
-        cluster = Cluster(
-            options.name, port=options.port, fast_failure=not options.realistic, progress=progress
-        )
+        cluster = Cluster(options.name, progress)
         with claim():
             cluster.up()
         print(f"export KUBECONFIG={cluster.kubeconfig}")
     elif options.command == "down":
-        cluster = Cluster.existing(options.name, progress) or Cluster(options.name, progress=progress)
+        cluster = Cluster(options.name, progress)
         with claim():
             found = cluster.down()
         progress(f"cluster {options.name} is gone" if found else f"there is no cluster called {options.name}")
     elif options.command == "link":
-        machine = (Cluster.existing(options.name) or Cluster(options.name)).machine(options.node)
+        machine = Cluster(options.name).machine(options.node)
         shape(machine, Link(rate=options.rate, delay=options.delay, cut=options.cut))
     elif options.command == "status":
-        print(json.dumps((Cluster.existing(options.name) or Cluster(options.name)).status(), indent=2))
+        print(json.dumps(Cluster(options.name).status(), indent=2))
     return 0
 
 

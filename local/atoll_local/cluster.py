@@ -6,24 +6,21 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from atoll_local import addons, cgroups, host
 from atoll_local.bucket import FakeGcs
-from atoll_local.chips import TPU_ENVIRONMENT
 from atoll_local.controlplane import CONTROL_PROGRAMS, ControlPlane
 from atoll_local.errors import ClusterError, HostError, StateError
 from atoll_local.images import build_images, install_images, made_from
 from atoll_local.kubectl import SECONDS, kubectl
 from atoll_local.machine import Machine
 from atoll_local.network import Network
-from atoll_local.nodes import DEFAULT_NODES, Node
+from atoll_local.nodes import NODES
 from atoll_local.paths import record, state_dir
 from atoll_local.process import wait_for
 from atoll_local.programs import Progress, find_all, silent
-from atoll_local.record import Record
 
 API_PORT = 6443
 NODE_PROGRAMS = ("kubectl", "kubelet", "kube-proxy", "coredns", "helm", "fake-gcs-server")
@@ -32,40 +29,20 @@ NODE_PROGRAMS = ("kubectl", "kubelet", "kube-proxy", "coredns", "helm", "fake-gc
 class Cluster:
     """A local cluster by name. Its state is on disk, so that any process can remove it."""
 
-    def __init__(
-        self,
-        name: str = "atoll",
-        *,
-        nodes: Sequence[Node] = DEFAULT_NODES,
-        network: Network | None = None,
-        port: int = API_PORT,
-        fast_failure: bool = True,
-        progress: Progress = silent,
-    ) -> None:
+    def __init__(self, name: str = "atoll", progress: Progress = silent) -> None:
         """Raises `HostError` for an invalid name."""
         self.name = name
         self.root = state_dir(name)
-        self.network = network or Network()
-        self.nodes = tuple(nodes)
-        self.port = port
-        self.fast_failure = fast_failure
+        self.network = Network()
         self.progress = progress
         self.made = False
         """Whether this object has created the cluster's folder."""
         self.kubeconfig = self.root / "control" / "kubeconfig"
         self.bucket = FakeGcs(self.root / "bucket", self.network.host)
 
-    @classmethod
-    def existing(cls, name: str = "atoll", progress: Progress = silent) -> Cluster | None:
-        """The cluster of this name on this machine, or None. Raises `HostError` for an invalid name.
-
-        Raises:
-            StateError: see `Record.read`.
-        """
-        known = Record.read(name)
-        if known is None:
-            return None
-        return cls(name, nodes=known.nodes, network=known.network, port=known.port, progress=progress)
+    def exists(self) -> bool:
+        """Whether there is a cluster of this name on this machine, in whatever state."""
+        return record(self.name).exists()
 
     @property
     def machines(self) -> list[Machine]:
@@ -76,9 +53,8 @@ class Cluster:
                 cluster=self.name,
                 root=self.root / "nodes" / node.name,
                 network=self.network,
-                tpu_environment=TPU_ENVIRONMENT,
             )
-            for index, node in enumerate(self.nodes)
+            for index, node in enumerate(NODES)
         ]
 
     def machine(self, name: str) -> Machine:
@@ -86,7 +62,7 @@ class Cluster:
         for machine in self.machines:
             if machine.node.name == name:
                 return machine
-        raise ClusterError(f"no node is called {name!r}: nodes are {', '.join(n.name for n in self.nodes)}")
+        raise ClusterError(f"no node is called {name!r}: nodes are {', '.join(node.name for node in NODES)}")
 
     def running(self) -> bool:
         """Whether the API server answers and every node runs."""
@@ -98,28 +74,28 @@ class Cluster:
         """Starts the cluster and waits until it is ready. Does nothing if it runs with these images.
 
         Raises:
-            HostError: this machine cannot run it. StateError: see `Record.read`.
+            HostError: this machine cannot run it.
             ClusterError: a part did not come up.
         """
         host.check_machine()
         host.install(self.progress)
         build_images(self.progress)
-        known = Record.read(self.name)
-        if known is not None and self.running() and known.images == made_from():
+        images, kept = json.dumps(made_from()), record(self.name)
+        if self.exists() and self.running() and kept.read_text() == images:
             self.progress(f"cluster {self.name} is up already")
             return
-        if known is not None:
+        if self.exists():
             self.progress(f"removing cluster {self.name}: it does not run, or runs older images")
             self.down()
         if self.root.exists() and any(self.root.iterdir()):
             raise HostError(
                 f"{self.root} is not empty, and is no cluster's that can be removed: move it away"
             )
-        host.check_addresses(self.network, {self.port: "the API server", self.bucket.port: "the bucket"})
+        host.check_addresses(self.network, {API_PORT: "the API server", self.bucket.port: "the bucket"})
         programs = find_all((*CONTROL_PROGRAMS, *NODE_PROGRAMS), self.progress)
         self.root.mkdir(parents=True, exist_ok=True)
         self.made = True
-        Record(nodes=self.nodes, network=self.network, port=self.port, images=made_from()).write(self.name)
+        kept.write_text(images)
         install_images([machine.root for machine in self.machines], self.progress)
         started = time.monotonic()
         self.progress("starting etcd, kube-apiserver, controller-manager, scheduler")
@@ -127,15 +103,15 @@ class Cluster:
         plane = self._plane()
         plane.start()
         self._add_ons(programs["kubectl"])
-        self.progress(f"switching on {len(self.nodes)} nodes")
+        self.progress(f"switching on {len(NODES)} nodes")
         assert plane.authority is not None
         for machine in self.machines:
-            machine.prepare(plane.authority, plane.server, programs, self.fast_failure)
-            machine.start(len(self.nodes))
+            machine.prepare(plane.authority, plane.server, programs)
+            machine.start(len(NODES))
         self.network.route_services(0)
         self.bucket.start()
         self._wait_ready()
-        self.progress(f"{len(self.nodes)} nodes ready after {time.monotonic() - started:.0f} s")
+        self.progress(f"{len(NODES)} nodes ready after {time.monotonic() - started:.0f} s")
 
     def down(self) -> bool:
         """Removes all its processes, mounts, namespaces, links, routes and cgroups.
@@ -145,7 +121,7 @@ class Cluster:
         Raises:
             StateError: root is needed, or a file could not be removed. The record stays, so it can be repeated.
         """
-        if not record(self.name).exists():
+        if not self.exists():
             return False
         if os.geteuid() != 0:
             raise StateError(
@@ -189,9 +165,9 @@ class Cluster:
         return ControlPlane(
             self.root / "control",
             address=self.network.host,
-            port=self.port,
+            port=API_PORT,
             controllers=True,
-            fast_failure=self.fast_failure,
+            fast_failure=True,
             progress=self.progress,
         )
 
@@ -202,14 +178,14 @@ class Cluster:
             folder.mkdir(parents=True)
             # fsGroup is not applied to a local path, and the pods do not run as root.
             folder.chmod(0o777)
-        listing = {"apiVersion": "v1", "kind": "List", "items": addons.objects(self.nodes[0].name, volumes)}
+        listing = {"apiVersion": "v1", "kind": "List", "items": addons.objects(NODES[0].name, volumes)}
         self.kubectl("apply", "--server-side", "-f", "-", stdin=json.dumps(listing))
 
     def _wait_ready(self) -> None:
         def ready() -> bool:
             text = self.kubectl("get", "nodes", "-o", "json", check=False)
             items = json.loads(text)["items"] if text else []
-            return sum(_is_ready(item) for item in items) == len(self.nodes)
+            return sum(_is_ready(item) for item in items) == len(NODES)
 
         wait_for("the nodes", ready, 120, f"see {self.root / 'nodes' / '*' / 'log'}", interval=0.5)
         wait_for("CoreDNS", self._dns_ready, 60, "kubectl -n kube-system describe pods", interval=0.5)

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from atoll_local import cgroups
 from atoll_local.cluster import Cluster
 from atoll_local.errors import ClusterError
+from atoll_local.nodes import NODES
 
 SANDBOX = b"/pause"
 """The program of a pod's sandbox."""
@@ -68,4 +69,4 @@ def power_on(cluster: Cluster, node: str) -> None:
     Raises:
         ClusterError: no node is called so, or it did not start.
     """
-    cluster.machine(node).start(len(cluster.nodes))
+    cluster.machine(node).start(len(NODES))

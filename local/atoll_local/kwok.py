@@ -23,8 +23,6 @@ PARALLEL = 16
 """Concurrent stages. With kwok's default of 4 its latency to the API server would limit a burst."""
 LEASE_SECONDS = 40
 """As a kubelet's. It is renewed four times as often."""
-FAST_LEASE_SECONDS = 8
-"""For a control plane that considers a node lost after 8 s."""
 READY_SECONDS = 120.0
 NOT_READY = "node.kubernetes.io/not-ready"
 """Taint of a new node. The controller removes it some time after the node has become Ready."""
@@ -83,8 +81,7 @@ class Kwok(Startable):
             HostError: the program cannot be had.
         """
         config = self._plane.folder / "kwok.yaml"
-        lease = FAST_LEASE_SECONDS if self._plane.fast_failure else LEASE_SECONDS
-        config.write_text(yaml.safe_dump(_options(lease), sort_keys=False) + "---\n" + STAGES.read_text())
+        config.write_text(yaml.safe_dump(_options(), sort_keys=False) + "---\n" + STAGES.read_text())
         address = f"127.0.0.1:{free_port()}"
         self.daemon.start(
             [
@@ -135,14 +132,14 @@ class Kwok(Startable):
         self._plane.kubectl("delete", "node", "--ignore-not-found", "--wait=false", *names)
 
 
-def _options(lease_seconds: int) -> Object:
+def _options() -> Object:
     return {
         "apiVersion": "config.kwok.x-k8s.io/v1alpha1",
         "kind": "KwokConfiguration",
         "options": {
             "manageAllNodes": False,
             "manageNodesWithAnnotationSelector": ",".join(f"{k}={v}" for k, v in MANAGED.items()),
-            "nodeLeaseDurationSeconds": lease_seconds,
+            "nodeLeaseDurationSeconds": LEASE_SECONDS,
             "nodeLeaseParallelism": PARALLEL,
             "nodePlayStageParallelism": PARALLEL,
             "podPlayStageParallelism": PARALLEL,

@@ -12,6 +12,7 @@ from pathlib import Path
 from string import Template
 
 from atoll_local import cgroups
+from atoll_local.chips import TPU_ENVIRONMENT
 from atoll_local.network import Network
 from atoll_local.nodes import Node
 from atoll_local.pki import Authority
@@ -64,8 +65,6 @@ class Machine:
     root: Path
     """The node's own folder on the host."""
     network: Network
-    tpu_environment: dict[str, str]
-    """Environment that the device plugin injects in place of real TPUs."""
 
     @property
     def name(self) -> str:
@@ -97,9 +96,7 @@ class Machine:
             return None
         return int(inner[0]) if inner else None
 
-    def prepare(
-        self, authority: Authority, server: str, programs: dict[str, Path], fast_failure: bool
-    ) -> None:
+    def prepare(self, authority: Authority, server: str, programs: dict[str, Path]) -> None:
         """Writes the node's certificates and configuration."""
         (self.root / "log").mkdir(parents=True, exist_ok=True)
         for folder in _BOUND.values():
@@ -118,8 +115,6 @@ class Machine:
             "cgroup": self.cgroup,
             "dns": DNS_ADDRESS,
             "taints": json.dumps(self.node.taints),
-            "lease": 8 if fast_failure else 40,
-            "frequency": "4s" if fast_failure else "10s",
             "pods": self.network.pods,
             "pod_range": self.network.pod_range(self.index),
             "pause": PAUSE_IMAGE,
@@ -131,7 +126,7 @@ class Machine:
         plugin = ""
         if self.node.chips:
             (self.root / "tpu.json").write_text(
-                json.dumps({"chips": self.node.chips, "env": self.tpu_environment})
+                json.dumps({"chips": self.node.chips, "env": TPU_ENVIRONMENT})
             )
             plugin = f"serve {sys.executable} -m atoll_local.deviceplugin {self.root / 'tpu.json'} &"
         init = _INIT.format(

@@ -31,11 +31,6 @@ class Network:
     mtu: int = 1500
     """Bytes of a frame on its links."""
 
-    def __post_init__(self) -> None:
-        """Raises `ValueError` for an invalid network."""
-        for each in (self.subnet, self.pods):
-            ipaddress.ip_network(each)
-
     @property
     def host(self) -> str:
         return str(next(ipaddress.ip_network(self.subnet).hosts()))

@@ -58,7 +58,7 @@ def tpu(
     ]
 
 
-DEFAULT_NODES: tuple[Node, ...] = (
+NODES: tuple[Node, ...] = (
     Node(name="cpu-0", pool="cpu", machine_type="e2-standard-8"),
     *tpu("v6e-2x2", "ct6e-standard-4t", "tpu-v6e-slice", "2x2", hosts=1),
     *tpu("v6e-2x4", "ct6e-standard-4t", "tpu-v6e-slice", "2x4", hosts=2),

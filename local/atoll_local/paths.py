@@ -42,7 +42,7 @@ def state_dir(name: str) -> Path:
 
 
 def record(name: str) -> Path:
-    """What makes a folder the state of a cluster."""
+    """Makes a folder the state of a cluster: the key of the content of each of its images."""
     return state_dir(name) / "cluster.json"
 
 

@@ -49,7 +49,7 @@ class Shown:
 @pytest.fixture(scope="module")
 def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
     """One demo with every fault; the cluster is gone afterwards whatever happens."""
-    if Cluster.existing(NAME) is not None:
+    if Cluster(NAME).exists():
         pytest.fail(f"a cluster called {NAME} is up on this machine: `make cluster-down` first")
     folder = tmp_path_factory.mktemp("demo")
     summary, record = folder / "summary.json", folder / "samples.jsonl"
@@ -73,9 +73,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
             samples=[Sample.from_record(json.loads(line)) for line in lines],
         )
     finally:
-        left = Cluster.existing(NAME)
-        if left is not None:
-            left.down()
+        Cluster(NAME).down()
 
 
 def test_the_demo_shows_all_of_it(shown: Shown) -> None:

@@ -11,7 +11,7 @@ from atoll_local import host
 from atoll_local.deviceplugin import field, fields
 from atoll_local.errors import HostError
 from atoll_local.network import Network
-from atoll_local.nodes import DEFAULT_NODES
+from atoll_local.nodes import NODES
 
 Usage = namedtuple("Usage", "total used free")
 
@@ -50,7 +50,7 @@ def test_missing_packages_without_apt_are_listed(monkeypatch: pytest.MonkeyPatch
 
 
 def test_the_default_nodes_are_the_three_slices_and_a_cpu_node() -> None:
-    shapes = sorted((node.accelerator, node.topology, node.pool, node.chips) for node in DEFAULT_NODES)
+    shapes = sorted((node.accelerator, node.topology, node.pool, node.chips) for node in NODES)
     assert shapes == [
         ("", "", "cpu", 0),
         ("tpu-v5p-slice", "2x2x1", "v5p-2x2x1", 4),
@@ -61,7 +61,7 @@ def test_the_default_nodes_are_the_three_slices_and_a_cpu_node() -> None:
 
 
 def test_only_tpu_nodes_are_tainted_and_labelled_for_tpu() -> None:
-    for node in DEFAULT_NODES:
+    for node in NODES:
         assert bool(node.taints) == bool(node.chips) == ("cloud.google.com/gke-tpu-topology" in node.labels)
 
 

@@ -39,9 +39,9 @@ class DemoCluster:
     def __init__(self, name: str, chart: Path, progress: Callable[[str], None]) -> None:
         """Raises `UsageError` for a name that is none."""
         with _told():
-            self._cluster = Cluster.existing(name, progress) or Cluster(name, progress=progress)
+            self._cluster = Cluster(name, progress)
         self._chart = chart
-        self._found_up = self._cluster.running() if self._cluster.kubeconfig.exists() else False
+        self._found_up = self._cluster.running()
         self._installed = False
         self._held = ExitStack()
         """For as long as this process lives."""
