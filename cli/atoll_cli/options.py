@@ -52,22 +52,10 @@ def run(options: argparse.Namespace) -> int:
 
 def show_version(_: argparse.Namespace) -> int:
     """Print the version."""
-    print(_version())
-    return 0
-
-
-def _version() -> str:
     from importlib.metadata import version
 
-    return f"atoll {version('atoll')}"
-
-
-class _Version(argparse.Action):
-    """Reads the version only when it is needed, because that takes longer than defining all options."""
-
-    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        print(_version())
-        parser.exit()
+    print(f"atoll {version('atoll')}")
+    return 0
 
 
 def parser() -> argparse.ArgumentParser:
@@ -75,7 +63,6 @@ def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(
         prog="atoll", description="Train one model on many TPU islands.", allow_abbrev=False
     )
-    top.add_argument("--version", action=_Version, nargs=0, help="the version of this program")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, (add_options, what) in {
         "try": (_add_try, "train with processes of this machine, kill one, watch it heal"),

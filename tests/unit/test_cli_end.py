@@ -59,12 +59,6 @@ def test_an_output_that_takes_no_unicode_gets_the_rest_of_the_text(
     assert len(done.stdout) > 100
 
 
-def test_the_version_is_an_option_too() -> None:
-    assert (
-        atoll("--version", stdout=subprocess.PIPE).stdout == atoll("version", stdout=subprocess.PIPE).stdout
-    )
-
-
 @pytest.mark.parametrize("missing", ["yaml", "fsspec"])
 def test_a_demo_without_its_packages_says_which_to_install(missing: str, tmp_path: Path) -> None:
     (tmp_path / f"{missing}.py").write_text(f"raise ModuleNotFoundError('No module', name='{missing}')")

@@ -13,7 +13,6 @@ import pytest
 
 from atoll_cli.__main__ import main as atoll
 from atoll_cli.demo.cluster import DemoCluster
-from atoll_cli.errors import UsageError
 from atoll_local import cgroups, host
 from atoll_local.__main__ import main
 from atoll_local.bucket import FakeGcs
@@ -168,7 +167,7 @@ def test_refused_demo_leaves_an_existing_cluster(
 ) -> None:
     monkeypatch.setattr(host, "check_machine", refuse)
     cluster = DemoCluster("one", there, lambda _: None)
-    with pytest.raises(UsageError, match="this machine is refused"):
+    with pytest.raises(HostError, match="this machine is refused"):
         cluster.up()
     cluster.leave()
     assert removed == [] and (there / "cluster.json").exists()

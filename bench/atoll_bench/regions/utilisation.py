@@ -7,7 +7,6 @@ utilisation with H = 128.
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -21,6 +20,7 @@ from atoll_bench.regions.trainings import Progress, Trainings
 from atoll_bench.regions.wan import PARAMETERS, STEP_SECONDS, Region, Wan, scale_of
 from atoll_cli.errors import CommandError
 from atoll_local.namespaces import check_namespaces
+from atoll_local.process import run
 from atoll_runtime.contract import Dimensions, LinkReport, ModelSpec, OuterSpec, SyncerStatus
 
 PUBLISHED_INTERVAL, PUBLISHED = 128, {0.05: 0.116, 0.2: 0.36, 1.0: 0.72, 5.0: 0.87}
@@ -144,8 +144,6 @@ def _simulated(gbps: float, interval: int, steps: int) -> dict[str, Any]:
     }
     command = [sys.executable, "-m", "atoll_cli", "simulate", "links", "--json"]
     command += [f"--{name}={value}" for name, value in options.items()]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=SIMULATION_SECONDS, check=False)
-    if done.returncode:
-        raise CommandError(f"simulate links failed: {done.stderr.strip()}")
-    found: dict[str, Any] = json.loads(done.stdout)["units"][0]
+    told = run(command, SIMULATION_SECONDS, raises=CommandError, name="simulate links")
+    found: dict[str, Any] = json.loads(told)["units"][0]
     return found

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from atoll_cli.demo.cluster import DemoCluster
+from atoll_cli.demo.cluster import DemoCluster, cluster_errors
 from atoll_cli.demo.console import Console
 from atoll_cli.demo.report import render
 from atoll_cli.demo.stages import STAGES, Demo, Plan
@@ -40,14 +40,16 @@ def run_demo(options: argparse.Namespace) -> int:
     except FileNotFoundError as error:
         raise UsageError(str(error)) from error
     plan = _plan(options, root)
-    cluster = DemoCluster(options.name, root / "charts" / "atoll", console.say)
+    with cluster_errors():
+        cluster = DemoCluster(options.name, root / "charts" / "atoll", console.say)
     for name in NEEDED:
         importlib.import_module(name)
     # Both, also where a shell started us with SIGINT ignored: whatever ends the demo, the cluster goes first.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
     try:
-        summary = Demo(plan, cluster, console).execute()
+        with cluster_errors():
+            summary = Demo(plan, cluster, console).execute()
         _write(options.json, as_json(summary, console.timings))
         console.say(render(summary, console.timings), indent="")
         status = 1 if summary.failures else 0
@@ -73,7 +75,8 @@ def _leave(keep: bool, cluster: DemoCluster, console: Console) -> bool:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     try:
-        cluster.leave()
+        with cluster_errors():
+            cluster.leave()
     except CommandError as error:
         console.say(f"not removed: {error}", indent="")
         return False

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 import time
+from collections.abc import Sequence
 
 from atoll_cli.demo.cluster import NAMESPACE, DemoCluster
 from atoll_cli.demo.console import Console
@@ -11,7 +13,8 @@ from atoll_cli.demo.verdict import Fault
 from atoll_cli.demo.watch import Watch
 from atoll_cli.errors import CommandError
 from atoll_cli.views import PodView, Sample
-from atoll_local.link import Link
+from atoll_local import faults
+from atoll_local.link import Link, shape
 
 CUT_SECONDS = 60
 MERGED_STEPS = 50
@@ -22,7 +25,7 @@ class Faults(Healing):
     """Breaks parts of a run on a cluster that is watched."""
 
     def __init__(self, cluster: DemoCluster, watch: Watch, console: Console) -> None:
-        super().__init__(watch, console, cluster.kill)
+        super().__init__(watch, console, self._end)
         self._cluster = cluster
 
     def delete_pod(self) -> None:
@@ -42,7 +45,7 @@ class Faults(Healing):
         node = before.pods_of(unit)[0].node
         self._console.say(f"switching off the node {node}, on which {unit} runs")
         fault = Fault(kind="node", victim=node, unit=unit, at=time.time())
-        self._cluster.power_off(node)
+        faults.power_off(self._cluster.local, node)
         return fault, before
 
     def switch_on_node(self, fault: Fault, before: Sample) -> None:
@@ -54,7 +57,7 @@ class Faults(Healing):
             HEALED,
         )
         self._console.say(f"switching on the node {fault.victim}")
-        self._cluster.power_on(fault.victim)
+        faults.power_on(self._cluster.local, fault.victim)
         self._until_healed(fault, before)
 
     def cut_link(self) -> None:
@@ -65,13 +68,14 @@ class Faults(Healing):
         node = before.pods_of(unit)[0].node
         self._console.say(f"cutting the link of the node {node}, on which {unit} runs, for {CUT_SECONDS} s")
         fault = Fault(kind="link", victim=node, unit=unit, at=time.time())
-        self._cluster.link(node, Link(cut=True))
+        machine = self._cluster.local.machine(node)
+        shape(machine, Link(cut=True))
         try:
             cut = self._watch.until(
                 "the end of the cut", lambda sample: sample.time >= fault.at + CUT_SECONDS, HEALED
             )
         finally:
-            self._cluster.link(node, Link())
+            shape(machine, Link())
         back = self._watch.until(
             f"{unit} merged again",
             lambda sample: sample.units[unit].staleness < min(cut.units[unit].staleness, MERGED_STEPS),
@@ -96,6 +100,9 @@ class Faults(Healing):
             HEALED,
         )
         self._note(fault, back, "merges again")
+
+    def _end(self, pods: Sequence[PodView]) -> None:
+        faults.signal_pods(self._cluster.local, [pod.uid for pod in pods], signal.SIGKILL)
 
 
 def smallest(sample: Sample) -> str:
