@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from atoll_cli.errors import CommandError
+from atoll_cli.formats import tell
 from atoll_cli.kubectl import chosen
+from atoll_cli.names import RUN, named
 from atoll_cli.text import table
 from atoll_cli.views import LedgerView, ledgers_of
 
@@ -24,18 +25,19 @@ def show_ledger(options: argparse.Namespace) -> int:
         CommandError: there is no such run, it has no ledger yet, or the cluster did not answer.
     """
     kubectl, where = chosen(options)
+    name = named(RUN, options.run)
     items = kubectl.get("trainingruns,learnerunits", *where)["items"]
     names = [item["metadata"]["name"] for item in items if item["kind"] == "TrainingRun"]
-    if options.run not in names:
-        raise CommandError(f"no TrainingRun is called {options.run!r} in this namespace")
-    ledgers = ledgers_of(options.run, items)
-    run = ledgers.pop(options.run, None)
+    if name not in names:
+        raise CommandError(f"no TrainingRun is called {name!r} in this namespace")
+    ledgers = ledgers_of(name, items)
+    run = ledgers.pop(name, None)
     if run is None:
-        raise CommandError(f"{options.run!r} has no ledger yet: no unit has told its syncer of a token")
-    wrong = {name: ledger for name, ledger in {**ledgers, options.run: run}.items() if ledger.balance}
+        raise CommandError(f"{name!r} has no ledger yet: no unit has told its syncer of a token")
+    wrong = {name: ledger for name, ledger in {**ledgers, name: run}.items() if ledger.balance}
     rest = gone(run, list(ledgers.values()))
-    if options.json:
-        print(json.dumps(document(options.run, ledgers, rest, run, balanced=not wrong)))
+    if options.output:
+        tell(document(name, ledgers, rest, run, balanced=not wrong), options.output)
     else:
         print(ledger_table(ledgers, rest, run))
         for line in waiting(ledgers):

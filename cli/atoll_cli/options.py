@@ -10,6 +10,7 @@ from pathlib import Path
 from atoll_cli.data import add_options as add_data_options
 from atoll_cli.errors import lacking
 from atoll_cli.export import add_options as add_export_options
+from atoll_cli.formats import add_ledger, add_status
 from atoll_cli.replay import add_options as add_replay_options
 from atoll_cli.simulate import add_options as add_simulate_options
 
@@ -18,6 +19,7 @@ COMMANDS = {
     "try": ("trial.command", "run_try", "runtime,local"),
     "demo": ("demo.command", "run_demo", "local,runtime"),
     "status": ("status", "show_status", ""),
+    "top": ("status", "show_status", ""),
     "ledger": ("ledger", "show_ledger", ""),
     "replay": ("replay", "run_replay", ""),
     "data": ("data", "run_data", ""),
@@ -67,8 +69,8 @@ def parser() -> argparse.ArgumentParser:
     for name, (add_options, what) in {
         "try": (_add_try, "train with processes of this machine, kill one, watch it heal"),
         "demo": (_add_demo, "train on a local cluster, kill a unit, watch it heal"),
-        "status": (_add_status, "every run, or one and its units, readable"),
-        "ledger": (_add_ledger, "what became of every token of a run"),
+        "status": (add_status, "every run, or one and its units, readable"),
+        "ledger": (add_ledger, "what became of every token of a run"),
         "replay": (add_replay_options, "re-run a recorded syncer, bit for bit"),
         "data": (add_data_options, "make a data set, check it, look into it"),
         "export": (add_export_options, "a checkpoint as safetensors, for other tools"),
@@ -78,23 +80,6 @@ def parser() -> argparse.ArgumentParser:
     commands.add_parser("bench", help="measure this machine")
     commands.add_parser("version", help="the version of this program", allow_abbrev=False)
     return top
-
-
-def _add_ledger(ledger: argparse.ArgumentParser) -> None:
-    ledger.add_argument("run", metavar="RUN")
-    ledger.add_argument("-n", "--namespace", metavar="NS", help="default: the context's")
-    ledger.add_argument("--context", metavar="NAME", help="default: the current one")
-    ledger.add_argument("--json", action="store_true", help="exact, in token-fragments, as JSON")
-
-
-def _add_status(status: argparse.ArgumentParser) -> None:
-    status.add_argument("run", metavar="RUN", nargs="?", help="default: every run, a line each")
-    where = status.add_mutually_exclusive_group()
-    where.add_argument("-n", "--namespace", metavar="NS", help="default: the context's")
-    where.add_argument("-A", "--all-namespaces", action="store_true", help="the runs of every namespace")
-    status.add_argument("--context", metavar="NAME", help="default: the current one")
-    status.add_argument("-w", "--watch", action="store_true", help="again every 2 s until the run has ended")
-    status.add_argument("--json", action="store_true", help="as JSON; with --watch a line each time")
 
 
 def _add_try(trial: argparse.ArgumentParser) -> None:

@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
 from atoll_cli.errors import CommandError, UsageError
+from atoll_cli.formats import tell, tell_names
 from atoll_cli.fresh import refreshed
 from atoll_cli.kubectl import Kubectl, chosen
+from atoll_cli.names import RUN, named
 from atoll_cli.polling import poll
 from atoll_cli.text import camel, headline, heals, held_out, losses, run_table, top_table, unit_table
 from atoll_cli.views import RunView, Sample, runs_of, sample_of
 
 
-def show_status(options: argparse.Namespace, *, wide: bool = False, top: bool = False) -> int:
+def show_status(options: argparse.Namespace) -> int:
     """Print a run, once or until it has ended, or the list of runs. Exit status 1 if the named run failed.
-
-    Args:
-        wide: with more columns.
-        top: of a run only its units, the fastest first.
 
     Raises:
         CommandError: there is no such run, or the cluster did not answer.
@@ -31,29 +28,28 @@ def show_status(options: argparse.Namespace, *, wide: bool = False, top: bool = 
     """
     if options.watch and options.run is None:
         raise UsageError("--watch needs a RUN")
+    if options.watch and options.output in ("yaml", "name"):
+        raise UsageError(f"--watch goes with -o json or a table, not with -o {options.output}")
     if options.all_namespaces and options.run is not None:
         raise UsageError("--all-namespaces lists every run; a RUN is named with its --namespace")
     kubectl, where = chosen(options)
     if options.run is None:
-        return _list(kubectl, ["-A"] if options.all_namespaces else where, options.json, wide)
-    lines = (lambda sample: [top_table(sample)]) if top else lambda sample: _lines(sample, wide)
-    return _show(kubectl, options.run, where, options.watch, None if options.json else lines)
+        return _list(kubectl, ["-A"] if options.all_namespaces else where, options.output)
+    return _show(kubectl, named(RUN, options.run), where, options)
 
 
-def _list(kubectl: Kubectl, where: list[str], as_json: bool, wide: bool) -> int:
+def _list(kubectl: Kubectl, where: list[str], output: str | None) -> int:
     runs = runs_of(kubectl.get("trainingruns", *where)["items"])
-    if as_json:
-        print(json.dumps(listed(runs)))
+    if output == "name":
+        tell_names([name for _, name in runs])
+    elif output in ("json", "yaml"):
+        tell(listed(runs), output)
     else:
-        print(run_table(runs, wide) if runs else "there is no TrainingRun")
+        print(run_table(runs, output == "wide") if runs else "there is no TrainingRun")
     return 0
 
 
-def _show(
-    kubectl: Kubectl, run: str, where: list[str], watch: bool, lines: Callable[[Sample], Iterable[str]] | None
-) -> int:
-    """`lines` of each sample are printed; None: its document as JSON."""
-
+def _show(kubectl: Kubectl, run: str, where: list[str], options: argparse.Namespace) -> int:
     def look() -> Sample:
         listing = kubectl.get("trainingruns,learnerunits", *where)
         sample = sample_of(run, listing["items"], time.time())
@@ -65,11 +61,16 @@ def _show(
         shards = body.get("status", {}).get("syncerShards", 0)
         return refreshed(kubectl, body["metadata"].get("namespace", "default"), shards, sample)
 
-    for number, sample in enumerate(poll(look, _tell) if watch else [look()]):
-        if lines is None:
-            print(json.dumps(document(sample)), flush=True)
+    for number, sample in enumerate(poll(look, _tell) if options.watch else [look()]):
+        if options.output == "name":
+            tell_names([run], sorted(sample.units))
+        elif options.output in ("json", "yaml"):
+            tell(document(sample), options.output)
         else:
-            print("\n" * bool(number) + "\n".join(lines(sample)), flush=True)
+            lines = (
+                [top_table(sample)] if options.command == "top" else _lines(sample, options.output == "wide")
+            )
+            print("\n" * bool(number) + "\n".join(lines), flush=True)
         if sample.run.complete or sample.run.failed:
             break
     return 1 if sample.run.failed else 0

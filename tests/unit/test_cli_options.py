@@ -39,9 +39,9 @@ def options_of(command: str) -> set[str]:
 def test_the_options_are_frozen() -> None:
     demo = "-h --help --json --record --keep --delete-pod --lose-node --cut-link --kill-syncer --name"
     assert options_of("demo") == set(demo.split())
-    status = "-h --help -n --namespace -A --all-namespaces --context -w --watch --json"
+    status = "-h --help -n --namespace -A --all-namespaces --context -w --watch -o --output --json"
     assert options_of("status") == set(status.split())
-    assert options_of("ledger") == {"-h", "--help", "-n", "--namespace", "--context", "--json"}
+    assert options_of("ledger") == set(["-h", "--help", "-n", "--namespace", "--context", "-o", "--output", "--json"])
     assert options_of("version") == {"-h", "--help"}
 
 

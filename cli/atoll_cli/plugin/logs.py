@@ -11,7 +11,7 @@ from typing import Any
 
 from atoll_cli.errors import CommandError
 from atoll_cli.kubectl import Kubectl, chosen
-from atoll_cli.plugin.names import RUN, UNIT, named
+from atoll_cli.names import RUN, UNIT, named
 from atoll_cli.polling import back_off
 from atoll_cli.views import LABEL_COMPONENT, LABEL_RUN, LABEL_UNIT
 

@@ -6,11 +6,11 @@ import argparse
 from collections.abc import Sequence
 from importlib import import_module
 
+from atoll_cli.formats import add_cluster, add_ledger, add_status
 from atoll_cli.replay import add_options as add_replay_options
 from atoll_cli.simulate import plan as simulate_plan
 from atoll_cli.simulate.question import add as add_question
 
-OUTPUTS = ("json", "yaml", "wide", "name")
 CHANGES = {
     "suspend": ("RUN", "release every chip; a checkpoint and the journal stay"),
     "resume": ("RUN", "continue a suspended run at its step"),
@@ -46,28 +46,19 @@ def parser() -> argparse.ArgumentParser:
     )
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
-    def add(name: str, module: str, what: str, *, cluster: bool = True) -> argparse.ArgumentParser:
+    def add(name: str, module: str, what: str) -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=what, description=what, allow_abbrev=False)
         command.set_defaults(module=module)
-        if cluster:
-            command.add_argument("-n", "--namespace", metavar="NS", help="default: the context's")
-            command.add_argument("--context", metavar="NAME", help="default: the current one")
+        if module:
+            add_cluster(command)
         return command
 
     for name, what in (
         ("status", "every run, or one and its units"),
         ("top", "units by their tokens per second"),
     ):
-        look = add(name, "look", what)
-        look.add_argument("run", metavar="RUN", nargs="?", help="default: every run")
-        look.add_argument("-A", "--all-namespaces", action="store_true", help="of every namespace")
-        look.add_argument(
-            "-w", "--watch", action="store_true", help="again every 2 s until the run has ended"
-        )
-        look.add_argument("-o", "--output", choices=OUTPUTS, help="default: a table")
-    ledger = add("ledger", "look", "what became of every token of a run")
-    ledger.add_argument("run", metavar="RUN")
-    ledger.add_argument("-o", "--output", choices=("json", "yaml"), help="default: a table")
+        add_status(add(name, "", what))
+    add_ledger(add("ledger", "", "what became of every token of a run"))
     logs = add("logs", "logs", "logs of a unit, of a run's syncer, or of the operator")
     logs.add_argument("target", metavar="UNIT|syncer|operator")
     logs.add_argument("run", metavar="RUN", nargs="?", help="of a syncer; default: the only run")
@@ -81,10 +72,10 @@ def parser() -> argparse.ArgumentParser:
         change.add_argument("-o", "--output", choices=("json", "yaml", "name"), help="default: one sentence")
         if name == "scale":
             change.add_argument("--units", "--replicas", type=int, required=True, metavar="N")
-    plan = add("plan", "", "what to expect of a TrainingRun, and what would do better", cluster=False)
+    plan = add("plan", "", "what to expect of a TrainingRun, and what would do better")
     plan.set_defaults(command="simulate", question="plan")
     add_question(plan, simulate_plan.OPTIONS)
-    replay = add("replay", "", "re-run a recorded syncer, bit for bit", cluster=False)
+    replay = add("replay", "", "re-run a recorded syncer, bit for bit")
     add_replay_options(replay)
     for command in (plan, replay):
         command.add_argument("-o", "--output", choices=("json",), dest="json", help="the same as --json")
