@@ -1,4 +1,4 @@
-"""Compares the inner step with a plain loop of optax, and measures the cost of copying a fragment to the host.
+"""Compares the inner step with a plain loop of optax.
 
 The plain loop is a jitted step for one device that does not wait between steps. Ours waits for each step's loss, as the
 training loop does. Both have the same model, data and constants.
@@ -13,16 +13,12 @@ from dataclasses import dataclass
 import jax
 import numpy as np
 
-from atoll_bench.figures import spread
 from atoll_bench.plain import Plain
 from atoll_bench.rates import Phase, Rates, rates
-from atoll_runtime.contract import InnerSpec, ModelSpec, OuterSpec
-from atoll_runtime.learner.client import host_body
-from atoll_runtime.learner.fragments import Fragments
+from atoll_runtime.contract import InnerSpec, ModelSpec
 from atoll_runtime.learner.inner import Inner
 from atoll_runtime.learner.mesh import span
-from atoll_runtime.model import describe, initial
-from atoll_runtime.protocol.fragments import build_layout
+from atoll_runtime.model import initial
 
 RATE = 1e-3
 BATCHES = 8
@@ -57,10 +53,6 @@ class StepFigure(Rates):
     """Ours."""
     utilisation: float | None
     """Share of the device's peak, by FLOPS and parameters; None if no peak is given."""
-    fragment_seconds: float
-    """Seconds to flatten the largest fragment and copy it to the host, without a step."""
-    sending_seconds: float
-    """Additional seconds of a step that sends a fragment. The step hides the rest of `fragment_seconds`."""
 
 
 def measure(setting: Setting, peak: float | None = None) -> StepFigure:
@@ -68,13 +60,11 @@ def measure(setting: Setting, peak: float | None = None) -> StepFigure:
     ours, plain = _loops(setting)
     ours.advance(3)
     plain.advance(3)
-    ours.send(3)
     steps = max(2, round(3 * setting.seconds / _phase(plain.advance, 3).seconds))
-    theirs, mine, sent = list[Phase](), list[Phase](), list[float]()
+    theirs, mine = list[Phase](), list[Phase]()
     for number in range(setting.pairs):
         for plainly in (number % 2 == 0, number % 2 == 1):
             (theirs if plainly else mine).append(_phase(plain.advance if plainly else ours.advance, steps))
-        sent.append(_phase(ours.send, steps).seconds - mine[-1].seconds)
     found = rates(steps, theirs, mine)
     tokens = setting.batch * setting.length * found.ours
     return StepFigure(
@@ -86,8 +76,6 @@ def measure(setting: Setting, peak: float | None = None) -> StepFigure:
         device=jax.devices()[0].device_kind,
         tokens_per_second=tokens,
         utilisation=None if peak is None else FLOPS * ours.parameters * tokens / peak,
-        fragment_seconds=_phase(ours.extract, steps).seconds / steps,
-        sending_seconds=spread(sent)[0] / steps,
     )
 
 
@@ -104,29 +92,13 @@ class _Ours:
     def __init__(self, setting: Setting, batches: Sequence[np.ndarray]) -> None:
         model, mesh = ModelSpec(preset=setting.preset), span(jax.devices())
         theta = initial(model)
-        layout = build_layout(describe(model), OuterSpec().fragments)
-        self.parameters = layout.size
+        self.parameters = sum(value.size for value in theta.values())
         self.inner = Inner(mesh, model, InnerSpec(), theta, setting.batch, setting.length)
-        self._fragments = Fragments(mesh, layout, self.inner.theta)
-        self._largest = max(layout.fragments, key=lambda fragment: fragment.size).id
         self._batches = batches
 
     def advance(self, steps: int) -> None:
         for step in range(steps):
             float(self.inner.step(self._batches[step % BATCHES], RATE))
-
-    def send(self, steps: int) -> None:
-        """Sends a fragment in each step, as if P = H."""
-        for step in range(steps):
-            delta = self._fragments.extract(self.inner.theta, self._largest, OuterSpec().codec)
-            loss = self.inner.step(self._batches[step % BATCHES], RATE)
-            host_body(delta)
-            float(loss)
-
-    def extract(self, times: int) -> None:
-        """Copies a fragment to the host, without steps."""
-        for _ in range(times):
-            host_body(self._fragments.extract(self.inner.theta, self._largest, OuterSpec().codec))
 
 
 def _batches(setting: Setting) -> list[np.ndarray]:

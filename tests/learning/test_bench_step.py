@@ -24,7 +24,6 @@ def test_figure_has_rates_and_the_share_of_the_given_peak() -> None:
     assert found.ratio_quartiles[0] <= found.ratio <= found.ratio_quartiles[1]
     assert found.tokens_per_second == pytest.approx(found.ours * 32)
     assert found.utilisation == pytest.approx(6 * found.parameters * found.tokens_per_second / 1e12)
-    assert found.fragment_seconds > 0
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,9 @@ def test_the_options_are_frozen() -> None:
     assert options_of("demo") == set(demo.split())
     status = "-h --help -n --namespace -A --all-namespaces --context -w --watch -o --output --json"
     assert options_of("status") == set(status.split())
-    assert options_of("ledger") == set(["-h", "--help", "-n", "--namespace", "--context", "-o", "--output", "--json"])
+    assert options_of("ledger") == set(
+        ["-h", "--help", "-n", "--namespace", "--context", "-o", "--output", "--json"]
+    )
     assert options_of("version") == {"-h", "--help"}
 
 

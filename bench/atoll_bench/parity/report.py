@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -20,9 +19,6 @@ Loss is that of the global model on held-out text, nats per byte; ± is the stan
 A gap is to data-parallel training of the same size, budget, data order and seed.
 Goodput is the share of the learners' time in which they train, merged that of their tokens which is merged."""
 HEAD = ("case", "size", "parameters", "tokens", "method", "loss", "gap", "goodput", "merged", "seeds")
-TUNED = """## Tuning
-
-The same budget for every method: the inner learning rates of its size, one seed that does not count."""
 
 
 @dataclass(frozen=True)
@@ -112,27 +108,11 @@ def name(trial: Trial) -> str:
 
 
 def markdown(rows: Sequence[Row], command: str) -> str:
-    """The whole table, and the tuning that led to it."""
-    parts = [INTRODUCTION.format(command=command), _table(HEAD, [group.cells for group in groups(rows)])]
-    if tried := [row for row in rows if row["case"] == TUNING]:
-        rates = sorted({row["rate"] for row in tried})
-        head = ("size", "method", "steps", *(f"{rate:g}" for rate in rates))
-        parts += [TUNED, _table(head, _tuning(tried, rates))]
-    return "\n".join(parts)
-
-
-def _tuning(rows: Sequence[Row], rates: Sequence[float]) -> list[tuple[str, ...]]:
-    """Losses by learning rate; the best of each method stands out."""
-    found = defaultdict[tuple[str, str, str], dict[float, float]](dict)
-    for row in rows:
-        loss = math.inf if row["loss"] is None else row["loss"]
-        found[row["size"], label(Trial.of(row)), str(row["steps"])][row["rate"]] = loss
-    cells = []
-    for key, losses in found.items():
-        shown = {rate: f"{loss:.4f}" for rate, loss in losses.items()}
-        shown |= {rate: f"**{shown[rate]}**" for rate in losses if losses[rate] == min(losses.values())}
-        cells.append((*key, *(shown.get(rate, "") for rate in rates)))
-    return cells
+    """The whole table."""
+    lines = [f"| {' | '.join(cells)} |" for cells in (HEAD, *(group.cells for group in groups(rows)))]
+    return "\n".join(
+        [INTRODUCTION.format(command=command), "", lines[0], "|" + "---|" * len(HEAD), *lines[1:], ""]
+    )
 
 
 def mean(values: Sequence[float], form: str, spread: str = "") -> str:
@@ -144,9 +124,3 @@ def mean(values: Sequence[float], form: str, spread: str = "") -> str:
 
 def _millions(tokens: float) -> str:
     return f"{tokens / 1e6:.2f} M"
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """In Markdown, with a blank line before it."""
-    lines = [f"| {' | '.join(cells)} |" for cells in (head, *rows)]
-    return "\n".join(["", lines[0], "|" + "---|" * len(head), *lines[1:], ""])
