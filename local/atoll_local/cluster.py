@@ -19,10 +19,10 @@ from atoll_local.machine import Machine
 from atoll_local.network import Network
 from atoll_local.nodes import NODES
 from atoll_local.paths import record, state_dir
-from atoll_local.process import wait_for
 from atoll_local.programs import Progress, find_all, silent
 
 API_PORT = 6443
+READY_SECONDS = 120.0
 NODE_PROGRAMS = ("kubectl", "kubelet", "kube-proxy", "coredns", "helm", "fake-gcs-server")
 
 
@@ -134,11 +134,13 @@ class Cluster:
         cgroups.remove(f"/atoll-{self.name}")
         self.network.down()
         # The record is removed last, so that this can be repeated while anything is left.
-        parts = [part for part in self.root.iterdir() if part != record(self.name)]
-        if left := [error for part in parts if (error := _remove(part))]:
-            raise StateError(f"{self.root} stays: {'; '.join(left)}; mend that and take it down again")
-        if error := _remove(self.root):
-            raise StateError(f"{self.root} stays: {error}")
+        try:
+            for part in self.root.iterdir():
+                if part.is_dir():
+                    shutil.rmtree(part)
+            shutil.rmtree(self.root)
+        except OSError as error:
+            raise StateError(f"{self.root} stays: {error}; mend that and take it down again") from error
         return True
 
     def kubectl(
@@ -182,32 +184,13 @@ class Cluster:
         self.kubectl("apply", "--server-side", "-f", "-", stdin=json.dumps(listing))
 
     def _wait_ready(self) -> None:
-        def ready() -> bool:
-            text = self.kubectl("get", "nodes", "-o", "json", check=False)
-            items = json.loads(text)["items"] if text else []
-            return sum(_is_ready(item) for item in items) == len(NODES)
+        nodes = [f"node/{node.name}" for node in NODES]
+        with_chips = [f"node/{node.name}" for node in NODES if node.chips]
+        for node in nodes:  # of several names kubectl waits for the creation of the first alone
+            self._await("wait", "--for=create", node)
+        self._await("wait", "--for=condition=Ready", *nodes)
+        self._await("wait", r"--for=jsonpath={.status.allocatable.google\.com/tpu}", *with_chips)
+        self._await("rollout", "status", "deployment/coredns", "--namespace=kube-system")
 
-        wait_for("the nodes", ready, 120, f"see {self.root / 'nodes' / '*' / 'log'}", interval=0.5)
-        wait_for("CoreDNS", self._dns_ready, 60, "kubectl -n kube-system describe pods", interval=0.5)
-
-    def _dns_ready(self) -> bool:
-        path = "jsonpath={.status.readyReplicas}"
-        return (
-            self.kubectl("-n", "kube-system", "get", "deployment", "coredns", "-o", path, check=False) == "1"
-        )
-
-
-def _is_ready(node: dict[str, Any]) -> bool:
-    ready = {c["type"]: c["status"] for c in node["status"].get("conditions", [])}.get("Ready") == "True"
-    chips = node["metadata"]["labels"].get("cloud.google.com/gke-accelerator-count", "0")
-    return ready and node["status"].get("allocatable", {}).get("google.com/tpu", "0") == chips
-
-
-def _remove(path: Path) -> str:
-    """Removes a file or folder. Returns why a part could not be removed; empty: all was."""
-    shutil.rmtree(path, ignore_errors=True)
-    try:
-        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
-    except OSError as error:
-        return str(error)
-    return ""
+    def _await(self, *arguments: str) -> None:
+        self.kubectl(*arguments, f"--timeout={READY_SECONDS:.0f}s", timeout=READY_SECONDS + 10)

@@ -110,7 +110,6 @@ def test_down_names_what_it_cannot_remove_and_can_be_repeated(
     there: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (there / "nodes" / "mounted").mkdir()
-    (there / "other").mkdir()
 
     def rmdir(path: str, **options: Any) -> None:
         if str(path).endswith("mounted"):
@@ -123,7 +122,7 @@ def test_down_names_what_it_cannot_remove_and_can_be_repeated(
         assert main(["down", "--name", "one"]) == 1
         told = capsys.readouterr().err
         assert told.startswith(f"error: {there} stays: ") and "busy" in told and "mounted" in told
-        assert (there / "cluster.json").exists() and not (there / "other").exists()
+        assert (there / "cluster.json").exists()
     assert main(["down", "--name", "one"]) == 0
     assert not there.exists()
 
