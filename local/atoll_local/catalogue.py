@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 KUBERNETES = "1.36.3"
 ETCD = "3.6.8"
@@ -32,8 +32,8 @@ class Program:
     """Its main package."""
     version_args: tuple[str, ...] = ("--version",)
     linker_flags: tuple[str, ...] = ()
-    sources: dict[str, str] = field(default_factory=dict)
-    """Files of a main package of our own (CoreDNS with few plugins; kstatus, which is a library)."""
+    main: str = ""
+    """A file of `manifests/go`: a main package of our own."""
     own_sums: bool = False
     """Whether to use the module's own go.sum, for a module that the checksum database may not know."""
 
@@ -60,47 +60,6 @@ def _kubernetes(name: str, version_args: tuple[str, ...] = ("--version",)) -> Pr
     )
 
 
-# Errors first, then answers; an unknown plugin in the Corefile is refused at start.
-_COREDNS_PLUGINS = ("reload", "ready", "health", "errors", "log", "cache", "loadbalance", "kubernetes")
-_COREDNS_MAIN = (
-    "package main\n\nimport (\n"
-    '\t"github.com/coredns/coredns/core/dnsserver"\n\t"github.com/coredns/coredns/coremain"\n'
-    + "".join(f'\t_ "github.com/coredns/coredns/plugin/{name}"\n' for name in _COREDNS_PLUGINS)
-    + ")\n\nfunc main() {\n\tdnsserver.Directives = []string{"
-    + ", ".join(f'"{name}"' for name in _COREDNS_PLUGINS)
-    + "}\n\tcoremain.Run()\n}\n"
-)
-
-_KSTATUS_MAIN = """\
-package main
-
-import (
-	"fmt"
-	"io"
-	"os"
-
-	"github.com/fluxcd/cli-utils/pkg/kstatus/status"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-)
-
-func main() {
-	object := &unstructured.Unstructured{}
-	body, err := io.ReadAll(os.Stdin)
-	if err == nil {
-		err = object.UnmarshalJSON(body)
-	}
-	if err != nil {
-		panic(err)
-	}
-	result, err := status.Compute(object)
-	if err != nil {
-		panic(err)
-	}
-	fmt.Println(result.Status)
-}
-"""
-
-
 PROGRAMS: dict[str, Program] = {
     program.name: program
     for program in (
@@ -122,7 +81,7 @@ PROGRAMS: dict[str, Program] = {
             module="github.com/coredns/coredns",
             package=".",
             version_args=("-version",),
-            sources={"main.go": _COREDNS_MAIN},
+            main="coredns.go",
         ),
         Program(
             name="helm",
@@ -160,8 +119,7 @@ PROGRAMS: dict[str, Program] = {
             version=KSTATUS,
             module="github.com/fluxcd/cli-utils",
             package=".",
-            sources={"main.go": _KSTATUS_MAIN},
-            # A library of Flux and Helm; this program prints its verdict on the object on standard input.
+            main="kstatus.go",
         ),
         Program(
             name="kube-network-policies",

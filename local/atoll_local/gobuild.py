@@ -12,6 +12,7 @@ from atoll_local.catalogue import Program
 from atoll_local.errors import HostError
 from atoll_local.process import run
 
+MAINS = Path(__file__).with_name("manifests") / "go"
 GO_DIRECTIVE = "1.26.0"
 BUILD_TIMEOUT = 7200.0
 """Seconds for one program. kube-apiserver takes about 230 on two cores with empty caches, under load more than 1800."""
@@ -37,13 +38,13 @@ def build(program: Program, work: Path, target: Path) -> None:
     module = work / "go.mod"
     if not module.is_file():
         module.write_text(_go_mod(go, program, work))
-    for name, text in program.sources.items():
-        (work / name).write_text(text)
+    if program.main:
+        shutil.copy(MAINS / program.main, work / "main.go")
     if program.own_sums:
         (work / "go.sum").write_bytes((module_folder(program) / "go.sum").read_bytes())
     if program.module != "k8s.io/kubernetes":
         _run(go, ["get", f"{program.module}@v{program.version}"], work)
-    if program.sources:
+    if program.main:
         _run(go, ["mod", "tidy"], work)
     flags = " ".join(("-s", "-w", *program.linker_flags))
     _run(go, ["build", "-mod=mod", "-ldflags", flags, "-o", str(target), program.package], work)

@@ -21,38 +21,9 @@ from atoll_local.process import Daemon, wait_for
 DNS_ADDRESS = "10.96.0.10"
 PAUSE_IMAGE = "atoll.dev/pause:1"
 
-# Pid 1 of the node. Restarts each service when it ends, as systemd does.
-_INIT = """\
-set -eu
-mount --make-rshared /
-mount -t tmpfs tmpfs /run
-mkdir -p /run/lock /run/containerd {sources} {targets}
-{binds}
-sysctl -qw net.ipv4.ip_forward=1
-touch /run/mounted
-until [ -e {root}/network-ready ]; do sleep 0.05; done
-log() {{ basename "$1" | sed 's/-[0-9.]*$//'; }}
-serve() {{ while true; do "$@" >>{root}/log/$(log "$1").log 2>&1 || true; sleep 0.3; done; }}
-serve containerd --config {root}/containerd.toml &
-until [ -S /run/containerd/containerd.sock ]; do sleep 0.05; done
-serve {kubelet} --config={root}/kubelet.yaml --kubeconfig={root}/kubelet.conf --hostname-override={name} \\
-  --node-ip={address} --node-labels={labels} --root-dir=/var/lib/kubelet --v=1 &
-serve {proxy} --config={root}/proxy.yaml --hostname-override={name} &
-{plugin}
-wait
-"""
-
 TEMPLATES = Path(__file__).with_name("manifests") / "node"
-_CONFIGURATION = {"kubelet.yaml": "", "proxy.yaml": "", "containerd.toml": "", "10-atoll.conflist": "cni"}
-"""The folder of each template in the node's own folder."""
-_BOUND = {
-    "/var/lib/kubelet": "kubelet",
-    "/var/lib/containerd": "containerd",
-    "/etc/cni/net.d": "cni",
-    "/var/lib/cni": "cni-state",
-    "/var/log/pods": "pods-log",
-    "/var/log/containers": "containers-log",
-}
+CNI = "10-atoll.conflist"
+"""The template that has a folder of its own: that of all configurations of CNI."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,9 +69,8 @@ class Machine:
 
     def prepare(self, authority: Authority, server: str, programs: dict[str, Path]) -> None:
         """Writes the node's certificates and configuration."""
-        (self.root / "log").mkdir(parents=True, exist_ok=True)
-        for folder in _BOUND.values():
-            (self.root / folder).mkdir(exist_ok=True)
+        for folder in ("log", "cni"):
+            (self.root / folder).mkdir(parents=True, exist_ok=True)
         name = self.node.name
         client = authority.issue(f"node-{name}", f"system:node:{name}", "system:nodes")
         serving = authority.issue(f"node-{name}-serving", name, hosts=(name, self.network.node(self.index)))
@@ -118,32 +88,19 @@ class Machine:
             "pods": self.network.pods,
             "pod_range": self.network.pod_range(self.index),
             "pause": PAUSE_IMAGE,
+            "name": name,
+            "address": self.network.node(self.index),
+            "labels": ",".join(f"{key}={value}" for key, value in self.node.labels.items()),
+            "kubelet": programs["kubelet"],
+            "proxy": programs["kube-proxy"],
+            "chips": self.node.chips,
+            "python": sys.executable,
         }
-        for template, folder in _CONFIGURATION.items():
-            text = Template((TEMPLATES / template).read_text()).substitute(values)
-            (self.root / folder / template).write_text(text)
-        labels = ",".join(f"{key}={value}" for key, value in self.node.labels.items())
-        plugin = ""
-        if self.node.chips:
-            (self.root / "tpu.json").write_text(
-                json.dumps({"chips": self.node.chips, "env": TPU_ENVIRONMENT})
-            )
-            plugin = f"serve {sys.executable} -m atoll_local.deviceplugin {self.root / 'tpu.json'} &"
-        init = _INIT.format(
-            root=self.root,
-            name=name,
-            address=self.network.node(self.index),
-            labels=labels,
-            sources=" ".join(str(self.root / folder) for folder in _BOUND.values()),
-            targets=" ".join(_BOUND),
-            binds="\n".join(
-                f"mount --bind {self.root / folder} {target}" for target, folder in _BOUND.items()
-            ),
-            kubelet=programs["kubelet"],
-            proxy=programs["kube-proxy"],
-            plugin=plugin,
-        )
-        (self.root / "init.sh").write_text(init)
+        for template in TEMPLATES.iterdir():
+            folder = self.root / "cni" if template.name == CNI else self.root
+            (folder / template.name).write_text(Template(template.read_text()).substitute(values))
+        plugin = {"chips": self.node.chips, "env": TPU_ENVIRONMENT}
+        (self.root / "tpu.json").write_text(json.dumps(plugin))
 
     def start(self, nodes: int) -> None:
         """Switches the node on, and returns when it has its network. kubelet registers later."""
