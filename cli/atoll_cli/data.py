@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, ParamSpec
 
 from atoll_cli.errors import CommandError, UsageError, lacking
 from atoll_cli.text import amount, counted, seconds
-from atoll_cli.uris import of_bucket
-from atoll_cli.values import count, plain
+from atoll_cli.values import bucket_uri, count, plain
 
 if TYPE_CHECKING:  # the runtime is imported when the command is called
     from atoll_runtime.data import Catalogue
@@ -71,7 +70,7 @@ def run_data(options: argparse.Namespace) -> int:
         UsageError: an option, a source or a document cannot be used.
         CommandError: the bucket cannot be used.
     """
-    of_bucket("URI", options.uri)
+    bucket_uri("URI", options.uri)
     try:
         from atoll_runtime.data import DataError
         from atoll_runtime.payloads import StoreError

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 from atoll_cli.errors import CommandError, UsageError, lacking
 from atoll_cli.text import amount
-from atoll_cli.uris import of_bucket
-from atoll_cli.values import count
+from atoll_cli.values import bucket_uri, count
 
 if TYPE_CHECKING:  # the runtime is imported when the command is called
     from atoll_runtime.export import Theta
@@ -50,9 +49,9 @@ def run_export(options: argparse.Namespace) -> int:
         UsageError: an option cannot be used, or there is no such checkpoint.
         CommandError: the bucket cannot be used, or the disk.
     """
-    of_bucket("CHECKPOINT_URI", options.checkpoint)
+    bucket_uri("CHECKPOINT_URI", options.checkpoint)
     if options.data is not None:
-        of_bucket("--data", options.data)
+        bucket_uri("--data", options.data)
     try:
         from atoll_runtime.checkpoint import StoreError
         from atoll_runtime.data import DataError

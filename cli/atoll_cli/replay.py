@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from atoll_cli.errors import UsageError, lacking
 from atoll_cli.text import seconds
-from atoll_cli.uris import of_bucket
+from atoll_cli.values import bucket_uri
 
 if TYPE_CHECKING:  # the runtime is imported when the command is called
     from atoll_runtime.checkpoint import Cut
@@ -34,7 +34,7 @@ def add_options(replay: argparse.ArgumentParser) -> None:
 def run_replay(options: argparse.Namespace) -> int:
     """Exit status 0: identical; 1: a difference, printed with its place. Raises `UsageError` for a wrong tape."""
     if options.check is not None:
-        of_bucket("--check", options.check)
+        bucket_uri("--check", options.check)
     elif options.step is not None:
         raise UsageError("--step goes with --check")
     try:

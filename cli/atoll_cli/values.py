@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 
 from atoll_cli.errors import UsageError
 
@@ -58,6 +59,20 @@ def numbers(
     if len(parts) > 4096:
         raise UsageError(f"{option}: {len(parts)} values; at most 4096 are taken")
     return [number(option, part.strip(), least, most, above=above) for part in parts]
+
+
+def bucket_uri(argument: str, text: str) -> str:
+    """`gs://bucket/…` or `file:///absolute/path`; raises `UsageError`."""
+    wanted = "gs://bucket/path or file:///absolute/path is wanted"
+    scheme, separator, rest = text.partition("://")
+    if not separator:
+        hint = f", such as file://{Path(text).absolute()}" if text.strip() else ""
+        raise UsageError(f"{argument} {text!r}: {wanted}{hint}")
+    if scheme == "file" and not rest.startswith("/"):
+        raise UsageError(f"{argument} {text!r}: file:///absolute/path is wanted, with three slashes")
+    if scheme not in ("gs", "file") or not rest.strip("/"):
+        raise UsageError(f"{argument} {text!r}: {wanted}")
+    return text
 
 
 def _within(option: str, text: str, value: float | None, least: float, most: float, above: bool) -> float:

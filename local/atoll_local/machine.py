@@ -12,9 +12,8 @@ from pathlib import Path
 from string import Template
 
 from atoll_local import cgroups
-from atoll_local.chips import TPU_ENVIRONMENT
 from atoll_local.network import Network
-from atoll_local.nodes import Node
+from atoll_local.nodes import TPU_ENVIRONMENT, Node
 from atoll_local.pki import Authority
 from atoll_local.process import Daemon, wait_for
 

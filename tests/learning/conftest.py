@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from compile_cache import keep_programs
 
-from atoll_local.chips import TPU_ENVIRONMENT
+from atoll_local.nodes import TPU_ENVIRONMENT
 from atoll_runtime.contract import Dimensions, InnerSpec, ModelSpec, OuterSpec, QuorumSpec
 from atoll_runtime.data import write_text
 from atoll_runtime.simulate.training.setting import Setting

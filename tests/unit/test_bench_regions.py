@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from atoll_bench.regions.outage import Outage
+from atoll_bench.regions.measure import Outage
 from atoll_bench.regions.setting import Setting
 from atoll_bench.regions.wan import REGIONS, round_trips, scale_of
 from atoll_cli.errors import CommandError

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from atoll_local.chips import TPU_ENVIRONMENT
 from atoll_local.controlplane import free_port
+from atoll_local.nodes import TPU_ENVIRONMENT
 from atoll_operator.api.group import Object
 from atoll_operator.plan.pods.view import PodView, view
 from atoll_runtime.contract import (
