@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 import shutil
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 PACKAGES = ("operator", "runtime", "local", "cli")
-_BUILD_TABLES = re.compile(r"(build-system|project|tool\.hatch)(\.|$)")
 TIME = 1580601600
 """2020-02-02, as in hatchling's wheels: the time of every file in an image, so that its digest does not depend on the
 time of the build."""
@@ -23,25 +21,12 @@ def version(root: Path) -> str:
     return str(project["version"])
 
 
-def build_tables(text: str) -> str:
-    """The tables of a pyproject.toml that affect the wheel: other changes must not rebuild images."""
-    kept: list[str] = []
-    keep = False
-    for line in text.splitlines():
-        if header := re.fullmatch(r"\[\[?([^\]]+)\]\]?", line.strip()):
-            keep = _BUILD_TABLES.match(header[1]) is not None
-        if keep:
-            kept.append(line)
-    return "\n".join(kept) + "\n"
-
-
 def write_context(root: Path, dockerfile: str, folder: Path) -> str:
     """Copies the context of `dockerfile` into `folder`, and returns the key of its content."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    (folder / "pyproject.toml").write_text(build_tables((root / "pyproject.toml").read_text()))
     (folder / "README.md").write_text("")  # the wheel needs one; changes of it must not rebuild images
-    for name in ("LICENSE", "NOTICE"):
+    for name in ("LICENSE", "NOTICE", "pyproject.toml"):
         shutil.copy(root / name, folder)
     shutil.copy(root / "images" / dockerfile, folder / "Dockerfile")
     shutil.copytree(root / "images", folder / "images", ignore=shutil.ignore_patterns("*.Dockerfile"))

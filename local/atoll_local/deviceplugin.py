@@ -31,22 +31,6 @@ def field(number: int, value: bytes | str) -> bytes:
     return _varint(number << 3 | 2) + _varint(len(content)) + content
 
 
-def fields(message: bytes) -> Iterator[tuple[int, bytes]]:
-    """The length-delimited fields of a message, in order.
-
-    Raises:
-        ValueError: another wire type, which this API's requests do not have.
-    """
-    at = 0
-    while at < len(message):
-        tag, at = _read_varint(message, at)
-        if tag & 7 != 2:
-            raise ValueError(f"wire type {tag & 7} in field {tag >> 3}")
-        length, at = _read_varint(message, at)
-        yield tag >> 3, message[at : at + length]
-        at += length
-
-
 def _varint(number: int) -> bytes:
     out = bytearray()
     while number > 0x7F:
@@ -54,16 +38,6 @@ def _varint(number: int) -> bytes:
         number >>= 7
     out.append(number)
     return bytes(out)
-
-
-def _read_varint(message: bytes, at: int) -> tuple[int, int]:
-    number = shift = 0
-    while True:
-        byte = message[at]
-        number |= (byte & 0x7F) << shift
-        at, shift = at + 1, shift + 7
-        if not byte & 0x80:
-            return number, at
 
 
 def _identity(message: bytes) -> bytes:
@@ -91,10 +65,10 @@ class TpuPlugin:
         while not self._stopped.wait(POLL_SECONDS) and context.is_active():
             pass
 
-    def allocate(self, request: bytes, _: grpc.ServicerContext) -> bytes:
-        """`AllocateResponse`: the environment for each container."""
+    def allocate(self, _request: bytes, _context: grpc.ServicerContext) -> bytes:
+        """`AllocateResponse`: the environment for the container; the kubelet asks for one at a time."""
         envs = b"".join(field(1, field(1, key) + field(2, value)) for key, value in self.environment.items())
-        return b"".join(field(1, envs) for number, _ in fields(request) if number == 1)
+        return field(1, envs)
 
     def serve(self) -> None:
         """Serves until the kubelet ends or our socket is removed, as by a restarting kubelet."""

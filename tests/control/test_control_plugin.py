@@ -79,7 +79,7 @@ def test_requests_are_carried_out_once_told_in_events_and_cost_no_budget(
     ask = Plugin(bench, plane, tmp_path, "atoll-edit", "atoll-view").ask
 
     before = bench.uids("r-one-0")
-    assert ask("heal", "lu/r-one-0") == "learnerunit.atoll.dev/r-one-0 is asked to restart\n"
+    assert ask("heal", "lu/r-one-0") == "learnerunit.atoll.dev/r-one-0 patched\n"
     bench.until("another incarnation", lambda: bench.unit("r-one-0")["incarnation"] == 2)
     assert bench.uids("r-one-0") == before, "its pods stay"
     assert bench.unit("r-one-0")["lastFailure"]["reason"] == "RestartRequested"

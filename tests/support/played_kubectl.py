@@ -75,6 +75,8 @@ if output == "name":
     print("\\n".join(f"{{each['kind'].lower()}}.atoll.dev/{{each['metadata']['name']}}" for each in found))
 elif output.startswith("jsonpath"):
     print(found[0].get("status", {{}}).get("phase", ""), end="")
+elif verb == "patch" and not output:
+    print(f"{{found[0]['kind'].lower()}}.atoll.dev/{{name}} patched")
 elif output == "yaml":
     print("kind:", found[0]["kind"])
 else:

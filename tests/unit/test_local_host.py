@@ -8,7 +8,7 @@ from collections import namedtuple
 import pytest
 
 from atoll_local import host
-from atoll_local.deviceplugin import field, fields
+from atoll_local.deviceplugin import field
 from atoll_local.errors import HostError
 from atoll_local.network import Network
 from atoll_local.nodes import NODES
@@ -72,6 +72,5 @@ def test_every_node_has_its_own_address_and_pod_range() -> None:
     assert all(len(network.link(i)) <= 15 for i in range(100))
 
 
-def test_protobuf_fields_round_trip_beyond_one_length_byte() -> None:
-    message = field(1, "a" * 300) + field(20, b"b")
-    assert list(fields(message)) == [(1, b"a" * 300), (20, b"b")]
+def test_a_protobuf_field_is_longer_than_one_length_byte() -> None:
+    assert field(1, "a" * 300) == b"\x0a\xac\x02" + b"a" * 300

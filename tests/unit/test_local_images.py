@@ -17,7 +17,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from atoll_local.base import debian_sources, pip_mounts
-from atoll_local.context import build_tables, version, write_context
+from atoll_local.context import version, write_context
 from atoll_local.errors import HostError
 from atoll_local.images import ROLES
 from atoll_local.pack import pause_program, write_image
@@ -31,9 +31,6 @@ version = "1.2.3"
 
 [project.optional-dependencies]
 runtime = ["numpy"]
-
-[tool.ruff]
-line-length = 110
 """
 
 
@@ -55,14 +52,13 @@ def key(checkout: Path, tmp_path: Path) -> str:
     return write_context(checkout, "runtime.Dockerfile", tmp_path / "context")
 
 
-def test_the_key_of_an_image_stays_when_only_times_caches_linter_rules_and_the_readme_change(
+def test_the_key_of_an_image_stays_when_only_times_caches_and_the_readme_change(
     checkout: Path, tmp_path: Path
 ) -> None:
     before = key(checkout, tmp_path)
     os.utime(checkout / "cli" / "code" / "module.py", (1, 1))
     (checkout / "cli" / "code" / "__pycache__").mkdir()
     (checkout / "cli" / "code" / "__pycache__" / "module.pyc").write_bytes(b"x")
-    (checkout / "pyproject.toml").write_text(PROJECT.replace("110", "100"))
     (checkout / "README.md").write_text("# Other words\n")
     assert key(checkout, tmp_path) == before
 
@@ -92,12 +88,6 @@ def test_a_context_holds_the_same_bytes_and_times_wherever_it_is_written(
     times = {path.stat().st_mtime for path in (tmp_path / "a").rglob("*")}
     assert len(keys) == 1
     assert len(times) == 1
-
-
-def test_only_the_tables_that_make_the_wheel_reach_the_image() -> None:
-    reduced = build_tables(PROJECT)
-    assert 'runtime = ["numpy"]' in reduced
-    assert "ruff" not in reduced
 
 
 def test_this_checkout_can_be_a_context(tmp_path: Path) -> None:

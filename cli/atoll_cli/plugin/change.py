@@ -16,14 +16,6 @@ from atoll_cli.names import RUN, UNIT, named
 from atoll_cli.plugin.options import CHANGES
 
 MANAGER = "kubectl-atoll"
-DONE = {
-    "suspend": "suspends",
-    "resume": "resumes",
-    "scale": "is scaled",
-    "checkpoint": "is asked for a checkpoint",
-    "heal": "is asked to restart",
-    "drain": "is asked to move",
-}
 
 
 def run(options: argparse.Namespace) -> int:
@@ -32,11 +24,9 @@ def run(options: argparse.Namespace) -> int:
     kubectl, where = chosen(options)
     name = named(kind, options.name)
     patch = json.dumps(_patch(options, kubectl, where, name))
-    told = kubectl.run(
-        "patch", f"{kind}s.atoll.dev", name, *where, "--type=merge", f"--field-manager={MANAGER}", "-p", patch,
-        "-o", options.output or "name",
-    )  # fmt: skip
-    print(told.strip() if options.output else f"{told.strip()} {DONE[options.command]}")
+    form = ("-o", options.output) if options.output else ()
+    arguments = ("--type=merge", f"--field-manager={MANAGER}", "-p", patch, *form)
+    print(kubectl.run("patch", f"{kind}s.atoll.dev", name, *where, *arguments), end="")
     return 0
 
 
