@@ -11,11 +11,12 @@ import sys
 from argparse import ArgumentTypeError
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from atoll_local.errors import ClusterError
-from atoll_local.network import Network, sh
-from atoll_local.process import Daemon, wait_for
+from atoll_local.machine import Machine
+from atoll_local.namespaces import Namespace
+from atoll_local.network import sh
+from atoll_local.process import wait_for
 
 UNITS = {"bit": 1, "kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
 LEAST_RATE, MOST_RATE = 8_000, 100 * 10**9
@@ -42,19 +43,8 @@ class Link:
     cut: bool = False
 
 
-class Attached(Protocol):
-    """A network namespace on a bridge: a node's, or one without a node."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def index(self) -> int: ...
-    @property
-    def network(self) -> Network: ...
-    @property
-    def pid(self) -> int | None: ...
-    @property
-    def relay(self) -> Daemon: ...
+Attached = Machine | Namespace
+"""A network namespace on a bridge."""
 
 
 def parse_rate(text: str) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import shutil
@@ -34,13 +33,14 @@ def find(name: str, progress: Progress = silent) -> Path:
         return found
     target = _place(program)
     with locked(target.with_name(target.name + ".lock")):  # whoever waits finds it cached
-        if _cached(target):
+        if target.is_file():
             return target
         started = time.monotonic()
         partial = target.with_name(target.name + ".partial")
         progress(f"{program.name} {program.version}: building from its Go module (minutes, once)")
         build(program, cache_dir() / "build" / _family(program), partial)
-        _adopt(partial, target)
+        partial.chmod(0o755)
+        partial.replace(target)
         progress(f"{program.name} {program.version}: built in {time.monotonic() - started:.0f} s")
     return target
 
@@ -56,7 +56,7 @@ def installed(name: str) -> Path:
     program = _known(name)
     if found := _given(program) or shutil.which(name):
         return Path(found)
-    if _cached(target := _place(program)):
+    if (target := _place(program)).is_file():
         return target
     raise HostError(
         f"{name} is not on PATH: install it, or name it with {_variable(program)}=/path/to/{name}"
@@ -114,20 +114,3 @@ def _on_path(program: Program) -> Path | None:
     wanted = tuple(int(part) for part in program.version.split(".")[:2])
     have = (int(version[1]), int(version[2]))
     return Path(found) if have[0] == wanted[0] and have[1] >= wanted[1] else None
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _cached(target: Path) -> bool:
-    """Whether the cached file is complete and unchanged."""
-    record = target.with_name(target.name + ".sha256")
-    return target.is_file() and record.is_file() and record.read_text().strip() == _digest(target)
-
-
-def _adopt(partial: Path, target: Path) -> None:
-    partial.chmod(0o755)
-    target.with_name(target.name + ".sha256").write_text(_digest(partial) + "\n")
-    partial.replace(target)

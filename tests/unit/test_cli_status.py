@@ -92,21 +92,6 @@ def test_without_a_kubectl_one_sentence_says_so(
     )
 
 
-def test_an_answer_that_is_no_json_is_one_sentence(status: Call) -> None:
-    ended, _, err = status("<html>", "r")
-    assert ended == 1
-    assert err == "atoll: kubectl get trainingruns,learnerunits answered '<html>', which is no JSON\n"
-
-
-@pytest.mark.parametrize("answer", ["{}", "[]", "null", '{"items": null}', '{"items": ["r"]}'])
-@pytest.mark.parametrize("arguments", [[], ["r"]], ids=["all", "one"])
-def test_an_answer_that_is_no_list_is_one_sentence(status: Call, answer: str, arguments: list[str]) -> None:
-    ended, _, err = status(answer, *arguments)
-    kinds = "trainingruns,learnerunits" if arguments else "trainingruns"
-    assert ended == 1
-    assert err == f"atoll: kubectl get {kinds} answered {answer!r}, which is no list of objects\n"
-
-
 def test_json_has_the_run_and_its_units(status: Call) -> None:
     evaluation = {"step": 100, "loss": 2.75, "tokens": 4096}
     items = [
