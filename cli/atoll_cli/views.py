@@ -168,7 +168,8 @@ class Sample:
         )
 
 
-_RUN, _UNIT, _POD, _LEDGER = map(TypeAdapter, (RunView, UnitView, PodView, LedgerView))
+_RUN, _UNIT = TypeAdapter(RunView), TypeAdapter(UnitView)
+_POD, _LEDGER = TypeAdapter(PodView), TypeAdapter(LedgerView)
 
 
 def sample_of(run: str, items: Iterable[Mapping[str, Any]], time: float) -> Sample:

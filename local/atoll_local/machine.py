@@ -96,8 +96,8 @@ class Machine:
             "python": sys.executable,
         }
         for template in TEMPLATES.iterdir():
-            folder = self.root / "cni" if template.name == CNI else self.root
-            (folder / template.name).write_text(Template(template.read_text()).substitute(values))
+            place = self.root / "cni" if template.name == CNI else self.root
+            (place / template.name).write_text(Template(template.read_text()).substitute(values))
         plugin = {"chips": self.node.chips, "env": TPU_ENVIRONMENT}
         (self.root / "tpu.json").write_text(json.dumps(plugin))
 

@@ -100,8 +100,8 @@ class DemoCluster:
     def _helm(self, *arguments: str) -> None:
         """Raises `CommandError`."""
         where = [f"--namespace={SYSTEM}", f"--kubeconfig={self.local.kubeconfig}"]
-        command, name = [self._helm_program, *arguments, *where], f"helm {arguments[0]}"
-        run(command, OPERATOR_READY + 30, raises=CommandError, name=name)
+        command = [str(self._helm_program), *arguments, *where]
+        run(command, OPERATOR_READY + 30, raises=CommandError, name=f"helm {arguments[0]}")
 
 
 @contextmanager
