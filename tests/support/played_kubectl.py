@@ -61,7 +61,11 @@ if verb == "logs":
         after[0].replace(folder / "objects")
     sys.exit(0)
 if words[1] == "--raw":
-    sys.exit("Error from server (Forbidden): no pods/proxy")
+    metrics = folder / ("shard-" + words[2].partition(":")[0].rpartition("-")[2])
+    if not metrics.exists():
+        sys.exit("Error from server (Forbidden): no pods/proxy")
+    print(metrics.read_text())
+    sys.exit(0)
 wanted = [kind.partition(".")[0].removesuffix("s") for kind in kinds.split(",")]
 found = [each for each in objects if each["kind"].lower() in wanted]
 labels = dict(pair.split("=") for pair in value("-l").split(",") if pair)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-from atoll_cli.__main__ import main
+from played_kubectl import Call
 
 ONE = {"fragments": 8, "trained": 8000, "merged": 6000, "inFlight": 804, "discarded": {"Missed": 1196}}
 TWO = {"fragments": 8, "trained": 80_000_000, "merged": 80_000_000, "inFlight": 0, "discarded": {}}
@@ -43,20 +41,14 @@ def listing(one: dict[str, Any] | None = ONE, own: dict[str, Any] | None = BOTH)
 
 
 @pytest.fixture
-def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> Callable[..., tuple[int, str, str]]:
-    """Runs `atoll ledger` on a cluster that has these objects; exit status, output, errors."""
+def ledger(call: Call, kubectl: Path) -> Call:
+    """Calls `atoll ledger` on a cluster that has these objects; exit status, output, errors."""
 
-    def call(items: list[dict[str, Any]], *arguments: str) -> tuple[int, str, str]:
-        (tmp_path / "items").write_text(json.dumps({"items": items}))
-        program = tmp_path / "kubectl"
-        program.write_text(f"#!/bin/sh\ncat {tmp_path / 'items'}\n")
-        program.chmod(0o755)
-        monkeypatch.setattr("atoll_cli.kubectl.find_kubectl", lambda: program)
-        status = main(["ledger", *arguments])
-        out, err = capsys.readouterr()
-        return status, out, err
+    def ask(items: list[dict[str, Any]], *arguments: str) -> tuple[int, str, str]:
+        (kubectl / "objects").write_text(json.dumps(items))
+        return call("ledger", *arguments, commands="atoll_cli.options")
 
-    return call
+    return ask
 
 
 def test_the_table_is_in_tokens_by_unit_and_in_all(ledger) -> None:

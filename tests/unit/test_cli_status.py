@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-from atoll_cli.__main__ import main
-
-Call = Callable[..., tuple[int, str, str]]
+from played_kubectl import Call
 
 
 def run(name: str, namespace: str = "default", **status: Any) -> dict[str, Any]:
@@ -30,30 +26,14 @@ def unit(name: str, of: str, **status: Any) -> dict[str, Any]:
 
 
 @pytest.fixture
-def status(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
-    """Runs `atoll status` with an old kubectl on PATH; exit status, output, errors."""
-    monkeypatch.setenv("ATOLL_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
-    monkeypatch.delenv("ATOLL_KUBECTL", raising=False)
+def status(call: Call, kubectl: Path) -> Call:
+    """Calls `atoll status` on a cluster that has these objects; exit status, output, errors."""
 
-    def call(items: list[dict[str, Any]] | str, *arguments: str) -> tuple[int, str, str]:
-        says = items if isinstance(items, str) else json.dumps({"items": items})
-        (tmp_path / "says").write_text(says)
-        program = tmp_path / "bin" / "kubectl"
-        program.parent.mkdir(exist_ok=True)
-        program.write_text(
-            "#!/bin/sh\n"
-            'if [ "$1" = version ]; then echo "Client Version: v1.30.4"; exit; fi\n'
-            f'echo "$*" >> {tmp_path / "calls"}\n'
-            f'if [ "$2" = --raw ]; then n="${{3%%:*}}"; exec cat "{tmp_path}/shard-${{n##*-}}"; fi\n'
-            f"cat {tmp_path / 'says'}\n"
-        )
-        program.chmod(0o755)
-        ended = main(["status", *arguments])
-        out, err = capsys.readouterr()
-        return ended, out, err
+    def ask(items: list[dict[str, Any]], *arguments: str) -> tuple[int, str, str]:
+        (kubectl / "objects").write_text(json.dumps(items))
+        return call("status", *arguments, commands="atoll_cli.options")
 
-    return call
+    return ask
 
 
 @pytest.mark.parametrize("watch", [(), ("-w",)], ids=["once", "watching"])
@@ -71,20 +51,12 @@ def test_a_run_that_goes_on_is_status_0(status: Call) -> None:
     assert status([run("r", phase="Running")], "r")[0] == 0
 
 
-def test_the_kubectl_on_path_is_used_whatever_its_version_and_the_cache_stays_empty(
-    status: Call, tmp_path: Path
-) -> None:
-    assert status([run("r")], "r", "-n", "ml", "--context", "prod")[0] == 0
-    assert (tmp_path / "calls").read_text() == (
-        "--context=prod get trainingruns,learnerunits -n ml -o json\n"
-    )
-    assert not (tmp_path / "cache").exists()
-
-
 def test_without_a_kubectl_one_sentence_says_so(
     status: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path / "none"))
+    monkeypatch.setenv("ATOLL_CACHE", str(tmp_path / "none"))
+    monkeypatch.delenv("ATOLL_KUBECTL")
     ended, _, err = status([], "r")
     assert ended == 2
     assert (
@@ -112,7 +84,7 @@ def test_json_has_the_run_and_its_units(status: Call) -> None:
     assert shown["units"]["r-a-0"]["healStages"] == {"catchUp": 1.5}
 
 
-def test_without_a_run_there_is_a_line_for_each(status: Call, tmp_path: Path) -> None:
+def test_without_a_run_there_is_a_line_for_each(status: Call, kubectl: Path) -> None:
     items = [
         run("small", "b", phase="Failed"),
         run(
@@ -128,7 +100,7 @@ def test_without_a_run_there_is_a_line_for_each(status: Call, tmp_path: Path) ->
         ["b", "large", "Running", "5/6", "120/300", "12.0", "k", "2.500"],
         ["b", "small", "Failed", "-", "0/300", "0", "-"],
     ]
-    assert (tmp_path / "calls").read_text() == "get trainingruns -A -o json\n"
+    assert json.loads((kubectl / "calls").read_text()) == ["get", "trainingruns", "-A", "-o", "json"]
 
 
 def test_the_list_as_json_names_namespaces(status: Call) -> None:
@@ -145,22 +117,21 @@ def test_a_list_of_nothing_says_so(status: Call) -> None:
 
 
 def test_a_watch_outlives_an_answer_that_does_not_come(
-    status: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    call: Call, monkeypatch: pytest.MonkeyPatch, kubectl: Path
 ) -> None:
-    status([run("r", phase="Failed")], "r")
-    program, calls = tmp_path / "bin" / "kubectl", tmp_path / "calls"
-    (tmp_path / "running").write_text(json.dumps({"items": [run("r", phase="Running")]}))
-    program.write_text(
+    calls = kubectl / "calls"
+    for phase in ("Running", "Failed"):
+        (kubectl / phase).write_text(json.dumps({"items": [run("r", phase=phase)]}))
+    (kubectl / "kubectl").write_text(
         f"#!/bin/sh\necho x >> {calls}\n"
         f"case $(wc -l < {calls}) in\n"
-        f"  2) cat {tmp_path / 'running'};;\n"
-        "  3|4) echo 'net/http: TLS handshake timeout' >&2; exit 1;;\n"
-        f"  *) cat {tmp_path / 'says'};;\n"
+        f"  1) cat {kubectl / 'Running'};;\n"
+        "  2|3) echo 'net/http: TLS handshake timeout' >&2; exit 1;;\n"
+        f"  *) cat {kubectl / 'Failed'};;\n"
         "esac\n"
     )
     monkeypatch.setattr("atoll_cli.polling.INTERVAL", 0.001)
-    ended = main(["status", "r", "--watch", "--json"])
-    out, err = capsys.readouterr()
+    ended, out, err = call("status", "r", "--watch", "--json", commands="atoll_cli.options")
     assert ended == 1
     assert [json.loads(line)["run"]["phase"] for line in out.splitlines()] == ["Running", "Failed"]
     assert err == (
@@ -187,11 +158,11 @@ atoll_syncer_token_fragments{{unit="r-p-0",fate="merged"}} 7
     ],
 )
 def test_figures_of_a_running_run_are_those_of_its_syncer_now(
-    status: Call, tmp_path: Path, answers: list[int | None], expected: tuple[int, int, int]
+    status: Call, kubectl: Path, answers: list[int | None], expected: tuple[int, int, int]
 ) -> None:
     for shard, step in enumerate(answers):
         if step is not None:
-            (tmp_path / f"shard-{shard}").write_text(METRICS.format(step=step))
+            (kubectl / f"shard-{shard}").write_text(METRICS.format(step=step))
     items = [
         run("r", phase="Running", globalStep=30, tokens=4000, syncerShards=2),
         unit("r-p-0", "r", step=33),
