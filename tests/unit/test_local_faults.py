@@ -80,14 +80,6 @@ def test_killed_pods_lose_their_programs_at_once_and_keep_their_sandboxes(
     wait_for("the rest of the others", lambda: {state(pid) for pid in spared} == {"S"}, 20)
 
 
-def test_a_frozen_pod_goes_on_after_it_is_thawed(pods: Pods, cluster: Cluster) -> None:
-    _, program = pods.add("v6e-2x2-0", "a")
-    faults.signal_pods(cluster, ["a"], signal.SIGSTOP)
-    wait_for("the stop", lambda: state(program) == "T", 20)
-    faults.signal_pods(cluster, ["a"], signal.SIGCONT)
-    wait_for("the start", lambda: state(program) == "S", 20)
-
-
 def test_no_pod_is_signalled_when_one_is_unknown(pods: Pods, cluster: Cluster) -> None:
     _, program = pods.add("v6e-2x2-0", "a")
     with pytest.raises(ClusterError, match="missing"):

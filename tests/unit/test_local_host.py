@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import socket
 from collections import namedtuple
+from pathlib import Path
 
 import pytest
 
 from atoll_local import host
+from atoll_local.controlplane import free_port
 from atoll_local.deviceplugin import field
 from atoll_local.errors import HostError
 from atoll_local.network import Network
@@ -74,3 +76,16 @@ def test_every_node_has_its_own_address_and_pod_range() -> None:
 
 def test_a_protobuf_field_is_longer_than_one_length_byte() -> None:
     assert field(1, "a" * 300) == b"\x0a\xac\x02" + b"a" * 300
+
+
+def test_no_free_port_is_one_that_the_kernel_gives_to_connections() -> None:
+    first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    ports = {free_port() for _ in range(50)}
+    assert len(ports) > 40
+    assert max(ports) < first or first <= 20000
+
+
+def test_a_free_port_can_be_listened_on() -> None:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", free_port()))
+        server.listen()

@@ -97,14 +97,4 @@ def _plan(options: argparse.Namespace, root: Path) -> Plan:
         manifest["spec"]["inner"]["schedule"] = "Constant"  # with others the target is fixed
         manifest["spec"]["checkpoint"]["keep"] = KEEP
     name, spec = checked_spec(run, manifest)
-    return Plan(
-        run=run.name,
-        manifest=manifest,
-        name=name,
-        spec=spec,
-        delete_pod=options.delete_pod,
-        lose_node=options.lose_node,
-        cut_link=options.cut_link,
-        kill_syncer=options.kill_syncer,
-        record=options.record,
-    )
+    return Plan(run=run.name, manifest=manifest, name=name, spec=spec, options=options)

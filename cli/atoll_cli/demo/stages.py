@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 import logging
 import os
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from atoll_cli.demo.cluster import NAMESPACE, DemoCluster
@@ -45,11 +45,8 @@ class Plan:
     """What is applied."""
     name: str
     spec: TrainingRunSpec
-    delete_pod: bool = False
-    lose_node: bool = False
-    cut_link: bool = False
-    kill_syncer: bool = False
-    record: Path | None = None
+    options: argparse.Namespace
+    """What to break, and where observations go: `delete_pod`, `lose_node`, `cut_link`, `kill_syncer`, `record`."""
 
 
 class Demo:
@@ -79,28 +76,28 @@ class Demo:
             Observer(kubectl, NAMESPACE, plan.name),
             lambda: diagnose(kubectl, NAMESPACE, plan.name),
             console,
-            plan.record,
+            plan.options.record,
         )
         faults = Faults(self._cluster, watch, console)
         with console.stage("start", f"kubectl apply {plan.run}: {units} units"):
             kubectl.apply([plan.manifest], "-n", NAMESPACE)
             watch.until(f"all {units} units learning", lambda sample: all_learning(sample, units), LEARNING)
-        half = 0 if plan.cut_link else target // 2
+        half = 0 if plan.options.cut_link else target // 2
         with console.stage("train", f"Training to half of {target} global steps" if half else "Training"):
-            off = faults.switch_off_node() if plan.lose_node else None
-            if plan.cut_link:
+            off = faults.switch_off_node() if plan.options.lose_node else None
+            if plan.options.cut_link:
                 faults.cut_link()
             if off is not None:
                 faults.switch_on_node(*off)
-            if plan.delete_pod:
+            if plan.options.delete_pod:
                 faults.delete_pod()
             watch.until("half of the target", lambda sample: sample.run.step >= half, HALF_WAY)
         with console.stage("heal", "One whole unit killed: SIGKILL to every process of it"):
             faults.kill_unit()
-            if plan.kill_syncer:
+            if plan.options.kill_syncer:
                 faults.kill_syncer()
         with console.stage("finish", "The others never stopped; on to the target, and what was learnt"):
-            if plan.cut_link:
+            if plan.options.cut_link:
                 self._end_at(watch.samples[-1].run.step + MORE_STEPS)
             watch.until("completion", lambda sample: sample.run.complete, COMPLETE)
             console.say("evaluating the untrained and the final global model on held-out text")
