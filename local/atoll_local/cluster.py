@@ -107,7 +107,7 @@ class Cluster:
         assert plane.authority is not None
         for machine in self.machines:
             machine.prepare(plane.authority, plane.server, programs)
-            machine.start(len(NODES))
+            machine.start()
         self.network.route_services(0)
         self.bucket.start()
         self._wait_ready()

@@ -1,4 +1,4 @@
-"""Faults as they happen to real clusters: killed processes, frozen ones, nodes that lose power."""
+"""Faults as they happen to real clusters: killed processes. A node loses its power by `Machine.stop`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from atoll_local import cgroups
 from atoll_local.cluster import Cluster
 from atoll_local.errors import ClusterError
-from atoll_local.nodes import NODES
 
 SANDBOX = b"/pause"
 """The program of a pod's sandbox."""
@@ -30,8 +29,8 @@ def processes(cluster: Cluster, pod_uid: str) -> set[int]:
     raise ClusterError(f"no process of a pod with uid {pod_uid} on any node")
 
 
-def signal_pods(cluster: Cluster, pod_uids: Iterable[str], number: signal.Signals) -> int:
-    """Sends a signal to every process of the pods' containers at once; returns how many. Sandboxes stay.
+def kill_pods(cluster: Cluster, pod_uids: Iterable[str]) -> int:
+    """Kills every process of the pods' containers at once; returns how many. Sandboxes stay.
 
     Raises:
         ClusterError: one of the pods has no process.
@@ -39,7 +38,7 @@ def signal_pods(cluster: Cluster, pod_uids: Iterable[str], number: signal.Signal
     pids = [pid for uid in pod_uids for pid in processes(cluster, uid) if not _is_sandbox(pid)]
     for pid in pids:
         try:
-            os.kill(pid, number)
+            os.kill(pid, signal.SIGKILL)
         except ProcessLookupError:
             continue
     return len(pids)
@@ -52,21 +51,3 @@ def _is_sandbox(pid: int) -> bool:
             return file.read().split(b"\0")[0] == SANDBOX
     except OSError:
         return True
-
-
-def power_off(cluster: Cluster, node: str) -> None:
-    """Ends everything on the node at once, as a power cut does; nobody is told.
-
-    Raises:
-        ClusterError: no node is called so.
-    """
-    cluster.machine(node).stop()
-
-
-def power_on(cluster: Cluster, node: str) -> None:
-    """Starts the node again with its disk as it was.
-
-    Raises:
-        ClusterError: no node is called so, or it did not start.
-    """
-    cluster.machine(node).start(len(NODES))

@@ -13,7 +13,7 @@ from string import Template
 
 from atoll_local import cgroups
 from atoll_local.network import Network
-from atoll_local.nodes import TPU_ENVIRONMENT, Node
+from atoll_local.nodes import NODES, TPU_ENVIRONMENT, Node
 from atoll_local.pki import Authority
 from atoll_local.process import Daemon, wait_for
 
@@ -101,7 +101,7 @@ class Machine:
         plugin = {"chips": self.node.chips, "env": TPU_ENVIRONMENT}
         (self.root / "tpu.json").write_text(json.dumps(plugin))
 
-    def start(self, nodes: int) -> None:
+    def start(self) -> None:
         """Switches the node on, and returns when it has its network. kubelet registers later."""
         (self.root / "network-ready").unlink(missing_ok=True)
         cgroups.create(self.cgroup)
@@ -113,7 +113,7 @@ class Machine:
         pid = self.pid
         assert pid is not None
         subprocess.run(["nsenter", "-t", str(pid), "-u", "hostname", self.node.name], check=True, timeout=10)
-        self.network.attach(self.index, pid, nodes)
+        self.network.attach(self.index, pid, len(NODES))
         (self.root / "network-ready").touch()
 
     def _mounted(self) -> bool:

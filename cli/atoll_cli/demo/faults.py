@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import time
 from collections.abc import Sequence
 
@@ -13,7 +12,7 @@ from atoll_cli.demo.verdict import Fault
 from atoll_cli.demo.watch import Watch
 from atoll_cli.errors import CommandError
 from atoll_cli.views import PodView, Sample
-from atoll_local import faults
+from atoll_local.faults import kill_pods
 from atoll_local.link import Link, shape
 
 CUT_SECONDS = 60
@@ -45,7 +44,7 @@ class Faults(Healing):
         node = before.pods_of(unit)[0].node
         self._console.say(f"switching off the node {node}, on which {unit} runs")
         fault = Fault(kind="node", victim=node, unit=unit, at=time.time())
-        faults.power_off(self._cluster.local, node)
+        self._cluster.local.machine(node).stop()
         return fault, before
 
     def switch_on_node(self, fault: Fault, before: Sample) -> None:
@@ -57,7 +56,7 @@ class Faults(Healing):
             HEALED,
         )
         self._console.say(f"switching on the node {fault.victim}")
-        faults.power_on(self._cluster.local, fault.victim)
+        self._cluster.local.machine(fault.victim).start()
         self._until_healed(fault, before)
 
     def cut_link(self) -> None:
@@ -102,7 +101,7 @@ class Faults(Healing):
         self._note(fault, back, "merges again")
 
     def _end(self, pods: Sequence[PodView]) -> None:
-        faults.signal_pods(self._cluster.local, [pod.uid for pod in pods], signal.SIGKILL)
+        kill_pods(self._cluster.local, [pod.uid for pod in pods])
 
 
 def smallest(sample: Sample) -> str:
