@@ -97,7 +97,7 @@ class ControlPlane(Startable):
         self._kubelet_client = authority.issue(
             "kubelet-client", "kube-apiserver-kubelet-client", "atoll:kubelet-client"
         )
-        self._service_account = authority.key_pair("service-account")
+        self._service_account = authority.issue("service-account", "service-accounts")
         admin = authority.issue("admin", "kubernetes-admin", "system:masters")
         authority.kubeconfig(self.kubeconfig, self.server, CONTEXT, admin)
         self._admin = admin

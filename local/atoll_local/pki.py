@@ -26,15 +26,6 @@ class Pair:
     key: Path
 
 
-def _write_key(key: ec.EllipticCurvePrivateKey, path: Path) -> None:
-    path.touch(mode=0o600)
-    path.write_bytes(
-        key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        )
-    )
-
-
 class Authority:
     """The cluster's certificate authority, in one folder."""
 
@@ -86,19 +77,12 @@ class Authority:
         pair.cert.write_bytes(
             builder.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
         )
-        _write_key(key, pair.key)
-        return pair
-
-    def key_pair(self, name: str) -> Pair:
-        """A key pair without certificate, for service account tokens: `cert` is the public key."""
-        key = ec.generate_private_key(ec.SECP256R1())
-        pair = Pair(self.folder / f"{name}.pub", self.folder / f"{name}.key")
-        pair.cert.write_bytes(
-            key.public_key().public_bytes(
-                serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+        pair.key.touch(mode=0o600)
+        pair.key.write_bytes(
+            key.private_bytes(
+                serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
             )
         )
-        _write_key(key, pair.key)
         return pair
 
     def kubeconfig(self, path: Path, server: str, context: str, pair: Pair) -> Path:
