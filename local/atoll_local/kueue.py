@@ -6,7 +6,6 @@ Only its integration of plain pods is enabled. The API server calls it by URL on
 from __future__ import annotations
 
 import base64
-import datetime
 import ipaddress
 import json
 from pathlib import Path
@@ -22,7 +21,7 @@ from atoll_local.catalogue import PROGRAMS
 from atoll_local.controlplane import ControlPlane, free_port
 from atoll_local.gobuild import module_folder
 from atoll_local.kubectl import ESTABLISHED
-from atoll_local.pki import VALID
+from atoll_local.pki import valid_year
 from atoll_local.process import Daemon, Startable
 from atoll_local.programs import find
 
@@ -149,15 +148,8 @@ def _self_signed(*names: str) -> tuple[bytes, bytes]:
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, names[0])])
     hosts: list[x509.GeneralName] = [x509.DNSName(host) for host in names]
     hosts.append(x509.IPAddress(ipaddress.ip_address("127.0.0.1")))
-    now = datetime.datetime.now(datetime.UTC)
     cert = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(minutes=5))
-        .not_valid_after(now + VALID)
+        valid_year(name, name, key.public_key())
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .add_extension(x509.SubjectAlternativeName(hosts), critical=False)

@@ -12,10 +12,8 @@ from pathlib import Path
 import yaml
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
-
-VALID = datetime.timedelta(days=365)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +24,21 @@ class Pair:
     key: Path
 
 
+def valid_year(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey | rsa.RSAPublicKey
+) -> x509.CertificateBuilder:
+    """A certificate that is valid for a year, to be signed."""
+    now = datetime.datetime.now(datetime.UTC)
+    return x509.CertificateBuilder(
+        issuer,
+        subject,
+        key,
+        x509.random_serial_number(),
+        now - datetime.timedelta(minutes=5),
+        now + datetime.timedelta(days=365),
+    )
+
+
 class Authority:
     """The cluster's certificate authority, in one folder."""
 
@@ -34,15 +47,8 @@ class Authority:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._key = ec.generate_private_key(ec.SECP256R1())
         name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "atoll-local")])
-        now = datetime.datetime.now(datetime.UTC)
         self._cert = (
-            x509.CertificateBuilder()
-            .subject_name(name)
-            .issuer_name(name)
-            .public_key(self._key.public_key())
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now - datetime.timedelta(minutes=5))
-            .not_valid_after(now + VALID)
+            valid_year(name, name, self._key.public_key())
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
             .sign(self._key, hashes.SHA256())
         )
@@ -55,20 +61,9 @@ class Authority:
         subject = [x509.NameAttribute(NameOID.COMMON_NAME, common_name)]
         if organization:
             subject.append(x509.NameAttribute(NameOID.ORGANIZATION_NAME, organization))
-        now = datetime.datetime.now(datetime.UTC)
-        builder = (
-            x509.CertificateBuilder()
-            .subject_name(x509.Name(subject))
-            .issuer_name(self._cert.subject)
-            .public_key(key.public_key())
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now - datetime.timedelta(minutes=5))
-            .not_valid_after(now + VALID)
-            .add_extension(
-                x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]),
-                critical=False,
-            )
-        )
+        usage = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH])
+        builder = valid_year(x509.Name(subject), self._cert.subject, key.public_key())
+        builder = builder.add_extension(usage, critical=False)
         if hosts:
             builder = builder.add_extension(
                 x509.SubjectAlternativeName([_general_name(host) for host in hosts]), critical=False
