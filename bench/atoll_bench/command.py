@@ -86,12 +86,8 @@ FIGURES = {
             ("--length", "128", whole(65_536, least=8), "tokens of a sequence"),
             ("--checkpoint-interval", "50", whole(1000), "global steps"),
             ("--pairs", "10", whole(1000), "phases of each loop, in turns"),
-            (
-                "--seconds",
-                "8",
-                whole(20),
-                "of a phase, about",
-            ),  # a unit idle for more than 30 s counts as silent
+            # A unit that is idle for more than 30 s counts as silent.
+            ("--seconds", "8", whole(20), "of a phase, about"),
         ),
         name="inner_steps_per_second",
     ),
@@ -132,19 +128,9 @@ FIGURES = {
         "synchronous training and Atoll in four regions over scaled links, as root; some 25 minutes",
         "operator,runtime,local,simulate",
         (
-            (
-                "--steps",
-                "72",
-                whole(100_000, least=48),
-                "of both, for equal tokens; the synchronous ones take minutes",
-            ),
+            ("--steps", "72", whole(100_000, least=48), "of both; the synchronous ones take minutes"),
             ("--seeds", "0,1", each(whole(2**31 - 1, least=0)), "of runs over equal links"),
-            (
-                "--cut-seconds",
-                "120",
-                whole(3600, least=0),
-                "for which a region is cut off; 0 leaves this out",
-            ),
+            ("--cut-seconds", "120", whole(3600, least=0), "without a region; 0 leaves this out"),
         ),
     ),
     "parity": Figure(
