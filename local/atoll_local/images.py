@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 import time
 from collections.abc import Mapping, Sequence
@@ -115,10 +114,7 @@ def _base(builder: Builder, folder: Path, progress: Progress) -> None:
         progress(f"images: base made in {time.monotonic() - started:.0f} s")
     with TemporaryDirectory(prefix="atoll-base-") as temporary:
         context = Path(temporary)
-        try:
-            os.link(archive, context / "base.tar")
-        except OSError:
-            shutil.copy(archive, context / "base.tar")
+        shutil.copy(archive, context / "base.tar")
         (context / "Dockerfile").write_text("FROM scratch\nADD base.tar /\n")
         builder.build(_base_reference(), context, {})
 

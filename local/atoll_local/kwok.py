@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 
 from atoll_local.controlplane import ControlPlane, free_port
+from atoll_local.nodes import TPU_RESOURCE, Node
 from atoll_local.process import Daemon, Startable, wait_for
 from atoll_local.programs import find
 
@@ -55,15 +56,12 @@ def node(
 
 def tpu_node(name: str, *, pool: str, accelerator: str, topology: str, machine: str, chips: int) -> Object:
     """A node of a GKE TPU node pool: labels, taint and chips."""
-    labels = {
-        "cloud.google.com/gke-nodepool": pool,
-        "cloud.google.com/gke-tpu-accelerator": accelerator,
-        "cloud.google.com/gke-tpu-topology": topology,
-        "node.kubernetes.io/instance-type": machine,
+    one = Node(
+        name=name, pool=pool, machine_type=machine, accelerator=accelerator, topology=topology, chips=chips
+    )
+    return node(name, labels=one.labels, capacity={TPU_RESOURCE: str(chips)}) | {
+        "spec": {"taints": one.taints}
     }
-    body = node(name, labels=labels, capacity={"google.com/tpu": str(chips)})
-    body["spec"] = {"taints": [{"key": "google.com/tpu", "value": "present", "effect": "NoSchedule"}]}
-    return body
 
 
 class Kwok(Startable):
