@@ -186,8 +186,13 @@ class Mount:
         yield bytes(self._disk.names[path].data)
 
     def rename(self, old: Path, new: Path) -> None:
+        """Of a file, or of a folder with its files."""
         self._change()
-        self._disk.change((new, self._disk.names[old]), (old, None))
+        names = self._disk.names
+        moved = [path for path in names if path == old or old in path.parents]
+        self._disk.change(
+            *((new / path.relative_to(old), names[path]) for path in moved), *((path, None) for path in moved)
+        )
 
     def remove(self, path: Path) -> None:
         self._change()

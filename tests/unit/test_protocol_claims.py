@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lone_shard import LONE, Story, joined, offered
 
-from atoll_runtime.protocol import claims, restoring
+from atoll_runtime.protocol import claims
 from atoll_runtime.protocol.effects import Merge, Note, SendPull
 from atoll_runtime.protocol.events import Received
 from atoll_runtime.protocol.messages import Part
@@ -122,14 +122,6 @@ def test_a_header_of_impossible_tokens_counts_for_no_quorum_and_its_unit_is_told
     assert shard.machine.units["a"].refused == 0
 
 
-def test_the_first_contribution_of_a_unit_that_has_trained_alone_for_long_is_taken() -> None:
-    """The syncer came late, or was away."""
-    shard = Shard("a")
-    shard.run(2000)
-    shard.answer(shard.part("a"))
-    assert (shard.members, shard.refusals()) == ([("a",)], [])
-
-
 def test_steps_that_time_does_not_allow_are_refused() -> None:
     shard = Shard("a")
     shard.answer(shard.part("a"))
@@ -163,30 +155,6 @@ def test_a_contribution_that_is_refused_counts_once_however_often_its_parts_come
     part = shard.part("a", tokens=10**14, trained=10**14)
     shard.tell(offered(part), offered(part), Received(part, 1.0))
     assert len(shard.refusals()) == shard.machine.units["a"].refused == 1
-
-
-def test_a_shard_that_was_restarted_does_not_know_when_its_versions_were_merged_and_refuses_no_steps() -> (
-    None
-):
-    shard = Shard("a")
-    shard.answer(shard.part("a"))
-    record = shard.machine.record()
-    again = Shard("a")
-    again.machine = restoring.restore(shard.machine.rules, (10,), record)
-    again.tell(joined("a"))
-    again.run(3)
-    again.answer(again.part("a", steps=500, tokens=5000, trained=5030))
-    assert again.refusals() == [] and again.members[-1] == ("a",)
-
-
-def test_work_that_was_refused_is_contributed_with_the_next_while_nothing_newer_is_merged() -> None:
-    shard = Shard("a")
-    shard.tell(offered(shard.part("a", tokens=10**9, trained=10**9)))
-    assert len(shard.refusals()) == 1
-    shard.run(1)
-    shard.answer(shard.part("a"))
-    account = shard.machine.units["a"].account
-    assert shard.members == [("a",)] and account.balanced and account.discarded == {}
 
 
 def test_work_that_was_refused_is_replaced_by_a_newer_version_and_stands_in_the_ledger_as_refused() -> None:

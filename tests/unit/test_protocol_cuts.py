@@ -14,10 +14,6 @@ from atoll_runtime.protocol.effects import (
     Note,
     RecordCut,
     Remember,
-    RememberStep,
-    SendMarkers,
-    SendOrders,
-    SendStanding,
 )
 from atoll_runtime.protocol.events import (
     CutEnded,
@@ -34,7 +30,6 @@ from atoll_runtime.protocol.events import (
     ShardLeft,
     ShardTold,
     Standing,
-    Tick,
 )
 from atoll_runtime.protocol.identifiers import NO_CUT, CutId, RoundId
 from atoll_runtime.protocol.messages import Mark, Part
@@ -125,34 +120,6 @@ def test_a_learner_that_names_a_cut_that_was_never_begun_is_refused_and_no_cut_b
     shard.tell(Said("a", 1, Mark(CUT, 20)))
     assert shard.recorded == [] and any("cut 7" in str(note.entry.get("why")) for note in shard.asked(Note))
     assert restoring.restore(FIRST, (10,), shard.machine.record()).cuts.newest == CutId(0)
-
-
-def test_shard_0_writes_each_decision_down_before_it_tells_the_others() -> None:
-    shard = Shard(FIRST)
-    shard.merge().tell(*(Tick() for _ in range(3)), now=2.0).tell(CutOrdered(5))
-    known, cut = 1, CutId(0)
-    for effect in shard.effects:
-        match effect:
-            case RememberStep(step):
-                known = step
-            case Remember(record):
-                known, cut = record["clock"], CutId(*record["cut"])
-            case SendOrders(orders):
-                assert (orders.step, orders.cut) == (known, cut)
-    assert known > 1 and shard.recorded
-    assert shard.asked(SendOrders)[-1].orders.cut == cut
-    assert shard.asked(SendMarkers)
-
-
-def test_a_shard_that_was_killed_while_it_saved_its_part_saves_the_same_again_if_nothing_was_merged() -> None:
-    shard = Shard(SECOND).tell(Ordered(Orders(step=1, cut=CUT)))
-    again = shard.again(SECOND).tell(Ordered(Orders(step=1, cut=CUT)), Tick())
-    assert again.recorded == [CUT]
-    again.tell(CutEnded(CUT, whole=True))
-    assert again.asked(SendStanding)[-1].standing.saved == CUT
-    shard.effects.append(Remember({**shard.merge().machine.record(), "cut_merges": 0}))
-    later = shard.again(SECOND).tell(Ordered(Orders(step=1, cut=CUT)))
-    assert later.recorded == [], "it would hold more than it may"
 
 
 def test_shard_0_knows_whose_part_of_the_newest_cut_stands() -> None:

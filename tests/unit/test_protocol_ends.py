@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import permutations
 from typing import Self
 
 import pytest
 from lone_shard import LONE, Story, joined, offered, reported
-from sim_scenario import Island, Scenario, Weather
-from sim_shard import ShardProcess
-from sim_world import World
 
 from atoll_runtime.payloads import HostPart, Scan
 from atoll_runtime.protocol import clocks, restoring
@@ -163,55 +160,6 @@ def test_another_shard_is_finished_when_shard_0_tells_and_remembers_it() -> None
     story.tell(Ordered(Orders(20, ending=True, final="cut/21")))
     assert story.machine.final == "cut/21" == story.remembered()["final"]
     assert not story.asked(StopAll), "shard 0 stops the learners"
-
-
-def world(rules: Rules, saving: float, seed: int = 0) -> World:
-    """Two units on a calm network; a save takes up to `saving` seconds."""
-    islands = (Island("u0", 1, 1.0, 10), Island("u1", 2, 0.8, 10))
-    return World(
-        Scenario(seed, rules, (SIZES,) * rules.shards, islands, Weather(0.01, saving=saving), ((10**9, ""),))
-    )
-
-
-def processes(w: World) -> Iterator[ShardProcess]:
-    for slot in w.shards:
-        assert slot.process is not None
-        yield slot.process
-
-
-@pytest.mark.parametrize("shards", [1, 2])
-@pytest.mark.parametrize("seed", range(2))
-def test_a_run_whose_target_is_raised_while_its_final_cut_is_saved_ends_at_the_new_one(
-    shards: int, seed: int
-) -> None:
-    w = world(replace(RULES, shards=shards), saving=300.0, seed=seed)
-    while not all(
-        slot.process and slot.process.service and slot.process.machine.cuts.newest.final for slot in w.shards
-    ):
-        w.step()
-    w.change_target(20)
-    w.run_for(50)
-    w.calm()
-    w.run()
-    assert [process.machine.step >= 40 for process in processes(w)] == [True] * shards
-    assert w.bucket.newest() is not None and max(w.bucket.cuts) >= 40
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_a_shard_that_is_killed_while_it_saves_the_cut_of_a_suspension_is_asked_again_and_saves_it(
-    seed: int,
-) -> None:
-    w = world(replace(RULES, shards=2, target_steps=60), saving=5.0, seed=seed)
-    w.run_for(20)
-    w.suspend()
-    w.run_for(2.5)
-    for slot in w.shards:
-        w.crash(slot)
-    w.calm()
-    while w.suspension is not None:
-        w.step()  # the world's own check: the newest cut holds what each shard holds
-    assert w.bucket.newest() is not None
-    w.run()
 
 
 def test_an_order_does_not_take_the_place_of_the_final_cut_or_come_after_the_end() -> None:

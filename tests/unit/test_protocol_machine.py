@@ -18,11 +18,11 @@ from sim_world import World
 from atoll_runtime.protocol import restoring
 from atoll_runtime.protocol.effects import Effect, Merge, Note, Release, SendPull
 from atoll_runtime.protocol.events import Received, Said, Tick
-from atoll_runtime.protocol.identifiers import NO_CUT, CutId, RoundId
+from atoll_runtime.protocol.identifiers import NO_CUT, RoundId
 from atoll_runtime.protocol.link import Link
 from atoll_runtime.protocol.linkmeter import LinkReading, LinkUse
 from atoll_runtime.protocol.machine import Syncer
-from atoll_runtime.protocol.messages import Mark, Part, Report
+from atoll_runtime.protocol.messages import Part, Report
 from atoll_runtime.protocol.rules import Rules
 from atoll_runtime.protocol.waiting import why
 
@@ -77,24 +77,6 @@ def merges(w: World, number: int = 0) -> list[Value]:
     return sorted(found, key=lambda each: each.version)
 
 
-def test_units_of_like_pace_reach_the_target_at_the_real_interval() -> None:
-    w = world(RULES, 1.0, 1.1)
-    w.run()
-    machine = shard(w).machine
-    assert machine.step == 60 and machine.final == "sim://bucket/global/60"
-    assert machine.rounds.merges == 60 * P // H
-    assert machine.rounds.interval.value == pytest.approx(H, rel=0.2)
-    assert sum(len(value.members) == 2 for value in merges(w)) > 0.8 * len(merges(w))
-
-
-def test_the_clock_keeps_the_pace_of_the_slowest() -> None:
-    w = world(replace(RULES, target_steps=500), 0.1, 2.0)
-    w.run_for(10)
-    step = shard(w).machine.step
-    w.run_for(60)
-    assert 25 <= shard(w).machine.step - step <= 31
-
-
 def test_without_a_live_unit_the_clock_stands_still_and_says_why() -> None:
     w = world()
     assert "u0: has not made two steps yet" in why(shard(w).machine, w.now)
@@ -108,18 +90,6 @@ def test_without_a_live_unit_the_clock_stands_still_and_says_why() -> None:
     w.units[0].start()
     w.run_for(20)
     assert shard(w).machine.step > step + 3
-
-
-def test_a_round_below_quorum_is_discarded_whole_and_tried_again() -> None:
-    w = world(replace(RULES, quorum=2, patience=10.0), 1.0, 1.0)
-    until(w, lambda: len(merges(w)) >= 2)
-    w.units[0].kill()
-    until(w, lambda: any(round_id.attempt >= 2 for round_id in shard(w).machine.rounds.held))
-    assert all(len(value.members) == 2 for value in merges(w))
-    assert shard(w).machine.units["u1"].dropped >= 2  # its answers to the attempts that were given up
-    w.units[0].start()
-    w.run()
-    assert all(len(value.members) == 2 for value in merges(w))
 
 
 def test_a_unit_that_dies_does_not_block_and_its_successor_goes_on_from_what_was_merged() -> None:
@@ -141,66 +111,6 @@ def test_a_unit_that_dies_does_not_block_and_its_successor_goes_on_from_what_was
     until(w, lambda: unit.step == merged + 2)
     until(w, lambda: unit.contributions > 0)
     assert unit.first_merge_time is not None and unit.account.balanced
-
-
-def test_a_host_that_connects_anew_is_asked_again_for_the_round_that_waits_for_it() -> None:
-    w = world(replace(RULES, overlap=1), 1.0)
-    until(w, lambda: shard(w).machine.rounds.held and merges(w))
-    round_id = next(iter(shard(w).machine.rounds.held))
-    next(iter(newest(w, 0).channels)).cut()
-    until(w, lambda: merges(w)[-1].version == round_id.step, RULES.patience / 2)
-
-
-def test_a_unit_steps_on_at_its_pace_whatever_happens_to_the_syncer() -> None:
-    w = world(RULES, 0.5, 0.7)
-    before = [newest(w, i).steps for i in (0, 1)]
-    for _ in range(5):
-        w.shards[0].crash()
-        w.run_for(7)
-        start(w)
-        w.run_for(7)
-    steps = [newest(w, i).steps - before[i] for i in (0, 1)]
-    assert steps == [pytest.approx(70 / 0.5, abs=1), pytest.approx(70 / 0.7, abs=1)]
-
-
-def test_the_loss_of_one_shard_stalls_its_versions_alone() -> None:
-    w = world(replace(RULES, shards=2, target_steps=300), 1.0)
-    w.run_for(30)
-    w.shards[1].crash()
-    adopted = [value.version for value in newest(w, 0).hosts[0].anchors]
-    w.run_for(40)
-    now = [value.version for value in newest(w, 0).hosts[0].anchors]
-    assert all(later > earlier for earlier, later in zip(adopted[:P], now[:P], strict=True))
-    assert now[P:] == adopted[P:]
-
-
-def test_a_shard_that_was_away_comes_level_and_merges_each_fragment_once_on_the_way() -> None:
-    w = world(replace(RULES, shards=2, target_steps=300), 1.0)
-    w.run_for(30)
-    w.shards[1].crash()
-    w.run_for(60)
-    start(w, 1)
-    known = len(merges(w, 1))
-    until(w, lambda: shard(w, 1).machine.step >= shard(w).machine.step - 1, 30)
-    # Besides, what was under way when the shard was lost.
-    caught_up = [value.fragment for value in merges(w, 1)[known:] if value.version > 60]
-    assert len(caught_up) == len(set(caught_up)) <= P
-    w.run_for(60)
-    assert abs(shard(w, 1).machine.step - shard(w).machine.step) <= 2
-
-
-def test_a_shard_that_lost_its_volume_goes_on_from_the_newest_cut_in_another_lineage() -> None:
-    w = world(replace(RULES, cut_interval=10), 1.0, 1.0)
-    until(w, lambda: max(w.bucket.cuts, default=0) >= 20)
-    cut = w.bucket.newest()
-    assert cut is not None
-    w.shards[0].crash()
-    w.shards[0].disk.wipe()
-    start(w)
-    assert [value.source for value in shard(w).state] == [value.source for value in cut.values]
-    until(w, lambda: {value.lineage for value in newest(w, 0).hosts[0].anchors} == {shard(w).lineage})
-    w.run()
-    assert shard(w).machine.step == 60
 
 
 def test_a_shard_that_is_started_anew_takes_no_answer_to_a_pull_of_its_earlier_life() -> None:
@@ -236,41 +146,6 @@ def test_shards_of_which_one_was_away_keep_the_learners_pace_once_they_are_level
     step = shard(w).machine.step
     w.run_for(60)
     assert shard(w).machine.step - step == pytest.approx(60, abs=2)
-
-
-@pytest.mark.parametrize("number", [10**6, 2**31 - 1])
-def test_a_learner_that_tells_of_a_cut_that_was_never_begun_harms_itself_alone(number: int) -> None:
-    w = world(replace(RULES, shards=2, quorum=1, target_steps=100), 1.0, 1.0)
-    w.run_for(40)
-    false = CutId(number, 10**5)
-    for s in (0, 1):
-        process = shard(w, s)
-        process.context.run(process.driver.feed, Said("u0", 1, Mark(false, 0)))
-    w.run_for(20)
-    steps = [shard(w, number).machine.step for number in (0, 1)]
-    assert max(steps) < 70 and max(steps) - min(steps) <= 2
-    w.run()
-    assert [shard(w, number).machine.step for number in (0, 1)] == [100, 100]
-    assert max(w.bucket.cuts) < 10**5
-
-
-def test_a_cut_taken_while_everyone_trains_is_consistent_and_stops_nobody() -> None:
-    w = world(replace(RULES, shards=2, cut_interval=5), 0.8, 0.8, hosts=2, saving=4.0)
-    before, began = newest(w, 0).steps, w.now
-    until(w, lambda: len(w.bucket.parts) >= 5)  # each complete cut is judged by the world's checks
-    assert newest(w, 0).steps - before == pytest.approx((w.now - began) / 0.8, abs=1)
-    both = {"unit/u0/1", "unit/u1/1"}
-    until(w, lambda: any(both <= set(cut.meta["marks"]) for cut in w.bucket.cuts.values()))
-
-
-def test_the_run_ends_though_the_last_learner_joined_after_all_clocks_stood_still() -> None:
-    w = world(replace(RULES, shards=2, target_steps=10), 1.0)
-    until(w, lambda: shard(w, 1).machine.standing.done and not shard(w).machine.cuts.newest.final)
-    w.units[0].kill()
-    w.run_for(10)
-    w.units[0].start()
-    w.run()
-    assert all(slot.process is not None and slot.process.machine.final for slot in w.shards)
 
 
 def test_a_restored_machine_goes_on_where_the_record_was_made() -> None:
@@ -345,15 +220,6 @@ def test_a_part_that_does_not_count_is_refused_with_the_reason(change: dict[str,
     part = Part("a", 1, 0, 1, round_id, 0, 3, 30, 3, 3, 0, 12, 12, 30)
     assert machine.admit(part) == ""
     assert reason in machine.admit(replace(part, **change))
-
-
-def test_a_part_that_comes_twice_or_late_is_counted_and_not_merged_again() -> None:
-    machine, round_id = collecting()
-    part = Part("a", 1, 0, 1, round_id, 0, 3, 30, 3, 3, 0, 12, 12, 30)
-    first = machine.handle(Received(part, 1.0), 20.0)
-    again = machine.handle(Received(part, 1.0), 20.1)
-    assert sum(isinstance(each, Merge) for each in first + again) == 1
-    assert machine.units["a"].dropped == 1
 
 
 def test_a_fragment_of_a_lost_lineage_is_contributed_only_after_the_new_one_was_taken() -> None:

@@ -63,18 +63,6 @@ class Shard(Story):
         raise AssertionError(f"{part} is awaited for ever")
 
 
-def test_headers_make_the_quorum_and_the_round_waits_for_the_bodies_of_its_members() -> None:
-    shard = Shard(replace(RULES, quorum=2))
-    shard.until_open(1)
-    quick, slow = shard.offer("a", 1, 0.5), shard.offer("b", 1, 3.0)
-    assert shard.machine.rounds.held[quick.round].stage == "Receiving"
-    shard.tell(Received(quick, 1.0))
-    shard.run(3)
-    assert 1 not in shard.merged
-    shard.tell(Received(slow, 1.0))
-    assert shard.merged[1] == ("a", "b")
-
-
 def test_what_was_asked_for_early_gives_way_to_a_round_that_is_due_when_more_units_need_the_memory() -> None:
     shard = Shard(replace(RULES, overlap=1, quorum=2))
     shard.machine.rounds.capacity = 2 * 2 * 10
@@ -118,21 +106,6 @@ def test_a_far_unit_is_asked_before_a_round_is_due_and_the_others_have_their_tim
     assert shard.merged[early.id.fragment] == ("a", "b")
 
 
-def test_other_rounds_are_opened_and_merged_while_one_waits_for_a_slow_link() -> None:
-    shard = Shard(replace(RULES, overlap=1))
-    shard.until_open(1)
-    slow = shard.offer("a", 1, 3.0)
-    shard.tell(Received(shard.offer("b", 1, 0.1), 1.0))
-    for p in (2, 3):
-        shard.until_open(p)
-        shard.tell(Received(shard.part("b", p), 1.0))
-        shard.run(1)
-        assert shard.merged[p] == ("b",)
-    assert 1 not in shard.merged
-    shard.tell(Received(slow, 1.0))
-    assert "a" in shard.merged[1]
-
-
 def test_units_that_are_no_members_are_told_at_once_and_need_not_fetch_what_lacks_their_work() -> None:
     shard = Shard()
     shard.until_open(1)
@@ -170,25 +143,30 @@ def test_a_member_whose_body_does_not_come_is_dropped_and_the_others_are_merged(
     assert shard.machine.units["a"].dropped == 1
 
 
-def test_a_body_that_the_quorum_needs_is_awaited_twice_as_long_as_its_sender_said_and_the_patience() -> None:
-    shard = Shard(replace(RULES, quorum=2, patience=5.0))
+@pytest.mark.parametrize(
+    ("told", "limits", "seconds", "taken"),
+    [
+        pytest.param(2.0 * P, {}, P, True, id="longer than an interval"),
+        pytest.param(4.0, {"patience": 5.0}, 12, True, id="nearly twice what it said and the patience"),
+        pytest.param(4.0, {"patience": 5.0}, 14, False, id="more than that"),
+        pytest.param(
+            0.0, {"transfer": 100.0}, 90, True, id="it said nothing, and any transfer takes as long"
+        ),
+    ],
+)
+def test_a_body_that_the_quorum_needs_is_awaited_by_what_its_sender_said(
+    told: float, limits: dict[str, float], seconds: int, taken: bool
+) -> None:
+    shard = Shard(replace(RULES, quorum=2, **limits))
     shard.until_open(1)
-    shard.offer("a", 1, 4.0)
+    needed = shard.offer("a", 1, told)
     shard.tell(Received(shard.offer("b", 1, 0.5), 1.0))
-    shard.run(12)
-    assert shard.round(1).attempt == 0
-    shard.run(2)
-    assert 1 not in shard.merged and shard.round(1).attempt == 1
-
-
-def test_below_its_quorum_a_round_is_discarded_when_a_member_does_not_come() -> None:
-    shard = Shard(replace(RULES, quorum=2))
-    shard.until_open(1)
-    shard.offer("a", 1, 4.0)
-    shard.tell(Received(shard.offer("b", 1, 0.5), 1.0))
-    shard.tell(Left("a", 1, 0))
-    shard.run(1, "b")
-    assert 1 not in shard.merged and shard.round(1).attempt == 1
+    shard.run(seconds)
+    if taken:
+        shard.tell(Received(needed, 1.0))
+        assert shard.merged[1] == ("a", "b")
+    else:
+        assert 1 not in shard.merged and shard.round(1).attempt == 1
 
 
 def test_a_unit_that_connects_anew_is_not_asked_again_and_the_body_that_was_on_its_way_is_taken() -> None:
@@ -312,16 +290,6 @@ def test_a_late_body_is_not_awaited_any_more(happening: str) -> None:
     assert not any(each.contributions.parts for each in shard.machine.rounds.carried.values())
 
 
-def test_where_the_quorum_needs_a_body_that_takes_longer_than_an_interval_it_is_awaited() -> None:
-    shard = Shard(replace(RULES, quorum=2))
-    shard.until_open(1)
-    slow = shard.offer("a", 1, 2.0 * P)
-    shard.tell(Received(shard.offer("b", 1, 0.5), 1.0))
-    shard.run(P)
-    shard.tell(Received(slow, 1.0))
-    assert shard.merged[1] == ("a", "b")
-
-
 def test_a_host_does_not_answer_another_round_of_a_fragment_while_its_last_answer_still_counts() -> None:
     link, (first, second) = Link([0]), [RoundId(step, 0, 0, "one") for step in (4, 8)]
     link.welcomed("one", [0], [0], NO_CUT)
@@ -331,16 +299,6 @@ def test_a_host_does_not_answer_another_round_of_a_fragment_while_its_last_answe
     assert not link.answerable()
     link.over(first)
     assert [ask.round for ask in link.answerable().values()] == [second]
-
-
-def test_a_host_of_which_nothing_is_measured_may_take_as_long_as_any_transfer() -> None:
-    shard = Shard(replace(RULES, quorum=2, transfer=100.0))
-    shard.until_open(1)
-    first = shard.offer("a", 1, 0.0)
-    shard.tell(Received(shard.offer("b", 1, 0.5), 1.0))
-    shard.run(90)
-    shard.tell(Received(first, 1.0))
-    assert shard.merged[1] == ("a", "b")
 
 
 def test_a_round_is_not_opened_where_there_is_no_memory_for_it_beyond_those_at_work() -> None:

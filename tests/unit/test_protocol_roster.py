@@ -6,19 +6,16 @@ import math
 from dataclasses import replace
 from typing import Any
 
-import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lone_shard import LONE, joined
 from soak import schedule
 
-from atoll_runtime.protocol.coordinator import Coordinator
-from atoll_runtime.protocol.effects import Effect, Merge, Persist, SendPull, Wake
-from atoll_runtime.protocol.events import Event, Left, Merged, Persisted, Received, Said, Tick
-from atoll_runtime.protocol.identifiers import RoundId
+from atoll_runtime.protocol.effects import Effect, Wake
+from atoll_runtime.protocol.events import Event, Said, Tick
 from atoll_runtime.protocol.machine import Syncer
-from atoll_runtime.protocol.messages import Part, Report
+from atoll_runtime.protocol.messages import Report
 from atoll_runtime.protocol.restoring import begin
 from atoll_runtime.protocol.roster import Ranking
 
@@ -71,71 +68,6 @@ def asked(machine: Syncer, now: float) -> bool:
         for unit in machine.live(now)
         if held.stage == "Collecting"
     )
-
-
-changes = st.tuples(
-    st.sampled_from(
-        ("join", "join", "replace", "leave", "report", "report", "report", "report", "part", "tick")
-    ),
-    st.sampled_from(NAMES),
-    st.sampled_from((0, 0, 0, 1)),
-    st.sampled_from((0.0, 0.01, 0.3, 1.0, 20.0, 31.0)),
-    st.sampled_from((0.2, 1.0, 5.0, 300.0)),
-)
-
-
-@settings(max_examples=60)
-@given(st.lists(changes, max_size=100), st.integers(0, 100))
-def test_after_every_event_what_is_kept_is_what_a_walk_finds(
-    events: list[tuple[str, str, int, float, float]], recorded: int
-) -> None:
-    """Also on from where the machine was read back from a tape."""
-    machine, now = begin(RULES, (10,) * 2, [0, 0]), 1.0
-    incarnations, steps = dict.fromkeys(NAMES, 1), dict.fromkeys(NAMES, 0)
-    pulls: dict[str, RoundId] = {}
-
-    def feed(event: Event) -> None:
-        effects = machine.handle(event, now)
-        assert kept(machine) == walked(machine, now)
-        assert asked(machine, now)
-        for effect in effects:
-            match effect:
-                case SendPull(round_id, unit):
-                    pulls[unit] = round_id
-                case Merge(round_id):
-                    feed(Merged(round_id, now))
-                case Persist(round_id):
-                    feed(Persisted(round_id))
-
-    for name in "ab":
-        feed(joined(name, 1, 0, 1))
-    for number, (what, name, host, passed, seconds) in enumerate(events):
-        now += passed
-        if number == recorded:
-            machine = msgspec.msgpack.decode(msgspec.msgpack.encode(machine), type=Coordinator)
-        n, hosts = incarnations[name], 2 if name == "e" else 1
-        match what:
-            case "join":
-                feed(joined(name, n, host % hosts, hosts))
-            case "replace":
-                incarnations[name], steps[name] = n + 1, 0
-                feed(joined(name, n + 1, 0, hosts))
-            case "leave":
-                feed(Left(name, n, host % hosts))
-            case "report":
-                steps[name] += 1
-                k = steps[name]
-                feed(Said(name, n, Report(k, k, 10 * k, 1.0, seconds, k)))
-            case "part" if name in pulls:
-                k = max(steps[name], 1)
-                anchor = machine.versions[pulls[name].fragment]
-                feed(
-                    Received(
-                        Part(name, n, 0, 1, pulls[name], anchor, k, 10 * k, k, k, 0, 12, 12, 10 * k), 1.0
-                    )
-                )
-            case _:
-                feed(Tick())
 
 
 @settings(max_examples=10)

@@ -43,7 +43,6 @@ from atoll_runtime.protocol.tape import (
     Opening,
     TapeError,
     encode,
-    plain,
 )
 from atoll_runtime.replay import replay, tensors
 from atoll_runtime.replay.reader import read
@@ -324,17 +323,6 @@ def test_a_whole_run_is_replayed_decision_by_decision_and_its_model_bit_for_bit(
     assert found.units == {"a": 1, "b": 2} and found.step == finished.machine.step
     theta, momentum = tensors([(found.facts, found.held)])
     assert all(np.any(momentum[name] != 0) for name in theta)
-
-
-def test_a_machine_in_the_middle_of_rounds_comes_back_whole(begin: Begin, tmp_path: Path) -> None:
-    shard = begin().run(13)
-    while not shard.machine.rounds.held:
-        shard.run(1)
-    machine = msgspec.msgpack.decode(encode(shard.machine), type=type(shard.machine))
-    assert plain(machine) == plain(shard.machine)
-    undeclared = {name for name in vars(shard.machine) if name not in shard.machine.__dataclass_fields__}
-    assert not undeclared
-    shard.kill()
 
 
 def other_bits(found: list[tuple[Entry, bytes]]) -> str:
