@@ -94,7 +94,7 @@ def test_the_run_that_is_built_in_is_the_tutorials():
 def test_a_run_that_cannot_start_ends_the_trial_with_its_reason(tmp_path, data):
     file, folder = tmp_path / "run.yaml", tmp_path / "try"
     text = BUILT_IN.read_text().replace("file:///FOLDER/data", data).replace("/FOLDER/", f"{tmp_path}/")
-    file.write_text(text.replace("preset: 250k", "task: no_such:Task"))
+    file.write_text(text.replace("preset: 250k", "task: no_such:Task").replace("units: 2", "units: 1"))
     done = atoll("try", "--json", file, "--folder", folder)
     assert done.returncode == 1, done.stderr
     [failure] = json.loads(done.stdout)["failures"]
