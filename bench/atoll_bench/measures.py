@@ -77,16 +77,11 @@ def parity(options: argparse.Namespace) -> Iterable[Any]:
     letters = "".join(options.case)
     if not set(letters) & {letter for stage in stages for letter in stage.cases}:
         raise UsageError(f"--size {options.size!r}, --case {','.join(letters)!r}: there is no such trial")
-    request = proof.Request(
-        stages=stages,
-        cases=letters,
-        folder=Path(options.out or ("/tmp/parity" if options.reduced else "docs/results")),
-        jobs=1 if options.device else len(usable()),
-        resume=options.resume,
-        flag="--reduced" if options.reduced else "--device" if options.device else "",
-    )
-    request.folder.mkdir(parents=True, exist_ok=True)
-    return proof.prove(request, _print_progress)
+    folder = Path(options.out or ("/tmp/parity" if options.reduced else "docs/results"))
+    folder.mkdir(parents=True, exist_ok=True)
+    jobs = 1 if options.device else len(usable())
+    flag = "--reduced" if options.reduced else "--device" if options.device else ""
+    return proof.prove(stages, letters, folder, jobs, _print_progress, resume=options.resume, flag=flag)
 
 
 def utilisation(options: argparse.Namespace) -> Iterable[Any]:

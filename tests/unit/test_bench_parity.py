@@ -173,10 +173,9 @@ def ran(monkeypatch) -> list[Trial]:
     return begun
 
 
-def prove(folder, say=lambda _: None, **changes) -> list[dict]:
-    """Rows of a reduced proof that goes on with what its folder holds."""
-    request = proof.Request(cases.REDUCED, "ab", folder, jobs=1, resume=True, flag="--reduced")
-    return list(proof.prove(replace(request, **changes), say))
+def prove(folder, say=lambda _: None, stages=cases.REDUCED, flag="--reduced") -> list[dict]:
+    """Rows of a proof that goes on with what its folder holds."""
+    return list(proof.prove(stages, "ab", folder, 1, say, resume=True, flag=flag))
 
 
 def test_results_on_another_text_are_never_resumed_as_this_ones(tmp_path, ran, monkeypatch) -> None:
