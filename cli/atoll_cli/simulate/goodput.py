@@ -108,7 +108,7 @@ def _published(found: Values) -> Report:
 
     asked = [_case(found, cell.chips, cell.learners, cell.method) for cell in GRID]
     _check_work(found, sum(case.interruptions for case in asked))
-    rows = []
+    rows: list[dict[str, Any]] = []
     for (cell, known), case in zip(GRID.items(), asked, strict=True):
         result = estimate(case)
         rows.append(
