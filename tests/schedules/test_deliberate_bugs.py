@@ -96,7 +96,7 @@ def a_record_is_written_and_not_synced(patch: Patch) -> None:
 
 
 @bug(700)
-def a_new_segment_is_not_synced_before_it_has_its_name(patch: Patch) -> None:
+def a_new_file_is_not_synced(patch: Patch) -> None:
     real_open, real_sync, fresh = Mount.open, Mount.sync, set()
 
     def opened(self: Mount, path: Any, *, new: bool = False) -> int:
@@ -115,7 +115,7 @@ def a_new_segment_is_not_synced_before_it_has_its_name(patch: Patch) -> None:
 
 
 @bug(700)
-def the_name_of_a_new_segment_is_not_synced(patch: Patch) -> None:
+def the_names_of_new_files_are_not_synced(patch: Patch) -> None:
     patch.setattr(Mount, "sync_folder", lambda self, folder: None)
 
 

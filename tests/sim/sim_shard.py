@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from sim_world import World
 
 FOLDER = Path("/volume/journal")
-journal.LOG = 0  # so that logs as short as these are replaced
+journal.LOG = 8000  # so that logs as short as these are replaced
 following.FIGURES_SECONDS = (10.0, 15.0)  # figures cost much, and decide nothing
 
 

@@ -192,7 +192,7 @@ def test_a_syncer_killed_at_any_write_point_loses_no_merge_that_was_seen_and_app
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.ERROR)
-    monkeypatch.setattr(journals, "LOG", 0)
+    monkeypatch.setattr(journals, "LOG", 800)
     first = SimDisk(CHANCE, 1 << 40)
     old = Journal(FOLDER, "another", LAYOUT, "another", disk=mounted(first)[0])
     old.begin(STEPS[0].fragments, STEPS[0].machine)
