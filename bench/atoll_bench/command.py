@@ -131,6 +131,7 @@ FIGURES = {
             ("--steps", "72", whole(100_000, least=48), "of both; the synchronous ones take minutes"),
             ("--seeds", "0,1", each(whole(2**31 - 1, least=0)), "of runs over equal links"),
             ("--cut-seconds", "120", whole(3600, least=0), "without a region; 0 leaves this out"),
+            ("--plot", None, as_text, "a PNG of each region's link over time"),
         ),
     ),
     "parity": Figure(

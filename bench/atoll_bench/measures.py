@@ -62,9 +62,13 @@ def restore(options: argparse.Namespace) -> Iterable[Any]:
 
 def regions(options: argparse.Namespace) -> Iterator[Any]:
     from atoll_bench.regions.measure import measure
+    from atoll_bench.regions.plot import draw
 
     _leave_nothing()
-    yield measure(options.steps, options.seeds, options.cut_seconds, _print_progress)
+    found = measure(options.steps, options.seeds, options.cut_seconds, _print_progress)
+    if options.plot is not None:
+        draw(found, Path(options.plot))
+    yield found.document
 
 
 def parity(options: argparse.Namespace) -> Iterable[Any]:

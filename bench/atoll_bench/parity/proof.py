@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from atoll_bench.parity import cases, report
+from atoll_bench.parity import cases, plot, report
 from atoll_bench.parity.store import TUNING, Row, Store
 from atoll_bench.parity.trials import Trial
 from atoll_bench.parity.worker import run_all
@@ -27,7 +27,7 @@ def prove(
     resume: bool = False,
     flag: str = "",
 ) -> Iterator[Row]:
-    """Each finished trial's row; the table is written at the end.
+    """Each finished trial's row; table and plot are written at the end.
 
     Args:
         letters: of the cases.
@@ -58,7 +58,8 @@ def prove(
                 yield row
     table = folder / f"{NAME}.md"
     table.write_text(report.markdown(store.rows, f"{COMMAND} --resume"))
-    say(f"the table is in {table}")
+    plot.draw(store.rows, folder / f"{NAME}.png")
+    say(f"the table is in {table}, the plot beside it")
 
 
 def _text(source: str) -> str:

@@ -24,6 +24,18 @@ CUT = "east"
 """The region that is cut off."""
 
 
+@dataclass(frozen=True)
+class Found:
+    """All of the experiment."""
+
+    document: dict[str, Any]
+    """What `atoll bench regions --json` prints."""
+    synchronous: Spent
+    atoll: Spent
+    """With the cut, where there is one."""
+    scale: float
+
+
 @dataclass
 class Outage:
     """Called with each status of the run: cuts the region off, gives its link back, and notes what the units do."""
@@ -85,8 +97,8 @@ def balances(ledger: LedgerReport) -> bool:
     return ledger.trained == ledger.merged + sum(ledger.discarded.values()) + ledger.in_flight
 
 
-def measure(steps: int, seeds: Sequence[int], cut_seconds: int, progress: Progress) -> dict[str, Any]:
-    """Runs all of it; returns the document of `atoll bench regions --json`.
+def measure(steps: int, seeds: Sequence[int], cut_seconds: int, progress: Progress) -> Found:
+    """Runs all of it.
 
     Args:
         steps: of both systems, for equal tokens.
@@ -105,7 +117,7 @@ def measure(steps: int, seeds: Sequence[int], cut_seconds: int, progress: Progre
         atoll = trainings.decoupled("atoll", steps)
         told = _document(trainings, synchronous, atoll, equal)
         if not cut_seconds:
-            return told
+            return Found(told, synchronous, atoll, trainings.scale)
         longer = round(cut_seconds / CUT_SHARE / atoll.seconds * steps)
         whole = trainings.decoupled("whole", longer)
         outage = Outage(wan, trainings.scale, CUT, longer, cut_seconds)
@@ -119,7 +131,7 @@ def measure(steps: int, seeds: Sequence[int], cut_seconds: int, progress: Progre
             "loss": broken.loss,
             "loss_without_cut": whole.loss,
         }
-        return told
+        return Found(told, synchronous, broken, trainings.scale)
 
 
 def _document(

@@ -16,7 +16,7 @@ import numpy as np
 from atoll_bench.regions.decoupled import Decoupled, Watch
 from atoll_bench.regions.setting import LENGTH, Setting, parameters_of
 from atoll_bench.regions.synchronous import Order
-from atoll_bench.regions.wan import SITE, Wan, scale_of
+from atoll_bench.regions.wan import SITE, Traffic, Wan, scale_of
 from atoll_cli.errors import CommandError
 from atoll_runtime.checkpoint import GlobalStore
 from atoll_runtime.contract import COORDINATOR_PORT, SyncerStatus, dump
@@ -43,8 +43,10 @@ class Spent:
     """Held-out, nats per token."""
     tokens: int
     """Trained, of all regions."""
+    rates: dict[str, list[tuple[float, float, float]]]
+    """Of each region: seconds since the beginning, bits per second sent and received."""
     used: dict[str, float]
-    """Bits per second of each region's link, in the direction in which that is more."""
+    """Mean bits per second in the direction in which that is more."""
     status: SyncerStatus | None = None
     """Of Atoll, at the target."""
 
@@ -96,18 +98,17 @@ class Trainings:
                 f"steps of {1e3 * self.step_seconds:.0f} ms: 1 Gbit/s is "
                 f"{1e3 * self.scale:.3g} Mbit/s; {order.steps} synchronous steps"
             )
-            carried = self._wan.carried()
-            (folder / "go").touch()
-            done = _answers(folder, "done", processes, STEP_LIMIT_SECONDS * order.steps)
-            seconds = max(each["seconds"] for each in done)
-            used = self._used(carried, seconds)
+            with Traffic(self._wan) as traffic:
+                begin = time.time()
+                (folder / "go").touch()
+                done = _answers(folder, "done", processes, STEP_LIMIT_SECONDS * order.steps)
         finally:
             for process in processes.values():
                 process.kill()
                 process.wait()
         with np.load(folder / "theta.npz") as theta:
             loss = self._loss(dict(theta))
-        return Spent(seconds, loss, len(places) * setting.tokens, used)
+        return self._spent(traffic, begin, max(each["seconds"] for each in done), loss)
 
     def decoupled(
         self,
@@ -125,14 +126,14 @@ class Trainings:
             self._wan.free()
         setting = replace(self.setting, steps=steps, interval=interval or self.setting.interval)
         self._progress(f"Atoll, {name}: {steps} steps")
-        with Decoupled(self._wan, self._folder / name, setting, seed, self._environment) as run:
-            carried, since = self._wan.carried(), time.time()
+        with (
+            Traffic(self._wan) as traffic,
+            Decoupled(self._wan, self._folder / name, setting, seed, self._environment) as run,
+        ):
             begin, status = run.train(watch)
-            used = self._used(carried, time.time() - since)
             run.finish()
         cut = GlobalStore(run.bucket).load(steps, momentum=False)
-        tokens = sum(unit.tokens for unit in status.units.values())
-        return Spent(status.time - begin, self._loss(cut.theta), tokens, used, status)
+        return self._spent(traffic, begin, status.time - begin, self._loss(cut.theta), status)
 
     def _loss(self, theta: dict[str, np.ndarray]) -> float:
         """Held-out loss, nats per token."""
@@ -140,12 +141,20 @@ class Trainings:
         reader = Reader(run.data.uri, "heldout", LENGTH)
         return Measure(run.model, reader, LENGTH, HELD_OUT_TOKENS)(theta).nats
 
-    def _used(self, before: dict[str, tuple[int, int]], seconds: float) -> dict[str, float]:
-        """Bits per second of each region since these bytes had been carried."""
-        return {
-            name: 8 * max(sent - before[name][0], received - before[name][1]) / seconds
-            for name, (sent, received) in self._wan.carried().items()
-        }
+    def _spent(
+        self, traffic: Traffic, begin: float, seconds: float, loss: float, status: SyncerStatus | None = None
+    ) -> Spent:
+        end, names = begin + seconds, list(self._wan.places)
+        return Spent(
+            seconds,
+            loss,
+            len(names) * self.setting.tokens
+            if status is None
+            else sum(u.tokens for u in status.units.values()),
+            {name: traffic.rates(name, begin, end) for name in names},
+            {name: max(traffic.mean(name, begin, end)) for name in names},
+            status,
+        )
 
 
 def _answers(

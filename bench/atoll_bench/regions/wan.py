@@ -5,8 +5,12 @@ from __future__ import annotations
 import itertools
 import os
 import socket
-from dataclasses import dataclass
+import threading
+import time
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 from atoll_cli.errors import CommandError
 from atoll_local.link import LEAST_RATE, Link, shape
@@ -18,6 +22,7 @@ PARAMETERS, STEP_SECONDS = 12e9, 5.0
 """Of the model whose links are scaled down: the published run in four regions of the United States."""
 SITE = "syncer"
 """The name of the syncer's site, and of the syncer in it."""
+SAMPLE_SECONDS = 0.5
 NICE = -15
 """Of the relays: a link has its delay however busy the cores are."""
 
@@ -116,3 +121,48 @@ class Wan(Startable):
             folder = Path(f"/sys/class/net/{self._network.link(place.index)}/statistics")
             found[name] = int((folder / "rx_bytes").read_text()), int((folder / "tx_bytes").read_text())
         return found
+
+
+@dataclass
+class Traffic:
+    """What the links carry while the context is entered, sampled twice a second."""
+
+    wan: Wan
+    samples: list[tuple[float, dict[str, tuple[int, int]]]] = field(default_factory=list)
+    """Unix seconds, and the bytes that each region has sent and received until then."""
+
+    def __enter__(self) -> Self:
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="traffic", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while True:
+            self.samples.append((time.time(), self.wan.carried()))
+            if self._ended.wait(SAMPLE_SECONDS):
+                return
+
+    def rates(self, name: str, begin: float, end: float) -> list[tuple[float, float, float]]:
+        """Seconds since `begin`, and bits per second sent and received, for each pair of samples."""
+        inside = [(when, each[name]) for when, each in self.samples if begin - SAMPLE_SECONDS <= when <= end]
+        found = []
+        for (when, old), (then, new) in itertools.pairwise(inside):
+            up, down = (8 * (b - a) / (then - when) for a, b in zip(old, new, strict=True))
+            found.append((then - begin, up, down))
+        return found
+
+    def mean(self, name: str, begin: float, end: float) -> tuple[float, float]:
+        """Bits per second sent and received between two times."""
+        inside = [(when, each[name]) for when, each in self.samples if begin <= when <= end]
+        if len(inside) < 2:
+            raise CommandError(f"the links were watched for less than {2 * SAMPLE_SECONDS:g} s")
+        (first, before), (last, after) = inside[0], inside[-1]
+        up, down = (8 * (b - a) / (last - first) for a, b in zip(before, after, strict=True))
+        return up, down

@@ -27,9 +27,10 @@ def _exchange(option: str, text: str) -> float:
     return value
 
 
+EXTRA = partial(values.numbers, least=0, most=1000)
 OPTIONS = (
     Option("--learners", "N", count(1, 10_000), "by day", default="4"),
-    Option("--extra", "LIST", partial(values.numbers, least=0, most=1000), "more at night, as multiples of those", default="0,1,3"),
+    Option("--extra", "LIST", EXTRA, "more at night, as multiples of those", default="0,1,3"),
     Option("--night-hours", "HOURS", number(0, 24, above=True), "of 24", default="12"),
     Option("--work-hours", "HOURS", number(0, 10_000, above=True), "that the day's learners take alone", default="24"),
     Option("--join", "TIME", values.seconds, "from a learner's start to its first step that counts", default="3m"),
