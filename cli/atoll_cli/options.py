@@ -60,11 +60,19 @@ def show_version(_: argparse.Namespace) -> int:
     return 0
 
 
+class _Version(argparse.Action):
+    """Reads the version only when it is needed, because that takes longer than defining all options."""
+
+    def __call__(self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, *_: object) -> None:
+        parser.exit(show_version(namespace))
+
+
 def parser() -> argparse.ArgumentParser:
     """The parser with all commands and options."""
     top = argparse.ArgumentParser(
         prog="atoll", description="Train one model on many TPU islands.", allow_abbrev=False
     )
+    top.add_argument("--version", action=_Version, nargs=0, help="the version of this program")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, (add_options, what) in {
         "try": (_add_try, "train with processes of this machine, kill one, watch it heal"),
