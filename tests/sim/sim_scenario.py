@@ -147,7 +147,7 @@ class Scenario:
     """Moment and kind, in order. The network is calm after the last one."""
     last: tuple[tuple[int, str], ...] = ()
     """The same, of moments after the first final cut has begun."""
-    volume: int = 1 << 20
+    volume: int = 1 << 18
     """Bytes of each shard's volume: on a small one the journal's segments are replaced often."""
     budget: int = 1 << 20
     """Bytes that each shard may hold of contributions."""
@@ -220,7 +220,7 @@ def draw(seed: int) -> Scenario:
         storm,
         tuple((moment, rng.choice(FAULTS)) for moment in moments),
         tuple((moment, rng.choice(LAST_FAULTS)) for moment in last),
-        rng.choice((1 << 20, 60_000, 30_000)),
+        rng.choice((1 << 18, 60_000, 30_000)),
         rng.choice((1 << 20, 60 * len(islands) * rules.overlap)),
         adaptive=random.Random(f"{seed}.adaptive").random() < 0.5,
     )

@@ -24,7 +24,7 @@ from atoll_runtime.protocol.machine import Syncer
 from atoll_runtime.protocol.rules import COORDINATOR, Rules
 from atoll_runtime.simulate.eventloop import Process
 from atoll_runtime.simulate.network import Server
-from atoll_runtime.syncer import following, journal, records, recovery
+from atoll_runtime.syncer import following, records, recovery
 from atoll_runtime.syncer.backoff import Backoff
 from atoll_runtime.syncer.driver import Driver
 from atoll_runtime.syncer.errors import JournalError
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from sim_world import World
 
 FOLDER = Path("/volume/journal")
-journal.LOG = 8000  # so that logs as short as these are replaced
 following.FIGURES_SECONDS = (10.0, 15.0)  # figures cost much, and decide nothing
 
 

@@ -100,9 +100,9 @@ def test_the_command_of_the_page_on_simulation_plans_a_sample(
 
 
 def test_a_syncer_that_is_too_small_for_its_model_is_told_field_by_field(tmp_path: Path) -> None:
-    small = {"storage": "20Gi", "resources": {"limits": {"memory": "32Gi"}}}
+    small = {"storage": "10Gi", "resources": {"limits": {"memory": "32Gi"}}}
     assert too_small_of(changed(tmp_path, "spec.syncer", small, MIXED)) == [
-        "spec.syncer.storage: 20Gi, and a shard comes to 40.2 GB: give it that much, or more shards",
+        "spec.syncer.storage: 10Gi, and a shard comes to 16.1 GB: give it that much, or more shards",
         "spec.syncer.resources.limits.memory: 32Gi, and a shard comes to 51.4 GB: give it that much, or more shards",
     ]
     assert too_small_of(changed(tmp_path, "spec.syncer", small | {"shards": 4}, MIXED)) == []

@@ -20,6 +20,7 @@ from atoll_runtime.simulate.planner.quorum import below, below_while_living, liv
 from atoll_runtime.simulate.planner.run import Assumptions, Pool, Run
 from atoll_runtime.simulate.planner.state import ELEMENT_BYTES, PROCESS_BYTES, checkpoint_traffic, shard_need
 from atoll_runtime.simulate.planner.steps import LEAST_SECONDS, global_step, step_of
+from atoll_runtime.syncer.journal import LOG
 
 HOUR, DAY = 3600.0, 86_400.0
 BILLION = tuple(describe(ModelSpec(preset="1b")))
@@ -214,12 +215,12 @@ def test_units_that_cannot_hold_the_model_are_not_chosen() -> None:
     assert next(row.run.pools[0].chips for row in rows if row.best) > 1
 
 
-def test_a_shard_needs_forty_bytes_of_disk_and_fifty_of_memory_for_each_element_and_shards_divide_it() -> (
+def test_a_shard_needs_sixteen_bytes_of_disk_and_fifty_of_memory_for_each_element_and_shards_divide_it() -> (
     None
 ):
     one, four = shard_need(RUN), shard_need(replace(RUN, shards=4))
     fragment = max(each.size for each in RUN.layout.fragments)
-    assert one.volume == pytest.approx(40 * RUN.parameters + 8 * fragment + (128 << 20))
+    assert one.volume == 16 * RUN.parameters + 2 * LOG + (128 << 20)
     assert one.memory == pytest.approx(0.4e9 + 50 * RUN.parameters + 2 * 8 * 2 * fragment)
     assert four.memory - PROCESS_BYTES < 0.35 * (one.memory - PROCESS_BYTES)
     assert four.volume < 0.35 * one.volume

@@ -31,10 +31,9 @@ from atoll_runtime.protocol.events import (
     ShardTold,
     Standing,
 )
-from atoll_runtime.protocol.identifiers import NO_CUT, CutId, RoundId
+from atoll_runtime.protocol.identifiers import LAST_STEP, NO_CUT, CutId, RoundId
 from atoll_runtime.protocol.messages import Mark, Part
 from atoll_runtime.protocol.rules import Rules
-from atoll_runtime.syncer import hosts
 
 FIRST = replace(LONE, cut_interval=100, shards=2)
 SECOND = replace(FIRST, shard=1)
@@ -186,8 +185,8 @@ def test_the_last_cut_that_a_shard_takes_from_a_host_and_those_after_it_are_ones
     None
 ):
     """In int32: a marker that does not fit would end every learner of the run, and again after each restart."""
-    for step in (hosts.LAST_STEP, hosts.LAST_STEP + 1000):
-        cut = CutId(hosts.LAST_CUT, step, True)
+    for step in (LAST_STEP, LAST_STEP + 1000):
+        cut = CutId(2**31 - 1, step, True)
         values = Proposal({}, {}, cut).values(1)
         agreed = Proposal({}, {}).agreed(values, values).cut
         assert (agreed.number, agreed.step, agreed.final) == (cut.number, cut.step, cut.final)
