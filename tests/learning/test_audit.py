@@ -30,7 +30,7 @@ def programs(setting) -> Programs:
 
 def audited(world: World) -> dict[str, int]:
     """Global step of each unit's newest audit."""
-    return {name: each.step for name, each in world.shard.machine.audits.results.items()}
+    return {name: audit.step for name, (_, audit) in world.shard.machine.audits.results.items()}
 
 
 def test_sound_learners_get_the_same_results_to_the_bit_and_none_is_suspect(setting, programs) -> None:
