@@ -197,15 +197,6 @@ def test_loss_that_is_not_finite_is_a_result_without_a_number(world: World) -> N
     assert 'atoll_evaluator_loss{split="heldout"} NaN\n' in metrics(report)
 
 
-def test_figures_for_prometheus_name_no_run(world: World) -> None:
-    world.save(10, 20)
-    text = metrics(work(world.evaluator()))
-    assert 'atoll_evaluator_loss{split="heldout"} 80.0\n' in text
-    assert "atoll_evaluator_global_step 20\n" in text
-    assert "# TYPE atoll_evaluator_skipped_total counter" in text
-    assert text.count("{") == 1
-
-
 def test_silent_bucket_is_reported_and_tried_again(world: World, monkeypatch) -> None:
     follower, stop = world.evaluator(), threading.Event()
     told: list[str] = []

@@ -126,13 +126,6 @@ def test_the_default_is_optax_adamw_with_the_fields_of_the_spec(theta):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), one, other)
 
 
-def test_the_gradient_is_clipped_before_any_optimiser_sees_it(theta):
-    made = optimiser.build(named("sgd").model_copy(update={"clip_norm": 0.5}), MATRICES)
-    (gradient,) = gradients(1)
-    update, _ = made.update(gradient, made.init(theta), theta)
-    assert float(optax.tree.norm(update)) == pytest.approx(0.5, rel=1e-5)
-
-
 @pytest.mark.parametrize(("name", "count"), SAVED.items(), ids=SAVED)
 def test_optimiser_saves_its_moments(theta, name, count):
     state = jax.eval_shape(optimiser.build(named(name), MATRICES).init, theta)

@@ -12,14 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from atoll_runtime.contract import InnerSpec, ModelSpec, OptimizerSpec
-from atoll_runtime.learner.client import host_part
-from atoll_runtime.learner.fragments import Fragments
+from atoll_runtime.contract import InnerSpec, ModelSpec
 from atoll_runtime.learner.inner import Inner
 from atoll_runtime.learner.mesh import span
 from atoll_runtime.model import check, describe, initial
 from atoll_runtime.model.objective import objective
-from atoll_runtime.protocol.fragments import build_layout
 
 SPEC = ModelSpec(task="mine:Line")
 
@@ -85,31 +82,6 @@ def test_loss_with_a_fixed_key_replaces_a_missing_evaluation(mine):
         assert float(objective(SPEC).evaluate(first, batch)) == 42
     finally:
         del Line.evaluate
-
-
-def test_a_scalar_among_the_parameters_trains_and_leaves_and_arrives(mine):
-    class Scaled:
-        def init(self, rng):
-            return {"w": jax.random.normal(rng, (4,)), "t": jnp.ones(())}
-
-        def loss(self, params, batch, rng):
-            return params["t"] * jnp.sum(params["w"]) * jnp.mean(batch["weights"])
-
-    mine.Scaled, spec = Scaled, ModelSpec(task="mine:Scaled")
-    first, layout = initial(spec), build_layout(describe(spec), 2)
-    assert {info.name: (info.shape, info.stacked) for info in describe(spec)} == {
-        "t": ((), False),
-        "w": ((4,), False),
-    }
-    inner = Inner(span(jax.devices()), spec, InnerSpec(optimizer=OptimizerSpec(name="sgd")), first, 1, 8)
-    fragments = Fragments(inner.mesh, layout, inner.theta)
-    inner.step(np.zeros((1, 9), np.int32), 1e-3)
-    number = next(p for p, each in enumerate(layout.fragments) if each.pieces[0].tensor == "t")
-    assert host_part(*fragments.extract(inner.theta, number, "float32"))[:1] == pytest.approx(
-        1 - np.asarray(inner.theta["t"])
-    )
-    arrived = fragments.receive(inner.theta, number, np.full(fragments.padded[number], 7, np.float32))
-    assert arrived["t"].shape == () and float(arrived["t"]) == 7
 
 
 def test_the_equinox_module_of_the_docs_is_a_tree_once_it_is_filtered(mine):

@@ -3,6 +3,7 @@
 from compile_cache import keep_programs
 from protocol_parties import (
     authority_fixture,
+    certificate_fixture,
     eventually_fixture,
     free_ports_fixture,
     learner_process_fixture,
@@ -15,6 +16,7 @@ keep_programs()
 
 __all__ = [
     "authority_fixture",
+    "certificate_fixture",
     "eventually_fixture",
     "free_ports_fixture",
     "learner_process_fixture",

@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 
 from atoll_runtime.learner.peers import Peers
-from atoll_runtime.learner.serving import TapStream
-from atoll_runtime.learner.snapshot import Capture, Snapshots
 from atoll_runtime.protocol.fragments import TensorInfo, build_layout
 from atoll_runtime.transport.messages import DirectoryReply, PeerAddress, SnapshotHead
 from atoll_runtime.transport.peer import PeerClient, PeerServer
@@ -160,20 +158,3 @@ def test_all_peers_together_have_one_budget(make_peer, pull):
     assert why.startswith("a: localhost:") and "the other end is silent" in why
     assert 2.9 <= seconds < PROMPT
     assert sum(peer.asked for peer in peers) == 1
-
-
-def test_unit_sends_its_captures_until_its_client_has_gone():
-    snapshots = Snapshots([4, 4], (1, 1), lambda snapshot: None)
-    stream = TapStream(snapshots.tap((1, 1)), ((0, 4), (0, 4)))
-    items = iter(stream)
-    values = np.ones(4, np.float32)
-    with snapshots.lock:
-        [tap] = snapshots.taps
-        for number in (1, 0):
-            tap.offer(Capture(number, 1, 3, values, values, values))
-    assert [(head.number, head.start, head.stop) for head, _ in (next(items), next(items))] == [
-        (1, 0, 4),
-        (0, 0, 4),
-    ]
-    stream.close()
-    assert (list(items), snapshots.taps) == ([], set())

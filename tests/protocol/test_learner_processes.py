@@ -33,7 +33,6 @@ from atoll_runtime.contract import (
     TargetSpec,
     UnitContract,
     dump,
-    identity,
 )
 from atoll_runtime.data import write_text
 from atoll_runtime.evaluate import evaluate
@@ -53,9 +52,11 @@ EXIT_SECONDS = 120
 class Hosts:
     """Starts hosts of units; all are killed at the end of the test."""
 
-    def __init__(self, folder: Path, run: RunContract, ports: Callable[[int], list[int]], ca: Any) -> None:
+    def __init__(
+        self, folder: Path, run: RunContract, ports: Callable[[int], list[int]], certificate: Any
+    ) -> None:
         self.run, self.log = run, folder / "learners.log"
-        self._folder, self._ports, self._ca = folder, ports, ca
+        self._folder, self._ports, self._certificate = folder, ports, certificate
         self._started: list[subprocess.Popen[bytes]] = []
         (folder / "run.json").write_text(dump(run))
 
@@ -71,7 +72,7 @@ class Hosts:
             )
             for host in range(hosts)
         ]  # fmt: skip
-        tls = self._ca.issue(unit, identity("default", "walk", "unit", unit))
+        tls = self._certificate(unit)
         return [self.execute(dump(one), tls) for one in contracts]
 
     def execute(self, contract: str, tls: Path) -> subprocess.Popen[bytes]:
@@ -116,8 +117,8 @@ def run(make_run: Any, tmp_path: Path) -> RunContract:
 
 
 @pytest.fixture
-def hosts(run: RunContract, authority: Any, free_ports: Any, tmp_path: Path) -> Iterator[Hosts]:
-    made = Hosts(tmp_path, run, free_ports, authority("walk"))
+def hosts(run: RunContract, certificate: Any, free_ports: Any, tmp_path: Path) -> Iterator[Hosts]:
+    made = Hosts(tmp_path, run, free_ports, certificate)
     yield made
     made.kill()
 
@@ -126,8 +127,7 @@ def hosts(run: RunContract, authority: Any, free_ports: Any, tmp_path: Path) -> 
 def test_a_unit_whose_host_was_killed_comes_back_from_a_peer_and_the_run_finishes(
     run: RunContract, hosts: Hosts, syncer: Any, eventually: Any
 ) -> None:
-    certificate = hosts._ca.issue("syncer", identity("default", "walk", "syncer", "walk"))
-    shards = [syncer(run, certificate, shard) for shard in range(2)]
+    shards = [syncer(run, shard) for shard in range(2)]
     pair = hosts.start("pair", hosts=2)
     [single] = hosts.start("single", stream=1, batch=64)
 

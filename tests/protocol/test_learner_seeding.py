@@ -3,10 +3,8 @@
 import random
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 
 import jax
-import msgspec
 import numpy as np
 import pytest
 from contracts import run_contract, unit_contract
@@ -288,17 +286,6 @@ def test_damaged_half_written_and_foreign_saves_are_skipped_with_their_reason(un
     assert "the checksum does not match" in reasons[20]
 
 
-def test_only_the_newest_two_complete_saves_are_kept(units, tmp_path):
-    tensors = initial(SPEC)
-    for cut in (10, 20, 30):
-        write_hosts(units, tensors, cut=cut)
-    write_hosts(units, tensors, cut=5, hosts=2, only=[0])
-    write_hosts(units, tensors, cut=40, hosts=2, only=[0])
-    write_hosts(units, tensors, name="b", cut=1)
-    units.prune("a", 2, 30, 1, 0.0)
-    assert units.saves() == {"a": {40: 0, 30: 1, 20: 1}, "b": {1: 1}}
-
-
 def test_unit_prefers_its_own_moments_and_else_takes_the_newest(units, tmp_path, agreement):
     store = GlobalStore(units.bucket.uri)
     theta = initial(SPEC)
@@ -456,17 +443,6 @@ def ask(learner, folder, wanted, seconds=60.0):
         client.close()
 
 
-def test_peer_without_the_wanted_versions_is_given_up(make_learner, make_peers, eventually):
-    learner = make_learner().start()
-    eventually(lambda: learner.snapshots.healthy)
-    peers = replace(make_peers(learner, versions=(9,) * COUNT), patience=0.7)
-    assert peers.pull(unit_contract("new"), LAYOUT) == (
-        None,
-        f"a: 0 of {COUNT - SIZES.count(0)} fragments came in 1 s, 899 s are left",
-    )
-    eventually(lambda: not learner.snapshots.taps)
-
-
 def test_peer_that_reaches_the_wanted_versions_serves(make_learner, certificates, eventually):
     learner = make_learner().start()
     eventually(lambda: learner.snapshots.healthy)
@@ -502,15 +478,6 @@ def test_peer_declines_units_that_it_may_not_or_cannot_serve(make_learner, certi
     for stream in streams:
         stream.close()
     eventually(lambda: not learner.snapshots.taps)
-
-
-def test_directory_without_peers_is_asked_again(make_learner, make_peers):
-    learner = make_learner().start()
-    peers = make_peers(learner)
-    answers = [[msgspec.structs.replace(reply, peers=()) for reply in peers.directory()], peers.directory()]
-    waiting = replace(peers, directory=lambda: answers.pop(0))
-    pulled, why = waiting.pull(unit_contract("new"), LAYOUT)
-    assert pulled is not None and pulled.unit == learner.name and why == ""
 
 
 def test_reason_is_reported_without_a_peer_or_a_directory(make_peers, agreement):

@@ -16,7 +16,7 @@ from atoll_local.host import install
 from atoll_local.link import Link, shape
 from atoll_local.namespaces import Namespace
 from atoll_local.network import Network, sh
-from atoll_runtime.contract import CheckpointSpec, OuterSpec, SyncerStatus, TargetSpec, dump, identity
+from atoll_runtime.contract import CheckpointSpec, OuterSpec, SyncerStatus, TargetSpec, dump
 
 pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root"),
@@ -100,15 +100,14 @@ def start(places: dict[str, Namespace], tmp_path: Path) -> Iterator[Callable[...
 
 
 def test_training_goes_on_whatever_a_link_does_and_its_unit_is_merged_again_when_it_is_back(
-    make_run: Any, authority: Any, syncer: Any, eventually: Any, places: Any, start: Any, tmp_path: Path
+    make_run: Any, certificate: Any, syncer: Any, eventually: Any, places: Any, start: Any, tmp_path: Path
 ) -> None:
     run = make_run(
         outer=OuterSpec(fragments=4, interval=8, overlap=2, learning_rate=1.0, momentum=0.0),
         target=TargetSpec(global_steps=1_000_000),
         checkpoint=CheckpointSpec(uri=f"file://{tmp_path}/bucket", interval_steps=1000),
     )
-    ca = authority("walk")
-    shard = syncer(run, ca.issue("syncer", identity("default", "walk", "syncer", "walk")))
+    shard = syncer(run)
 
     def status() -> SyncerStatus:
         found: SyncerStatus = eventually(shard.status)
@@ -117,7 +116,7 @@ def test_training_goes_on_whatever_a_link_does_and_its_unit_is_merged_again_when
     eventually(shard.status, 60)
     for name in UNITS:
         link()(places[name])
-        start(run, name, ca.issue(name, identity("default", "walk", "unit", name)))
+        start(run, name, certificate(name))
     eventually(lambda: len(s := status().units) == 3 and all(u.contributions > 4 for u in s.values()), 60)
 
     for name, changes in FAILURES.items():

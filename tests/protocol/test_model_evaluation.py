@@ -1,4 +1,4 @@
-"""The global model of a checkpoint on held-out text: dense, a mixture of experts, and a task."""
+"""The global model of a checkpoint on held-out text, by the measure of a task of the user's own."""
 
 import sys
 import types
@@ -9,13 +9,12 @@ import numpy as np
 import pytest
 
 from atoll_runtime.checkpoint import Cut, GlobalStore, StoreError
-from atoll_runtime.contract import Dimensions, ModelSpec
+from atoll_runtime.contract import ModelSpec
 from atoll_runtime.data.writer import held_out, write_text
 from atoll_runtime.evaluate import evaluate
 from atoll_runtime.model import initial
 
 pytestmark = pytest.mark.timeout(300)  # 10 s alone, most of it the compiler's
-DENSE = Dimensions(layers=1, width=16, heads=2, kv_heads=1, hidden=16)
 LENGTH = 32
 
 
@@ -48,20 +47,6 @@ def saved(folder, model, theta):
     zeros = {name: np.zeros_like(value) for name, value in theta.items()}
     store.save(Cut(10, theta, zeros, (10,), {"model": model.model_dump(by_alias=True, exclude_none=True)}))
     return store.uri
-
-
-@pytest.mark.parametrize(
-    "size",
-    [
-        pytest.param(DENSE, id="dense"),
-        pytest.param(DENSE.model_copy(update={"experts": 4, "expert_hidden": 8}), id="moe"),
-    ],
-)
-def test_an_untrained_decoder_is_as_good_as_chance(tmp_path, data, size):
-    model = ModelSpec(dimensions=size)
-    found = evaluate(saved(tmp_path, model, initial(model)), None, data, max_tokens=2048, length=LENGTH)
-    assert found.step == 10
-    assert found.loss == pytest.approx(np.log(256), rel=0.1)
 
 
 def test_a_task_is_evaluated_by_its_own_measure(tmp_path, data, monkeypatch):

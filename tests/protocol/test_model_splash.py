@@ -51,26 +51,33 @@ def products(program, of_a_kernel=False):
                 yield from products(inner, of_a_kernel or each.primitive.name == "pallas_call")
 
 
-@pytest.mark.parametrize("remat", ["None", "Full"])
-def test_where_float32_is_asked_for_every_product_of_the_step_is_exact_on_a_tpu_too(monkeypatch, remat):
-    """Those of the kernels' backward passes, which JAX traces apart from the loss, are among them."""
+def step_of_a_mixture(monkeypatch, inner, segments):
+    """The gradient of its loss, traced for a platform to come. All attention is this kernel's."""
     monkeypatch.setattr(attention, "kernel", lambda *_: "splash")
     size = Dimensions(
         layers=2, width=256, heads=2, kv_heads=1, hidden=256, experts=4, expert_hidden=128, vocabulary=256
     )
     spec = ModelSpec(dimensions=size)
-    exact = objective(spec, InnerSpec(precision="float32", remat=remat))
+    target = objective(spec, inner)
     theta = {info.name: jax.ShapeDtypeStruct(info.shape, jnp.float32) for info in describe(spec)}
     batch = {
-        "tokens": jax.ShapeDtypeStruct((2, 257), jnp.int32),
-        "weights": jax.ShapeDtypeStruct((2, 256), jnp.float32),
+        "tokens": jax.ShapeDtypeStruct((2, LENGTH + 1), jnp.int32),
+        "weights": jax.ShapeDtypeStruct((2, LENGTH), jnp.float32),
     }
+    if segments:
+        batch["segments"] = batch["tokens"]
 
     def gradient(theta, batch):
-        with exact.products():
-            return jax.grad(exact.loss)(theta, batch, jax.random.key(0))
+        with target.products():
+            return jax.grad(target.loss)(theta, batch, jax.random.key(0))
 
-    traced = jax.jit(gradient).trace(theta, batch)
+    return jax.jit(gradient).trace(theta, batch)
+
+
+@pytest.mark.parametrize("remat", ["None", "Full"])
+def test_where_float32_is_asked_for_every_product_of_the_step_is_exact_on_a_tpu_too(monkeypatch, remat):
+    """Those of the kernels' backward passes, which JAX traces apart from the loss, are among them."""
+    traced = step_of_a_mixture(monkeypatch, InnerSpec(precision="float32", remat=remat), segments=False)
     found = list(products(traced.jaxpr.jaxpr))
     assert {of_a_kernel for of_a_kernel, _, _ in found} == {False, True}
     assert {(dtype, precision) for _, dtype, precision in found} == {("float32", (HIGHEST, HIGHEST))}
@@ -78,19 +85,7 @@ def test_where_float32_is_asked_for_every_product_of_the_step_is_exact_on_a_tpu_
 
 
 def test_the_whole_step_of_a_mixture_lowers_for_a_tpu(monkeypatch):
-    monkeypatch.setattr(attention, "kernel", lambda *_: "splash")
-    size = Dimensions(
-        layers=2, width=256, heads=2, kv_heads=1, hidden=256, experts=4, expert_hidden=128, vocabulary=256
-    )
-    spec = ModelSpec(dimensions=size)
-    loss = objective(spec, InnerSpec(precision="bf16", remat="Dots")).loss
-    theta = {info.name: jax.ShapeDtypeStruct(info.shape, jnp.float32) for info in describe(spec)}
-    batch = {
-        "tokens": jax.ShapeDtypeStruct((2, LENGTH + 1), jnp.int32),
-        "segments": jax.ShapeDtypeStruct((2, LENGTH + 1), jnp.int32),
-        "weights": jax.ShapeDtypeStruct((2, LENGTH), jnp.float32),
-    }
-    step = jax.jit(jax.grad(lambda theta, batch: loss(theta, batch, jax.random.key(0))))
-    program = step.trace(theta, batch).lower(lowering_platforms=("tpu",)).as_text()
+    traced = step_of_a_mixture(monkeypatch, InnerSpec(precision="bf16", remat="Dots"), segments=True)
+    program = traced.lower(lowering_platforms=("tpu",)).as_text()
     assert program.count("tpu_custom_call") >= KERNELS
     assert "ragged_dot" in program

@@ -8,15 +8,11 @@ import numpy as np
 import pytest
 import yaml
 
-from atoll_runtime.checkpoint.units import Moments
 from atoll_runtime.contract import InnerSpec, ModelSpec
-from atoll_runtime.learner.client import host_part
-from atoll_runtime.learner.fragments import Fragments
 from atoll_runtime.learner.inner import Inner
 from atoll_runtime.learner.mesh import span
-from atoll_runtime.model import describe, initial
+from atoll_runtime.model import initial
 from atoll_runtime.model.objective import objective
-from atoll_runtime.protocol.fragments import build_layout
 
 SAMPLES = Path(__file__).resolve().parents[2] / "manifests" / "samples"
 SAMPLE = yaml.safe_load((SAMPLES / "flax-task.yaml").read_text())["spec"]
@@ -70,29 +66,3 @@ def test_the_global_model_is_evaluated_without_dropout(trained):
     batch = {"tokens": tokens, "weights": np.ones((BATCH, LENGTH), np.float32)}
     evaluate = jax.jit(objective(MODEL).evaluate)
     assert float(evaluate(inner.theta, batch)) == float(evaluate(inner.theta, batch)) < np.log(256)
-
-
-def test_its_tensors_are_cut_into_the_samples_fragments_and_come_back(trained):
-    inner, _, first = trained
-    layout = build_layout(describe(MODEL), SAMPLE["outer"]["fragments"])
-    fragments = Fragments(inner.mesh, layout, inner.theta)
-    number = next(p for p, each in enumerate(layout.fragments) if each.pieces[0].embedding)
-    part = np.zeros(fragments.padded[number], np.float32)
-    part[: layout.fragments[number].size] = layout.flatten(first, number)
-    back = fragments.receive(inner.theta, number, part)
-    for piece in layout.fragments[number].pieces:
-        np.testing.assert_array_equal(back[piece.tensor], first[piece.tensor])
-    assert not host_part(*fragments.extract(back, number, "float32")).any()
-    inner.theta = back
-
-
-def test_a_healed_unit_steps_as_the_one_that_was_lost_would_have(trained):
-    inner, _, _ = trained
-    theta, mu = ({name: np.array(value) for name, value in each.items()} for each in (inner.theta, inner.mu))
-    assert not inner.nu, "lion has one moment"
-    nothing = {name: np.zeros_like(value) for name, value in mu.items()}
-    healed = build(theta, Moments(mu, nothing, inner.updates))
-    tokens = rows(np.random.default_rng(5))
-    assert float(healed.step(tokens, RATE)) == pytest.approx(float(inner.step(tokens, RATE)), rel=1e-6)
-    for name, value in inner.theta.items():
-        np.testing.assert_allclose(healed.theta[name], value, rtol=1e-5, atol=1e-6)

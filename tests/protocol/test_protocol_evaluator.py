@@ -15,7 +15,7 @@ import pytest
 from compile_cache import kept_programs
 from protocol_parties import ANSWER_SECONDS, PARTING_SECONDS, told_by
 
-from atoll_runtime.checkpoint import Cut, GlobalStore
+from atoll_runtime.checkpoint import GlobalStore
 from atoll_runtime.contract import (
     ENV_EVALUATION,
     ENV_RUN_FILE,
@@ -26,7 +26,6 @@ from atoll_runtime.contract import (
     DataSpec,
     EvaluationContract,
     EvaluatorStatus,
-    ModelSpec,
     RunContract,
     TargetSpec,
     dump,
@@ -35,24 +34,10 @@ from atoll_runtime.contract import (
 from atoll_runtime.data import write_text
 from atoll_runtime.data.writer import held_out
 from atoll_runtime.evaluate import evaluate
-from atoll_runtime.model import initial
 
 OWN = identity("default", "walk", "evaluator", "walk-evaluator")
 SECONDS = 180.0
 """For a process that imports JAX on a machine that others use too."""
-TASK = """
-import jax.numpy as jnp
-
-class Unigram:
-    def init(self, rng):
-        return {"logits": jnp.zeros(256)}
-
-    def loss(self, params, batch, rng):
-        return jnp.nan
-
-    def evaluate(self, params, batch):
-        return jnp.sum(batch["weights"]) / 1024
-"""
 
 
 class Evaluator:
@@ -103,13 +88,13 @@ class Evaluator:
 
 
 @pytest.fixture
-def evaluator(tmp_path: Path, free_ports: Callable[[int], list[int]]) -> Iterator[Callable[..., Evaluator]]:
+def evaluator(tmp_path: Path, free_ports: Any, certificate: Any) -> Iterator[Callable[..., Evaluator]]:
     started: list[Evaluator] = []
 
-    def start(run: RunContract, tls: Path) -> Evaluator:
+    def start(run: RunContract) -> Evaluator:
         status, health = free_ports(2)
         told = EvaluationContract(tokens=2048, status_port=status, health_port=health)
-        started.append(Evaluator(run, told, tls, tmp_path))
+        started.append(Evaluator(run, told, certificate("evaluator"), tmp_path))
         return started[-1]
 
     yield start
@@ -141,18 +126,16 @@ def test_every_checkpoint_of_a_run_is_evaluated_once_whatever_becomes_of_the_eva
 ) -> None:
     checkpoint = CheckpointSpec(uri=f"file://{tmp_path}/bucket", interval_steps=20, keep=10)
     run = make_run(data=data, checkpoint=checkpoint, target=TargetSpec(global_steps=60))
-    issue = authority("walk").issue
     store = GlobalStore(run.checkpoint.uri)
-    tls = issue("syncer", identity("default", "walk", "syncer", "walk-syncer"))
-    follows = evaluator(run, issue("evaluator", OWN))
-    serving = syncer(run, tls)
+    follows = evaluator(run)
+    serving = syncer(run)
     eventually(lambda: follows.newest() == 0, SECONDS)
     first = follows.status()
     assert follows.status(authority("other").issue("unit", OWN)) is None
 
     follows.end(signal.SIGKILL)
     for name in ("east", "west"):
-        learner_process(run, issue(name, identity("default", "walk", "unit", name)), name)
+        learner_process(run, name)
     eventually(lambda: (now := serving.status()) is not None and now.phase == "Finished", SECONDS)
     before = store.bucket.read("evaluations/0.json")
     follows.start()
@@ -175,39 +158,9 @@ def test_every_checkpoint_of_a_run_is_evaluated_once_whatever_becomes_of_the_eva
 
 
 @pytest.mark.timeout(300)
-def test_a_task_of_the_users_own_is_evaluated_by_its_own_measure(
-    make_run: Any,
-    authority: Any,
-    evaluator: Any,
-    data: DataSpec,
-    eventually: Any,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    (tmp_path / "counting.py").write_text(TASK)
-    monkeypatch.syspath_prepend(tmp_path)
-    run = make_run(data=data, model=ModelSpec(task="counting:Unigram"))
-    _save(run)
-    follows = evaluator(run, authority("walk").issue("evaluator", OWN))
-    eventually(lambda: follows.newest() == 0, SECONDS)
-    loss = follows.status().newest.loss
-    assert 0 < loss < 512 / 1024, "each batch of 16 examples of 32 tokens, less the first ones of documents"
-
-
-def _save(run: RunContract) -> None:
-    theta = initial(run.model)
-    GlobalStore(run.checkpoint.uri).save(
-        Cut(0, theta, {name: 0 * each for name, each in theta.items()}, (0,))
-    )
-
-
-@pytest.mark.timeout(300)
 def test_a_data_set_that_is_not_there_ends_it_with_a_reason(
-    make_run: Any, authority: Any, evaluator: Any, tmp_path: Path
+    make_run: Any, evaluator: Any, tmp_path: Path
 ) -> None:
-    follows = evaluator(
-        make_run(data=DataSpec(uri=f"file://{tmp_path}/nothing", sequence_length=32)),
-        authority("walk").issue("evaluator", OWN),
-    )
+    follows = evaluator(make_run(data=DataSpec(uri=f"file://{tmp_path}/nothing", sequence_length=32)))
     assert follows.process.wait(SECONDS) == EXIT_TERMINAL
     assert f"DataInvalid: file://{tmp_path}/nothing: no data set here" in follows.log.read_text()

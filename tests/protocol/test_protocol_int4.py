@@ -4,41 +4,27 @@ from __future__ import annotations
 
 import math
 import signal
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from protocol_parties import networks
 
 from atoll_runtime.checkpoint import GlobalStore
-from atoll_runtime.contract import OuterSpec, QuorumSpec, TargetSpec, identity
+from atoll_runtime.contract import OuterSpec, QuorumSpec, TargetSpec
 from atoll_runtime.transport import codecs
-from atoll_runtime.transport.sessions import TlsNetwork
-from atoll_runtime.transport.tls import Tls
 
 pytestmark = pytest.mark.timeout(300)  # 10 s alone
 
 
-@pytest.fixture(name="tls")
-def tls_fixture(authority: Any) -> Callable[[str], Path]:
-    """The folder of the syncer's, or of a unit's, certificate."""
-    ca = authority("walk")
-    role = {"syncer": identity("default", "walk", "syncer", "walk-syncer")}
-    return lambda name: ca.issue(name, role.get(name, identity("default", "walk", "unit", name)))
-
-
 def test_units_learn_with_four_bits_each_way_also_when_the_syncer_is_killed(
-    make_run: Any, syncer: Any, numpy_unit: Any, tls: Any, eventually: Any
+    make_run: Any, syncer: Any, numpy_unit: Any, certificate: Any, eventually: Any
 ) -> None:
     outer = OuterSpec(fragments=4, interval=4, codec="int4")
     run = make_run(outer=outer, quorum=QuorumSpec(min=2), target=TargetSpec(global_steps=200))
-    shard = syncer(run, tls("syncer"))
+    shard = syncer(run)
 
-    def link(name: str) -> TlsNetwork:
-        return TlsNetwork(run.shards[0], Tls.read(tls(name)))
-
-    units = [numpy_unit(run, name, link(name), until=100).start() for name in "ab"]
+    units = [numpy_unit(run, name, networks(run, certificate(name)), until=100).start() for name in "ab"]
     eventually(lambda: (status := shard.status()) and status.rounds >= 60, 120)
     shard.end(signal.SIGKILL)
     shard.start()

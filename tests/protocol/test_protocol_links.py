@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from atoll_bench.slowlink import SlowLink
-from atoll_runtime.contract import LinkReport, OuterSpec, SyncerAddress, TargetSpec, identity
+from atoll_runtime.contract import LinkReport, OuterSpec, SyncerAddress, TargetSpec
 from atoll_runtime.transport.sessions import TlsNetwork
 from atoll_runtime.transport.tls import Tls
 
@@ -18,10 +18,10 @@ DELAY_SECONDS, STEP_SECONDS = 0.2, 0.2
 
 
 def test_a_units_link_is_told_as_it_is_and_what_breaks_is_counted(
-    make_run: Any, syncer: Any, numpy_unit: Any, authority: Any, eventually: Any
+    make_run: Any, syncer: Any, numpy_unit: Any, certificate: Any, eventually: Any
 ) -> None:
-    run, ca = make_run(target=TargetSpec(global_steps=10_000)), authority("walk")
-    shard = syncer(run, ca.issue("syncer", identity("default", "walk", "syncer", "walk-syncer")))
+    run = make_run(target=TargetSpec(global_steps=10_000))
+    shard = syncer(run)
     address = run.shards[0]
 
     def link(name: str) -> LinkReport:
@@ -35,7 +35,7 @@ def test_a_units_link_is_told_as_it_is_and_what_breaks_is_counted(
         session.latency = bodies.latency = DELAY_SECONDS
         distant = SyncerAddress(host="localhost", port=session.port, transfer_port=bodies.port)
         for name, through in (("near", address), ("far", distant)):
-            tls = Tls.read(ca.issue(name, identity("default", "walk", "unit", name)))
+            tls = Tls.read(certificate(name))
             numpy_unit(run, name, TlsNetwork(through, tls), step_seconds=STEP_SECONDS).start()
         eventually(
             lambda: all(link(name).rtt_seconds and link(name).up_gbps for name in ("near", "far")), 120
@@ -53,12 +53,12 @@ def test_a_units_link_is_told_as_it_is_and_what_breaks_is_counted(
 
 
 def test_a_body_on_its_way_is_taken_though_its_host_has_to_connect_anew_meanwhile(
-    make_run: Any, syncer: Any, numpy_unit: Any, authority: Any, eventually: Any
+    make_run: Any, syncer: Any, numpy_unit: Any, certificate: Any, eventually: Any
 ) -> None:
     outer = OuterSpec(fragments=4, interval=200, overlap=2, learning_rate=1.0, momentum=0.0)
-    run, ca = make_run(target=TargetSpec(global_steps=10_000), outer=outer), authority("walk")
-    syncer(run, ca.issue("syncer", identity("default", "walk", "syncer", "walk-syncer")))
-    tls = Tls.read(ca.issue("a", identity("default", "walk", "unit", "a")))
+    run = make_run(target=TargetSpec(global_steps=10_000), outer=outer)
+    syncer(run)
+    tls = Tls.read(certificate("a"))
     with (
         SlowLink("localhost", run.shards[0].port) as session,
         SlowLink("localhost", run.shards[0].transfer_port) as bodies,

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from protocol_parties import Gang
+from protocol_parties import Gang, networks
 
 from atoll_runtime.checkpoint import GlobalStore
 from atoll_runtime.checkpoint.bucket import TIMEOUT
@@ -23,7 +23,6 @@ from atoll_runtime.contract import (
     identity,
 )
 from atoll_runtime.transport.sessions import TlsNetwork
-from atoll_runtime.transport.tls import Tls
 
 pytestmark = pytest.mark.timeout(300)  # 10 s alone
 
@@ -31,18 +30,17 @@ pytestmark = pytest.mark.timeout(300)  # 10 s alone
 def test_two_units_train_to_the_target_through_a_syncer_that_is_killed_and_fences_the_replaced(
     make_run: Any,
     authority: Any,
+    certificate: Any,
     syncer: Any,
     numpy_unit: Any,
     eventually: Any,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     run = make_run(target=TargetSpec(global_steps=150))
-    ca = authority("walk")
-    process = syncer(run, ca.issue("syncer", identity("default", "walk", "syncer", "walk-syncer")))
+    process = syncer(run)
 
-    def transport(unit: str, issuer: Any = ca) -> TlsNetwork:
-        tls = Tls.read(issuer.issue(unit, identity("default", "walk", "unit", unit)))
-        return TlsNetwork(run.shards[0], tls)
+    def transport(unit: str) -> list[TlsNetwork]:
+        return networks(run, certificate(unit))
 
     # Both connect before the syncer is there, and go on trying. The run is not over before all this is seen.
     a = numpy_unit(run, "a", transport("a"), until=50).start()
@@ -68,8 +66,9 @@ def test_two_units_train_to_the_target_through_a_syncer_that_is_killed_and_fence
     assert all(a.received[p] >= version for p, version in before.items())
 
     # A foreign authority is refused by TLS, a certificate of another unit by the syncer.
+    outside = authority("foreign").issue("c", identity("default", "walk", "unit", "c"))
     with caplog.at_level(logging.WARNING):
-        foreign = numpy_unit(run, "c", transport("c", authority("foreign"))).start()
+        foreign = numpy_unit(run, "c", networks(run, outside)).start()
         eventually(lambda: "TLS refused" in caplog.text)
     impostor = numpy_unit(run, "a", transport("d")).start()
     assert "unit/d, not" in eventually(impostor.client.error).reason
@@ -109,12 +108,12 @@ def test_two_units_train_to_the_target_through_a_syncer_that_is_killed_and_fence
 
 
 def test_a_syncer_that_is_asked_to_end_waits_for_no_bucket(
-    make_run: Any, authority: Any, syncer: Any, monkeypatch: pytest.MonkeyPatch
+    make_run: Any, syncer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with socket.create_server(("localhost", 0)) as bucket:
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://localhost:{bucket.getsockname()[1]}")
         run = make_run(checkpoint=CheckpointSpec(uri="gs://silent/run"))
-        process = syncer(run, authority("walk").issue("syncer", identity("default", "walk", "syncer", "0")))
+        process = syncer(run)
         bucket.settimeout(60)
         call, _ = bucket.accept()  # it is asked for the newest checkpoint, and says nothing
         with call:

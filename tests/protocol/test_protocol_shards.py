@@ -7,35 +7,20 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from protocol_parties import Gang
+from protocol_parties import Gang, networks
 
 from atoll_runtime.checkpoint import GlobalStore
-from atoll_runtime.contract import CheckpointSpec, RunContract, SyncerStatus, TargetSpec, identity
+from atoll_runtime.contract import CheckpointSpec, SyncerStatus, TargetSpec
 from atoll_runtime.model import describe
 from atoll_runtime.protocol.fragments import build_layout
 from atoll_runtime.replay import replay
-from atoll_runtime.transport.sessions import TlsNetwork
-from atoll_runtime.transport.tls import Tls
 
 pytestmark = pytest.mark.timeout(900)
-
-
-@pytest.fixture(name="tls")
-def tls_fixture(authority: Any) -> Callable[[str], Path]:
-    """The folder of the syncer's, or of a unit's, certificate."""
-    ca = authority("walk")
-    role = {"syncer": identity("default", "walk", "syncer", "walk-syncer")}
-    return lambda name: ca.issue(name, role.get(name, identity("default", "walk", "unit", name)))
-
-
-def networks(run: RunContract, folder: Path) -> list[TlsNetwork]:
-    return [TlsNetwork(shard, Tls.read(folder)) for shard in run.shards]
 
 
 def told(syncer: Any) -> SyncerStatus:
@@ -55,15 +40,15 @@ def assert_balanced(status: SyncerStatus) -> None:
 
 
 def test_a_lost_shard_stalls_its_own_tensors_alone_and_a_finished_run_goes_on_in_three_shards(
-    make_run: Any, syncer: Any, numpy_unit: Any, tls: Any, eventually: Any
+    make_run: Any, syncer: Any, numpy_unit: Any, certificate: Any, eventually: Any
 ) -> None:
     run = make_run(shards=2, target=TargetSpec(global_steps=320))
-    shards = [syncer(run, tls("syncer"), s) for s in (0, 1)]
+    shards = [syncer(run, s) for s in (0, 1)]
     eventually(lambda: all(each.status() for each in shards), 120)  # neither is far ahead of the other
-    a = numpy_unit(run, "a", networks(run, tls("a")), until=40).start()
+    a = numpy_unit(run, "a", networks(run, certificate("a")), until=40).start()
     gang = Gang(2)
     pair = [
-        numpy_unit(run, "b", networks(run, tls("b")), host=host, hosts=2, gang=gang, until=40).start()
+        numpy_unit(run, "b", networks(run, certificate("b")), host=host, hosts=2, gang=gang, until=40).start()
         for host in (0, 1)
     ]
     width = a.layout.width
@@ -116,8 +101,8 @@ def test_a_lost_shard_stalls_its_own_tensors_alone_and_a_finished_run_goes_on_in
         each.end(signal.SIGTERM)
 
     more = make_run(shards=3, target=TargetSpec(global_steps=380))
-    again = [syncer(more, tls("syncer"), s) for s in range(3)]
-    units = [numpy_unit(more, name, networks(more, tls(name)), incarnation=2) for name in "ab"]
+    again = [syncer(more, s) for s in range(3)]
+    units = [numpy_unit(more, name, networks(more, certificate(name)), incarnation=2) for name in "ab"]
     for unit in units:
         unit.hold_nothing()
         unit.start()
@@ -139,7 +124,7 @@ STEPS = 450
 
 
 def test_whatever_is_killed_no_merge_is_lost_and_the_tape_gives_the_final_model_bit_for_bit(
-    make_run: Any, syncer: Any, learner_process: Any, tls: Any, eventually: Any, tmp_path: Path
+    make_run: Any, syncer: Any, learner_process: Any, certificate: Any, eventually: Any, tmp_path: Path
 ) -> None:
     seed = int(os.environ.get("ATOLL_SEED", random.SystemRandom().randrange(10**6)))
     print(f"ATOLL_SEED={seed}")
@@ -150,10 +135,10 @@ def test_whatever_is_killed_no_merge_is_lost_and_the_tape_gives_the_final_model_
         tape="Contributions",
         checkpoint=CheckpointSpec(uri=f"file://{tmp_path}/bucket", interval_steps=40, keep=2),
     )
-    shards = [syncer(run, tls("syncer"), s) for s in (0, 1)]
+    shards = [syncer(run, s) for s in (0, 1)]
 
     def learner(name: str, incarnation: int = 1) -> Any:
-        return learner_process(run, tls(name), name, incarnation, STEP_SECONDS)
+        return learner_process(run, name, incarnation, STEP_SECONDS)
 
     learners = {name: learner(name) for name in "abc"}
     eventually(lambda: all(rounds(each) >= 4 for each in shards), 120)

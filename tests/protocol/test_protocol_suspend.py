@@ -7,36 +7,18 @@ import signal
 import ssl
 import urllib.error
 import urllib.request
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from protocol_parties import ANSWER_SECONDS
+from protocol_parties import ANSWER_SECONDS, networks
 
 from atoll_operator.plan.run.syncer_state import next_checkpoint_step
 from atoll_runtime.checkpoint import GlobalStore
-from atoll_runtime.contract import RunContract, SyncerStatus, TargetSpec, identity
-from atoll_runtime.transport.sessions import TlsNetwork
-from atoll_runtime.transport.tls import Tls
+from atoll_runtime.contract import RunContract, SyncerStatus, TargetSpec
 
 pytestmark = pytest.mark.timeout(600)
-
-
-@pytest.fixture(name="tls")
-def tls_fixture(authority: Any) -> Callable[[str], Path]:
-    """The folder of a member's certificate."""
-    ca = authority("walk")
-    roles = {
-        "syncer": identity("default", "walk", "syncer", "walk-syncer"),
-        "operator": identity("default", "walk", "operator", "operator"),
-    }
-    return lambda name: ca.issue(name, roles.get(name, identity("default", "walk", "unit", name)))
-
-
-def networks(run: RunContract, folder: Path) -> list[TlsNetwork]:
-    return [TlsNetwork(shard, Tls.read(folder)) for shard in run.shards]
 
 
 def order(run: RunContract, shard: int, folder: Path, body: bytes) -> int:
@@ -70,19 +52,19 @@ def ordered(run: RunContract, first: Any, folder: Path) -> int:
 
 
 def test_a_cut_that_is_ordered_when_the_units_are_gone_holds_all_and_the_run_goes_on_at_its_step(
-    make_run: Any, syncer: Any, numpy_unit: Any, tls: Any, eventually: Any
+    make_run: Any, syncer: Any, numpy_unit: Any, certificate: Any, eventually: Any
 ) -> None:
     run = make_run(shards=2, target=TargetSpec(global_steps=10_000))
-    shards = [syncer(run, tls("syncer"), s) for s in (0, 1)]
-    units = [numpy_unit(run, name, networks(run, tls(name))).start() for name in "ab"]
+    shards = [syncer(run, s) for s in (0, 1)]
+    units = [numpy_unit(run, name, networks(run, certificate(name))).start() for name in "ab"]
     eventually(lambda: all(each.figure("rounds_total") >= 12 for each in shards), 120)
     for unit in units:
         unit.halt()
     eventually(lambda: all({u.state for u in told(each).units.values()} == {"Gone"} for each in shards))
 
-    assert order(run, 0, tls("a"), b'{"cut": 100000}') == 403
-    assert order(run, 0, tls("operator"), b'{"stop": true}') == 400
-    step = eventually(lambda: ordered(run, shards[0], tls("operator")), 120)
+    assert order(run, 0, certificate("a"), b'{"cut": 100000}') == 403
+    assert order(run, 0, certificate("operator"), b'{"stop": true}') == 400
+    step = eventually(lambda: ordered(run, shards[0], certificate("operator")), 120)
     cut = GlobalStore(run.checkpoint.uri).load(step)
     assert max(cut.versions) == max(each.figure("global_step") for each in shards)
     assert all(np.isfinite(tensor).all() for tensor in cut.theta.values())
@@ -93,7 +75,7 @@ def test_a_cut_that_is_ordered_when_the_units_are_gone_holds_all_and_the_run_goe
         each.start()
     eventually(lambda: [told(each).restarts for each in shards] == [2, 1])
     eventually(lambda: [each.figure("global_step") for each in shards] == ends)
-    again = [numpy_unit(run, name, networks(run, tls(name)), incarnation=2) for name in "ab"]
+    again = [numpy_unit(run, name, networks(run, certificate(name)), incarnation=2) for name in "ab"]
     for unit in again:
         unit.hold_nothing()
         unit.start()

@@ -11,11 +11,10 @@ from typing import Any
 
 import msgspec
 import pytest
+from protocol_parties import networks
 
-from atoll_runtime.contract import ENV_EVALUATION, ENV_RUN_FILE, ENV_UNIT, EXIT_VERSION, brief, identity
+from atoll_runtime.contract import ENV_EVALUATION, ENV_RUN_FILE, ENV_UNIT, EXIT_VERSION, brief
 from atoll_runtime.transport.messages import PROTOCOL, Refused
-from atoll_runtime.transport.sessions import TlsNetwork
-from atoll_runtime.transport.tls import Tls
 from atoll_runtime.transport.wire import decode, encode
 
 pytestmark = pytest.mark.timeout(240)  # processes that import JAX: seconds alone
@@ -58,19 +57,17 @@ def test_a_refusal_is_read_by_and_from_a_version_that_did_not_tell_why() -> None
 
 def test_a_real_syncer_refuses_another_protocol_and_takes_the_same_unit_when_it_speaks_its_own(
     make_run: Any,
-    authority: Any,
+    certificate: Any,
     syncer: Any,
     numpy_unit: Any,
     eventually: Any,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    run, issuer = make_run(), authority("ca")
-    syncer(run, issuer.issue("syncer", identity("default", "walk", "syncer", "walk-syncer")))
-    tls = Tls.read(issuer.issue("a", identity("default", "walk", "unit", "a")))
+    run = make_run()
+    syncer(run)
 
     def begun(incarnation: int) -> Any:
-        transport = TlsNetwork(run.shards[0], tls)
-        return numpy_unit(run, "a", transport, incarnation).start()
+        return numpy_unit(run, "a", networks(run, certificate("a")), incarnation).start()
 
     monkeypatch.setattr("atoll_runtime.learner.client.PROTOCOL", PROTOCOL + 1)
     other = begun(1)

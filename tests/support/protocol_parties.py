@@ -41,6 +41,7 @@ from atoll_runtime.contract import (
     SyncerStatus,
     TargetSpec,
     dump,
+    identity,
 )
 from atoll_runtime.interfaces import Network
 from atoll_runtime.learner.client import SyncerClient
@@ -50,6 +51,8 @@ from atoll_runtime.protocol.fragments import build_layout, part_bounds
 from atoll_runtime.protocol.link import Ask
 from atoll_runtime.protocol.progress import Progress
 from atoll_runtime.transport import codecs
+from atoll_runtime.transport.sessions import TlsNetwork
+from atoll_runtime.transport.tls import Tls
 
 ANSWER_SECONDS = 20.0
 PARTING_SECONDS = 60.0
@@ -139,6 +142,21 @@ class Authority:
 @pytest.fixture(name="authority")
 def authority_fixture(tmp_path: Path) -> Callable[[str], Authority]:
     return lambda name: Authority(tmp_path / "certificates", name)
+
+
+@pytest.fixture(name="certificate")
+def certificate_fixture(authority: Callable[[str], Authority]) -> Callable[[str], Path]:
+    """The folder of the certificate of a member of the run `walk`: syncer, evaluator, operator, or the unit's name."""
+    ca = authority("walk")
+    roles = {"syncer": "walk-syncer", "evaluator": "walk-evaluator", "operator": "operator"}
+    return lambda name: ca.issue(
+        name, identity("default", "walk", name if name in roles else "unit", roles.get(name, name))
+    )
+
+
+def networks(run: RunContract, folder: Path) -> list[TlsNetwork]:
+    """To every shard, with the certificate in `folder`."""
+    return [TlsNetwork(shard, Tls.read(folder)) for shard in run.shards]
 
 
 @pytest.fixture(name="make_run")
@@ -399,11 +417,13 @@ class Syncer:
 
 
 @pytest.fixture(name="syncer")
-def syncer_fixture(tmp_path: Path) -> Iterator[Callable[..., Syncer]]:
+def syncer_fixture(tmp_path: Path, certificate: Callable[[str], Path]) -> Iterator[Callable[..., Syncer]]:
     started: list[Syncer] = []
 
-    def start(run: RunContract, tls: Path, shard: int = 0) -> Syncer:
-        started.append(Syncer(run, tls, tmp_path / f"syncer-{shard}-of-{len(run.shards)}", shard))
+    def start(run: RunContract, shard: int = 0) -> Syncer:
+        started.append(
+            Syncer(run, certificate("syncer"), tmp_path / f"syncer-{shard}-of-{len(run.shards)}", shard)
+        )
         started[-1].start()
         return started[-1]
 
@@ -433,13 +453,15 @@ class Learner:
 
 
 @pytest.fixture(name="learner_process")
-def learner_process_fixture(tmp_path: Path) -> Iterator[Callable[..., Learner]]:
+def learner_process_fixture(
+    tmp_path: Path, certificate: Callable[[str], Path]
+) -> Iterator[Callable[..., Learner]]:
     started: list[Learner] = []
 
-    def start(
-        run: RunContract, tls: Path, unit: str, incarnation: int = 1, step_seconds: float = 0.01
-    ) -> Learner:
-        started.append(Learner(run, tls, unit, incarnation, step_seconds, tmp_path / "learners"))
+    def start(run: RunContract, unit: str, incarnation: int = 1, step_seconds: float = 0.01) -> Learner:
+        started.append(
+            Learner(run, certificate(unit), unit, incarnation, step_seconds, tmp_path / "learners")
+        )
         return started[-1]
 
     yield start

@@ -97,15 +97,6 @@ def test_a_large_part_is_read_in_pieces_each_with_its_own_time(store, monkeypatc
     np.testing.assert_array_equal(cut.theta["x"], np.full((4, 8), 20, np.float32))
 
 
-def test_a_torn_manifest_is_not_complete_and_is_written_over(store, tmp_path):
-    path = tmp_path / "run" / layout.manifest(20)
-    path.write_bytes(path.read_bytes()[:40])
-    assert not store.is_complete(20)
-    store.complete(20, 1, {})
-    assert store.is_complete(20)
-    assert store.newest()[0].step == 20
-
-
 def test_a_write_that_ends_in_the_middle_leaves_what_stood_there(tmp_path, monkeypatch):
     bucket = Bucket(f"file://{tmp_path}/b")
     bucket.write("x", b"before")

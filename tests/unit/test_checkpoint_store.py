@@ -54,13 +54,6 @@ def test_a_cut_comes_back_exactly(store):
     assert store.load(7, momentum=False).momentum == {}
 
 
-def test_steps_are_the_complete_ones_newest_first(store, folder):
-    for step in (9, 100, 20):
-        store.save(make_cut(step))
-    (folder / "100" / "manifest.json").unlink()
-    assert store.steps() == [20, 9]
-
-
 def flip(folder: Path):
     # In each file: retries of OCDBT leave files that no read needs.
     for path in (folder / "20").rglob("d/*"):
@@ -369,13 +362,6 @@ def test_a_cut_whose_momentum_lacks_a_tensor_is_refused(store):
     del cut.momentum["final/norm"]
     with pytest.raises(StoreError, match="final/norm"):
         store.save(cut)
-
-
-def test_an_unwritable_bucket_is_an_error_that_names_it(tmp_path):
-    (tmp_path / "file").write_text("not a folder")
-    store = GlobalStore(f"file://{tmp_path}/file")
-    with pytest.raises(StoreError, match=rf"file://{tmp_path}/file/global/1"):
-        store.save(make_cut(1))
 
 
 def test_objects_are_listed_read_in_ranges_and_deleted(tmp_path):

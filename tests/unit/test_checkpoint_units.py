@@ -116,18 +116,6 @@ def test_another_runs_saves_are_not_there_but_those_of_the_run_that_took_the_che
     assert newest(uri, runs={"old"}) == (5000, [])
 
 
-def test_hosts_of_different_saves_make_none(uri):
-    write(uri, 20, host=0, hosts=2)
-    write(uri, 20, host=1, hosts=2, inner_step=19)
-    found, skipped = newest(uri)
-    assert found is None
-    assert skipped[0].reason.endswith("units/a/20: hosts of different saves: inner_step [19, 20]")
-    write(uri, 20, "old", host=1, hosts=2)
-    found, skipped = newest(uri)
-    assert found is None
-    assert skipped[0].reason.endswith("hosts of different saves: run_uid ['new', 'old']")
-
-
 @pytest.mark.parametrize(("before", "now"), [(2, 1), (1, 2)])
 def test_a_save_of_another_number_of_hosts_at_the_same_cut_gives_way(uri, before, now):
     for host in range(before):

@@ -268,15 +268,6 @@ def test_what_is_no_part_of_the_text_does_not_matter(name, content, tmp_path):
     assert [found for found, _ in source.documents()] == ["one"]
 
 
-def test_null_text_is_not_a_document(tmp_path):
-    (tmp_path / "a.jsonl").write_text('{"text": null}\n{"text": "one"}\n{"text": ""}\n')
-    run_import(
-        f"file://{tmp_path}/set",
-        Order(sources.files([str(tmp_path / "a.jsonl")], None, "text"), Bytes(), held_out=0),
-    )
-    assert documents(f"file://{tmp_path}/set", "train") == ["one"]
-
-
 def test_import_with_an_empty_split_names_the_option_and_leaves_no_file(tmp_path, capsys):
     (tmp_path / "a.jsonl").write_text('{"text": "the same"}\n' * 1001)
     given = ["data", "import", f"file://{tmp_path}/set", str(tmp_path / "a.jsonl"), "--shard", "0.001"]
@@ -286,12 +277,6 @@ def test_import_with_an_empty_split_names_the_option_and_leaves_no_file(tmp_path
     assert "--format" not in err, "each line is a document already"
     assert not [path for path in (tmp_path / "set").rglob("*") if path.is_file()]
     assert main([*given, "--held-out", "0"]) == 0
-
-
-def test_unwritable_target_is_named(tmp_path, capsys):
-    (tmp_path / "a.jsonl").write_text('{"text": "x"}')
-    assert main(["data", "import", "file:///proc/none/set", str(tmp_path / "a.jsonl")]) == 1
-    assert "file:///proc/none/set: cannot be written" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["../secret", "/etc/passwd", "train/../../secret"])

@@ -120,22 +120,6 @@ def test_each_shape_and_static_argument_has_its_own_program(unit: Unit) -> None:
     assert np.array_equal(results[0]["a"], results[3]["a"])
 
 
-class Divided:
-    """Another host of the unit has not got what this one has."""
-
-    def extremes(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return np.zeros_like(values), values
-
-
-def test_all_hosts_compile_a_program_that_one_host_lacks(unit: Unit) -> None:
-    first = unit.programs()
-    step(first)(theta(), np.float32(0.1), power=2)
-    unit.end(first)
-    second = unit.programs(Divided())
-    step(second)(theta(), np.float32(0.1), power=2)
-    assert (second.compiled, second.loaded) == (1, 0)
-
-
 def test_program_that_cannot_be_loaded_is_compiled_and_replaced(
     unit: Unit, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atoll_runtime.protocol.fragments import Fragment, Layout, TensorInfo, build_layout
+from atoll_runtime.protocol.fragments import Layout, TensorInfo, build_layout
 from atoll_runtime.syncer import folders
 from atoll_runtime.syncer import journal as journals
 from atoll_runtime.syncer.disk import LOCAL, LocalDisk
@@ -218,24 +218,6 @@ def test_a_number_that_does_not_fit_into_a_record_is_told_and_nothing_is_written
     assert resumed(folder).machine == {"t": 0}
 
 
-@pytest.mark.parametrize("merges", [True, False])
-def test_a_long_log_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, merges: bool) -> None:
-    monkeypatch.setattr(journals, "LOG", 2000)
-    folder = tmp_path / "journal"
-    journal = begun(folder)
-    for step in range(1, 60):
-        if merges:
-            journal.merge(step % 2, version(step), {"t": step})
-        else:
-            journal.remember({"t": step})
-    journal.close()
-    assert log(folder).name > "log-00000001.wal"
-    assert log(folder).stat().st_size < 3000 and len(list(folder.iterdir())) == 5
-    found = resumed(folder)
-    assert found.machine == {"t": 59}
-    assert [each.version for each in found.fragments] == ([58, 59] if merges else [0, 0])
-
-
 ELEMENTS = 100_000
 """Of each of two fragments: all take 1.6 MB, twice."""
 WIDE = layout(width=ELEMENTS)
@@ -307,16 +289,6 @@ def test_a_file_system_that_does_not_say_how_large_it_is_bounds_nothing(
     assert journals.room(layout(), LOCAL.volume(tmp_path), 128 << 20) == journals.LOG
 
 
-def test_a_shard_that_owns_nothing_of_a_fragment_has_it_empty(tmp_path: Path) -> None:
-    empty = Layout((*layout().fragments[:1], Fragment(1, (), 0, ())), "print", {})
-    journal = Journal(tmp_path / "journal", "uid", empty, "lineage")
-    journal.begin([version(0), version(0, size=0)], {"t": 0})
-    journal.merge(1, version(7, size=0), {"t": 7})
-    journal.close()
-    found = resumed(tmp_path / "journal", empty)
-    assert [each.version for each in found.fragments] == [0, 7] and found.fragments[1].theta.size == 0
-
-
 def test_another_runs_journal_is_set_aside_and_another_layout_is_terminal(tmp_path: Path) -> None:
     folder = tmp_path / "journal"
     begun(folder, "old").close()
@@ -342,10 +314,3 @@ def test_what_earlier_layouts_left_on_the_volume_goes_and_all_else_stays(tmp_pat
     folders.forget_others(tmp_path / "layout-2")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["compiled", "layout-2"]
     assert (tmp_path / "layout-2/journal/file").exists()
-
-
-def test_a_folder_that_is_no_layouts_has_no_neighbours_to_remove(tmp_path: Path) -> None:
-    for name in ("volume", "layout-0"):
-        (tmp_path / name).mkdir()
-    folders.forget_others(tmp_path / "volume")
-    assert len(list(tmp_path.iterdir())) == 2

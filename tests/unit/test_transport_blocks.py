@@ -6,11 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from atoll_runtime.merge.gradients import Gradient, scan
-from atoll_runtime.merge.rda import merge_step
-from atoll_runtime.payloads import HostPart
 from atoll_runtime.protocol.communication import BITS
-from atoll_runtime.protocol.fragments import BLOCK, Fragment, Piece
+from atoll_runtime.protocol.fragments import BLOCK
 from atoll_runtime.transport import blocks, codecs
 from atoll_runtime.transport.blocks import Blocks
 
@@ -49,13 +46,6 @@ def test_normal_values_miss_by_a_tenth_of_their_length_or_half_a_hundredth(codec
     values = np.random.default_rng(0).standard_normal(1 << 18, np.float32)
     miss = np.linalg.norm(back(values, codec) - values) / np.linalg.norm(values)
     assert least < miss < most
-
-
-@pytest.mark.parametrize("codec", CODECS)
-def test_signs_zeros_and_the_largest_of_a_block_survive(codec) -> None:
-    values = np.zeros(130, np.float32)
-    values[[0, 64, 129]] = 7.0, -14.0, 1e-30
-    np.testing.assert_allclose(back(values, codec), values, rtol=1 / 128)
 
 
 @pytest.mark.parametrize("codec", CODECS)
@@ -99,32 +89,3 @@ def test_what_is_sent_in_any_codec_comes_to_be_in_the_dtype_of_the_run(codec, ru
     held = codecs.view(codecs.unpack(codecs.pack(values, codec), codec, 100, run), run)
     assert held.dtype == codecs.DTYPES[run]
     assert np.abs(held.astype(np.float32) - values).max() < (0.3 if codec == "int4" else 0.03)
-
-
-def test_parts_are_taken_apart_and_merged_as_bf16() -> None:
-    piece = Piece("w", None, (200,), 200, embedding=False)
-    fragment = Fragment(0, (piece,), 200, (0,))
-    rng = np.random.default_rng(2)
-    theta = rng.standard_normal(200, np.float32)
-    deltas = [rng.standard_normal(200, np.float32) for _ in range(2)]
-    inputs = []
-    for delta in deltas:
-        parts = []
-        for start, stop in ((0, 120), (120, 200)):
-            body = codecs.pack(delta[start:stop], "int4")
-            held = codecs.unpack(body, "int4", stop - start, "int4")
-            parts.append(HostPart(start, held, scan(fragment, held, "int4", start)))
-        inputs.append(Gradient(1.0, tuple(parts)))
-    found = merge_step(
-        fragment,
-        inputs,
-        theta,
-        np.zeros_like(theta),
-        codec="int4",
-        rule="Mean",
-        learning_rate=1.0,
-        outer_momentum=0.0,
-    )
-    exact = theta - (deltas[0] + deltas[1]) / 2
-    assert np.linalg.norm(found.theta - exact) < 0.15 * np.linalg.norm(exact - theta)
-    assert len(found.wire) == 2 * 200

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from atoll_runtime.merge.rda import Result
-from atoll_runtime.protocol.fragments import BLOCK, TensorInfo, build_layout, part_bounds
+from atoll_runtime.protocol.fragments import TensorInfo, build_layout, part_bounds
 from atoll_runtime.syncer.state import ASKED_MERGES, State
 from atoll_runtime.transport import blocks, changes, codecs
 from atoll_runtime.transport.changes import Holdings
@@ -94,27 +94,6 @@ def test_after_a_thousand_versions_the_learners_are_as_near_as_after_the_first()
         every.append(miss())
     assert max(every) < 1.3 * first
     assert max(every) < 0.15 * shard.far(1)  # of what one merge moves
-
-
-def test_a_fragment_that_stands_still_is_reached_to_bfloat16_of_its_blocks() -> None:
-    shard = Shard(640)
-    for far in (0.1, 0, 0, 0):
-        shard.merge(far)
-    newest = shard.state.fragments[0]
-    held = codecs.view(newest.wire, "int4").astype(np.float32)
-    theta, miss = (each.reshape(-1, BLOCK) for each in (newest.theta, newest.theta - held))
-    assert (
-        np.abs(miss).max(axis=1) <= np.abs(theta).max(axis=1) / 256
-    ).all()  # half its largest element's step
-
-
-def test_a_change_is_a_quarter_of_the_version_and_little_more() -> None:
-    shard, host = Shard(6400), Holdings("int4", [(0, 6400)])
-    for _ in range(2):
-        shard.merge()
-        head, body, changes = shard.serve(host, (0, 6400))
-        host.take(head, body, changes)
-    assert head.base == 1 and head.size == len(body) == 6400 * 4.25 / 8
 
 
 def test_hosts_that_fetch_the_same_part_of_a_change_share_its_bytes_and_only_so_many_are_kept() -> None:

@@ -57,24 +57,6 @@ def test_a_body_over_several_connections_that_break_comes_whole_and_no_held_chun
     assert set(sent.values()) == {1} and assembly.filled == size
 
 
-@given(size=sizes, chunk=st.integers(1, 3 * BLOCK), other=st.integers(1, 3 * BLOCK), part=st.integers(0, 30))
-def test_another_transfer_sends_only_what_has_not_come_whatever_its_chunks(
-    size: int, chunk: int, other: int, part: int
-) -> None:
-    body, assembly = memoryview(BYTES)[:size], Assembly(size)
-    sent = 0
-    for limit, length in ((part, chunk), (10_000, other)):
-        sending = Sending(body, size, length)
-        share = sending.attached(0, assembly.held())
-        while limit and (span := sending.next(share)) is not None:
-            limit -= 1
-            sent += span[1] - span[0]
-            claim = assembly.claim(span[0], span[1] - span[0])
-            claim.view[:] = sending.data(span)
-            assembly.hold(claim)
-    assert sent == size and assembly.body == body
-
-
 def test_a_chunk_that_comes_twice_changes_nothing_and_one_that_is_sent_anew_is_taken_from_there() -> None:
     data = memoryview(BYTES)[:BLOCK]
     assembly = Assembly(2 * BLOCK)
