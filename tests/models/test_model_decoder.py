@@ -105,27 +105,6 @@ def test_batch_without_counted_tokens_changes_nothing(batch, params):
     assert all(not np.any(value) for value in flat(gradient).values())
 
 
-def test_packed_documents_equal_rows_of_their_own(params):
-    first, second = documents = (
-        np.random.default_rng(1).integers(0, SMALL.vocabulary, (2, 6)).astype(np.int32)
-    )
-
-    def rows(*each):
-        """Each a list of (document, tokens), filled up to 14 tokens."""
-        tokens, segments = np.full((2, 14), 7, np.int32), np.zeros((2, 14), np.int32)
-        for at, row in enumerate(each):
-            size = sum(len(document) for _, document in row)
-            tokens[at, :size] = np.concatenate([document for _, document in row])
-            segments[at, :size] = np.repeat([number for number, _ in row], 6)
-        return {"tokens": tokens, "segments": segments, "weights": np.ones((2, 13), np.float32)}
-
-    packed, of_packed = GRADIENT(params, rows([(1, first), (2, second)]))
-    apart, of_rows = GRADIENT(params, rows([(1, first)], [(1, second)]))
-    plain = LOSS(params, {"tokens": documents, "weights": np.ones((2, 5), np.float32)})
-    assert float(packed) == pytest.approx(float(apart), rel=1e-5) == pytest.approx(float(plain), rel=1e-5)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-6), of_packed, of_rows)
-
-
 @pytest.mark.parametrize("name", [name for name in REMAT if name != "None"])
 def test_rematerialisation_changes_the_cost_and_not_the_gradient(batch, params, name):
     plain, gradient = GRADIENT(params, batch)

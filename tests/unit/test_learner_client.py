@@ -19,7 +19,6 @@ from atoll_runtime.protocol.identifiers import NO_CUT, RoundId
 from atoll_runtime.protocol.link import Ask
 from atoll_runtime.protocol.messages import Beginning, Report
 from atoll_runtime.protocol.progress import Offer
-from atoll_runtime.transport.changes import Holdings
 from atoll_runtime.transport.messages import Announce, FetchHead, FetchRequest, Over, Pull, PushReply, Welcome
 from atoll_runtime.transport.transport import TransportError
 from atoll_runtime.transport.wire import Down, Up
@@ -167,33 +166,6 @@ async def test_a_contribution_to_a_round_that_is_over_is_dropped_and_counted(mak
     with pytest.raises(ValueError, match="8 bytes of float32 must be those of 4 elements"):
         client.contribute(0, Ask(ROUND, 0), "float32", memoryview(bytes(8)), offer, 1)
     await client.disconnect()
-
-
-def test_the_client_in_a_thread_of_its_own_answers_at_once_and_ends_in_time(
-    make_run: Any, eventually: Any
-) -> None:
-    class Greets(Shard):
-        async def session(self, hello: Any, outgoing: AsyncIterator[Up]) -> AsyncIterator[Down]:
-            self.down.put_nowait(Welcome("L", 7, (0,), (0,), 0, 0))
-            async for message in super().session(hello, outgoing):
-                yield message
-
-    layout, shard = build_layout([TensorInfo("w", (4,), False, False)], 1), Greets()
-    client = SyncerClient(make_run(), UNIT, layout, [(0, 4)], [4], [shard])
-    client.start([0], 0, "")
-    greeting = client.welcome(20)
-    assert greeting is not None and greeting.global_step == 7
-    client.report(1, 8, 5.0, 0.1, 8)
-    eventually(lambda: shard.heard)
-    client.close(10)
-    client.check()
-    assert all(task.done() for task in client._sessions[0]._tasks)
-
-
-@pytest.mark.parametrize("length", [0, 6, 7, 10])
-def test_a_body_of_a_wrong_length_is_fetched_again(length: int) -> None:
-    with pytest.raises(TransportError, match="came"):
-        Holdings("bf16", [(0, 4)]).take(FetchHead(0, 1, length, "bf16"), memoryview(bytes(length)), False)
 
 
 @pytest.mark.parametrize(("host", "shards", "sent"), [(0, 1, [True]), (1, 1, [False]), (0, 2, [True, False])])

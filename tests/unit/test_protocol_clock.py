@@ -7,13 +7,12 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from lone_shard import LONE, joined, reported
+from lone_shard import LONE, joined
 
 from atoll_runtime.protocol import clocks, ledger
-from atoll_runtime.protocol.effects import SendOrders
-from atoll_runtime.protocol.events import Left, Ordered, Orders, ShardTold, Standing, Tick
+from atoll_runtime.protocol.events import Ordered, Orders, ShardTold, Standing, Tick
 from atoll_runtime.protocol.fragments import LayoutError, TensorInfo, build_layout, translate
-from atoll_runtime.protocol.ledger import FINISHED, MISSED, REPLACED, Account, Span
+from atoll_runtime.protocol.ledger import FINISHED, REPLACED, Account, Span
 from atoll_runtime.protocol.machine import Syncer
 from atoll_runtime.protocol.restoring import begin
 
@@ -82,42 +81,6 @@ def test_a_shard_that_was_away_skips_to_an_interval_behind_the_clock_and_takes_t
     assert held.step == 96, "in an interval each fragment is due once"
 
 
-def test_no_round_is_opened_while_shard_0_is_away() -> None:
-    machine = follower()
-    assert steps(machine, 10.0**6) == [3] and not machine.rounds.held
-
-
-def test_a_shard_waits_for_no_unit_that_shard_0_says_is_silent_until_it_is_back_or_replaced() -> None:
-    machine = follower()
-    machine.handle(Ordered(Orders(step=3, silent=(("a", 1), ("b", 7)))), 4.0)
-    assert machine.live(4.0) == []
-    machine.handle(joined("b", 7), 5.0)
-    machine.handle(Ordered(Orders(step=100, silent=(("a", 1), ("b", 7)))), 6.0)
-    assert steps(machine, 6.0) == [3], "K = 1 unit is needed"
-    machine.handle(Ordered(Orders(step=100, silent=(("b", 7),))), 7.0)
-    assert steps(machine, 7.0)[-1] == 100
-    (held,) = machine.rounds.held.values()
-    assert held.pulled == {("a", 1)}
-    machine.handle(joined("b", 8), 8.0)
-    assert [unit.name for unit in machine.live(8.0)] == ["a", "b"]
-    assert held.pulled == {("a", 1), ("b", 8)}
-
-
-def test_shard_0_tells_who_is_connected_and_silent_and_when_it_is_back() -> None:
-    machine = begin(replace(LONE, shards=2), (10,), [3], 3)
-    machine.handle(joined("a"), 0.0)
-    for step in (1, 2):
-        machine.handle(reported("a", step), float(step))
-    machine.handle(Tick(), 32.0)
-    assert machine.orders.silent == ()
-    assert SendOrders(replace(machine.orders, silent=(("a", 1),))) in machine.handle(Tick(), 32.1)
-    machine.handle(reported("a", 3), 50.0)
-    assert machine.orders.silent == ()
-    machine.handle(Tick(), 90.0)
-    machine.handle(Left("a", 1, 0), 91.0)
-    assert machine.orders.silent == (), "who is not connected is not waited for anyway"
-
-
 def test_shard_0_that_lost_its_volume_goes_on_from_the_clock_that_it_had_told_the_others() -> None:
     machine = begin(replace(LONE, shards=2), (10,), [3], 3)
     machine.handle(ShardTold(1, Standing(90, False, machine.cuts.newest)), 1.0)
@@ -133,21 +96,6 @@ def test_a_cut_is_consistent_when_nobody_knows_more_of_a_party_than_it_recorded_
     assert clocks.inconsistency({"shard/0": shard, "unit/a/1": late}) == (
         "shard/0 knows unit/a/1 at 700, which recorded itself at 690"
     )
-
-
-def test_a_token_is_in_flight_then_merged_or_missed() -> None:
-    account = Account(owned=(0,))
-    account.advance(300)
-    assert (account.trained, account.in_flight) == (300, 300)
-    account.freeze(0, Span(0, 0, 100))
-    account.merge(0)
-    account.freeze(0, Span(0, 130, 250))
-    account.merge(0)
-    account.freeze(0, Span(0, 260, 300))
-    account.merge(0)
-    assert account.merged == 100 + 120 + 40
-    assert account.discarded == {MISSED: 40}
-    assert account.in_flight == 0 and account.balanced
 
 
 def test_what_is_being_merged_when_its_incarnation_is_replaced_still_counts_and_the_rest_is_lost() -> None:

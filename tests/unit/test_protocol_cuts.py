@@ -96,14 +96,6 @@ def test_what_was_sent_after_a_cut_that_a_shard_was_not_told_of_is_refused_by_na
     assert shard.machine.admit(replace(late, cut=NO_CUT)) != "" or isinstance(telling(late), Declined)
 
 
-def test_another_shard_records_itself_when_shard_0_tells_and_then_takes_what_was_sent_after_the_cut() -> None:
-    shard = Shard(SECOND).tell(Ordered(Orders(step=1, cut=CUT)))
-    assert shard.recorded == [CUT]
-    assert shard.machine.admit(part(shard.open, CUT)) == ""
-    shard.tell(Ordered(Orders(step=1, cut=CUT)), Ordered(Orders(step=1, cut=CutId(0))))
-    assert shard.recorded == [CUT], "once, and none that is older"
-
-
 def test_a_cut_that_a_learner_knows_and_shard_0_has_lost_with_its_volume_is_overtaken_at_once() -> None:
     shard, forgotten = Shard(FIRST), CutId(STARTED - 1, 90)
     shard.tell(Said("a", 1, Mark(forgotten, 20)))
@@ -119,17 +111,6 @@ def test_a_learner_that_names_a_cut_that_was_never_begun_is_refused_and_no_cut_b
     shard.tell(Said("a", 1, Mark(CUT, 20)))
     assert shard.recorded == [] and any("cut 7" in str(note.entry.get("why")) for note in shard.asked(Note))
     assert restoring.restore(FIRST, (10,), shard.machine.record()).cuts.newest == CutId(0)
-
-
-def test_shard_0_knows_whose_part_of_the_newest_cut_stands() -> None:
-    shard = Shard(FIRST).tell(CutOrdered(5))
-    (cut,) = shard.recorded
-    shard.tell(ShardTold(1, Standing(1, False, CutId(0))))
-    assert shard.machine.cuts.parts == set()
-    shard.tell(ShardTold(1, Standing(1, False, cut)), ShardTold(1, Standing(1, False, NO_CUT)))
-    assert shard.machine.cuts.parts == {1}, "it stands, whatever becomes of the shard"
-    shard.tell(CutOrdered(9))
-    assert shard.machine.cuts.parts == set()
 
 
 def test_an_order_begins_a_cut_unless_one_that_holds_as_much_is_under_way() -> None:

@@ -21,7 +21,6 @@ from atoll_runtime.protocol.effects import (
     SendMarkers,
     SendOrders,
     SendPull,
-    StopAll,
 )
 from atoll_runtime.protocol.events import (
     CutOrdered,
@@ -144,22 +143,6 @@ def test_the_final_cut_begins_once_every_other_shard_has_told_that_it_is_at_its_
     assert named(story.tell(ShardTold(1, DONE), ShardLeft(1), Tick())) == [(21, True)]
     waiting = at_its_end(TWO).tell(ShardTold(1, BUSY), ShardLeft(1), Tick())
     assert named(waiting) == [], "nothing is known of one that is away"
-
-
-def test_another_shard_goes_on_when_shard_0_is_started_with_a_raised_target() -> None:
-    story = Machine(replace(TWO, shard=1), version=20)
-    final = CutId(5, 21, True)
-    story.tell(Ordered(Orders(20, ending=True)), Ordered(Orders(20, ending=True, cut=final)))
-    assert named(story) == [(21, True)] and story.machine.standing.done
-    story.tell(joined("a"), Ordered(Orders(21, cut=replace(final, final=False))))
-    assert named(story) == [] and not story.machine.finishing and story.machine.rounds.held
-
-
-def test_another_shard_is_finished_when_shard_0_tells_and_remembers_it() -> None:
-    story = Machine(replace(TWO, shard=1), version=20)
-    story.tell(Ordered(Orders(20, ending=True, final="cut/21")))
-    assert story.machine.final == "cut/21" == story.remembered()["final"]
-    assert not story.asked(StopAll), "shard 0 stops the learners"
 
 
 def test_an_order_does_not_take_the_place_of_the_final_cut_or_come_after_the_end() -> None:

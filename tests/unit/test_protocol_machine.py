@@ -236,18 +236,6 @@ def test_a_fragment_of_a_lost_lineage_is_contributed_only_after_the_new_one_was_
     assert link.answerable() and link.answered(RoundId(6, 0, 1, "new"))
 
 
-def test_a_learner_takes_the_older_versions_of_a_shard_that_came_back_without_its_newest_merges() -> None:
-    link = Link([48, 40], lineage="one")
-    assert link.welcomed("one", [40, 40], [40, 40], NO_CUT)
-    link.asked(RoundId(48, 0, 0, "one"), 40)
-    link.asked(RoundId(50, 1, 0, "one"), 40)
-    assert set(link.answerable()) == {1}, "version 48 of fragment 0 is known to nobody else"
-    errand = link.errand()
-    assert errand is not None and link.fetched(errand, 40, NO_CUT)
-    link.adopt(0, 40, "one")
-    assert set(link.answerable()) == {0, 1} and link.errand() is None
-
-
 def test_what_was_fetched_before_a_shard_came_back_without_it_is_not_taken_for_what_it_has_now() -> None:
     link = Link([24], lineage="one")
     link.announced(0, 48, True)
@@ -337,16 +325,6 @@ def test_a_unit_that_was_promised_what_a_restored_volume_has_lost_contributes_al
     start(w)
     until(w, lambda: w.finished)
     w.checks.ended()
-
-
-def test_what_was_fetched_of_an_offer_that_was_lost_since_is_thrown_away() -> None:
-    link = Link([40], lineage="one")
-    link.welcomed("one", [48], [48], NO_CUT)
-    errand = link.errand()
-    assert errand is not None
-    link.disconnected()
-    assert link.welcomed("one", [40], [40], NO_CUT)
-    assert not link.fetched(errand, 48, NO_CUT) and link.offered == [40]
 
 
 def test_a_fragment_without_elements_is_never_fetched_whatever_its_shard_says() -> None:

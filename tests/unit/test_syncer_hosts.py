@@ -9,7 +9,7 @@ from dataclasses import fields
 from typing import Any
 
 import pytest
-from lone_shard import Story, reported
+from lone_shard import LONE, Story, reported
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -18,8 +18,11 @@ from atoll_runtime.protocol.fragments import MOST_PADDING, TensorInfo, build_lay
 from atoll_runtime.protocol.identifiers import NO_CUT, RoundId
 from atoll_runtime.protocol.linkmeter import LinkReading, LinkUse
 from atoll_runtime.protocol.messages import Audit, Beginning, Header, Hello, Mark, Part, Report
+from atoll_runtime.protocol.restoring import begin
+from atoll_runtime.protocol.units import Unit
 from atoll_runtime.syncer import handshake, hosts
 from atoll_runtime.syncer.hosts import Session, Sessions
+from atoll_runtime.syncer.status import unit_report
 from atoll_runtime.transport.messages import PROTOCOL, Announce, Fenced, Stop
 from atoll_runtime.transport.transport import Peer
 from atoll_runtime.transport.wire import WireError, decode, encode
@@ -87,6 +90,14 @@ def test_what_no_host_can_say_is_no_message_and_the_field_is_named(name: str) ->
     for found in WRONG[name]:
         with pytest.raises(WireError, match=rf"\.{names[-1]}"):
             decode(encode(changed(GOOD[kind], names, found)))
+
+
+def test_what_a_unit_says_of_its_beginning_is_shown() -> None:
+    machine, unit = begin(LONE, (10,), [0]), Unit.new("a", (0,))
+    shown = unit_report(machine, unit, GOOD["report"]).beginning
+    assert shown is not None
+    assert (shown.compiling, shown.compiled, shown.loaded) == (42.5, 3, 2)
+    assert unit_report(machine, unit, None).beginning is None
 
 
 def test_a_step_of_a_time_that_no_step_takes_tells_nothing_of_its_pace() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +11,10 @@ import pytest
 
 from atoll_runtime.checkpoint import GlobalStore
 from atoll_runtime.contract import OuterSpec, RunContract, TargetSpec
-from atoll_runtime.protocol.effects import RecordCut
-from atoll_runtime.protocol.events import Tick
 from atoll_runtime.protocol.fragments import TensorInfo, build_layout
-from atoll_runtime.protocol.identifiers import CUT_EPOCH, CutId
+from atoll_runtime.protocol.identifiers import CUT_EPOCH
 from atoll_runtime.protocol.rules import Rules
-from atoll_runtime.syncer.recovery import Start, durable, recover
+from atoll_runtime.syncer.recovery import Start, recover
 
 LAYOUT = build_layout([TensorInfo("w", (10,), stacked=False, embedding=False)], 1)
 
@@ -33,28 +30,6 @@ def started(run: RunContract, folder: Path, store: GlobalStore, now: float = 2e9
     rules = Rules.of(run)
     theta = {"w": np.zeros(10, np.float32)}
     return recover(run, rules, LAYOUT, folder / "journal", store, lambda: theta, now=lambda: now)
-
-
-def recorded(start: Start) -> list[CutId]:
-    """Cuts that begin with the next event."""
-    return [each.cut for each in start.machine.handle(Tick(), 0.0) if isinstance(each, RecordCut)]
-
-
-@pytest.mark.parametrize("steps", [1, 9])
-def test_a_final_cut_that_was_being_saved_is_begun_anew_or_given_up_for_the_new_target(
-    run: RunContract, tmp_path: Path, steps: int
-) -> None:
-    store = GlobalStore(run.checkpoint.uri)
-    start = started(run, tmp_path, store)
-    start.machine.step, start.machine.orders = 1, replace(start.machine.orders, step=1)
-    (cut,) = recorded(start)
-    assert (cut.step, cut.final) == (1, True)
-    start.journal.remember(durable(start.machine.record(), 0, 0))
-    start.journal.close()
-    changed = run.model_copy(update={"target": TargetSpec(global_steps=steps)})
-    again = started(changed, tmp_path, store)
-    assert [(cut.step, cut.final) for cut in recorded(again)] == ([(2, True)] if steps == 1 else [])
-    again.journal.close()
 
 
 def test_cuts_of_a_later_process_have_higher_numbers_also_where_the_volume_is_lost(
