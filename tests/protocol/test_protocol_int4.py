@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from protocol_parties import networks
 
 from atoll_runtime.checkpoint import GlobalStore
 from atoll_runtime.contract import OuterSpec, QuorumSpec, TargetSpec
@@ -18,13 +17,13 @@ pytestmark = pytest.mark.timeout(300)  # 10 s alone
 
 
 def test_units_learn_with_four_bits_each_way_also_when_the_syncer_is_killed(
-    make_run: Any, syncer: Any, numpy_unit: Any, certificate: Any, eventually: Any
+    make_run: Any, syncer: Any, numpy_unit: Any, eventually: Any
 ) -> None:
     outer = OuterSpec(fragments=4, interval=4, codec="int4")
     run = make_run(outer=outer, quorum=QuorumSpec(min=2), target=TargetSpec(global_steps=200))
     shard = syncer(run)
 
-    units = [numpy_unit(run, name, networks(run, certificate(name)), until=100).start() for name in "ab"]
+    units = [numpy_unit(run, name, until=100).start() for name in "ab"]
     eventually(lambda: (status := shard.status()) and status.rounds >= 60, 120)
     shard.end(signal.SIGKILL)
     shard.start()

@@ -22,7 +22,6 @@ from atoll_runtime.contract import (
     TargetSpec,
     identity,
 )
-from atoll_runtime.transport.sessions import TlsNetwork
 
 pytestmark = pytest.mark.timeout(300)  # 10 s alone
 
@@ -39,16 +38,10 @@ def test_two_units_train_to_the_target_through_a_syncer_that_is_killed_and_fence
     run = make_run(target=TargetSpec(global_steps=150))
     process = syncer(run)
 
-    def transport(unit: str) -> list[TlsNetwork]:
-        return networks(run, certificate(unit))
-
     # Both connect before the syncer is there, and go on trying. The run is not over before all this is seen.
-    a = numpy_unit(run, "a", transport("a"), until=50).start()
+    a = numpy_unit(run, "a", until=50).start()
     gang = Gang(2)
-    pair = [
-        numpy_unit(run, "b", transport("b"), host=host, hosts=2, gang=gang, until=50).start()
-        for host in (0, 1)
-    ]
+    pair = [numpy_unit(run, "b", host=host, hosts=2, gang=gang, until=50).start() for host in (0, 1)]
     eventually(lambda: (process.status() or SyncerStatus(run_uid="", phase="Starting")).rounds >= 20, 120)
     assert "atoll_syncer_rounds_total" in process.plain("/metrics")
     assert process.plain("/readyz").startswith("Running")
@@ -70,12 +63,12 @@ def test_two_units_train_to_the_target_through_a_syncer_that_is_killed_and_fence
     with caplog.at_level(logging.WARNING):
         foreign = numpy_unit(run, "c", networks(run, outside)).start()
         eventually(lambda: "TLS refused" in caplog.text)
-    impostor = numpy_unit(run, "a", transport("d")).start()
+    impostor = numpy_unit(run, "a", networks(run, certificate("d"))).start()
     assert "unit/d, not" in eventually(impostor.client.error).reason
     assert foreign.client.error() is None and foreign.contributed == 0
 
     # A newer incarnation drops the older one's session at once.
-    heir = numpy_unit(run, "a", transport("a"), incarnation=2).start()
+    heir = numpy_unit(run, "a", incarnation=2).start()
     assert eventually(a.client.error).incarnation == 2
     welcome = heir.client.welcome(50)
     assert welcome is not None and welcome.cursor > 0
@@ -100,7 +93,7 @@ def test_two_units_train_to_the_target_through_a_syncer_that_is_killed_and_fence
     # A unit that comes late, or a syncer that starts again, finds the run finished.
     process.end(signal.SIGTERM)
     process.start()
-    late = numpy_unit(run, "a", transport("a"), incarnation=3).start()
+    late = numpy_unit(run, "a", incarnation=3).start()
     assert eventually(late.client.stop).global_step == 150
     assert eventually(process.status).phase == "Finished"
     assert process.end(signal.SIGTERM) == 0

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from protocol_parties import Gang, networks
+from protocol_parties import Gang
 
 from atoll_runtime.checkpoint import GlobalStore
 from atoll_runtime.contract import CheckpointSpec, SyncerStatus, TargetSpec
@@ -40,17 +40,14 @@ def assert_balanced(status: SyncerStatus) -> None:
 
 
 def test_a_lost_shard_stalls_its_own_tensors_alone_and_a_finished_run_goes_on_in_three_shards(
-    make_run: Any, syncer: Any, numpy_unit: Any, certificate: Any, eventually: Any
+    make_run: Any, syncer: Any, numpy_unit: Any, eventually: Any
 ) -> None:
     run = make_run(shards=2, target=TargetSpec(global_steps=320))
     shards = [syncer(run, s) for s in (0, 1)]
     eventually(lambda: all(each.status() for each in shards), 120)  # neither is far ahead of the other
-    a = numpy_unit(run, "a", networks(run, certificate("a")), until=40).start()
+    a = numpy_unit(run, "a", until=40).start()
     gang = Gang(2)
-    pair = [
-        numpy_unit(run, "b", networks(run, certificate("b")), host=host, hosts=2, gang=gang, until=40).start()
-        for host in (0, 1)
-    ]
+    pair = [numpy_unit(run, "b", host=host, hosts=2, gang=gang, until=40).start() for host in (0, 1)]
     width = a.layout.width
 
     def let_on(steps: float) -> None:
@@ -102,7 +99,7 @@ def test_a_lost_shard_stalls_its_own_tensors_alone_and_a_finished_run_goes_on_in
 
     more = make_run(shards=3, target=TargetSpec(global_steps=380))
     again = [syncer(more, s) for s in range(3)]
-    units = [numpy_unit(more, name, networks(more, certificate(name)), incarnation=2) for name in "ab"]
+    units = [numpy_unit(more, name, incarnation=2) for name in "ab"]
     for unit in units:
         unit.hold_nothing()
         unit.start()
@@ -124,7 +121,7 @@ STEPS = 450
 
 
 def test_whatever_is_killed_no_merge_is_lost_and_the_tape_gives_the_final_model_bit_for_bit(
-    make_run: Any, syncer: Any, learner_process: Any, certificate: Any, eventually: Any, tmp_path: Path
+    make_run: Any, syncer: Any, learner_process: Any, eventually: Any, tmp_path: Path
 ) -> None:
     seed = int(os.environ.get("ATOLL_SEED", random.SystemRandom().randrange(10**6)))
     print(f"ATOLL_SEED={seed}")

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from protocol_parties import ANSWER_SECONDS, networks
+from protocol_parties import ANSWER_SECONDS
 
 from atoll_operator.plan.run.syncer_state import next_checkpoint_step
 from atoll_runtime.checkpoint import GlobalStore
@@ -56,7 +56,7 @@ def test_a_cut_that_is_ordered_when_the_units_are_gone_holds_all_and_the_run_goe
 ) -> None:
     run = make_run(shards=2, target=TargetSpec(global_steps=10_000))
     shards = [syncer(run, s) for s in (0, 1)]
-    units = [numpy_unit(run, name, networks(run, certificate(name))).start() for name in "ab"]
+    units = [numpy_unit(run, name).start() for name in "ab"]
     eventually(lambda: all(each.figure("rounds_total") >= 12 for each in shards), 120)
     for unit in units:
         unit.halt()
@@ -75,7 +75,7 @@ def test_a_cut_that_is_ordered_when_the_units_are_gone_holds_all_and_the_run_goe
         each.start()
     eventually(lambda: [told(each).restarts for each in shards] == [2, 1])
     eventually(lambda: [each.figure("global_step") for each in shards] == ends)
-    again = [numpy_unit(run, name, networks(run, certificate(name)), incarnation=2) for name in "ab"]
+    again = [numpy_unit(run, name, incarnation=2) for name in "ab"]
     for unit in again:
         unit.hold_nothing()
         unit.start()

@@ -11,7 +11,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from protocol_parties import networks
 
 from atoll_runtime.contract import ENV_EVALUATION, ENV_RUN_FILE, ENV_UNIT, EXIT_VERSION, brief
 from atoll_runtime.transport.messages import PROTOCOL, Refused
@@ -57,7 +56,6 @@ def test_a_refusal_is_read_by_and_from_a_version_that_did_not_tell_why() -> None
 
 def test_a_real_syncer_refuses_another_protocol_and_takes_the_same_unit_when_it_speaks_its_own(
     make_run: Any,
-    certificate: Any,
     syncer: Any,
     numpy_unit: Any,
     eventually: Any,
@@ -66,15 +64,12 @@ def test_a_real_syncer_refuses_another_protocol_and_takes_the_same_unit_when_it_
     run = make_run()
     syncer(run)
 
-    def begun(incarnation: int) -> Any:
-        return numpy_unit(run, "a", networks(run, certificate("a")), incarnation).start()
-
     monkeypatch.setattr("atoll_runtime.learner.client.PROTOCOL", PROTOCOL + 1)
-    other = begun(1)
+    other = numpy_unit(run, "a").start()
     error = eventually(other.client.error)
     assert isinstance(error, Refused) and error.version
     assert f"speaks protocol {PROTOCOL + 1}, the syncer's {PROTOCOL}" in error.reason
     monkeypatch.undo()
-    mended = begun(2)
+    mended = numpy_unit(run, "a", incarnation=2).start()
     eventually(lambda: mended.received)
     assert mended.client.error() is None

@@ -339,12 +339,12 @@ class NumpyUnit:
 
 
 @pytest.fixture(name="numpy_unit")
-def numpy_unit_fixture() -> Iterator[Callable[..., NumpyUnit]]:
-    """Makes units, and halts those that the test left running."""
+def numpy_unit_fixture(certificate: Callable[[str], Path]) -> Iterator[Callable[..., NumpyUnit]]:
+    """Makes units, with their own certificates unless told a network, and halts those that the test left running."""
     units: list[NumpyUnit] = []
 
-    def make(*args: Any, **keywords: Any) -> NumpyUnit:
-        units.append(NumpyUnit(*args, **keywords))
+    def make(run: RunContract, name: str, network: Any = None, **keywords: Any) -> NumpyUnit:
+        units.append(NumpyUnit(run, name, network or networks(run, certificate(name)), **keywords))
         return units[-1]
 
     yield make

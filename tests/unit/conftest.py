@@ -11,7 +11,6 @@ from protocol_parties import (
     eventually_fixture,
     free_ports_fixture,
     make_run_fixture,
-    numpy_unit_fixture,
 )
 
 __all__ = [
@@ -21,5 +20,4 @@ __all__ = [
     "free_ports_fixture",
     "kubectl_fixture",
     "make_run_fixture",
-    "numpy_unit_fixture",
 ]
