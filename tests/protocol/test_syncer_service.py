@@ -1,22 +1,19 @@
-"""The service in this process: recovery, cuts, budgets, and units that learn in numpy."""
+"""The service in this process: recovery, what it refuses, pushes that break."""
 
 from __future__ import annotations
 
 import asyncio
-import math
 import shutil
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from in_process import PEER, InProcessNetwork
 from lone_shard import joined
 
 from atoll_runtime.checkpoint import Cut, GlobalStore, Skipped, StoreError
-from atoll_runtime.checkpoint import Part as SavedPart
 from atoll_runtime.contract import (
     ENV_RUN_FILE,
     CheckpointSpec,
@@ -38,7 +35,7 @@ from atoll_runtime.syncer.driver import Driver
 from atoll_runtime.syncer.errors import JournalError, Terminal
 from atoll_runtime.syncer.recovery import Start, recover
 from atoll_runtime.syncer.service import Service
-from atoll_runtime.syncer.status import Status, metrics
+from atoll_runtime.syncer.status import Status
 from atoll_runtime.syncer.tape import Tape
 from atoll_runtime.transport.chunks import Assembly
 from atoll_runtime.transport.chunks import filled as with_zeros
@@ -49,67 +46,19 @@ from atoll_runtime.transport.transport import Peer, Receive
 pytestmark = pytest.mark.timeout(300)
 
 
-class Shelf(GlobalStore):
-    """A store in a folder, which can be made to fail."""
+PEER = Peer((), "here")
 
-    fault = ""
+
+class Shelf(GlobalStore):
+    """A store in a folder, of which the test says what cannot be read besides."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(f"file://{folder}")
         self.skipped: list[Skipped] = []
 
-    def save_part(self, part: SavedPart) -> bool:
-        if self.fault:
-            raise StoreError(self.fault)
-        return super().save_part(part)
-
     def newest(self, **what: Any) -> tuple[Cut | None, list[Skipped]]:
-        if self.fault:
-            raise StoreError(self.fault)
         cut, skipped = super().newest(**what)
         return cut, skipped + self.skipped
-
-
-class Loop:
-    """An event loop in a thread, and the service on it, which the test can replace."""
-
-    def __init__(self) -> None:
-        self.loop = asyncio.new_event_loop()
-        self.thread = threading.Thread(target=self.loop.run_forever)
-        self.thread.start()
-        self.service: Service | None = None
-
-    def call(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(60)
-
-    def serve(self, run: RunContract, start: Start, store: Shelf, folder: Path, budget: int) -> Service:
-        async def make() -> Service:
-            service = Service(Driver(run, whole(run), start, store, Tape(folder / "tape", run.tape), budget))
-            service.driver.start()
-            return service
-
-        self.service = self.call(make())
-        assert self.service is not None
-        return self.service
-
-    def end_service(self) -> None:
-        if self.service is not None:
-            self.call(self.service.driver.close())
-            self.service = None
-
-    def network(self) -> InProcessNetwork:
-        return InProcessNetwork(lambda: self.service, self.loop)
-
-
-@pytest.fixture(name="loop")
-def loop_fixture() -> Iterator[Loop]:
-    """Ask for it before `numpy_unit`: units are halted while it runs, so that no call of theirs is left on it."""
-    loop = Loop()
-    yield loop
-    loop.end_service()
-    loop.loop.call_soon_threadsafe(loop.loop.stop)
-    loop.thread.join(60)
-    loop.loop.close()
 
 
 @pytest.fixture(name="begin")
@@ -140,15 +89,18 @@ def store_fixture(tmp_path: Path) -> Shelf:
     return Shelf(tmp_path / "shelf")
 
 
-def test_a_first_start_saves_step_0_and_a_later_one_goes_on_from_journal_or_checkpoint(
-    make_run: Any, begin: Any, store: Shelf, loop: Loop, eventually: Any, tmp_path: Path
+async def test_a_first_start_saves_step_0_and_a_later_one_goes_on_from_journal_or_checkpoint(
+    make_run: Any, begin: Any, store: Shelf, tmp_path: Path
 ) -> None:
     run = make_run()
     start = begin(run, store)
     assert start.message == "started from the initial model"
-    loop.serve(run, start, store, tmp_path, 1 << 30)
-    eventually(lambda: store.steps() == [0])
-    loop.end_service()
+    driver = Driver(run, whole(run), start, store, Tape(tmp_path / "tape", run.tape))
+    driver.start()
+    async with asyncio.timeout(60):
+        while store.steps() != [0]:
+            await asyncio.sleep(0.01)
+    await driver.close()
     first = store.load(0)
     assert first.meta["model"] == {"dimensions": run.model.dimensions.model_dump(by_alias=True), "seed": 0}
     assert all(np.array_equal(first.theta[n], t) for n, t in initial(run.model).items())
@@ -250,41 +202,6 @@ async def test_a_volume_on_which_no_folder_can_be_made_is_told_as_the_journals_f
     (tmp_path / "volume").touch()
     with pytest.raises(JournalError, match="volume/layout-1: Not a directory"):
         await main.serve(run, whole(run), Rules.of(run), tls, tmp_path / "volume" / "layout-1")
-
-
-def test_a_run_outlives_a_failing_bucket(
-    make_run: Any, begin: Any, store: Shelf, loop: Loop, numpy_unit: Any, eventually: Any, tmp_path: Path
-) -> None:
-    run = make_run(target=TargetSpec(global_steps=240))
-    service = loop.serve(run, begin(run, store), store, tmp_path, 1 << 30)
-    a, b = (numpy_unit(run, name, loop.network(), step_seconds=0.005, until=60) for name in "ab")
-    for unit in (a, b):
-        unit.start()
-
-    def let_on(version: float) -> None:
-        """Until then the run cannot end, however long this thread has to wait."""
-        a.until = b.until = version
-
-    eventually(lambda: len(store.steps()) > 1)
-    eventually(lambda: 0 < a.client.merged() <= service.machine.tokens)  # its learning rate follows them
-    store.fault = "the bucket is full"
-    let_on(120)
-    eventually(lambda: service.driver.cuts.error == "the bucket is full")
-    merges = service.machine.rounds.merges
-    let_on(180)
-    eventually(lambda: service.machine.rounds.merges > merges + 4)
-    status = Status(run, service=service)
-    report = status.report()
-    assert report.checkpoint.error == "the bucket is full" and report.phase == "Running"
-    assert report.units["a"].state == "Learning" and report.loss is not None
-    assert f"atoll_syncer_rounds_total {report.rounds}" in metrics(report)
-    store.fault = ""
-    eventually(lambda: not service.driver.cuts.error)
-    let_on(math.inf)
-    eventually(a.client.stop)
-    assert service.machine.step == 240 and store.load(240).versions == service.state.versions
-    assert Status(run, service=service).report().phase == "Finished"
-    eventually(lambda: service.driver.parts.used == 0)
 
 
 async def test_what_does_not_belong_to_the_run_is_refused_and_holds_no_memory(service: Service) -> None:
