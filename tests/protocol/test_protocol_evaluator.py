@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
-import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from compile_cache import kept_programs
-from protocol_parties import ANSWER_SECONDS, PARTING_SECONDS, told_by
+from protocol_parties import Program
 
 from atoll_runtime.checkpoint import GlobalStore
 from atoll_runtime.contract import (
     ENV_EVALUATION,
-    ENV_RUN_FILE,
-    ENV_TLS_DIR,
     EXIT_OK,
     EXIT_TERMINAL,
     CheckpointSpec,
@@ -40,50 +34,23 @@ SECONDS = 180.0
 """For a process that imports JAX on a machine that others use too."""
 
 
-class Evaluator:
-    """`python -m atoll_runtime.evaluator`, started as often as the test likes."""
-
+class Evaluator(Program):
     def __init__(self, run: RunContract, told: EvaluationContract, tls: Path, folder: Path) -> None:
-        self.told, self.tls, self.log = told, tls, folder / "evaluator.log"
-        (folder / "evaluator.json").write_text(dump(run))
-        self._environment = {
-            **os.environ,
-            **kept_programs(),
-            "JAX_PLATFORMS": "cpu",
-            "PYTHONPATH": os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")]),
-            ENV_RUN_FILE: str(folder / "evaluator.json"),
-            ENV_TLS_DIR: str(tls),
-            ENV_EVALUATION: dump(told),
-        }
+        more = {**kept_programs(), "JAX_PLATFORMS": "cpu", ENV_EVALUATION: dump(told)}
+        super().__init__(run, folder, tls, (told.status_port, told.health_port), **more)
         self.start()
 
     def start(self) -> None:
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "atoll_runtime.evaluator"],
-                env=self._environment,
-                stdout=log,
-                stderr=log,
-            )
-
-    def end(self, number: int) -> int:
-        self.process.send_signal(number)
-        return self.process.wait(PARTING_SECONDS)
+        self.execute("evaluator")
 
     def status(self, tls: Path | None = None) -> EvaluatorStatus | None:
-        """None when nobody answers."""
-        told = told_by(self.told.status_port, tls or self.tls, self.tls)
+        told = self.told(tls)
         return None if told is None else EvaluatorStatus.model_validate_json(told)
-
-    def page(self, path: str) -> str:
-        url = f"http://localhost:{self.told.health_port}{path}"
-        with urllib.request.urlopen(url, timeout=ANSWER_SECONDS) as answer:
-            return str(answer.read().decode())
 
     def newest(self) -> int | None:
         """Global step of its newest result."""
         status = self.status()
-        assert self.process.poll() is None, self.log.read_text()
+        assert not self.away, self.log.read_text()
         return status.newest.step if status is not None and status.newest is not None else None
 
 
@@ -94,12 +61,12 @@ def evaluator(tmp_path: Path, free_ports: Any, certificate: Any) -> Iterator[Cal
     def start(run: RunContract) -> Evaluator:
         status, health = free_ports(2)
         told = EvaluationContract(tokens=2048, status_port=status, health_port=health)
-        started.append(Evaluator(run, told, certificate("evaluator"), tmp_path))
+        started.append(Evaluator(run, told, certificate("evaluator"), tmp_path / "evaluator"))
         return started[-1]
 
     yield start
     for each in started:
-        if each.process.poll() is None:
+        if not each.away:
             each.end(signal.SIGKILL)
 
 
@@ -152,8 +119,8 @@ def test_every_checkpoint_of_a_run_is_evaluated_once_whatever_becomes_of_the_eva
         assert report.newest.tokens == own.tokens < 2048
     assert last.newest.loss != first.newest.loss
     assert (last.phase, last.error, last.skipped) == ("Waiting", "", 0)
-    assert follows.page("/readyz").startswith("Waiting")
-    assert f"atoll_evaluator_global_step {final}\n" in follows.page("/metrics")
+    assert follows.plain("/readyz").startswith("Waiting")
+    assert f"atoll_evaluator_global_step {final}\n" in follows.plain("/metrics")
     assert follows.end(signal.SIGTERM) == EXIT_OK
 
 

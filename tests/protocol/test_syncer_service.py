@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -320,6 +320,35 @@ async def test_a_push_that_is_begun_anew_while_it_is_read_counts_once_and_its_un
     assert "a" not in service.machine.rounds.held[header.part.round].declined
     here.set()
     assert (await again).accepted
+
+
+async def test_units_that_join_while_a_record_is_written_share_the_next_one_and_are_welcomed_after_it(
+    service: Service,
+) -> None:
+    driver = service.driver
+    real, written = driver.journal.remember, list[set[str]]()
+    under_way, go_on = threading.Event(), threading.Event()
+
+    def remember(facts: Mapping[str, Any]) -> None:
+        under_way.set()
+        go_on.wait(60)
+        real(facts)
+        written.append(set(facts["machine"]["units"]))
+
+    driver.journal.remember = remember  # type: ignore[method-assign]
+
+    async def join(unit: str) -> None:
+        driver.feed(joined(unit))
+        await driver.durable()
+        assert unit in written[-1]
+
+    first = asyncio.create_task(join("a"))
+    await asyncio.to_thread(under_way.wait, 60)
+    others = [asyncio.create_task(join(f"b-{number}")) for number in range(40)]
+    await asyncio.sleep(0)
+    go_on.set()
+    await asyncio.gather(first, *others)
+    assert [len(units) for units in written] == [1, 41]
 
 
 @pytest.mark.parametrize(

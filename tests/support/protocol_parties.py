@@ -366,12 +366,14 @@ def told_by(port: int, tls: Path, authority: Path) -> bytes | None:
         return None
 
 
-class Syncer:
-    """`python -m atoll_runtime.syncer`, one shard, started as often as the test likes on the same volume."""
+class Program:
+    """`python -m atoll_runtime.…`, started as often as the test likes; it serves `/status`, and plain pages."""
 
-    def __init__(self, run: RunContract, tls: Path, folder: Path, shard: int = 0) -> None:
-        self.run, self.tls, self.folder, self.shard = run, tls, folder, shard
-        self.log = folder / "syncer.log"
+    def __init__(
+        self, run: RunContract, folder: Path, tls: Path, ports: tuple[int, int], **told: str
+    ) -> None:
+        self.run, self.folder, self.tls, self._ports = run, folder, tls, ports
+        self.log, self._told = folder / "program.log", told
         folder.mkdir(exist_ok=True)
         (folder / "run.json").write_text(dump(run))
         self.process: subprocess.Popen[bytes] | None = None
@@ -380,16 +382,12 @@ class Syncer:
     def away(self) -> bool:
         return self.process is None or self.process.poll() is not None
 
-    def start(self) -> None:
-        environment = os.environ | {
-            ENV_RUN_FILE: str(self.folder / "run.json"),
-            ENV_TLS_DIR: str(self.tls),
-            ENV_JOURNAL_DIR: str(self.folder / "volume"),
-            ENV_SHARD: str(self.shard),
-        }
+    def execute(self, module: str) -> None:
+        run_file = str(self.folder / "run.json")
+        environment = {**os.environ, ENV_RUN_FILE: run_file, ENV_TLS_DIR: str(self.tls), **self._told}
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "atoll_runtime.syncer"], env=environment, stdout=log, stderr=log
+                [sys.executable, "-m", f"atoll_runtime.{module}"], env=environment, stdout=log, stderr=log
             )
 
     def end(self, number: int) -> int:
@@ -397,9 +395,29 @@ class Syncer:
         self.process.send_signal(number)
         return self.process.wait(PARTING_SECONDS)
 
+    def told(self, tls: Path | None = None) -> bytes | None:
+        """The report over HTTPS, with its own certificate or this one; None when nobody answers."""
+        return told_by(self._ports[0], tls or self.tls, self.tls)
+
+    def plain(self, path: str) -> str:
+        url = f"http://localhost:{self._ports[1]}{path}"
+        with urllib.request.urlopen(url, timeout=ANSWER_SECONDS) as answer:
+            return str(answer.read().decode())
+
+
+class Syncer(Program):
+    """One shard, on the same volume whenever it is started."""
+
+    def __init__(self, run: RunContract, tls: Path, folder: Path, shard: int = 0) -> None:
+        address = run.shards[shard]
+        told = {ENV_JOURNAL_DIR: str(folder / "volume"), ENV_SHARD: str(shard)}
+        super().__init__(run, folder, tls, (address.status_port, address.health_port), **told)
+
+    def start(self) -> None:
+        self.execute("syncer")
+
     def status(self) -> SyncerStatus | None:
-        """The report over HTTPS with the syncer's own certificate; None when nobody answers."""
-        told = told_by(self.run.shards[self.shard].status_port, self.tls, self.tls)
+        told = self.told()
         return None if told is None else SyncerStatus.model_validate_json(told)
 
     def figure(self, name: str) -> float:
@@ -409,11 +427,6 @@ class Syncer:
         except OSError:
             return 0.0
         return float(next(line.split()[1] for line in lines if line.startswith(f"atoll_syncer_{name} ")))
-
-    def plain(self, path: str) -> str:
-        url = f"http://localhost:{self.run.shards[self.shard].health_port}{path}"
-        with urllib.request.urlopen(url, timeout=ANSWER_SECONDS) as answer:
-            return str(answer.read().decode())
 
 
 @pytest.fixture(name="syncer")
