@@ -1,4 +1,4 @@
-"""Compiled programs in the run's bucket."""
+"""Compiled programs in the run's bucket: kept, loaded by the next process, and computing the same."""
 
 from __future__ import annotations
 
@@ -8,8 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 from contracts import run_contract, unit_contract
+from jax import Array, monitoring
+from jax.experimental.compilation_cache.compilation_cache import reset_cache
 
 from atoll_runtime.checkpoint.bucket import Bucket, StoreError
 from atoll_runtime.contract import (
@@ -18,7 +22,10 @@ from atoll_runtime.contract import (
     ModelSpec,
 )
 from atoll_runtime.learner import compilation_store
+from atoll_runtime.learner.agree import Agreement
+from atoll_runtime.learner.compilation import Programs
 from atoll_runtime.learner.compilation_store import CompilationStore, shape_digest
+from atoll_runtime.learner.mesh import span
 
 
 class World:
@@ -45,6 +52,15 @@ class World:
             store.put(key, lambda content=content: content)
         store.settle()
         store.close(20)
+
+    def programs(self) -> Programs:
+        """A process that compiles by itself."""
+        return Programs(Agreement(span(jax.devices()[:1])), self.open())
+
+    def end(self, programs: Programs) -> None:
+        """After its first step."""
+        programs.settle()
+        self._stores[-1].close(20)
 
     def stored(self) -> list[str]:
         return [path for path in self.bucket.list("cache") if "step" in path]
@@ -203,3 +219,108 @@ def test_programs_are_kept_unless_the_user_has_chosen_otherwise(
     if store is not None:
         store.settle()
         store.close(20)
+
+
+def advance(theta: dict[str, Array], rate: Any, *, power: int) -> dict[str, Array]:
+    return {name: value - rate * jnp.sin(value) ** power for name, value in theta.items()}
+
+
+def traced(x: Array) -> Array:
+    return jax.pure_callback(np.sin, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
+
+
+def theta(size: int = 64) -> dict[str, Array]:
+    return {"a": jnp.linspace(0.0, 3.0, size), "b": jnp.ones((2, size))}
+
+
+@pytest.fixture(autouse=True)
+def no_jax_cache() -> Iterator[None]:
+    """JAX's own cache, which other suites of this process use, is off: see `CompilationStore.of`."""
+    name = "jax_compilation_cache_dir"
+    before = jax.config.values[name]
+    jax.config.update(name, None)
+    reset_cache()
+    yield
+    jax.config.update(name, before)
+    reset_cache()
+
+
+@pytest.fixture
+def compilations() -> Iterator[list[str]]:
+    """What JAX has compiled since."""
+    seen: list[str] = []
+
+    def listen(event: str, _: float, **__: str | int) -> None:
+        if event.endswith("backend_compile_duration"):
+            seen.append(event)
+
+    monitoring.register_event_duration_secs_listener(listen)
+    yield seen
+    monitoring.unregister_event_duration_listener(listen)
+
+
+def step(programs: Programs) -> Any:
+    return programs("step", jax.jit(advance, static_argnames=("power",), donate_argnums=0))
+
+
+def test_next_incarnation_compiles_nothing_and_computes_the_same(
+    world: World, compilations: list[str]
+) -> None:
+    first = world.programs()
+    plain = jax.jit(advance, static_argnames=("power",))(theta(), np.float32(0.1), power=2)
+    fresh = step(first)(theta(), np.float32(0.1), power=2)
+    assert (first.compiled, first.loaded) == (1, 0)
+    world.end(first)
+
+    second, arguments = world.programs(), theta()
+    compilations.clear()
+    loaded = step(second)(arguments, np.float32(0.1), power=2)
+    assert (second.compiled, second.loaded, compilations) == (0, 1, [])
+    assert 0 < second.seconds < 60
+    for name in plain:
+        assert np.array_equal(plain[name], fresh[name]) and np.array_equal(plain[name], loaded[name])
+    assert arguments["a"].is_deleted(), "donated, as by the compiled one"
+
+
+def test_each_shape_and_static_argument_has_its_own_program(world: World) -> None:
+    programs = world.programs()
+    call = step(programs)
+    results = [
+        call(theta(size), np.float32(0.1), power=power)
+        for size, power in [(64, 1), (64, 2), (32, 1), (64, 1)]
+    ]
+    assert programs.compiled == 3
+    assert not np.array_equal(results[0]["a"], results[1]["a"])
+    assert np.array_equal(results[0]["a"], results[3]["a"])
+
+
+def test_program_that_cannot_be_loaded_is_compiled_and_replaced(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = world.programs()
+    wanted = step(first)(theta(), np.float32(0.1), power=2)
+    world.end(first)
+    (name,) = [path.name for path in world.folder.glob("bucket/cache/v/s/host-0/step*")]
+    other = world.open()
+    other.put(name, lambda: b"of another machine")
+    other.settle()
+    other.close(20)
+
+    second = world.programs()
+    found = step(second)(theta(), np.float32(0.1), power=2)
+    assert f"{name} is compiled again" in caplog.text
+    assert np.array_equal(found["a"], wanted["a"])
+    world.end(second)
+    third = world.programs()
+    step(third)(theta(), np.float32(0.1), power=2)
+    assert third.loaded == 1
+
+
+def test_program_with_a_host_callback_is_not_kept(world: World) -> None:
+    for _ in range(2):
+        programs = world.programs()
+        found = programs("task", jax.jit(traced))(jnp.ones(4))
+        assert np.allclose(found, np.sin(1.0))
+        assert (programs.compiled, programs.loaded) == (1, 0)
+        world.end(programs)
+    assert not list(world.folder.rglob("task*"))
