@@ -205,18 +205,3 @@ def test_no_cut_but_the_final_one_has_the_targets_step() -> None:
     assert written, "a merge is written after the clock has come to the target"
     story.tell(*map(Persisted, written))
     assert story.asked(SendMarkers) == []
-
-
-def test_a_shard_is_at_its_end_though_a_far_unit_was_asked_for_a_round_that_never_comes() -> None:
-    """The order that ends the run is its last event, for units report to shard 0 alone."""
-    rules = replace(LONE, fragments=2, interval=4, overlap=2, shard=1, shards=2)
-    shard = Story(rules, "a")
-    shard.steps["a"] = 5
-    shard.tell(Ordered(Orders(step=2, seconds=1.0)), Tick())
-    assert [held.id.step for held in shard.machine.rounds.held.values()] == [2]
-    part = shard.part("a", 1)
-    shard.tell(offered(part, 0.1, 1.4), Received(part, 1.0))  # a is a round trip of 1.4 steps away
-    shard.tell(Ordered(Orders(step=3, seconds=1.0, ending=True)))
-    asked = [(each.round.step, each.unit) for each in shard.asked(SendPull)]
-    assert asked == [(2, "a"), (4, "a")], "before shard 1 had taken step 3"
-    assert shard.machine.standing.done and not shard.machine.rounds.held

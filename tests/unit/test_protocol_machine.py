@@ -257,19 +257,6 @@ def test_what_was_fetched_before_a_shard_came_back_without_it_is_not_taken_for_w
     assert link.answerable()
 
 
-def test_a_welcome_that_a_fetched_version_has_overtaken_takes_nothing_back() -> None:
-    link = Link([24], lineage="one")
-    assert not link.welcomed("one", [48], [48], NO_CUT, "first life")
-    errand = link.errand()
-    assert errand is not None and link.fetched(errand, 72, NO_CUT, "first life")
-    assert not link.welcomed("one", [48], [48], NO_CUT, "first life"), "it was said before 72 was merged"
-    link.adopt(0, 72, "one")
-    assert link.errand() is None and link.offered == [72]
-    assert link.welcomed("one", [48], [48], NO_CUT, "second life"), "the shard has lost 72"
-    errand = link.errand()
-    assert errand is not None and errand.version == 48
-
-
 def test_a_first_welcome_that_a_fetched_version_has_overtaken_takes_nothing_back() -> None:
     """Another host of the unit has told of it before this host's session began."""
     link = Link([24], lineage="one")
