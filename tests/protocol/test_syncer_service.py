@@ -21,7 +21,6 @@ from atoll_runtime.contract import (
     RunContract,
     TargetSpec,
     dump,
-    identity,
 )
 from atoll_runtime.model import describe, initial
 from atoll_runtime.protocol.events import Said, Tick
@@ -170,7 +169,7 @@ async def test_an_unusable_bucket_is_tried_again_and_the_status_says_so(
 async def test_only_what_no_restart_mends_is_told_as_the_runs_failure(
     make_run: Any,
     begin: Any,
-    authority: Any,
+    certificate: Any,
     store: Shelf,
     fragments: int,
     error: type[Exception],
@@ -186,19 +185,17 @@ async def test_only_what_no_restart_mends_is_told_as_the_runs_failure(
     run = make_run(outer=OuterSpec(fragments=fragments, interval=4))
     status = Status(run)
     monkeypatch.setattr(main, "Status", lambda *_: status)
-    syncer = identity(run.namespace, run.name, "syncer", "0")
-    tls = Tls.read(authority("walk").issue("syncer", syncer))
     with pytest.raises(error):
-        await main.serve(run, whole(run), Rules.of(run), tls, tmp_path)
+        await main.serve(run, whole(run), Rules.of(run), Tls.read(certificate("syncer")), tmp_path)
     assert status.report().phase == phase
     assert str(tmp_path / "journal") in status.report().message
 
 
 async def test_a_volume_on_which_no_folder_can_be_made_is_told_as_the_journals_failure(
-    make_run: Any, authority: Any, tmp_path: Path
+    make_run: Any, certificate: Any, tmp_path: Path
 ) -> None:
     run = make_run()
-    tls = Tls.read(authority("walk").issue("syncer", identity(run.namespace, run.name, "syncer", "0")))
+    tls = Tls.read(certificate("syncer"))
     (tmp_path / "volume").touch()
     with pytest.raises(JournalError, match="volume/layout-1: Not a directory"):
         await main.serve(run, whole(run), Rules.of(run), tls, tmp_path / "volume" / "layout-1")
