@@ -370,3 +370,18 @@ def test_files_are_taken_once_and_in_an_order_that_does_not_depend_on_where_they
     assert len(sources.files([str(tmp_path / "deep" / "*")], "lines", "text")) == 2
     with pytest.raises(DataError, match="nothing: no such file"):
         sources.files([str(Path(tmp_path, "nothing"))], None, "text")
+
+
+def test_null_text_is_not_a_document(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"text": null}\n{"text": "one"}\n{"text": ""}\n')
+    run_import(
+        f"file://{tmp_path}/set",
+        Order(sources.files([str(tmp_path / "a.jsonl")], None, "text"), Bytes(), held_out=0),
+    )
+    assert documents(f"file://{tmp_path}/set", "train") == ["one"]
+
+
+def test_unwritable_target_is_named(tmp_path, capsys):
+    (tmp_path / "a.jsonl").write_text('{"text": "x"}')
+    assert main(["data", "import", "file:///proc/none/set", str(tmp_path / "a.jsonl")]) == 1
+    assert "file:///proc/none/set: cannot be written" in capsys.readouterr().err

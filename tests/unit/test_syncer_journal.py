@@ -314,3 +314,10 @@ def test_what_earlier_layouts_left_on_the_volume_goes_and_all_else_stays(tmp_pat
     folders.forget_others(tmp_path / "layout-2")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["compiled", "layout-2"]
     assert (tmp_path / "layout-2/journal/file").exists()
+
+
+def test_a_folder_that_is_no_layouts_has_no_neighbours_to_remove(tmp_path: Path) -> None:
+    for name in ("volume", "layout-0"):
+        (tmp_path / name).mkdir()
+    folders.forget_others(tmp_path / "volume")
+    assert len(list(tmp_path.iterdir())) == 2
