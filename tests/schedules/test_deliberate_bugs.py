@@ -119,12 +119,12 @@ def the_names_of_new_files_are_not_synced(patch: Patch) -> None:
     patch.setattr(Mount, "sync_folder", lambda self, folder: None)
 
 
-@bug(707)
+@bug(768)
 def a_torn_record_is_not_cut_off(patch: Patch) -> None:
     patch.setattr(Mount, "truncate", lambda self, file, size: None)
 
 
-@bug(716)
+@bug(711)
 def the_journals_writes_are_not_done_in_order(patch: Patch) -> None:
     def write(self: Driver, job: Callable[[], None]) -> Any:
         self._written = self._loop.run_in_executor(None, job)
@@ -134,7 +134,7 @@ def the_journals_writes_are_not_done_in_order(patch: Patch) -> None:
     patch.setattr(Driver, "_write", write)
 
 
-@bug(706)
+@bug(707)
 def a_unit_is_welcomed_and_a_cut_saved_before_the_journal_knows(patch: Patch) -> None:
     async def durable(self: Driver) -> None:
         await asyncio.sleep(0)
@@ -154,7 +154,7 @@ def a_restarted_shard_forgets_which_incarnation_a_unit_has(patch: Patch) -> None
     patch.setattr(Unit, "restore", classmethod(restore))
 
 
-@bug(734)
+@bug(711)
 def a_merge_is_served_before_it_is_durable(patch: Patch) -> None:
     real = Driver._persist
 
@@ -165,7 +165,7 @@ def a_merge_is_served_before_it_is_durable(patch: Patch) -> None:
     patch.setattr(Driver, "_persist", persist)
 
 
-@bug(734)
+@bug(711)
 def a_cut_holds_a_merge_that_is_not_durable(patch: Patch) -> None:
     real_persist, real_record = Driver._persist, Driver._record
     written: dict[tuple[Driver, int], Any] = {}
@@ -184,7 +184,7 @@ def a_cut_holds_a_merge_that_is_not_durable(patch: Patch) -> None:
     patch.setattr(Driver, "_record", record)
 
 
-@bug(720)
+@bug(711)
 def a_late_part_is_booked_as_merged(patch: Patch) -> None:
     real_admit, real_merged = Rounds.admit, Rounds.merged
 
@@ -233,7 +233,7 @@ def a_round_is_merged_below_its_quorum(patch: Patch) -> None:
     patch.setattr(Rounds, "_again", again)
 
 
-@bug(920)
+@bug(732)
 def what_is_carried_over_is_released_with_its_round(patch: Patch) -> None:
     patch.setattr(Rounds, "over", lambda self, round_id: Release(round_id, None))
 
@@ -303,18 +303,18 @@ def the_clock_is_announced_before_the_journal_has_it(patch: Patch) -> None:
     patch.setattr(Driver, "_carry_out", carry_out)
 
 
-@bug(712)
+@bug(705)
 def shard_0_forgets_its_clock(patch: Patch) -> None:
     patch.setattr(Journal, "advance", lambda self, clock: None)
 
 
-@bug(807)
+@bug(722)
 def a_shard_merges_on_after_the_final_cut(patch: Patch) -> None:
     patch.setattr(Syncer, "sealed", False)
     patch.setattr(Syncer, "finishing", property(lambda self: self.orders.ending))
 
 
-@bug(713)
+@bug(704)
 def a_shard_that_is_back_skips_its_part_of_a_cut(patch: Patch) -> None:
     real = Follower._conclude
 
@@ -327,7 +327,7 @@ def a_shard_that_is_back_skips_its_part_of_a_cut(patch: Patch) -> None:
     patch.setattr(Follower, "_conclude", follow)
 
 
-@bug(990)
+@bug(875)
 def a_cut_that_shard_0_has_forgotten_is_never_overtaken(patch: Patch) -> None:
     patch.setattr(Cuts, "forgotten", lambda self, cut: False)
 
@@ -413,7 +413,7 @@ def a_round_is_merged_without_the_bodies_of_its_members(patch: Patch) -> None:
     patch.setattr(Contributions, "levels", {})  # else the machine fails, before anything is merged
 
 
-@bug(703)
+@bug(704)
 def a_unit_takes_versions_that_lack_its_work(patch: Patch) -> None:
     real = Link.announced
     patch.setattr(Link, "announced", lambda self, p, version, needed: real(self, p, version, True))
@@ -430,12 +430,12 @@ def honest_steps_are_taken_for_impossible(patch: Patch) -> None:
     patch.setattr(claims, "FASTER", 0.2)
 
 
-@bug(711)
+@bug(838)
 def norms_are_not_compared(patch: Patch) -> None:
     patch.setattr(Norms, "outliers", lambda self, found, units: {})
 
 
-@bug(711)
+@bug(838)
 def a_refused_contribution_counts_for_the_quorum(patch: Patch) -> None:
     real = Rounds._refuse
 
@@ -446,7 +446,7 @@ def a_refused_contribution_counts_for_the_quorum(patch: Patch) -> None:
     patch.setattr(Rounds, "_refuse", refuse)
 
 
-@bug(701)
+@bug(703)
 def refused_tokens_are_written_off_and_merged_as_well(patch: Patch) -> None:
     real = Account.refuse
 
