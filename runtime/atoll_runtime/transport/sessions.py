@@ -53,6 +53,8 @@ class TlsNetwork(TransferClient):
                 if not isinstance(message, Down):
                     raise WireError(f"{type(message).__name__} does not belong on a session")
                 yield message
+        except asyncio.IncompleteReadError as error:
+            raise TransportError(f"{address}: the connection broke") from error
         except (OSError, WireError) as error:
             raise TransportError(explained(address, error)) from error
         finally:
@@ -111,10 +113,11 @@ class SessionServer:
         peer = Peer(names(writer.get_extra_info("peercert")), f"{address[0]}:{address[1]}")
 
         async def incoming() -> AsyncIterator[Up]:
-            while (message := await _heard(reader)) is not None:
-                if not isinstance(message, Up):
-                    raise WireError(f"{type(message).__name__} does not belong on a session")
-                yield message
+            with contextlib.suppress(asyncio.IncompleteReadError):
+                while (message := await _heard(reader)) is not None:
+                    if not isinstance(message, Up):
+                        raise WireError(f"{type(message).__name__} does not belong on a session")
+                    yield message
             if serving is not None:
                 serving.cancel()  # the other end has gone
 
@@ -124,6 +127,7 @@ class SessionServer:
                 async for message in session:
                     writer.write(framed(message))
                     await writer.drain()
+                writer.write(LENGTH.pack(0))
         except (OSError, WireError, asyncio.CancelledError) as error:
             log.debug("the session of %s ended: %s", peer.address, error)
         finally:
@@ -132,8 +136,11 @@ class SessionServer:
 
 
 async def _heard(reader: asyncio.StreamReader) -> Wire | None:
-    """The next message; None where there is no more. Raises `OSError` or `WireError`."""
-    try:
-        return decode(await reader.readexactly(length(await reader.readexactly(LENGTH.size))))
-    except asyncio.IncompleteReadError:
-        return None
+    """The next message; None for a length of 0, which says that there is no more.
+
+    Raises:
+        IncompleteReadError: the connection ended without it, as when the other process is killed.
+        OSError, WireError: it is of no use any more.
+    """
+    size = length(await reader.readexactly(LENGTH.size))
+    return decode(await reader.readexactly(size)) if size else None

@@ -206,7 +206,9 @@ def length(prefix: bytes) -> int:
 
 def explained(address: str, error: Exception) -> str:
     """One line that a user can act on."""
-    if isinstance(error, ssl.SSLError):
+    if isinstance(error, ssl.SSLError) and not isinstance(
+        error, ssl.SSLEOFError
+    ):  # that says that it has ended
         return f"{address}: TLS refused, the certificates of the two ends are not of the same run: {error}"
     return f"{address}: {error or type(error).__name__}"
 
