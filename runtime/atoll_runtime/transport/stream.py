@@ -210,7 +210,7 @@ def explained(address: str, error: Exception) -> str:
         error, ssl.SSLEOFError
     ):  # that says that it has ended
         return f"{address}: TLS refused, the certificates of the two ends are not of the same run: {error}"
-    return f"{address}: {error or type(error).__name__}"
+    return f"{address}: {str(error) or type(error).__name__}"
 
 
 def _some(count: int) -> int:
