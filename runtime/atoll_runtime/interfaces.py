@@ -1,6 +1,6 @@
 """The four interfaces on which the protocol's driver runs: disk, bucket, network, arrays.
 
-Production implements them with files, a bucket, gRPC and TLS sockets, and numpy. The harness in `tests/sim` implements
+Production implements them with files, a bucket, TLS sockets, and numpy. The harness in `tests/sim` implements
 them in simulated time and runs the same driver, service, journal and client on them.
 """
 

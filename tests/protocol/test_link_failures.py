@@ -29,8 +29,8 @@ STEP_SECONDS = 0.1
 ROUNDS = 8
 """For which a failure lasts: the others take two seconds for them."""
 AGAIN_SECONDS = 60.0
-"""From a link's return until its unit is merged. TCP and gRPC try again after about as long as the link was down, and
-the host tries a link that seemed slow once it has been idle for as long; a bound for a machine that others use too."""
+"""From a link's return until its unit is merged. TCP and the client try again after about as long as the link was down,
+and the host tries a link that seemed slow once it has been idle for as long. Machines may be busy."""
 
 Change = Callable[[Namespace], None]
 

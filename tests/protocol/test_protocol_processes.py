@@ -1,4 +1,4 @@
-"""The real syncer process and real gRPC with mTLS on loopback; units learn in numpy."""
+"""The real syncer process and real TLS sockets on loopback; units learn in numpy."""
 
 from __future__ import annotations
 

@@ -35,14 +35,14 @@ ENV_EVALUATION = "ATOLL_EVALUATION"
 
 # Ports.
 SYNCER_PORT = 7400
-"""gRPC with mTLS: sessions."""
+"""mTLS: sessions."""
 STATUS_PORT = 7401
 """HTTPS with mTLS: `GET /status` returns `SyncerStatus`, where the operator may `POST` an `Order`; of the evaluator
 `EvaluatorStatus`."""
 HEALTH_PORT = 7402
 """Plain HTTP: `/healthz`, `/readyz`, `/metrics`."""
 PEER_PORT = 7403
-"""gRPC with mTLS: a learner's snapshots, for units that seed from a peer."""
+"""mTLS: a learner's snapshots, for units that seed from a peer."""
 TRANSFER_PORT = 7404
 """mTLS: bodies of contributions and versions."""
 LIBTPU_PORT = 8471

@@ -1,1 +1,1 @@
-"""How learners and shards talk: messages, codecs, and gRPC."""
+"""How learners and shards talk: messages, codecs, and TLS sockets."""
