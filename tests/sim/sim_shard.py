@@ -24,7 +24,7 @@ from atoll_runtime.protocol.machine import Syncer
 from atoll_runtime.protocol.rules import COORDINATOR, Rules
 from atoll_runtime.simulate.eventloop import Process
 from atoll_runtime.simulate.network import Server
-from atoll_runtime.syncer import following, records, recovery
+from atoll_runtime.syncer import records, recovery
 from atoll_runtime.syncer.backoff import Backoff
 from atoll_runtime.syncer.driver import Driver
 from atoll_runtime.syncer.errors import JournalError
@@ -39,7 +39,8 @@ if TYPE_CHECKING:
     from sim_world import World
 
 FOLDER = Path("/volume/journal")
-following.FIGURES_SECONDS = (10.0, 15.0)  # figures cost much, and decide nothing
+FIGURES_SECONDS = (10.0, 15.0)
+"""Between two reports of a shard: figures cost much, and decide nothing."""
 
 
 @dataclass(eq=False)
@@ -155,7 +156,7 @@ class ShardProcess(Server):
         self.driver.start()
         if self.number != COORDINATOR:
             network: Any = SimNetwork(self, world.shards[COORDINATOR])
-            self.driver.spawn(Following(self.driver, network, self.status.own).serve())
+            self.driver.spawn(Following(self.driver, network, self.status.own, FIGURES_SECONDS).serve())
         try:
             await self.driver.failed
         except Exception as error:

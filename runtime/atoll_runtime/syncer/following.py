@@ -31,8 +31,15 @@ UNITS_PER_SECOND = 100.0
 class Following:
     """Connects for ever, with back-off and jitter. While shard 0 is away no round is opened here."""
 
-    def __init__(self, driver: Driver, network: Network, report: Callable[[], SyncerStatus]) -> None:
-        self._driver, self._network, self._report = driver, network, report
+    def __init__(
+        self,
+        driver: Driver,
+        network: Network,
+        report: Callable[[], SyncerStatus],
+        figures: tuple[float, float] = FIGURES_SECONDS,
+    ) -> None:
+        """`figures`: see `FIGURES_SECONDS`."""
+        self._driver, self._network, self._report, self._figures = driver, network, report, figures
         self._backoff = Backoff(*BACKOFF_SECONDS)
 
     async def serve(self) -> None:
@@ -74,7 +81,7 @@ class Following:
             if clock() >= due:
                 report = self._report()
                 yield Figures(dump(report).encode())
-                least, most = FIGURES_SECONDS
+                least, most = self._figures
                 due = clock() + min(max(least, len(report.units) / UNITS_PER_SECOND), most)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(

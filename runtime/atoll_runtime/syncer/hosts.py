@@ -1,4 +1,4 @@
-"""The connected hosts: what waits to be sent to each, and how what they say looks to the state machine."""
+"""The connected hosts: what waits to be sent to each, and what none of them can contribute."""
 
 from __future__ import annotations
 

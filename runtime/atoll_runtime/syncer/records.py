@@ -145,10 +145,8 @@ def recall(disk: Disk, path: Path, uid: str, layout: Layout, codec: str) -> tupl
             if head.facts["uid"] != uid:
                 raise AnotherRun(head.facts["uid"])
             _check(path, head.facts["fingerprint"], layout.fingerprint)
-            lineage, newest = (
-                head.facts["lineage"],
-                [(version, place) for version, place in head.facts["newest"]],
-            )
+            lineage = head.facts["lineage"]
+            newest = [(version, place) for version, place in head.facts["newest"]]
         elif head.kind == "Merge":
             newest[head.fragment] = head.version, head.place
         machine = known(machine, head)

@@ -225,7 +225,7 @@ class Service:
         """Without what the machine has no use for: of the link it is told changes alone."""
         incarnation, before = self._reports.get(session.unit, (0, None))
         self._reports[session.unit] = session.incarnation, report
-        told = before is not None and incarnation == session.incarnation
-        same = told and before is not None and before.link.use.told == report.link.use.told
+        known = before if incarnation == session.incarnation else None
+        same = known is not None and known.link.use.told == report.link.use.told
         link = LinkReading() if same else report.link
         return msgspec.structs.replace(report, beginning=None, link=link)

@@ -92,7 +92,7 @@ class SessionServer:
         self._socket = listening(port)
         self.port: int = self._socket.getsockname()[1]
         self._server: asyncio.Server | None = None
-        self._open: set[asyncio.Task[None] | None] = set()
+        self._open: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
         """Begins to listen."""
@@ -103,12 +103,13 @@ class SessionServer:
         """Ends all sessions."""
         if self._server is not None:
             self._server.close()
-        for serving in filter(None, list(self._open)):
+        for serving in self._open:
             serving.cancel()
-        await asyncio.gather(*filter(None, self._open), return_exceptions=True)
+        await asyncio.gather(*self._open, return_exceptions=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         serving, address = asyncio.current_task(), writer.get_extra_info("peername")
+        assert serving is not None, "a server calls this in a task"
         self._open.add(serving)
         peer = Peer(names(writer.get_extra_info("peercert")), f"{address[0]}:{address[1]}")
 
@@ -118,8 +119,7 @@ class SessionServer:
                     if not isinstance(message, Up):
                         raise WireError(f"{type(message).__name__} does not belong on a session")
                     yield message
-            if serving is not None:
-                serving.cancel()  # the other end has gone
+            serving.cancel()  # the other end has gone
 
         try:
             tune(writer.get_extra_info("socket"))
