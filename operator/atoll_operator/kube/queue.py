@@ -7,6 +7,7 @@ import logging
 import random
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterable
 from dataclasses import dataclass
+from itertools import chain, islice
 from typing import Any, Generic, TypeVar
 
 from atoll_operator.kube.errors import ApiError, NamespaceEnding, NotLeading, Retry, Unreachable
@@ -18,6 +19,9 @@ BACK_OFF_SECONDS = 0.25
 MAX_BACK_OFF_SECONDS = 60.0
 """Longest time between two tries of a key without a new event."""
 START_SECONDS = 120.0
+SPACED_RATE = 20.0
+"""Passes a second, over all keys, that are not urgent: when many objects change at once, each pass covers more of their
+changes."""
 WORKERS = 64
 """Enough for many heals to wait for the API server at the same time."""
 
@@ -37,6 +41,10 @@ class _Record:
     """Passes that failed since the last change or success."""
     reason: str = ""
 
+    def waits_until(self, due: float) -> bool:
+        """A pass is due by then."""
+        return self.timer is not None and self.timer.when() <= due
+
     def cancel(self) -> None:
         if self.timer is not None:
             self.timer.cancel()
@@ -52,21 +60,29 @@ class WorkQueue(Generic[K]):
         self._workers = workers
         self._waiting: asyncio.Queue[K] = asyncio.Queue()
         self._records: dict[K, _Record] = {}
+        self._spaced = float("-inf")
+        """From when on the last pass that is not urgent may begin."""
 
     def add(self, key: K, seconds: float = 0.0) -> None:
-        """Enqueue the key after a change: immediately, or again after the pass that is running. Not within `seconds` of
-        its last pass (of now while it is handled)."""
-        record = self._record(key)
+        """Enqueue the key after a change: immediately, or again after the pass that is running. With `seconds` it is
+        not urgent: not within so many of its last pass (of now while it is handled), and at `SPACED_RATE`."""
+        record, now = self._record(key), _now()
         record.failures = 0
-        last = record.last_pass if record.handled_since is None else _now()
-        self.add_after(key, last + seconds - _now())
+        due = (record.last_pass if record.handled_since is None else now) + seconds
+        if seconds > 0:
+            turn = max(now, self._spaced + 1 / SPACED_RATE)
+            due = max(due, turn)
+            if record.waiting_since is not None or record.waits_until(due):
+                return
+            self._spaced = turn
+        self.add_after(key, due - now)
 
     def add_after(self, key: K, seconds: float) -> None:
-        """Enqueue the key after `seconds`. The earliest of several times wins; an earlier pass does not cancel it."""
+        """Enqueue the key after `seconds`. The earliest of several times wins, and the next pass cancels it."""
         record, due = self._record(key), _now() + seconds
         if seconds <= 0:
             self._enqueue(key, record)
-        elif record.timer is None or due < record.timer.when():
+        elif not record.waits_until(due):
             record.cancel()
             record.timer = asyncio.get_running_loop().call_at(due, self._due, key, record)
 
@@ -107,6 +123,7 @@ class WorkQueue(Generic[K]):
             key = await self._waiting.get()
             record = self._records[key]
             record.waiting_since, record.handled_since = None, _now()
+            record.cancel()
             record.forgotten = False
             try:
                 await self._handle(key)
@@ -171,9 +188,9 @@ async def gather_bounded(works: Iterable[Coroutine[None, None, None]], at_once: 
     status that shows it does not change between tries."""
     todo, failures, in_vain = enumerate(works), dict[int, Exception](), False
 
-    async def work_off() -> None:
+    async def work_off(first: tuple[int, Coroutine[None, None, None]]) -> None:
         nonlocal in_vain
-        for number, work in todo:
+        for number, work in chain([first], todo):
             if in_vain:
                 work.close()
                 continue
@@ -183,7 +200,7 @@ async def gather_bounded(works: Iterable[Coroutine[None, None, None]], at_once: 
                 failures[number] = error
                 in_vain = in_vain or isinstance(error, (Unreachable, NotLeading))
 
-    await asyncio.gather(*(work_off() for _ in range(at_once)))
+    await asyncio.gather(*map(work_off, islice(todo, at_once)))
     if failures:
         raise failures[min(failures)]
 

@@ -20,7 +20,7 @@
 | an evaluator's report changed | its run | none |
 | the API server refused or did not answer | the key itself | back-off (`kube/queue.py`) |
 | a plan names a time (`wake`) | the key itself | until then |
-| resync | every run and unit | 80 to 100 % of `resync_seconds` after its last resync |
+| resync | every run and unit | 80 to 100 % of `resync_seconds` after its last pass |
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from leaping import leap
 
 from atoll_operator.kube.errors import NamespaceEnding, Retry, Unreachable, of_status
 from atoll_operator.kube.logs import LOG
-from atoll_operator.kube.queue import WorkQueue, gather_bounded
+from atoll_operator.kube.queue import SPACED_RATE, WorkQueue, gather_bounded
 
 QUOTA, NO_ANSWER = Retry(5.0, "exceeded quota: chips"), Unreachable("nobody answers")
 Step = Callable[[WorkQueue[str]], None]
@@ -68,8 +68,10 @@ STEPS = [
     pytest.param([(0, spaced), (2, add)], [0, 2], id="a-first-pass-is-not-spaced"),
     pytest.param([(0, add), (5, spaced)], [0, 10], id="spaced-from-the-last-pass"),
     pytest.param([(0, add), (0.5, spaced)], [0, 9.5], id="spaced-while-handled"),
-    pytest.param([(0, add), (3, spaced), (4, add)], [0, 4, 10], id="an-add-is-not-spaced"),
+    pytest.param([(0, add), (3, spaced), (4, add)], [0, 4], id="an-add-is-not-spaced-and-its-pass-is-enough"),
     pytest.param([(0, after(8)), (1, after(3))], [4], id="earliest-time-wins"),
+    pytest.param([(0, add), (3, after(8)), (4, add)], [0, 4], id="a-pass-cancels-what-was-due-later"),
+    pytest.param([(0, add), (0.5, after(8)), (1, add)], [0, 1], id="again-cancels-it-too"),
     pytest.param([(0, after(8)), (1, lambda queue: queue.forget("a"))], [], id="forgotten-with-its-timer"),
 ]
 
@@ -79,6 +81,30 @@ def test_a_key_is_handled_as_often_and_as_soon_as_asked(
     steps: list[tuple[float, Step]], expected: list[float]
 ) -> None:
     assert World(seconds=1.0).run(100, *steps) == pytest.approx(expected)
+
+
+def test_passes_that_are_not_urgent_share_a_rate_over_all_keys() -> None:
+    passes: dict[str, list[float]] = {}
+
+    async def handle(key: str) -> None:
+        passes.setdefault(key, []).append(asyncio.get_running_loop().time())
+
+    async def work() -> None:
+        queue = WorkQueue(handle)
+        for round_ in range(20):  # all change each second
+            for number in range(500):
+                asyncio.get_running_loop().call_at(round_, queue.add, f"{number}", 1.0)
+        asyncio.get_running_loop().call_at(5.5, queue.add, "urgent")
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(queue.run(), 60)
+
+    leap(work())
+    assert passes.pop("urgent") == pytest.approx([5.5])
+    wait = 500 / SPACED_RATE
+    assert len(passes) == 500 and all(19 <= times[-1] <= 19 + wait for times in passes.values())
+    times = sorted(time for times in passes.values() for time in times)
+    second = int(SPACED_RATE) + 1
+    assert all(later - earlier >= 0.99 for earlier, later in zip(times, times[second:], strict=False))
 
 
 GROWING = (0.25, 0.5, 1, 2, 4, 8, 16, 32, 60, 60)
@@ -94,7 +120,7 @@ def test_the_waits_of_a_key_that_fails_grow_to_a_minute(error: Exception, longes
 
 
 @pytest.mark.parametrize(
-    ("step", "wait"), [(add, 5), (lambda q: q.add("a", 1), 5), (WorkQueue.retry_failed, 35)]
+    ("step", "wait"), [(add, 5), (lambda q: q.add("a", 1), 5), (WorkQueue.retry_failed, 60)]
 )
 def test_a_key_that_waits_long_is_tried_at_once_after_news(
     step: Step, wait: float, monkeypatch: pytest.MonkeyPatch
