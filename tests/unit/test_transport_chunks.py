@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import socket
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -17,14 +19,17 @@ BYTES = np.random.default_rng(0).bytes(40 * BLOCK)
 sizes = st.integers(1, 39 * BLOCK) | st.integers(1, 39).map(lambda blocks: blocks * BLOCK)
 
 
-def received(claim: Claim, data: memoryview, count: int) -> None:
-    """Some bytes of a chunk come."""
+def fill(claim: Claim, data: memoryview) -> None:
+    """These bytes of a chunk come, then the connection ends."""
+    rest = data
 
     def read(view: memoryview) -> int:
-        view[:count] = data[:count]
+        nonlocal rest
+        count = min(len(view), len(rest), BLOCK // 3)
+        view[:count], rest = rest[:count], rest[count:]
         return count
 
-    claim.receive(read, 0)
+    claim.fill(read)
 
 
 @given(
@@ -43,9 +48,12 @@ def test_a_body_over_several_connections_that_break_comes_whole_and_no_held_chun
         fate = dice.choice(["whole", "whole", "torn", "lost"]) if breaks else "whole"
         if span is not None:
             data = sending.data(span)
-            claim = assembly.claim(span[0], len(data))
-            received(claim, data, len(data) if fate == "whole" else len(data) // 2)
-            if fate == "whole":
+            claim = assembly.claim(span[0], len(data), lambda: None)
+            if fate != "whole":
+                with pytest.raises(WireError, match="has closed"):
+                    fill(claim, data[: len(data) // 2])
+            else:
+                fill(claim, data)
                 assembly.hold(claim)
                 sent[span[0]] = sent.get(span[0], 0) + 1
             if fate != "lost":  # where the shard has not noticed, its claim stands
@@ -60,20 +68,33 @@ def test_a_body_over_several_connections_that_break_comes_whole_and_no_held_chun
 def test_a_chunk_that_comes_twice_changes_nothing_and_one_that_is_sent_anew_is_taken_from_there() -> None:
     data = memoryview(BYTES)[:BLOCK]
     assembly = Assembly(2 * BLOCK)
-    first = assembly.claim(0, BLOCK)
-    second = assembly.claim(0, BLOCK)
+    first = assembly.claim(0, BLOCK, lambda: None)
+    second = assembly.claim(0, BLOCK, lambda: None)
     with pytest.raises(WireError, match="another connection"):
-        received(first, data, BLOCK)
-    received(second, data, BLOCK)
+        fill(first, data)
+    fill(second, data)
     with pytest.raises(WireError, match="another connection"):
         assembly.hold(first)
     assembly.hold(second)
     with pytest.raises(WireError, match="another connection"):
-        received(second, data, BLOCK)
-    third = assembly.claim(0, 2 * BLOCK)
-    received(third, memoryview(bytes(2 * BLOCK)), 2 * BLOCK)
+        fill(second, data)
+    third = assembly.claim(0, 2 * BLOCK, lambda: None)
+    fill(third, memoryview(bytes(2 * BLOCK)))
     assembly.hold(third)
     assert assembly.body[:BLOCK] == data and assembly.filled == BLOCK
+
+
+def test_a_chunk_that_is_sent_anew_breaks_the_connection_that_waits_for_the_rest_of_it() -> None:
+    data, assembly = memoryview(BYTES)[:BLOCK], Assembly(BLOCK)
+    old, new = socket.socketpair()
+    with old, new, ThreadPoolExecutor() as threads:
+        first = assembly.claim(0, BLOCK, lambda: old.shutdown(socket.SHUT_RDWR))
+        new.send(b"1234")
+        waits = threads.submit(first.fill, old.recv_into)
+        fill(assembly.claim(0, BLOCK, lambda: None), data)
+        with pytest.raises(WireError):
+            waits.result(timeout=30)
+    assert assembly.body == data
 
 
 @pytest.mark.parametrize(
@@ -83,7 +104,7 @@ def test_a_chunk_that_comes_twice_changes_nothing_and_one_that_is_sent_anew_is_t
 )
 def test_a_chunk_without_a_place_in_the_body_is_refused(start: int, size: int) -> None:
     with pytest.raises(WireError, match="of 327681 bytes"):
-        Assembly(5 * BLOCK + 1).claim(start, size)
+        Assembly(5 * BLOCK + 1).claim(start, size, lambda: None)
 
 
 def test_a_list_of_blocks_of_another_body_is_refused() -> None:

@@ -26,24 +26,39 @@ def filled(body: memoryview, size: int) -> memoryview:
 
 class Claim:
     """A chunk that is being received. Its bytes are written to their place in the body, until another claim of the same
-    bytes takes over, or the chunk is whole."""
+    bytes takes over, or the chunk is whole.
 
-    def __init__(self, span: Span, view: memoryview) -> None:
-        self.span, self.view = span, view
-        self.lock, self.live = threading.Lock(), True
+    Args:
+        shut: breaks the connection that the chunk comes over, in any thread.
+    """
 
-    def receive(self, read: Callable[[memoryview], int], at: int) -> int:
-        """Reads bytes of the chunk from its byte `at` on, without waiting. Raises `WireError` where this claim has
-        ended."""
-        with self.lock:
-            if not self.live:
-                raise WireError("another connection sends the same chunk")
-            return read(self.view[at:])
+    def __init__(self, span: Span, view: memoryview, shut: Callable[[], None]) -> None:
+        self.span, self.live = span, True
+        self._view, self._shut, self._lock = view, shut, threading.Lock()
+
+    def fill(self, read: Callable[[memoryview], int]) -> None:
+        """Reads the chunk. Raises `WireError` where the connection or this claim has ended."""
+        with self._lock:
+            rest = self._view
+            while rest and self.live:
+                rest = rest[received(read(rest)) :]
+        if rest:
+            raise WireError("another connection sends the same chunk")
 
     def end(self) -> None:
         """Nothing more is written. The claim may have ended already."""
-        with self.lock:
-            self.live = False
+        self.live = False
+        if not self._lock.acquire(blocking=False):
+            self._shut()  # it may wait for bytes that never come
+            self._lock.acquire()
+        self._lock.release()
+
+
+def received(count: int) -> int:
+    """Bytes that were read. Raises `WireError` at the end of the connection."""
+    if not count:
+        raise WireError("the other end has closed the connection")
+    return count
 
 
 class Assembly:
@@ -65,8 +80,11 @@ class Assembly:
         with self._lock:
             return np.packbits(self._held).tobytes()
 
-    def claim(self, start: int, size: int) -> Claim:
+    def claim(self, start: int, size: int, shut: Callable[[], None]) -> Claim:
         """Where to receive a chunk. One that has come before is received, but not kept.
+
+        Args:
+            shut: as of `Claim`.
 
         Raises:
             WireError: no chunk has this place.
@@ -79,7 +97,8 @@ class Assembly:
                 other.end()
                 self._claims.discard(other)
             known = self._blocks((start, stop)).any()
-            claim = Claim((start, stop), memoryview(bytearray(size)) if known else self.body[start:stop])
+            view = memoryview(bytearray(size)) if known else self.body[start:stop]
+            claim = Claim((start, stop), view, shut)
             if not known:
                 self._claims.add(claim)
         return claim

@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import select
 import socket
 import ssl
 import struct
-import time
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from atoll_runtime.protocol.messages import Message
-from atoll_runtime.transport.chunks import Assembly, Sending, Share
+from atoll_runtime.transport.chunks import Assembly, Sending, Share, received
 from atoll_runtime.transport.tls import Identity
 from atoll_runtime.transport.wire import Wire, WireError, decode, encode
 
 STALL_SECONDS = 30.0
-"""Without a byte, in the middle of a transfer."""
+"""Without a byte, where nothing else is said."""
 UNSENT_BYTES = 512 << 10
 """That the kernel takes before it can send them: a break loses no more than what is on its way."""
-SLICE = 64 << 10
-"""Bytes that are handed to TLS at a time."""
 LARGEST_MESSAGE = 4 << 20
 """Bytes."""
 LENGTH, CHUNK_HEAD = struct.Struct("!I"), struct.Struct("!QI")
@@ -38,8 +34,6 @@ OPTIONS = (
 )
 """Buffers are left to the kernel, which sizes them by the link."""
 
-T = TypeVar("T")
-
 
 class Stream:
     """Takes a connected socket over. What it does raises `OSError` or `WireError` when the connection is of no use any
@@ -51,7 +45,7 @@ class Stream:
         self.identity = identity
         context = identity.server if server is None else identity.client
         try:
-            sock.setblocking(False)
+            sock.settimeout(STALL_SECONDS)
             tune(sock)
             sock.getpeername()  # `wrap_socket` would leave one open that was reset already
             self._sock = context.wrap_socket(
@@ -60,8 +54,6 @@ class Stream:
         except OSError:
             sock.close()
             raise
-        self._poll = select.poll()
-        self._poll.register(self._sock)
         self.heard = 0
         """Messages that have come."""
 
@@ -83,7 +75,8 @@ class Stream:
 
     def handshake(self, seconds: float) -> None:
         """TLS, within so many seconds."""
-        self._until(self._sock.do_handshake, seconds)
+        with self._within(seconds):
+            self._sock.do_handshake()
 
     def send(self, message: Message) -> None:
         """A message."""
@@ -91,7 +84,8 @@ class Stream:
 
     def receive(self, seconds: float = STALL_SECONDS) -> Wire:
         """The next message, whose first byte must come within so many seconds."""
-        prefix = self._read(LENGTH.size, seconds)
+        with self._within(seconds):
+            prefix = self._read(LENGTH.size)
         data = self._read(length(prefix))
         self.heard += 1
         return decode(data)
@@ -113,12 +107,9 @@ class Stream:
             start, size = CHUNK_HEAD.unpack(self._read(CHUNK_HEAD.size))
             if not size:
                 return
-            claim = assembly.claim(start, size)
+            claim = assembly.claim(start, size, self.shut)
             try:
-                at = 0
-                while at < size:
-                    step = functools.partial(claim.receive, self._sock.recv_into, at)
-                    at += _some(self._until(step, STALL_SECONDS))
+                claim.fill(self._sock.recv_into)
                 assembly.hold(claim)
             finally:
                 assembly.drop(claim)
@@ -127,14 +118,12 @@ class Stream:
         """Bytes."""
         sent = 0
         while sent < len(data):
-            step = functools.partial(self._sock.send, data[sent : sent + SLICE])
-            sent += self._until(step, STALL_SECONDS)
+            sent += self._sock.send(data[sent:])
 
-    def read_into(self, rest: memoryview, seconds: float = STALL_SECONDS) -> None:
-        """Bytes, of which the first must come within so many seconds."""
+    def read_into(self, rest: memoryview) -> None:
+        """Bytes."""
         while rest:
-            count = self._until(functools.partial(self._sock.recv_into, rest), seconds)
-            rest, seconds = rest[_some(count) :], STALL_SECONDS
+            rest = rest[received(self._sock.recv_into(rest)) :]
 
     def until_left(self) -> None:
         """Waits, in another thread, until the other end leaves, or says more than it was asked for; or until `shut`."""
@@ -151,24 +140,17 @@ class Stream:
         """Frees the connection. For its own thread, or where it has none."""
         self._sock.close()
 
-    def _read(self, size: int, seconds: float = STALL_SECONDS) -> bytes:
+    def _read(self, size: int) -> bytes:
         data = bytearray(size)
-        self.read_into(memoryview(data), seconds)
+        self.read_into(memoryview(data))
         return bytes(data)
 
-    def _until(self, step: Callable[[], T], seconds: float) -> T:
-        """The whole step has so many seconds, however often it waits."""
-        end = time.monotonic() + seconds
-        while True:
-            try:
-                return step()
-            except ssl.SSLWantReadError:
-                event = select.POLLIN
-            except ssl.SSLWantWriteError:
-                event = select.POLLOUT
-            self._poll.modify(self._sock, event)
-            if not self._poll.poll(max(0.0, end - time.monotonic()) * 1000):
-                raise TimeoutError("the other end is silent")
+    @contextlib.contextmanager
+    def _within(self, seconds: float) -> Iterator[None]:
+        """What waits for the other end, waits so long."""
+        self._sock.settimeout(seconds)
+        yield
+        self._sock.settimeout(STALL_SECONDS)
 
 
 def names(certificate: Any) -> tuple[str, ...]:
@@ -212,8 +194,3 @@ def explained(address: str, error: Exception) -> str:
         return f"{address}: TLS refused, the certificates of the two ends are not of the same run: {error}"
     return f"{address}: {str(error) or type(error).__name__}"
 
-
-def _some(count: int) -> int:
-    if not count:
-        raise WireError("the other end has closed the connection")
-    return count
