@@ -23,6 +23,7 @@ FAILED = (
     1094285,  # a round that is due waited for the memory of one that was asked for early
     *(1022785, 1023143, 1064192),  # a round that was asked for early outlived the end of the run
     1021606,  # a Welcome that a fetch had overtaken was taken for the loss of a merge
+    100051683,  # the newest cut was said to hold all, while a shard's word of its newest merge was on its way
 )
 """Seeds by what was wrong."""
 

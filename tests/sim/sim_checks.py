@@ -116,6 +116,7 @@ class Checks:
             self._entered[s, process.lineage, who] = tuple(machine.versions)
         if isinstance(event, Ordered):
             self._silent[process] = set(event.orders.silent)
+        self._carried(process)
         for effect in effects:
             match effect:
                 case SendPull(round_id, unit):
@@ -123,7 +124,6 @@ class Checks:
                         raise Violation(
                             f"{process}: {round_id} waits for {unit}, which shard 0 says is silent"
                         )
-                    self._carried(process, round_id)
                 case Merge():
                     self.frozen(process, effect)
                 case Publish(p, version):
@@ -147,13 +147,13 @@ class Checks:
         if isinstance(event, FinalCut) or (isinstance(event, Ordered) and event.orders.final):
             self._final(process)
 
-    def _carried(self, process: ShardProcess, round_id: RoundId) -> None:
-        """A round asks for contributions: it has taken those that an earlier one has left to it."""
-        held = process.machine.rounds.held.get(round_id)
-        for unit, headers in held.contributions.parts.items() if held is not None else ():
-            for header in headers.values():
-                turn = process.machine.units[unit].turn
-                self._turns.setdefault((process, round_id, header), turn)
+    def _carried(self, process: ShardProcess) -> None:
+        """A new round has taken what an earlier one has left to it."""
+        rounds = process.machine.rounds
+        for held in rounds.held.values():
+            for unit, headers in held.contributions.parts.items():
+                for header in headers.values():
+                    self._turns.setdefault((process, held.id, header), rounds.units[unit].turn)
 
     def announced(self, process: ShardProcess, orders: Orders) -> None:
         """Shard 0 tells another shard what it has decided: from now on it may not forget it."""

@@ -126,10 +126,10 @@ def test_an_order_begins_a_cut_unless_one_that_holds_as_much_is_under_way() -> N
 
 
 def test_the_newest_cut_is_current_once_each_shard_holds_its_merges_in_it_and_no_learner_is_left() -> None:
-    shard = Shard(FIRST).tell(CutOrdered(5))
+    shard = Shard(FIRST).tell(Left("a", 1, 0), CutOrdered(5))
     (cut,) = shard.recorded
     kept = Standing(1, False, cut, cut, idle=True)
-    shard.tell(ShardTold(1, kept), Left("a", 1, 0))
+    shard.tell(ShardTold(1, kept))
     assert not shard.machine.current, "it does not stand"
     shard.tell(CutEnded(cut, whole=True))
     assert shard.machine.current
@@ -140,6 +140,22 @@ def test_the_newest_cut_is_current_once_each_shard_holds_its_merges_in_it_and_no
     assert not shard.machine.current, "a learner may bring more"
     shard.merge().tell(Left("a", 1, 0))
     assert not shard.machine.current, "shard 0 has merged since"
+
+
+def test_a_cut_is_not_current_by_what_another_shard_told_before_the_last_learner_came_and_left() -> None:
+    """That shard may have merged since: what it tells of that may be on its way."""
+    shard = Shard(FIRST).tell(Left("a", 1, 0), CutOrdered(5))
+    (cut,) = shard.recorded
+    shard.tell(CutEnded(cut, whole=True), ShardTold(1, Standing(1, False, cut, cut, idle=True)))
+    assert shard.machine.current
+    shard.tell(joined("a"), Left("a", 1, 0))
+    assert not shard.machine.current
+    newer = shard.tell(CutOrdered(6)).recorded[-1]
+    shard.tell(CutEnded(newer, whole=True))
+    assert not shard.machine.current, "the other one has not told of this cut"
+    assert shard.tell(ShardTold(1, Standing(1, False, newer, newer, idle=True))).machine.current
+    again = shard.again(FIRST).tell(ShardTold(1, Standing(1, False, newer, newer, idle=True)))
+    assert not again.machine.current, "learners may have come since, to an earlier process"
 
 
 def test_a_shard_without_learners_is_idle_once_the_round_whose_members_it_has_frozen_is_durable() -> None:

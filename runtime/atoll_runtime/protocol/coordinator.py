@@ -12,6 +12,7 @@ from atoll_runtime.protocol.machine import Syncer
 from atoll_runtime.protocol.messages import Audit
 from atoll_runtime.protocol.pace import Pace
 from atoll_runtime.protocol.rules import COORDINATOR
+from atoll_runtime.protocol.units import Unit
 
 
 @dataclass
@@ -23,16 +24,19 @@ class Coordinator(Syncer):
     """Where the other shards are that are connected."""
     audits: Audits = field(default_factory=Audits)
     """Not in the journal: after a restart the tolerances are measured anew."""
+    alone: bool = False
+    """The newest cut began in this process while no learner was connected, and none has come since."""
 
     @property
     def current(self) -> bool:
         """The newest cut stands and holds all that was ever merged, in every shard, and nothing can be merged now.
 
-        So it stays: what another shard has told may be older than its newest merge only where learners are connected.
+        So it stays. What another shard has told may be older than its newest merge, but not than the newest cut, where
+        it tells of that: so learners must have left before that began.
         """
         standings = [self.standing, *self.shards.values()]
-        whole = len(standings) == self.rules.shards
-        return whole and all(each.idle and each.kept == self.cuts.newest for each in standings)
+        known = len(standings) == self.rules.shards and (self.alone or bool(self.final) or not self.shards)
+        return known and all(each.idle and each.kept == self.cuts.newest for each in standings)
 
     @property
     def behind(self) -> list[int]:
@@ -43,6 +47,9 @@ class Coordinator(Syncer):
     @property
     def news(self) -> SendOrders:
         return SendOrders(self.orders)
+
+    def _met(self, unit: Unit) -> None:
+        self.alone = False
 
     def _hear(self, event: Event, now: float) -> None:
         match event:
@@ -121,6 +128,7 @@ class Coordinator(Syncer):
 
     def _begin_cut(self, step: int, final: bool = False) -> None:
         """The others hear of it with the next orders, learners by a marker."""
+        self.alone = not self.rounds.roster.connected
         cut = self.cuts.following(step, final)
         self._record(cut)
         self.orders = replace(self.orders, cut=cut)
