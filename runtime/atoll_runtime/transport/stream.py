@@ -193,4 +193,3 @@ def explained(address: str, error: Exception) -> str:
     ):  # that says that it has ended
         return f"{address}: TLS refused, the certificates of the two ends are not of the same run: {error}"
     return f"{address}: {str(error) or type(error).__name__}"
-
