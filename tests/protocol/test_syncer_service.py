@@ -23,7 +23,7 @@ from atoll_runtime.contract import (
     dump,
 )
 from atoll_runtime.model import describe, initial
-from atoll_runtime.protocol.events import Said, Tick
+from atoll_runtime.protocol.events import Persisted, Said, Tick
 from atoll_runtime.protocol.fragments import MOST_PADDING, Layout, build_layout, part_bounds
 from atoll_runtime.protocol.identifiers import RoundId
 from atoll_runtime.protocol.messages import Header, Hello, Part, Report
@@ -199,6 +199,17 @@ async def test_a_volume_on_which_no_folder_can_be_made_is_told_as_the_journals_f
     (tmp_path / "volume").touch()
     with pytest.raises(JournalError, match="volume/layout-1: Not a directory"):
         await main.serve(run, whole(run), Rules.of(run), tls, tmp_path / "volume" / "layout-1")
+
+
+async def test_an_event_that_the_machine_cannot_take_ends_the_shard_which_does_nothing_more(
+    service: Service,
+) -> None:
+    """A bug must not leave a shard that lives and merges nothing: the next process goes on from the journal."""
+    with pytest.raises(KeyError):
+        service.driver.feed(Persisted(RoundId(9, 0, 0)))
+    assert isinstance(service.driver.failed.exception(), KeyError)
+    service.driver.feed(joined("a"))
+    assert not service.machine.units
 
 
 async def test_what_does_not_belong_to_the_run_is_refused_and_holds_no_memory(service: Service) -> None:

@@ -146,14 +146,19 @@ class Driver:
         return self._loop.time()
 
     def feed(self, event: Event) -> None:
-        """Hands an event to the machine, and carries out what it asks for."""
+        """Hands an event to the machine, and carries out what it asks for. A failure ends the process: the machine is
+        ahead of what was done, and the next process begins from the journal."""
         if self.failed.done():
             return
         now = self.now()
-        effects = self.machine.handle(event, now)
-        self.tape.event(event, now, effects)
-        for effect in effects:
-            self._carry_out(effect)
+        try:
+            effects = self.machine.handle(event, now)
+            self.tape.event(event, now, effects)
+            for effect in effects:
+                self._carry_out(effect)
+        except Exception as error:
+            self._fail(error)
+            raise
 
     async def durable(self) -> None:
         """Waits until everything handed to the disk so far is there, with all joins."""
@@ -292,5 +297,9 @@ class Driver:
 
     def _check(self, done: asyncio.Future[None]) -> None:
         error = None if done.cancelled() else done.exception()
-        if error is not None and not self.failed.done():
+        if error is not None:
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        if not self.failed.done():
             self.failed.set_exception(error)

@@ -188,6 +188,8 @@ def length(prefix: bytes) -> int:
 
 def explained(address: str, error: Exception) -> str:
     """One line that a user can act on."""
+    if isinstance(error, TimeoutError):
+        return f"{address}: the other end is silent"
     if isinstance(error, ssl.SSLError) and not isinstance(
         error, ssl.SSLEOFError
     ):  # that says that it has ended
