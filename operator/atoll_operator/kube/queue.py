@@ -19,8 +19,8 @@ BACK_OFF_SECONDS = 0.25
 MAX_BACK_OFF_SECONDS = 60.0
 """Longest time between two tries of a key without a new event."""
 START_SECONDS = 120.0
-SPACED_RATE = 20.0
-"""Passes a second, over all keys, that are not urgent: when many objects change at once, each pass covers more of their
+SHARED_RATE = 20.0
+"""Passes a second, over all keys, that do no more than tell: when many objects change at once, each covers more of the
 changes."""
 WORKERS = 64
 """Enough for many heals to wait for the API server at the same time."""
@@ -60,21 +60,21 @@ class WorkQueue(Generic[K]):
         self._workers = workers
         self._waiting: asyncio.Queue[K] = asyncio.Queue()
         self._records: dict[K, _Record] = {}
-        self._spaced = float("-inf")
-        """From when on the last pass that is not urgent may begin."""
+        self._turn = float("-inf")
+        """From when on the last pass that was added as `shared` may begin."""
 
-    def add(self, key: K, seconds: float = 0.0) -> None:
-        """Enqueue the key after a change: immediately, or again after the pass that is running. With `seconds` it is
-        not urgent: not within so many of its last pass (of now while it is handled), and at `SPACED_RATE`."""
+    def add(self, key: K, seconds: float = 0.0, shared: bool = False) -> None:
+        """Enqueue the key after a change: immediately, or again after the pass that is running. Not within `seconds` of
+        its last pass (of now while it is handled), and where it is `shared` not above `SHARED_RATE`."""
         record, now = self._record(key), _now()
         record.failures = 0
         due = (record.last_pass if record.handled_since is None else now) + seconds
-        if seconds > 0:
-            turn = max(now, self._spaced + 1 / SPACED_RATE)
+        if shared:
+            turn = max(now, self._turn + 1 / SHARED_RATE)
             due = max(due, turn)
             if record.waiting_since is not None or record.waits_until(due):
                 return
-            self._spaced = turn
+            self._turn = turn
         self.add_after(key, due - now)
 
     def add_after(self, key: K, seconds: float) -> None:

@@ -53,7 +53,7 @@ class UnitReconciler(Reconciler):
         left = {pod.uid for pod in self._inventory.pods_of(key, unit.uid)} if plan.remove else set()
         deleted = any(removal.uid not in left for removal in plan.remove)
         if not refusal and (plan.create or deleted):
-            self._queue.add(key, 0.0 if deleted else STARTING_SECONDS)
+            self._queue.add(key, 0.0 if deleted else STARTING_SECONDS, shared=not deleted)
             return
         plan = describe(unit, plan)
         if refusal:

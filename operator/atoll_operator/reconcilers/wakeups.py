@@ -7,7 +7,7 @@
 | a run was deleted, stops, resumes, ends, or changes `recovery` | its units | none |
 | a StatefulSet changed | its run | none |
 | a pod was created, failed, is not ready any more, or changed in another way | its unit or run | none |
-| a pod came up a step, or was created by the operator | its unit or run | `STARTING_SECONDS` |
+| a pod came up a step, or was created by the operator | its unit or run | `STARTING_SECONDS`, and `SHARED_RATE` |
 | a pod was deleted; its deletion had been seen before | its unit or run | none; `STARTING_SECONDS` |
 | a node changed or was deleted | units and runs with pods on it | none |
 | another owned object changed or was deleted | its unit or run | `STARTING_SECONDS` |
@@ -121,5 +121,6 @@ class Dispatcher:
 
     def _enqueue(self, change: Change | None) -> None:
         if change is not None and self.queue is not None:
+            rises = change.key.kind == "Pod" and change.new is not None  # its status alone waits
             for key, delay in wakeups(change, self._inventory):
-                self.queue.add(key, delay)
+                self.queue.add(key, delay, shared=rises and delay > 0)

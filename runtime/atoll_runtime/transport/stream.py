@@ -85,8 +85,8 @@ class Stream:
     def receive(self, seconds: float = STALL_SECONDS) -> Wire:
         """The next message, whose first byte must come within so many seconds."""
         with self._within(seconds):
-            prefix = self._read(LENGTH.size)
-        data = self._read(length(prefix))
+            first = self._read(1)
+        data = self._read(length(first + self._read(LENGTH.size - 1)))
         self.heard += 1
         return decode(data)
 
@@ -190,8 +190,7 @@ def explained(address: str, error: Exception) -> str:
     """One line that a user can act on."""
     if isinstance(error, TimeoutError):
         return f"{address}: the other end is silent"
-    if isinstance(error, ssl.SSLError) and not isinstance(
-        error, ssl.SSLEOFError
-    ):  # that says that it has ended
+    ended = isinstance(error, ssl.SSLEOFError)
+    if isinstance(error, ssl.SSLError) and not ended:
         return f"{address}: TLS refused, the certificates of the two ends are not of the same run: {error}"
     return f"{address}: {str(error) or type(error).__name__}"
