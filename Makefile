@@ -16,7 +16,7 @@ LONG ?=
 PYTEST = SEED=$(SEED) SCHEDULES=$(or $(SCHEDULES),$(if $(LONG),10000)) STORIES=$(STORIES) $(BIN)/pytest -n $(WORKERS) --no-loadscope-reorder $(if $(LONG),,-m "not long")
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all parts unit models simulator schedules soak training protocol learning control e2e size figures parity parity-reduced parity-device bench-device lint format lock crds programs images cluster-up cluster-down clean
+.PHONY: help setup demo test test-all parts unit models simulator schedules soak protocol learning clusters control e2e size figures parity parity-reduced parity-device bench-device lint format lock crds programs images cluster-up cluster-down clean
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -33,13 +33,13 @@ $(STAMP): pyproject.toml
 demo: setup ## Train on a real Kubernetes on this machine, kill a unit, watch it heal (KEEP=1 leaves the cluster)
 	@$(BIN)/atoll demo $(if $(KEEP),--keep) $(ARGS)
 
-test: parts training control e2e ## Everything that must pass before a change lands, without the tests marked `long`
+test: parts clusters ## Everything that must pass before a change lands, without the tests marked `long`
 
 test-all: ## The same with the tests marked `long`, and more schedules
 	@$(MAKE) test LONG=1
 
-parts: setup ## unit, models, simulator and schedules in one session
-	$(PYTEST) tests/unit tests/models tests/simulator tests/schedules $(ARGS)
+parts: setup ## All suites without a cluster in one session
+	$(PYTEST) tests/learning tests/protocol tests/unit tests/models tests/simulator tests/schedules $(ARGS)
 
 unit: setup ## Unit tests: no cluster, no root
 	$(PYTEST) tests/unit $(ARGS)
@@ -56,14 +56,15 @@ schedules: setup ## Random schedules of the protocol and stories of the operator
 soak: setup ## Many more of them, on all cores: make soak SCHEDULES=200000 SEED=…
 	$(BIN)/python tests/sim/soak.py --count $(or $(SCHEDULES),200000) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
-training: setup ## protocol and learning in one session
-	$(PYTEST) tests/learning tests/protocol $(ARGS)
-
 protocol: setup ## The protocol on real sockets and disks, with processes that are killed
 	$(PYTEST) tests/protocol $(ARGS)
 
 learning: setup ## Training in simulated time, and a reduced proof of learning
 	$(PYTEST) tests/learning $(ARGS)
+
+clusters: WORKERS = 3
+clusters: setup ## control and e2e in one session; e2e mostly waits, so that there is work for a third worker (root)
+	$(PYTEST) tests/e2e tests/control $(ARGS)
 
 control: setup ## The operator against real API servers, one for each of the WORKERS
 	$(PYTEST) tests/control $(ARGS)

@@ -72,6 +72,10 @@ def test_losses_and_heals_cost_less_than_the_tokens_that_they_take(rows):
     assert gap(rows, "f") < 0.12
 
 
+def test_no_honest_contribution_is_refused(rows):
+    assert [row for row in rows if row["refused"]] == []
+
+
 def test_equal_budgets_are_trained(rows):
     plain = {row["tokens"] for row in rows if row["case"] == "a"}
     assert len(plain) == 1

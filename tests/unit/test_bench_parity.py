@@ -28,7 +28,14 @@ DIVERGED = {"loss": None, "tokens": 1000, "error": "inf"}
 
 
 def found(loss: float) -> dict:
-    return {"loss": loss, "tokens": 1000, "merged_tokens": 900, "parameters": 30_000, "seconds": SECONDS}
+    return {
+        "loss": loss,
+        "tokens": 1000,
+        "merged_tokens": 900,
+        "parameters": 30_000,
+        "seconds": SECONDS,
+        "refused": 1 if loss == 4.2 else 0,
+    }
 
 
 def rate(*_) -> float:
@@ -135,8 +142,8 @@ def test_a_gap_is_to_data_parallel_training_of_the_same_seed(store) -> None:
         store.add(replace(PLAIN, seed=seed), found(plain))
         store.add(replace(EIGHT, seed=seed), found(eight))
     *_, first, second = report.markdown(store.rows, "atoll bench parity").splitlines()
-    assert first == "| a | 30k | 30,000 | 0.00 M | data-parallel | 3.0000 ± 1.4142 |  |  |  | 2 |"
-    cells = "3.2000 ± 1.4142 | +7.50% ± 3.54% | 80% | 90.0% | 2 |"
+    assert first == "| a | 30k | 30,000 | 0.00 M | data-parallel | 3.0000 ± 1.4142 |  |  |  |  | 2 |"
+    cells = "3.2000 ± 1.4142 | +7.50% ± 3.54% | 80% | 90.0% | 1 | 2 |"
     assert second == f"| b | 30k | 30,000 | 0.00 M | M=8 bf16 K=M | {cells}"
 
 

@@ -245,6 +245,23 @@ def test_a_reader_error_is_raised_in_the_loop():
         batches.close()
 
 
+def test_close_waits_for_no_batch_that_is_not_being_read():
+    entered, release = threading.Event(), threading.Event()
+
+    def example(at):
+        entered.set()
+        release.wait(60)
+        return np.zeros(3)
+
+    batches = Prefetch(example, cursor=0, size=1, rows=(0, 1))
+    assert entered.wait(60)
+    closing = threading.Thread(target=batches.close, args=(3600,))
+    closing.start()
+    release.set()
+    closing.join(60)
+    assert not closing.is_alive()
+
+
 def test_missing_batch_times_out_and_close_ends_the_thread(eventually):
     release = threading.Event()
 

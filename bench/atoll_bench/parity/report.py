@@ -17,8 +17,21 @@ INTRODUCTION = """# Parity
 [parity-tuning.json](parity-tuning.json). [A sweep](parity-sweep.md) chose the outer step's defaults.
 Loss is that of the global model on held-out text, nats per byte; ± is the standard deviation over seeds.
 A gap is to data-parallel training of the same size, budget, data order and seed.
-Goodput is the share of the learners' time in which they train, merged that of their tokens which is merged."""
-HEAD = ("case", "size", "parameters", "tokens", "method", "loss", "gap", "goodput", "merged", "seeds")
+Goodput is the share of the learners' time in which they train, merged that of their tokens which is merged,
+refused how many of all seeds' contributions the guard refused."""
+HEAD = (
+    "case",
+    "size",
+    "parameters",
+    "tokens",
+    "method",
+    "loss",
+    "gap",
+    "goodput",
+    "merged",
+    "refused",
+    "seeds",
+)
 
 
 @dataclass(frozen=True)
@@ -36,6 +49,8 @@ class Group:
     """Share of the trained tokens that were merged."""
     goodput: float | None
     """Share of the learners' time in which they trained."""
+    refused: int | None
+    """Contributions of all seeds together; None where a row is older than the count."""
 
     @property
     def cells(self) -> tuple[str, ...]:
@@ -50,6 +65,7 @@ class Group:
             mean(self.gaps, "{:+.2%}", "{:.2%}"),
             "" if self.goodput is None else f"{self.goodput:.0%}",
             "" if self.merged is None else f"{self.merged:.1%}",
+            "" if self.refused is None else str(self.refused),
             str(len(self.losses)),
         )
 
@@ -83,6 +99,9 @@ def _group(trial: Trial, rows: list[Row], baseline: dict[tuple[str, int, int], f
         ],
         merged=None if plain else sum(row["merged_tokens"] for row in rows) / tokens,
         goodput=None if plain else tokens / sum(row["seconds"] * trial.speed for row in rows),
+        refused=None
+        if plain or any("refused" not in row for row in rows)
+        else sum(row["refused"] for row in rows),
     )
 
 

@@ -61,7 +61,8 @@ class Prefetch:
     def close(self, timeout: float = 5.0) -> None:
         """Ends the threads; waits at most `timeout` seconds for the batches that they read."""
         self._pool.shutdown(wait=False, cancel_futures=True)
-        wait(self._ready, timeout)
+        # `wait` does not return for a future that was cancelled before a thread took it.
+        wait([each for each in self._ready if not each.cancelled()], timeout)
 
     def _read_ahead(self) -> None:
         self._ready.append(self._pool.submit(self._batch, self._cursor))

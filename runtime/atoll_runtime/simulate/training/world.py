@@ -46,6 +46,8 @@ class Result:
     """H as measured."""
     losses: int = 0
     """Learners that were lost."""
+    refused: int = 0
+    """Contributions that the guard refused, or that had been merged already."""
 
 
 class World:
@@ -106,6 +108,7 @@ class World:
             members=sum(map(len, self.shard.tape.merges.values())) / max(merges, 1),
             real_interval=machine.rounds.interval.value or 0.0,
             losses=self.losses,
+            refused=sum(map(len, self.shard.tape.refused.values())),
         )
 
     def theta(self) -> dict[str, Array]:
