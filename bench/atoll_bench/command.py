@@ -168,7 +168,7 @@ FIGURES = {
     ),
     "utilisation": Figure(
         measures.utilisation,
-        "what of a unit's time and tokens counts behind a narrow link, as root; some ten minutes",
+        "what of a unit's time and tokens counts behind a narrow link, as root; some 30 minutes",
         "operator,runtime,local,simulate",
         (
             ("--gbps", "0.05,0.2,1,5", each(above_0(100)), "of the link, scaled like those of `regions`"),

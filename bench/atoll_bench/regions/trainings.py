@@ -34,6 +34,18 @@ SEED = 0
 Progress = Callable[[str], None]
 
 
+def environment(folder: Path) -> dict[str, str]:
+    """Of every process: a core at most for each, and compiled programs that the next one finds."""
+    return {
+        "JAX_PLATFORMS": "cpu",
+        "XLA_FLAGS": FLAGS,
+        "JAX_COMPILATION_CACHE_DIR": str(folder / "programs"),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "NUMBA_CACHE_DIR": str(folder / "numba"),
+        **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"), "1"),
+    }
+
+
 @dataclass(frozen=True)
 class Spent:
     """One training of either system over the links."""
@@ -58,14 +70,7 @@ class Trainings:
         self._wan, self._folder, self._progress = wan, folder, progress
         self.setting = Setting(f"file://{folder}/data", steps)
         write_stdlib(self.setting.data)
-        self._environment = {
-            "JAX_PLATFORMS": "cpu",
-            "XLA_FLAGS": FLAGS,
-            "JAX_COMPILATION_CACHE_DIR": str(folder / "programs"),
-            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-            "NUMBA_CACHE_DIR": str(folder / "numba"),
-            **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"), "1"),
-        }
+        self._environment = environment(folder)
         self.scale = 0.0
         self.step_seconds = 0.0
 
@@ -116,7 +121,6 @@ class Trainings:
         steps: int,
         seed: int = SEED,
         shaped: bool = True,
-        interval: int | None = None,
         watch: Watch = lambda _: None,
     ) -> Spent:
         """Trains by Atoll, over the same links or over links that nothing limits. Raises `CommandError`."""
@@ -124,7 +128,7 @@ class Trainings:
             self._wan.link(self.scale)
         else:
             self._wan.free()
-        setting = replace(self.setting, steps=steps, interval=interval or self.setting.interval)
+        setting = replace(self.setting, steps=steps)
         self._progress(f"Atoll, {name}: {steps} steps")
         with (
             Traffic(self._wan) as traffic,
