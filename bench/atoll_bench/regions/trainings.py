@@ -74,18 +74,18 @@ class Trainings:
         self.scale = 0.0
         self.step_seconds = 0.0
 
-    def synchronous(self) -> Spent:
-        """Measures steps, gives the links their rates, and trains over them.
+    def synchronous(self, steps: int) -> Spent:
+        """Measures steps, gives the links their rates, and trains so many over them.
 
         Raises:
             CommandError: a process ended or is late.
         """
         folder = self._folder / "synchronous"
         folder.mkdir()
-        run = self.setting.run(SEED, f"file://{folder}/bucket", SITE)
+        setting = replace(self.setting, steps=steps)
+        run = setting.run(SEED, f"file://{folder}/bucket", SITE)
         (folder / "run.json").write_text(dump(run))
         places = list(self._wan.places.values())
-        setting = self.setting
         order = Order(f"{places[0].address}:{COORDINATOR_PORT}", len(places), setting.batch, setting.steps)
         (folder / "order.json").write_text(json.dumps(asdict(order)))
         command = [sys.executable, "-m", "atoll_bench.regions.synchronous", str(folder)]
@@ -113,7 +113,8 @@ class Trainings:
                 process.wait()
         with np.load(folder / "theta.npz") as theta:
             loss = self._loss(dict(theta))
-        return self._spent(traffic, begin, max(each["seconds"] for each in done), loss)
+        tokens = len(places) * steps * setting.step_tokens
+        return self._spent(traffic, begin, max(each["seconds"] for each in done), loss, tokens)
 
     def decoupled(
         self,
@@ -137,7 +138,8 @@ class Trainings:
             begin, status = run.train(watch)
             run.finish()
         cut = GlobalStore(run.bucket).load(steps, momentum=False)
-        return self._spent(traffic, begin, status.time - begin, self._loss(cut.theta), status)
+        tokens = sum(unit.tokens for unit in status.units.values())
+        return self._spent(traffic, begin, status.time - begin, self._loss(cut.theta), tokens, status)
 
     def _loss(self, theta: dict[str, np.ndarray]) -> float:
         """Held-out loss, nats per token."""
@@ -146,15 +148,19 @@ class Trainings:
         return Measure(run.model, reader, LENGTH, HELD_OUT_TOKENS)(theta).nats
 
     def _spent(
-        self, traffic: Traffic, begin: float, seconds: float, loss: float, status: SyncerStatus | None = None
+        self,
+        traffic: Traffic,
+        begin: float,
+        seconds: float,
+        loss: float,
+        tokens: int,
+        status: SyncerStatus | None = None,
     ) -> Spent:
         end, names = begin + seconds, list(self._wan.places)
         return Spent(
             seconds,
             loss,
-            len(names) * self.setting.tokens
-            if status is None
-            else sum(u.tokens for u in status.units.values()),
+            tokens,
             {name: traffic.rates(name, begin, end) for name in names},
             {name: max(traffic.mean(name, begin, end)) for name in names},
             status,
