@@ -57,6 +57,11 @@ def above_0(most: float) -> Parse:
     return lambda option, text: plain(option, text, 0, most, above=True)
 
 
+def delay(option: str, text: str) -> float:
+    """Milliseconds."""
+    return plain(option, text, 0, 10_000)
+
+
 def as_text(_: str, text: str) -> str:
     """Parsed by the figure."""
     return text
@@ -79,7 +84,7 @@ FIGURES = {
     "learner": Figure(
         measures.learner,
         "an island's inner steps against a plain loop's; minutes",
-        "operator,runtime",
+        "operator,runtime,local",
         (
             ("--preset", "10m", words(*PRESETS), ""),
             ("--batch", "16", whole(1_048_576), "sequences of a step"),
@@ -88,6 +93,13 @@ FIGURES = {
             ("--pairs", "10", whole(1000), "phases of each loop, in turns"),
             # A unit that is idle for more than 30 s counts as silent.
             ("--seconds", "8", whole(20), "of a phase, about"),
+            (
+                "--gbps",
+                None,
+                above_0(100),
+                "of the link to the syncer, scaled like `regions`, such as 2.5; as root",
+            ),
+            ("--delay", "10", delay, "ms that this link adds, one way"),
         ),
         name="inner_steps_per_second",
     ),
@@ -128,8 +140,8 @@ FIGURES = {
         "synchronous training and Atoll in four regions over scaled links, as root; some 25 minutes",
         "operator,runtime,local,simulate",
         (
-            ("--steps", "72", whole(100_000, least=48), "of both; the synchronous ones take minutes"),
-            ("--seeds", "0,1", each(whole(2**31 - 1, least=0)), "of runs over equal links"),
+            ("--steps", "72", whole(100_000, least=48), "of Atoll; as many synchronous ones take minutes"),
+            ("--seeds", "0,1", each(whole(2**31 - 1, least=0)), "of Atoll's runs, over equal links too"),
             ("--cut-seconds", "120", whole(3600, least=0), "without a region; 0 leaves this out"),
             ("--plot", None, as_text, "a PNG of each region's link over time"),
         ),
@@ -168,7 +180,7 @@ FIGURES = {
     ),
     "utilisation": Figure(
         measures.utilisation,
-        "what of a unit's time and tokens counts behind a narrow link, as root; some ten minutes",
+        "what of a unit's time and tokens counts behind a narrow link, as root; some 30 minutes",
         "operator,runtime,local,simulate",
         (
             ("--gbps", "0.05,0.2,1,5", each(above_0(100)), "of the link, scaled like those of `regions`"),

@@ -4,6 +4,10 @@ One process has both loops, which run phases of equal steps in turn (plain, isla
 otherwise. The syncer is another process, on a core of its own where there are two. A phase of the island ends when its
 threads (transfers, saves) are idle: their CPU seconds after its last step are added to the phase. So the whole cost of
 the exchange is in the island's phases.
+
+With `gbps` the syncer is in a network namespace behind a shaped link, which carries bodies while the plain loop
+runs. So the link is scaled to the seconds from one of the island's steps to the next, those of the plain loop included.
+The island reaches it through proxies on localhost, whose name is in the syncer's certificate.
 """
 
 from __future__ import annotations
@@ -22,9 +26,12 @@ from atoll_bench import cores
 from atoll_bench.island import Island, batches
 from atoll_bench.plain import Plain
 from atoll_bench.rates import Phase, Rates, rates
-from atoll_bench.run import SYNCER, Run, local
+from atoll_bench.regions.wan import Region, Wan, scale_of
+from atoll_bench.run import SYNCER, Run, Start, local
+from atoll_bench.slowlink import SlowLink
 from atoll_cli.errors import CommandError
 from atoll_local.controlplane import free_port
+from atoll_local.namespaces import check_namespaces
 from atoll_runtime.contract import (
     CheckpointSpec,
     DataSpec,
@@ -43,7 +50,9 @@ from atoll_runtime.learner.loop import DATA_TIMEOUT
 from atoll_runtime.learner.schedule import learning_rate
 from atoll_runtime.transport.tls import Tls
 
-UNIT = "unit"
+UNIT, PLACE = "unit", "far"
+MTU = 9000
+"""Bytes of a frame on a shaped link, so that its relay takes little of the cores that are measured."""
 WARM_STEPS = 200
 """Most steps, besides those until the first cut, until every program is compiled."""
 REST_SECONDS = 0.25
@@ -66,6 +75,10 @@ class Setting:
     pairs: int
     seconds: float
     """Approximate seconds of a phase of the plain loop."""
+    gbps: float | None = None
+    """Of the link to the syncer, for a model of 12 billion parameters with steps of 5 s; None: loopback."""
+    delay: float = 0.0
+    """Milliseconds, one way, that this link adds."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +94,11 @@ class LearnerFigure(Rates):
     merges: int
     cuts: int
     """Completed saves of the unit's moments."""
+    gbps: float | None
+    codec: str
+    """Of the unit at the end."""
+    load: float
+    """Share of an interval that its transfers took, as it measured them."""
 
 
 def measure(setting: Setting) -> Iterator[LearnerFigure]:
@@ -90,14 +108,23 @@ def measure(setting: Setting) -> Iterator[LearnerFigure]:
     try:
         if len(jax.devices()) != 1:
             raise CommandError(f"the plain loop is one device's; {len(jax.devices())} are visible")
-        with tempfile.TemporaryDirectory(prefix="atoll-bench-") as name:
+        with tempfile.TemporaryDirectory(prefix="atoll-bench-") as name, contextlib.ExitStack() as stack:
             folder = Path(name)
-            run = Run(_contract(folder, setting), folder, [UNIT], "localhost")
-            with contextlib.closing(run):
-                run.start_syncer(local, {})
-                cores.pin(run.processes[SYNCER].pid, before[1:2] or before)
-                with contextlib.closing(_Bench(setting, run)) as bench:
-                    yield bench.figure(min(2, len(before)))
+            contract, address = _contract(folder, setting), "localhost"
+            wan: Wan | None = None
+            start: Start = local
+            if setting.gbps is not None:
+                check_namespaces()
+                place = Region(PLACE, setting.gbps, setting.delay / 1000)
+                wan = stack.enter_context(Wan(folder / "wan", (place,), MTU))
+                start, address = wan.places[PLACE].run, wan.places[PLACE].address
+            run = stack.enter_context(contextlib.closing(Run(contract, folder, [UNIT], address)))
+            run.start_syncer(start, {})
+            cores.pin(run.processes[SYNCER].pid, before[1:2] or before)
+            if wan is not None:
+                contract = _proxied(contract, address, stack)
+            with contextlib.closing(_Bench(setting, run, contract, wan)) as bench:
+                yield bench.figure(min(2, len(before)))
     except OSError as error:
         raise CommandError(str(error)) from error
     finally:
@@ -105,10 +132,10 @@ def measure(setting: Setting) -> Iterator[LearnerFigure]:
 
 
 class _Bench:
-    """Both loops, and the syncer."""
+    """Both loops, and the syncer, as `contract` reaches it."""
 
-    def __init__(self, setting: Setting, run: Run) -> None:
-        self.setting, self.run = setting, run
+    def __init__(self, setting: Setting, run: Run, contract: RunContract, wan: Wan | None) -> None:
+        self.setting, self.run, self.wan = setting, run, wan
         unit = UnitContract(
             unit=UNIT,
             incarnation=1,
@@ -119,7 +146,6 @@ class _Bench:
             stream=0,
             streams=1,
         )
-        contract = run.contract
         self.island = Island(contract, unit, Tls.read(run.folder / UNIT))
         self._batches = batches(contract, unit)
         self.plain = Plain(
@@ -140,6 +166,8 @@ class _Bench:
     def figure(self, used_cores: int) -> LearnerFigure:
         steps = self._warm()
         self._rest()
+        if self.wan is not None:
+            self._limit(self.wan, steps)
         before, saved = self._status().rounds, self.island.saver.saved
         plain, ours = list[Phase](), list[Phase]()
         for number in range(self.setting.pairs):
@@ -160,6 +188,9 @@ class _Bench:
             length=self.setting.length,
             merges=status.rounds - before,
             cuts=self.island.saver.saved - saved,
+            gbps=self.setting.gbps,
+            codec=status.units[UNIT].link.codec,
+            load=status.units[UNIT].link.load,
         )
 
     def _status(self) -> SyncerStatus:
@@ -174,6 +205,16 @@ class _Bench:
                 raise CommandError(f"not every fragment was merged and saved within {limit} steps")
             self.island.advance(4)
         return max(2, round(self.setting.seconds * 4 / self._plain(4).seconds))
+
+    def _limit(self, wan: Wan, steps: int) -> None:
+        """Gives the link its rate, and lets the island find out: for two intervals."""
+        began = time.monotonic()
+        self._plain(steps)
+        self._island(steps)
+        wan.link(scale_of(self.parameters, (time.monotonic() - began) / steps))
+        for _ in range(-(-2 * self.run.contract.outer.interval // steps)):
+            self._plain(steps)
+            self._island(steps)
 
     def _plain(self, steps: int) -> Phase:
         began, used = time.monotonic(), time.process_time()
@@ -201,6 +242,16 @@ class _Bench:
     def _used(self) -> tuple[float, float]:
         """CPU seconds of both processes."""
         return time.process_time(), cores.used(self.run.processes[SYNCER].pid)
+
+
+def _proxied(contract: RunContract, address: str, stack: contextlib.ExitStack) -> RunContract:
+    """With the syncer's ports of proxies on localhost, which forward to `address`."""
+    (shard,) = contract.shards
+    ports = {
+        name: stack.enter_context(SlowLink(address, getattr(shard, name))).port
+        for name in ("port", "transfer_port")
+    }
+    return contract.model_copy(update={"shards": (shard.model_copy(update=ports),)})
 
 
 def _contract(folder: Path, setting: Setting) -> RunContract:

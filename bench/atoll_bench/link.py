@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from atoll_bench.figures import spread
@@ -24,13 +24,12 @@ from atoll_operator.certificates.authority import Authority
 from atoll_runtime.contract import identity
 from atoll_runtime.protocol import communication
 
-CASES = ("loopback", "shaped", "break")
 RATE, ROUND_TRIP = 2.5e9, 0.1
 """Bits a second and seconds of the shaped link."""
 MTU = 65_000
 """Bytes of a frame, so that the relay has few."""
-SEVERAL = 4
-"""Streams on loopback."""
+SEVERAL = communication.FIRST_STREAMS
+"""Streams on loopback, as the product begins with; the figures of one stream stand beside."""
 SIZE = 256 << 20
 """Bytes of the body that breaks, and of each that crosses the shaped link."""
 COLD, BESIDE, BODIES = 2, 4, 6
@@ -55,6 +54,9 @@ class LinkFigure:
     """Bytes a second."""
     fetch: float | None = None
     streams: int = 1
+    one_stream_push_ratio: float | None = None
+    """On loopback, besides."""
+    one_stream_fetch_ratio: float | None = None
     loop_lag_p99: float | None = None
     """Seconds by which the shard's event loop woke too late while bodies came and went."""
     loop_seconds_per_gib: float | None = None
@@ -69,8 +71,10 @@ def measure(cases: Sequence[str], megabytes: int, repeat: int) -> Iterator[LinkF
         folder = Path(name)
         certify(folder)
         if "loopback" in cases:
-            for streams in (1, SEVERAL):
-                yield loopback(folder, megabytes << 20, streams, repeat)
+            one, several = (loopback(folder, megabytes << 20, streams, repeat) for streams in (1, SEVERAL))
+            yield replace(
+                several, one_stream_push_ratio=one.push_ratio, one_stream_fetch_ratio=one.fetch_ratio
+            )
         if "shaped" in cases:
             yield shaped(folder, repeat)
         if "break" in cases:

@@ -23,11 +23,11 @@ LEAST_RATE, MOST_RATE = 8_000, 100 * 10**9
 """Bits per second."""
 MOST_DELAY = 10.0
 """Seconds."""
-QUEUE_SECONDS = 0.1
-"""How long a packet waits for a limited link at most; then packets are dropped."""
+QUEUE_SECONDS, LEAST_QUEUE = 0.1, 16_384
+"""How long a packet waits for a limited link at most, then packets are dropped; bytes that wait there in any case."""
+BURST_SECONDS = 0.01
+"""What passes at once after a pause takes so long, or is two frames."""
 UP_SECONDS = 10.0
-LEAST_BURST = 16_384
-"""Bytes."""
 FORWARDING, DISABLED = "3", "0"
 """States of a port of the bridge."""
 
@@ -76,7 +76,7 @@ def shape(place: Attached, link: Link) -> None:
         raise ClusterError(f"{place.name} is off: it has no link")
     inside, port = ("nsenter", "-t", str(pid), "-n"), network.link(place.index)
     for where, device in (((), port), (inside, "eth0")):
-        _limit(where, device, link.rate)
+        _limit(where, device, link.rate, network.mtu)
     _relay(place, inside, port, link.delay)
     bridged = _relay_ends(place)[1] if link.delay else port
     # A port that comes up goes to forwarding by itself, whatever it was told before.
@@ -85,12 +85,13 @@ def shape(place: Attached, link: Link) -> None:
     sh("bridge", "link", "set", "dev", bridged, "state", DISABLED if link.cut else FORWARDING)
 
 
-def _limit(where: tuple[str, ...], device: str, rate: int | None) -> None:
+def _limit(where: tuple[str, ...], device: str, rate: int | None, mtu: int) -> None:
     """Limits what this device sends."""
     sh(*where, "tc", "qdisc", "del", "dev", device, "root", check=False)
     if rate is not None:
-        burst = max(LEAST_BURST, int(rate / 8 / 100))
-        limits = ("rate", f"{rate}bit", "burst", str(burst), "latency", f"{QUEUE_SECONDS:g}s")
+        burst = max(2 * mtu, int(rate / 8 * BURST_SECONDS))
+        queue = max(LEAST_QUEUE, burst + int(rate / 8 * QUEUE_SECONDS))
+        limits = ("rate", f"{rate}bit", "burst", str(burst), "limit", str(queue))
         sh(*where, "tc", "qdisc", "add", "dev", device, "root", "tbf", *limits)
 
 

@@ -87,11 +87,14 @@ def test_a_delayed_link_adds_its_delay_in_each_direction_and_loses_nothing(node:
         ask(connection, 2_000_000)
 
 
-def test_a_limited_link_carries_its_rate_at_most(node: Namespace) -> None:
-    shape(node, Link(rate=8_000_000))
+@pytest.mark.parametrize(("rate", "size"), [(8_000_000, 1_000_000), (720_000, 22_000)])
+def test_a_limited_link_carries_its_rate_at_most_also_after_a_pause(
+    node: Namespace, rate: int, size: int
+) -> None:
+    shape(node, Link(rate=rate))
     with connect(node, 30) as connection:
-        ask(connection, 200_000)  # the burst is used up
-        assert ask(connection, 1_000_000) >= 0.8
+        ask(connection)
+        assert ask(connection, size) >= 0.8 * size * 8 / rate
 
 
 def test_a_cut_link_drops_everything_and_goes_on_once_it_is_restored(node: Namespace) -> None:

@@ -36,8 +36,9 @@ def test_a_figure_is_a_json_object(
     def figures(setting: Setting) -> Iterator[LearnerFigure]:
         known = {"preset": setting.preset, "batch": setting.batch, "length": setting.length}
         yield LearnerFigure(
-            **vars(rates(10, PLAIN, OURS)), cores=2, parameters=9_540_480, merges=31, cuts=2, **known
-        )
+            **vars(rates(10, PLAIN, OURS)), cores=2, parameters=9_540_480, merges=31, cuts=2, **known,
+            gbps=setting.gbps, codec="bf16", load=0.6,
+        )  # fmt: skip
 
     monkeypatch.setattr("atoll_bench.learner.measure", figures)
     assert main(["bench", "learner", "--preset", "1m", "--batch", "7", *form]) == 0
@@ -81,6 +82,8 @@ def test_a_process_is_pinned_with_its_threads() -> None:
     [
         (["--preset", "9m"], "--preset '9m': one of 250k, 1m"),
         (["--length", "7"], "--length '7': a whole number from 8"),
+        (["--gbps", "0"], "--gbps '0': a number"),
+        (["--delay", "-1"], "--delay '-1': a number"),
         (["--seconds", "21"], "--seconds '21': a whole number from 1 to 20"),
     ],
 )

@@ -79,7 +79,7 @@ def test_a_region_is_cut_off_for_its_time_and_noted_when_it_is_merged_again() ->
         "region": "east",
         "from_s": 21,
         "seconds": 51,
-        "steps_meanwhile": {"east": 0, "west": 51},
+        "steps_until_merged_again": {"east": 64, "west": 64},
         "merged_again_s": 13,
         "incarnation": 1,
         "merged_share": {"east": 0.8, "west": 0.0},

@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from atoll_bench.regions.decoupled import begun
@@ -75,12 +76,13 @@ class Outage:
             raise CommandError(
                 f"the run of {end.time - begun(end):.0f} s ended before the cut of {self.region} did"
             )
-        steps = {name: unit.step - self.cut.units[name].step for name, unit in self.back.units.items()}
+        heard = self.again or end  # the syncer knows no newer step of the region before
+        steps = {name: unit.step - self.cut.units[name].step for name, unit in heard.units.items()}
         return {
             "region": self.region,
             "from_s": self.cut.time - begun(end),
             "seconds": self.back.time - self.cut.time,
-            "steps_meanwhile": steps,
+            "steps_until_merged_again": steps,
             "merged_again_s": None if self.again is None else self.again.time - self.back.time,
             "incarnation": end.units[self.region].incarnation,
             "merged_share": {name: merged_share(ledger) for name, ledger in end.ledger.items()},
@@ -101,8 +103,9 @@ def measure(steps: int, seeds: Sequence[int], cut_seconds: int, progress: Progre
     """Runs all of it.
 
     Args:
-        steps: of both systems, for equal tokens.
-        seeds: of runs over equal links that nothing limits.
+        steps: of Atoll. Its regions go on until they hear of its end, so the synchronous training gets as many as they
+            make over equal links: for equal tokens.
+        seeds: of Atoll's runs, over equal links that nothing limits and over those of the regions.
         cut_seconds: for which a region is away; 0: no run with a cut.
 
     Raises:
@@ -112,10 +115,12 @@ def measure(steps: int, seeds: Sequence[int], cut_seconds: int, progress: Progre
     check_namespaces()
     with tempfile.TemporaryDirectory(prefix="atoll-regions-") as name, Wan(Path(name) / "wan") as wan:
         trainings = Trainings(wan, Path(name), steps, progress)
-        synchronous = trainings.synchronous()
         equal = [trainings.decoupled(f"equal-{seed}", steps, seed, shaped=False) for seed in seeds]
-        atoll = trainings.decoupled("atoll", steps)
-        told = _document(trainings, synchronous, atoll, equal)
+        each_step = len(wan.regions) * trainings.setting.step_tokens
+        synchronous = trainings.synchronous(round(fmean(each.tokens for each in equal) / each_step))
+        runs = [trainings.decoupled(f"atoll-{seed}", steps, seed) for seed in seeds]
+        atoll = runs[0]
+        told = _document(trainings, synchronous, runs, equal)
         if not cut_seconds:
             return Found(told, synchronous, atoll, trainings.scale)
         longer = round(cut_seconds / CUT_SHARE / atoll.seconds * steps)
@@ -135,9 +140,11 @@ def measure(steps: int, seeds: Sequence[int], cut_seconds: int, progress: Progre
 
 
 def _document(
-    trainings: Trainings, synchronous: Spent, atoll: Spent, equal: Sequence[Spent]
+    trainings: Trainings, synchronous: Spent, runs: Sequence[Spent], equal: Sequence[Spent]
 ) -> dict[str, Any]:
-    """What was measured, with rates as they would be for the large model."""
+    """What was measured, with rates as they would be for the large model. Of Atoll's runs the first one's, but for the
+    losses."""
+    atoll = runs[0]
     status = atoll.status
     assert status is not None
     near, far = round_trips()
@@ -163,11 +170,14 @@ def _document(
         "atoll_s": atoll.seconds,
         "ratio": synchronous.seconds / atoll.seconds,
         "loss_synchronous": synchronous.loss,
-        "loss_atoll": atoll.loss,
+        "loss_atoll": fmean(each.loss for each in runs),
+        "losses_atoll": [each.loss for each in runs],
         "loss_equal_links": [each.loss for each in equal],
         "steps": trainings.setting.steps,
+        "steps_synchronous": synchronous.tokens // (len(REGIONS) * trainings.setting.step_tokens),
         "tokens_synchronous": synchronous.tokens,
         "tokens_atoll": atoll.tokens,
+        "tokens_merged_atoll": sum(ledger.merged for ledger in status.ledger.values()),
         "model": SIZE,
         "parameters": parameters_of(trainings.setting),
         "step_seconds": trainings.step_seconds,

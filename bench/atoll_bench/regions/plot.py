@@ -19,7 +19,7 @@ def draw(found: Found, path: Path) -> None:
 
     figure, rows = plt.subplots(len(REGIONS), 2, figsize=(13, 10), sharex="col", squeeze=False)
     cut = found.document.get("cut")
-    steps = found.document["steps"], cut["steps"] if cut else found.document["steps"]
+    steps = found.document["steps_synchronous"], (cut or found.document)["steps"]
     for region, row in zip(REGIONS, rows, strict=True):
         for axes, spent in zip(row, (found.synchronous, found.atoll), strict=True):
             _link(axes, region, spent, found.scale)

@@ -39,9 +39,9 @@ class Setting:
     batch: int = BATCH
 
     @property
-    def tokens(self) -> int:
-        """Of one region."""
-        return self.steps * self.batch * LENGTH
+    def step_tokens(self) -> int:
+        """Of one region's step."""
+        return self.batch * LENGTH
 
     def run(self, seed: int, bucket: str, host: str) -> RunContract:
         """The contract of a run whose syncer is at `host`."""

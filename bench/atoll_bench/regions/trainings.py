@@ -34,6 +34,18 @@ SEED = 0
 Progress = Callable[[str], None]
 
 
+def environment(folder: Path) -> dict[str, str]:
+    """Of every process: a core at most for each, and compiled programs that the next one finds."""
+    return {
+        "JAX_PLATFORMS": "cpu",
+        "XLA_FLAGS": FLAGS,
+        "JAX_COMPILATION_CACHE_DIR": str(folder / "programs"),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "NUMBA_CACHE_DIR": str(folder / "numba"),
+        **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"), "1"),
+    }
+
+
 @dataclass(frozen=True)
 class Spent:
     """One training of either system over the links."""
@@ -58,29 +70,22 @@ class Trainings:
         self._wan, self._folder, self._progress = wan, folder, progress
         self.setting = Setting(f"file://{folder}/data", steps)
         write_stdlib(self.setting.data)
-        self._environment = {
-            "JAX_PLATFORMS": "cpu",
-            "XLA_FLAGS": FLAGS,
-            "JAX_COMPILATION_CACHE_DIR": str(folder / "programs"),
-            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-            "NUMBA_CACHE_DIR": str(folder / "numba"),
-            **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"), "1"),
-        }
+        self._environment = environment(folder)
         self.scale = 0.0
         self.step_seconds = 0.0
 
-    def synchronous(self) -> Spent:
-        """Measures steps, gives the links their rates, and trains over them.
+    def synchronous(self, steps: int) -> Spent:
+        """Measures steps, gives the links their rates, and trains so many over them.
 
         Raises:
             CommandError: a process ended or is late.
         """
         folder = self._folder / "synchronous"
         folder.mkdir()
-        run = self.setting.run(SEED, f"file://{folder}/bucket", SITE)
+        setting = replace(self.setting, steps=steps)
+        run = setting.run(SEED, f"file://{folder}/bucket", SITE)
         (folder / "run.json").write_text(dump(run))
         places = list(self._wan.places.values())
-        setting = self.setting
         order = Order(f"{places[0].address}:{COORDINATOR_PORT}", len(places), setting.batch, setting.steps)
         (folder / "order.json").write_text(json.dumps(asdict(order)))
         command = [sys.executable, "-m", "atoll_bench.regions.synchronous", str(folder)]
@@ -108,7 +113,8 @@ class Trainings:
                 process.wait()
         with np.load(folder / "theta.npz") as theta:
             loss = self._loss(dict(theta))
-        return self._spent(traffic, begin, max(each["seconds"] for each in done), loss)
+        tokens = len(places) * steps * setting.step_tokens
+        return self._spent(traffic, begin, max(each["seconds"] for each in done), loss, tokens)
 
     def decoupled(
         self,
@@ -116,7 +122,6 @@ class Trainings:
         steps: int,
         seed: int = SEED,
         shaped: bool = True,
-        interval: int | None = None,
         watch: Watch = lambda _: None,
     ) -> Spent:
         """Trains by Atoll, over the same links or over links that nothing limits. Raises `CommandError`."""
@@ -124,7 +129,7 @@ class Trainings:
             self._wan.link(self.scale)
         else:
             self._wan.free()
-        setting = replace(self.setting, steps=steps, interval=interval or self.setting.interval)
+        setting = replace(self.setting, steps=steps)
         self._progress(f"Atoll, {name}: {steps} steps")
         with (
             Traffic(self._wan) as traffic,
@@ -133,7 +138,8 @@ class Trainings:
             begin, status = run.train(watch)
             run.finish()
         cut = GlobalStore(run.bucket).load(steps, momentum=False)
-        return self._spent(traffic, begin, status.time - begin, self._loss(cut.theta), status)
+        tokens = sum(unit.tokens for unit in status.units.values())
+        return self._spent(traffic, begin, status.time - begin, self._loss(cut.theta), tokens, status)
 
     def _loss(self, theta: dict[str, np.ndarray]) -> float:
         """Held-out loss, nats per token."""
@@ -142,15 +148,19 @@ class Trainings:
         return Measure(run.model, reader, LENGTH, HELD_OUT_TOKENS)(theta).nats
 
     def _spent(
-        self, traffic: Traffic, begin: float, seconds: float, loss: float, status: SyncerStatus | None = None
+        self,
+        traffic: Traffic,
+        begin: float,
+        seconds: float,
+        loss: float,
+        tokens: int,
+        status: SyncerStatus | None = None,
     ) -> Spent:
         end, names = begin + seconds, list(self._wan.places)
         return Spent(
             seconds,
             loss,
-            len(names) * self.setting.tokens
-            if status is None
-            else sum(u.tokens for u in status.units.values()),
+            tokens,
             {name: traffic.rates(name, begin, end) for name in names},
             {name: max(traffic.mean(name, begin, end)) for name in names},
             status,

@@ -1,41 +1,46 @@
 """One unit behind a narrow link, beside one whose link is wide: what of its time and of its tokens counts.
 
 The published study at these bandwidths blocks while it sends. It reached 11.6, 36, 72 and 87 % of the compute
-utilisation with H = 128.
+utilisation with H = 128. Steps over links that nothing limits are measured before and after those of each interval, so
+that a machine which gets slower or faster shows, and is taken out.
 """
 
 from __future__ import annotations
 
-import json
-import sys
+import math
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-from atoll_bench.regions.decoupled import begun
-from atoll_bench.regions.setting import parameters_of
-from atoll_bench.regions.trainings import Progress, Trainings
+from atoll_bench.regions import simulated
+from atoll_bench.regions.decoupled import Decoupled, begun
+from atoll_bench.regions.setting import Setting, parameters_of
+from atoll_bench.regions.trainings import SEED, Progress, environment
 from atoll_bench.regions.wan import PARAMETERS, STEP_SECONDS, Region, Wan, scale_of
 from atoll_cli.errors import CommandError
 from atoll_local.namespaces import check_namespaces
-from atoll_local.process import run
-from atoll_runtime.contract import Dimensions, LinkReport, ModelSpec, OuterSpec, SyncerStatus
+from atoll_runtime.contract import Dimensions, LedgerReport, LinkReport, ModelSpec, SyncerStatus
+from atoll_runtime.data import write_stdlib
+from atoll_runtime.protocol.communication import BITS
+from atoll_runtime.simulate.fleet.links import WARM_UP
 
 PUBLISHED_INTERVAL, PUBLISHED = 128, {0.05: 0.116, 0.2: 0.36, 1.0: 0.72, 5.0: 0.87}
 """H, and utilisation by Gbit/s."""
 NARROW, WIDE = "narrow", "wide"
 MODEL = ModelSpec(dimensions=Dimensions(layers=6, width=256, heads=4, kv_heads=2, hidden=640))
 """4 M parameters. The scaled link carries 83 kbit in a step at 0.05 Gbit/s, and a report of the step has 4."""
-BATCH = 4
-"""Sequences, so that steps take some tenths of a second."""
+BATCH = 2
+"""Sequences, so that steps take a tenth of a second or two, and the grid some half an hour."""
 DELAY = 0.01
 """Seconds, one way."""
-INTERVALS, WARM_UP = 6, 2
-"""Of a run, and those of them that are not counted: links are not measured yet."""
-LEAST_STEPS = 200
-SIMULATION_SECONDS = 120.0
+WARM_STEPS, COUNTED_STEPS = 64, 128
+"""Not counted, and counted, at least: until a first fragment has come through a link of 0.05 Gbit/s; and enough for a
+rate."""
+INTERVALS = 4
+"""Of a run over a limited link, at least."""
+EXCHANGES = 3
+"""In such a run its link could carry the whole model so often in int4, at least: shares of tokens mean something."""
 
 
 @dataclass(frozen=True)
@@ -49,36 +54,112 @@ class Utilisation:
     merged_share: float
     """Of its tokens."""
     codec: str
+    streams: int
     period: float
     published: float | None
     simulated_utilisation: float
     simulated_merged_share: float
+    policy_share: float
+    """Of the unit's time, that whose tokens are merged in a long simulation: by the policy with this interval."""
+    best_share: float
+    """The same of the best one of all fixed codecs and measured intervals at this rate."""
+    best_codec: str
+    best_interval: int
     steps: int
     step_seconds: float
+    free_step_seconds: tuple[float, float]
+    """Over links that nothing limits, before and after the runs with this interval."""
+
+
+@dataclass(frozen=True)
+class Ran:
+    """The narrow unit of one run."""
+
+    step_seconds: float
+    """After the warm-up."""
+    merged_share: float
+    """Of its tokens after as many intervals as the simulator leaves out."""
+    link: LinkReport
 
 
 class Window:
-    """Called with each status: keeps the one after the warm-up."""
+    """Called with each status: keeps the first ones after so many steps."""
 
-    def __init__(self, interval: int) -> None:
-        self._from = WARM_UP * interval
-        self.first: SyncerStatus | None = None
+    def __init__(self, *steps: int) -> None:
+        self._kept: dict[int, SyncerStatus | None] = dict.fromkeys(steps)
 
     def __call__(self, status: SyncerStatus) -> None:
-        if self.first is None and status.global_step >= self._from:
-            self.first = status
+        for steps, kept in self._kept.items():
+            if kept is None and status.global_step >= steps:
+                self._kept[steps] = status
 
-    def rates(self, end: SyncerStatus) -> tuple[float, float]:
-        """Of the narrow unit since then: seconds of a step, and the share of its tokens that was merged."""
-        first = self.first
-        if first is None or first.units[NARROW].step == end.units[NARROW].step:
-            raise CommandError(f"the run of {end.time - begun(end):.0f} s ended within its first intervals")
-        steps = end.units[NARROW].step - first.units[NARROW].step
-        old, new = first.ledger[NARROW], end.ledger[NARROW]
-        return (end.time - first.time) / steps, (new.merged - old.merged) / max(1, new.trained - old.trained)
+    def since(self, steps: int, end: SyncerStatus) -> SyncerStatus:
+        """The status after so many steps. Raises `CommandError` where the run ended before the next one."""
+        found = self._kept[steps]
+        if found is None or found.units[NARROW].step == end.units[NARROW].step:
+            raise CommandError(f"the run of {end.time - begun(end):.0f} s ended within {steps} steps")
+        return found
 
 
-def measure(gbps: Sequence[float], intervals: Sequence[int], progress: Progress) -> Iterator[Utilisation]:
+class Cells:
+    """Runs over the same links and data, each with its interval."""
+
+    def __init__(self, wan: Wan, folder: Path, setting: Setting, progress: Progress) -> None:
+        self._wan, self._folder, self._setting, self._progress = wan, folder, setting, progress
+        self._environment, self._runs = environment(folder), 0
+
+    def free(self, interval: int) -> Ran:
+        """Over links that nothing limits. Raises `CommandError`."""
+        self._wan.free()
+        return self._run("no limit", interval, warm_up(interval) + COUNTED_STEPS)
+
+    def narrow(self, gbps: float, interval: int, free_step_seconds: float) -> Ran:
+        """Over the narrow link. Raises `CommandError`."""
+        self._wan.regions = _regions(gbps)
+        self._wan.link(scale_of(parameters_of(self._setting), free_step_seconds))
+        return self._run(f"{gbps:g} Gbit/s", interval, steps_of(gbps, interval))
+
+    def _run(self, links: str, interval: int, steps: int) -> Ran:
+        self._runs += 1
+        self._progress(f"H = {interval}, {links}: {steps} steps")
+        setting = replace(self._setting, steps=steps, interval=interval)
+        warm, first = warm_up(interval), WARM_UP * interval
+        window, folder = Window(warm, first), self._folder / str(self._runs)
+        with Decoupled(self._wan, folder, setting, SEED, self._environment) as run:
+            _, end = run.train(window)
+        before, after = window.since(warm, end), end.units[NARROW]
+        return Ran(
+            (end.time - before.time) / (after.step - before.units[NARROW].step),
+            merged_share(window.since(first, end).ledger[NARROW], end.ledger[NARROW]),
+            after.link,
+        )
+
+
+def warm_up(interval: int) -> int:
+    """Steps."""
+    return max(WARM_STEPS, WARM_UP * interval)
+
+
+def steps_of(gbps: float, interval: int) -> int:
+    """Of a run over a link of such a rate."""
+    exchange = PARAMETERS * BITS["int4"] / (1e9 * gbps * STEP_SECONDS)
+    least = math.ceil(EXCHANGES * exchange)
+    return max(warm_up(interval) + COUNTED_STEPS, INTERVALS * interval, least)
+
+
+def merged_share(old: LedgerReport, new: LedgerReport) -> float:
+    """Of the tokens trained between two ledgers. Merges of earlier work count, as in the simulator."""
+    return min(1.0, (new.merged - old.merged) / max(1, new.trained - old.trained))
+
+
+def between(before: float, after: float, position: int, runs: int) -> float:
+    """What the steps over free links took when the run at this position of several was made."""
+    return before + (after - before) * (position + 1) / (runs + 1)
+
+
+def measure(
+    gbps: Sequence[float], intervals: Sequence[int], progress: Progress, model: ModelSpec = MODEL
+) -> Iterator[Utilisation]:
     """Each bandwidth with each interval.
 
     Raises:
@@ -86,64 +167,42 @@ def measure(gbps: Sequence[float], intervals: Sequence[int], progress: Progress)
         ClusterError, HostError: this machine cannot do it.
     """
     check_namespaces()
-    with (
-        tempfile.TemporaryDirectory(prefix="atoll-regions-") as name,
-        Wan(Path(name) / "wan", _regions(gbps[0])) as wan,
-    ):
-        trainings = Trainings(wan, Path(name), LEAST_STEPS, progress)
-        trainings.setting = replace(trainings.setting, model=MODEL, batch=BATCH)
-        for interval in intervals:
-            steps = max(LEAST_STEPS, INTERVALS * interval)
-            plain, *_ = _watched(trainings, f"{interval}-free", steps, interval, shaped=False)
-            trainings.scale = scale_of(parameters_of(trainings.setting), plain)
-            for rate in gbps:
-                wan.regions = _regions(rate)
-                seconds, merged, link = _watched(
-                    trainings, f"{interval}-{rate}", steps, interval, shaped=True
-                )
-                simulated = _simulated(rate, interval, steps)
-                yield Utilisation(
-                    gbps=rate,
-                    interval=interval,
-                    utilisation=plain / seconds,
-                    merged_share=merged,
-                    codec=link.codec,
-                    period=link.period,
-                    published=PUBLISHED.get(rate) if interval == PUBLISHED_INTERVAL else None,
-                    simulated_utilisation=simulated["hidden_share"],
-                    simulated_merged_share=simulated["merged_share"],
-                    steps=steps,
-                    step_seconds=plain,
-                )
+    wide = max(PUBLISHED)
+    with tempfile.TemporaryDirectory(prefix="atoll-regions-") as name:
+        folder = Path(name)
+        progress("simulations of the whole grid")
+        compared = {rate: simulated.compared(rate, wide, intervals) for rate in gbps}
+        with Wan(folder / "wan", _regions(gbps[0])) as wan:
+            setting = Setting(f"file://{folder}/data", COUNTED_STEPS, model=model, batch=BATCH)
+            write_stdlib(setting.data)
+            cells = Cells(wan, folder, setting, progress)
+            for interval in intervals:
+                before = cells.free(interval).step_seconds
+                ran = [cells.narrow(rate, interval, before) for rate in gbps]
+                free = before, cells.free(interval).step_seconds
+                for position, (rate, each) in enumerate(zip(gbps, ran, strict=True)):
+                    steps = steps_of(rate, interval)
+                    told, (policy, best) = simulated.links(rate, wide, interval, steps), compared[rate]
+                    yield Utilisation(
+                        gbps=rate,
+                        interval=interval,
+                        utilisation=between(*free, position, len(ran)) / each.step_seconds,
+                        merged_share=each.merged_share,
+                        codec=each.link.codec,
+                        streams=each.link.streams,
+                        period=each.link.period,
+                        published=PUBLISHED.get(rate) if interval == PUBLISHED_INTERVAL else None,
+                        simulated_utilisation=told["hidden_share"],
+                        simulated_merged_share=told["merged_share"],
+                        policy_share=policy[interval].share,
+                        best_share=best.share,
+                        best_codec=best.codec,
+                        best_interval=best.interval,
+                        steps=steps,
+                        step_seconds=each.step_seconds,
+                        free_step_seconds=free,
+                    )
 
 
 def _regions(gbps: float) -> tuple[Region, ...]:
     return Region(NARROW, gbps, DELAY), Region(WIDE, max(PUBLISHED), DELAY)
-
-
-def _watched(
-    trainings: Trainings, name: str, steps: int, interval: int, *, shaped: bool
-) -> tuple[float, float, LinkReport]:
-    """Of the narrow unit after the warm-up: seconds of a step, the merged share of its tokens, its use of its link."""
-    window = Window(interval)
-    end = trainings.decoupled(name, steps, shaped=shaped, interval=interval, watch=window).status
-    assert end is not None, "of Atoll"
-    return (*window.rates(end), end.units[NARROW].link)
-
-
-def _simulated(gbps: float, interval: int, steps: int) -> dict[str, Any]:
-    """What `atoll simulate links` says of the large model over these links."""
-    options = {
-        "links": f"{gbps},{max(PUBLISHED)}",
-        "params": str(PARAMETERS),
-        "step-time": str(STEP_SECONDS),
-        "fragments": str(min(interval, OuterSpec().fragments)),
-        "interval": str(interval),
-        "steps": str(steps),
-        "codec": "auto",
-    }
-    command = [sys.executable, "-m", "atoll_cli", "simulate", "links", "--json"]
-    command += [f"--{name}={value}" for name, value in options.items()]
-    told = run(command, SIMULATION_SECONDS, raises=CommandError, name="simulate links")
-    found: dict[str, Any] = json.loads(told)["units"][0]
-    return found
