@@ -109,11 +109,11 @@ async def suspect_unit_learns_on_other_hosts_and_never_on_those_that_it_left(wor
         world.syncer.suspect[name, incarnation] = "8 refused"
         shown = lambda name=name: world.condition("LearnerUnit", name, "Suspect")  # noqa: E731
         await world.until("it is suspect", lambda shown=shown: shown() == ("True", "Suspect"))
-        told = f"8 refused; it ran on {', '.join(nodes)}"
-        assert told in [each["message"] for each in world.unit(name)["conditions"]]
+        told = f"): {', '.join(nodes)}"
+        assert any(told in each["message"] for each in world.unit(name)["conditions"])
         await world.until(
             "an Event tells it",
-            lambda told=told: any(told == each["message"] for each in world.server.every("Event")),
+            lambda told=told: any(told in each["message"] for each in world.server.every("Event")),
         )
         await world.until("it learns", lambda name=name, n=incarnation + 1: learns(world, n, name))
         assert shown() == ("False", "NotSuspect")
