@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, create_model
 
 from atoll_operator.api import common
 from atoll_operator.api.learnerunit import MAX_STREAM
@@ -65,6 +65,14 @@ class TrainingRunSpec(Section):
     ttl_seconds_after_finished: Annotated[int, Field(ge=0, le=31_536_000)] | None = None
     """How long after its end a complete or failed run is deleted. The bucket stays. Never if not set."""
 
+
+_SPEC = TrainingRunSpec.model_fields
+_OF_UNITS = (
+    "outer", "communication", "recovery", "image", "pod_template", "service_account_name", "suspend"
+)  # fmt: skip
+_FIELDS: dict[str, Any] = {name: (_SPEC[name].annotation, _SPEC[name]) for name in _OF_UNITS}
+UnitOrders = create_model("UnitOrders", __base__=Section, **_FIELDS)
+"""What units need of a spec, for one that cannot be read as a whole."""
 
 RunPhase = Literal[
     "Pending", "Starting", "Running", "Finishing", "Suspending", "Suspended", "Complete", "Failed"
