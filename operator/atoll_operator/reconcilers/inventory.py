@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from atoll_operator.api.group import LABEL_RUN, LABEL_UNIT, Object
 from atoll_operator.api.learnerunit import LearnerUnit
 from atoll_operator.api.stored import M, known
-from atoll_operator.api.trainingrun import TrainingRun, TrainingRunSpec, TrainingRunStatus, UnitOrders
+from atoll_operator.api.trainingrun import OptionalSpec, TrainingRun, TrainingRunSpec, TrainingRunStatus
 from atoll_operator.kube.cache import Cache, Change, Key, controller_uid, key_of, without_managed_fields
 from atoll_operator.kube.errors import Unreadable
 from atoll_operator.plan.limits import Claim, run_claim, unit_claim
@@ -67,11 +67,7 @@ class Body(dict[str, Any]):
         """The run, or where it is unreadable what its units need of it, and nothing else."""
         with suppress(Unreadable):
             return self.run
-        wanted = {each.alias for each in UnitOrders.model_fields.values()}
-        orders = self._known(UnitOrders, {name: self["spec"][name] for name in wanted & self["spec"].keys()})[
-            0
-        ]
-        spec = TrainingRunSpec.model_construct(**dict(orders))
+        spec = TrainingRunSpec.model_construct(**dict(self._known(OptionalSpec, self["spec"])[0]))
         return TrainingRun.model_construct(spec=spec, status=self.status_of(TrainingRunStatus))
 
     def status_of(self, model: type[M]) -> M:
