@@ -63,6 +63,7 @@ def told_of(*bodies: dict[str, Any], leads: bool = True) -> dict[str, float]:
     return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines if line[:1] != "#")}
 
 
+SUSPECT = condition("Suspect", "True", "Suspect")
 RUNNING = run_body(
     phase="Running", globalStep=70, progressPercent=70, loss=2.5, checkpoint={"step": 60},
     conditions=[condition("Ready", "True", "QuorumLearning"), condition("Degraded", "False", "AsExpected")],
@@ -81,7 +82,7 @@ def exposed() -> Labels:
         histogram.labels(kind="x").observe(1)
     operator.heal_stage_seconds.labels(stage="x").observe(1)
     store = Inventory()
-    for body in (RUNNING, unit_body("r-p-0", "Learning")):
+    for body in (RUNNING, unit_body("r-p-0", "Failed", SUSPECT)):
         store.put(body["kind"], body)
     operator.registry.register(RunCollector(store, lambda: True))
     unit = UnitReport(incarnation=1, hosts=1, state="Learning", refusals={"norm": 1})
@@ -187,7 +188,12 @@ def test_what_lasts_beyond_the_end_of_a_run_alerts_nobody_then(alert: str) -> No
 
 def test_the_operator_that_leads_tells_of_each_run_and_one_that_stands_by_of_none() -> None:
     slow = condition("LinkAdequate", "False", "LinkTooSlow")
-    bodies = (RUNNING, unit_body("a", "Learning"), unit_body("b", "Learning", slow), unit_body("c", "Failed"))
+    bodies = (
+        RUNNING,
+        unit_body("a", "Learning"),
+        unit_body("b", "Learning", slow),
+        unit_body("c", "Failed", SUSPECT),
+    )
     assert told_of(*bodies, leads=False) == {}
     at = 'namespace="n",run="r"'
     assert told_of(*bodies) == {
@@ -198,6 +204,7 @@ def test_the_operator_that_leads_tells_of_each_run_and_one_that_stands_by_of_non
         'atoll_run_units{namespace="n",phase="Failed",run="r"}': 1,
         'atoll_run_links{namespace="n",reason="NotMeasured",run="r"}': 2,
         'atoll_run_links{namespace="n",reason="LinkTooSlow",run="r"}': 1,
+        f"atoll_run_suspects{{{at}}}": 1,
         f"atoll_run_step{{{at}}}": 70, f"atoll_run_progress_percent{{{at}}}": 70, f"atoll_run_loss{{{at}}}": 2.5,
         f"atoll_run_checkpoint_step{{{at}}}": 60, f"atoll_run_checkpoint_interval_steps{{{at}}}": 20,
     }  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -39,3 +39,15 @@ def _path(loc: Sequence[int | str], document: Any) -> tuple[int | str, ...]:
         except (LookupError, TypeError):
             return tuple(loc[:length])
     return tuple(loc)
+
+
+def dropped(sent: Any, stored: Any, path: str) -> Iterator[str]:
+    """The fields, by their paths, that were sent and are not in what the API server stored: an older CRD lacks them."""
+    if isinstance(sent, dict) and isinstance(stored, dict):
+        for name, value in sent.items():
+            yield from (
+                dropped(value, stored[name], f"{path}.{name}") if name in stored else [f"{path}.{name}"]
+            )
+    elif isinstance(sent, list) and isinstance(stored, list):
+        for value, other in zip(sent, stored, strict=False):
+            yield from dropped(value, other, f"{path}[]")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, create_model
 
 from atoll_operator.api import common
 from atoll_operator.api.learnerunit import MAX_STREAM
@@ -65,6 +65,14 @@ class TrainingRunSpec(Section):
     ttl_seconds_after_finished: Annotated[int, Field(ge=0, le=31_536_000)] | None = None
     """How long after its end a complete or failed run is deleted. The bucket stays. Never if not set."""
 
+
+_FIELDS: dict[str, Any] = {
+    name: (each.annotation, each)
+    for name, each in TrainingRunSpec.model_fields.items()
+    if not each.is_required()
+}
+OptionalSpec = create_model("OptionalSpec", __base__=Section, **_FIELDS)
+"""A spec without its required parts: what its units need of one that cannot be read as a whole."""
 
 RunPhase = Literal[
     "Pending", "Starting", "Running", "Finishing", "Suspending", "Suspended", "Complete", "Failed"
@@ -173,17 +181,9 @@ class TrainingRunStatus(Report):
     quorum: Annotated[str, Field(max_length=128)] = ""
     """Units in the last merged round, units known to the syncer, and the quorum, such as `3/3 (K=2)`."""
     bytes_in: int = 0
-    """Bytes received by all shards, except what one received in the last seconds before it ended."""
+    """Bytes received by all shards since each one's pod started."""
     bytes_out: int = 0
-    """Bytes sent by all shards, except what one sent in the last seconds before it ended."""
-    earlier_bytes_in: int = 0
-    """The part of `bytesIn` that was counted by syncer pods that have ended."""
-    earlier_bytes_out: int = 0
-    """The part of `bytesOut` that was counted by syncer pods that have ended."""
-    gbit_per_second_in: float = 0.0
-    """Gbit/s received by all shards, mean of about half a minute."""
-    gbit_per_second_out: float = 0.0
-    """Gbit/s sent by all shards, mean of about half a minute."""
+    """Bytes sent by all shards since then."""
     restarts: int = 0
     """Restarts of all units, on their hosts or on new ones, including deleted units. It never falls."""
     lost: common.CostStatus | None = None
@@ -214,8 +214,6 @@ class TrainingRunStatus(Report):
     """Since when fewer than `spec.quorum.min` units have restarts left; absent otherwise."""
     completion_time: common.Time | None = None
     """When the run became Complete or Failed."""
-    estimated_seconds_left: int | None = None
-    """Seconds until the target at the present speed; absent if unknown."""
     conditions: common.Conditions = ()
     """Conditions (docs/trainingrun.md)."""
     observed_generation: int = 0

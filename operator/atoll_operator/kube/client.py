@@ -131,12 +131,11 @@ class ApiClient:
             raise
 
     async def write_status(self, body: Object, status: Object) -> Object:
-        """Replaces the whole status. A PUT costs the API server two thirds of a server-side apply. Raises Conflict
-        where the object is not the version in `body` any more, and Refused where its definition lacks a field."""
+        """Replaces the whole status; the API server drops fields that its definition lacks. A PUT costs two thirds of a
+        server-side apply. Raises Conflict where the object is not the version in `body` any more."""
         metadata = {key: body["metadata"][key] for key in ("name", "namespace", "resourceVersion", "uid")}
         change = {key: body[key] for key in ("apiVersion", "kind")} | {"metadata": metadata, "status": status}
-        parameters = {**self._manager, "fieldValidation": "Strict"}
-        return await self._call("PUT", self._path_of(body) + "/status", change, parameters)
+        return await self._call("PUT", self._path_of(body) + "/status", change, self._manager)
 
     async def delete(
         self, kind: str, namespace: str, name: str, uid: str = "", grace_seconds: int | None = None

@@ -72,7 +72,7 @@ class Recorder:
             "involvedObject": about | {key: body[key] for key in ("apiVersion", "kind")},
             "type": kind,
             "reason": reason,
-            "message": message[:MESSAGE_LIMIT],
+            "message": message if len(message) <= MESSAGE_LIMIT else message[: MESSAGE_LIMIT - 1] + "…",
             "source": {"component": self._component},
             "reportingComponent": self._component,
             "firstTimestamp": moment,

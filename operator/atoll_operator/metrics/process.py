@@ -33,7 +33,7 @@ class Metrics:
         text = "Restarts of units, in place or on new hosts."
         self.restarts = counter("atoll_unit_restarts", text, ["reason"])
         self.reconcile_seconds = histogram("atoll_reconcile_seconds", "One pass over one object.", ["kind"])
-        text = "CPU of the part of a pass in which nothing else runs: to look at an object, and to plan."
+        text = "CPU of a pass while nothing else runs: to observe, to plan, to write down the status."
         self.plan_seconds = histogram("atoll_plan_seconds", text, ["kind"], buckets=PLAN_BUCKETS)
         text = "Passes that ended with an error."
         self.reconcile_errors = counter("atoll_reconcile_errors", text, ["kind", "error"])

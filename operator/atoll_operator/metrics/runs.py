@@ -40,7 +40,12 @@ class RunCollector(Collector):
         phases = ((*_run_of(unit), _phase(unit)) for unit in units)
         yield _counted("atoll_run_units", "LearnerUnits of a run by phase.", (*RUN, "phase"), phases)
         text = "LearnerUnits of a run by the reason of LinkAdequate."
-        yield _counted("atoll_run_links", text, (*RUN, "reason"), ((*_run_of(u), _link(u)) for u in units))
+        links = (
+            (*_run_of(unit), _condition(unit, LINK_ADEQUATE).get("reason", "NotMeasured")) for unit in units
+        )
+        yield _counted("atoll_run_links", text, (*RUN, "reason"), links)
+        suspects = (_run_of(unit) for unit in units if _condition(unit, "Suspect").get("status") == "True")
+        yield _counted("atoll_run_suspects", "LearnerUnits of a run that are Suspect.", RUN, suspects)
         text = "1 while the condition is True."
         conditions = GaugeMetricFamily("atoll_run_condition", text, labels=(*RUN, "condition", "reason"))
         for run in runs:
@@ -77,9 +82,10 @@ def _run_of(body: Object) -> tuple[str, str]:
     return body["metadata"]["namespace"], body["spec"].get("run", body["metadata"]["name"])
 
 
-def _link(unit: Object) -> str:
+def _condition(unit: Object, name: str) -> Object:
+    """Empty before the first pass."""
     conditions = unit.get("status", {}).get("conditions", ())
-    return next((str(each["reason"]) for each in conditions if each["type"] == LINK_ADEQUATE), "NotMeasured")
+    return next((each for each in conditions if each["type"] == name), {})
 
 
 def _phase(body: Object) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from pydantic import BaseModel
@@ -22,7 +23,7 @@ ABSENT = Condition(type="", status="Unknown", reason="Absent", last_transition_t
 FIGURES = frozenset(
     {
         "step", "tokens", "loss", "tokensPerSecond", "staleness", "contributions", "globalStep", "progressPercent",
-        "bytesIn", "bytesOut", "gbitPerSecondIn", "gbitPerSecondOut", "estimatedSecondsLeft", "quorum", "message",
+        "bytesIn", "bytesOut", "quorum", "message",
         "ledger", "sharePercent", "stepSeconds", "link", "refusals",
     }
 )  # fmt: skip
@@ -86,10 +87,18 @@ def clip(message: str) -> str:
     return message if len(message) <= MESSAGE_LIMIT else message[: MESSAGE_LIMIT - 1] + "…"
 
 
-def refused(status: S, old: S, condition: str, message: str, now: float) -> S:
+def listed(names: Sequence[str], room: int) -> str:
+    """As many of the names as fit in so many characters, and how many more there are."""
+    ends = accumulate(len(name) + 2 for name in names)
+    count = sum(end <= room for end in ends)
+    more = f" … and {len(names) - count:,} more" if count < len(names) else ""
+    return ", ".join(names[:count]) + more
+
+
+def refused(status: S, old: S, condition: str, message: str, now: float, reason: str = "ObjectRefused") -> S:
     """The status after the API server refused an object, as this condition shows it; `old`: before this pass."""
     shown = states_of(status.conditions)
-    shown[condition] = state(condition == "Degraded", "ObjectRefused", message)
+    shown[condition] = state(condition == "Degraded", reason, message)
     update: dict[str, object] = {} if condition == EVALUATED else {"message": clip(message)}
     update["conditions"] = transition(old.conditions, shown, status.observed_generation, now)
     return status.model_copy(update=update)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Awaitable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from atoll_operator.api.group import Object
+from atoll_operator.api.stored import dropped
 from atoll_operator.api.trainingrun import RuntimeStatus, TrainingRunSpec
 from atoll_operator.certificates.secrets import RunCertificates
 from atoll_operator.cluster import LABELS, Cluster
@@ -20,7 +21,7 @@ from atoll_operator.kube.errors import Conflict, NotFound, Refused
 from atoll_operator.kube.queue import WorkQueue
 from atoll_operator.kube.recorder import Recorder
 from atoll_operator.metrics.process import Metrics
-from atoll_operator.plan.conditions import document, only_figures
+from atoll_operator.plan.conditions import VERSION_SKEW, Notice, document, only_figures
 from atoll_operator.plan.limits import Claim, Limits, Room, room
 from atoll_operator.plan.pods.template import PodSettings, pod_settings
 from atoll_operator.plan.pods.view import Removal
@@ -34,6 +35,8 @@ from atoll_operator.settings import Settings
 
 REFUSED_SECONDS = 5.0
 """Until the next pass after the API server refused an object."""
+NEEDED = frozenset({"status.incarnation", "status.placement", "status.restarts"})
+"""Without these stored no unit can be healed."""
 RESYNC_SHARES = 0.8, 1.0
 """After these shares of the resync time an object without events is reconciled again."""
 
@@ -97,6 +100,8 @@ class Memory:
     pace: Pace | None = None
     """How a unit has stepped, for the detection of hangs; by the monotonic clock."""
     certificates: RunCertificates | None = None
+    cpu: float = 0.0
+    """Seconds of CPU of the present pass while nothing else ran."""
     orders: object = None
     """For which state of a run its units were enqueued last: is it over, is it suspended, how do units recover."""
 
@@ -122,7 +127,11 @@ class Reconciler:
         uid = body["metadata"]["uid"]
         if (memory := self._memory.get(key)) is None or memory.uid != uid:
             memory = self._memory[key] = Memory(uid)
-        await self._reconcile(key, body, memory, now)
+        memory.cpu = 0.0
+        try:
+            await self._reconcile(key, body, memory, now)
+        finally:
+            self._metrics.plan_seconds.labels(key.kind).observe(memory.cpu)
 
     def _deleted(self, key: Key) -> None:
         """The object was deleted, or is being deleted."""
@@ -130,6 +139,13 @@ class Reconciler:
     async def _reconcile(self, key: Key, body: Body, memory: Memory, now: float) -> None:
         """One pass over an object."""
         raise NotImplementedError
+
+    @contextmanager
+    def _timed(self, memory: Memory) -> Iterator[None]:
+        """Around a part of a pass that awaits nothing."""
+        began = time.thread_time()
+        yield
+        memory.cpu += time.thread_time() - began
 
     def _pod_settings(self, run: str, spec: TrainingRunSpec, held: RuntimeStatus | None) -> PodSettings:
         own = self._settings
@@ -170,6 +186,11 @@ class Reconciler:
             self._queue.add_after(key, memory.figures_due - now)
             return
         answer = await self._cluster.write_status(body, status)
+        if lost := dict.fromkeys(dropped(status, answer["status"], "status")):
+            text = f"the CRDs lack {', '.join(lost)}; update them to this operator's version"
+            self._recorder.record(body, [Notice("Warning", VERSION_SKEW, text, text)], time.time())
+            if NEEDED & lost.keys():
+                raise Refused(text)
         # With jitter, because many units begin to train together.
         memory.figures_due = now + FIGURES_SECONDS[key.kind] * random.uniform(1.0, 1.2)
         self._inventory.put(key.kind, answer)
@@ -181,7 +202,9 @@ class Reconciler:
         self, key: Key, body: Body, memory: Memory, plan: RunPlan | UnitPlan, now: float
     ) -> None:
         """Writes the status, then the Events, and schedules the next pass."""
-        await self._write(key, body, document(plan.status), memory)
+        with self._timed(memory):
+            status = document(plan.status)
+        await self._write(key, body, status, memory)
         self._recorder.record(body, plan.notices, now)
         if plan.wake is not None:
             self._queue.add_after(key, plan.wake - now)

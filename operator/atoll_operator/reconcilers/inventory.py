@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from atoll_operator.api.group import LABEL_RUN, LABEL_UNIT, Object
 from atoll_operator.api.learnerunit import LearnerUnit
 from atoll_operator.api.stored import M, known
-from atoll_operator.api.trainingrun import TrainingRun
+from atoll_operator.api.trainingrun import OptionalSpec, TrainingRun, TrainingRunSpec, TrainingRunStatus
 from atoll_operator.kube.cache import Cache, Change, Key, controller_uid, key_of, without_managed_fields
 from atoll_operator.kube.errors import Unreadable
 from atoll_operator.plan.limits import Claim, run_claim, unit_claim
@@ -62,13 +62,28 @@ class Body(dict[str, Any]):
     def run(self) -> TrainingRun:
         return self._read(TrainingRun)
 
+    @cached_property
+    def for_units(self) -> TrainingRun:
+        """The run, or where it is unreadable what its units need of it, and nothing else."""
+        with suppress(Unreadable):
+            return self.run
+        spec = TrainingRunSpec.model_construct(**dict(self._known(OptionalSpec, self["spec"])[0]))
+        return TrainingRun.model_construct(spec=spec, status=self.status_of(TrainingRunStatus))
+
+    def status_of(self, model: type[M]) -> M:
+        """The status alone."""
+        return self._known(model, self.get("status", {}))[0]
+
     def _read(self, model: type[M]) -> M:
-        document = {"spec": self["spec"], "status": self.get("status", {})}
+        found, self.unknown = self._known(model, {"spec": self["spec"], "status": self.get("status", {})})
+        return found
+
+    @staticmethod
+    def _known(model: type[M], document: Object) -> tuple[M, dict[str, Any]]:
         try:
-            found, self.unknown = known(model, document)
+            return known(model, document)
         except ValidationError as error:
             raise Unreadable(problems(error)) from error
-        return found
 
 
 class Inventory:

@@ -43,15 +43,14 @@ class RunReconciler(Reconciler):
             self._queue.add(unit)
 
     async def _reconcile(self, key: Key, body: Body, memory: Memory, now: float) -> None:
-        began = time.thread_time()
         try:
-            run = self._observe(key, body)
+            with self._timed(memory):
+                run = self._observe(key, body)
+                plan = plan_run(run, now)
         except Unreadable as error:
-            old = TrainingRunStatus.model_validate(body.get("status", {}))
+            old = body.status_of(TrainingRunStatus)
             status = invalid(old, body["metadata"]["generation"], str(error), now)
             return await self._write(key, body, document(status), memory)
-        plan = plan_run(run, now)
-        self._metrics.plan_seconds.labels(key.kind).observe(time.thread_time() - began)
         if plan.delete_run:
             with contextlib.suppress(NotFound):
                 await self._cluster.delete("TrainingRun", key.namespace, key.name, run.uid)
@@ -176,7 +175,7 @@ def _unit_facts(body: Body, run: str) -> UnitFacts:
     try:
         unit = body.unit
     except Unreadable:
-        status, spec = LearnerUnitStatus.model_validate(body.get("status", {})), None
+        status, spec = body.status_of(LearnerUnitStatus), None
     else:
         status, spec = unit.status, unit.spec
     metadata, controller = body["metadata"], controller_uid(body)

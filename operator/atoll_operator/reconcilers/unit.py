@@ -10,14 +10,14 @@ from itertools import chain
 from typing import Any
 
 from atoll_operator.api.group import ANNOTATION_INCARNATION, LABEL_UNIT, Object
-from atoll_operator.api.learnerunit import Heal
+from atoll_operator.api.learnerunit import Heal, LearnerUnitStatus
 from atoll_operator.cluster import LABELS
 from atoll_operator.kube.apply import check_owner
 from atoll_operator.kube.cache import Key, controller_uid
 from atoll_operator.kube.client import CONNECTIONS
-from atoll_operator.kube.errors import AlreadyExists, Conflict, NotFound, Retry
+from atoll_operator.kube.errors import AlreadyExists, Conflict, NotFound, Retry, Unreadable
 from atoll_operator.kube.queue import gather_bounded
-from atoll_operator.plan.conditions import find, refused
+from atoll_operator.plan.conditions import document, find, refused
 from atoll_operator.plan.limits import NAMESPACE_LIMIT, unit_claim
 from atoll_operator.plan.pods.view import PodView
 from atoll_operator.plan.unit.deadlines import follow
@@ -33,10 +33,14 @@ class UnitReconciler(Reconciler):
     """Reconciles LearnerUnits."""
 
     async def _reconcile(self, key: Key, body: Body, memory: Memory, now: float) -> None:
-        began = time.thread_time()
-        unit = self._observe(key, body, memory, now)
-        plan = plan_unit(unit)
-        self._metrics.plan_seconds.labels(key.kind).observe(time.thread_time() - began)
+        try:
+            with self._timed(memory):
+                unit = self._observe(key, body, memory, now)
+                plan = plan_unit(unit)
+        except Unreadable as error:
+            old = body.status_of(LearnerUnitStatus)
+            status = refused(old, old, "Scheduled", str(error), now, "SpecInvalid")
+            return await self._write(key, body, document(status), memory)
         if plan.advance and plan.needs_fresh_list:  # a watch that lags behind must cost no incarnation
             listed = await self._cluster.list("Pod", key.namespace, f"{LABEL_UNIT}={key.name}")
             self._inventory.replace_pods(key, *listed)
@@ -55,7 +59,8 @@ class UnitReconciler(Reconciler):
         if not refusal and (plan.create or deleted):
             self._queue.add(key, 0.0 if deleted else STARTING_SECONDS, shared=not deleted)
             return
-        plan = describe(unit, plan)
+        with self._timed(memory):
+            plan = describe(unit, plan)
         if refusal:
             plan = replace(plan, status=refused(plan.status, unit.status, "Scheduled", refusal, now))
         await self._conclude(key, body, memory, plan, now)
@@ -110,7 +115,7 @@ class UnitReconciler(Reconciler):
         """What the run wants of its units: fields of `UnitObserved`."""
         if run is None:
             return {"stop": "RunNotFound"}
-        spec, status = run.run.spec, run.run.status
+        spec, status = run.for_units.spec, run.for_units.status
         waits = status.phase == "Suspended" or find(status.conditions, "Ready").reason == NAMESPACE_LIMIT
         over, idle = status.phase in ("Complete", "Failed"), spec.suspend or waits
         return {

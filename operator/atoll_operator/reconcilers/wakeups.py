@@ -1,27 +1,4 @@
-"""Which key is reconciled after which change, and how soon.
-
-| change | key | delay |
-|---|---|---|
-| a run's or a unit's object changed or was deleted | itself | none |
-| a unit changed; was deleted | its run | `RUN_SECONDS`; none |
-| a run was deleted, stops, resumes, ends, or changes `recovery` | its units | none |
-| a StatefulSet changed | its run | none |
-| a pod was created, failed, is not ready any more, or changed in another way | its unit or run | none |
-| a pod came up a step, or was created by the operator | its unit or run | `STARTING_SECONDS`, and `SHARED_RATE` |
-| a pod was deleted; its deletion had been seen before | its unit or run | none; `STARTING_SECONDS` |
-| a node changed or was deleted | units and runs with pods on it | none |
-| another owned object changed or was deleted | its unit or run | `STARTING_SECONDS` |
-| an object is missing in a fresh list | as if it was deleted | the same |
-| a collection was listed again after its watch was down | keys whose last pass failed | none |
-| the operator stored an incarnation, applied a unit, or deleted a pod at once | itself | none |
-| the operator wrote more than figures of a unit's status | its run | `RUN_SECONDS` |
-| a syncer's report: more than figures changed | the run, or the units concerned | none |
-| a run was reconciled and its syncer is polled | the run and its units | `FIGURES_SECONDS` |
-| an evaluator's report changed | its run | none |
-| the API server refused or did not answer | the key itself | back-off (`kube/queue.py`) |
-| a plan names a time (`wake`) | the key itself | until then |
-| resync | every run and unit | 80 to 100 % of `resync_seconds` after its last pass |
-"""
+"""Which key is reconciled after which change, and how soon: docs/decisions/operator.md has the table."""
 
 from __future__ import annotations
 

@@ -71,6 +71,8 @@ class Server:
     watchers: dict[str, asyncio.Queue[tuple[str, Object]]] = field(default_factory=dict)
     refused: set[str] = field(default_factory=set)
     """Kinds of which a quota allows the operator no more."""
+    lacks: frozenset[str] = frozenset()
+    """Fields of a status that its definition lacks."""
     fault: Fault | None = None
     version: int = 0
     uids: int = 0
@@ -170,7 +172,10 @@ class Server:
         for field_ in ("resourceVersion", "uid"):
             if known["metadata"][field_] != sent["metadata"][field_]:
                 raise of_status(409, "Conflict", "the object has been modified")
-        return self.change({**known, part: copied(sent[part])} if part else copied(sent))
+        if not part:
+            return self.change(copied(sent))
+        stored = {name: value for name, value in copied(sent[part]).items() if name not in self.lacks}
+        return self.change({**known, part: stored})
 
     def _apply(self, sent: Object) -> Object:
         key = key_of(sent["kind"], sent)

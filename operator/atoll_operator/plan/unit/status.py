@@ -53,9 +53,6 @@ def describe(unit: UnitObserved, plan: UnitPlan) -> UnitPlan:
             text = f"incarnation {status.incarnation} was merged {last.seconds:.1f} s after the failure"
             notices.append(Notice("Normal", "Healed", text, f"{status.incarnation}"))
     status = _with_stages(status, pods, unit.report)
-    heal = status.last_heal
-    if heal is not None and heal != unit.status.last_heal and heal.stages.catch_up is not None:
-        notices.append(_stages_notice(heal, unit.report))
     healing, cause = status.heal_start_time is not None, status.last_failure
     why = f"{cause.reason}: {cause.message}" if healing and cause is not None else ""
     states["Healing"] = state(healing, last_reason(status) if healing else "NotHealing", why)
@@ -169,15 +166,6 @@ def _with_stages(status: LearnerUnitStatus, pods: Pods, report: UnitReport | Non
     started = parse_time(heal.started_at)
     found = _stages(started, started + heal.seconds, pods, beginning)
     return status.model_copy(update={"last_heal": heal.model_copy(update={"stages": found})})
-
-
-def _stages_notice(heal: Heal, report: UnitReport | None) -> Notice:
-    known = [(name.replace("_", " "), seconds) for name, seconds in heal.stages if seconds is not None]
-    text = f"{heal.seconds:.1f} s: {', '.join(f'{name} {seconds:.1f} s' for name, seconds in known)}"
-    if report is not None and (beginning := report.beginning) is not None:
-        programs = beginning.loaded + beginning.compiled
-        text += f"; {beginning.loaded} of {programs} programs came from the cache"
-    return Notice("Normal", "HealStages", text, f"{heal.incarnation}")
 
 
 def _last(moments: Sequence[float | None]) -> float | None:
