@@ -73,7 +73,7 @@ class Authority:
             found.verify_directly_issued_by(self.certificate)
         except (ValueError, TypeError, InvalidSignature, x509.ExtensionNotFound):
             return False
-        return not _is_due(found, now) and set(hosts) <= set(names.get_values_for_type(x509.DNSName))
+        return not is_due(found, now) and set(hosts) <= set(names.get_values_for_type(x509.DNSName))
 
     def files(self, pair: Pair) -> dict[str, bytes]:
         """What a pod of this identity has, by file name."""
@@ -119,7 +119,7 @@ def _name(common_name: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name[:64])])
 
 
-def _is_due(certificate: x509.Certificate, now: datetime.datetime) -> bool:
+def is_due(certificate: x509.Certificate, now: datetime.datetime) -> bool:
     """Whether a third of its lifetime or less is left."""
     begins, ends = certificate.not_valid_before_utc + SKEW, certificate.not_valid_after_utc
     return ends - now <= (ends - begins) / 3
