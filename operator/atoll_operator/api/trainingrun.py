@@ -181,9 +181,17 @@ class TrainingRunStatus(Report):
     quorum: Annotated[str, Field(max_length=128)] = ""
     """Units in the last merged round, units known to the syncer, and the quorum, such as `3/3 (K=2)`."""
     bytes_in: int = 0
-    """Bytes received by all shards since each one's pod started."""
+    """Bytes received by all shards, except what one received in the last seconds before it ended."""
     bytes_out: int = 0
-    """Bytes sent by all shards since then."""
+    """Bytes sent by all shards, except what one sent in the last seconds before it ended."""
+    earlier_bytes_in: int = 0
+    """The part of `bytesIn` that was counted by syncer pods that have ended."""
+    earlier_bytes_out: int = 0
+    """The part of `bytesOut` that was counted by syncer pods that have ended."""
+    gbit_per_second_in: float = 0.0
+    """Gbit/s received by all shards, mean of about half a minute."""
+    gbit_per_second_out: float = 0.0
+    """Gbit/s sent by all shards, mean of about half a minute."""
     restarts: int = 0
     """Restarts of all units, on their hosts or on new ones, including deleted units. It never falls."""
     lost: common.CostStatus | None = None
@@ -214,6 +222,8 @@ class TrainingRunStatus(Report):
     """Since when fewer than `spec.quorum.min` units have restarts left; absent otherwise."""
     completion_time: common.Time | None = None
     """When the run became Complete or Failed."""
+    estimated_seconds_left: int | None = None
+    """Seconds until the target at the present speed; absent if unknown."""
     conditions: common.Conditions = ()
     """Conditions (docs/trainingrun.md)."""
     observed_generation: int = 0

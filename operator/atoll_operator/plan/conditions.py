@@ -23,7 +23,7 @@ ABSENT = Condition(type="", status="Unknown", reason="Absent", last_transition_t
 FIGURES = frozenset(
     {
         "step", "tokens", "loss", "tokensPerSecond", "staleness", "contributions", "globalStep", "progressPercent",
-        "bytesIn", "bytesOut", "quorum", "message",
+        "bytesIn", "bytesOut", "gbitPerSecondIn", "gbitPerSecondOut", "estimatedSecondsLeft", "quorum", "message",
         "ledger", "sharePercent", "stepSeconds", "link", "refusals",
     }
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Figures of a status: shares, and sums that never fall when units are deleted."""
+"""Figures of a status: traffic, shares, and sums that never fall when units or syncer pods are deleted."""
 
 from __future__ import annotations
 
@@ -19,10 +19,32 @@ from atoll_runtime.contract import LedgerReport, SyncerStatus, UnitReport, WaitR
 HEAL = cost.of_heal(0.1, chips=4, step_seconds=0.1)
 
 
+def report(time: float, received: int, sent: int = 0, down: str = "") -> SyncerStatus:
+    return SyncerStatus(run_uid="u", phase="Running", bytes_in=received, bytes_out=sent, time=time, down=down)
+
+
+def after(*reports: SyncerStatus) -> SyncerState:
+    state = SyncerState()
+    for each in reports:
+        state = state.heard(each, each.time)
+    return state
+
+
+def test_traffic_is_a_mean_of_a_steady_rate() -> None:
+    state = after(*(report(2.0 * i, 500_000_000 * i, 250_000_000 * i) for i in range(120)))
+    assert (state.traffic.into, state.traffic.out) == (pytest.approx(2, rel=0.01), pytest.approx(1, rel=0.01))
+    before = after(report(0, 0), report(2, 10**9))
+    assert before.heard(report(4, 10), 4).traffic == before.traffic, "it counts from zero again"
+    assert before.heard(report(2, 10**9), 3).traffic == before.traffic, "the same report"
+    partial = before.heard(report(4, 10**10, down="shard 1"), 4)
+    assert partial.traffic == before.traffic, "a shard more or less is no traffic"
+    assert partial.heard(report(6, 2 * 10**10, down="shard 1"), 6).traffic.into > before.traffic.into
+
+
 def test_the_syncer_serves_since_the_last_of_its_shards_came() -> None:
     state, seen = SyncerState(), []
     for second, down in ((1.0, ""), (2.0, ""), (4.0, "shard 1"), (6.0, "shard 1"), (8.0, "")):
-        state = state.heard(SyncerStatus(run_uid="u", phase="Running", down=down, time=second), second)
+        state = state.heard(report(second, 0, down=down), second)
         seen.append((state.answers, state.serving_since))
     assert seen == [(True, 1.0), (True, 1.0), (True, None), (True, None), (True, 8.0)]
     again = state.heard(SyncerStatus(run_uid="u", phase="Starting"), 10.0)
@@ -121,16 +143,27 @@ def test_deleted_part_is_shown_its_reasons_keep_their_names_and_foreign_units_ad
     assert (status.restarts, status.lost, status.deleted_units) == (0, None, None)
 
 
+def test_bytes_stay_when_a_syncer_pod_begins_to_count_from_zero() -> None:
+    scene, told = RunScene(), []
+    for raw in (0, 500, 800, 20, 60, 60):
+        scene.syncer(bytes_in=raw, bytes_out=2 * raw).step()
+        told.append((scene.status.bytes_in, scene.status.bytes_out))
+    assert told == [(raw, 2 * raw) for raw in (0, 500, 800, 800, 840, 840)]
+    assert (scene.status.earlier_bytes_in, scene.status.earlier_bytes_out) == (780, 1560)
+
+
 def test_figures_do_not_fall_nor_count_twice_where_shard_0_has_yet_to_hear_of_another_shard() -> None:
-    scene = RunScene().syncer(global_step=30, tokens=900, restarts=1)
+    scene = RunScene().syncer(bytes_in=100, global_step=30, tokens=900, restarts=1)
     scene.step()
-    scene.syncer(global_step=3, tokens=500, restarts=0, down="shard 1: away").step()
+    scene.syncer(bytes_in=10, global_step=3, tokens=500, restarts=0, down="shard 1: away").step()
     status = scene.status
-    assert (status.global_step, status.progress_percent) == (30, 30)
+    assert (status.global_step, status.progress_percent, status.bytes_in) == (30, 30, 100)
     assert (status.tokens, status.syncer_restarts) == (900, 1)
     scene.silent().step()
-    scene.syncer(global_step=33, tokens=990, restarts=2).step()
-    assert scene.status.syncer_restarts == 2
+    scene.syncer(bytes_in=60, global_step=32, tokens=950, restarts=2).step()
+    assert (scene.status.bytes_in, scene.status.earlier_bytes_in) == (100, 40)
+    scene.syncer(bytes_in=65, global_step=33, tokens=990, restarts=2).step()
+    assert (scene.status.bytes_in, scene.status.syncer_restarts) == (105, 2)
     scene.syncer("Starting", global_step=0).step()  # no shard has read its journal
     assert (scene.status.global_step, scene.status.tokens, scene.status.progress_percent) == (33, 990, 33)
 

@@ -117,12 +117,14 @@ def test_figures_of_progress_ledger_and_heals() -> None:
         run.unit(name, unit_status(last_heal=heal))
     status = run.step(90).status
     assert status.progress_percent == 50, "the target that comes first"
+    assert status.estimated_seconds_left == 50, "at the present speed"
     assert status.last_heal_seconds == 7.0, "the heal that began last"
     discarded = {"Missed": 12, "Refused": 10}
     assert status.ledger == LedgerStatus(
         fragments=4, trained=120, merged=90, in_flight=8, discarded=discarded
     )
     assert run.unknown().plan(99).status.ledger == status.ledger
+    assert run.syncer(tokens=25_000).plan(99).status.estimated_seconds_left is None
 
 
 def test_unit_that_is_being_scaled_away_is_not_counted() -> None:

@@ -1,8 +1,8 @@
-"""Figures of a run's status, from its syncer's report and its units' statuses. Sums over units do not fall when one of
-these is deleted: what a sum had and the present units do not explain belongs to deleted ones, so no list of them is
-needed. A unit's last change is missing if the operator dies before it writes the run's status, and so is what other
-units add in the same second in which a unit is deleted. A heal under way that ends with the deletion of its unit is not
-counted."""
+"""Figures of a run's status, from its syncer's report and its units' statuses. Sums over units and syncer pods do not
+fall when one of these is deleted: what a sum had and the present parts do not explain belongs to deleted parts, so no
+list of them is needed. A unit's last change is missing if the operator dies before it writes the run's status, and so
+is what other units add in the same second in which a unit is deleted. A heal under way that ends with the deletion of
+its unit is not counted."""
 
 from __future__ import annotations
 
@@ -49,8 +49,12 @@ def last_heal_seconds(units: Sequence[LearnerUnitStatus]) -> float | None:
 def syncer_figures(run: RunObserved, report: SyncerStatus) -> dict[str, object]:
     """Figures that the syncer reports. Rates are 0 while it does not answer. Progress does not fall while a shard is
     down: shard 0 may have started since and not know how far that shard is."""
-    old, target, answers = run.status, run.spec.target, run.syncer.answers
-    least = old if report.down else TrainingRunStatus()
+    old, target, answers, traffic = run.status, run.spec.target, run.syncer.answers, run.syncer.traffic
+    earlier_in, earlier_out, least = old.earlier_bytes_in, old.earlier_bytes_out, old
+    if not report.down:
+        earlier_in = carried(old.bytes_in, earlier_in, report.bytes_in)
+        earlier_out = carried(old.bytes_out, earlier_out, report.bytes_out)
+        least = TrainingRunStatus()
     done = max(
         least.progress_percent / 100,
         report.global_step / target.global_steps if target.global_steps else 0.0,
@@ -66,10 +70,22 @@ def syncer_figures(run: RunObserved, report: SyncerStatus) -> dict[str, object]:
         "tokens_per_second": round(report.tokens_per_second, 1) if answers else 0.0,
         "loss": old.loss if report.loss is None else round(report.loss, 4),
         "quorum": report.quorum,
-        "bytes_in": report.bytes_in,
-        "bytes_out": report.bytes_out,
+        "bytes_in": max(earlier_in + report.bytes_in, least.bytes_in),
+        "bytes_out": max(earlier_out + report.bytes_out, least.bytes_out),
+        "earlier_bytes_in": earlier_in,
+        "earlier_bytes_out": earlier_out,
+        "gbit_per_second_in": round(traffic.into, 3) if answers else 0.0,
+        "gbit_per_second_out": round(traffic.out, 3) if answers else 0.0,
         "syncer_restarts": max(report.restarts, least.syncer_restarts),
         "checkpoint": saved if checkpoint.uri else old.checkpoint,  # else shard 0 was not heard of yet
         "ledger": cost.shown_ledger(LedgerReport.total(ledgers), report.fragments) if ledgers else old.ledger,
         "final_checkpoint": report.final_checkpoint,
+        "estimated_seconds_left": _seconds_left(min(done, 1.0), report) if answers else None,
     }
+
+
+def _seconds_left(done: float, report: SyncerStatus) -> int | None:
+    """At the present speed, if further steps take as many tokens as those so far."""
+    if done <= 0 or report.tokens <= 0 or report.tokens_per_second <= 0:
+        return None
+    return round(report.tokens * (1 - done) / done / report.tokens_per_second)

@@ -25,6 +25,10 @@ FALSE = {
     "Suspended": "NotSuspended", "Complete": "NotFinished", "Failed": "NotFailed", "Stalled": "NotStalled",
 }  # fmt: skip
 """Reasons of conditions that do not hold."""
+RATES: dict[str, object] = {
+    "tokens_per_second": 0.0, "gbit_per_second_in": 0.0, "gbit_per_second_out": 0.0, "estimated_seconds_left": None,
+}  # fmt: skip
+"""Of a run that is over."""
 
 
 def describe(
@@ -35,7 +39,7 @@ def describe(
     phase, message, end = old.phase, "", dict[str, object]()
     if outcome is not None:
         phase, states, message = outcome.phase, _ended(outcome), outcome.message
-        end = {"tokens_per_second": 0.0, "completion_time": old.completion_time or format_time(now)}
+        end = {**RATES, "completion_time": old.completion_time or format_time(now)}
         end |= {"progress_percent": 100} if phase == "Complete" else {}
     elif facts.suspension is not None:
         phase, states = "Suspended" if facts.suspension.done else "Suspending", _suspended(facts.suspension)
