@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -26,7 +27,7 @@ from atoll_runtime.protocol.machine import Syncer
 from atoll_runtime.protocol.norms import Norms
 from atoll_runtime.protocol.progress import Progress
 from atoll_runtime.protocol.roster import Roster
-from atoll_runtime.protocol.round import Contributions
+from atoll_runtime.protocol.round import Contributions, Round
 from atoll_runtime.protocol.rounds import Rounds
 from atoll_runtime.protocol.units import Unit
 from atoll_runtime.syncer import records
@@ -134,7 +135,7 @@ def the_journals_writes_are_not_done_in_order(patch: Patch) -> None:
     patch.setattr(Driver, "_write", write)
 
 
-@bug(707)
+@bug(713)
 def a_unit_is_welcomed_and_a_cut_saved_before_the_journal_knows(patch: Patch) -> None:
     async def durable(self: Driver) -> None:
         await asyncio.sleep(0)
@@ -154,7 +155,7 @@ def a_restarted_shard_forgets_which_incarnation_a_unit_has(patch: Patch) -> None
     patch.setattr(Unit, "restore", classmethod(restore))
 
 
-@bug(711)
+@bug(727)
 def a_merge_is_served_before_it_is_durable(patch: Patch) -> None:
     real = Driver._persist
 
@@ -165,7 +166,7 @@ def a_merge_is_served_before_it_is_durable(patch: Patch) -> None:
     patch.setattr(Driver, "_persist", persist)
 
 
-@bug(711)
+@bug(727)
 def a_cut_holds_a_merge_that_is_not_durable(patch: Patch) -> None:
     real_persist, real_record = Driver._persist, Driver._record
     written: dict[tuple[Driver, int], Any] = {}
@@ -233,7 +234,7 @@ def a_round_is_merged_below_its_quorum(patch: Patch) -> None:
     patch.setattr(Rounds, "_again", again)
 
 
-@bug(732)
+@bug(705)
 def what_is_carried_over_is_released_with_its_round(patch: Patch) -> None:
     patch.setattr(Rounds, "over", lambda self, round_id: Release(round_id, None))
 
@@ -277,7 +278,7 @@ def the_final_cut_begins_while_rounds_are_in_flight(patch: Patch) -> None:
     patch.setattr(Coordinator, "_conclude", end)
 
 
-@bug(724)
+@bug(729)
 def the_end_is_announced_before_the_journal_has_it(patch: Patch) -> None:
     real = Driver._carry_out
 
@@ -455,6 +456,16 @@ def refused_tokens_are_written_off_and_merged_as_well(patch: Patch) -> None:
         self._discard(REFUSED, self.position - self.settled.get(p, 0))
 
     patch.setattr(Account, "refuse", refuse)
+
+
+@bug(724)
+def a_round_is_closed_as_soon_as_it_has_its_quorum(patch: Patch) -> None:
+    real = Round.until
+
+    def until(self: Round, awaited: Any, ending: bool) -> float:
+        return -math.inf if self.grace_until is not None else real(self, awaited, ending)
+
+    patch.setattr(Round, "until", until)
 
 
 @pytest.mark.timeout(600)

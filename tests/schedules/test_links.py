@@ -23,6 +23,7 @@ STEPS = 600
 """Global steps, each of which opens a round: 50 of each fragment."""
 GBIT = 16.0
 """Of a fragment: 12 · 10⁹ parameters in bfloat16, in 12 fragments."""
+CALM = Weather(0.01)
 NEED = GBIT / STEP
 """Gbit/s that membership in every round takes."""
 RULES = replace(
@@ -55,6 +56,7 @@ def run(
     adaptive: bool = False,
     down: Downs = (),
     steps: int = STEPS,
+    weather: Weather = CALM,
 ) -> Seen:
     """A run's rounds after its first quarter, which has the units' first contributions.
 
@@ -62,7 +64,7 @@ def run(
         down: from when on, and for how many seconds, the first unit is not reached.
     """
     rules = replace(RULES, interval=interval, fragments=fragments, target_steps=steps)
-    world = World(Scenario(0, rules, ((10,) * fragments,), islands, Weather(0.01), (), adaptive=adaptive))
+    world = World(Scenario(0, rules, ((10,) * fragments,), islands, weather, (), adaptive=adaptive))
     for since, seconds in down:
         world.at_time(since, None, world.cut_off, world.units[0], seconds)
     machine = None
@@ -215,3 +217,14 @@ def test_a_link_that_fails_stops_nobody_and_its_unit_has_caught_up_an_interval_a
     interval = H * STEP
     assert seen.share("failing", END + interval, END + 6 * interval) >= 0.95
     assert seen.used["failing"].codec == "float32", "the link is used again as before"
+
+
+@pytest.mark.timeout(600)
+def test_where_2_percent_of_connections_are_reset_units_are_in_nearly_every_round() -> None:
+    """At each message and each transfer, all the time."""
+    islands = [Island(f"u{n}", 1, STEP, 10, 0.4 * STEP) for n in (1, 2)]
+    seen = run(*islands, adaptive=True, steps=SHORT_RUN, weather=Weather(0.01, loss=0.02, breaks=0.02))
+    assert seen.seconds < 1.02 * SHORT_RUN * STEP
+    for island in islands:
+        assert seen.members[island.name] >= 0.9
+        assert merged(seen.accounts[island.name]) >= 0.85

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,7 @@ from atoll_runtime.protocol.effects import (
 from atoll_runtime.protocol.events import Event, FinalCut, Merged, MergeFailed, Ordered, Orders, Received
 from atoll_runtime.protocol.identifiers import CutId, RoundId
 from atoll_runtime.protocol.ledger import MISSED, REFUSED, Account
-from atoll_runtime.protocol.messages import Header, Hello, Part
+from atoll_runtime.protocol.messages import MOST_TURN, Header, Hello, Part
 from atoll_runtime.protocol.rules import COORDINATOR
 from atoll_runtime.protocol.waiting import why
 from atoll_runtime.transport.messages import FetchHead
@@ -32,6 +33,10 @@ if TYPE_CHECKING:
     from sim_unit import UnitProcess
     from sim_world import World
 
+    from atoll_runtime.protocol.round import Round
+
+TURNS = 2
+"""So many times in a row a unit may miss its turn to be merged, and once more."""
 LOUD = 5.0
 """Level of a norm that no honest unit's reaches."""
 Mark = tuple[CutId, int, tuple[Value, ...]]
@@ -63,6 +68,8 @@ class Checks:
         """A shard's versions when an incarnation joined it first, as far as its journal knows, by shard and lineage."""
         self._refused: set[tuple[int, int, Incarnation]] = set()
         """Shard, fragment and incarnation of every contribution that was refused for what it is."""
+        self._missed: dict[tuple[ShardProcess, int, UnitProcess], list[float]] = {}
+        """When merges of a fragment were frozen without a unit that could take part, since one with it."""
         self._silent: dict[ShardProcess, set[Incarnation]] = {}
         """Units that shard 0 has told this process to be silent."""
         self.lost_volumes = 0
@@ -202,6 +209,7 @@ class Checks:
             if delta.stop > self._trained[who].trained:
                 raise Violation(f"{merge.round}: {delta} was never trained")
             self._staleness(process, merge, member.unit, member.incarnation, member.anchor)
+        self._starved(process, machine.rounds.held[merge.round])
         if process.memory[p].version >= merge.round.step:
             raise Violation(f"{merge.round}: {process.memory[p]} is there already")
 
@@ -394,6 +402,45 @@ class Checks:
         oldest = machine.rules.oldest(turn)
         if not (anchor == current or age <= oldest):
             raise Violation(f"{merge.round}: {unit} is {age} steps old")
+
+    def _starved(self, process: ShardProcess, held: Round) -> None:
+        """A unit that could take part in some merges of a fragment in a row is in one of them."""
+        now, p, members = self._world.now, held.id.fragment, {(m.unit, m.incarnation) for m in held.members}
+        for unit in (unit for slot in self._world.units for unit in slot.processes):
+            missed, quiet = self._missed.setdefault((process, p, unit), []), self._quiet_since(process, unit)
+            if unit.who in members or quiet > now:
+                missed.clear()
+                continue
+            answer, cycle = self._needs(process, unit)
+            if held.grace_until is None or held.grace_until - held.opened < answer:
+                continue  # its header may come too late
+            missed[:] = [*(at for at in missed if at > quiet), now]
+            elapsed = now - missed[0]
+            turn = min(cycle * (len(missed) - 1) / elapsed, MOST_TURN) if elapsed else MOST_TURN
+            if len(missed) > TURNS * math.ceil(turn) + 1:
+                row = f"none of {len(missed)} merges of fragment {p} in a row, and could be in one of {turn:.1f}"
+                raise Violation(f"{process}: {unit} is in {row}")
+
+    def _quiet_since(self, process: ShardProcess, unit: UnitProcess) -> float:
+        """When the last failure ended that could keep a unit from a shard's merges; in the future while one lasts."""
+        calm, slot = self._world.calm_since, unit.slot
+        if calm is None or not unit.begun or unit.incarnation != slot.incarnation:
+            return math.inf
+        ends = [spell.until for spell in unit.island.spells if spell.since <= self._world.now]
+        return max(calm, unit.began, slot.hung_until, process.slot.parted_until, *ends)
+
+    def _needs(self, process: ShardProcess, unit: UnitProcess) -> tuple[float, float]:
+        """Seconds from a round's opening to the unit's header, and from one contribution to a fragment to the next.
+        Nothing is promised to a liar, to a unit more than H - 2 steps away, nor where an anchor is too old after a
+        single interval: who has missed a merge fetches the next version when it is too old again."""
+        island, rules = unit.island, process.machine.rules
+        delay = 2 * self._world.scenario.storm.latency
+        trip, steps = 2 * (island.distance + delay), island.hosts * island.pace
+        transfer = island.link + delay
+        own = sum(bool(fragment.size) for fragment in process.layout.fragments)
+        far = trip > (rules.interval - 2) * island.pace
+        answer = math.inf if island.lie or far or rules.stale_intervals < 2 else steps + trip
+        return answer, max(own * transfer, 2 * (transfer + trip + steps))
 
     def judge(self, process: ShardProcess) -> None:
         """The accounts say what the contents say."""

@@ -50,6 +50,9 @@ LAST_MOMENTS = 300
 MOMENTS = 2500
 """Faults fall on the first so many moments: before a callback of anybody, or an operation of a disk."""
 
+LONG = 50
+"""Global steps of a long run."""
+
 
 @dataclass(frozen=True)
 class Spell:
@@ -98,7 +101,7 @@ class Island:
                 left -= max(spell.since - at, 0.0)
                 at = max(spell.since, at)
                 carried = (spell.until - at) * spell.share
-                if carried >= left:
+                if carried >= left and spell.share:
                     return at + left / spell.share - now
                 at, left = spell.until, left - carried
         while period:
@@ -224,7 +227,30 @@ def draw(seed: int) -> Scenario:
         rng.choice((1 << 20, 60 * len(islands) * rules.overlap)),
         adaptive=random.Random(f"{seed}.adaptive").random() < 0.5,
     )
-    return guarded(drawn, rng) if rng.random() < 0.6 else drawn
+    drawn = guarded(drawn, rng) if rng.random() < 0.6 else drawn
+    return failing(drawn, random.Random(f"{seed}.spells"))
+
+
+def failing(scenario: Scenario, rng: random.Random) -> Scenario:
+    """The same with links that fail. Where a unit may be missing from a merge, it may go on for long enough to tell
+    whether one starves."""
+    rules = scenario.rules
+    islands = tuple(
+        replace(island, spells=(spell(rng),)) if rng.random() < 0.3 else island for island in scenario.islands
+    )
+    may_miss = rules.quorum < len(islands) and rules.grace_fraction > 0 and rules.stale_intervals > 1
+    if may_miss and rng.random() < 0.05:
+        long = replace(rules, target_steps=LONG, target_tokens=None)
+        scenario = replace(scenario, rules=long, last=())  # the storm ends long before the run
+    return replace(scenario, islands=islands)
+
+
+def spell(rng: random.Random) -> Spell:
+    """A link is slow, far, or dead in one direction."""
+    since = rng.uniform(0.0, 30.0)
+    until = since + rng.uniform(2.0, 20.0)
+    slow, far = Spell(since, until, 0.1), Spell(since, until, delay=rng.uniform(0.1, 1.0))
+    return rng.choice((slow, far, Spell(since, until, 0.0, "up"), Spell(since, until, 0.0, "down")))
 
 
 def guarded(scenario: Scenario, rng: random.Random) -> Scenario:

@@ -324,11 +324,11 @@ def test_a_fragment_without_elements_is_never_fetched_whatever_its_shard_says() 
 def test_a_change_of_what_a_unit_uses_its_link_for_is_noted_with_its_reason() -> None:
     story = Story(units="a")
     story.step("a")
-    use = LinkUse("int8", 2, 1024, 1.0, 0.6, "bf16 would take 1.2 of an interval")
+    use = LinkUse("int8", 2, 1024, 1.0, 0.6, "bf16 would take 1.2 of an interval", fetch="bf16")
     changed = Report(2, 2, 20, 1.0, 1.0, 2, link=LinkReading(use=use))
     story.tell(Said("a", 1, changed), reported("a", 3))
     noted = [note.entry for note in story.asked(Note) if note.entry["event"] == "communication"]
     assert noted == [
-        {"event": "communication", "t": 0, "unit": "a", "codec": "int8", "streams": 2, "period": 1.0,
-         "reason": use.reason}
+        {"event": "communication", "t": 0, "unit": "a", "codec": "int8", "fetch": "bf16", "streams": 2,
+         "chunk_kib": 1024, "period": 1.0, "reason": use.reason}
     ]  # fmt: skip

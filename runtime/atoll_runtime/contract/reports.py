@@ -70,6 +70,8 @@ class LinkReport(Report):
     connection."""
     codec: Annotated[str, Field(max_length=16)] = ""
     """Encoding of the unit's fragments on the network; empty before the first was sent."""
+    fetch: Annotated[str, Field(max_length=16)] = ""
+    """The same of versions that it fetches."""
     streams: int = 0
     """TCP connections of one transfer."""
     chunk_kib: int = 0
@@ -81,7 +83,7 @@ class LinkReport(Report):
     reason: Annotated[str, Field(max_length=256)] = ""
     """Why the unit uses its link so."""
     advice: Annotated[str, Field(max_length=256)] = ""
-    """What to set instead, where a setting of `spec.communication` does not fit the link; empty otherwise."""
+    """What to set instead, where a setting does not fit the link; empty otherwise."""
 
 
 class UnitReport(Report):

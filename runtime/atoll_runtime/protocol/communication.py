@@ -31,6 +31,8 @@ STREAM_BYTES = 4 << 20
 FIRST_STREAMS = 4
 AHEAD, MOST_STREAMS = 1.5, 16
 """Streams carry so many times what was measured, because too few are what limited that; and their number."""
+MOST_FIXED = 32
+"""Streams that can be set."""
 CHUNK_SECONDS, LEAST_CHUNK, MOST_CHUNK = 0.05, 64, 4096
 """Of a chunk on one stream, and its bounds in KiB."""
 STEADY = 1.2
@@ -57,6 +59,11 @@ class Observed:
     """Of this host, of all fragments."""
     transfers: int
     """In which these are sent once."""
+
+    @property
+    def known(self) -> bool:
+        """The rates of both directions are."""
+        return math.isfinite(self.up) and math.isfinite(self.down)
 
 
 @dataclass(frozen=True)
@@ -94,10 +101,16 @@ class Mode:
     push: str
     fetch: str
 
+    def slower(self, seen: Observed) -> tuple[float, float]:
+        """Bits of an element, and bits per second, of the direction that takes longer."""
+        return max(
+            (BITS[self.push], seen.up), (BITS[self.fetch], seen.down), key=lambda each: each[0] / each[1]
+        )
+
     def load(self, seen: Observed) -> float:
         """Share of an interval that the transfers of every round take."""
-        slowest = max(BITS[self.push] / seen.up, BITS[self.fetch] / seen.down)
-        return seen.elements * slowest / seen.interval if seen.interval else 0.0
+        bits, rate = self.slower(seen)
+        return seen.elements * bits / rate / seen.interval if seen.interval else 0.0
 
     @property
     def goal(self) -> float:
@@ -112,11 +125,10 @@ class Mode:
 
 @dataclass(frozen=True)
 class Communication(LinkUse):
-    """What is chosen, and when its codec was."""
+    """What is chosen, and when."""
 
-    fetch: str = ""
-    """Codec of versions."""
     since: float = -math.inf
+    """The next change is due an interval later."""
 
     @classmethod
     def begin(cls, rules: Rules) -> Communication:
@@ -137,41 +149,48 @@ class Communication(LinkUse):
 
 
 def choose(now: float, current: Communication, seen: Observed, rules: Rules) -> Communication:
-    """What to use from now on. The codec changes once in an interval at most."""
-    modes, fixed = rules.modes, rules.fixed
-    turn = fixed.period or 1
+    """What to use from now on. It changes once in an interval at most, all of it together, once all is measured."""
+    found = _wanted(current, seen, rules)
+    if not seen.interval:
+        return found
+    if found.told == current.told or now < current.since + seen.interval:
+        found = current
+    elif seen.known:
+        found = replace(found, since=now)
+    mode = Mode(found.codec, found.fetch)
+    news = found is not current or not current.reason
+    return replace(
+        found,
+        load=mode.load(seen),
+        advice=_advice(mode, seen, rules),
+        reason=_reason(mode, seen, rules) if news else current.reason,
+    )
+
+
+def _wanted(current: Communication, seen: Observed, rules: Rules) -> Communication:
+    """What fits the link as it is now; what is used now where that fits well enough."""
+    fixed = rules.fixed
     rate = max((each for each in (seen.up, seen.down) if math.isfinite(each)), default=0.0)
     lanes = streams(current.streams, rate, seen.round_trip) if rate and not fixed.streams else current.streams
     chunk = fixed.chunk_kib or _chunk(current.chunk_kib, lanes, seen)
+    found = replace(current, streams=lanes, chunk_kib=chunk)
     if not seen.interval:
-        return replace(current, streams=lanes, chunk_kib=chunk)
+        return found
+    modes, turn = rules.modes, fixed.period or 1
     loads = [mode.load(seen) for mode in modes]
     at = modes.index(Mode(current.codec, current.fetch))
-    if now >= current.since + seen.interval:
-        fits = [
-            load / turn <= (mode.widen if n < at else mode.goal)
-            for n, (mode, load) in enumerate(zip(modes, loads, strict=True))
-        ]
-        found = fits.index(True) if True in fits else len(modes) - 1
-        if not (math.isfinite(seen.up) and math.isfinite(seen.down)):
-            found = max(found, at)  # what is not known is no reason for a wider one
-        short = loads[at] * seen.interval < SHORT * seen.transfers
-        at = min(at, found) if short else found
-    mode, load = modes[at], loads[at]
-    chosen = replace(
-        current,
-        streams=lanes,
-        chunk_kib=chunk,
-        codec=mode.push,
-        fetch=mode.fetch,
-        period=_period(current.period, max(turn, load / USED if load > USED else 1.0), turn),
-        load=load,
-        advice=_advice(load, seen, rules),
-        since=current.since if (mode.push, mode.fetch) == (current.codec, current.fetch) else now,
-    )
-    if (chosen.told, chosen.fetch) != (current.told, current.fetch) or not current.reason:
-        chosen = replace(chosen, reason=_reason(mode, seen, rules))
-    return chosen
+    fits = [
+        load / turn <= (mode.widen if n < at else mode.goal)
+        for n, (mode, load) in enumerate(zip(modes, loads, strict=True))
+    ]
+    best = fits.index(True) if True in fits else len(modes) - 1
+    if not seen.known:
+        best = max(best, at)  # what is not known is no reason for a wider one
+    short = loads[at] * seen.interval < SHORT * seen.transfers
+    best = min(at, best) if short else best
+    wanted = max(turn, loads[best] / USED if loads[best] > USED else 1.0)
+    period = _period(current.period, wanted, turn)
+    return replace(found, codec=modes[best].push, fetch=modes[best].fetch, period=period)
 
 
 def streams(current: int, rate: float, round_trip: float) -> int:
@@ -181,9 +200,12 @@ def streams(current: int, rate: float, round_trip: float) -> int:
         rate: bits per second.
         round_trip: seconds.
     """
-    wanted = math.ceil(AHEAD * rate / 8 * round_trip / STREAM_BYTES)
-    wanted = min(max(wanted, 1), MOST_STREAMS)
+    wanted = min(max(_lanes(AHEAD * rate, round_trip), 1), MOST_STREAMS)
     return current if current / 2 < wanted <= current else wanted
+
+
+def _lanes(rate: float, round_trip: float) -> int:
+    return math.ceil(rate / 8 * round_trip / STREAM_BYTES)
 
 
 def _chunk(current: int, streams: int, seen: Observed) -> int:
@@ -216,21 +238,35 @@ def _named(mode: Mode) -> str:
     return mode.push if mode.push == mode.fetch else f"{mode.push}, with versions in {mode.fetch},"
 
 
-def _advice(load: float, seen: Observed, rules: Rules) -> str:
+def _advice(mode: Mode, seen: Observed, rules: Rules) -> str:
     """What to set where what is set does not fit the link; else empty."""
-    fixed = rules.fixed
+    fixed, free = rules.fixed, rules.allowed(None)
     turn = fixed.period or 1
-    if load <= USED * turn or not (fixed.codec or fixed.period):
+    if mode.load(seen) <= USED * turn:
         return ""
-    free = rules.allowed(None)
+    lanes = _more_streams(mode, seen, fixed)
+    if lanes:
+        return f"communication.streams: {lanes}, or leave it out"
+    codec = "communication.codec" if fixed.codec else "outer.codec" if rules.exact and len(free) > 1 else ""
+    if not (codec or fixed.period):
+        return ""
     fitting = _widest(free, seen, turn)
-    if fixed.codec and fitting is not None:
-        return (
-            f"communication.codec: {fitting.push} takes {fitting.load(seen) / turn:.2f} of {turn} interval(s)"
-        )
+    if codec and fitting is not None:
+        return f"{codec}: {fitting.push} takes {fitting.load(seen) / turn:.2f} of {turn} interval(s)"
     narrowest = free[-1]
     period = math.ceil(narrowest.load(seen) / GOAL)
-    return f"communication.period: {period} with codec {narrowest.push}, or leave both out"
+    rest = "" if rules.exact else ", or leave both out"
+    return f"communication.period: {period} with {codec or 'codec'} {narrowest.push}{rest}"
+
+
+def _more_streams(mode: Mode, seen: Observed, fixed: CommunicationSpec) -> int:
+    """With which the mode fits, where the fixed ones are what limits the slower direction; else 0."""
+    bits, rate = mode.slower(seen)
+    if not fixed.streams or _lanes(AHEAD * rate, seen.round_trip) <= fixed.streams:
+        return 0
+    need = seen.elements * bits / (GOAL * (fixed.period or 1) * seen.interval)
+    lanes = _lanes(need, seen.round_trip)
+    return lanes if fixed.streams < lanes <= MOST_FIXED else 0
 
 
 def _widest(modes: Sequence[Mode], seen: Observed, turn: int) -> Mode | None:

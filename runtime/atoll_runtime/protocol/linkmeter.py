@@ -39,11 +39,13 @@ class LinkUse:
     """Share of an interval that the transfers of every round take."""
     reason: Annotated[str, Meta(max_length=256)] = ""
     advice: Annotated[str, Meta(max_length=256)] = ""
+    fetch: Annotated[str, Meta(pattern="^(|float32|bf16|int8|int4)$")] = ""
+    """Codec of versions."""
 
     @property
-    def told(self) -> tuple[str, int, float]:
-        """A change of it is noted, with the reason."""
-        return self.codec, self.streams, self.period
+    def told(self) -> dict[str, str | float]:
+        """What is chosen: a change of it is noted, with the reason."""
+        return {name: getattr(self, name) for name in ("codec", "fetch", "streams", "chunk_kib", "period")}
 
 
 @dataclass(frozen=True)

@@ -113,8 +113,7 @@ class Syncer(ShardState):
             return
         unit.report(report, now)
         if (use := report.link.use).reason:
-            told = {name: getattr(use, name) for name in ("codec", "streams", "period", "reason")}
-            self._note("communication", unit=unit.name, **told)
+            self._note("communication", unit=unit.name, **use.told, reason=use.reason)
         if self.final:
             unit.account.finish()
 
