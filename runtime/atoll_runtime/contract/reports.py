@@ -109,6 +109,8 @@ class UnitReport(Report):
     """The same by reason: `tokens`, `steps`, `norm`."""
     suspect: str = ""
     """Why this incarnation's results are not to be trusted; empty where nothing is known against it."""
+    slow: str = ""
+    """Why its steps do not set the interval: they take far longer than those of most units. Empty where they may."""
     staleness: int = 0
     """Global steps since its last merge."""
     seeded_step: int | None = None
