@@ -328,6 +328,7 @@ def test_an_incarnation_that_is_started_again_gets_no_token_merged_twice() -> No
     assert shard.machine.admit(newest(2)) == (
         "tokens: [0, 20) begin before 30, where each has its fate already"
     )
+    unit = shard.machine.units["a"]
     shard.tell(Received(newest(2), 1.0))
     shard.run(2)
     shard.tell(Received(newest(2), 1.0))
@@ -335,3 +336,5 @@ def test_an_incarnation_that_is_started_again_gets_no_token_merged_twice() -> No
     shard.run(1)
     shard.tell(Received(newest(2), 1.0))
     assert account.merged == 50 and account.balanced and account.discarded == {}
+    told = unit_report(shard.machine, unit, None)
+    assert (told.repeated, told.refused, told.suspect) == (2, 0, ""), "the unit does nothing wrong"

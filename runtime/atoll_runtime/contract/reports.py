@@ -107,6 +107,8 @@ class UnitReport(Report):
     """Contributions of all incarnations that were refused for what they claim, or for their norm."""
     refusals: dict[str, int] = {}
     """The same by reason: `tokens`, `steps`, `norm`."""
+    repeated: int = 0
+    """Contributions of all incarnations that were not taken because their work is merged already."""
     suspect: str = ""
     """Why this incarnation's results are not to be trusted; empty where nothing is known against it."""
     slow: str = ""

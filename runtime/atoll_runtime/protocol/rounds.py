@@ -138,6 +138,7 @@ class Rounds(OpenRounds):
         if held is None or gone or held.contributions.supersedes(part):
             self.dropped(part.unit, part.round, why)
         else:
+            unit.repeated += bool(unit.disputed(part))
             self.exclude(held, part.unit, why)
 
     def joined(self, event: Hello, renewed: bool) -> None:
