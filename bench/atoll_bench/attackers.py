@@ -16,6 +16,7 @@ from atoll_runtime.transport import codecs
 SCALE = 1e4
 BITS_SHARE = 0.01
 """Part of the elements in which a bit of the exponent flips."""
+MOST_STEPS = 10**9
 MOST_TOKENS = 10**15
 SLOW_SECONDS = 7200.0
 """That a step is reported to take."""
@@ -77,11 +78,20 @@ class Flipped(Attacker):
 
 
 class Boastful(Attacker):
-    """It claims to have trained on 10¹⁵ tokens."""
+    """Of each fragment it claims 10⁹ steps with the tokens of its batch at first, which nothing shows to be wrong, and
+    10¹⁵ tokens later on."""
+
+    def __init__(self, *facts: Any) -> None:
+        super().__init__(*facts)
+        self.begun: set[int] = set()
 
     def change(self, number: int, values: NDArray[Any], offer: Offer) -> tuple[NDArray[Any], Offer]:
         """See `Attacker`."""
-        return values, replace(offer, tokens=MOST_TOKENS, trained=MOST_TOKENS)
+        if number in self.begun:
+            return values, replace(offer, tokens=MOST_TOKENS // 2, trained=MOST_TOKENS)
+        self.begun.add(number)
+        tokens = MOST_STEPS * (offer.tokens // offer.steps)
+        return values, replace(offer, steps=MOST_STEPS, tokens=tokens, trained=tokens + offer.trained)
 
 
 class Repeating(Attacker):

@@ -94,6 +94,7 @@ def _lines(sample: Sample, wide: bool) -> Iterator[str]:
     if run.held_out is not None:
         yield held_out(run.held_out)
     yield unit_table(sample, wide)
+    yield from (f"{name}: {unit.slow}" for name, unit in sorted(sample.units.items()) if unit.slow)
     yield from heals(sample)
     yield from losses(run)
 

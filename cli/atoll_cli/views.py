@@ -25,6 +25,15 @@ def _true(kind: str) -> BeforeValidator:
     )
 
 
+def _message(kind: str, reason: str) -> BeforeValidator:
+    """Of conditions, the message of the one of this type where it has this reason."""
+    return BeforeValidator(
+        lambda found: next(
+            (each["message"] for each in found if (each["type"], each.get("reason")) == (kind, reason)), ""
+        )
+    )
+
+
 _TARGET = Field(
     validation_alias=AliasChoices(
         AliasPath("status", "targetSteps"), AliasPath("spec", "target", "globalSteps")
@@ -86,6 +95,8 @@ class UnitView:
     pool: Annotated[str, _at("spec", "pool")] = ""
     incarnation: Annotated[int, _at("status", "incarnation")] = 0
     learning: Annotated[bool, _CONDITIONS, _true("Learning")] = False
+    slow: Annotated[str, _CONDITIONS, _message("Learning", "SlowSteps")] = ""
+    """Why its steps do not set the run's interval; empty where they may."""
     step: Annotated[int, _at("status", "step")] = 0
     loss: _LOSS = None
     tokens_per_second: _RATE = 0.0

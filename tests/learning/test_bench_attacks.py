@@ -27,7 +27,7 @@ def clean(setting) -> float:
     return loss
 
 
-@pytest.mark.parametrize("attack", ["nan", "scale", "tokens", "replay"])
+@pytest.mark.parametrize("attack", ["nan", "scale", "bits", "tokens", "replay"])
 def test_what_one_learner_sends_wrong_is_refused_and_costs_no_more_than_its_work(
     attack, setting, clean
 ) -> None:

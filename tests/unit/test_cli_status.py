@@ -84,6 +84,17 @@ def test_json_has_the_run_and_its_units(status: Call) -> None:
     assert shown["units"]["r-a-0"]["healStages"] == {"catchUp": 1.5}
 
 
+def test_a_unit_that_does_not_set_the_interval_has_a_line_that_says_why(status: Call) -> None:
+    why = "3 contributions merged; steps of 7200 s, more than 4 × the median of 1 s"
+    conditions = [
+        [{"type": "Learning", "status": "True", "reason": reason, "message": why}]
+        for reason in ("SlowSteps", "Merged")
+    ]
+    units = [unit(f"r-a-{i}", "r", conditions=each) for i, each in enumerate(conditions)]
+    _, out, _ = status([run("r", phase="Running"), *units], "r")
+    assert [line for line in out.splitlines() if why in line] == [f"r-a-0: {why}"]
+
+
 def test_without_a_run_there_is_a_line_for_each(status: Call, kubectl: Path) -> None:
     items = [
         run("small", "b", phase="Failed"),

@@ -45,7 +45,7 @@ def test_a_units_batch_is_known_by_its_name_or_by_its_pools(unit: str, tokens: t
         (112, 112 * 512, 24.0, 1.0, ""),
         (113, 113 * 512, 24.0, 1.0, "time for 112"),
         (16, 16 * 512, 0.0, 1.0, ""),
-        (10**9, 10**9 * 512, math.inf, 1.0, ""),
+        (10**9, 10**9 * 512, math.inf, 1.0, ""),  # what these weigh is bounded by the others' steps
         (10**9, 10**9 * 512, 24.0, 0.0, ""),
         (10**9, 10**9 * 512, math.inf, 0.0, ""),
     ],
@@ -53,12 +53,21 @@ def test_a_units_batch_is_known_by_its_name_or_by_its_pools(unit: str, tokens: t
 def test_claims_are_held_against_batch_and_time(
     steps: int, tokens: int, elapsed: float, fastest: float, reason: str
 ) -> None:
-    found = claims.impossible(steps, tokens, step_tokens=(512, 1024), elapsed=elapsed, fastest=fastest)
+    found = claims.impossible(steps, tokens, KNOWN, "run-v6e-0", elapsed=elapsed, fastest=fastest)
     assert reason in found and bool(reason) == bool(found)
 
 
-def test_tokens_of_a_unit_whose_batch_is_not_known_are_not_judged() -> None:
-    assert claims.impossible(1, 10**12, step_tokens=(), elapsed=1.0, fastest=1.0) == ""
+@pytest.mark.parametrize(
+    ("tokens", "reason"),
+    [
+        (2 * 1024, ""),
+        (2 * 100, ""),
+        (2 * 1024 + 1, "tokens: 2049 in 2 steps, in which the run's largest batch trains on 2048"),
+    ],
+)
+def test_a_unit_whose_batch_is_not_known_may_have_the_largest_of_the_run(tokens: int, reason: str) -> None:
+    assert claims.impossible(2, tokens, KNOWN, "made-by-hand", elapsed=1.0, fastest=1.0) == reason
+    assert not claims.impossible(2, tokens, {}, "made-by-hand", elapsed=1.0, fastest=1.0), "of none is known"
 
 
 @given(
@@ -74,14 +83,15 @@ def test_no_honest_unit_is_refused_whatever_its_steps_take(
     as its shortest is."""
     steps, fastest = len(seconds), min(seconds) / seen
     elapsed = math.fsum(seconds) + late
-    assert not claims.impossible(steps, steps * batch, step_tokens=(batch,), elapsed=elapsed, fastest=fastest)
+    known = {"u": (batch,)}
+    assert not claims.impossible(steps, steps * batch, known, "u", elapsed=elapsed, fastest=fastest)
 
 
 @given(st.integers(1, 10**9), st.integers(0, 10**15), st.integers(1, 10**6), st.floats(0.0, 1e6))
 def test_what_is_taken_weighs_no_more_than_batch_and_time_allow(
     steps: int, tokens: int, batch: int, elapsed: float
 ) -> None:
-    if not claims.impossible(steps, tokens, step_tokens=(batch,), elapsed=elapsed, fastest=1.0):
+    if not claims.impossible(steps, tokens, {"u": (batch,)}, "u", elapsed=elapsed, fastest=1.0):
         assert tokens**2 / steps <= (16 + 4 * elapsed + 1e-6 * elapsed) * batch**2 * (1 + 1e-9)
 
 
@@ -130,6 +140,41 @@ def test_steps_that_time_does_not_allow_are_refused() -> None:
     shard.tell(offered(shard.part("a", steps=10**6, tokens=10**7, trained=10**7 + 1000)))
     (why,) = shard.refusals()
     assert "steps: 1000000 in 3 s" in why
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_steps_and_tokens_that_fit_each_other_and_no_time_count_for_four_times_the_others_median(
+    restarted: bool,
+) -> None:
+    """A shard does not know when its first versions were asked for, nor those from before its restart."""
+    shard = Shard("a", "b", "c", "d", quorum=4)
+    if restarted:
+        for name in "abcd":
+            shard.answer(shard.part(name))
+        shard.run(1)
+        shard.machine.rounds.versions[0].since.clear()
+    honest = shard.part("b")
+    many = 10**9
+    shard.answer(shard.part("a", steps=many, tokens=10 * many, trained=10 * many + 1000))
+    for name in "bcd":
+        shard.answer(shard.part(name))
+    assert shard.members[-1] == ("a", "b", "c", "d") and shard.refusals() == []
+    told = next(note["members"] for note in reversed(shard.notes) if note["event"] == "merge")
+    weighed = {name: facts[1] for name, facts in told.items()}  # type: ignore[attr-defined]
+    assert weighed == {name: 100.0 * honest.steps for name in "bcd"} | {
+        "a": pytest.approx(400.0 * honest.steps)
+    }
+    assert shard.machine.units["a"].account.balanced
+
+
+def test_a_norm_does_not_pass_for_short_by_a_claim_of_many_steps() -> None:
+    shard = Shard("a", "b", "c", quorum=3)
+    many = 10**9
+    shard.answer(shard.part("a", steps=many, tokens=10 * many, trained=10 * many), 1e8)
+    for name in "bc":
+        shard.answer(shard.part(name))
+    (why,) = shard.refusals()
+    assert why.startswith("norm: 1.25e+03 times the median") and shard.members == []
 
 
 def test_time_for_steps_runs_from_the_pull_that_was_answered_though_a_later_attempt_merged_the_answer() -> (
@@ -283,6 +328,7 @@ def test_an_incarnation_that_is_started_again_gets_no_token_merged_twice() -> No
     assert shard.machine.admit(newest(2)) == (
         "tokens: [0, 20) begin before 30, where each has its fate already"
     )
+    unit = shard.machine.units["a"]
     shard.tell(Received(newest(2), 1.0))
     shard.run(2)
     shard.tell(Received(newest(2), 1.0))
@@ -290,3 +336,5 @@ def test_an_incarnation_that_is_started_again_gets_no_token_merged_twice() -> No
     shard.run(1)
     shard.tell(Received(newest(2), 1.0))
     assert account.merged == 50 and account.balanced and account.discarded == {}
+    told = unit_report(shard.machine, unit, None)
+    assert (told.repeated, told.refused, told.suspect) == (2, 0, ""), "the unit does nothing wrong"

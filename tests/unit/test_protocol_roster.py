@@ -18,6 +18,7 @@ from atoll_runtime.protocol.machine import Syncer
 from atoll_runtime.protocol.messages import Report
 from atoll_runtime.protocol.restoring import begin
 from atoll_runtime.protocol.roster import Ranking
+from atoll_runtime.syncer.status import unit_report
 
 RULES = replace(LONE, fragments=2, interval=2, overlap=2, quorum=2, grace_fraction=0.8, target_tokens=10**9)
 NAMES = tuple("abcde")
@@ -151,8 +152,31 @@ def test_a_unit_that_is_slower_than_four_times_the_median_does_not_set_the_clock
         machine.handle(joined(name, 1, 0, 1), 1.0)
         for step in (1, 2, 3):
             machine.handle(Said(name, 1, Report(step, step, 10 * step, 1.0, pace, step)), 1.0 + step / 100)
-    assert len(machine.rounds.roster.live) == len(paces)
-    assert machine.rounds.roster.slowest == slowest
+    roster = machine.rounds.roster
+    assert len(roster.live) == len(paces)
+    assert roster.slowest == slowest
+    told = {pace for index, pace in enumerate(paces) if roster.outpaced(f"u{index}")}
+    assert told == {pace for pace in paces if pace > slowest}, "and nobody else is told so"
+
+
+def test_a_unit_that_does_not_set_the_clock_is_told_why_in_numbers_as_long_as_that_is_so() -> None:
+    machine = begin(replace(RULES, slow_factor=4.0), (10,) * 2, [0, 0])
+
+    def step(seconds: float, *steps: int) -> str:
+        for number in steps:
+            for name, taken in (("a", 1.0), ("b", 1.0), ("c", seconds)):
+                report = Report(number, number, 10 * number, 1.0, taken, number)
+                machine.handle(Said(name, 1, report), 1.0 + number / 100)
+        reports = [unit_report(machine, machine.units[name], None) for name in "abc"]
+        assert [each.slow for each in reports[:2]] == ["", ""]
+        return reports[2].slow
+
+    for name in "abc":
+        machine.handle(joined(name), 1.0)
+    assert step(7200.0, 1, 2, 3) == (
+        "steps of 7200 s, more than 4 × the median of 1 s: does not set the interval, contributes at its own pace"
+    )
+    assert step(1.0, *range(4, 60)) == ""
 
 
 def test_at_the_time_that_the_machine_asks_for_a_silent_unit_is_waited_for_no_more() -> None:

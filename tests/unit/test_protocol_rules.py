@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from atoll_runtime.contract import Dimensions
 from atoll_runtime.model.parameters import describe
 from atoll_runtime.protocol import schedule
+from atoll_runtime.protocol.clipping import weights
 from atoll_runtime.protocol.fragments import BLOCK, LayoutError, TensorInfo, build_layout, part_bounds
 from atoll_runtime.protocol.identifiers import RoundId
 from atoll_runtime.protocol.messages import Part
@@ -128,11 +129,38 @@ def test_each_fragment_is_due_once_in_an_interval(fragments: int, more: int) -> 
 
 
 @pytest.mark.parametrize(
-    ("steps", "tokens", "expected"), [(0, 0, 0.0), (0, 5, 0.0), (4, 8, 16.0), (2, 8, 32.0), (4, 16, 64.0)]
+    ("steps", "guard", "expected"),
+    [
+        pytest.param([4], True, [400.0], id="quantity-times-quality"),
+        pytest.param([4, 10**9], True, [400.0, 1e11], id="two-units-have-no-median"),
+        pytest.param([24, 96, 24], True, [2400.0, 9600.0, 2400.0], id="four-times-the-median"),
+        pytest.param([24, 97, 24], True, [2400.0, 9600.0, 2400.0], id="more"),
+        pytest.param([24, 97, 24], False, [2400.0, 9700.0, 2400.0], id="without-the-guard"),
+        pytest.param([24, 10**9, 20, 28], True, [2400.0, 9600.0, 2000.0, 2800.0], id="a-lie"),
+        pytest.param([1, 96, 24], True, [100.0, 9600.0, 2400.0], id="a-unit-that-has-just-joined"),
+    ],
 )
-def test_a_weight_is_quantity_times_quality(steps: int, tokens: int, expected: float) -> None:
-    part = Part("a", 1, 0, 1, RoundId(1, 0, 0), 0, steps, tokens, 0, 0, 0, 1, 1, tokens)
-    assert part.weight == expected
+def test_a_weight_is_tokens_times_tokens_per_step_of_a_bounded_number_of_steps(
+    steps: list[int], guard: bool, expected: list[float]
+) -> None:
+    members = [
+        Part(f"u{i}", 1, 0, 1, RoundId(1, 0, 0), 0, n, 10 * n, 0, 0, 0, 1, 1, 10 * n)
+        for i, n in enumerate(steps)
+    ]
+    assert weights(members, guard) == pytest.approx(expected, rel=1e-12)
+
+
+@given(st.lists(st.tuples(st.integers(1, 10**6), st.integers(1, 10**6)), min_size=3, max_size=9))
+def test_where_steps_are_within_four_times_their_median_weights_are_the_published_ones_bit_for_bit(
+    claims: list[tuple[int, int]],
+) -> None:
+    middle = sorted(steps for steps, _ in claims)[(len(claims) - 1) // 2]
+    bounded = [(min(steps, 4 * middle), tokens) for steps, tokens in claims]
+    members = [
+        Part(f"u{i}", 1, 0, 1, RoundId(1, 0, 0), 0, steps, tokens, 0, 0, 0, 1, 1, tokens)
+        for i, (steps, tokens) in enumerate(bounded)
+    ]
+    assert weights(members, guard=True) == [tokens * tokens / steps for steps, tokens in bounded]
 
 
 @pytest.mark.parametrize(

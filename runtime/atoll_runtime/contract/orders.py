@@ -119,8 +119,8 @@ class SyncerContract(Section):
 
     batches: dict[ShortName, Annotated[tuple[int, ...], Field(min_length=1)]] = Field(default_factory=dict)
     """Sequences of one step: of a unit, or, by the part of their names before the number, of a pool's units. More than
-    one while a change of a pool's batch is under way. Claims of units that are not named here are not checked against
-    it."""
+    one while a change of a pool's batch is under way. Units that are not named here have the largest of these at
+    most."""
 
 
 class EvaluationContract(EvaluationSpec):

@@ -109,8 +109,12 @@ class UnitReport(Report):
     """Contributions of all incarnations that were refused for what they claim, or for their norm."""
     refusals: dict[str, int] = {}
     """The same by reason: `tokens`, `steps`, `norm`."""
+    repeated: int = 0
+    """Contributions of all incarnations that were not taken because their work is merged already."""
     suspect: str = ""
     """Why this incarnation's results are not to be trusted; empty where nothing is known against it."""
+    slow: str = ""
+    """Why its steps do not set the interval: they take far longer than those of most units. Empty where they may."""
     staleness: int = 0
     """Global steps since its last merge."""
     seeded_step: int | None = None

@@ -149,8 +149,9 @@ class OuterSpec(Section):
     tensor. Mean: plain mean."""
     guard: bool = True
     """Bounds how much one unit may count: a contribution is refused whose tokens or steps cannot be, or whose norm is
-    far above those that were merged; in a merge of three or more units no norm of a tensor counts for more than four
-    times the median; and a unit whose steps take more than four times the median does not set the run's pace."""
+    far above those that were merged; in a merge of three or more units no norm of a tensor, and no number of steps,
+    counts for more than four times the median; and a unit whose steps take more than four times the median does not
+    set the run's pace."""
     codec: Codec = "bf16"
     """Widest encoding of fragments on the network; `communication` may choose a narrower one for a unit. int8, int4:
     eight or four bits an element in blocks of 64 with a scale. With int4 units fetch the change of each version; the

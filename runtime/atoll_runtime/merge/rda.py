@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from atoll_runtime.contract import Codec, MergeRule
 from atoll_runtime.merge import kernels
 from atoll_runtime.merge.buffers import Buffers
-from atoll_runtime.merge.clipping import clipped, factors
 from atoll_runtime.merge.gradients import BITS, Gradient, Input, cuts, scan
 from atoll_runtime.payloads import HostPart, MergeError
+from atoll_runtime.protocol.clipping import clipped, factors
 from atoll_runtime.protocol.fragments import Array, Fragment, Piece
 
 _Job: TypeAlias = tuple[Callable[[int, int], bool], int, tuple[int, int]]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import chain
 
 FASTER = 4.0
 """A unit's steps may on average be so many times shorter than the shortest reported step of a live
@@ -25,19 +26,25 @@ def step_tokens(known: Mapping[str, Sequence[int]], unit: str) -> Sequence[int]:
     return known.get(unit) or (known.get(pool, ()) if number.isdigit() else ())
 
 
-def impossible(steps: int, tokens: int, *, step_tokens: Sequence[int], elapsed: float, fastest: float) -> str:
+def impossible(
+    steps: int, tokens: int, known: Mapping[str, Sequence[int]], unit: str, *, elapsed: float, fastest: float
+) -> str:
     """Why a unit cannot have made so many steps on so many tokens in this time; empty when it can.
 
     Args:
-        step_tokens: of one step of the unit; empty where not known.
+        known: tokens of one step, as of `step_tokens`. A unit that is not in there has the largest at most.
         elapsed: seconds since units were first asked for what is in the version of its newest merged contribution,
             which it took later; infinite where this process does not know. Of a unit that has none, how old its anchor
             is, and as long again as an anchor may be old.
         fastest: seconds of the shortest step of a live unit; 0 where none is known.
     """
-    if step_tokens and all(tokens != steps * each for each in step_tokens):
-        wanted = " or ".join(str(steps * each) for each in step_tokens)
+    own = step_tokens(known, unit)
+    if own and all(tokens != steps * each for each in own):
+        wanted = " or ".join(str(steps * each) for each in own)
         return f"tokens: {tokens} in {steps} steps, in which a unit of its batch trains on {wanted}"
+    largest = steps * max(chain.from_iterable(known.values()), default=math.inf)
+    if tokens > largest:
+        return f"tokens: {tokens} in {steps} steps, in which the run's largest batch trains on {largest}"
     most = SPARE + FASTER * elapsed / fastest if fastest > 0 else math.inf
     if steps > most:
         return f"steps: {steps} in {elapsed:.3g} s, which have time for {most:.0f}"

@@ -117,11 +117,6 @@ class Part:
     """The newest cut at which the unit had recorded itself."""
 
     @property
-    def weight(self) -> float:
-        """How much the contribution counts (§3.2): tokens times tokens per step."""
-        return self.tokens * self.tokens / self.steps if self.steps > 0 and self.tokens > 0 else 0.0
-
-    @property
     def begun(self) -> int:
         """Tokens of this incarnation before this contribution."""
         return self.trained - self.tokens

@@ -76,7 +76,7 @@ class Norms:
             self.refused = []
 
 
-def level(norm: float, steps: int) -> float:
+def level(norm: float, steps: float) -> float:
     """The norm of a contribution of so many steps, as it is compared; -inf of 0."""
     return math.log(norm) - 0.5 * math.log(steps) if norm > 0 else -math.inf
 

@@ -39,6 +39,10 @@ class Ranking:
         if value is not None:
             del self._sorted[bisect_left(self._sorted, (value, name))]
 
+    def value(self, name: str) -> float:
+        """Of this name; 0 where it has none."""
+        return self._values.get(name, 0.0)
+
     def first(self) -> tuple[float, str] | None:
         """The least value and its name; None where there is none."""
         return self._sorted[0] if self._sorted else None
@@ -82,8 +86,23 @@ class Roster:
     def slowest(self) -> float:
         """Seconds of an inner step of the slowest live unit that sets the pace of the run: one whose steps take more
         than `Rules.slow_factor` times the median keeps its own. A newcomer counts once its pace is steady."""
-        paces = self._steady if len(self._steady) else self._new
-        return paces.largest(self._slow_factor * paces.median)
+        return self._paces.largest(self._slow_factor * self._paces.median)
+
+    def outpaced(self, unit: str) -> str:
+        """Why this live unit is too slow to set the pace of the run; empty where it is not."""
+        paces, factor = self._paces, self._slow_factor
+        seconds = paces.value(unit)
+        if seconds <= factor * paces.median:
+            return ""
+        return (
+            f"steps of {seconds:.5g} s, more than {factor:g} × the median of {paces.median:.5g} s: does not set the "
+            "interval, contributes at its own pace"
+        )
+
+    @property
+    def _paces(self) -> Ranking:
+        """What the clock goes by."""
+        return self._steady if len(self._steady) else self._new
 
     @property
     def fastest(self) -> float:

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from atoll_runtime.protocol import norms
+from atoll_runtime.protocol.clipping import clipped
 from atoll_runtime.protocol.identifiers import RoundId
 from atoll_runtime.protocol.messages import Part
-from atoll_runtime.protocol.rules import Rules
+from atoll_runtime.protocol.rules import MOST_STALE_INTERVALS, Rules
 
 SLACK = 2.0
 """A body is awaited for so many times as long as its sender expects."""
@@ -61,13 +62,14 @@ class Contributions:
 
     @property
     def levels(self) -> dict[str, float]:
-        """The norm of each member, as `norms` compares it. All bodies must be here."""
-        squares = {
-            name: [self.bodies[name, host] for host in sorted(self.parts[name])] for name in self.members
-        }
+        """The norm of each member, as `norms` compares it. All bodies must be here. Steps count that are at most as
+        many intervals' as an anchor may be old: who claims more shall not pass for short."""
+        names = list(self.members)
+        steps = clipped([self.members[name].steps for name in names], MOST_STALE_INTERVALS)
+        squares = [[self.bodies[name, host] for host in sorted(self.parts[name])] for name in names]
         return {
-            name: norms.level(math.sqrt(math.fsum(each)), self.members[name].steps)
-            for name, each in squares.items()
+            name: norms.level(math.sqrt(math.fsum(each)), count)
+            for name, each, count in zip(names, squares, steps, strict=True)
         }
 
     def outrun(self, part: Part) -> bool:

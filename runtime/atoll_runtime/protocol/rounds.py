@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from atoll_runtime.protocol import claims, norms
+from atoll_runtime.protocol.clipping import weights
 from atoll_runtime.protocol.effects import Exclude, Merge, Persist, Publish, Release, note
 from atoll_runtime.protocol.events import Merged, Received
 from atoll_runtime.protocol.identifiers import RoundId
@@ -112,7 +113,8 @@ class Rounds(OpenRounds):
         return claims.impossible(
             part.steps,
             part.tokens,
-            step_tokens=claims.step_tokens(self.rules.step_tokens, part.unit),
+            self.rules.step_tokens,
+            part.unit,
             elapsed=elapsed,
             fastest=self.fastest,
         )
@@ -136,6 +138,7 @@ class Rounds(OpenRounds):
         if held is None or gone or held.contributions.supersedes(part):
             self.dropped(part.unit, part.round, why)
         else:
+            unit.repeated += bool(unit.disputed(part))
             self.exclude(held, part.unit, why)
 
     def joined(self, event: Hello, renewed: bool) -> None:
@@ -218,7 +221,10 @@ class Rounds(OpenRounds):
         self.last_quorum = f"{len(held.members)}/{len(self.units)} (K={self.rules.quorum})"
         for member in held.members:
             self.units[member.unit].freeze(held.id.fragment, member)
-        spans = {m.unit: [m.incarnation, m.weight, m.anchor, m.begun, m.trained] for m in held.members}
+        spans = {
+            m.unit: [m.incarnation, weight, m.anchor, m.begun, m.trained]
+            for m, weight in zip(held.members, weights(held.members, self.rules.guard), strict=True)
+        }
         self.effects += [note("merge", round=str(held.id), members=spans), Merge(held.id, held.members)]
 
     def merged(self, event: Merged, now: float) -> Round:

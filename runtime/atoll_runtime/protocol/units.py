@@ -36,6 +36,7 @@ DURABLE = (
     "seeded_step",
     "seed_message",
     "dropped",
+    "repeated",
     "turn",
 )
 """Fields that survive a restart of the syncer as they are."""
@@ -87,6 +88,9 @@ class Unit:
     seed_message: str = ""
     dropped: int = 0
     """Contributions that were refused or discarded."""
+    repeated: int = 0
+    """Of these, those to an open round with tokens that have their fate already. They may be of a process that counts
+    anew within its incarnation, so they are no refusals."""
     refusals: dict[str, int] = field(default_factory=dict)
     """Contributions of all incarnations that were refused for what they are, by reason: `tokens`, `steps`, `norm`."""
     outcomes: int = 0

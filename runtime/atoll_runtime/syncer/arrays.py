@@ -11,6 +11,7 @@ from atoll_runtime.merge.buffers import Buffers
 from atoll_runtime.merge.gradients import Gradient, scan
 from atoll_runtime.merge.rda import merge_step
 from atoll_runtime.payloads import HostPart
+from atoll_runtime.protocol.clipping import weights
 from atoll_runtime.protocol.fragments import Fragment, Layout
 from atoll_runtime.protocol.messages import Header, Part
 from atoll_runtime.syncer.state import Version
@@ -48,7 +49,7 @@ class NumpyArrays:
         spec = self._spec
         merged = merge_step(
             fragment,
-            gradients(members, parts),
+            gradients(members, parts, spec.guard),
             old.theta,
             old.momentum,
             codec=spec.codec,
@@ -67,11 +68,11 @@ class NumpyArrays:
         self._mergers.shutdown()
 
 
-def gradients(members: Sequence[Part], parts: Mapping[tuple[str, int], HostPart]) -> list[Gradient]:
+def gradients(
+    members: Sequence[Part], parts: Mapping[tuple[str, int], HostPart], guard: bool
+) -> list[Gradient]:
     """Each member's outer gradient, as its hosts' parts in their order."""
     return [
-        Gradient(
-            member.weight, tuple(part for (unit, _), part in sorted(parts.items()) if unit == member.unit)
-        )
-        for member in members
+        Gradient(weight, tuple(part for (unit, _), part in sorted(parts.items()) if unit == member.unit))
+        for member, weight in zip(members, weights(members, guard), strict=True)
     ]

@@ -126,7 +126,9 @@ def unit_report(machine: Syncer, unit: Unit, report: Report | None) -> UnitRepor
         contributions=unit.contributions,
         refused=unit.refused,
         refusals=dict(unit.refusals),
+        repeated=unit.repeated,
         suspect=unit.suspect,
+        slow=machine.rounds.roster.outpaced(unit.name),
         staleness=max(0, machine.step - unit.last_merge),
         seeded_step=unit.seeded_step,
         seed_message=unit.seed_message,
@@ -181,9 +183,10 @@ def metrics(report: SyncerStatus) -> str:
         lines.extend(f"{PREFIX}_{name}{{{labels}}} {value}" for labels, value in values.items())
 
     units = {f'unit="{name}"': unit for name, unit in report.units.items()}
-    for name in ("step", "tokens", "contributions", "refused", "step_seconds", "staleness"):
+    for name in ("step", "tokens", "contributions", "refused", "repeated", "step_seconds", "staleness"):
         gauge(f"unit_{name}", {label: getattr(unit, name) for label, unit in units.items()})
-    gauge("unit_suspect", {label: int(bool(unit.suspect)) for label, unit in units.items()})
+    for name in ("suspect", "slow"):
+        gauge(f"unit_{name}", {label: int(bool(getattr(unit, name))) for label, unit in units.items()})
     refusals: dict[str, int] = {}
     for label, unit in units.items():
         refusals |= {f'{label},reason="{reason}"': n for reason, n in sorted(unit.refusals.items())}

@@ -97,7 +97,7 @@ def _unit(own: UnitReport, name: str, shards: Sequence[SyncerStatus]) -> UnitRep
         update={
             "hosts": hosts,
             "contributions": contributions,
-            "refused": sum(report.refused for report in seen),
+            **{name: sum(getattr(report, name) for report in seen) for name in ("refused", "repeated")},
             "refusals": dict(sum((Counter(report.refusals) for report in seen), Counter[str]())),
             "suspect": next((report.suspect for report in seen if report.suspect), ""),
             "state": "Gone" if gone else joined,

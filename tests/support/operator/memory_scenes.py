@@ -100,6 +100,19 @@ async def heal_whose_status_is_refused_for_a_conflict_is_counted_once(world: Wor
 
 
 @scene
+async def unit_that_does_not_set_the_interval_says_so_as_long_as_that_is_so(world: World) -> None:
+    why = "steps of 7200 s, more than 4 × the median of 1 s: does not set the interval, contributes at its own pace"
+    learning = lambda: world.condition("LearnerUnit", UNIT, "Learning")  # noqa: E731
+    world.syncer.slow[UNIT] = why
+    await world.until("its status says so", lambda: learning() == ("True", "SlowSteps"))
+    assert any(each["message"].endswith(f"; {why}") for each in world.unit(UNIT)["conditions"])
+    assert world.condition("LearnerUnit", WITNESS, "Learning") == ("True", "Merged")
+    assert learns(world, 1, UNIT, WITNESS), "nothing is done about it"
+    world.syncer.slow.clear()
+    await world.until("it is as fast as the others", lambda: learning() == ("True", "Merged"))
+
+
+@scene
 async def suspect_unit_learns_on_other_hosts_and_never_on_those_that_it_left(world: World) -> None:
     for name, incarnation in itertools.product((UNIT, WITNESS), (1, 2, 3)):
         nodes = sorted(pod["spec"]["nodeName"] for pod in world.pods(name))

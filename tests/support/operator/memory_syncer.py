@@ -40,6 +40,8 @@ class PlayedSyncer:
         """Units and incarnations that make no step."""
         self.suspect: dict[tuple[str, int], str] = {}
         """Of such the reason why they are not trusted."""
+        self.slow: dict[str, str] = {}
+        """Unit to why its steps do not set the interval."""
         self.links: dict[str, contract.LinkReport] = {}
         """By unit."""
         self.merged: dict[str, tuple[int, float]] = {}
@@ -69,7 +71,8 @@ class PlayedSyncer:
                     step=0 if (name, newest) in self.stuck else self.step,
                     first_merge_time=since, contributions=1 + self.step,
                     beginning=contract.BeginningReport(joined=since, stepped=since, compiling=0.0),
-                    suspect=self.suspect.get((name, newest), ""), link=self.links.get(name, contract.LinkReport()),
+                    suspect=self.suspect.get((name, newest), ""), slow=self.slow.get(name, ""),
+                    link=self.links.get(name, contract.LinkReport()),
                 )  # fmt: skip
             elif name in self.known:
                 known = self.known[name]

@@ -13,6 +13,7 @@ from atoll_operator.api.common import LedgerStatus
 from atoll_operator.api.learnerunit import Heal
 from atoll_operator.api.trainingrun import TrainingRunStatus
 from atoll_operator.plan.conditions import document, find, format_time, refused, state, transition
+from atoll_operator.plan.run.workloads import syncer_digest
 from atoll_runtime.contract import ENV_SYNCER, LedgerReport, parse_run, parse_syncer
 
 TERMINAL = pod("r-syncer-1", exit_code=64, message="LayoutMismatch: no")
@@ -63,6 +64,15 @@ def test_the_syncer_is_told_the_guard_and_every_batch_that_a_unit_may_have() -> 
     told = values(stateful_set["spec"]["template"])[ENV_SYNCER]
     assert guards == [True, False]
     assert parse_syncer(told).batches == {"guest": (2,), "r-a": (2, 4), "r-b": (8,)}
+
+
+@pytest.mark.parametrize(("batch", "restarts"), [(4, False), (8, False), (9, True)])
+def test_a_unit_made_by_hand_restarts_the_syncer_if_its_batch_is_larger_than_those_of_all_pools(
+    batch: int, restarts: bool
+) -> None:
+    guest = TWO_HOSTS.model_copy(update={"pool": "guests", "batch": batch})
+    made = scene().unit("guest", spec=guest, owned=False, by_hand=True)
+    assert (syncer_digest(made.run()) != syncer_digest(scene().run())) is restarts
 
 
 def holds(reason: str, part: str = "Scheduled") -> Any:

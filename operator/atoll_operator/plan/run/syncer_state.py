@@ -151,7 +151,14 @@ def unit_news(state: SyncerState) -> dict[str, object]:
     news = attrgetter(*UNIT_NEWS)
     reports = state.status.units.items() if state.status is not None else ()
     return {
-        name: (news(report), report.loss is None, link.load > 0, link.period > 1, bool(link.advice))
+        name: (
+            news(report),
+            report.loss is None,
+            bool(report.slow),
+            link.load > 0,
+            link.period > 1,
+            bool(link.advice),
+        )
         for name, report in reports
         for link in (report.link,)
     }

@@ -113,9 +113,14 @@ def syncer_digest(run: RunObserved) -> str:
     spec, own = run.spec, run.spec.syncer
     pod = said(own, "resources", "shards", "storage", "storage_class_name")
     read = said(spec.quorum), said(spec.target), said(spec.checkpoint)
-    # Of pools that set none, nothing: their batch does not change.
-    own_batches = {pool.name: pool.batch for pool in spec.pools if pool.batch is not None}
-    return digest(run.settings, pod, said(own.resources), *read, *([own_batches] if own_batches else []))
+    # Where no pool sets one, nothing: their batch does not change.
+    pools = {pool.name: pool.batch or spec.inner.batch for pool in spec.pools}
+    told: list[Object] = [pools] if any(pool.batch for pool in spec.pools) else []
+    # Of a unit that it was not told of, the syncer takes the largest batch that it knows.
+    by_hand = [unit.spec.batch for unit in run.own_units.values() if unit.by_hand and unit.spec is not None]
+    if (largest := max(by_hand, default=0)) > max(pools.values()):
+        told.append({"byHand": largest})
+    return digest(run.settings, pod, said(own.resources), *read, *told)
 
 
 def evaluator_objects(run: RunObserved, replicas: int | None) -> tuple[Object, ...]:

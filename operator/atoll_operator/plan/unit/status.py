@@ -79,10 +79,13 @@ def _progress(unit: UnitObserved) -> dict[str, State]:
         unknown = state(False, "SyncerUnavailable", "the syncer does not answer yet")
         known = states_of(unit.status.conditions)
         return {name: known.get(name, unknown) for name in ("Seeded", "Learning")}
+    slow = f"; {report.slow}" if report.slow else ""
     learning = {
-        "Learning": state(True, "Merged", f"{report.contributions} contributions merged"),
+        "Learning": state(
+            True, "SlowSteps" if slow else "Merged", f"{report.contributions} contributions merged{slow}"
+        ),
         "Gone": state(False, "Disconnected", "no host is connected to the syncer"),
-    }.get(report.state, state(False, "Joining", f"{report.hosts} hosts are connected"))
+    }.get(report.state, state(False, "Joining", f"{report.hosts} hosts are connected{slow}"))
     return {"Seeded": _seeded(unit, report), "Learning": learning}
 
 
