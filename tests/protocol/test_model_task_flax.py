@@ -34,6 +34,7 @@ def task():
     flax_task.Language = lambda: small
     yield
     flax_task.Language = whole
+    del sys.modules["flax_task"]
     sys.path.remove(str(SAMPLES))
 
 

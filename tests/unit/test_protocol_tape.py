@@ -402,12 +402,13 @@ def test_a_torn_tail_is_tolerated(finished: Shard, tmp_path: Path) -> None:
     path = only(tmp_path)
     whole = replay(path)
     raw = path.read_bytes()
-    for cut in (1, 30, len(raw) // 2):
+    for cut in (1, 2, len(raw) // 2):
         path.write_bytes(raw[:-cut])
         found = replay(path)
         assert found.difference is None
-        assert found.torn > 0 and found.events <= whole.events
-        assert (found.merges == whole.merges) == (cut <= 30)
+        assert found.torn > 0 or cut > 2, "half of it may end with a record"
+        assert found.events < whole.events
+        assert (found.merges == whole.merges) == (cut <= 2)
 
 
 def test_a_killed_syncer_goes_on_in_another_segment_and_both_are_replayed(

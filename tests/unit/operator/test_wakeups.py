@@ -167,7 +167,7 @@ def unit_after(**changes: Any) -> SyncerState:
 
 
 def test_figures_of_a_report_wait_and_everything_else_is_acted_on_at_once() -> None:
-    unit_figures = contract.UnitReport.model_fields.keys() - {*UNIT_NEWS, "link"}
+    unit_figures = contract.UnitReport.model_fields.keys() - {*UNIT_NEWS, "link", "slow"}
     run_figures = contract.SyncerStatus.model_fields.keys() - {*RUN_NEWS, "checkpoint", "phase", "units"}
     assert not told(STATE, STATE.missed(*AWAY)), "a single poll failed"
     link = LINK.model_copy(update={"up_gbps": 1.0, "load": 0.6, "reason": "fits"})
@@ -176,7 +176,8 @@ def test_figures_of_a_report_wait_and_everything_else_is_acted_on_at_once() -> N
     assert not told(STATE, after(**figures))
     judged = [{"codec": "int8"}, {"period": 1.2}, {"advice": "set codec int4"}, {"load": 0}]
     links = [{"link": LINK.model_copy(update=change)} for change in judged]
-    for news in [*({name: value} for name, value in UNIT_NEWS.items()), *links]:
+    assert not told(unit_after(slow="9 s, 4 × 2 s"), unit_after(slow="8 s, 4 × 2 s"))
+    for news in [*({name: value} for name, value in UNIT_NEWS.items()), {"slow": "9 s, 4 × 2 s"}, *links]:
         assert told(STATE, unit_after(step=11, **news)) == {"r", "a"}, news
     assert told(unit_after(loss=None), STATE) == {"r", "a"}, "its first loss"
     assert told(STATE, after(units={"a": REPORTED, "c": REPORTED})) == {"r", "b", "c"}
