@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -32,6 +33,9 @@ AGAIN_SECONDS = 60.0
 """From a link's return until its unit is merged. TCP and the client try again after about as long as the link was down,
 and the host tries a link that seemed slow once it has been idle for as long. Machines may be busy."""
 
+CHANCE = random.Random(1)
+"""Of a connection that is reset."""
+
 Change = Callable[[Namespace], None]
 
 
@@ -55,6 +59,14 @@ def reset(place: Namespace) -> None:
     inside(place, f"ss -K dst {place.network.host}")
 
 
+def reset_some(place: Namespace) -> None:
+    """Each connection with a chance of 2 %."""
+    told = sh("nsenter", "-t", str(place.pid), "-n", *f"ss -Htn dst {place.network.host}".split())
+    for port in (line.split()[3].rpartition(":")[2] for line in told.splitlines()):
+        if CHANCE.random() < 0.02:
+            inside(place, f"ss -K dst {place.network.host} sport = :{port}")
+
+
 FAILURES: dict[str, list[Change]] = {
     "down": [link(cut=True)],
     "flapping": [link(cut=True), link()] * 4,
@@ -63,6 +75,7 @@ FAILURES: dict[str, list[Change]] = {
     "a tenth of the rate": [link(rate=RATE // 10)],
     "300 ms more": [link(delay=DELAY + 0.3)],
     "connections reset": [reset] * 4,
+    "2 % of connections reset, time and again": [reset_some] * 8 * ROUNDS,
 }
 
 

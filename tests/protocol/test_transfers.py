@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import itertools
 import socket
 import ssl
 import struct
 import threading
+import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from itertools import count
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -73,8 +76,10 @@ def folders_fixture(authority: Any) -> tuple[Path, Path]:
 
 
 @asynccontextmanager
-async def serving(shelf: Shelf, folders: tuple[Path, Path]) -> AsyncIterator[TransferServer]:
-    server = TransferServer(shelf, Tls.read(folders[0]), 0)  # type: ignore[arg-type]
+async def serving(
+    shelf: Shelf, folders: tuple[Path, Path], seconds: float = SECONDS
+) -> AsyncIterator[TransferServer]:
+    server = TransferServer(shelf, Tls.read(folders[0]), 0, seconds)  # type: ignore[arg-type]
     yield server
     await server.stop()
 
@@ -258,13 +263,41 @@ async def test_hosts_that_do_not_read_what_they_fetch_hold_nobody_up(folders: tu
     async with serving(shelf, folders) as server, linked(server.port, folders[1], 2) as client:
         silent = [await asyncio.to_thread(dialled, server.port, folders[1]) for _ in range(24)]
         for number, secure in enumerate(silent):
-            attach = encode(Attach(REQUEST, number, 0, BLOCK))
+            attach = encode(Attach(msgspec.structs.replace(REQUEST, start=number + 1), number, 0, BLOCK))
             secure.sendall(struct.pack("!I", len(attach)) + attach)
         await until(lambda: len(server._fetches) == len(silent))
         async with asyncio.timeout(SECONDS):
             _, body = await client.fetch(REQUEST, lambda: None)
         assert body[:SIZE] == BODY and len(server._fetches) >= len(silent)
         for secure in silent:
+            secure.close()
+
+
+async def test_a_host_that_reads_slowly_keeps_one_version_of_a_part_and_no_longer_than_a_transfer_may_take(
+    folders: tuple[Path, Path],
+) -> None:
+    shelf, served = Shelf(), list[weakref.ref[Any]]()
+
+    def fetch(peer: Peer, request: FetchRequest) -> tuple[FetchHead, memoryview]:
+        version = np.zeros(SIZE, np.uint8)
+        served.append(weakref.ref(version))
+        return FetchHead(0, len(served), SIZE, "bf16"), version.data
+
+    def kept() -> int:
+        gc.collect()
+        return sum(version() is not None for version in served)
+
+    shelf.fetch = fetch  # type: ignore[method-assign]
+    async with serving(shelf, folders, seconds=3.0) as server:
+        slow = [await asyncio.to_thread(dialled, server.port, folders[1]) for _ in range(4)]
+        for number, secure in enumerate(slow, 1):
+            attach = encode(Attach(REQUEST, number, 0, BLOCK))
+            secure.sendall(struct.pack("!I", len(attach)) + attach)
+            await until(lambda number=number: len(served) == number)
+        await until(lambda: kept() <= 1)
+        await until(lambda: kept() == 0)
+        assert not server._fetches
+        for secure in slow:
             secure.close()
 
 

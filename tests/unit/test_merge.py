@@ -7,6 +7,7 @@ import threading
 import tracemalloc
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -98,6 +99,16 @@ def step(
 def merged(fragment: Fragment, rule: MergeRule, *pairs: tuple[float, Vector]) -> Vector:
     """The merged outer gradient: Θ = 0 moves to its negative."""
     return -step(fragment, [gradient(fragment, w, v) for w, v in pairs], rule=rule).theta
+
+
+@pytest.mark.parametrize("rule", ["RDA", "Mean"])
+def test_units_that_take_turns_move_theta_as_far_as_all_of_them_together(rule: MergeRule) -> None:
+    delta, units = vectors(1, ONE.size)[0], 4
+    together = step(ONE, [gradient(ONE, 24.0, delta) for _ in range(units)], rule=rule).theta
+    turn = replace(gradient(ONE, 24.0 * units, units * delta), span=units)
+    np.testing.assert_allclose(step(ONE, [turn], rule=rule).theta, together, rtol=1e-5)
+    both = step(ONE, [gradient(ONE, 24.0, delta), turn], rule=rule).theta
+    np.testing.assert_allclose(both, together, rtol=1e-5)
 
 
 def oracle(

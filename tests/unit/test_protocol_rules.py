@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from atoll_runtime.contract import Dimensions
 from atoll_runtime.model.parameters import describe
 from atoll_runtime.protocol import schedule
-from atoll_runtime.protocol.clipping import weights
+from atoll_runtime.protocol.clipping import spans, weights
 from atoll_runtime.protocol.fragments import BLOCK, LayoutError, TensorInfo, build_layout, part_bounds
 from atoll_runtime.protocol.identifiers import RoundId
 from atoll_runtime.protocol.messages import Part
@@ -148,6 +148,26 @@ def test_a_weight_is_tokens_times_tokens_per_step_of_a_bounded_number_of_steps(
         for i, n in enumerate(steps)
     ]
     assert weights(members, guard) == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("anchor", "steps", "span"),
+    [
+        (96, 24, 1),
+        (96, 29, 1),
+        (96, 100, 1),  # four times as fast as the slowest, in one interval
+        (72, 48, 2),
+        (72, 24, 1),  # one interval's work that came an interval later
+        (0, 96, 4),
+        (0, 10**9, 5),
+        (95, 48, 2),
+    ],
+)
+def test_what_counts_of_a_contribution_is_one_interval_of_its_work(
+    anchor: int, steps: int, span: int
+) -> None:
+    part = Part("u", 1, 0, 1, RoundId(120, 0, 0), anchor, steps, 10 * steps, 0, 0, 0, 1, 1, 10 * steps)
+    assert spans([part], 96, 24) == [span]
 
 
 @given(st.lists(st.tuples(st.integers(1, 10**6), st.integers(1, 10**6)), min_size=3, max_size=9))

@@ -181,13 +181,9 @@ class TrainingRunStatus(Report):
     quorum: Annotated[str, Field(max_length=128)] = ""
     """Units in the last merged round, units known to the syncer, and the quorum, such as `3/3 (K=2)`."""
     bytes_in: int = 0
-    """Bytes received by all shards, except what one received in the last seconds before it ended."""
+    """Bytes received by all shards since each one's pod started."""
     bytes_out: int = 0
-    """Bytes sent by all shards, except what one sent in the last seconds before it ended."""
-    earlier_bytes_in: int = 0
-    """The part of `bytesIn` that was counted by syncer pods that have ended."""
-    earlier_bytes_out: int = 0
-    """The part of `bytesOut` that was counted by syncer pods that have ended."""
+    """Bytes sent by all shards since then."""
     gbit_per_second_in: float = 0.0
     """Gbit/s received by all shards, mean of about half a minute."""
     gbit_per_second_out: float = 0.0

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 
 from atoll_operator.api.group import Object, metadata
-from atoll_operator.certificates.authority import Authority, Pair, client_context, is_due
+from atoll_operator.certificates.authority import Authority, Pair, client_context
 from atoll_operator.certificates.members import Member, RunOwner
 from atoll_operator.cluster import LABELS, Cluster
 from atoll_operator.kube.apply import check_owner
@@ -53,7 +53,7 @@ class RunCertificates:
         return "" if entry is None else entry.mark
 
     async def _open(self, now: datetime.datetime) -> Authority:
-        """Read or create the authority, replace one that is due, and renew the operator's own certificate."""
+        """Read or create the authority, and renew the operator's own certificate."""
         run, name = self.run, ca_secret(self.run.name)
 
         def body() -> Object:
@@ -64,12 +64,6 @@ class RunCertificates:
         secret = await self._find(name, body)
         check_owner(secret, run.reference(), LABELS)
         authority = _authority(secret)
-        if is_due(authority.certificate, now):
-            new = body()
-            new["metadata"]["resourceVersion"] = secret["metadata"]["resourceVersion"]
-            secret = await self._cluster.apply(new)
-            authority = _authority(secret)
-            log(logging.INFO, "the run has a new authority", object=str(run))
         if not authority.accept(self._pair.certificate, (), now):
             uri = identity(run.namespace, run.name, "operator", "operator")
             self._pair = authority.issue("atoll-operator", uri, (), now)

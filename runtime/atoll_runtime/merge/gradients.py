@@ -31,10 +31,13 @@ class Gradient:
 
     weight: float
     parts: tuple[HostPart, ...]
+    span: int = 1
+    """What counts is the gradient divided by this: a merge moves Θ by the work of one interval."""
 
     def norms(self, pieces: int) -> list[float]:
-        """Norm of each piece."""
-        return [math.sqrt(math.fsum(part.scan.squares[p] for part in self.parts)) for p in range(pieces)]
+        """Norm of each piece, of what counts."""
+        squares = (math.fsum(part.scan.squares[p] for part in self.parts) for p in range(pieces))
+        return [math.sqrt(each) / self.span for each in squares]
 
 
 def scan(fragment: Fragment, body: bytearray | memoryview, codec: Codec, start: int) -> Scan:

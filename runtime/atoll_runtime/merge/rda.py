@@ -149,6 +149,7 @@ def merge_step(
     present = [each for each in gradients if each.weight > 0]
     inputs = [Input(fragment, each, codec) for each in present]
     norms = [each.norms(len(fragment.pieces)) for each in present]
+    spans = [each.span for each in present]
     shares = [each.weight / total for each in present]
     coded = BITS[codec].itemsize == 2
     room = buffers or Buffers(0)
@@ -168,12 +169,12 @@ def merge_step(
         ranges = cuts(inputs, first, first + piece.size, RANGE)
         lengths = [each[p] for each in norms]
         bounded = clipped(lengths) if guard else lengths
-        merge = _PieceMerge(arrays, ranges, factors(shares, lengths, bounded))
+        merge = _PieceMerge(arrays, ranges, _divided(factors(shares, lengths, bounded), spans))
         if rule == "Mean" or piece.embedding:
             jobs += [(merge.direct, p, each) for each in ranges]
         else:
             merge.radius, directions = radial(lengths, bounded, shares)
-            merge.factors = _grouped(directions)
+            merge.factors = _grouped(_divided(directions, spans))
             jobs += [(merge.combine, p, each) for each in ranges] + steps
             steps = [
                 (merge.step, p, each) for each in ranges
@@ -206,6 +207,10 @@ def warm(codec: Codec) -> None:
     body, one = memoryview(bytearray(BITS[codec].itemsize)), np.zeros(1, np.float32)
     inputs = [Gradient(1.0, (HostPart(0, body, scan(fragment, body, codec, 0)),))]
     merge_step(fragment, inputs, one, one, codec=codec, rule="RDA", learning_rate=1.0, outer_momentum=0.0)
+
+
+def _divided(factors: Sequence[float], spans: Sequence[int]) -> list[float]:
+    return [factor / span for factor, span in zip(factors, spans, strict=True)]
 
 
 def _grouped(factors: Sequence[float]) -> list[NDArray[np.float32]]:

@@ -7,6 +7,7 @@ others'. RDA takes the mean of the norms as the length of the merge: without a b
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from atoll_runtime.protocol.messages import Part
@@ -37,6 +38,19 @@ def weights(members: Sequence[Part], guard: bool) -> list[float]:
     return [
         member.tokens * member.tokens / member.steps * (count / member.steps)
         for member, count in zip(members, counted, strict=True)
+    ]
+
+
+def spans(members: Sequence[Part], version: int, interval: int) -> list[int]:
+    """By what each member's outer gradient is divided: the number of intervals that it is the work of, while others
+    were merged. 1 for one whose anchor is the `version` that is merged into.
+
+    In full, each of M units that take turns would move Θ by M intervals' work in its turn, where all of them together
+    move it by one.
+    """
+    return [
+        max(1, min(1 + math.ceil((version - member.anchor) / interval), round(member.steps / interval)))
+        for member in members
     ]
 
 

@@ -11,7 +11,7 @@ from atoll_runtime.merge.buffers import Buffers
 from atoll_runtime.merge.gradients import Gradient, scan
 from atoll_runtime.merge.rda import merge_step
 from atoll_runtime.payloads import HostPart
-from atoll_runtime.protocol.clipping import weights
+from atoll_runtime.protocol.clipping import spans, weights
 from atoll_runtime.protocol.fragments import Fragment, Layout
 from atoll_runtime.protocol.messages import Header, Part
 from atoll_runtime.syncer.state import Version
@@ -49,7 +49,7 @@ class NumpyArrays:
         spec = self._spec
         merged = merge_step(
             fragment,
-            gradients(members, parts, spec.guard),
+            gradients(members, parts, spec, old.version),
             old.theta,
             old.momentum,
             codec=spec.codec,
@@ -69,10 +69,11 @@ class NumpyArrays:
 
 
 def gradients(
-    members: Sequence[Part], parts: Mapping[tuple[str, int], HostPart], guard: bool
+    members: Sequence[Part], parts: Mapping[tuple[str, int], HostPart], spec: OuterSpec, version: int
 ) -> list[Gradient]:
-    """Each member's outer gradient, as its hosts' parts in their order."""
-    return [
-        Gradient(weight, tuple(part for (unit, _), part in sorted(parts.items()) if unit == member.unit))
-        for member, weight in zip(members, weights(members, guard), strict=True)
+    """Each member's outer gradient, as its hosts' parts in their order, to be merged into this version."""
+    own = [
+        tuple(part for (unit, _), part in sorted(parts.items()) if unit == member.unit) for member in members
     ]
+    counted = weights(members, spec.guard), own, spans(members, version, spec.interval)
+    return [Gradient(*each) for each in zip(*counted, strict=True)]

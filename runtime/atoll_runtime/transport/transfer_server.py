@@ -12,6 +12,7 @@ from concurrent.futures import CancelledError
 from typing import Any, TypeVar
 
 from atoll_runtime.protocol.messages import Header, Message
+from atoll_runtime.protocol.rules import TRANSFER_SECONDS
 from atoll_runtime.transport.chunks import Assembly, Sending
 from atoll_runtime.transport.listener import Listener
 from atoll_runtime.transport.messages import (
@@ -82,17 +83,23 @@ class Pushed:
 class Fetched:
     """A version that goes out over some connections. On the event loop, but for `sending`."""
 
-    def __init__(self, head: FetchHead, body: memoryview, chunk: int) -> None:
-        self.head, self.sending = head, Sending(body, head.size, chunk)
-        self.streams = 0
+    def __init__(self, transfer: int, head: FetchHead, body: memoryview, chunk: int) -> None:
+        self.transfer, self.head, self.sending = transfer, head, Sending(body, head.size, chunk)
+        self.streams = set[Stream]()
         self.broken = False
+        self.expiry: asyncio.TimerHandle | None = None
 
 
 class TransferServer(Listener):
-    """Serves one endpoint on one port, on the event loop of its maker. Raises `OSError` when the port is taken."""
+    """Serves one endpoint on one port, on the event loop of its maker.
 
-    def __init__(self, endpoint: Endpoint, tls: Tls, port: int) -> None:
-        self._endpoint, self._loop = endpoint, asyncio.get_running_loop()
+    A host that reads slowly keeps an old version in memory: of each part it has one fetch at a time, for `seconds` at
+    most.
+    """
+
+    def __init__(self, endpoint: Endpoint, tls: Tls, port: int, seconds: float = TRANSFER_SECONDS) -> None:
+        """Raises `OSError` when the port is taken."""
+        self._endpoint, self._loop, self._seconds = endpoint, asyncio.get_running_loop(), seconds
         self._pushes: dict[tuple[Any, ...], Pushed] = {}
         self._fetches: dict[tuple[Any, ...], Fetched] = {}
         super().__init__(tls, port, "transfers")
@@ -139,8 +146,8 @@ class TransferServer(Listener):
 
     def _give(self, stream: Stream, peer: Peer, attach: Attach, request: FetchRequest) -> None:
         """A fetch."""
-        key = peer.identities, attach.transfer
-        found = self._asked(self._begin_fetch(key, peer, attach, request))
+        key = peer.identities, request.unit, request.incarnation, request.fragment, request.start
+        found = self._asked(self._begin_fetch(key, stream, peer, attach, request))
         if isinstance(found, str):
             stream.send(Declined(found))
             return
@@ -151,7 +158,7 @@ class TransferServer(Listener):
             stream.send_chunks(found.sending, share, lambda: True)
             done = isinstance(stream.receive(), Ended)
         finally:
-            self._tell(self._leave_fetch, key, found, done)
+            self._tell(self._leave_fetch, key, found, stream, done)
 
     def _asked(self, work: Coroutine[Any, Any, T]) -> T:
         """What the event loop says. Raises `WireError` where it ends."""
@@ -212,30 +219,41 @@ class TransferServer(Listener):
             del self._pushes[key]
 
     async def _begin_fetch(
-        self, key: tuple[Any, ...], peer: Peer, attach: Attach, request: FetchRequest
+        self, key: tuple[Any, ...], stream: Stream, peer: Peer, attach: Attach, request: FetchRequest
     ) -> Fetched | str:
         fetch = self._fetches.get(key)
-        if fetch is None:
+        if fetch is None or fetch.transfer != attach.transfer:
             found = self._endpoint.fetch(peer, request)
             if isinstance(found, str):
                 return found
-            fetch = self._fetches[key] = Fetched(*found, attach.chunk)
-        fetch.streams += 1
+            if fetch is not None:
+                self._end_fetch(key, fetch)
+            fetch = self._fetches[key] = Fetched(attach.transfer, *found, attach.chunk)
+            fetch.expiry = self._loop.call_later(self._seconds, self._end_fetch, key, fetch)
+        fetch.streams.add(stream)
         return fetch
 
-    def _leave_fetch(self, key: tuple[Any, ...], fetch: Fetched, done: bool) -> None:
-        fetch.streams -= 1
+    def _leave_fetch(self, key: tuple[Any, ...], fetch: Fetched, stream: Stream, done: bool) -> None:
+        fetch.streams.discard(stream)
         fetch.broken |= not done
         if fetch.streams or self._fetches.get(key) is not fetch:
             return
-        broken = [name for name, each in self._fetches.items() if each.broken and not each.streams]
         if not fetch.broken:
-            del self._fetches[key]
-        else:
-            if len(broken) > MOST_BROKEN:
-                del self._fetches[broken[0]]
-            self._loop.call_later(RESUME_SECONDS, self._forget_fetch, key, fetch)
+            self._end_fetch(key, fetch)
+            return
+        broken = [(name, each) for name, each in self._fetches.items() if each.broken and not each.streams]
+        if len(broken) > MOST_BROKEN:
+            self._end_fetch(*broken[0])
+        self._loop.call_later(RESUME_SECONDS, self._forget_fetch, key, fetch)
 
     def _forget_fetch(self, key: tuple[Any, ...], fetch: Fetched) -> None:
-        if self._fetches.get(key) is fetch and not fetch.streams:
+        if not fetch.streams:
+            self._end_fetch(key, fetch)
+
+    def _end_fetch(self, key: tuple[Any, ...], fetch: Fetched) -> None:
+        if self._fetches.get(key) is fetch:
             del self._fetches[key]
+        if fetch.expiry is not None:
+            fetch.expiry.cancel()
+        for stream in fetch.streams:
+            stream.shut()

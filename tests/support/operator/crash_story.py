@@ -4,17 +4,12 @@ chapter begins where the last one ended. A unit fails once and no more, or it wo
 from __future__ import annotations
 
 import asyncio
-import base64
-import datetime
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from cryptography import x509
 from memory_apiserver import Object
 from memory_failures import Act, container_fails, deleted, maintenance, out_of_service, pod_fails
 from memory_world import SPEC, World
-
-from atoll_operator.certificates.authority import AUTHORITY_LIFE, Authority
 
 Do = Callable[[World], Awaitable[None] | None]
 KINDS = ("TrainingRun", "LearnerUnit", "Pod", "StatefulSet", "Service", "Secret")
@@ -35,7 +30,7 @@ class Chapter:
 
 
 def facts(world: World) -> Object:
-    """Names by kind, the run's conditions, and more of run, units, syncer and certificates."""
+    """Names by kind, the run's conditions, and more of run, units and syncer."""
     names = {kind: {key.name for key in world.server.objects if key.kind == kind} for kind in KINDS}
     status = {key.name: world.server.objects[key].get("status", {}) for key in world.planned()}
     run, units = status.pop("r", {}), status
@@ -45,7 +40,7 @@ def facts(world: World) -> Object:
         "units": run.get("unitsSummary"), "updated": run.get("unitsUpdated"), "shards": run.get("syncerShards"),
         "restarts": {name: unit["restartCount"] for name, unit in units.items() if unit.get("restartCount")},
         "failed": {name for name, unit in units.items() if unit.get("phase") == "Failed"},
-        "learners": len(world.pods()), "authorities": authorities(world),
+        "learners": len(world.pods()),
         "images": {pod["spec"]["containers"][0]["image"] for pod in world.pods()},
     }  # fmt: skip
     for body in syncers:
@@ -53,13 +48,6 @@ def facts(world: World) -> Object:
         [path] = (each["value"] for each in main["env"] if each["name"] == "ATOLL_JOURNAL_DIR")
         found |= {"replicas": body["spec"]["replicas"], "journal": path.rpartition("/")[2]}
     return found
-
-
-def authorities(world: World) -> list[bool]:
-    """Of each authority that somebody trusts, whether it is young."""
-    bundles = {base64.b64decode(secret["data"]["ca.crt"]) for secret in world.server.every("Secret")}
-    begun = [x509.load_pem_x509_certificate(bundle).not_valid_before_utc for bundle in bundles]
-    return [datetime.datetime.now(datetime.UTC) - each < AUTHORITY_LIFE / 4 for each in begun]
 
 
 def learn(count: int, *restarts: str, **more: object) -> Object:
@@ -81,14 +69,6 @@ def create(world: World) -> None:
     pools = [{**pool, "units": 1} for pool in SPEC["pools"]]
     recovery = {**SPEC["recovery"], "maxRestarts": 1, "forceDelete": True}
     world.create_run(pools=pools, recovery=recovery)
-
-
-def age_authority(world: World) -> None:
-    secret = world.server.get("Secret", "r-ca")
-    old = Authority.new("r", datetime.datetime.now(datetime.UTC) - 3 * AUTHORITY_LIFE / 4).pair
-    change = {"ca.crt": old.certificate, "ca.key": old.key}
-    encoded = {key: base64.b64encode(value).decode() for key, value in change.items()}
-    world.server.change({**secret, "data": {**secret["data"], **encoded}})
 
 
 def lose_slice(world: World) -> None:
@@ -129,7 +109,6 @@ STORY = (
     Chapter("one shard", change(syncer={"shards": 1}), {"shards": 1, "journal": "layout-2"}),
     Chapter("resume", change(suspend=False), learn(3, *ALL)),
     Chapter("one unit less", lambda world: world.resize(-1), learn(2, *BOTH, learners=3, Secret=OF_TWO)),
-    Chapter("an authority is due", age_authority, {"authorities": [True]}),
     Chapter("an evaluator", change(evaluation={"tokens": 4096}), {"Evaluated": "True"}),
     Chapter("no evaluator", change(evaluation=None), NOT_EVALUATED),
     Chapter("out of restarts", at("r-one-0", 0, container_fails()), {"failed": {"r-one-0"}, "learners": 2}),

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import base64
-import contextlib
 import datetime
 import random
-import ssl
 from typing import Any
 
 import pytest
-from answering import pod_context
 from memory_apiserver import Server, Weather
 from memory_client import MemoryCluster
 
-from atoll_operator.certificates.authority import AUTHORITY_LIFE, Authority
+from atoll_operator.certificates.authority import Authority
 from atoll_operator.certificates.members import RunOwner, members
 from atoll_operator.certificates.secrets import RunCertificates
 from atoll_operator.kube.client import AT_ONCE
@@ -73,33 +69,6 @@ async def test_a_certificate_is_renewed_when_a_third_of_its_life_is_left(secrets
     assert "PATCH" not in dict(await secrets.ensure(1, NOW + 59 * DAY))
     renewed = [name for method, name in await secrets.ensure(1, NOW + 60 * DAY) if method == "PATCH"]
     assert sorted(renewed) == ["r-one-0-tls", "r-syncer-tls"]
-
-
-def handshake(server: ssl.SSLContext, client: ssl.SSLContext, name: str) -> None:
-    """A whole TLS handshake in memory; raises what either side raises."""
-    one, two = ssl.MemoryBIO(), ssl.MemoryBIO()
-    sides = [client.wrap_bio(one, two, server_hostname=name), server.wrap_bio(two, one, server_side=True)]
-    done = [False, False]
-    for _ in range(10):
-        for index, side in enumerate(sides):
-            if not done[index]:
-                with contextlib.suppress(ssl.SSLWantReadError):
-                    side.do_handshake()
-                    done[index] = True
-    with contextlib.suppress(ssl.SSLWantReadError):
-        sides[0].read(1)
-    assert all(done)
-
-
-async def test_an_authority_near_its_end_is_replaced_and_the_context_in_use_follows(secrets: Secrets) -> None:
-    await secrets.ensure(1, NOW - 2 * AUTHORITY_LIFE / 3)
-    assert ("PATCH", "r-ca") not in await secrets.ensure(1, NOW - DAY)
-    renewed = [name for method, name in await secrets.ensure(1, NOW) if method == "PATCH"]
-    assert renewed[0] == "r-ca" and sorted(renewed[1:]) == ["r-one-0-tls", "r-syncer-tls"]
-    data = secrets.server.get("Secret", "r-syncer-tls")["data"]
-    bundle, pair = data["ca.crt"], [data["tls.crt"], data["tls.key"]]
-    server = pod_context(*map(base64.b64decode, (bundle, *pair)))
-    handshake(server, secrets.certificates.context, "r-syncer.ns.svc")
 
 
 def test_a_certificate_is_accepted_for_its_names_by_its_authority_for_two_thirds_of_its_life() -> None:

@@ -1,4 +1,4 @@
-"""Figures of a status: traffic, shares, and sums that never fall when units or syncer pods are deleted."""
+"""Figures of a status: traffic, shares, and sums that never fall when units are deleted."""
 
 from __future__ import annotations
 
@@ -143,27 +143,16 @@ def test_deleted_part_is_shown_its_reasons_keep_their_names_and_foreign_units_ad
     assert (status.restarts, status.lost, status.deleted_units) == (0, None, None)
 
 
-def test_bytes_stay_when_a_syncer_pod_begins_to_count_from_zero() -> None:
-    scene, told = RunScene(), []
-    for raw in (0, 500, 800, 20, 60, 60):
-        scene.syncer(bytes_in=raw, bytes_out=2 * raw).step()
-        told.append((scene.status.bytes_in, scene.status.bytes_out))
-    assert told == [(raw, 2 * raw) for raw in (0, 500, 800, 800, 840, 840)]
-    assert (scene.status.earlier_bytes_in, scene.status.earlier_bytes_out) == (780, 1560)
-
-
-def test_figures_do_not_fall_nor_count_twice_where_shard_0_has_yet_to_hear_of_another_shard() -> None:
-    scene = RunScene().syncer(bytes_in=100, global_step=30, tokens=900, restarts=1)
+def test_figures_do_not_fall_where_shard_0_has_yet_to_hear_of_another_shard() -> None:
+    scene = RunScene().syncer(global_step=30, tokens=900, restarts=1)
     scene.step()
-    scene.syncer(bytes_in=10, global_step=3, tokens=500, restarts=0, down="shard 1: away").step()
+    scene.syncer(global_step=3, tokens=500, restarts=0, down="shard 1: away").step()
     status = scene.status
-    assert (status.global_step, status.progress_percent, status.bytes_in) == (30, 30, 100)
+    assert (status.global_step, status.progress_percent) == (30, 30)
     assert (status.tokens, status.syncer_restarts) == (900, 1)
     scene.silent().step()
-    scene.syncer(bytes_in=60, global_step=32, tokens=950, restarts=2).step()
-    assert (scene.status.bytes_in, scene.status.earlier_bytes_in) == (100, 40)
-    scene.syncer(bytes_in=65, global_step=33, tokens=990, restarts=2).step()
-    assert (scene.status.bytes_in, scene.status.syncer_restarts) == (105, 2)
+    scene.syncer(global_step=33, tokens=990, restarts=2).step()
+    assert scene.status.syncer_restarts == 2
     scene.syncer("Starting", global_step=0).step()  # no shard has read its journal
     assert (scene.status.global_step, scene.status.tokens, scene.status.progress_percent) == (33, 990, 33)
 

@@ -1,8 +1,8 @@
-"""Figures of a run's status, from its syncer's report and its units' statuses. Sums over units and syncer pods do not
-fall when one of these is deleted: what a sum had and the present parts do not explain belongs to deleted parts, so no
-list of them is needed. A unit's last change is missing if the operator dies before it writes the run's status, and so
-is what other units add in the same second in which a unit is deleted. A heal under way that ends with the deletion of
-its unit is not counted."""
+"""Figures of a run's status, from its syncer's report and its units' statuses. Sums over units do not fall when one of
+these is deleted: what a sum had and the present units do not explain belongs to deleted ones, so no list of them is
+needed. A unit's last change is missing if the operator dies before it writes the run's status, and so is what other
+units add in the same second in which a unit is deleted. A heal under way that ends with the deletion of its unit is not
+counted."""
 
 from __future__ import annotations
 
@@ -17,17 +17,11 @@ from atoll_operator.plan.run.observed import RunObserved
 from atoll_runtime.contract import LedgerReport, SyncerStatus
 
 
-def carried(total: int, earlier: int, present: int) -> int:
-    """The share of deleted parts in a sum, which was `total` when it was last written and the share `earlier`; the
-    parts that exist now have `present`."""
-    return max(earlier, total - present)
-
-
 def unit_figures(old: TrainingRunStatus, units: Sequence[LearnerUnitStatus]) -> dict[str, object]:
     """`restarts`, `lost` and `deletedUnits` of a run, from its status as last written and its present units."""
     before, nothing = old.deleted_units or DeletedUnits(), CostStatus()
     restarts = sum(unit.restart_count for unit in units)
-    deleted_restarts = carried(old.restarts, before.restarts, restarts)
+    deleted_restarts = max(before.restarts, old.restarts - restarts)
     known = cost.names(old.lost)
     present = cost.total([unit.lost for unit in units if unit.lost is not None], known)
     deleted_lost = cost.carried(old.lost or nothing, before.lost or nothing, present)
@@ -50,11 +44,7 @@ def syncer_figures(run: RunObserved, report: SyncerStatus) -> dict[str, object]:
     """Figures that the syncer reports. Rates are 0 while it does not answer. Progress does not fall while a shard is
     down: shard 0 may have started since and not know how far that shard is."""
     old, target, answers, traffic = run.status, run.spec.target, run.syncer.answers, run.syncer.traffic
-    earlier_in, earlier_out, least = old.earlier_bytes_in, old.earlier_bytes_out, old
-    if not report.down:
-        earlier_in = carried(old.bytes_in, earlier_in, report.bytes_in)
-        earlier_out = carried(old.bytes_out, earlier_out, report.bytes_out)
-        least = TrainingRunStatus()
+    least = old if report.down else TrainingRunStatus()
     done = max(
         least.progress_percent / 100,
         report.global_step / target.global_steps if target.global_steps else 0.0,
@@ -70,10 +60,8 @@ def syncer_figures(run: RunObserved, report: SyncerStatus) -> dict[str, object]:
         "tokens_per_second": round(report.tokens_per_second, 1) if answers else 0.0,
         "loss": old.loss if report.loss is None else round(report.loss, 4),
         "quorum": report.quorum,
-        "bytes_in": max(earlier_in + report.bytes_in, least.bytes_in),
-        "bytes_out": max(earlier_out + report.bytes_out, least.bytes_out),
-        "earlier_bytes_in": earlier_in,
-        "earlier_bytes_out": earlier_out,
+        "bytes_in": report.bytes_in,
+        "bytes_out": report.bytes_out,
         "gbit_per_second_in": round(traffic.into, 3) if answers else 0.0,
         "gbit_per_second_out": round(traffic.out, 3) if answers else 0.0,
         "syncer_restarts": max(report.restarts, least.syncer_restarts),
