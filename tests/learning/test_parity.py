@@ -9,7 +9,7 @@ import pytest
 from atoll_bench.parity.report import markdown
 from atoll_bench.parity.trials import Trial
 from atoll_bench.parity.worker import run_one
-from atoll_runtime.contract import QuorumSpec
+from atoll_runtime.contract import GraceSpec, QuorumSpec
 from atoll_runtime.simulate.training.setting import Setting
 from atoll_runtime.simulate.training.world import data_parallel, decoupled
 
@@ -22,6 +22,14 @@ def test_eight_learners_lose_little_against_data_parallel_training(setting) -> N
     assert together.members == 8
     assert together.tokens == pytest.approx(plain.tokens, rel=0.05)
     assert together.loss / plain.loss - 1 < 0.03  # 0.5 %; 3.7 % with half the outer rate
+
+
+def test_learners_that_are_merged_one_by_one_move_the_model_no_further_than_all_together(setting) -> None:
+    alone = QuorumSpec(min=1, grace=GraceSpec(fraction=0.0))
+    eight = replace(setting, paces=(0.82,) * 4 + (1.0,) * 4, jitter=0.1, quorum=alone)
+    plain, turns = data_parallel(setting, 0), decoupled(eight, 0)
+    assert turns.members < 2
+    assert turns.loss / plain.loss - 1 < 0.15  # 4.5 %; 51 % if each of them moves it in full
 
 
 def test_what_comes_of_trials_of_both_methods_is_a_table(setting, data, monkeypatch) -> None:

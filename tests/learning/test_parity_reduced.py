@@ -64,7 +64,7 @@ def test_outer_gradients_in_four_bits_are_inside_the_spread_of_sixteen(rows):
 def test_unequal_learners_lose_visibly_without_grace_and_little_with_it(rows):
     everyone, grace, alone = (losses(rows, "e", policy=policy) for policy in ("K=M", "K=1+grace", "K=1"))
     cost = fmean(alone) - fmean(everyone)
-    assert cost > stdev(everyone)
+    assert stdev(everyone) < cost < 0.4 * fmean(everyone)
     assert fmean(grace) - fmean(everyone) < 0.7 * cost
 
 

@@ -177,7 +177,7 @@ def _document(
         "steps_synchronous": synchronous.tokens // (len(REGIONS) * trainings.setting.step_tokens),
         "tokens_synchronous": synchronous.tokens,
         "tokens_atoll": atoll.tokens,
-        "tokens_merged_atoll": sum(ledger.merged for ledger in status.ledger.values()),
+        "tokens_merged_atoll": sum(ledger.merged for ledger in status.ledger.values()) // status.fragments,
         "model": SIZE,
         "parameters": parameters_of(trainings.setting),
         "step_seconds": trainings.step_seconds,
