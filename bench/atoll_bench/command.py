@@ -137,7 +137,7 @@ FIGURES = {
     ),
     "regions": Figure(
         measures.regions,
-        "synchronous training and Atoll in four regions over scaled links, as root; some 25 minutes",
+        "synchronous training and Atoll in four regions over scaled links, as root; some 30 minutes",
         "operator,runtime,local,simulate",
         (
             ("--steps", "72", whole(100_000, least=48), "of Atoll; as many synchronous ones take minutes"),

@@ -14,8 +14,7 @@ from pydantic import ValidationError
 from refusals import MODELS, SCHEMAS, UNIT, Row, patched, rows
 
 from atoll_cli.simulate.admission import evaluate, faults
-from atoll_cli.simulate.schema import TABLES
-from atoll_operator.plan.pods.topology import GENERATIONS, MAX_HOSTS, slice_of
+from atoll_operator.plan.pods.topology import GENERATIONS, MAX_HOSTS, generation_of, slice_of
 from atoll_runtime.contract.rules import KEY, WHOLE
 
 Object = dict[str, Any]
@@ -132,7 +131,7 @@ def can_be_a_unit(shape: dict[str, Any], slices: int) -> bool:
         return False
     if slices > 1 and (found.hosts == 1 or slices * found.hosts > MAX_HOSTS):
         return False
-    flexible = shape["accelerator"] in TABLES["FLEX_ACCELERATORS"] and found.hosts == 1
+    flexible = generation_of(shape["accelerator"]).flex_start and found.hosts == 1
     return flexible or shape.get("capacity") != "FlexStart"
 
 

@@ -161,8 +161,7 @@ _SLICES = [
     for topology in machine.topologies
 ]
 _CUBES = [(each, machine) for each in GENERATIONS for machine in each.machines if machine.cubes]
-_FLEXIBLE = [each for each in GENERATIONS if each.accelerator not in ("tpu-v5-lite-device", "tpu7x")]
-"""GKE offers flex-start for their slices of one host. Its documentation names v5e, v5p and v6e (GKE 1.33)."""
+_FLEXIBLE = [generation for generation in GENERATIONS if generation.flex_start]
 
 
 def _one_host(generations: Iterable[Generation]) -> Iterator[str]:
@@ -170,19 +169,14 @@ def _one_host(generations: Iterable[Generation]) -> Iterator[str]:
     for generation, machine, topology in _SLICES:
         if generation in generations and machine.hosts(topology) == 1:
             yield f"{generation.accelerator} {topology} {machine.name}"
-            if len(generation.machines_of(topology)) == 1:
+            if topology not in generation.ambiguous():
                 yield f"{generation.accelerator} {topology}"
 
 
 TABLES: dict[str, Any] = {
     "TOPOLOGIES": list(dict.fromkeys(f"{each.accelerator} {topology}" for each, _, topology in _SLICES)),
     "MACHINES": [f"{each.accelerator} {topology} {machine.name}" for each, machine, topology in _SLICES],
-    "AMBIGUOUS": [
-        f"{each.accelerator} {topology}"
-        for each in GENERATIONS
-        for topology in each.topologies()
-        if len(each.machines_of(topology)) > 1
-    ],
+    "AMBIGUOUS": [f"{each.accelerator} {topology}" for each in GENERATIONS for topology in each.ambiguous()],
     "CUBE_CHIPS": {each.accelerator: machine.cubes * CUBE**3 for each, machine in _CUBES},
     "CUBE_MACHINES": [f"{each.accelerator} {machine.name}" for each, machine in _CUBES],
     "ONE_HOST": list(_one_host(GENERATIONS)),

@@ -186,7 +186,8 @@ class Reconciler:
             self._queue.add_after(key, memory.figures_due - now)
             return
         answer = await self._cluster.write_status(body, status)
-        if lost := dict.fromkeys(dropped(status, answer["status"], "status")):
+        stored = answer["status"]
+        if stored != status and (lost := dict.fromkeys(dropped(status, stored, "status"))):
             text = f"the CRDs lack {', '.join(lost)}; update them to this operator's version"
             self._recorder.record(body, [Notice("Warning", VERSION_SKEW, text, text)], time.time())
             if NEEDED & lost.keys():

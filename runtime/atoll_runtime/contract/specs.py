@@ -158,13 +158,17 @@ class OuterSpec(Section):
     first version comes as bf16."""
 
 
+MOST_STREAMS = 32
+"""Connections of one transfer."""
+
+
 class CommunicationSpec(Section):
     """How units use their links to the syncer. What is not set is chosen for each unit, from what its link was measured
     to carry: transfers shall take 0.7 of an interval at most. A change applies to learners that start after it."""
 
     codec: Codec | None = None
     """Encoding of fragments of every unit. Not wider than `outer.codec`."""
-    streams: Annotated[int, Field(ge=1, le=32)] | None = None
+    streams: Annotated[int, Field(ge=1, le=MOST_STREAMS)] | None = None
     """TCP connections over which a host sends or receives one fragment of a shard."""
     chunk_kib: Annotated[int, Field(ge=64, le=4096)] | None = None
     """KiB that a connection takes to send at a time."""

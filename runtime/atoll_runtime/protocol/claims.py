@@ -39,11 +39,11 @@ def impossible(
         fastest: seconds of the shortest step of a live unit; 0 where none is known.
     """
     own = step_tokens(known, unit)
-    if own and all(tokens != steps * each for each in own):
-        wanted = " or ".join(str(steps * each) for each in own)
-        return f"tokens: {tokens} in {steps} steps, in which a unit of its batch trains on {wanted}"
-    largest = steps * max(chain.from_iterable(known.values()), default=math.inf)
-    if tokens > largest:
+    if own:
+        if all(tokens != steps * each for each in own):
+            wanted = " or ".join(str(steps * each) for each in own)
+            return f"tokens: {tokens} in {steps} steps, in which a unit of its batch trains on {wanted}"
+    elif tokens > (largest := steps * max(chain.from_iterable(known.values()), default=math.inf)):
         return f"tokens: {tokens} in {steps} steps, in which the run's largest batch trains on {largest}"
     most = SPARE + FASTER * elapsed / fastest if fastest > 0 else math.inf
     if steps > most:

@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import get_args
 
 from atoll_runtime.contract import Codec, CommunicationSpec
+from atoll_runtime.contract.specs import MOST_STREAMS
 from atoll_runtime.protocol.linkmeter import LinkUse
 from atoll_runtime.protocol.linkshare import USED
 
@@ -29,10 +30,8 @@ WIDEN_CHANGES = 0.9
 STREAM_BYTES = 4 << 20
 """On the way at a time on one connection."""
 FIRST_STREAMS = 4
-AHEAD, MOST_STREAMS = 1.5, 16
+AHEAD, MOST_CHOSEN = 1.5, 16
 """Streams carry so many times what was measured, because too few are what limited that; and their number."""
-MOST_FIXED = 32
-"""Streams that can be set."""
 CHUNK_SECONDS, LEAST_CHUNK, MOST_CHUNK = 0.05, 64, 4096
 """Of a chunk on one stream, and its bounds in KiB."""
 STEADY = 1.2
@@ -200,7 +199,7 @@ def streams(current: int, rate: float, round_trip: float) -> int:
         rate: bits per second.
         round_trip: seconds.
     """
-    wanted = min(max(_lanes(AHEAD * rate, round_trip), 1), MOST_STREAMS)
+    wanted = min(max(_lanes(AHEAD * rate, round_trip), 1), MOST_CHOSEN)
     return current if current / 2 < wanted <= current else wanted
 
 
@@ -266,7 +265,7 @@ def _more_streams(mode: Mode, seen: Observed, fixed: CommunicationSpec) -> int:
         return 0
     need = seen.elements * bits / (GOAL * (fixed.period or 1) * seen.interval)
     lanes = _lanes(need, seen.round_trip)
-    return lanes if fixed.streams < lanes <= MOST_FIXED else 0
+    return lanes if fixed.streams < lanes <= MOST_STREAMS else 0
 
 
 def _widest(modes: Sequence[Mode], seen: Observed, turn: int) -> Mode | None:

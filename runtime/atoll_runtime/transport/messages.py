@@ -11,8 +11,6 @@ PROTOCOL = 10
 out."""
 
 
-MOST_STREAMS = 32
-"""Connections of one transfer."""
 WHOLE = -1
 """In the place of a version: none."""
 

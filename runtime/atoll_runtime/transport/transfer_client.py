@@ -13,12 +13,12 @@ from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
 from typing import Any, Generic, TypeVar
 
+from atoll_runtime.contract.specs import MOST_STREAMS
 from atoll_runtime.protocol.messages import Header
 from atoll_runtime.protocol.rules import TRANSFER_SECONDS
 from atoll_runtime.syncer.backoff import Backoff
 from atoll_runtime.transport.chunks import CHUNK, Assembly, Sending
 from atoll_runtime.transport.messages import (
-    MOST_STREAMS,
     Attach,
     Declined,
     Ended,

@@ -11,12 +11,12 @@ from collections.abc import Coroutine
 from concurrent.futures import CancelledError
 from typing import Any, TypeVar
 
+from atoll_runtime.contract.specs import MOST_STREAMS
 from atoll_runtime.protocol.messages import Header, Message
 from atoll_runtime.protocol.rules import TRANSFER_SECONDS
 from atoll_runtime.transport.chunks import Assembly, Sending
 from atoll_runtime.transport.listener import Listener
 from atoll_runtime.transport.messages import (
-    MOST_STREAMS,
     Attach,
     Declined,
     DirectoryReply,

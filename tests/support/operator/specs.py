@@ -130,7 +130,7 @@ def _slices(draw: st.DrawFn, small: bool, field: str) -> Object:
     """Accelerator, topology, machine type where it is needed or by chance, and number of slices."""
     generation, machine, topology = draw(st.sampled_from(SMALL_SHAPES if small else SHAPES))
     found: Object = {"accelerator": generation.accelerator, "topology": topology}
-    if len(generation.machines_of(topology)) > 1 or draw(st.booleans()):
+    if topology in generation.ambiguous() or draw(st.booleans()):
         found["machineType"] = machine.name
     hosts = machine.hosts(topology)
     if hosts > 1 and draw(st.booleans()):

@@ -52,6 +52,8 @@ class Generation:
     """Units per chip in the number of `TPU_ACCELERATOR_TYPE`: TensorCores of v5p and tpu7x, chips of v5e and v6e."""
     devices_per_chip: int = 1
     """JAX devices per chip: the two TensorCores of a v5p chip are one device, those of a tpu7x chip are two."""
+    flex_start: bool = True
+    """Whether GKE offers flex-start for slices of one host. Its documentation names v5e, v5p and v6e (GKE 1.33)."""
 
     def machines_of(self, topology: str) -> list[Machine]:
         return [machine for machine in self.machines if topology in machine.all_topologies()]
@@ -60,6 +62,10 @@ class Generation:
         """Each once, by size."""
         names = {topology for machine in self.machines for topology in machine.all_topologies()}
         return tuple(sorted(names, key=lambda topology: (chips_of(topology), topology)))
+
+    def ambiguous(self) -> tuple[str, ...]:
+        """Topologies that exist on more than one machine type, so that the user must name it."""
+        return tuple(topology for topology in self.topologies() if len(self.machines_of(topology)) > 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,10 +116,12 @@ _ONE_HOST_BY_CHIPS = {1: ("1x1",), 4: ("2x2",), 8: ("2x4",)}
 _TPU7X = _machines("tpu7x-standard", {1: ("1x1x1",), 4: _DEEP}, 144)
 GENERATIONS = (
     Generation("tpu-v5-lite-podslice", "v5litepod", _machines("ct5lp-hightpu", _FLAT_BY_CHIPS)),
-    Generation("tpu-v5-lite-device", "v5lite", _machines("ct5l-hightpu", _ONE_HOST_BY_CHIPS)),
+    Generation(
+        "tpu-v5-lite-device", "v5lite", _machines("ct5l-hightpu", _ONE_HOST_BY_CHIPS), flex_start=False
+    ),
     Generation("tpu-v5p-slice", "v5p", _machines("ct5p-hightpu", {4: _DEEP}, 140), cores_per_chip=2),
     Generation("tpu-v6e-slice", "v6e", _machines("ct6e-standard", _FLAT_BY_CHIPS)),
-    Generation("tpu7x", "tpu7x", _TPU7X, cores_per_chip=2, devices_per_chip=2),
+    Generation("tpu7x", "tpu7x", _TPU7X, cores_per_chip=2, devices_per_chip=2, flex_start=False),
 )
 
 
