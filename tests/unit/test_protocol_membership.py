@@ -122,6 +122,28 @@ def test_units_that_are_no_members_are_told_at_once_and_need_not_fetch_what_lack
     assert [each.needed for each in shard.effects[told:] if isinstance(each, Publish)] == [("a",)]
 
 
+@pytest.mark.parametrize("expected", [0.0, 50.0], ids=["unknown", "far too long"])
+def test_a_slow_link_that_answers_first_does_not_hold_the_others_up(expected: float) -> None:
+    shard = Shard(replace(RULES, grace_fraction=0.0))
+    shard.until_open(1)
+    slow = shard.offer("a", 1, expected)
+    shard.run(1)
+    quick = shard.offer("b", 1, 0.5)
+    shard.tell(Received(quick, 1.0))
+    shard.run(P, "b")
+    assert shard.merged[1] == ("b",), "K is 1, and the body of a is not here"
+    assert slow.round in shard.machine.rounds.taking("a", 0), "it counts in the fragment's next round"
+
+
+def test_where_all_links_are_slow_a_round_takes_them_as_soon_as_all_have_answered() -> None:
+    shard = Shard(replace(RULES, quorum=2))
+    shard.until_open(1)
+    slow, other = shard.offer("a", 1, 50.0), shard.offer("b", 1, 60.0)
+    assert Exclude(slow.round, ("a", "b")) in shard.effects
+    shard.tell(Received(slow, 1.0), Received(other, 1.0))
+    assert shard.merged[1] == ("a", "b")
+
+
 @pytest.mark.parametrize("happening", ["it leaves", "it falls silent", "refused"])
 def test_a_member_whose_body_does_not_come_is_dropped_and_the_others_are_merged(happening: str) -> None:
     shard = Shard(replace(RULES, interval=16 * P))

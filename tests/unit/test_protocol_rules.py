@@ -204,23 +204,25 @@ def test_an_average_takes_its_first_sample_whole() -> None:
 
 
 @pytest.mark.parametrize(
-    ("grace_until", "awaited", "declined", "ending", "until"),
+    ("grace_until", "quorate", "awaited", "declined", "ending", "until"),
     [
-        (5.0, "", "", False, -math.inf),
-        (5.0, "c", "", False, 5.0),
-        (None, "b", "", False, 10.0),
-        (None, "", "", False, 10.0),
-        (None, "b", "a", True, 10.0),
-        (None, "", "a", False, 3.0),
-        (None, "", "", True, -math.inf),
+        (5.0, True, "", "", False, -math.inf),
+        (5.0, True, "c", "", False, 5.0),
+        (None, True, "c", "", False, 10.0),
+        (None, True, "", "", False, -math.inf),
+        (None, False, "b", "", False, 10.0),
+        (None, False, "", "", False, 10.0),
+        (None, False, "b", "a", True, 10.0),
+        (None, False, "", "a", False, 3.0),
+        (None, False, "", "", True, -math.inf),
     ],
 )
 def test_a_round_waits_while_a_unit_is_awaited_and_no_longer_than_its_window_or_time_out(
-    grace_until: float | None, awaited: str, declined: str, ending: bool, until: float
+    grace_until: float | None, quorate: bool, awaited: str, declined: str, ending: bool, until: float
 ) -> None:
     held = Round(RoundId(1, 0, 0), 0.0, expires=10.0, rests=3.0, grace_until=grace_until)
     held.declined = set(declined)
-    assert held.until(awaited, ending) == until
+    assert held.until(awaited, quorate, ending) == until
 
 
 @pytest.mark.parametrize(("turn", "intervals"), [(0.5, 8), (1.0, 8), (1.1, 16), (4.0, 32), (1e6, 64)])

@@ -166,7 +166,7 @@ class Round:
     bodies are received."""
     contributions: Contributions = field(default_factory=Contributions)
     grace_until: float | None = None
-    """Set when the quorum is met."""
+    """Set when the quorum is met by members whose bodies come in time."""
     members: tuple[Part, ...] = ()
     levels: dict[str, float] = field(default_factory=dict)
     """Norms of the members, as `norms` compares them."""
@@ -208,15 +208,25 @@ class Round:
         """The unit's header is not waited for: it is in, or was not taken."""
         return unit in self.contributions.members or unit in self.declined
 
-    def until(self, awaited: Collection[str], ending: bool) -> float:
+    def punctual(self, interval: float) -> int:
+        """Members whose bodies are here, or expected before the fragment's next round. `interval`: as of `close`."""
+        contributions, last = self.contributions, self.opened + interval * doublings(self.id)
+        lacking = set(contributions.lacking)
+        arrivals = {name: contributions.arrivals.get(name, math.inf) for name in lacking}
+        return len(contributions.members) - sum(arrival > last for arrival in arrivals.values())
+
+    def until(self, awaited: Collection[str], quorate: bool, ending: bool) -> float:
         """How long it waits for headers. Then its membership is frozen where K are in, else it is given up.
 
         Args:
             awaited: live units that may still contribute.
+            quorate: K headers are in.
             ending: no new rounds are opened.
         """
+        if quorate and not awaited:
+            return -math.inf
         if self.grace_until is not None:
-            return self.grace_until if awaited else -math.inf
+            return self.grace_until
         if awaited or not (ending or self.declined):
             return self.expires
         return -math.inf if ending else self.rests

@@ -101,7 +101,6 @@ class Rounds(OpenRounds):
         unit.account.advance(part.trained)
         versions.width = max(versions.width, part.padded)
         held.expect(part, seconds, rules, now)
-        self._grant(held, now)
 
     def _impossible(self, part: Part, unit: Unit, versions: Versions, now: float) -> str:
         """Why what a header claims cannot be; empty when it can."""
@@ -171,13 +170,17 @@ class Rounds(OpenRounds):
                 self._receive(held, now)
 
     def _collect(self, held: Round, name: str, now: float) -> None:
-        awaited = self.roster.awaited[held.id]
-        if now >= held.until(awaited, self.ending):
-            if held.grace_until is not None:
+        awaited, count, quorum = (
+            self.roster.awaited[held.id],
+            len(held.contributions.members),
+            self.rules.quorum,
+        )
+        self._grant(held, now)
+        if now >= held.until(awaited, count >= quorum, self.ending):
+            if count >= quorum:
                 self._close(held, now)
             else:
-                members = held.contributions.members
-                self._again(held, f"{short(len(members), self.rules.quorum)} at the time-out", now)
+                self._again(held, f"{short(count, quorum)} at the time-out", now)
         elif name in self.roster.live:
             self._pull(held, (self.roster.live[name],))
 
