@@ -205,6 +205,28 @@ def test_a_release_may_create_nothing_outside_its_namespaces() -> None:
     assert "ATOLL_METRICS_PORT" not in environment(objects)
 
 
+@pytest.mark.parametrize(
+    ("options", "namespaces"),
+    [
+        ((), {"ours"}),
+        (("--set=clusterWide=true",), {"ours"}),
+        (('--set-json=namespaces=["one","two"]',), {"one", "two"}),
+        (("--set=networkPolicies.enabled=false",), set()),
+    ],
+)
+def test_served_namespaces_get_the_tested_network_policies_with_the_operator_where_it_is(
+    options: tuple[str, ...], namespaces: set[str]
+) -> None:
+    text = (ROOT / "manifests" / "networkpolicies.yaml").read_text()
+    assert (CHART / "files" / "networkpolicies.yaml").read_text() == text
+    wanted = [each["spec"] for each in yaml.safe_load_all(text.replace("atoll-system", "ours"))]
+    objects = template(*options, "--namespace=ours")
+    policies = {key: item["spec"] for key, item in objects.items() if key[0] == "NetworkPolicy"}
+    assert {namespace for _, namespace, _ in policies} == namespaces
+    for namespace in namespaces:
+        assert [spec for key, spec in policies.items() if key[1] == namespace] == wanted
+
+
 def test_who_may_edit_or_view_a_namespace_may_do_so_with_runs() -> None:
     objects = template()
     roles = {name: objects["ClusterRole", "", f"atoll-{name}"] for name in ("edit", "view")}
@@ -370,7 +392,7 @@ def test_no_value_can_be_taken_away_unless_that_means_none_of_it() -> None:
     parts = "--set=" + ",".join(f"{part}.enabled=true" for part in MONITORING)
     plain = template(parts)
     values = yaml.safe_load((CHART / "values.yaml").read_text())
-    optional = [key for key in keys(values) if not key.startswith(("resources", "dashboard.labels"))]
+    optional = [key for key in keys(values) if not key.startswith(("resources", "dashboard.labels", "limits."))]
     for key in optional:
         done = render("--skip-tests", parts, f"--set={key}=null")
         if done.returncode:
