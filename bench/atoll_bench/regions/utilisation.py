@@ -34,12 +34,14 @@ BATCH = 2
 """Sequences, so that steps take a tenth of a second or two, and the grid some half an hour."""
 DELAY = 0.01
 """Seconds, one way."""
+MTU = 9000
+"""Bytes of a frame: with short ones the relays would take a fifth of the cores that the learners compute on."""
 WARM_STEPS, COUNTED_STEPS = 64, 128
 """Not counted, and counted, at least: until a first fragment has come through a link of 0.05 Gbit/s; and enough for a
 rate."""
 INTERVALS = 4
 """Of a run over a limited link, at least."""
-EXCHANGES = 3
+EXCHANGES = 6
 """In such a run its link could carry the whole model so often in int4, at least: shares of tokens mean something."""
 
 
@@ -172,7 +174,7 @@ def measure(
         folder = Path(name)
         progress("simulations of the whole grid")
         compared = {rate: simulated.compared(rate, wide, intervals) for rate in gbps}
-        with Wan(folder / "wan", _regions(gbps[0])) as wan:
+        with Wan(folder / "wan", _regions(gbps[0]), MTU) as wan:
             setting = Setting(f"file://{folder}/data", COUNTED_STEPS, model=model, batch=BATCH)
             write_stdlib(setting.data)
             cells = Cells(wan, folder, setting, progress)

@@ -12,6 +12,11 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 
+PAGE, STAGGER = 4096, 704
+"""Bytes. Arrays that begin at the same place of a page would wait for each other where a kernel reads and writes several
+of them: a merge would take a third longer."""
+
+
 class Buffers:
     """Lends arrays. Their memory comes back when no view refers to it any more.
 
@@ -22,6 +27,7 @@ class Buffers:
         """Keeps at most `limit` unused bytes."""
         self.limit = limit
         self._largest = 0
+        self._made = 0
         self._unused: dict[int, list[NDArray[np.uint8]]] = {}
         """By size."""
 
@@ -39,8 +45,13 @@ class Buffers:
             room //= 2
         needed = room * np.dtype(dtype).itemsize
         unused = self._unused.get(needed)
-        raw = unused.pop() if unused else np.empty(needed, np.uint8)
+        raw = unused.pop() if unused else self._make(needed)
         return np.asarray(_Loan(raw, self)).view(dtype)[:size]
+
+    def _make(self, size: int) -> NDArray[np.uint8]:
+        self._made += 1
+        start = self._made * STAGGER % PAGE
+        return np.empty(size + PAGE, np.uint8)[start : start + size]
 
     def give(self, raw: NDArray[np.uint8]) -> None:
         """Takes memory back, or frees it beyond the limit."""
