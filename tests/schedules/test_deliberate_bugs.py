@@ -17,7 +17,7 @@ from atoll_runtime.learner.proposal import Proposal
 from atoll_runtime.protocol import claims, restoring, versions
 from atoll_runtime.protocol.coordinator import Coordinator
 from atoll_runtime.protocol.cuts import Cuts
-from atoll_runtime.protocol.effects import Publish, Release, Remember, SendOrders
+from atoll_runtime.protocol.effects import Publish, Release, Remember, Tell
 from atoll_runtime.protocol.events import FinalCut, Persisted
 from atoll_runtime.protocol.follower import Follower
 from atoll_runtime.protocol.identifiers import NO_CUT
@@ -283,8 +283,8 @@ def the_end_is_announced_before_the_journal_has_it(patch: Patch) -> None:
     real = Driver._carry_out
 
     def carry_out(self: Driver, effect: Any) -> None:
-        if isinstance(effect, SendOrders) and effect.orders.final:
-            self.orders.set(effect.orders)
+        if isinstance(effect, Tell) and getattr(effect.news, "final", ""):
+            self.news.set(effect.news)
         elif not (isinstance(effect, Remember) and effect.record["final"]):
             real(self, effect)
 
@@ -296,8 +296,8 @@ def the_clock_is_announced_before_the_journal_has_it(patch: Patch) -> None:
     real = Driver._carry_out
 
     def carry_out(self: Driver, effect: Any) -> None:
-        if isinstance(effect, SendOrders):
-            self.orders.set(effect.orders)
+        if isinstance(effect, Tell):
+            self.news.set(effect.news)
         else:
             real(self, effect)
 
@@ -337,6 +337,9 @@ def a_cut_that_shard_0_has_forgotten_is_never_overtaken(patch: Patch) -> None:
 def a_shard_keeps_its_own_clock_when_shard_0_is_away(patch: Patch) -> None:
     patch.setattr(restoring, "Follower", Coordinator)
     patch.setattr(Syncer, "coordinates", True)
+    patch.setattr(
+        Coordinator, "news", property(lambda self: self.standing if self.rules.shard else self.orders)
+    )
 
 
 @bug(700)

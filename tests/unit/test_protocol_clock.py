@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from lone_shard import LONE, joined
 
 from atoll_runtime.protocol import clocks, ledger
-from atoll_runtime.protocol.events import Ordered, Orders, ShardTold, Standing, Tick
+from atoll_runtime.protocol.events import ShardTold, Tick
 from atoll_runtime.protocol.fragments import LayoutError, TensorInfo, build_layout, translate
 from atoll_runtime.protocol.ledger import FINISHED, REPLACED, Account, Span
 from atoll_runtime.protocol.machine import Syncer
+from atoll_runtime.protocol.messages import Orders, Standing
 from atoll_runtime.protocol.restoring import begin
 
 TENSORS = [
@@ -74,7 +75,7 @@ def steps(machine: Syncer, now: float) -> list[int]:
 def test_a_shard_that_was_away_skips_to_an_interval_behind_the_clock_and_takes_that_without_pacing() -> None:
     machine = follower()
     assert steps(machine, 9.0) == [3], "shard 0 has not told it"
-    machine.handle(Ordered(Orders(step=100)), 10.0)
+    machine.handle(Orders(step=100), 10.0)
     assert steps(machine, 10.0) == list(range(93, 101))
     assert steps(machine, 1000.0) == [100], "the clock stands where shard 0 is silent"
     (held,) = machine.rounds.held

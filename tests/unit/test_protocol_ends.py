@@ -19,25 +19,22 @@ from atoll_runtime.protocol.effects import (
     Release,
     Remember,
     SendMarkers,
-    SendOrders,
     SendPull,
+    Tell,
 )
 from atoll_runtime.protocol.events import (
     CutOrdered,
     Event,
     FinalCut,
     Merged,
-    Ordered,
-    Orders,
     Persisted,
     Received,
     ShardLeft,
     ShardTold,
-    Standing,
     Tick,
 )
 from atoll_runtime.protocol.identifiers import NO_CUT, CutId, RoundId
-from atoll_runtime.protocol.messages import Header, Part
+from atoll_runtime.protocol.messages import Header, Orders, Part, Standing
 from atoll_runtime.protocol.rules import Rules
 from atoll_runtime.protocol.waiting import why
 from atoll_runtime.syncer.state import Parts
@@ -83,19 +80,19 @@ def named(story: Machine) -> list[tuple[int, bool]]:
     return [(cut.step, cut.final) for cut in story.cuts()]
 
 
-def sent(story: Machine) -> list[SendOrders]:
-    return story.asked(SendOrders)
+def sent(story: Machine) -> list[Tell]:
+    return story.asked(Tell)
 
 
 def test_a_shard_knows_of_a_unit_what_it_has_merged_of_it_and_not_what_it_heard_of_later_steps() -> None:
     """A final cut is recorded when the merge that was under way is durable; the unit trains on meanwhile."""
     story = Machine(replace(RULES, shard=1, shards=2))
-    story.tell(joined("a"), Ordered(Orders(1)))
+    story.tell(joined("a"), Orders(1))
     (round_id,) = story.machine.rounds.held
     story.tell(Received(part(round_id, 3), 1.0), Tick())
     assert story.asked(Merge)
     final = CutId(50, 50, True)
-    assert story.tell(Ordered(Orders(1, ending=True, cut=final)), offered(part(round_id, 5))).cuts() == []
+    assert story.tell(Orders(1, ending=True, cut=final), offered(part(round_id, 5))).cuts() == []
     assert story.tell(Merged(round_id, 0.0), Persisted(round_id)).cuts() == [final]
     assert story.vector() == {"shard/1": 1, "unit/a/1": 30}
     assert clocks.inconsistency({"shard/1": story.vector(), "unit/a/1": {"unit/a/1": 30}}) == ""
@@ -137,7 +134,7 @@ DONE, BUSY = Standing(20, True, NO_CUT), Standing(20, False, NO_CUT)
 
 def test_the_final_cut_begins_once_every_other_shard_has_told_that_it_is_at_its_end() -> None:
     story = at_its_end(TWO)
-    assert named(story) == [] and [each.orders.ending for each in sent(story)] == [True]
+    assert named(story) == [] and [each.news.ending for each in sent(story)] == [True]
     assert "waiting for shard 1" in why(story.machine, story.now)
     assert named(story.tell(ShardTold(1, BUSY))) == []
     assert named(story.tell(ShardTold(1, DONE), ShardLeft(1), Tick())) == [(21, True)]

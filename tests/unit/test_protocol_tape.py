@@ -29,7 +29,7 @@ from atoll_runtime.checkpoint import GlobalStore
 from atoll_runtime.checkpoint import Part as CutPart
 from atoll_runtime.contract import CheckpointSpec, OuterSpec, RunContract, TargetSpec
 from atoll_runtime.protocol.effects import Effect, SendPull
-from atoll_runtime.protocol.events import Event, Left, Ordered, Persisted, Received, Said
+from atoll_runtime.protocol.events import Event, Left, Persisted, Received, Said
 from atoll_runtime.protocol.fragments import Array, Layout, TensorInfo, build_layout
 from atoll_runtime.protocol.frames import lead
 from atoll_runtime.protocol.identifiers import RoundId
@@ -606,7 +606,7 @@ def test_the_tapes_of_all_shards_together_are_checked_against_a_checkpoint(
     for step in range(40):
         for shard in shards:
             shard.run(1)
-            shards[1].driver.feed(Ordered(shards[0].machine.orders))
+            shards[1].driver.feed(shards[0].machine.orders)
         if step == 29:
             cuts = [shard.driver.state.snapshot() for shard in shards]
     assert all(shard.machine.rounds.merges > 10 for shard in shards)

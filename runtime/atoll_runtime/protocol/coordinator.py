@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
 
 from atoll_runtime.protocol.audit import Audits
-from atoll_runtime.protocol.effects import RememberStep, SendMarkers, SendOrders, StopAll
-from atoll_runtime.protocol.events import CutOrdered, Event, Said, ShardLeft, ShardTold, Standing
+from atoll_runtime.protocol.effects import RememberStep, SendMarkers, StopAll
+from atoll_runtime.protocol.events import CutOrdered, Event, Said, ShardLeft, ShardTold
 from atoll_runtime.protocol.identifiers import CutId, RoundId
 from atoll_runtime.protocol.machine import Syncer
-from atoll_runtime.protocol.messages import Audit
+from atoll_runtime.protocol.messages import Audit, Orders, Standing
 from atoll_runtime.protocol.pace import Pace
 from atoll_runtime.protocol.rules import COORDINATOR
 from atoll_runtime.protocol.units import Unit
@@ -45,8 +47,8 @@ class Coordinator(Syncer):
         return [shard for shard in others if shard not in self.shards or not self.shards[shard].done]
 
     @property
-    def news(self) -> SendOrders:
-        return SendOrders(self.orders)
+    def news(self) -> Orders | Standing:
+        return self.orders
 
     def _met(self, unit: Unit) -> None:
         self.alone = False

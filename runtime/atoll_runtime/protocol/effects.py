@@ -7,9 +7,8 @@ from typing import Any
 
 import msgspec
 
-from atoll_runtime.protocol.events import Orders, Standing
 from atoll_runtime.protocol.identifiers import CutId, RoundId
-from atoll_runtime.protocol.messages import Part
+from atoll_runtime.protocol.messages import Orders, Part, Standing
 
 
 class Asked(msgspec.Struct, frozen=True, tag=True):
@@ -25,14 +24,6 @@ class SendPull(Asked, frozen=True):
     """Least version that a contribution may be taken against."""
 
 
-class Exclude(Asked, frozen=True):
-    """Membership of a round is frozen: tell every other unit to go on without it."""
-
-    round: RoundId
-    members: tuple[str, ...]
-    """With those whose bodies count in a later round."""
-
-
 class Merge(Asked, frozen=True):
     """Every member's body is here: merge these, in this order (by unit name). One part speaks for its unit's."""
 
@@ -46,7 +37,7 @@ class Release(Asked, frozen=True):
     round: RoundId
     unit: str | None
     kept: tuple[str, ...] = ()
-    """Where it is of all: units that are not meant, for their contributions count in a later round."""
+    """Where it is of all: units that are not meant, for their contributions count in this round or a later one."""
 
     def of(self, round_id: RoundId, unit: str) -> bool:
         """Whether it is of this unit's part."""
@@ -107,16 +98,10 @@ class RememberStep(Asked, frozen=True):
     step: int
 
 
-class SendOrders(Asked, frozen=True):
-    """Tell the other shards, once all that stands before is on the disk."""
+class Tell(Asked, frozen=True):
+    """Tell the other shards, once all that stands before is on the disk; another shard than 0: tell shard 0."""
 
-    orders: Orders
-
-
-class SendStanding(Asked, frozen=True):
-    """Tell shard 0."""
-
-    standing: Standing
+    news: Orders | Standing
 
 
 class StopAll(Asked, frozen=True):
@@ -139,7 +124,6 @@ class Wake(Asked, frozen=True):
 
 Effect = (
     SendPull
-    | Exclude
     | Merge
     | Release
     | Persist
@@ -150,8 +134,7 @@ Effect = (
     | RecordCut
     | SendMarkers
     | RememberStep
-    | SendOrders
-    | SendStanding
+    | Tell
     | StopAll
     | Note
     | Wake

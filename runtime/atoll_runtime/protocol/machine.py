@@ -7,7 +7,9 @@ shard does with that.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from atoll_runtime.protocol.effects import (
     Effect,
@@ -15,8 +17,7 @@ from atoll_runtime.protocol.effects import (
     RecordCut,
     Remember,
     RememberJoin,
-    SendOrders,
-    SendStanding,
+    Tell,
     Wake,
     note,
 )
@@ -33,7 +34,7 @@ from atoll_runtime.protocol.events import (
     Said,
 )
 from atoll_runtime.protocol.identifiers import CutId, RoundId
-from atoll_runtime.protocol.messages import Header, Hello, Mark, Part, Report
+from atoll_runtime.protocol.messages import Header, Hello, Mark, Orders, Part, Report, Standing
 from atoll_runtime.protocol.shard import ShardState
 from atoll_runtime.protocol.units import Unit
 
@@ -42,7 +43,7 @@ from atoll_runtime.protocol.units import Unit
 class Syncer(ShardState):
     """One shard of a run's syncer. `handle` is its only way to change."""
 
-    _told: SendOrders | SendStanding | None = None
+    _told: Orders | Standing | None = None
     """What the others, or shard 0, were told last."""
 
     def handle(self, event: Event, now: float) -> list[Effect]:
@@ -218,7 +219,7 @@ class Syncer(ShardState):
         news = self.news
         if self.rules.shards > 1 and news != self._told:
             self._told = news
-            self.rounds.effects.append(news)
+            self.rounds.effects.append(Tell(news))
 
     def _note(self, what: str, **facts: object) -> None:
         self.rounds.effects.append(note(what, t=self.step, **facts))

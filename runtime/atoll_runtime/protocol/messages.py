@@ -1,4 +1,4 @@
-"""What hosts say on a session: these messages are events as they come. What no host can say does not pass its type.
+"""What hosts and shards say on a session that is an event as it comes. What no host can say does not pass its type.
 
 Sums run since the incarnation started.
 """
@@ -142,3 +142,37 @@ class Header(Message, frozen=True, tag=True):
     def key(self) -> tuple[RoundId, str, int]:
         """Which part it is, of all that a shard can be sent."""
         return self.part.round, self.part.unit, self.part.host
+
+
+class Orders(Message, frozen=True, tag=True):
+    """All that shard 0 has decided for the other shards, as of now: later ones take the place of earlier ones."""
+
+    step: int = 0
+    """The run's clock: rounds up to this step are opened."""
+    seconds: float = 0.0
+    """Of an inner step of the slowest live unit."""
+    fastest: float = 0.0
+    """Seconds of the shortest step of a live unit."""
+    silent: tuple[tuple[str, int], ...] = ()
+    """Units, with their incarnations, that are connected and have told of no step for too long: no shard waits for
+    them."""
+    ending: bool = False
+    """The target is reached: the clock stands."""
+    cut: CutId = NO_CUT
+    """The newest one. Each shard records itself for it when it is told."""
+    final: str = ""
+    """URI of the final cut once that stands: the run is finished."""
+
+
+class Standing(Message, frozen=True, tag=True):
+    """Where another shard is, as it tells shard 0 each time that it changes."""
+
+    step: int
+    done: bool
+    """It has no round in flight and will open none, unless the clock goes on."""
+    saved: CutId
+    """The newest cut of which its part stands in the bucket."""
+    kept: CutId = NO_CUT
+    """The newest cut, where its part of that stands and holds all that the shard has merged."""
+    idle: bool = False
+    """No learner is connected here and no body is held: until one comes, nothing will be merged."""

@@ -8,10 +8,10 @@ from typing import Any
 
 from atoll_runtime.protocol import ledger
 from atoll_runtime.protocol.coordinator import Coordinator
-from atoll_runtime.protocol.events import Orders
 from atoll_runtime.protocol.follower import Follower
 from atoll_runtime.protocol.identifiers import CutId
 from atoll_runtime.protocol.machine import Syncer
+from atoll_runtime.protocol.messages import Orders
 from atoll_runtime.protocol.norms import Norms
 from atoll_runtime.protocol.rules import COORDINATOR, Rules
 from atoll_runtime.protocol.units import BY_FRAGMENT, Unit

@@ -12,7 +12,7 @@ from typing import Any
 
 from atoll_runtime.protocol import claims, norms
 from atoll_runtime.protocol.clipping import weights
-from atoll_runtime.protocol.effects import Exclude, Merge, Persist, Publish, Release, note
+from atoll_runtime.protocol.effects import Merge, Persist, Publish, Release, note
 from atoll_runtime.protocol.events import Merged, Received
 from atoll_runtime.protocol.identifiers import RoundId
 from atoll_runtime.protocol.messages import Header, Hello, Part
@@ -187,7 +187,7 @@ class Rounds(OpenRounds):
         late, belated = held.close(self.rules.quorum, self.interval_seconds or math.inf, now)
         for name in late:
             self.exclude(held, name, "late")
-        self.effects.append(Exclude(held.id, tuple(sorted({*held.contributions.members, *belated}))))
+        self.effects.append(Release(held.id, None, tuple(sorted({*held.contributions.members, *belated}))))
         for name in belated:
             self.carry(held, name)
 

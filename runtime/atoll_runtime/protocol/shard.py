@@ -7,9 +7,8 @@ from typing import Any, Self
 
 from atoll_runtime.protocol import clocks, schedule
 from atoll_runtime.protocol.cuts import Cuts
-from atoll_runtime.protocol.effects import SendOrders, SendStanding
-from atoll_runtime.protocol.events import Orders, Standing
 from atoll_runtime.protocol.identifiers import NO_CUT, CutId
+from atoll_runtime.protocol.messages import Orders, Standing
 from atoll_runtime.protocol.rounds import Rounds
 from atoll_runtime.protocol.rules import COORDINATOR, Rules
 from atoll_runtime.protocol.units import Unit
@@ -98,9 +97,9 @@ class ShardState:
         return [COORDINATOR]
 
     @property
-    def news(self) -> SendOrders | SendStanding:
+    def news(self) -> Orders | Standing:
         """What the others, or shard 0, are told."""
-        return SendStanding(self.standing)
+        return self.standing
 
     def part(self, cut: CutId) -> dict[str, Any]:
         """What a cut holds of this machine, besides the durable fragments."""

@@ -19,7 +19,6 @@ from atoll_runtime.payloads import MergeError
 from atoll_runtime.protocol.effects import (
     Effect,
     Evict,
-    Exclude,
     Merge,
     Note,
     Persist,
@@ -30,10 +29,9 @@ from atoll_runtime.protocol.effects import (
     RememberJoin,
     RememberStep,
     SendMarkers,
-    SendOrders,
     SendPull,
-    SendStanding,
     StopAll,
+    Tell,
     Wake,
 )
 from atoll_runtime.protocol.events import (
@@ -48,6 +46,7 @@ from atoll_runtime.protocol.events import (
 )
 from atoll_runtime.protocol.fragments import Layout
 from atoll_runtime.protocol.identifiers import CutId, RoundId
+from atoll_runtime.protocol.messages import Orders
 from atoll_runtime.protocol.tape import Facts
 from atoll_runtime.syncer.cuts import Cuts, Job
 from atoll_runtime.syncer.hosts import Sessions
@@ -79,8 +78,8 @@ class Driver:
         self.restarts = start.restarts
         self.journal, self.tape = start.journal, tape
         self.sessions = Sessions()
-        self.orders, self.standing = Latest(self.machine.orders), Latest(self.machine.standing)
-        """What shard 0 has announced; what another shard has told it."""
+        self.news: Latest[Any] = Latest(self.machine.news)
+        """`Orders` that shard 0 has announced; the `Standing` that another shard has told it."""
         self.shards: dict[int, object] = {}
         """The newest session of each other shard with shard 0."""
         width = codecs.DTYPES[run.outer.codec].itemsize
@@ -173,14 +172,14 @@ class Driver:
                 if self._timer is not None:
                     self._timer.cancel()
                 self._timer = self._loop.call_later(max(0.0, at - self.now()), self.feed, Tick())
-            case SendPull() | Exclude() | Publish() | Evict():
+            case SendPull() | Publish() | Evict():
                 self.sessions.carry_out(effect)
             case SendMarkers():
                 self._announcements.put_nowait(functools.partial(self.sessions.carry_out, effect))
-            case SendOrders(orders):
-                self._announcements.put_nowait(functools.partial(self.orders.set, orders))
-            case SendStanding(standing):
-                self.standing.set(standing)
+            case Tell(Orders() as orders):
+                self._announcements.put_nowait(functools.partial(self.news.set, orders))
+            case Tell(news):
+                self.news.set(news)
             case Merge():
                 self.spawn(self._merge(effect))
             case Release():

@@ -10,11 +10,12 @@ from collections.abc import AsyncIterator, Callable
 
 from atoll_runtime.contract import SyncerStatus, dump
 from atoll_runtime.interfaces import Network
-from atoll_runtime.protocol.events import Ordered, Orders, ShardLeft, ShardTold
+from atoll_runtime.protocol.events import ShardLeft, ShardTold
+from atoll_runtime.protocol.messages import Orders, Standing
 from atoll_runtime.syncer.backoff import Backoff
 from atoll_runtime.syncer.driver import Driver
 from atoll_runtime.syncer.summary import Other
-from atoll_runtime.transport.messages import PROTOCOL, Figures, Order, Refused, ShardHello, Tell
+from atoll_runtime.transport.messages import PROTOCOL, Figures, Refused, ShardHello
 from atoll_runtime.transport.transport import TransportError
 from atoll_runtime.transport.wire import Down, Up
 
@@ -60,7 +61,7 @@ class Following:
     async def _follow(self) -> None:
         """One session."""
         rules = self._driver.machine.rules
-        standing = self._driver.standing.value
+        standing = self._driver.machine.standing
         hello = ShardHello(PROTOCOL, self._driver.run.uid, rules.shard, rules.shards, standing)
         session = self._network.session(hello, self._outgoing())
         async with contextlib.aclosing(session):  # type: ignore[type-var]
@@ -69,9 +70,9 @@ class Following:
 
     def _take(self, message: Down) -> None:
         match message:
-            case Order(orders):
+            case Orders():
                 self._backoff = Backoff(*BACKOFF_SECONDS)
-                self._driver.feed(Ordered(orders))
+                self._driver.feed(message)
             case Refused(reason):
                 raise TransportError(reason)
 
@@ -87,8 +88,8 @@ class Following:
                 async with asyncio.timeout(
                     due - clock()
                 ):  # `wait_for` of Python 3.11 may lose a cancellation
-                    standing = await self._driver.standing.after(standing)
-                yield Tell(standing)
+                    standing = await self._driver.news.after(standing)
+                yield standing
 
 
 class FollowerSession:
@@ -102,10 +103,11 @@ class FollowerSession:
         driver.feed(ShardTold(self.shard, hello.standing))
         self._reader = asyncio.create_task(self._read())
 
-    async def news(self) -> Order:
+    async def news(self) -> Orders:
         """What shard 0 has announced, once this shard was not told yet."""
-        self._seen = await self._driver.orders.after(self._seen)
-        return Order(self._seen)
+        orders: Orders = await self._driver.news.after(self._seen)
+        self._seen = orders
+        return orders
 
     def leave(self) -> None:
         """The session has ended."""
@@ -124,8 +126,8 @@ class FollowerSession:
         async for message in self._incoming:
             if not self._newest:
                 return
-            if isinstance(message, Tell):
-                self._driver.feed(ShardTold(self.shard, message.standing))
+            if isinstance(message, Standing):
+                self._driver.feed(ShardTold(self.shard, message))
             elif isinstance(message, Figures):
                 self._known.report = SyncerStatus.model_validate_json(message.report)
                 self._known.away_since = None

@@ -7,7 +7,7 @@ import logging
 from dataclasses import dataclass, field
 
 from atoll_runtime.protocol.communication import carries
-from atoll_runtime.protocol.effects import Effect, Evict, Exclude, Publish, Release, SendMarkers, SendPull
+from atoll_runtime.protocol.effects import Effect, Evict, Publish, Release, SendMarkers, SendPull
 from atoll_runtime.protocol.fragments import MOST_PADDING, Layout
 from atoll_runtime.protocol.messages import Header
 from atoll_runtime.transport import codecs
@@ -77,7 +77,7 @@ class Sessions:
                 self.send(unit, Pull(round_id, least))
             case Release(round_id, str() as unit):
                 self.send(unit, Over(round_id))
-            case Release(round_id, None, others) | Exclude(round_id, others):
+            case Release(round_id, None, others):
                 kept = set(others)
                 for unit in [name for name in self._open if name not in kept]:
                     self.send(unit, Over(round_id))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from atoll_runtime.protocol.messages import Audit, Header, Hello, Mark, Message, Report
+from atoll_runtime.protocol.messages import Audit, Header, Hello, Mark, Message, Orders, Report, Standing
 from atoll_runtime.transport.messages import (
     PROTOCOL,
     Announce,
@@ -18,7 +18,6 @@ from atoll_runtime.transport.messages import (
     Figures,
     Held,
     Marker,
-    Order,
     Over,
     Pull,
     PushReply,
@@ -27,12 +26,11 @@ from atoll_runtime.transport.messages import (
     SnapshotHead,
     SnapshotRequest,
     Stop,
-    Tell,
     Welcome,
 )
 
-Up = Hello | Report | Mark | Audit | Header | ShardHello | Tell | Figures
-Down = Welcome | Marker | Pull | Over | Announce | Stop | Fenced | Refused | Order
+Up = Hello | Report | Mark | Audit | Header | ShardHello | Standing | Figures
+Down = Welcome | Marker | Pull | Over | Announce | Stop | Fenced | Refused | Orders
 Wire = (
     Up
     | Down
