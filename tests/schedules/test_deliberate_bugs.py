@@ -14,7 +14,7 @@ from sim_disk import Mount
 from soak import schedule
 
 from atoll_runtime.learner.proposal import Proposal
-from atoll_runtime.protocol import claims, restoring, versions
+from atoll_runtime.protocol import claims, restoring
 from atoll_runtime.protocol.coordinator import Coordinator
 from atoll_runtime.protocol.cuts import Cuts
 from atoll_runtime.protocol.effects import Publish, Release, Remember, Tell
@@ -30,6 +30,7 @@ from atoll_runtime.protocol.roster import Roster
 from atoll_runtime.protocol.round import Contributions, Round
 from atoll_runtime.protocol.rounds import Rounds
 from atoll_runtime.protocol.units import Unit
+from atoll_runtime.protocol.versions import Versions
 from atoll_runtime.syncer import records
 from atoll_runtime.syncer.driver import Driver
 from atoll_runtime.syncer.journal import Journal
@@ -57,13 +58,13 @@ def bug(seed: int) -> Callable[[Introduce], Introduce]:
 
 def unusable(patch: Patch, *reasons: str) -> None:
     """Anchors are used in spite of these reasons."""
-    real = versions.unusable
+    real = Versions.unusable
 
     def without(*facts: Any) -> str:
         why = real(*facts)
         return "" if any(reason in why for reason in reasons) else why
 
-    patch.setattr(versions, "unusable", without)
+    patch.setattr(Versions, "unusable", without)
 
 
 @bug(700)
@@ -145,14 +146,15 @@ def a_unit_is_welcomed_and_a_cut_saved_before_the_journal_knows(patch: Patch) ->
 
 @bug(700)
 def a_restarted_shard_forgets_which_incarnation_a_unit_has(patch: Patch) -> None:
-    real = Unit.restore.__func__
+    real = restoring.restore
 
-    def restore(cls: type[Unit], name: str, owned: Any, record: Any) -> Unit:
-        unit: Unit = real(cls, name, owned, record)
-        unit.incarnation = 0
-        return unit
+    def restore(*facts: Any) -> Syncer:
+        machine = real(*facts)
+        for unit in machine.units.values():
+            unit.incarnation = 0
+        return machine
 
-    patch.setattr(Unit, "restore", classmethod(restore))
+    patch.setattr(restoring, "restore", restore)
 
 
 @bug(727)

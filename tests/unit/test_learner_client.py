@@ -214,7 +214,7 @@ async def test_the_merged_tokens_are_those_that_shard_0_counts_and_never_go_back
 
 def test_merged_tokens_come_from_the_checkpoint_without_a_syncer() -> None:
     def unit(merged: int) -> dict[str, Any]:
-        return {"account": {"merged": merged, "fragments": 3}}
+        return {"account": {"merged": merged, "owned": [0, 1, 2]}}
 
     assert _merged({"units": {"a": unit(900), "b": unit(601)}}) == 500
     assert _merged({"units": {"a": {"merged_step": 7}}}) == _merged({}) == 0

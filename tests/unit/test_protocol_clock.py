@@ -105,7 +105,7 @@ def test_what_is_being_merged_when_its_incarnation_is_replaced_still_counts_and_
     account.freeze(0, Span(1, 20, 80))
     account.replace(2)
     assert account.discarded == {REPLACED: 140} and account.in_flight == 60 and account.balanced
-    crashed = Account.restore((0, 1), account.record())
+    crashed = account.durable
     assert crashed.discarded == {REPLACED: 200} and crashed.in_flight == 0 and crashed.balanced
     account.merge(0)
     assert account.merged == 60 and account.in_flight == 0 and account.balanced
@@ -120,7 +120,6 @@ def test_accounts_of_two_shards_are_carried_into_three_in_whole_tokens() -> None
         account.advance(90)
         account.freeze(0, Span(4, 0, 60))
         account.merge(0)
-    record = ledger.carried([account.record() for account in old], owned=5)
-    account = Account.restore((0, 1, 2, 3, 4), record)
+    account = ledger.carried(old, owned=(0, 1, 2, 3, 4))
     assert account.merged == 5 * (120 // 3) and account.trained == 5 * 90 and account.balanced
     assert account.discarded == {REPLACED: 5 * 50} and account.incarnation == 4

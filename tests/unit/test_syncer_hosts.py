@@ -54,10 +54,13 @@ WRONG: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys(
         ("hello.incarnation", "hello.seeded_step", "report.step", "report.steps", "audit.step"), FAR
     ),
-    **dict.fromkeys(("header.part.incarnation", "header.part.anchor", "header.part.steps"), FAR),
+    **dict.fromkeys(("header.part.incarnation", "header.part.anchor"), FAR),
+    "header.part.steps": (0, *FAR),
     **dict.fromkeys(("header.part.inner_step", "mark.cut.step", "mark.cut.number"), FAR),
     **dict.fromkeys(("report.tokens", "report.cursor", "mark.trained"), (-1, 10**15 + 1, 2**63)),
-    **dict.fromkeys(("header.part.tokens", "header.part.trained"), (-1, 10**15 + 1, 2**63)),
+    "header.part.tokens": (0, 10**15 + 1, 2**63),
+    "header.part.trained": (-1, 10**15 + 1, 2**63),
+    "header.part.host": (-1,),
     **dict.fromkeys([f"report.beginning.{name}" for name in ("joined", "stepped", "compiling")], NO_FIGURE),
     **dict.fromkeys(("report.beginning.compiled", "report.beginning.loaded"), (-1, 10**18)),
     **dict.fromkeys(
@@ -123,6 +126,8 @@ SENT = Part("a", 1, 0, 1, RoundId(1, 0, 0), 0, 1, 8, 8, 1, 0, 128, 128, 8)
         ({"start": -1}, "range: [-1, 128)"),
         ({"hosts": 2}, "range: [0, 128) of 128 elements is not one of 2 hosts'"),
         ({"round": RoundId(1, 7, 0)}, "fragment: 7 of 1 does not exist"),
+        ({"host": 1}, "host: 1 of 1 does not exist"),
+        ({"trained": 7}, "trained: 7 is less than the 8 tokens"),
     ],
 )
 def test_sizes_that_no_fragment_of_the_layout_has_are_refused_before_a_byte_is_reserved(

@@ -72,5 +72,5 @@ def start_of(welcome: Greeting | None, agreement: Agreement, cut: Cut, unit: str
 def _merged(machine: Mapping[str, Any]) -> int:
     """Tokens that a shard had merged when it recorded itself so."""
     accounts = [record["account"] for record in machine.get("units", {}).values() if "account" in record]
-    owned = max((account["fragments"] for account in accounts), default=0)
+    owned = max((len(account["owned"]) for account in accounts), default=0)
     return sum(int(account["merged"]) for account in accounts) // max(owned, 1)

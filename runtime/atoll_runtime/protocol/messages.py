@@ -10,7 +10,18 @@ from typing import Annotated
 
 import msgspec
 
-from atoll_runtime.protocol.identifiers import NO_CUT, Count, CutId, Figure, RoundId, Step, Tokens, Version
+from atoll_runtime.protocol.identifiers import (
+    LAST_STEP,
+    MOST_TOKENS,
+    NO_CUT,
+    Count,
+    CutId,
+    Figure,
+    RoundId,
+    Step,
+    Tokens,
+    Version,
+)
 from atoll_runtime.protocol.linkmeter import LinkReading
 from atoll_runtime.protocol.rules import TRANSFER_SECONDS
 
@@ -100,12 +111,12 @@ class Part:
 
     unit: str
     incarnation: Step
-    host: int
+    host: Count
     hosts: int
     round: RoundId
     anchor: Step
-    steps: Step
-    tokens: Tokens
+    steps: Annotated[int, msgspec.Meta(ge=1, le=LAST_STEP)]
+    tokens: Annotated[int, msgspec.Meta(ge=1, le=MOST_TOKENS)]
     cursor: Tokens
     inner_step: Step
     start: int

@@ -35,7 +35,7 @@ class Rounds(OpenRounds):
         if held is None or not held.open:
             return f"the round of {part.round} is over"
         if held.contributions.header(part.unit, part.host) == part:
-            known = (part.unit, part.host) in held.contributions.bodies
+            known = part.host in held.contributions.bodies.get(part.unit, ())
             return f"the part of host {part.host} is in already" if known else ""
         if part.unit in held.declined:
             return f"{part.unit} was told to go on without the round of {part.round}"
@@ -74,7 +74,7 @@ class Rounds(OpenRounds):
         if held.contributions.header(part.unit, part.host) != part:
             self._enter(held, part, 0.0, now)
         if held.contributions.header(part.unit, part.host) == part:
-            held.contributions.bodies[part.unit, part.host] = event.square
+            held.contributions.bodies.setdefault(part.unit, {})[part.host] = event.square
 
     def _round(self, part: Part) -> Round | None:
         """What has the unit's answer to the same pull, carried over or not; else the round that the part answers, if

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+import msgspec
+
 from atoll_runtime.protocol import clocks, schedule
 from atoll_runtime.protocol.cuts import Cuts
 from atoll_runtime.protocol.identifiers import NO_CUT, CutId
@@ -141,7 +143,7 @@ class ShardState:
             "versions": list(self.versions),
             "history": [list(versions.history) for versions in self.rounds.versions],
             "merges": self.rounds.merges,
-            "norms": [[each.norms.merges, each.norms.refused] for each in self.rounds.versions],
+            "norms": msgspec.to_builtins([each.norms for each in self.rounds.versions]),
             "last_quorum": self.rounds.last_quorum,
             "final": self.final,
             "cut": [self.cuts.newest.number, self.cuts.newest.step, self.cuts.newest.final],

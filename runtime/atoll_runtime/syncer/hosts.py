@@ -113,6 +113,10 @@ def malformed(header: Header, layout: Layout, codec: str) -> str:
     part, p = header.part, header.part.round.fragment
     if not 0 <= p < len(layout.fragments):
         return f"fragment: {p} of {len(layout.fragments)} does not exist"
+    if part.host >= part.hosts:
+        return f"host: {part.host} of {part.hosts} does not exist"
+    if part.trained < part.tokens:
+        return f"trained: {part.trained} is less than the {part.tokens} tokens of the contribution"
     most = layout.fragments[p].size + MOST_PADDING
     if not 0 <= part.start < part.stop <= part.padded <= most:
         return f"range: [{part.start}, {part.stop}) of {part.padded} elements, where there are {most} at most"
