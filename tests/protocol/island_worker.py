@@ -18,12 +18,11 @@ from atoll_runtime.contract import Dimensions, InnerSpec, MeshSpec, ModelSpec, U
 from atoll_runtime.learner import broadcast
 from atoll_runtime.learner.agree import Agreement
 from atoll_runtime.learner.audit import EXAMPLES, evaluation
-from atoll_runtime.learner.client import host_part
 from atoll_runtime.learner.fragments import Fragments
 from atoll_runtime.learner.inner import Inner
 from atoll_runtime.learner.mesh import join, leave, span
 from atoll_runtime.learner.saver import Saver
-from atoll_runtime.learner.snapshot import NOTHING, Facts, Snapshots
+from atoll_runtime.learner.snapshot import NOTHING, Facts, Snapshots, host_part
 from atoll_runtime.model import axes_of, describe
 from atoll_runtime.model.axes import share
 from atoll_runtime.protocol.fragments import build_layout

@@ -116,12 +116,12 @@ async def test_what_ends_a_task_of_the_client_ends_the_training_loop_too(
     if at == "push":
         await until(client.pulls)
         parties.contribute()
-    await until(lambda: client._sessions[0].signals.failure)
+    await until(lambda: client._signals.failure)
     with pytest.raises(MemoryError, match="Unable to allocate"):
         loop.advance()
     await client.disconnect()
-    assert all(task.done() for task in client._sessions[0]._tasks)
-    assert "the link to shard 0 of the syncer failed" in caplog.text and "Traceback" in caplog.text
+    assert all(task.done() for task in client._tasks)
+    assert "the link to the syncer failed" in caplog.text and "Traceback" in caplog.text
 
 
 async def test_a_part_whose_round_is_over_gives_the_link_to_the_next_one(

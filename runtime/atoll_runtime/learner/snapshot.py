@@ -12,12 +12,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-
-from atoll_runtime.learner.client import host_part
 
 if TYPE_CHECKING:
     from jax import Array
@@ -221,3 +219,10 @@ class Snapshots:
         if len(self._rolled) == len(self._numbers):
             self._save(Snapshot(self._facts, tuple(self._rolled[number] for number in self._numbers)))
             self._facts, self._next, self._rolled = self._next, None, {}
+
+
+def host_part(flat: Array) -> NDArray[Any]:
+    """This host's contiguous part of a flat array over the mesh, read-only; waits for the copy."""
+    shards = sorted(flat.addressable_shards, key=lambda shard: shard.index[0].start or 0)
+    parts = [np.asarray(shard.data) for shard in shards]
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
