@@ -17,11 +17,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from atoll_runtime.transport.messages import SnapshotHead
+
 if TYPE_CHECKING:
     from jax import Array
 
     from atoll_runtime.learner.fragments import Fragments
     from atoll_runtime.learner.inner import Inner
+    from atoll_runtime.transport.peer import Parts
 
 NOTHING = -1
 BACKLOG = 4
@@ -71,18 +74,19 @@ class Snapshot:
 
 
 class Tap:
-    """One reader of captures in another thread.
+    """What one reader, in another thread, is sent of the captures: see `peer.Snapshots`.
 
     Args:
         least: version of each fragment from which on it is wanted.
+        bounds: this host's [start, stop) in each padded fragment.
     """
 
-    def __init__(self, snapshots: Snapshots, least: Sequence[int]) -> None:
-        self._snapshots, self._least = snapshots, tuple(least)
+    def __init__(self, snapshots: Snapshots, least: Sequence[int], bounds: Sequence[tuple[int, int]]) -> None:
+        self._snapshots, self._least, self._bounds = snapshots, tuple(least), bounds
         self._ready: deque[Capture] = deque()
         self._closed = False
 
-    def __iter__(self) -> Iterator[Capture]:
+    def __iter__(self) -> Iterator[tuple[SnapshotHead, Parts]]:
         """Captures as they come, of each fragment again and again, until the tap is closed."""
         lock = self._snapshots.lock
         while True:
@@ -90,8 +94,9 @@ class Tap:
                 lock.wait_for(lambda: self._ready or self._closed)
                 if self._closed:
                     return
-                capture = self._ready.popleft()
-            yield capture
+                found = self._ready.popleft()
+            head = SnapshotHead(found.number, found.version, found.count, *self._bounds[found.number])
+            yield head, (found.anchor, found.mu, found.nu)
 
     def close(self) -> None:
         """Nothing more is taken for it; from any thread."""
@@ -192,12 +197,12 @@ class Snapshots:
         self._roll(capture)
         self.seconds += time.perf_counter() - begun
 
-    def tap(self, least: Sequence[int]) -> Tap | None:
+    def tap(self, least: Sequence[int], bounds: Sequence[tuple[int, int]]) -> Tap | None:
         """A reader of every fragment at version `least` or newer; from any thread. None beside `READERS` others."""
         with self.lock:
             if len(self.taps) >= READERS:
                 return None
-            tap = Tap(self, least)
+            tap = Tap(self, least, bounds)
             self.taps.add(tap)
         return tap
 
