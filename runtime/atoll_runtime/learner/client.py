@@ -25,7 +25,7 @@ from atoll_runtime.protocol.communication import Communication
 from atoll_runtime.protocol.fragments import Layout
 from atoll_runtime.protocol.identifiers import CutId
 from atoll_runtime.protocol.link import Ask
-from atoll_runtime.protocol.messages import Audit, Beginning, Hello, Mark, Part
+from atoll_runtime.protocol.messages import SEED_MESSAGE, Audit, Beginning, Hello, Mark, Part
 from atoll_runtime.protocol.progress import Offer
 from atoll_runtime.protocol.rules import COORDINATOR
 from atoll_runtime.transport import codecs
@@ -108,7 +108,7 @@ class SyncerClient:
                 codec=self._run.outer.codec,
                 versions=held[self._own(s)],
                 seeded_step=seeded_step,
-                seed_message=seed_message,
+                seed_message=seed_message[:SEED_MESSAGE],
                 address=self._unit.address,
             )
             lineage, bounds = lineages[s] if lineages else "", self._bounds[self._own(s)]

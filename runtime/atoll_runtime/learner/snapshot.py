@@ -8,7 +8,6 @@ exact (cursor, inner step, versions) is recorded at the step at which the roll b
 from __future__ import annotations
 
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -138,8 +137,6 @@ class Snapshots:
         self.taps: set[Tap] = set()
         self.versions: tuple[int, ...] = (0,) * len(sizes)
         """Of each anchor, at the last step."""
-        self.seconds = 0.0
-        """That the loop's thread has spent here."""
         self._numbers = [number for number, size in enumerate(sizes) if size > 0]
         self._targets, self._save = tuple(targets), save
         self._steps = 0
@@ -177,16 +174,13 @@ class Snapshots:
 
     def capture(self, number: int, version: int, inner: Inner, fragments: Fragments) -> None:
         """Starts one fragment's way to the host, between two steps; `version` is its anchor's."""
-        begun = time.perf_counter()
         self._last = number
         self._started = number, version, inner.updates, fragments.capture(inner.mu, inner.nu, number)
-        self.seconds += time.perf_counter() - begun
 
     def collect(self) -> None:
         """Hands on what was started, beneath the step that is under way."""
         if self._started is None:
             return
-        begun = time.perf_counter()
         number, version, count, flats = self._started
         self._started = None
         capture = Capture(number, version, count, *(host_part(flat) for flat in flats))
@@ -195,7 +189,6 @@ class Snapshots:
                 tap.offer(capture)
             self.lock.notify_all()
         self._roll(capture)
-        self.seconds += time.perf_counter() - begun
 
     def tap(self, least: Sequence[int], bounds: Sequence[tuple[int, int]]) -> Tap | None:
         """A reader of every fragment at version `least` or newer; from any thread. None beside `READERS` others."""

@@ -27,6 +27,8 @@ from atoll_runtime.protocol.rules import TRANSFER_SECONDS
 
 LONGEST_STEP = 86400.0
 """Seconds of an inner step. 0 where it is not known."""
+SEED_MESSAGE = 400
+"""Characters of what a host says of its seed: they stand in every record of the journal."""
 MOST_TURN = 1000.0
 """Rounds of each fragment, of which a link carries one."""
 
@@ -52,7 +54,7 @@ class Hello(Message, frozen=True, tag=True):
     versions: tuple[Version, ...]
     """Version of each fragment that this host has complete."""
     seeded_step: Step
-    seed_message: str
+    seed_message: Annotated[str, msgspec.Meta(max_length=SEED_MESSAGE)]
     address: str = ""
     """Where this host serves its snapshots to other units; empty: nowhere."""
 

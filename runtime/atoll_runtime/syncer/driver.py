@@ -55,7 +55,9 @@ from atoll_runtime.syncer.recovery import Start, durable, meta_of, part_of
 from atoll_runtime.syncer.state import Parts, Version, budget
 from atoll_runtime.syncer.tape import Snapshot, Tape
 from atoll_runtime.transport import codecs
-from atoll_runtime.transport.messages import Stop
+
+LEVELS = {"refused": logging.WARNING, "suspect": logging.WARNING, "finished": logging.INFO}
+"""By what happened."""
 
 log = logging.getLogger(__name__)
 
@@ -127,7 +129,7 @@ class Driver:
         if self._timer is not None:
             self._timer.cancel()
         self.failed.cancel()
-        self.sessions.end_all()
+        self.sessions.send_all(None)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -174,7 +176,7 @@ class Driver:
                 self._timer = self._loop.call_later(max(0.0, at - self.now()), self.feed, Tick())
             case SendPull() | Publish() | Evict():
                 self.sessions.carry_out(effect)
-            case SendMarkers():
+            case SendMarkers() | StopAll():
                 self._announcements.put_nowait(functools.partial(self.sessions.carry_out, effect))
             case Tell(Orders() as orders):
                 self._announcements.put_nowait(functools.partial(self.news.set, orders))
@@ -195,11 +197,8 @@ class Driver:
                 self._joins = self._joins or self.spawn(self._remember_joins())
             case RecordCut(cut, record):
                 self._record(cut, record)
-            case StopAll(step):
-                self._announcements.put_nowait(functools.partial(self._stop_all, step))
             case Note(entry):
-                bad = entry["event"] in ("refused", "suspect")
-                log.log(logging.WARNING if bad else logging.DEBUG, "%s", entry)
+                log.log(LEVELS.get(entry["event"], logging.DEBUG), "%s", entry)
 
     async def _merge(self, effect: Merge) -> None:
         p = effect.round.fragment
@@ -240,7 +239,7 @@ class Driver:
 
     def _record(self, cut: CutId, record: Mapping[str, Any]) -> None:
         """Fixes the durable fragments, which are never written to, and has them saved."""
-        fragments, layout, rules = self.state.snapshot(), self.state.layout, self.machine.rules
+        fragments, layout, rules = tuple(self.state.fragments), self.state.layout, self.machine.rules
         run, lineage = self.run, self.journal.lineage
         job = Job(cut, lambda: part_of(run, rules, layout, cut.step, fragments, record, lineage))
 
@@ -251,7 +250,7 @@ class Driver:
         self.spawn(submit())
 
     def _tape_snapshot(self) -> Snapshot:
-        return Snapshot(self.machine, self.now(), self.state.snapshot())
+        return Snapshot(self.machine, self.now(), tuple(self.state.fragments))
 
     def _cut_ended(self, cut: CutId, whole: bool, own: bool) -> None:
         if cut.final and whole and self.machine.coordinates:
@@ -272,10 +271,6 @@ class Driver:
         """Shards whose part of the newest cut does not stand, as they have told."""
         parts = self.machine.cuts.parts
         return [shard for shard in range(1, self.machine.rules.shards) if shard not in parts]
-
-    def _stop_all(self, step: int) -> None:
-        log.info("finished at global step %d: %s", step, self.machine.final)
-        self.sessions.send_all(Stop(step))
 
     def _facts(self, record: Mapping[str, Any]) -> dict[str, Any]:
         return durable(record, self.restarts, self.cuts.newest)

@@ -23,7 +23,6 @@ from atoll_runtime.syncer.summary import Other
 from atoll_runtime.transport.messages import (
     DirectoryReply,
     DirectoryRequest,
-    Fenced,
     FetchHead,
     FetchRequest,
     PeerAddress,
@@ -79,24 +78,14 @@ class Service:
             return
         refusal = handshake.refusal(self.run, self.state.layout, peer, first, self.machine.units)
         if refusal is not None:
-            log.warning("refused %s: %s", peer.address, refusal.reason)
+            log.warning("refused incarnation %d of %s: %s", first.incarnation, first.unit, refusal)
             yield refusal
-            return
-        known = self.machine.units.get(first.unit)
-        if known is not None and first.incarnation < known.incarnation:
-            log.warning(
-                "fenced incarnation %d of %s: %d is registered",
-                first.incarnation,
-                first.unit,
-                known.incarnation,
-            )
-            yield Fenced(known.incarnation)
             return
         session = Session(first.unit, first.incarnation, first.host)
         self.driver.sessions.add(session)
         reader: asyncio.Task[None] | None = None
         try:
-            self.driver.feed(handshake.shortened(first))
+            self.driver.feed(first)
             await self.driver.durable()
             if self.machine.final:
                 yield Stop(self.machine.step)
