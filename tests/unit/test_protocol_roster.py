@@ -40,7 +40,7 @@ def walked(machine: Syncer, now: float) -> dict[str, Any]:
         "connected": {unit.name for unit in machine.units.values() if unit.hosts},
         "tokens": sum(unit.account.merged for unit in machine.units.values()),
         "awaited": {
-            held.id: set(machine.rounds.awaited(held, now))
+            held.id: {unit.name for unit in live if not held.answered(unit.name)}
             for held in machine.rounds.held.values()
             if held.stage == "Collecting"
         },

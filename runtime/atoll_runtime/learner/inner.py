@@ -76,7 +76,11 @@ class Inner:
         step = jax.jit(
             self._advance,
             donate_argnums=(0, 1),
-            out_shardings=(self._shardings(), self._placed, everywhere(mesh)),
+            out_shardings=(
+                {name: value.sharding for name, value in self.theta.items()},
+                self._placed,
+                everywhere(mesh),
+            ),
         )
         self._step = programs("step", step)
         parts = min(spec.accumulation, batch)
@@ -183,9 +187,6 @@ class Inner:
     def go_on_with(self, mu: Mapping[str, Array], nu: Mapping[str, Array]) -> None:
         """Takes these moments, which lie on the mesh as `mu` and `nu` do, in the place of its own."""
         self._state = optimiser.restored(self._state, self.theta, (mu, nu), self.updates)
-
-    def _shardings(self) -> dict[str, Any]:
-        return {name: value.sharding for name, value in self.theta.items()}
 
     def _global(self, local: np.ndarray) -> Array:
         """One array over the mesh from each host's rows."""

@@ -190,13 +190,13 @@ def _candidates(units: UnitStore, unit: str) -> Iterator[tuple[str, Mapping[int,
     """Whose moments to take, and their cuts: the unit's own ones, then those of others, the newest first."""
     yield unit, units.cuts(unit)
     saves = units.saves()
-    newest = {name: _newest_complete(cuts) for name, cuts in saves.items() if name != unit}
+    newest = {
+        name: max((cut for cut, hosts in cuts.items() if hosts), default=NO_STEP)
+        for name, cuts in saves.items()
+        if name != unit
+    }
     for name in sorted(newest, key=lambda name: (-newest[name], name))[:LOOKS]:
         yield name, saves[name]
-
-
-def _newest_complete(cuts: Mapping[int, int]) -> int:
-    return max((cut for cut, hosts in cuts.items() if hosts), default=NO_STEP)
 
 
 def _moments(agreement: Agreement, layout: Layout, count: int, moments: Moments | None) -> Moments:

@@ -208,7 +208,8 @@ class Syncer(ShardState):
 
     def _wakes(self, now: float) -> list[float]:
         """When there may be something to do, without an event."""
-        wakes, ends = self.rounds.wakes(now), self.rounds.roster.ends
+        wakes = [wake for held in self.rounds.held.values() for wake in held.wakes(now)]
+        ends = self.rounds.roster.ends
         if math.isfinite(ends):
             wakes.append(ends + 0.001)
         if self.opens:

@@ -142,8 +142,6 @@ class Round:
     grace_until: float | None = None
     """Set when the quorum is met."""
     members: tuple[Part, ...] = ()
-    levels: dict[str, float] = field(default_factory=dict)
-    """Norms of the members, as `norms` compares them."""
     frozen: float = 0.0
     """When the merge began."""
     pulled: set[tuple[str, int]] = field(default_factory=set)
@@ -264,7 +262,7 @@ class Round:
     def freeze(self, now: float) -> None:
         """Every member's body is here: these are merged, in this order."""
         members = self.contributions.members
-        self.stage, self.frozen, self.levels = "Merging", now, self.contributions.levels
+        self.stage, self.frozen = "Merging", now
         self.members = tuple(members[name] for name in sorted(members))
 
 

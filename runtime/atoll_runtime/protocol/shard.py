@@ -132,8 +132,9 @@ class ShardState:
         return p if p in self.rounds.owned else None
 
     def live(self, now: float) -> list[Unit]:
-        """Units that can contribute now, by name."""
-        return self.rounds.live(now)
+        """Units that can contribute now, by name: for who asks between two events."""
+        silence = self.rules.silent_after
+        return [unit for _, unit in sorted(self.units.items()) if unit.live(now, silence)]
 
     def record(self) -> dict[str, Any]:
         """Everything small that must survive a restart, JSON types only."""

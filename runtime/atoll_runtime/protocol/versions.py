@@ -39,7 +39,7 @@ class Versions:
         self.history = [*self.history, held.id.step][-HISTORY:]
         self.since[held.id.step] = held.asked
         self.since = {version: at for version, at in self.since.items() if version in self.history}
-        self.norms.accept(list(held.levels.values()))
+        self.norms.accept(list(held.contributions.levels.values()))
 
     def least(self, unit: Unit, step: int, rules: Rules) -> int:
         """The oldest version that a contribution of this unit to the round of `step` may be taken against; the next one

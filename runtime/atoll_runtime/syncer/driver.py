@@ -117,7 +117,10 @@ class Driver:
 
     def start(self) -> None:
         """Begins to save cuts; a run that is at its target goes on to its end."""
-        self.tape.begin(Facts.of(self.run, self.machine.rules.shard, self.state.layout), self._tape_snapshot)
+        self.tape.begin(
+            Facts.of(self.run, self.machine.rules.shard, self.state.layout),
+            lambda: Snapshot(self.machine, self.now(), tuple(self.state.fragments)),
+        )
         self.spawn(self.cuts.serve())
         self.spawn(self._announce())
         if self.cuts.newest is None:  # units are seeded from the first cut
@@ -137,10 +140,6 @@ class Driver:
         await asyncio.to_thread(self.arrays.close)
         await asyncio.to_thread(self.tape.close)
         self.journal.close()
-
-    def cut(self, step: int) -> None:
-        """Records a cut of all that is durable; the report says when it stands in the bucket."""
-        self.feed(CutOrdered(step))
 
     def now(self) -> float:
         """The machine's clock."""
@@ -248,9 +247,6 @@ class Driver:
             self.cuts.submit(job)
 
         self.spawn(submit())
-
-    def _tape_snapshot(self) -> Snapshot:
-        return Snapshot(self.machine, self.now(), tuple(self.state.fragments))
 
     def _cut_ended(self, cut: CutId, whole: bool, own: bool) -> None:
         if cut.final and whole and self.machine.coordinates:
