@@ -286,7 +286,7 @@ def the_end_is_announced_before_the_journal_has_it(patch: Patch) -> None:
 
     def carry_out(self: Driver, effect: Any) -> None:
         if isinstance(effect, Tell) and getattr(effect.news, "final", ""):
-            self.news.set(effect.news)
+            self._tell(effect.news)
         elif not (isinstance(effect, Remember) and effect.record["final"]):
             real(self, effect)
 
@@ -299,7 +299,7 @@ def the_clock_is_announced_before_the_journal_has_it(patch: Patch) -> None:
 
     def carry_out(self: Driver, effect: Any) -> None:
         if isinstance(effect, Tell):
-            self.news.set(effect.news)
+            self._tell(effect.news)
         else:
             real(self, effect)
 

@@ -18,7 +18,6 @@ from atoll_runtime.protocol.effects import (
     RecordCut,
     Release,
     Remember,
-    SendMarkers,
     SendPull,
     Tell,
 )
@@ -201,4 +200,4 @@ def test_no_cut_but_the_final_one_has_the_targets_step() -> None:
         story.tell(Tick(), now=story.now + 1.0)
     assert written, "a merge is written after the clock has come to the target"
     story.tell(*map(Persisted, written))
-    assert story.asked(SendMarkers) == []
+    assert story.asked(RecordCut) == []

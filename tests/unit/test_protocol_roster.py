@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from lone_shard import LONE, joined
 from soak import schedule
 
-from atoll_runtime.protocol.effects import Effect, Wake
+from atoll_runtime.protocol.effects import Effect, Tell, Wake
 from atoll_runtime.protocol.events import Event, Said, Tick
 from atoll_runtime.protocol.machine import Syncer
 from atoll_runtime.protocol.messages import Report
@@ -186,4 +186,5 @@ def test_at_the_time_that_the_machine_asks_for_a_silent_unit_is_waited_for_no_mo
     effects = machine.handle(Said("a", 1, Report(2, 2, 20, 1.0, 1.0, 2)), 3.0)
     (at,) = (effect.at for effect in effects if isinstance(effect, Wake))
     assert set(machine.rounds.roster.live) == {"a"}
-    assert machine.handle(Tick(), at) == [] and not machine.rounds.roster.live
+    assert machine.handle(Tick(), at) == [Tell(machine.orders)] and not machine.rounds.roster.live
+    assert machine.orders.silent == (("a", 1),)

@@ -445,10 +445,10 @@ def test_a_merge_in_flight_at_the_turn_of_a_segment_is_not_lost(
     begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("atoll_runtime.syncer.tape.SEGMENTS", 11_000)
-    shard = begin(limit=40_000_000).run(70)
+    shard = begin(limit=40_000_000, steps=60).run(100)
     shard.tape.close()
     turns = [entries(path) for path in segments(tmp_path)]
-    assert sum(isinstance(turn[1][0], Contributed) for turn in turns[1:]) > 5
+    assert sum(isinstance(entry, Contributed) for turn in turns[1:] for entry, _ in turn[1:2]) > 5
     replays(shard)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from atoll_runtime.protocol.audit import Audits
-from atoll_runtime.protocol.effects import RememberStep, SendMarkers, StopAll
+from atoll_runtime.protocol.effects import RememberStep
 from atoll_runtime.protocol.events import CutOrdered, Event, Said, ShardLeft, ShardTold
 from atoll_runtime.protocol.identifiers import CutId, RoundId
 from atoll_runtime.protocol.machine import Syncer
@@ -129,12 +129,11 @@ class Coordinator(Syncer):
             self._begin_cut(self.step)
 
     def _begin_cut(self, step: int, final: bool = False) -> None:
-        """The others hear of it with the next orders, learners by a marker."""
+        """The others hear of it with the next orders."""
         self.alone = not self.rounds.roster.connected
         cut = self.cuts.following(step, final)
         self._record(cut)
         self.orders = replace(self.orders, cut=cut)
-        self.rounds.effects.append(SendMarkers(cut))
 
     def _cut_ordered(self, step: int) -> None:
         """Begins a cut, unless one of this step or a later one stands or is under way. The final one goes before."""
@@ -158,7 +157,3 @@ class Coordinator(Syncer):
         begun = self.cuts.newest.final and self.cuts.saving == self.cuts.newest
         if self.standing.done and not begun and not self.behind:
             self._begin_cut(self.step, final=True)
-
-    def _finished(self, uri: str) -> None:
-        super()._finished(uri)
-        self.rounds.effects.append(StopAll(self.step))

@@ -86,12 +86,6 @@ class RecordCut(Asked, frozen=True):
     record: Mapping[str, Any]
 
 
-class SendMarkers(Asked, frozen=True):
-    """Pass the marker of a cut to every connected host."""
-
-    cut: CutId
-
-
 class RememberStep(Asked, frozen=True):
     """Write the run's clock to the disk, before it is announced."""
 
@@ -99,15 +93,10 @@ class RememberStep(Asked, frozen=True):
 
 
 class Tell(Asked, frozen=True):
-    """Tell the other shards, once all that stands before is on the disk; another shard than 0: tell shard 0."""
+    """Shard 0: tell the other shards, and learners where a cut has begun or the run is finished, once all that stands
+    before is on the disk. Another shard: tell shard 0."""
 
     news: Orders | Standing
-
-
-class StopAll(Asked, frozen=True):
-    """The run is finished: every learner leaves."""
-
-    step: int
 
 
 class Note(Asked, frozen=True):
@@ -132,10 +121,8 @@ Effect = (
     | Publish
     | Evict
     | RecordCut
-    | SendMarkers
     | RememberStep
     | Tell
-    | StopAll
     | Note
     | Wake
 )

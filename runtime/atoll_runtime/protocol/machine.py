@@ -218,7 +218,7 @@ class Syncer(ShardState):
 
     def _tell(self) -> None:
         news = self.news
-        if self.rules.shards > 1 and news != self._told:
+        if news != self._told:
             self._told = news
             self.rounds.effects.append(Tell(news))
 

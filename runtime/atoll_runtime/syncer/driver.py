@@ -28,9 +28,7 @@ from atoll_runtime.protocol.effects import (
     Remember,
     RememberJoin,
     RememberStep,
-    SendMarkers,
     SendPull,
-    StopAll,
     Tell,
     Wake,
 )
@@ -46,7 +44,7 @@ from atoll_runtime.protocol.events import (
 )
 from atoll_runtime.protocol.fragments import Layout
 from atoll_runtime.protocol.identifiers import CutId, RoundId
-from atoll_runtime.protocol.messages import Orders
+from atoll_runtime.protocol.messages import Orders, Standing
 from atoll_runtime.protocol.tape import Facts
 from atoll_runtime.syncer.cuts import Cuts, Job
 from atoll_runtime.syncer.hosts import Sessions
@@ -55,6 +53,7 @@ from atoll_runtime.syncer.recovery import Start, durable, meta_of, part_of
 from atoll_runtime.syncer.state import Parts, Version, budget
 from atoll_runtime.syncer.tape import Snapshot, Tape
 from atoll_runtime.transport import codecs
+from atoll_runtime.transport.messages import Marker, Stop
 
 LEVELS = {"refused": logging.WARNING, "suspect": logging.WARNING, "finished": logging.INFO}
 """By what happened."""
@@ -82,8 +81,6 @@ class Driver:
         self.sessions = Sessions()
         self.news: Latest[Any] = Latest(self.machine.news)
         """`Orders` that shard 0 has announced; the `Standing` that another shard has told it."""
-        self.shards: dict[int, object] = {}
-        """The newest session of each other shard with shard 0."""
         width = codecs.DTYPES[run.outer.codec].itemsize
         self.parts = Parts(budget() if byte_budget is None else byte_budget, width)
         self.machine.rounds.capacity = self.parts.budget / width
@@ -108,8 +105,8 @@ class Driver:
         self.arrays = arrays
         self._fresh: dict[RoundId, Version] = {}
         self._written: asyncio.Future[None] | None = None
-        self._announcements: asyncio.Queue[Callable[[], None]] = asyncio.Queue()
-        """Of decisions that must be on the disk first, in their order."""
+        self._orders: asyncio.Queue[Orders] = asyncio.Queue()
+        """That must be on the disk first."""
         self._joins: asyncio.Task[None] | None = None
         """Will write the record of joins that no record tells of yet."""
         self._timer: asyncio.TimerHandle | None = None
@@ -175,12 +172,10 @@ class Driver:
                 self._timer = self._loop.call_later(max(0.0, at - self.now()), self.feed, Tick())
             case SendPull() | Publish() | Evict():
                 self.sessions.carry_out(effect)
-            case SendMarkers() | StopAll():
-                self._announcements.put_nowait(functools.partial(self.sessions.carry_out, effect))
             case Tell(Orders() as orders):
-                self._announcements.put_nowait(functools.partial(self.news.set, orders))
+                self._orders.put_nowait(orders)
             case Tell(news):
-                self.news.set(news)
+                self._tell(news)
             case Merge():
                 self.spawn(self._merge(effect))
             case Release():
@@ -259,9 +254,18 @@ class Driver:
     async def _announce(self) -> None:
         """Tells others of each decision once the disk has it."""
         while True:
-            announcement = await self._announcements.get()
+            orders = await self._orders.get()
             await self.durable()
-            announcement()
+            self._tell(orders)
+
+    def _tell(self, news: Orders | Standing) -> None:
+        before = self.news.value
+        self.news.set(news)
+        if isinstance(news, Orders):
+            if news.cut > before.cut:
+                self.sessions.send_all(Marker(news.cut))
+            if news.final and not before.final:
+                self.sessions.send_all(Stop(self.machine.step))
 
     def _missing(self) -> list[int]:
         """Shards whose part of the newest cut does not stand, as they have told."""

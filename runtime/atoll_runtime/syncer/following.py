@@ -99,7 +99,7 @@ class FollowerSession:
         self.shard = hello.shard
         self._driver, self._known, self._incoming = driver, known, incoming
         self._seen: Orders | None = None
-        driver.shards[self.shard] = self
+        known.session = self
         driver.feed(ShardTold(self.shard, hello.standing))
         self._reader = asyncio.create_task(self._read())
 
@@ -113,14 +113,14 @@ class FollowerSession:
         """The session has ended."""
         self._reader.cancel()
         if self._newest:
-            del self._driver.shards[self.shard]
+            self._known.session = None
             self._known.away_since = self._known.away_since or time.time()
             self._driver.feed(ShardLeft(self.shard))
 
     @property
     def _newest(self) -> bool:
         """No newer session has taken the place of this one."""
-        return self._driver.shards.get(self.shard) is self
+        return self._known.session is self
 
     async def _read(self) -> None:
         async for message in self._incoming:

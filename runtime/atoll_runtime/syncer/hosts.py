@@ -7,11 +7,11 @@ import logging
 from dataclasses import dataclass, field
 
 from atoll_runtime.protocol.communication import carries
-from atoll_runtime.protocol.effects import Effect, Evict, Publish, Release, SendMarkers, SendPull, StopAll
+from atoll_runtime.protocol.effects import Effect, Evict, Publish, Release, SendPull
 from atoll_runtime.protocol.fragments import MOST_PADDING, Layout
 from atoll_runtime.protocol.messages import Header
 from atoll_runtime.transport import codecs
-from atoll_runtime.transport.messages import Announce, Fenced, Marker, Over, Pull, Stop
+from atoll_runtime.transport.messages import Announce, Fenced, Over, Pull
 from atoll_runtime.transport.wire import Down
 
 log = logging.getLogger(__name__)
@@ -85,10 +85,6 @@ class Sessions:
                 fetching = set(needed)
                 for unit in self._open:
                     self.send(unit, Announce(p, version, unit in fetching))
-            case SendMarkers(cut):
-                self.send_all(Marker(cut))
-            case StopAll(step):
-                self.send_all(Stop(step))
             case Evict(unit, newest):
                 self.fence(unit, newest)
 
