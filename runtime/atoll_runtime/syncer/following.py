@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
 
 from atoll_runtime.contract import SyncerStatus, dump
 from atoll_runtime.interfaces import Network
@@ -77,7 +78,8 @@ class Following:
                 raise TransportError(reason)
 
     async def _outgoing(self) -> AsyncIterator[Up]:
-        standing, clock, due = None, self._driver.now, 0.0
+        standing: Any = None
+        clock, due = self._driver.now, 0.0
         while True:
             if clock() >= due:
                 report = self._report()
@@ -92,42 +94,29 @@ class Following:
                 yield standing
 
 
-class FollowerSession:
-    """At shard 0."""
+@contextlib.contextmanager
+def followed(driver: Driver, known: Other, hello: ShardHello, incoming: AsyncIterator[Up]) -> Iterator[None]:
+    """At shard 0: hears another shard, as long as its session lasts."""
+    shard, mine = hello.shard, object()
+    known.session = mine
+    driver.feed(ShardTold(shard, hello.standing))
 
-    def __init__(self, driver: Driver, known: Other, hello: ShardHello, incoming: AsyncIterator[Up]) -> None:
-        self.shard = hello.shard
-        self._driver, self._known, self._incoming = driver, known, incoming
-        self._seen: Orders | None = None
-        known.session = self
-        driver.feed(ShardTold(self.shard, hello.standing))
-        self._reader = asyncio.create_task(self._read())
-
-    async def news(self) -> Orders:
-        """What shard 0 has announced, once this shard was not told yet."""
-        orders: Orders = await self._driver.news.after(self._seen)
-        self._seen = orders
-        return orders
-
-    def leave(self) -> None:
-        """The session has ended."""
-        self._reader.cancel()
-        if self._newest:
-            self._known.session = None
-            self._known.away_since = self._known.away_since or time.time()
-            self._driver.feed(ShardLeft(self.shard))
-
-    @property
-    def _newest(self) -> bool:
-        """No newer session has taken the place of this one."""
-        return self._known.session is self
-
-    async def _read(self) -> None:
-        async for message in self._incoming:
-            if not self._newest:
+    async def read() -> None:
+        async for message in incoming:
+            if known.session is not mine:
                 return
             if isinstance(message, Standing):
-                self._driver.feed(ShardTold(self.shard, message))
+                driver.feed(ShardTold(shard, message))
             elif isinstance(message, Figures):
-                self._known.report = SyncerStatus.model_validate_json(message.report)
-                self._known.away_since = None
+                known.report = SyncerStatus.model_validate_json(message.report)
+                known.away_since = None
+
+    reader = asyncio.create_task(read())
+    try:
+        yield
+    finally:
+        reader.cancel()
+        if known.session is mine:
+            known.session = None
+            known.away_since = known.away_since or time.time()
+            driver.feed(ShardLeft(shard))

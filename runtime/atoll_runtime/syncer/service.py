@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator
+from typing import Any
 
 import msgspec
 
@@ -17,7 +18,7 @@ from atoll_runtime.protocol.messages import Audit, Header, Hello, Mark, Report
 from atoll_runtime.protocol.units import Unit
 from atoll_runtime.syncer import handshake, hosts
 from atoll_runtime.syncer.driver import Driver
-from atoll_runtime.syncer.following import FollowerSession
+from atoll_runtime.syncer.following import followed
 from atoll_runtime.syncer.hosts import Session
 from atoll_runtime.syncer.summary import Other
 from atoll_runtime.transport.messages import (
@@ -67,12 +68,11 @@ class Service:
                 log.warning("refused %s: %s", peer.address, wrong.reason)
                 yield wrong
                 return
-            follower = FollowerSession(self.driver, self.others[first.shard], first, incoming)
-            try:
+            orders: Any = None
+            with followed(self.driver, self.others[first.shard], first, incoming):
                 while True:
-                    yield await follower.news()
-            finally:
-                follower.leave()
+                    orders = await self.driver.news.after(orders)
+                    yield orders
         if not isinstance(first, Hello):
             yield Refused("a session starts with Hello")
             return
