@@ -121,12 +121,12 @@ def the_names_of_new_files_are_not_synced(patch: Patch) -> None:
     patch.setattr(Mount, "sync_folder", lambda self, folder: None)
 
 
-@bug(768)
+@bug(730)
 def a_torn_record_is_not_cut_off(patch: Patch) -> None:
     patch.setattr(Mount, "truncate", lambda self, file, size: None)
 
 
-@bug(711)
+@bug(710)
 def the_journals_writes_are_not_done_in_order(patch: Patch) -> None:
     def write(self: Driver, job: Callable[[], None]) -> Any:
         self._written = self._loop.run_in_executor(None, job)
@@ -236,7 +236,7 @@ def a_round_is_merged_below_its_quorum(patch: Patch) -> None:
     patch.setattr(Rounds, "_again", again)
 
 
-@bug(705)
+@bug(829)
 def what_is_carried_over_is_released_with_its_round(patch: Patch) -> None:
     patch.setattr(Rounds, "over", lambda self, round_id: Release(round_id, None))
 
@@ -287,7 +287,7 @@ def the_end_is_announced_before_the_journal_has_it(patch: Patch) -> None:
     def carry_out(self: Driver, effect: Any) -> None:
         if isinstance(effect, Tell) and getattr(effect.news, "final", ""):
             self._tell(effect.news)
-        elif not (isinstance(effect, Remember) and effect.record["final"]):
+        elif not (isinstance(effect, Remember) and self.machine.final):
             real(self, effect)
 
     patch.setattr(Driver, "_carry_out", carry_out)
@@ -311,7 +311,7 @@ def shard_0_forgets_its_clock(patch: Patch) -> None:
     patch.setattr(Journal, "advance", lambda self, clock: None)
 
 
-@bug(722)
+@bug(712)
 def a_shard_merges_on_after_the_final_cut(patch: Patch) -> None:
     patch.setattr(Syncer, "sealed", False)
     patch.setattr(Syncer, "finishing", property(lambda self: self.orders.ending))

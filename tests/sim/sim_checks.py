@@ -13,11 +13,11 @@ from sim_values import Delta, Incarnation, Value, Violation
 from atoll_runtime.protocol import clocks
 from atoll_runtime.protocol.effects import (
     Effect,
+    Evict,
     Merge,
     Note,
     Publish,
     RecordCut,
-    RememberJoin,
     SendPull,
 )
 from atoll_runtime.protocol.events import Event, FinalCut, Merged, MergeFailed, Received
@@ -118,7 +118,7 @@ class Checks:
                 if each.contributions.header(part.unit, part.host) == part:
                     key = process, each.id, part
                     self._turns[key] = max(self._turns.get(key, 0.0), machine.units[part.unit].turn)
-        if isinstance(event, Hello) and RememberJoin() in effects:
+        if isinstance(event, Hello) and Evict(event.unit, event.incarnation) in effects:
             who = event.unit, event.incarnation
             self._entered[s, process.lineage, who] = tuple(machine.versions)
         if isinstance(event, Orders):

@@ -14,7 +14,6 @@ from atoll_runtime.protocol import restoring
 from atoll_runtime.protocol.effects import (
     Note,
     RecordCut,
-    Remember,
 )
 from atoll_runtime.protocol.events import (
     CutEnded,
@@ -64,7 +63,7 @@ class Shard(Story):
     def again(self, rules: Rules) -> Shard:
         """The next process on the same volume."""
         story = Shard(rules)
-        story.machine = restoring.restore(rules, (10,), self.asked(Remember)[-1].record)
+        story.machine = restoring.restore(rules, (10,), self.remembered)
         story.machine.cuts.started = STARTED + 1000
         return story
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from itertools import permutations
 from typing import Self
@@ -17,7 +16,6 @@ from atoll_runtime.protocol.effects import (
     Merge,
     RecordCut,
     Release,
-    Remember,
     SendPull,
     Tell,
 )
@@ -62,10 +60,6 @@ class Machine(Story):
     def vector(self) -> dict[str, int]:
         """Of the cut recorded last."""
         return dict(self.asked(RecordCut)[-1].record["vector"])
-
-    def remembered(self) -> Mapping[str, object]:
-        """What stands in the journal."""
-        return self.asked(Remember)[-1].record
 
 
 def part(round_id: RoundId, step: int, unit: str = "a", host: int = 0, hosts: int = 1) -> Part:
@@ -121,7 +115,7 @@ def test_a_final_cut_that_was_being_saved_when_shard_0_died_is_begun_anew_or_giv
     story = at_its_end()
     assert named(story) == [(21, True)]
     again = Machine(changed)
-    again.machine = restoring.restore(changed, SIZES, story.remembered())
+    again.machine = restoring.restore(changed, SIZES, story.remembered)
     again.tell(Tick())
     assert named(again) == [(22, True)] * ends
     assert again.machine.finishing == ends and again.machine.orders.cut.final == ends

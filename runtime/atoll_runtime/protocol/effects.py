@@ -53,14 +53,8 @@ class Persist(Asked, frozen=True):
 
 
 class Remember(Asked, frozen=True):
-    """Write `record` to the disk before what follows it: a cut that begins, or the end."""
-
-    record: Mapping[str, Any]
-
-
-class RememberJoin(Asked, frozen=True):
-    """A higher incarnation was seen: the machine's record, as it is by then, is on the disk before the unit is
-    welcomed. It is long, and one serves all joins before it."""
+    """Write the machine's record, as it is by then, to the disk: before a cut or the end is told, and before a unit of
+    a higher incarnation is welcomed. It is long, and one serves all that asked for it before."""
 
 
 class Publish(Asked, frozen=True):
@@ -117,7 +111,6 @@ Effect = (
     | Release
     | Persist
     | Remember
-    | RememberJoin
     | Publish
     | Evict
     | RecordCut

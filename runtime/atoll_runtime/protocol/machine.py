@@ -16,7 +16,6 @@ from atoll_runtime.protocol.effects import (
     Evict,
     RecordCut,
     Remember,
-    RememberJoin,
     Tell,
     Wake,
     note,
@@ -99,7 +98,7 @@ class Syncer(ShardState):
         self._met(unit)
         self.rounds.joined(event, renewed)
         if renewed:
-            self.rounds.effects += [Evict(event.unit, event.incarnation), RememberJoin()]
+            self.rounds.effects += [Evict(event.unit, event.incarnation), Remember()]
         self._note("joined", unit=event.unit, incarnation=event.incarnation, host=event.host)
 
     def _left(self, event: Left) -> None:
@@ -124,7 +123,7 @@ class Syncer(ShardState):
     def _record(self, cut: CutId) -> None:
         """Records this shard's state."""
         self.cuts.record(cut, self.committed["merges"])
-        self.rounds.effects.append(Remember(self.record()))
+        self.rounds.effects.append(Remember())
         self._save()
 
     def _save(self) -> None:
@@ -160,7 +159,7 @@ class Syncer(ShardState):
         for unit in self.units.values():
             unit.account.finish()
         self._note("finished", uri=uri)
-        self.rounds.effects.append(Remember(self.record()))
+        self.rounds.effects.append(Remember())
 
     def _hear(self, event: Event, now: float) -> None:
         """An event that only shard 0, or only another shard, does something about."""

@@ -26,7 +26,6 @@ from atoll_runtime.protocol.effects import (
     RecordCut,
     Release,
     Remember,
-    RememberJoin,
     RememberStep,
     SendPull,
     Tell,
@@ -107,8 +106,8 @@ class Driver:
         self._written: asyncio.Future[None] | None = None
         self._orders: asyncio.Queue[Orders] = asyncio.Queue()
         """That must be on the disk first."""
-        self._joins: asyncio.Task[None] | None = None
-        """Will write the record of joins that no record tells of yet."""
+        self._remembering: asyncio.Task[None] | None = None
+        """Will write the machine's record."""
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -158,9 +157,9 @@ class Driver:
             raise
 
     async def durable(self) -> None:
-        """Waits until everything handed to the disk so far is there, with all joins."""
-        if self._joins is not None:
-            await asyncio.shield(self._joins)
+        """Waits until everything that was to be written so far is on the disk."""
+        if self._remembering is not None:
+            await asyncio.shield(self._remembering)
         if self._written is not None:
             await asyncio.shield(self._written)
 
@@ -183,12 +182,10 @@ class Driver:
                 self.sessions.carry_out(effect)
             case Persist(round_id, record):
                 self._persist(round_id, self._facts(record))
-            case Remember(record):
-                self._write(functools.partial(self.journal.remember, self._facts(record)))
             case RememberStep(step):
                 self._write(functools.partial(self.journal.advance, step))
-            case RememberJoin():
-                self._joins = self._joins or self.spawn(self._remember_joins())
+            case Remember():
+                self._remembering = self._remembering or self.spawn(self._remember())
             case RecordCut(cut, record):
                 self._record(cut, record)
             case Note(entry):
@@ -212,11 +209,11 @@ class Driver:
             self.tape.merged(effect.round, new.theta, new.momentum)
             self.feed(Merged(effect.round, time.time()))
 
-    async def _remember_joins(self) -> None:
+    async def _remember(self) -> None:
         """After the write that is under way: the units that join meanwhile, hundreds after a restart, are in it too."""
         if self._written is not None:
             await asyncio.shield(self._written)
-        self._joins = None
+        self._remembering = None
         self._write(functools.partial(self.journal.remember, self._facts(self.machine.record())))
 
     def _persist(self, round_id: RoundId, facts: dict[str, Any]) -> None:
