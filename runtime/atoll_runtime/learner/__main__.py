@@ -102,6 +102,5 @@ if __name__ == "__main__":
     status = main()
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(
-        status
-    )  # at a failure, jax.distributed's own exit would wait for hosts that may be gone, and abort
+    # At a failure, jax.distributed's own exit would wait for hosts that may be gone, and abort.
+    os._exit(status)

@@ -208,9 +208,7 @@ class Unit:
         self.merged_cursor = max(self.merged_cursor, member.cursor)
         self.merged_step = max(self.merged_step, member.inner_step)
         if member.incarnation != self.incarnation:
-            return (
-                None  # replaced after the membership was frozen: the work counts, the merge is not the heir's
-            )
+            return None  # replaced since membership was frozen: the work counts, the merge is not the heir's
         self.contributions += 1
         self.outcomes = with_outcome(self.outcomes, False)
         self.last_merge = max(self.last_merge, round_id.step)

@@ -18,7 +18,7 @@ from atoll_runtime.syncer.driver import Driver
 from atoll_runtime.syncer.summary import Other
 from atoll_runtime.transport.messages import PROTOCOL, Figures, Refused, ShardHello
 from atoll_runtime.transport.transport import TransportError
-from atoll_runtime.transport.wire import Down, Up
+from atoll_runtime.transport.wire import Up
 
 log = logging.getLogger(__name__)
 
@@ -67,15 +67,11 @@ class Following:
         session = self._network.session(hello, self._outgoing())
         async with contextlib.aclosing(session):  # type: ignore[type-var]
             async for message in session:
-                self._take(message)
-
-    def _take(self, message: Down) -> None:
-        match message:
-            case Orders():
-                self._backoff = Backoff(*BACKOFF_SECONDS)
-                self._driver.feed(message)
-            case Refused(reason):
-                raise TransportError(reason)
+                if isinstance(message, Refused):
+                    raise TransportError(message.reason)
+                if isinstance(message, Orders):
+                    self._backoff = Backoff(*BACKOFF_SECONDS)
+                    self._driver.feed(message)
 
     async def _outgoing(self) -> AsyncIterator[Up]:
         standing: Any = None
@@ -87,9 +83,8 @@ class Following:
                 least, most = self._figures
                 due = clock() + min(max(least, len(report.units) / UNITS_PER_SECOND), most)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(
-                    due - clock()
-                ):  # `wait_for` of Python 3.11 may lose a cancellation
+                # Not `wait_for`: of Python 3.11, it may lose a cancellation.
+                async with asyncio.timeout(due - clock()):
                     standing = await self._driver.news.after(standing)
                 yield standing
 
