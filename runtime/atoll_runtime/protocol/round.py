@@ -99,10 +99,8 @@ class Contributions:
         if len(parts) < part.hosts:
             return ""
         mine = sorted(parts.values(), key=lambda each: each.start)
-        if (
-            len({(p.incarnation, p.anchor, p.steps, p.tokens, p.trained, p.padded, p.hosts) for p in mine})
-            > 1
-        ):
+        said = {(p.incarnation, p.anchor, p.steps, p.tokens, p.trained, p.padded, p.hosts) for p in mine}
+        if len(said) > 1:
             self.drop(part.unit)
             return "the hosts of the unit disagree on anchor, steps, tokens or size"
         if [p.start for p in mine] != [0, *(p.stop for p in mine[:-1])] or mine[-1].stop != part.padded:
@@ -200,11 +198,8 @@ class Round:
             return [self.expires if self.grace_until is None else self.grace_until, *rests]
         if self.stage == "Receiving":
             lacking = [self.contributions.deadlines[name] for name in self.contributions.lacking]
-            return (
-                [*lacking, *self.absent.values(), *([self.enough] if now < self.enough < math.inf else [])]
-                if lacking
-                else [self.rests]
-            )
+            enough = [self.enough] if now < self.enough < math.inf else []
+            return [*lacking, *self.absent.values(), *enough] if lacking else [self.rests]
         return []
 
     def expect(self, part: Part, seconds: float, rules: Rules, now: float) -> None:

@@ -111,12 +111,7 @@ class Rounds(OpenRounds):
             # It may count steps that it made while a contribution was under way that was not merged.
             elapsed += MOST_STALE_INTERVALS * self.interval_seconds
         return claims.impossible(
-            part.steps,
-            part.tokens,
-            self.rules.step_tokens,
-            part.unit,
-            elapsed=elapsed,
-            fastest=self.fastest,
+            part.steps, part.tokens, self.rules.step_tokens, part.unit, elapsed=elapsed, fastest=self.fastest
         )
 
     def _measure(self, event: Header) -> None:
