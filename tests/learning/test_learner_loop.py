@@ -19,17 +19,17 @@ from atoll_runtime.data import Prefetch, Reader, write_text
 from atoll_runtime.data import reader as reader_module
 from atoll_runtime.learner import seed
 from atoll_runtime.learner.agree import Agreement
-from atoll_runtime.learner.client import Arrival, host_body, host_part
 from atoll_runtime.learner.errors import FencedOff, LossNotFinite, SeedUnavailable, Terminal
 from atoll_runtime.learner.fragments import Fragments
 from atoll_runtime.learner.inner import Inner
 from atoll_runtime.learner.island import _refusal
-from atoll_runtime.learner.loop import DATA_TIMEOUT, Loop
+from atoll_runtime.learner.loop import DATA_TIMEOUT, Loop, host_body
 from atoll_runtime.learner.mesh import span
 from atoll_runtime.learner.proposal import NOTHING, Ending, Proposal
 from atoll_runtime.learner.schedule import REWARM, learning_rate
-from atoll_runtime.learner.snapshot import Snapshots
+from atoll_runtime.learner.snapshot import Snapshots, host_part
 from atoll_runtime.learner.start import Start
+from atoll_runtime.learner.transfers import Arrival
 from atoll_runtime.model import describe, initial
 from atoll_runtime.protocol.communication import Communication
 from atoll_runtime.protocol.fragments import build_layout

@@ -15,15 +15,13 @@ import numpy as np
 from atoll_runtime.checkpoint import GlobalStore
 from atoll_runtime.checkpoint.units import UnitStore
 from atoll_runtime.contract import Dimensions, InnerSpec, MeshSpec, ModelSpec, UnitContract
-from atoll_runtime.learner import broadcast
 from atoll_runtime.learner.agree import Agreement
 from atoll_runtime.learner.audit import EXAMPLES, evaluation
-from atoll_runtime.learner.client import host_part
 from atoll_runtime.learner.fragments import Fragments
 from atoll_runtime.learner.inner import Inner
 from atoll_runtime.learner.mesh import join, leave, span
 from atoll_runtime.learner.saver import Saver
-from atoll_runtime.learner.snapshot import NOTHING, Facts, Snapshots
+from atoll_runtime.learner.snapshot import NOTHING, Facts, Snapshots, host_part
 from atoll_runtime.model import axes_of, describe
 from atoll_runtime.model.axes import share
 from atoll_runtime.protocol.fragments import build_layout
@@ -102,11 +100,11 @@ def agreement(mesh, host):
     """What a round of `extremes` and one of `from_first` say."""
     agree = Agreement(mesh)
     odd = np.array([np.inf, -0.0, 1e-40, -1.5], np.float32) if host == 0 else None
-    found, rest = broadcast.from_first(agree, lambda: (Found("from host 0"), "done"), Found)
+    found, rest = agree.found_by_first(lambda: (Found("from host 0"), "done"), Found)
     low, high = agree.extremes(np.array([host, -host], np.int32))
     return {
         "extremes": [low.tolist(), high.tolist()],
-        "tensors": broadcast.tensors(agree, {"x": (2, 2)}, None if odd is None else {"x": odd.reshape(2, 2)})[
+        "tensors": agree.tensors_of_first({"x": (2, 2)}, None if odd is None else {"x": odd.reshape(2, 2)})[
             "x"
         ]
         .view(np.int32)

@@ -9,10 +9,10 @@ import optax
 
 from atoll_runtime import protocol
 from atoll_runtime.contract import Dimensions, InnerSpec, MeshSpec, ModelSpec, OptimizerSpec
-from atoll_runtime.learner.client import host_part
 from atoll_runtime.learner.fragments import Fragments
 from atoll_runtime.learner.inner import Inner
 from atoll_runtime.learner.mesh import span
+from atoll_runtime.learner.snapshot import host_part
 from atoll_runtime.model import describe, initial
 from atoll_runtime.protocol.fragments import build_layout
 

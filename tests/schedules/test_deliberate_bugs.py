@@ -14,10 +14,10 @@ from sim_disk import Mount
 from soak import schedule
 
 from atoll_runtime.learner.proposal import Proposal
-from atoll_runtime.protocol import claims, restoring, versions
+from atoll_runtime.protocol import claims, restoring
 from atoll_runtime.protocol.coordinator import Coordinator
 from atoll_runtime.protocol.cuts import Cuts
-from atoll_runtime.protocol.effects import Publish, Release, Remember, SendOrders
+from atoll_runtime.protocol.effects import Publish, Release, Remember, Tell
 from atoll_runtime.protocol.events import FinalCut, Persisted
 from atoll_runtime.protocol.follower import Follower
 from atoll_runtime.protocol.identifiers import NO_CUT
@@ -30,6 +30,7 @@ from atoll_runtime.protocol.roster import Roster
 from atoll_runtime.protocol.round import Contributions, Round
 from atoll_runtime.protocol.rounds import Rounds
 from atoll_runtime.protocol.units import Unit
+from atoll_runtime.protocol.versions import Versions
 from atoll_runtime.syncer import records
 from atoll_runtime.syncer.driver import Driver
 from atoll_runtime.syncer.journal import Journal
@@ -57,13 +58,13 @@ def bug(seed: int) -> Callable[[Introduce], Introduce]:
 
 def unusable(patch: Patch, *reasons: str) -> None:
     """Anchors are used in spite of these reasons."""
-    real = versions.unusable
+    real = Versions.unusable
 
     def without(*facts: Any) -> str:
         why = real(*facts)
         return "" if any(reason in why for reason in reasons) else why
 
-    patch.setattr(versions, "unusable", without)
+    patch.setattr(Versions, "unusable", without)
 
 
 @bug(700)
@@ -120,12 +121,12 @@ def the_names_of_new_files_are_not_synced(patch: Patch) -> None:
     patch.setattr(Mount, "sync_folder", lambda self, folder: None)
 
 
-@bug(768)
+@bug(730)
 def a_torn_record_is_not_cut_off(patch: Patch) -> None:
     patch.setattr(Mount, "truncate", lambda self, file, size: None)
 
 
-@bug(711)
+@bug(710)
 def the_journals_writes_are_not_done_in_order(patch: Patch) -> None:
     def write(self: Driver, job: Callable[[], None]) -> Any:
         self._written = self._loop.run_in_executor(None, job)
@@ -145,14 +146,15 @@ def a_unit_is_welcomed_and_a_cut_saved_before_the_journal_knows(patch: Patch) ->
 
 @bug(700)
 def a_restarted_shard_forgets_which_incarnation_a_unit_has(patch: Patch) -> None:
-    real = Unit.restore.__func__
+    real = restoring.restore
 
-    def restore(cls: type[Unit], name: str, owned: Any, record: Any) -> Unit:
-        unit: Unit = real(cls, name, owned, record)
-        unit.incarnation = 0
-        return unit
+    def restore(*facts: Any) -> Syncer:
+        machine = real(*facts)
+        for unit in machine.units.values():
+            unit.incarnation = 0
+        return machine
 
-    patch.setattr(Unit, "restore", classmethod(restore))
+    patch.setattr(restoring, "restore", restore)
 
 
 @bug(727)
@@ -234,7 +236,7 @@ def a_round_is_merged_below_its_quorum(patch: Patch) -> None:
     patch.setattr(Rounds, "_again", again)
 
 
-@bug(705)
+@bug(829)
 def what_is_carried_over_is_released_with_its_round(patch: Patch) -> None:
     patch.setattr(Rounds, "over", lambda self, round_id: Release(round_id, None))
 
@@ -283,9 +285,9 @@ def the_end_is_announced_before_the_journal_has_it(patch: Patch) -> None:
     real = Driver._carry_out
 
     def carry_out(self: Driver, effect: Any) -> None:
-        if isinstance(effect, SendOrders) and effect.orders.final:
-            self.orders.set(effect.orders)
-        elif not (isinstance(effect, Remember) and effect.record["final"]):
+        if isinstance(effect, Tell) and getattr(effect.news, "final", ""):
+            self._tell(effect.news)
+        elif not (isinstance(effect, Remember) and self.machine.final):
             real(self, effect)
 
     patch.setattr(Driver, "_carry_out", carry_out)
@@ -296,8 +298,8 @@ def the_clock_is_announced_before_the_journal_has_it(patch: Patch) -> None:
     real = Driver._carry_out
 
     def carry_out(self: Driver, effect: Any) -> None:
-        if isinstance(effect, SendOrders):
-            self.orders.set(effect.orders)
+        if isinstance(effect, Tell):
+            self._tell(effect.news)
         else:
             real(self, effect)
 
@@ -309,7 +311,7 @@ def shard_0_forgets_its_clock(patch: Patch) -> None:
     patch.setattr(Journal, "advance", lambda self, clock: None)
 
 
-@bug(722)
+@bug(712)
 def a_shard_merges_on_after_the_final_cut(patch: Patch) -> None:
     patch.setattr(Syncer, "sealed", False)
     patch.setattr(Syncer, "finishing", property(lambda self: self.orders.ending))
@@ -337,6 +339,9 @@ def a_cut_that_shard_0_has_forgotten_is_never_overtaken(patch: Patch) -> None:
 def a_shard_keeps_its_own_clock_when_shard_0_is_away(patch: Patch) -> None:
     patch.setattr(restoring, "Follower", Coordinator)
     patch.setattr(Syncer, "coordinates", True)
+    patch.setattr(
+        Coordinator, "news", property(lambda self: self.standing if self.rules.shard else self.orders)
+    )
 
 
 @bug(700)

@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
 from sim_bucket import WholeCut
 from sim_values import Delta, Incarnation, Value, Violation
 
 from atoll_runtime.protocol import clocks
 from atoll_runtime.protocol.effects import (
     Effect,
+    Evict,
     Merge,
     Note,
     Publish,
     RecordCut,
-    RememberJoin,
     SendPull,
 )
-from atoll_runtime.protocol.events import Event, FinalCut, Merged, MergeFailed, Ordered, Orders, Received
+from atoll_runtime.protocol.events import Event, FinalCut, Merged, MergeFailed, Received
 from atoll_runtime.protocol.identifiers import CutId, RoundId
 from atoll_runtime.protocol.ledger import MISSED, REFUSED, Account
-from atoll_runtime.protocol.messages import MOST_TURN, Header, Hello, Part
+from atoll_runtime.protocol.messages import MOST_TURN, Header, Hello, Orders, Part
 from atoll_runtime.protocol.rules import COORDINATOR
 from atoll_runtime.protocol.waiting import why
 from atoll_runtime.transport.messages import FetchHead
@@ -118,11 +118,11 @@ class Checks:
                 if each.contributions.header(part.unit, part.host) == part:
                     key = process, each.id, part
                     self._turns[key] = max(self._turns.get(key, 0.0), machine.units[part.unit].turn)
-        if isinstance(event, Hello) and RememberJoin() in effects:
+        if isinstance(event, Hello) and Evict(event.unit, event.incarnation) in effects:
             who = event.unit, event.incarnation
             self._entered[s, process.lineage, who] = tuple(machine.versions)
-        if isinstance(event, Ordered):
-            self._silent[process] = set(event.orders.silent)
+        if isinstance(event, Orders):
+            self._silent[process] = set(event.silent)
         self._carried(process)
         for effect in effects:
             match effect:
@@ -151,7 +151,7 @@ class Checks:
             held = [round_id.fragment for round_id in machine.rounds.held]
             if len(set(held)) != len(held):
                 raise Violation(f"{process}: rounds in flight of fragments {held}")
-        if isinstance(event, FinalCut) or (isinstance(event, Ordered) and event.orders.final):
+        if isinstance(event, FinalCut) or (isinstance(event, Orders) and event.final):
             self._final(process)
 
     def _carried(self, process: ShardProcess) -> None:

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from atoll_runtime.protocol.communication import BITS
+from atoll_runtime.protocol.messages import Orders
 from atoll_runtime.simulate import network
-from atoll_runtime.transport.messages import FetchHead, FetchRequest, Order, Welcome
+from atoll_runtime.transport.messages import FetchHead, FetchRequest, Welcome
 from atoll_runtime.transport.transport import TransportError
 
 if TYPE_CHECKING:
@@ -65,8 +66,8 @@ class SimNetwork(network.SimNetwork):
     def sent(self, server: Any, message: object) -> None:
         if isinstance(message, Welcome):
             self._world.checks.welcomed(server, self._client)
-        if isinstance(message, Order):
-            self._world.checks.announced(server, message.orders)
+        if isinstance(message, Orders):
+            self._world.checks.announced(server, message)
 
     def served(self, server: Any, head: Any, body: memoryview) -> None:
         self._world.checks.fetched(server, head, body)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from sim_values import Violation
 
 from atoll_operator.plan.run.syncer_state import CheckpointOrder, next_checkpoint_step
+from atoll_runtime.protocol.events import CutOrdered
 
 if TYPE_CHECKING:
     from sim_world import World
@@ -57,7 +58,7 @@ class Suspension:
             self._order = CheckpointOrder(step)
         if report.checkpoint.current:
             return step
-        first.context.run(first.driver.cut, step)
+        first.context.run(first.driver.feed, CutOrdered(step))
         return None
 
     def _end(self) -> None:

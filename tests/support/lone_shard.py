@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 from typing import Any, Self, TypeVar
 
-from atoll_runtime.protocol.effects import Effect, Merge, Wake
+from atoll_runtime.protocol.effects import Effect, Merge, Remember, Wake
 from atoll_runtime.protocol.events import Event, Merged, Persisted, Said, Tick
 from atoll_runtime.protocol.identifiers import RoundId
 from atoll_runtime.protocol.messages import Header, Hello, Part, Report
@@ -51,6 +51,8 @@ class Story:
         self.machine = begin(rules, (10,) * rules.fragments, [version] * rules.fragments, version)
         self.now, self.wake = 0.0, math.inf
         self.effects: list[Effect] = []
+        self.remembered: dict[str, Any] = {}
+        """What stands in the journal."""
         self.steps: dict[str, int] = {}
         """Of each unit that has joined."""
         for unit in units:
@@ -64,6 +66,8 @@ class Story:
                 match effect:
                     case Wake(at):
                         self.wake = at
+                    case Remember():
+                        self.remembered = self.machine.record()
                     case Merge(round_id) if self.merges:
                         pending = [Merged(round_id, 0.0), Persisted(round_id), *pending]
         return self

@@ -45,7 +45,7 @@ from atoll_runtime.contract import (
 )
 from atoll_runtime.interfaces import Network
 from atoll_runtime.learner.client import SyncerClient
-from atoll_runtime.learner.session import Arrival
+from atoll_runtime.learner.transfers import Arrival
 from atoll_runtime.model import describe, initial
 from atoll_runtime.protocol.fragments import build_layout, part_bounds
 from atoll_runtime.protocol.link import Ask

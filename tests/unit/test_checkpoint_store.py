@@ -219,7 +219,7 @@ def save_embeddings(store, shards):
     for s in range(shards):
         own = layout.shard(s)
         state = State.from_tensors(own, "float32", theta, momentum, [20] * 2, "")
-        store.save_part(Part(20, s, shards, slices(own, state.snapshot()), state.versions, {}))
+        store.save_part(Part(20, s, shards, slices(own, state.fragments), state.versions, {}))
     store.complete(20, shards, {})
     return layout, theta, momentum
 

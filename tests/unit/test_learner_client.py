@@ -116,12 +116,12 @@ async def test_what_ends_a_task_of_the_client_ends_the_training_loop_too(
     if at == "push":
         await until(client.pulls)
         parties.contribute()
-    await until(lambda: client._sessions[0].signals.failure)
+    await until(lambda: client._signals.failure)
     with pytest.raises(MemoryError, match="Unable to allocate"):
         loop.advance()
     await client.disconnect()
-    assert all(task.done() for task in client._sessions[0]._tasks)
-    assert "the link to shard 0 of the syncer failed" in caplog.text and "Traceback" in caplog.text
+    assert all(task.done() for task in client._tasks)
+    assert "the link to the syncer failed" in caplog.text and "Traceback" in caplog.text
 
 
 async def test_a_part_whose_round_is_over_gives_the_link_to_the_next_one(
@@ -214,7 +214,7 @@ async def test_the_merged_tokens_are_those_that_shard_0_counts_and_never_go_back
 
 def test_merged_tokens_come_from_the_checkpoint_without_a_syncer() -> None:
     def unit(merged: int) -> dict[str, Any]:
-        return {"account": {"merged": merged, "fragments": 3}}
+        return {"account": {"merged": merged, "owned": [0, 1, 2]}}
 
     assert _merged({"units": {"a": unit(900), "b": unit(601)}}) == 500
     assert _merged({"units": {"a": {"merged_step": 7}}}) == _merged({}) == 0

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from lone_shard import LONE, Story, joined, offered
+from msgspec import convert
 
 from atoll_runtime.protocol import claims
 from atoll_runtime.protocol.effects import Merge, Note, SendPull
@@ -264,7 +265,7 @@ def test_a_unit_that_is_refused_again_and_again_is_suspect_and_its_successor_is_
     assert shard.machine.units["a"].suspect == ""
     report = unit_report(shard.machine, unit, None)
     assert (report.suspect, report.refusals, report.refused) == (unit.suspect, {"tokens": 9}, 9)
-    restored = Unit.restore("b", (0,), json.loads(json.dumps(unit.record())))
+    restored = convert(json.loads(json.dumps(unit.record())), Unit, str_keys=True)
     assert (restored.suspect, restored.outcomes, restored.refusals) == (
         unit.suspect,
         0b111111111,

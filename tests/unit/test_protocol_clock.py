@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from lone_shard import LONE, joined
 
 from atoll_runtime.protocol import clocks, ledger
-from atoll_runtime.protocol.events import Ordered, Orders, ShardTold, Standing, Tick
+from atoll_runtime.protocol.events import ShardTold, Tick
 from atoll_runtime.protocol.fragments import LayoutError, TensorInfo, build_layout, translate
 from atoll_runtime.protocol.ledger import FINISHED, REPLACED, Account, Span
 from atoll_runtime.protocol.machine import Syncer
+from atoll_runtime.protocol.messages import Orders, Standing
 from atoll_runtime.protocol.restoring import begin
 
 TENSORS = [
@@ -74,7 +75,7 @@ def steps(machine: Syncer, now: float) -> list[int]:
 def test_a_shard_that_was_away_skips_to_an_interval_behind_the_clock_and_takes_that_without_pacing() -> None:
     machine = follower()
     assert steps(machine, 9.0) == [3], "shard 0 has not told it"
-    machine.handle(Ordered(Orders(step=100)), 10.0)
+    machine.handle(Orders(step=100), 10.0)
     assert steps(machine, 10.0) == list(range(93, 101))
     assert steps(machine, 1000.0) == [100], "the clock stands where shard 0 is silent"
     (held,) = machine.rounds.held
@@ -104,7 +105,7 @@ def test_what_is_being_merged_when_its_incarnation_is_replaced_still_counts_and_
     account.freeze(0, Span(1, 20, 80))
     account.replace(2)
     assert account.discarded == {REPLACED: 140} and account.in_flight == 60 and account.balanced
-    crashed = Account.restore((0, 1), account.record())
+    crashed = account.durable
     assert crashed.discarded == {REPLACED: 200} and crashed.in_flight == 0 and crashed.balanced
     account.merge(0)
     assert account.merged == 60 and account.in_flight == 0 and account.balanced
@@ -119,7 +120,6 @@ def test_accounts_of_two_shards_are_carried_into_three_in_whole_tokens() -> None
         account.advance(90)
         account.freeze(0, Span(4, 0, 60))
         account.merge(0)
-    record = ledger.carried([account.record() for account in old], owned=5)
-    account = Account.restore((0, 1, 2, 3, 4), record)
+    account = ledger.carried(old, owned=(0, 1, 2, 3, 4))
     assert account.merged == 5 * (120 // 3) and account.trained == 5 * 90 and account.balanced
     assert account.discarded == {REPLACED: 5 * 50} and account.incarnation == 4

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+import msgspec
 import pytest
 from lone_shard import LONE, Story, joined, offered, reported
 
@@ -13,7 +14,6 @@ from atoll_runtime.protocol import restoring
 from atoll_runtime.protocol.effects import (
     Note,
     RecordCut,
-    Remember,
 )
 from atoll_runtime.protocol.events import (
     CutEnded,
@@ -22,17 +22,14 @@ from atoll_runtime.protocol.events import (
     Event,
     Left,
     Merged,
-    Ordered,
-    Orders,
     Persisted,
     Received,
     Said,
     ShardLeft,
     ShardTold,
-    Standing,
 )
 from atoll_runtime.protocol.identifiers import LAST_STEP, NO_CUT, CutId, RoundId
-from atoll_runtime.protocol.messages import Mark, Part
+from atoll_runtime.protocol.messages import Mark, Orders, Part, Standing
 from atoll_runtime.protocol.rules import Rules
 
 FIRST = replace(LONE, cut_interval=100, shards=2)
@@ -52,7 +49,7 @@ class Shard(Story):
         self.machine.cuts.started = STARTED
         self.tell(*(reported("a", n, 0.1) for n in (1, 2)), now=1.0)
         if rules.shard:
-            self.tell(Ordered(Orders(step=1, cut=self.machine.cuts.newest)))
+            self.tell(Orders(step=1, cut=self.machine.cuts.newest))
         self.open = self.round()
         self.effects.clear()
 
@@ -66,7 +63,7 @@ class Shard(Story):
     def again(self, rules: Rules) -> Shard:
         """The next process on the same volume."""
         story = Shard(rules)
-        story.machine = restoring.restore(rules, (10,), self.asked(Remember)[-1].record)
+        story.machine = restoring.restore(rules, (10,), self.remembered)
         story.machine.cuts.started = STARTED + 1000
         return story
 
@@ -134,7 +131,7 @@ def test_the_newest_cut_is_current_once_each_shard_holds_its_merges_in_it_and_no
     shard.tell(CutEnded(cut, whole=True))
     assert shard.machine.current
     for change in ({"kept": NO_CUT}, {"kept": CutId(0)}, {"idle": False}):
-        assert not shard.tell(ShardTold(1, replace(kept, **change))).machine.current, change
+        assert not shard.tell(ShardTold(1, msgspec.structs.replace(kept, **change))).machine.current, change
     assert not shard.tell(ShardTold(1, kept), ShardLeft(1)).machine.current
     shard.tell(ShardTold(1, kept), joined("a"))
     assert not shard.machine.current, "a learner may bring more"
@@ -169,12 +166,12 @@ def test_a_shard_without_learners_is_idle_once_the_round_whose_members_it_has_fr
 
 
 def test_a_shard_says_of_a_cut_that_it_holds_all_while_nothing_was_merged_since() -> None:
-    shard = Shard(SECOND).tell(Ordered(Orders(step=1, cut=CUT)))
+    shard = Shard(SECOND).tell(Orders(step=1, cut=CUT))
     assert shard.machine.standing.kept == NO_CUT, "its part does not stand"
     shard.tell(CutEnded(CUT, whole=True))
     assert shard.machine.standing.kept == CUT
     assert shard.merge().machine.standing.kept == NO_CUT
-    lost = Shard(SECOND).tell(Ordered(Orders(step=1, cut=CUT)), CutEnded(CUT, whole=True, own=False))
+    lost = Shard(SECOND).tell(Orders(step=1, cut=CUT), CutEnded(CUT, whole=True, own=False))
     assert (lost.machine.standing.saved, lost.machine.standing.kept) == (CUT, NO_CUT)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from itertools import permutations
 from typing import Self
@@ -17,27 +16,22 @@ from atoll_runtime.protocol.effects import (
     Merge,
     RecordCut,
     Release,
-    Remember,
-    SendMarkers,
-    SendOrders,
     SendPull,
+    Tell,
 )
 from atoll_runtime.protocol.events import (
     CutOrdered,
     Event,
     FinalCut,
     Merged,
-    Ordered,
-    Orders,
     Persisted,
     Received,
     ShardLeft,
     ShardTold,
-    Standing,
     Tick,
 )
 from atoll_runtime.protocol.identifiers import NO_CUT, CutId, RoundId
-from atoll_runtime.protocol.messages import Header, Part
+from atoll_runtime.protocol.messages import Header, Orders, Part, Standing
 from atoll_runtime.protocol.rules import Rules
 from atoll_runtime.protocol.waiting import why
 from atoll_runtime.syncer.state import Parts
@@ -67,10 +61,6 @@ class Machine(Story):
         """Of the cut recorded last."""
         return dict(self.asked(RecordCut)[-1].record["vector"])
 
-    def remembered(self) -> Mapping[str, object]:
-        """What stands in the journal."""
-        return self.asked(Remember)[-1].record
-
 
 def part(round_id: RoundId, step: int, unit: str = "a", host: int = 0, hosts: int = 1) -> Part:
     share = 10 // hosts
@@ -83,19 +73,19 @@ def named(story: Machine) -> list[tuple[int, bool]]:
     return [(cut.step, cut.final) for cut in story.cuts()]
 
 
-def sent(story: Machine) -> list[SendOrders]:
-    return story.asked(SendOrders)
+def sent(story: Machine) -> list[Tell]:
+    return story.asked(Tell)
 
 
 def test_a_shard_knows_of_a_unit_what_it_has_merged_of_it_and_not_what_it_heard_of_later_steps() -> None:
     """A final cut is recorded when the merge that was under way is durable; the unit trains on meanwhile."""
     story = Machine(replace(RULES, shard=1, shards=2))
-    story.tell(joined("a"), Ordered(Orders(1)))
+    story.tell(joined("a"), Orders(1))
     (round_id,) = story.machine.rounds.held
     story.tell(Received(part(round_id, 3), 1.0), Tick())
     assert story.asked(Merge)
     final = CutId(50, 50, True)
-    assert story.tell(Ordered(Orders(1, ending=True, cut=final)), offered(part(round_id, 5))).cuts() == []
+    assert story.tell(Orders(1, ending=True, cut=final), offered(part(round_id, 5))).cuts() == []
     assert story.tell(Merged(round_id, 0.0), Persisted(round_id)).cuts() == [final]
     assert story.vector() == {"shard/1": 1, "unit/a/1": 30}
     assert clocks.inconsistency({"shard/1": story.vector(), "unit/a/1": {"unit/a/1": 30}}) == ""
@@ -125,7 +115,7 @@ def test_a_final_cut_that_was_being_saved_when_shard_0_died_is_begun_anew_or_giv
     story = at_its_end()
     assert named(story) == [(21, True)]
     again = Machine(changed)
-    again.machine = restoring.restore(changed, SIZES, story.remembered())
+    again.machine = restoring.restore(changed, SIZES, story.remembered)
     again.tell(Tick())
     assert named(again) == [(22, True)] * ends
     assert again.machine.finishing == ends and again.machine.orders.cut.final == ends
@@ -137,7 +127,7 @@ DONE, BUSY = Standing(20, True, NO_CUT), Standing(20, False, NO_CUT)
 
 def test_the_final_cut_begins_once_every_other_shard_has_told_that_it_is_at_its_end() -> None:
     story = at_its_end(TWO)
-    assert named(story) == [] and [each.orders.ending for each in sent(story)] == [True]
+    assert named(story) == [] and [each.news.ending for each in sent(story)] == [True]
     assert "waiting for shard 1" in why(story.machine, story.now)
     assert named(story.tell(ShardTold(1, BUSY))) == []
     assert named(story.tell(ShardTold(1, DONE), ShardLeft(1), Tick())) == [(21, True)]
@@ -204,4 +194,4 @@ def test_no_cut_but_the_final_one_has_the_targets_step() -> None:
         story.tell(Tick(), now=story.now + 1.0)
     assert written, "a merge is written after the clock has come to the target"
     story.tell(*map(Persisted, written))
-    assert story.asked(SendMarkers) == []
+    assert story.asked(RecordCut) == []

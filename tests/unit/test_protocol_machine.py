@@ -208,10 +208,6 @@ def test_a_unit_whose_hosts_always_disagree_is_asked_less_and_less() -> None:
         ({"round": RoundId(99, 0, 0)}, "is over"),
         ({"round": RoundId(2, 1, 0, "lost")}, "is over"),
         ({"anchor": 5}, "not a known version"),
-        ({"steps": 0}, "weigh nothing"),
-        ({"trained": 20}, "less than the 30 tokens"),
-        ({"host": 1}, "does not exist"),
-        ({"start": 8, "stop": 20}, "does not lie in a fragment"),
         ({"padded": 6, "stop": 6}, "10 elements are wanted"),
     ],
 )

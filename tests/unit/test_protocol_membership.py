@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from lone_shard import LONE, Story, joined, offered, reported
 
-from atoll_runtime.protocol.effects import Exclude, Merge, Publish, Release, SendPull
+from atoll_runtime.protocol.effects import Merge, Publish, Release, SendPull
 from atoll_runtime.protocol.events import Declined, Left, Received, Tick
 from atoll_runtime.protocol.identifiers import NO_CUT, RoundId
 from atoll_runtime.protocol.link import Link
@@ -116,7 +116,7 @@ def test_units_that_are_no_members_are_told_at_once_and_need_not_fetch_what_lack
     told = len(shard.effects)
     part = shard.offer("a", 1, 0.5)
     shard.run(3)
-    assert Exclude(part.round, ("a",)) in shard.effects[told:]
+    assert Release(part.round, None, ("a",)) in shard.effects[told:]
     shard.tell(Received(part, 1.0))
     assert shard.merged[1] == ("a",)
     assert [each.needed for each in shard.effects[told:] if isinstance(each, Publish)] == [("a",)]
@@ -237,7 +237,7 @@ def test_a_unit_that_answers_first_and_is_refused_each_time_does_not_shut_out_a_
         shard.tell(Received(right, 1.0))
         shard.tell(Received(wrong, math.inf))
         shard.run(3)
-        if any(each == Exclude(late.round, ("a", "b", "c")) for each in shard.effects):
+        if any(each == Release(late.round, None, ("a", "b", "c")) for each in shard.effects):
             shard.tell(Received(late, 1.0))
         shard.tell(Tick())
         assert len(attempts) < 5
@@ -410,5 +410,5 @@ def test_a_body_that_is_here_is_not_carried_over_for_one_that_is_not() -> None:
     held = shard.machine.rounds.held[shard.round(1)]
     for unit in "ab":
         held.contributions.add(shard.part(unit, 1))
-    held.contributions.bodies["b", 0] = 1.0
+    held.contributions.bodies["b"] = {0: 1.0}
     assert held.close(1, P, held.opened + P + 1) == ([], ["a"])

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from lone_shard import LONE, joined
 from soak import schedule
 
-from atoll_runtime.protocol.effects import Effect, Wake
+from atoll_runtime.protocol.effects import Effect, Tell, Wake
 from atoll_runtime.protocol.events import Event, Said, Tick
 from atoll_runtime.protocol.machine import Syncer
 from atoll_runtime.protocol.messages import Report
@@ -40,7 +40,7 @@ def walked(machine: Syncer, now: float) -> dict[str, Any]:
         "connected": {unit.name for unit in machine.units.values() if unit.hosts},
         "tokens": sum(unit.account.merged for unit in machine.units.values()),
         "awaited": {
-            held.id: set(machine.rounds.awaited(held, now))
+            held.id: {unit.name for unit in live if not held.answered(unit.name)}
             for held in machine.rounds.held.values()
             if held.stage == "Collecting"
         },
@@ -186,4 +186,5 @@ def test_at_the_time_that_the_machine_asks_for_a_silent_unit_is_waited_for_no_mo
     effects = machine.handle(Said("a", 1, Report(2, 2, 20, 1.0, 1.0, 2)), 3.0)
     (at,) = (effect.at for effect in effects if isinstance(effect, Wake))
     assert set(machine.rounds.roster.live) == {"a"}
-    assert machine.handle(Tick(), at) == [] and not machine.rounds.roster.live
+    assert machine.handle(Tick(), at) == [Tell(machine.orders)] and not machine.rounds.roster.live
+    assert machine.orders.silent == (("a", 1),)

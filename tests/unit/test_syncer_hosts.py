@@ -17,7 +17,7 @@ from atoll_runtime.contract import RunContract, identity
 from atoll_runtime.protocol.fragments import MOST_PADDING, TensorInfo, build_layout
 from atoll_runtime.protocol.identifiers import NO_CUT, RoundId
 from atoll_runtime.protocol.linkmeter import LinkReading, LinkUse
-from atoll_runtime.protocol.messages import Audit, Beginning, Header, Hello, Mark, Part, Report
+from atoll_runtime.protocol.messages import SEED_MESSAGE, Audit, Beginning, Header, Hello, Mark, Part, Report
 from atoll_runtime.protocol.restoring import begin
 from atoll_runtime.protocol.units import Unit
 from atoll_runtime.syncer import handshake, hosts
@@ -26,19 +26,6 @@ from atoll_runtime.syncer.status import unit_report
 from atoll_runtime.transport.messages import PROTOCOL, Announce, Fenced, Stop
 from atoll_runtime.transport.transport import Peer
 from atoll_runtime.transport.wire import WireError, decode, encode
-
-
-@pytest.mark.parametrize("length", [0, handshake.MESSAGE_LIMIT, handshake.MESSAGE_LIMIT + 1, 10**6])
-def test_what_a_unit_says_of_its_seed_is_kept_in_few_characters(length: int) -> None:
-    """The journal holds it of every unit, in every record."""
-    said = "".join(chr(97 + n % 26) for n in range(length))
-    hello = Hello(PROTOCOL, "r", "a", 1, 0, 1, "f", "bf16", (0,), 0, said)
-    kept = handshake.shortened(hello).seed_message
-    assert len(kept) == min(length, handshake.MESSAGE_LIMIT)
-    assert said.startswith(kept.removesuffix("…")) and kept.endswith("…") == (
-        length > handshake.MESSAGE_LIMIT
-    )
-
 
 LINK = LinkReading(use=LinkUse("bf16", 1, 1024, 1.0))
 GOOD: dict[str, Any] = {
@@ -54,10 +41,14 @@ WRONG: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys(
         ("hello.incarnation", "hello.seeded_step", "report.step", "report.steps", "audit.step"), FAR
     ),
-    **dict.fromkeys(("header.part.incarnation", "header.part.anchor", "header.part.steps"), FAR),
+    **dict.fromkeys(("header.part.incarnation", "header.part.anchor"), FAR),
+    "header.part.steps": (0, *FAR),
     **dict.fromkeys(("header.part.inner_step", "mark.cut.step", "mark.cut.number"), FAR),
     **dict.fromkeys(("report.tokens", "report.cursor", "mark.trained"), (-1, 10**15 + 1, 2**63)),
-    **dict.fromkeys(("header.part.tokens", "header.part.trained"), (-1, 10**15 + 1, 2**63)),
+    "header.part.tokens": (0, 10**15 + 1, 2**63),
+    "header.part.trained": (-1, 10**15 + 1, 2**63),
+    "header.part.host": (-1,),
+    "hello.seed_message": ("x" * (SEED_MESSAGE + 1),),
     **dict.fromkeys([f"report.beginning.{name}" for name in ("joined", "stepped", "compiling")], NO_FIGURE),
     **dict.fromkeys(("report.beginning.compiled", "report.beginning.loaded"), (-1, 10**18)),
     **dict.fromkeys(
@@ -123,6 +114,8 @@ SENT = Part("a", 1, 0, 1, RoundId(1, 0, 0), 0, 1, 8, 8, 1, 0, 128, 128, 8)
         ({"start": -1}, "range: [-1, 128)"),
         ({"hosts": 2}, "range: [0, 128) of 128 elements is not one of 2 hosts'"),
         ({"round": RoundId(1, 7, 0)}, "fragment: 7 of 1 does not exist"),
+        ({"host": 1}, "host: 1 of 1 does not exist"),
+        ({"trained": 7}, "trained: 7 is less than the 8 tokens"),
     ],
 )
 def test_sizes_that_no_fragment_of_the_layout_has_are_refused_before_a_byte_is_reserved(
@@ -144,12 +137,12 @@ def test_a_shard_has_place_for_so_many_units_and_hosts_and_keeps_those_that_it_k
         peer = Peer((identity(run.namespace, run.name, "unit", unit),), "here")
         hello = Hello(PROTOCOL, run.uid, unit, 1, 0, count, layout.fingerprint, run.outer.codec, (0,), 0, "")
         refusal = handshake.refusal(run, layout, peer, replace(hello, **changes), known)
-        return "" if refusal is None else refusal.reason
+        return getattr(refusal, "reason", "")
 
-    known = dict.fromkeys(f"u{n}" for n in range(handshake.MOST_UNITS - 1))
+    known = {f"u{n}": Unit.new(f"u{n}", (0,)) for n in range(handshake.MOST_UNITS - 1)}
     assert refused("new") == "" == refused("new", handshake.MOST_HOSTS)
     assert refused("new", handshake.MOST_HOSTS + 1) == "4097 hosts: a unit has 4096 at most"
-    known["new"] = None
+    known["new"] = Unit.new("new", (0,))
     assert refused("new") == "", "it comes back"
     assert refused("newer") == "newer: this run has had 8192 units, and has place for no more"
 

@@ -34,6 +34,7 @@ from atoll_runtime.learner.errors import FencedOff, Terminal
 from atoll_runtime.learner.incarnation import MEMORY_FILE, Files, Incarnation, NotRestarted
 from atoll_runtime.learner.island import train
 from atoll_runtime.learner.proposal import Ending
+from atoll_runtime.process import log_to_stderr
 from atoll_runtime.transport.sessions import TlsNetwork
 from atoll_runtime.transport.tls import Tls, TlsError
 
@@ -45,9 +46,7 @@ log = logging.getLogger("atoll.learner")
 
 def main() -> int:
     """Runs until the end; returns the exit status that tells the operator why."""
-    # `force`, because absl, which Orbax imports, has put a handler of its own in place.
-    form = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-    logging.basicConfig(level=logging.INFO, format=form, force=True)
+    log_to_stderr()
     signal.signal(signal.SIGTERM, lambda *_: os._exit(EXIT_TERMINATED))  # nothing to leave behind yet
     told = Path(os.environ.get(ENV_INCARNATION_FILE, INCARNATION_FILE))
     incarnation = Incarnation(Files(told, Path(MEMORY_FILE), Path(TERMINATION_LOG)))
@@ -58,7 +57,8 @@ def main() -> int:
         incarnation.watch()
         lockedmemory.raise_limit(os.environ)
         tls = Tls.read(os.environ.get(ENV_TLS_DIR, TLS_DIR))
-        ending = train(run, unit, _networks(run, tls), _leave_cleanly, tls)
+        networks = [TlsNetwork(shard, tls) for shard in run.shards]
+        ending = train(run, unit, networks, _leave_cleanly, tls)
     except NotRestarted as error:
         log.error("%s", error)  # its predecessor's last words are its own
         return EXIT_RETRY
@@ -91,11 +91,6 @@ def _contracts() -> tuple[RunContract, UnitContract]:
         raise Terminal("ContractInvalid", f"{file} or ${ENV_UNIT}: {error}") from error
 
 
-def _networks(run: RunContract, tls: Tls) -> list[TlsNetwork]:
-    """One for each shard of the syncer."""
-    return [TlsNetwork(shard, tls) for shard in run.shards]
-
-
 def _fail(incarnation: Incarnation, status: int, reason: str, error: Exception) -> int:
     text = f"{reason}: {error}"
     log.error("%s", text)
@@ -107,6 +102,5 @@ if __name__ == "__main__":
     status = main()
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(
-        status
-    )  # at a failure, jax.distributed's own exit would wait for hosts that may be gone, and abort
+    # At a failure, jax.distributed's own exit would wait for hosts that may be gone, and abort.
+    os._exit(status)

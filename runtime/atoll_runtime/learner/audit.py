@@ -17,9 +17,10 @@ from jax import Array
 
 from atoll_runtime.contract import OuterSpec
 from atoll_runtime.data import Reader
-from atoll_runtime.learner.client import Arrival, SyncerClient
+from atoll_runtime.learner.client import SyncerClient
 from atoll_runtime.learner.compilation import Wrap, uncached
 from atoll_runtime.learner.inner import Inner
+from atoll_runtime.learner.transfers import Arrival
 from atoll_runtime.model.axes import everywhere
 from atoll_runtime.protocol import schedule
 from atoll_runtime.protocol.fragments import Layout, Piece, order

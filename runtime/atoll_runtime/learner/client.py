@@ -11,31 +11,25 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
+import msgspec
 
 from atoll_runtime.contract import RunContract, UnitContract
 from atoll_runtime.interfaces import Network
 from atoll_runtime.learner.communication import LinkPolicy
 from atoll_runtime.learner.session import ShardSession
-from atoll_runtime.learner.start import Greeting
-from atoll_runtime.learner.transfers import Arrival, Counters
+from atoll_runtime.learner.signals import Signals
+from atoll_runtime.learner.transfers import Arrival
 from atoll_runtime.protocol.communication import Communication
 from atoll_runtime.protocol.fragments import Layout
 from atoll_runtime.protocol.identifiers import CutId
 from atoll_runtime.protocol.link import Ask
-from atoll_runtime.protocol.messages import Audit, Beginning, Hello, Mark, Part
+from atoll_runtime.protocol.messages import SEED_MESSAGE, Audit, Beginning, Hello, Mark, Part
 from atoll_runtime.protocol.progress import Offer
 from atoll_runtime.protocol.rules import COORDINATOR
 from atoll_runtime.transport import codecs
-from atoll_runtime.transport.messages import PROTOCOL, Fenced, Refused, Stop
-
-if TYPE_CHECKING:
-    from jax import Array
-
-__all__ = ["Arrival", "SyncerClient", "host_body", "host_part"]
+from atoll_runtime.transport.messages import PROTOCOL, Fenced, Refused, Stop, Welcome
 
 T = TypeVar("T")
 
@@ -64,22 +58,15 @@ class SyncerClient:
             raise ValueError(f"networks: {len(networks)} for {layout.shards} shards")
         self._run, self._unit, self._layout = run, unit, layout
         self._bounds, self._padded, self._networks = tuple(bounds), tuple(padded), tuple(networks)
-        self._held: tuple[int, ...] = (0,) * len(layout.fragments)
         self._policy = LinkPolicy(
             run, sum(stop - start for start, stop in self._bounds), self._networks, clock
         )
+        self.counters = self._policy.counters
+        self._signals = Signals()
         self._sessions: list[ShardSession] = []
+        self._tasks: list[asyncio.Task[None]] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._inner_step = 0
-
-    @property
-    def counters(self) -> Counters:
-        """What happened on the links, all together."""
-        total = Counters()
-        for session in self._sessions:
-            for name, value in vars(session.counters).items():
-                setattr(total, name, getattr(total, name) + value)
-        return total
 
     def start(
         self, versions: Sequence[int], seeded_step: int, seed_message: str, lineages: Sequence[str] = ()
@@ -107,7 +94,8 @@ class SyncerClient:
         """
         sizes = [fragment.size for fragment in self._layout.fragments]
         # Of a fragment without elements there is nothing to hold.
-        self._held = tuple(version if size else 0 for version, size in zip(versions, sizes, strict=True))
+        held = tuple(version if size else 0 for version, size in zip(versions, sizes, strict=True))
+        self._signals.start()
         for s, network in enumerate(self._networks):
             hello = Hello(
                 protocol=PROTOCOL,
@@ -118,34 +106,32 @@ class SyncerClient:
                 hosts=self._unit.hosts,
                 fingerprint=self._layout.shard(s).fingerprint,
                 codec=self._run.outer.codec,
-                versions=self._held[self._own(s)],
+                versions=held[self._own(s)],
                 seeded_step=seeded_step,
-                seed_message=seed_message,
+                seed_message=seed_message[:SEED_MESSAGE],
                 address=self._unit.address,
             )
             lineage, bounds = lineages[s] if lineages else "", self._bounds[self._own(s)]
-            self._sessions.append(ShardSession(s, hello, lineage, bounds, network, self._policy))
-            self._sessions[-1].start()
+            session = ShardSession(s, hello, lineage, bounds, network, self._policy, self._signals)
+            self._sessions.append(session)
+            self._tasks += [asyncio.create_task(self._signals.work(job)) for job in session.jobs]
 
-    def welcome(self, timeout: float) -> Greeting | None:
-        """The first answers; waits at most `timeout` seconds for all shards, so only before training starts."""
-        deadline = time.monotonic() + timeout
-        for session in self._sessions:
-            session.signals.answered.wait(max(0.0, deadline - time.monotonic()))
-        answers = [session.welcome for session in self._sessions]
-        known = [answer for answer in answers if answer is not None]
+    def welcome(self, timeout: float) -> Welcome | None:
+        """The first answers as one: `versions` are of every fragment, of a shard that has not answered what this host
+        holds. Waits at most `timeout` seconds for all shards, so only before training starts."""
+        with self._signals.lock:
+            self._signals.lock.wait_for(lambda: self.answered, timeout)
+        known = [session.welcome for session in self._sessions if session.welcome is not None]
         if not known:
             return None
         versions: list[int] = []
-        for s, answer in enumerate(answers):
-            versions += self._held[self._own(s)] if answer is None else answer.versions
-        return Greeting(
-            max(answer.global_step for answer in known),
-            max(answer.inner_step for answer in known),
-            max(answer.cursor for answer in known),
-            tuple(versions),
-            first.merged if (first := answers[COORDINATOR]) is not None else 0,
-        )
+        for session in self._sessions:
+            versions += session.link.held if session.welcome is None else session.welcome.versions
+        furthest = {
+            name: max(getattr(answer, name) for answer in known)
+            for name in ("global_step", "inner_step", "cursor")
+        }
+        return msgspec.structs.replace(known[0], **furthest, versions=tuple(versions), merged=self.merged())
 
     def begin(self, beginning: Beginning) -> None:
         """The first step has ended; told with the reports that follow."""
@@ -155,30 +141,38 @@ class SyncerClient:
         """Each inner step; host 0 tells shard 0. `tokens`: of the unit; `cursor`: the next position in its data."""
         self._inner_step = step
         if self._unit.host == 0:
-            self._sessions[COORDINATOR].report(step, tokens, loss, step_seconds, cursor)
+            with self._signals.changing():
+                self._sessions[COORDINATOR].report(step, tokens, loss, step_seconds, cursor)
 
     def audit(self, step: int, kind: str, loss: float) -> None:
         """What the unit got from the examples of an audit; see `learner/audit.py`."""
-        if self._unit.host == 0:
-            self._sessions[COORDINATOR].say(Audit(step, kind, loss))
+        self._say(Audit(step, kind, loss))
+
+    def mark(self, cut: CutId, trained: int) -> None:
+        """The unit has recorded itself for a cut: tells shard 0."""
+        self._say(Mark(cut, trained))
 
     def arrived(self) -> dict[int, Arrival]:
         """The newest complete version of each fragment, if it was not given out yet."""
-        return self._numbered(session.arrived() for session in self._sessions)
+        with self._signals.lock:
+            return self._numbered(session.transfers.take() for session in self._sessions)
 
     def adopt(self, number: int, arrival: Arrival) -> None:
         """The loop has taken an arrival: it is the anchor now."""
         s, p = divmod(number, self._layout.width)
-        self._sessions[s].adopt(p, arrival)
+        with self._signals.changing():
+            self._sessions[s].link.adopt(p, arrival.version, arrival.lineage)
 
     def need(self, number: int, version: int) -> None:
         """Fetches this version, or a newer one: another host of the unit has it."""
         s, p = divmod(number, self._layout.width)
-        self._sessions[s].need(p, version)
+        with self._signals.changing():
+            self._sessions[s].link.need(p, version)
 
     def pulls(self) -> dict[int, Ask]:
         """The open rounds that want a contribution, by fragment, once the version they need was taken."""
-        return self._numbered(session.pulls() for session in self._sessions)
+        with self._signals.lock:
+            return self._numbered(session.transfers.pulls() for session in self._sessions)
 
     @property
     def communication(self) -> Communication:
@@ -199,26 +193,19 @@ class SyncerClient:
             host=self._unit.host,
             hosts=self._unit.hosts,
             round=ask.round,
-            anchor=offer.anchor,
-            steps=offer.steps,
-            tokens=offer.tokens,
             cursor=cursor,
             inner_step=self._inner_step,
             start=start,
             stop=stop,
             padded=self._padded[number],
-            trained=offer.trained,
-            cut=offer.cut,
+            **vars(offer),
         )
-        self._sessions[number // self._layout.width].contribute(part, codec, body)
+        with self._signals.changing():
+            self._sessions[number // self._layout.width].transfers.contribute(part, codec, body)
 
     def cut(self) -> CutId:
         """The newest cut that any shard has told of. Ask after `arrived`: it covers what came."""
         return max(session.link.cut for session in self._sessions)
-
-    def mark(self, cut: CutId, trained: int) -> None:
-        """The unit has recorded itself for a cut: tells shard 0."""
-        self._sessions[COORDINATOR].say(Mark(cut, trained))
 
     def merged(self) -> int:
         """Tokens merged, as shard 0 counts them, as far as this host has heard."""
@@ -226,17 +213,18 @@ class SyncerClient:
 
     def stop(self) -> Stop | None:
         """The final cut is safe: leave cleanly."""
-        return self._sessions[COORDINATOR].stop
+        word = self._signals.last_word
+        return word if isinstance(word, Stop) else None
 
     def error(self) -> Fenced | Refused | None:
         """Terminal: a newer incarnation, a foreign layout, the wrong run."""
-        return next((session.error for session in self._sessions if session.error is not None), None)
+        word = self._signals.last_word
+        return None if isinstance(word, Stop) else word
 
     def check(self) -> None:
-        """Raises what ended a session for good."""
-        for session in self._sessions:
-            if session.signals.failure is not None:
-                raise session.signals.failure
+        """Raises what ended the client for good."""
+        if self._signals.failure is not None:
+            raise self._signals.failure
 
     def close(self, timeout: float) -> None:
         """Ends every session; waits at most `timeout` seconds."""
@@ -249,12 +237,22 @@ class SyncerClient:
 
     async def disconnect(self) -> None:
         """The same, on the event loop of the caller."""
-        await asyncio.gather(*(session.close() for session in self._sessions))
+        self._signals.end()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*(network.close() for network in self._networks))
 
     @property
     def answered(self) -> bool:
         """Every shard has answered, or will not."""
-        return all(session.signals.answered.is_set() for session in self._sessions)
+        return self._signals.ended or all(session.welcome is not None for session in self._sessions)
+
+    def _say(self, message: Mark | Audit) -> None:
+        """Host 0 speaks for its unit, to shard 0."""
+        if self._unit.host == 0:
+            with self._signals.changing():
+                self._sessions[COORDINATOR].say(message)
 
     def _own(self, s: int) -> slice:
         """A shard's fragments."""
@@ -263,16 +261,3 @@ class SyncerClient:
     def _numbered(self, found: Iterable[dict[int, T]]) -> dict[int, T]:
         """What the sessions have, by the island's numbers."""
         return {s * self._layout.width + p: each for s, own in enumerate(found) for p, each in own.items()}
-
-
-def host_part(flat: Array) -> NDArray[Any]:
-    """This host's contiguous part of a flat array over the mesh, read-only; waits for the copy."""
-    shards = sorted(flat.addressable_shards, key=lambda shard: shard.index[0].start or 0)
-    parts = [np.asarray(shard.data) for shard in shards]
-    return parts[0] if len(parts) == 1 else np.concatenate(parts)
-
-
-def host_body(columns: Sequence[Array]) -> memoryview:
-    """This host's parts of flat arrays over the mesh, one behind the other, as bytes; waits for the copies."""
-    parts = [np.ascontiguousarray(host_part(column)).view(np.uint8) for column in columns]
-    return memoryview((parts[0] if len(parts) == 1 else np.concatenate(parts)).data)

@@ -1,13 +1,14 @@
-"""Fragments on the mesh: out as a flat outer gradient, in as a flat part; both split evenly over the devices.
+"""Fragments on the mesh: out as a flat outer gradient, encoded, in as a flat part; both split evenly over the devices.
 
 No host ever holds more of a fragment than its own devices' contiguous part.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -16,21 +17,21 @@ from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from atoll_runtime.learner.compilation import Wrap, uncached
-from atoll_runtime.learner.encoders import Encoders
 from atoll_runtime.learner.mesh import local_range
 from atoll_runtime.model.axes import over_devices
-from atoll_runtime.protocol.fragments import Fragment, Layout, Piece, part_bounds
+from atoll_runtime.protocol.fragments import BLOCK, Fragment, Layout, Piece, part_bounds
+from atoll_runtime.transport.blocks import LEVELS, TINY
+
+Programs = dict[int, Callable[[Array, Array], tuple[Array, ...]]]
+"""By size of the part."""
+A = TypeVar("A", bound=tuple[Array, ...])
 
 
 class Fragments:
     """The anchors (what this unit last received), and the moves of a fragment, which may be empty. Float32."""
 
     def __init__(
-        self,
-        mesh: Mesh,
-        layout: Layout,
-        theta: dict[str, Array],
-        programs: Wrap = uncached,
+        self, mesh: Mesh, layout: Layout, theta: dict[str, Array], programs: Wrap = uncached
     ) -> None:
         """Takes the seeded θ as the anchors.
 
@@ -78,11 +79,7 @@ class Fragments:
         """Δ = anchor − θ of this host's part of one fragment, as `transport/codecs.py` packs it, in columns that follow
         each other; their copies to the host are under way."""
         sent = self._sent[number] = self._flat(theta, number)
-        columns = self.encoders.encode(self._here(self._anchors[number]), self._here(sent), codec)
-        for column in columns:
-            for shard in column.addressable_shards:
-                shard.data.copy_to_host_async()
-        return columns
+        return _copying(self.encoders.encode(self._here(self._anchors[number]), self._here(sent), codec))
 
     def _here(self, flat: Array) -> Array:
         """This host's part of a flat array, without a copy."""
@@ -95,11 +92,7 @@ class Fragments:
     ) -> tuple[Array, Array, Array]:
         """Anchor and the optimiser's moments of one fragment (zero where it has none), flat; their copies to the host
         are under way."""
-        flats = self._anchors[number], self._flat(mu, number), self._flat(nu, number)
-        for flat in flats:
-            for shard in flat.addressable_shards:
-                shard.data.copy_to_host_async()
-        return flats
+        return _copying((self._anchors[number], self._flat(mu, number), self._flat(nu, number)))
 
     def receive(self, theta: dict[str, Array], number: int, part: np.ndarray) -> dict[str, Array]:
         """Puts what arrived in the place of one fragment of θ; it becomes the anchor. Steps made since the fragment's
@@ -134,6 +127,55 @@ class Fragments:
             own, _indices(fragment), kinds=_kinds(fragment), padded=self.padded[number]
         )
         return flat
+
+
+class Encoders:
+    """Programs of the host alone, which need no agreement with the unit's other hosts.
+
+    Args:
+        sizes: elements of this host's part of each fragment.
+        sharding: of these parts.
+    """
+
+    def __init__(self, sizes: Collection[int], sharding: NamedSharding) -> None:
+        self._sizes, self._sharding = sorted(set(sizes)), sharding
+        self._encode = jax.jit(_encode, static_argnames=("codec",), out_shardings=sharding)
+        self._compiler = ThreadPoolExecutor(1, "encoders")
+        self._programs: dict[str, Future[Programs]] = {}
+        self._codec = ""
+
+    def choose(self, codec: str) -> str:
+        """The codec to use now: this one once its programs are compiled, which another thread does while training goes
+        on with the last one. The first is waited for. Raises what the compiler raised."""
+        programs = self._compiled(codec)
+        if programs.done() or not self._codec:
+            programs.result()
+            self._codec = codec
+        return self._codec
+
+    def encode(self, anchor: Array, flat: Array, codec: str) -> tuple[Array, ...]:
+        """anchor − flat in columns that follow each other, the same bits as `transport/codecs.py`. Waits for the
+        compiler where `choose` did not give this codec."""
+        return self._compiled(codec).result()[anchor.size](anchor, flat)
+
+    def _compiled(self, codec: str) -> Future[Programs]:
+        if codec not in self._programs:
+            self._programs[codec] = self._compiler.submit(self._compile, codec)
+        return self._programs[codec]
+
+    def _compile(self, codec: str) -> Programs:
+        parts = {
+            size: jax.ShapeDtypeStruct((size,), jnp.float32, sharding=self._sharding) for size in self._sizes
+        }
+        return {size: self._encode.lower(part, part, codec=codec).compile() for size, part in parts.items()}
+
+
+def _copying(arrays: A) -> A:
+    """Begins to copy them to the host."""
+    for array in arrays:
+        for shard in array.addressable_shards:
+            shard.data.copy_to_host_async()
+    return arrays
 
 
 def _names(fragment: Fragment) -> tuple[str, ...]:
@@ -198,3 +240,19 @@ def _apply(
                 old, values.reshape(shape), index * shape[axis], axis
             )
     return theta, anchor
+
+
+def _encode(anchor: Array, flat: Array, *, codec: str) -> tuple[Array, ...]:
+    delta = anchor - flat
+    if codec not in LEVELS:
+        return (delta.astype(jnp.float32 if codec == "float32" else jnp.bfloat16),)
+    most = LEVELS[codec]
+    table = delta.reshape(-1, BLOCK)
+    scale = (jnp.abs(table).max(axis=1) * np.float32(1 / most)).astype(jnp.bfloat16)
+    divisor = scale.astype(jnp.float32)
+    divisor = jnp.where(jnp.isfinite(divisor) & (divisor >= TINY), divisor, jnp.inf)
+    steps = jnp.nan_to_num(jnp.rint(table / divisor[:, None]))
+    levels = jnp.clip(steps, -most, most).astype(jnp.int8).astype(jnp.uint8)
+    if codec == "int4":
+        levels = (levels[:, 0::2] & 0xF) | (levels[:, 1::2] << 4)
+    return scale, levels.reshape(-1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -18,12 +18,13 @@ from atoll_runtime.checkpoint.units import Moments
 from atoll_runtime.contract import InnerSpec, ModelSpec
 from atoll_runtime.data.packing import counted, segments
 from atoll_runtime.learner import optimiser
-from atoll_runtime.learner.accumulation import accumulated
 from atoll_runtime.learner.compilation import Wrap, uncached
 from atoll_runtime.model.axes import everywhere, over_rows, placement
 from atoll_runtime.model.decoder import Batch
-from atoll_runtime.model.objective import objective
+from atoll_runtime.model.objective import Loss, Tensors, objective
 from atoll_runtime.model.rules import ROWS
+
+Gradient = Callable[[Tensors, dict[str, Array], Array], tuple[Array, Any]]
 
 
 class Inner:
@@ -76,7 +77,11 @@ class Inner:
         step = jax.jit(
             self._advance,
             donate_argnums=(0, 1),
-            out_shardings=(self._shardings(), self._placed, everywhere(mesh)),
+            out_shardings=(
+                {name: value.sharding for name, value in self.theta.items()},
+                self._placed,
+                everywhere(mesh),
+            ),
         )
         self._step = programs("step", step)
         parts = min(spec.accumulation, batch)
@@ -184,9 +189,6 @@ class Inner:
         """Takes these moments, which lie on the mesh as `mu` and `nu` do, in the place of its own."""
         self._state = optimiser.restored(self._state, self.theta, (mu, nu), self.updates)
 
-    def _shardings(self) -> dict[str, Any]:
-        return {name: value.sharding for name, value in self.theta.items()}
-
     def _global(self, local: np.ndarray) -> Array:
         """One array over the mesh from each host's rows."""
         shape = (self._rows, *local.shape[1:])
@@ -197,3 +199,33 @@ class Inner:
 def _put(value: np.ndarray, sharding: jax.sharding.Sharding) -> Array:
     """A host array that every host holds whole, onto the mesh: each device takes its slice."""
     return jax.make_array_from_callback(value.shape, sharding, lambda index: value[index])
+
+
+def accumulated(loss: Loss, parts: int) -> Gradient:
+    """Value and gradient of `loss`, a mean by weight over the batch, for batches that `parts` divides: one part after
+    the other, so that activations of one stand in memory at a time.
+
+    The losses of a mixture's routers are means over a part then, not over the batch.
+    """
+    plain = jax.value_and_grad(loss)
+    if parts == 1:
+        return plain
+
+    def gradient(theta: Tensors, batch: dict[str, Array], rng: Array) -> tuple[Array, Any]:
+        total = jnp.sum(counted(batch))
+
+        def add(
+            sums: tuple[Array, Any], part: tuple[dict[str, Array], Array]
+        ) -> tuple[tuple[Array, Any], None]:
+            mine, number = part
+            share = jnp.sum(counted(mine)) / jnp.where(total > 0, total, 1)
+            found = plain(theta, mine, jax.random.fold_in(rng, number))
+            return jax.tree.map(lambda old, new: old + share * new, sums, found), None
+
+        # Every parts-th row, for rows lie on the mesh in order: each device finds its share of a part on itself.
+        split = jax.tree.map(lambda x: x.reshape(-1, parts, *x.shape[1:]).swapaxes(0, 1), batch)
+        zero = jax.tree.map(jnp.zeros_like, (jnp.zeros(()), theta))
+        sums: tuple[Array, Any] = jax.lax.scan(add, zero, (split, jnp.arange(parts)))[0]
+        return sums
+
+    return gradient

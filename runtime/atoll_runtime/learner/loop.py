@@ -14,13 +14,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+import numpy as np
+
 from atoll_runtime.contract import RunContract
-from atoll_runtime.learner.client import Arrival, SyncerClient, host_body
+from atoll_runtime.learner.client import SyncerClient
 from atoll_runtime.learner.errors import LossNotFinite
 from atoll_runtime.learner.proposal import NOTHING, WHOLE, Ending, Proposal
 from atoll_runtime.learner.schedule import learning_rate
-from atoll_runtime.learner.snapshot import Facts, Snapshots
+from atoll_runtime.learner.snapshot import Facts, Snapshots, host_part
 from atoll_runtime.learner.start import Start
+from atoll_runtime.learner.transfers import Arrival
 from atoll_runtime.protocol.identifiers import CutId
 from atoll_runtime.protocol.link import Ask
 from atoll_runtime.protocol.progress import Offer, Progress
@@ -232,11 +235,16 @@ class Loop:
         self.progress.step(self.inner.tokens)
         now = self.clock()
         self._unreported += self.inner.tokens
-        if (
-            self._finished is not None
-        ):  # the first step took the compiler's time; its tokens go with the second
+        # The first step took the compiler's time; its tokens go with the second.
+        if self._finished is not None:
             self.client.report(self.step, self._unreported, loss, now - self._finished, cursor)
             self._unreported = 0
         else:
             self.begun()
         self._finished = now
+
+
+def host_body(columns: Sequence[Array]) -> memoryview:
+    """This host's parts of flat arrays over the mesh, one behind the other, as bytes; waits for the copies."""
+    parts = [np.ascontiguousarray(host_part(column)).view(np.uint8) for column in columns]
+    return memoryview((parts[0] if len(parts) == 1 else np.concatenate(parts)).data)

@@ -8,7 +8,7 @@ from enum import IntEnum
 
 import numpy as np
 
-from atoll_runtime.learner.client import Arrival
+from atoll_runtime.learner.transfers import Arrival
 from atoll_runtime.protocol.identifiers import NO_CUT, CutId
 from atoll_runtime.protocol.link import Ask
 

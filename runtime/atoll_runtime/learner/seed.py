@@ -13,11 +13,9 @@ import numpy as np
 from atoll_runtime.checkpoint import Cut, GlobalStore, Regions, StoreError
 from atoll_runtime.checkpoint.units import Moments, UnitSave, UnitStore
 from atoll_runtime.contract import UnitContract
-from atoll_runtime.learner import broadcast
 from atoll_runtime.learner.agree import Agreement
 from atoll_runtime.learner.errors import SeedUnavailable, Terminal
-from atoll_runtime.learner.peers import Peers
-from atoll_runtime.learner.pulled import Pulled
+from atoll_runtime.learner.peers import Peers, Pulled
 from atoll_runtime.protocol.fragments import Layout, translate
 from atoll_runtime.syncer.backoff import Backoff
 
@@ -61,10 +59,10 @@ def from_peer(peers: Peers, unit: UnitContract, layout: Layout, agreement: Agree
         message = _join(f"seeded from peer {pulled.unit} at step {max(pulled.versions)}", why)
         return Found(message, pulled.moments.count, pulled.versions), pulled
 
-    found, pulled = broadcast.from_first(agreement, pull, Found)
+    found, pulled = agreement.found_by_first(pull, Found)
     if found.count is None:
         return found.message
-    theta = broadcast.tensors(agreement, layout.shapes, pulled.theta if pulled else None)
+    theta = agreement.tensors_of_first(layout.shapes, pulled.theta if pulled else None)
     moments = _moments(agreement, layout, found.count, pulled.moments if pulled else None)
     meta = {"fingerprint": layout.fingerprint}
     cut = Cut(max(found.versions), theta, {}, found.versions, meta, layout.shards)
@@ -99,7 +97,7 @@ def from_checkpoint(
         message = _join(f"moments from step {save.cut} of {save.unit}", why)
         return Found(message, save.moments.count), save.moments
 
-    found, mine = broadcast.from_first(agreement, look, Found)
+    found, mine = agreement.found_by_first(look, Found)
     moments = None if found.count is None else _moments(agreement, layout, found.count, mine)
     return Seed(seed.cut, _join(seed.message, found.message), moments)
 
@@ -192,20 +190,20 @@ def _candidates(units: UnitStore, unit: str) -> Iterator[tuple[str, Mapping[int,
     """Whose moments to take, and their cuts: the unit's own ones, then those of others, the newest first."""
     yield unit, units.cuts(unit)
     saves = units.saves()
-    newest = {name: _newest_complete(cuts) for name, cuts in saves.items() if name != unit}
+    newest = {
+        name: max((cut for cut, hosts in cuts.items() if hosts), default=NO_STEP)
+        for name, cuts in saves.items()
+        if name != unit
+    }
     for name in sorted(newest, key=lambda name: (-newest[name], name))[:LOOKS]:
         yield name, saves[name]
-
-
-def _newest_complete(cuts: Mapping[int, int]) -> int:
-    return max((cut for cut, hosts in cuts.items() if hosts), default=NO_STEP)
 
 
 def _moments(agreement: Agreement, layout: Layout, count: int, moments: Moments | None) -> Moments:
     """Host 0's moments, on every host."""
     return Moments(
-        broadcast.tensors(agreement, layout.shapes, moments.mu if moments else None),
-        broadcast.tensors(agreement, layout.shapes, moments.nu if moments else None),
+        agreement.tensors_of_first(layout.shapes, moments.mu if moments else None),
+        agreement.tensors_of_first(layout.shapes, moments.nu if moments else None),
         count,
     )
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from atoll_runtime.contract import RunContract, UnitContract, identity
 from atoll_runtime.learner.snapshot import READERS, Snapshots, Tap
 from atoll_runtime.protocol.fragments import Layout
-from atoll_runtime.transport.messages import SnapshotHead, SnapshotRequest
-from atoll_runtime.transport.peer import Parts
+from atoll_runtime.transport.messages import SnapshotRequest
 from atoll_runtime.transport.transport import Peer
 
 
@@ -30,7 +29,7 @@ class Serving:
         self._run, self._unit, self._layout = run, unit, layout
         self._bounds, self._snapshots = tuple(bounds), snapshots
 
-    def open(self, peer: Peer, request: SnapshotRequest) -> TapStream | str:
+    def open(self, peer: Peer, request: SnapshotRequest) -> Tap | str:
         """See `Source`."""
         if not peer.may_be(identity(self._run.namespace, self._run.name, "unit", request.unit)):
             return f"the certificate is not that of unit {request.unit!r} of this run"
@@ -45,27 +44,5 @@ class Serving:
             return f"another fragment layout: this unit has {fragments} in {self._layout.shards} shards"
         if not self._snapshots.healthy:
             return f"{self._unit.unit} has not caught up itself"
-        tap = self._snapshots.tap(request.least)
-        return (
-            f"{self._unit.unit} is serving {READERS} others" if tap is None else TapStream(tap, self._bounds)
-        )
-
-
-class TapStream:
-    """A tap as `peer.Snapshots`.
-
-    Args:
-        bounds: this host's [start, stop) in each padded fragment.
-    """
-
-    def __init__(self, tap: Tap, bounds: Sequence[tuple[int, int]]) -> None:
-        self._tap, self._bounds = tap, bounds
-
-    def __iter__(self) -> Iterator[tuple[SnapshotHead, Parts]]:
-        for capture in self._tap:
-            head = SnapshotHead(capture.number, capture.version, capture.count, *self._bounds[capture.number])
-            yield head, (capture.anchor, capture.mu, capture.nu)
-
-    def close(self) -> None:
-        """See `peer.Snapshots`."""
-        self._tap.close()
+        tap = self._snapshots.tap(request.least, self._bounds)
+        return f"{self._unit.unit} is serving {READERS} others" if tap is None else tap

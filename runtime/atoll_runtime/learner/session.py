@@ -1,11 +1,9 @@
-"""One host's session with one shard of the syncer. The training loop uses its first methods, of which none waits."""
+"""One host's session with one shard of the syncer."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
-from collections import deque
 from collections.abc import AsyncIterator, Sequence
 
 import msgspec
@@ -13,9 +11,9 @@ import msgspec
 from atoll_runtime.interfaces import Network
 from atoll_runtime.learner.communication import LinkPolicy
 from atoll_runtime.learner.signals import Signals
-from atoll_runtime.learner.transfers import BACKOFF_SECONDS, Arrival, Transfers
-from atoll_runtime.protocol.link import Ask, Link
-from atoll_runtime.protocol.messages import Audit, Beginning, Header, Hello, Mark, Part, Report
+from atoll_runtime.learner.transfers import BACKOFF_SECONDS, Transfers
+from atoll_runtime.protocol.link import Link
+from atoll_runtime.protocol.messages import Audit, Beginning, Hello, Mark, Report
 from atoll_runtime.syncer.backoff import Backoff
 from atoll_runtime.transport.messages import Announce, Fenced, Marker, Over, Pull, Refused, Stop, Welcome
 from atoll_runtime.transport.transport import TransportError
@@ -35,6 +33,7 @@ class ShardSession:
         lineage: that these belong to; empty where it is not known.
         bounds: this host's [start, stop) in each padded fragment of the shard.
         policy: what the host uses its link to all shards for.
+        signals: of its client.
     """
 
     def __init__(
@@ -45,115 +44,58 @@ class ShardSession:
         bounds: Sequence[tuple[int, int]],
         network: Network,
         policy: LinkPolicy,
+        signals: Signals,
     ) -> None:
         self.welcome: Welcome | None = None
         """The first one."""
-        self.stop: Stop | None = None
-        self.error: Fenced | Refused | None = None
-        self.signals = Signals(shard)
-        self._shard, self._hello, self._network = shard, hello, network
+        self._shard, self._hello, self._network, self._signals = shard, hello, network, signals
         self._policy, self._clock, self._meter = policy, policy.clock, policy.meter
         empty = frozenset(p for p, (start, stop) in enumerate(bounds) if start == stop)
         self.link = Link(list(hello.versions), lineage=lineage, empty=empty)
-        self._transfers = Transfers(hello, bounds, network, policy, self.link, self.signals)
-        self.counters = self._transfers.counters
+        self.transfers = Transfers(hello, bounds, network, policy, self.link, signals)
+        self.jobs = self._keep_linked, self.transfers.fetch_all, self.transfers.push_all
+        """To be run until the end."""
         self.beginning: Beginning | None = None
         """Goes with every report, once the unit's first step has ended."""
         self._last: dict[type[Up], Report | Mark | Audit] = {}
         """Of each kind what the training loop said last; a new session begins with them."""
         self._unsent: set[type[Up]] = set()
-        self._headers: deque[Header] = deque()
-        """They wait for the session."""
         self._quiet_until = 0.0
         """When the next report may be sent."""
-        self._tasks: list[asyncio.Task[None]] = []
-
-    # for the training loop
 
     def report(self, step: int, tokens: int, loss: float, step_seconds: float, cursor: int) -> None:
-        """Adds an inner step to the sums; what was not sent yet is replaced."""
+        """Adds an inner step to the sums; what was not sent yet is replaced. With the lock held."""
         last = self._last.get(Report)
         steps, total = (last.steps, last.tokens) if isinstance(last, Report) else (0, 0)
         self.say(Report(step, steps + 1, total + tokens, loss, step_seconds, cursor, self.beginning))
 
     def say(self, message: Report | Mark | Audit) -> None:
-        """Takes the place of the last one of its kind that was not sent yet."""
-        with self.signals.lock:
-            self._last[type(message)] = message
-            self._unsent.add(type(message))
-            self.signals.notify()
-
-    def arrived(self) -> dict[int, Arrival]:
-        """What arrived since the last call."""
-        with self.signals.lock:
-            taken, self._transfers.arrivals = self._transfers.arrivals, {}
-            return taken
-
-    def adopt(self, p: int, arrival: Arrival) -> None:
-        """The loop has taken it: it is the anchor now."""
-        with self.signals.lock:
-            self.link.adopt(p, arrival.version, arrival.lineage)
-            self.signals.notify()
-
-    def need(self, p: int, version: int) -> None:
-        """This version is to be fetched, or a newer one."""
-        with self.signals.lock:
-            self.link.need(p, version)
-            self.signals.notify()
-
-    def pulls(self) -> dict[int, Ask]:
-        """Open rounds whose least anchor the loop has taken, and in which the link can take part."""
-        with self.signals.lock:
-            return self._transfers.ready()
-
-    def contribute(self, part: Part, codec: str, body: memoryview) -> None:
-        """Answers a pull: its header goes out at once, its body when the link is free. Dropped and counted when its
-        round is over."""
-        with self.signals.lock:
-            if not self.link.answered(part.round):
-                self.counters.dropped += 1
-                return
-            self._headers.append(self._transfers.push(part, codec, body))
-            self.signals.notify()
-
-    # on the event loop
-
-    def start(self) -> None:
-        """Begins to connect."""
-        self.signals.start()
-        jobs = self._keep_linked, self._transfers.fetch_all, self._transfers.push_all
-        self._tasks = [asyncio.create_task(self.signals.work(job)) for job in jobs]
-
-    async def close(self) -> None:
-        """Ends session and transfers."""
-        self.signals.end()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._network.close()
+        """Takes the place of the last one of its kind that was not sent yet. With the lock held."""
+        self._last[type(message)] = message
+        self._unsent.add(type(message))
 
     async def _keep_linked(self) -> None:
         backoff, last = Backoff(*BACKOFF_SECONDS), ""
-        while not self.signals.ended:
+        while not self._signals.ended:
             try:
                 if await self._serve_link():
                     backoff, last = Backoff(*BACKOFF_SECONDS), ""
                 reason = "the syncer ended the session"
             except TransportError as error:
                 reason = str(error)
-            with self.signals.lock:  # bodies of what was answered go on
+            with self._signals.lock:  # bodies of what was answered go on
                 self.link.disconnected()
-                self._headers.clear()
-            self.signals.wake()
+                self.transfers.headers.clear()
+            self._signals.wake()
             kind = reason.split(";")[0]  # behind it stands the address tried last, which changes
-            if kind != last and not self.signals.ended:
+            if kind != last and not self._signals.ended:
                 log.warning("no link to shard %d of the syncer, training goes on: %s", self._shard, reason)
                 last = kind
-            await self.signals.until(lambda: False, backoff.seconds())
+            await self._signals.until(lambda: False, backoff.seconds())
 
     async def _serve_link(self) -> bool:
         """One session from Hello to its end; true when it was welcomed."""
-        with self.signals.lock:  # the last of each is due again
+        with self._signals.lock:  # the last of each is due again
             hello = msgspec.structs.replace(self._hello, versions=tuple(self.link.held))
             self._unsent = set(self._last)
         welcomed, began = False, self._clock()
@@ -166,7 +108,7 @@ class ShardSession:
                         self._meter.welcomed(self._clock() - began, self._clock())
                         log.info("linked to shard %d at global step %d", self._shard, message.global_step)
                     self.take(message)
-                    if self.signals.ended:
+                    if self._signals.ended:
                         break
         except TransportError:
             if not welcomed:
@@ -176,12 +118,12 @@ class ShardSession:
 
     def take(self, message: Down) -> None:
         """A message of the shard."""
-        with self.signals.lock:
+        with self._signals.lock:
             match message:
                 case Welcome():
-                    self.counters.connections += 1
-                    self.signals.answered.set()
+                    self._policy.counters.connections += 1
                     self.welcome = self.welcome or message
+                    self._signals.lock.notify_all()
                     self.link.counted(message.merged)
                     if self.link.welcomed(
                         message.lineage,
@@ -191,44 +133,40 @@ class ShardSession:
                         message.series,
                         message.taking,
                     ):
-                        self._transfers.arrivals.clear()  # of a history that ended
+                        self.transfers.arrivals.clear()  # of a history that ended
                 case Pull(round_id, least):
                     self.link.asked(round_id, least)
-                    self._transfers.asked(round_id.fragment, round_id.step)
+                    self.transfers.asked(round_id.fragment, round_id.step)
                 case Over(round_id):
                     self.link.over(round_id)
                 case Announce(p, version, needed):
                     self.link.announced(p, version, needed)
                 case Marker(cut):
                     self.link.marked(cut)
-                case Stop():
-                    self.stop = message
-                    self.signals.end()
-                case Fenced() | Refused():
-                    self.error = message
-                    self.signals.end()
-        self.signals.wake()
+                case Stop() | Fenced() | Refused():
+                    self._signals.end(message)
+        self._signals.wake()
 
     async def _outgoing(self) -> AsyncIterator[Up]:
         """Marks and headers at once, a report not before its time."""
-        while await self.signals.until(lambda: self._unsent or self._headers):
+        while await self._signals.until(lambda: self._unsent or self.transfers.headers):
             wait = self._quiet_until - self._clock()
             if wait > 0 and not self._urgent:
-                await self.signals.until(lambda: self._urgent, wait)
+                await self._signals.until(lambda: self._urgent, wait)
                 continue
-            with self.signals.lock:
+            with self._signals.lock:
                 message = self._next_up()
             if message is not None:
                 yield message
 
     @property
     def _urgent(self) -> bool:
-        return Mark in self._unsent or bool(self._headers)
+        return Mark in self._unsent or bool(self.transfers.headers)
 
     def _next_up(self) -> Up | None:
         """A mark comes before the report that follows it."""
-        if self._headers and Mark not in self._unsent:
-            return self._headers.popleft()
+        if self.transfers.headers and Mark not in self._unsent:
+            return self.transfers.headers.popleft()
         kind = next((kind for kind in (Mark, Audit, Report) if kind in self._unsent), None)
         if kind is None:
             return None

@@ -1,4 +1,4 @@
-"""What wakes the tasks of one session with a shard, and what ends them."""
+"""What wakes the tasks of a host's client of the syncer, and what ends them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
+
+from atoll_runtime.transport.messages import Fenced, Refused, Stop
 
 log = logging.getLogger(__name__)
 
@@ -15,16 +17,15 @@ log = logging.getLogger(__name__)
 class Signals:
     """The tasks run on one event loop; the training loop has a thread of its own."""
 
-    def __init__(self, shard: int) -> None:
-        self.lock = threading.Lock()
-        """Of all that the training loop shares with the tasks."""
-        self.answered = threading.Event()
-        """The shard has answered, or will not."""
+    def __init__(self) -> None:
+        self.lock = threading.Condition()
+        """Of all that the training loop shares with the tasks; notified of a shard's first answer, and of the end."""
         self.ended = False
         """Nothing more will be exchanged."""
+        self.last_word: Stop | Fenced | Refused | None = None
+        """Of the shard that has ended it."""
         self.failure: Exception | None = None
         """Ended a task."""
-        self._shard = shard
         self._loop: asyncio.AbstractEventLoop | None = None
         self._changed = asyncio.Event()
         self._noticed = False
@@ -34,22 +35,26 @@ class Signals:
         """The tasks run on the event loop of the caller."""
         self._loop = asyncio.get_running_loop()
 
-    def notify(self) -> None:
-        """Has the tasks look at what has changed. In any thread, with the lock held."""
-        if self._loop is not None and not (self._noticed or self.ended):
-            self._noticed = True
-            self._loop.call_soon_threadsafe(self.wake)
+    @contextlib.contextmanager
+    def changing(self) -> Iterator[None]:
+        """Holds the lock, and has the tasks look at what has changed. In any thread."""
+        with self.lock:
+            yield
+            if self._loop is not None and not (self._noticed or self.ended):
+                self._noticed = True
+                self._loop.call_soon_threadsafe(self.wake)
 
     def wake(self) -> None:
-        """The same on the event loop."""
+        """Has the tasks look at what has changed. On the event loop."""
         self._noticed = False
         before, self._changed = self._changed, asyncio.Event()
         before.set()
 
-    def end(self) -> None:
-        """Nothing more will be exchanged."""
-        self.ended = True
-        self.answered.set()
+    def end(self, last_word: Stop | Fenced | Refused | None = None) -> None:
+        """Nothing more will be exchanged. On the event loop."""
+        with self.lock:
+            self.ended, self.last_word = True, self.last_word or last_word
+            self.lock.notify_all()
         self.wake()
 
     async def until(self, due: Callable[[], object], seconds: float | None = None) -> bool:
@@ -70,6 +75,6 @@ class Signals:
             await job(*facts)
         except Exception as error:
             if not self.ended:
-                log.exception("the link to shard %d of the syncer failed", self._shard)
+                log.exception("the link to the syncer failed")
                 self.failure = error
                 self.end()

@@ -8,22 +8,22 @@ exact (cursor, inner step, versions) is recorded at the step at which the roll b
 from __future__ import annotations
 
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from atoll_runtime.learner.client import host_part
+from atoll_runtime.transport.messages import SnapshotHead
 
 if TYPE_CHECKING:
     from jax import Array
 
     from atoll_runtime.learner.fragments import Fragments
     from atoll_runtime.learner.inner import Inner
+    from atoll_runtime.transport.peer import Parts
 
 NOTHING = -1
 BACKLOG = 4
@@ -73,18 +73,19 @@ class Snapshot:
 
 
 class Tap:
-    """One reader of captures in another thread.
+    """What one reader, in another thread, is sent of the captures: see `peer.Snapshots`.
 
     Args:
         least: version of each fragment from which on it is wanted.
+        bounds: this host's [start, stop) in each padded fragment.
     """
 
-    def __init__(self, snapshots: Snapshots, least: Sequence[int]) -> None:
-        self._snapshots, self._least = snapshots, tuple(least)
+    def __init__(self, snapshots: Snapshots, least: Sequence[int], bounds: Sequence[tuple[int, int]]) -> None:
+        self._snapshots, self._least, self._bounds = snapshots, tuple(least), bounds
         self._ready: deque[Capture] = deque()
         self._closed = False
 
-    def __iter__(self) -> Iterator[Capture]:
+    def __iter__(self) -> Iterator[tuple[SnapshotHead, Parts]]:
         """Captures as they come, of each fragment again and again, until the tap is closed."""
         lock = self._snapshots.lock
         while True:
@@ -92,8 +93,9 @@ class Tap:
                 lock.wait_for(lambda: self._ready or self._closed)
                 if self._closed:
                     return
-                capture = self._ready.popleft()
-            yield capture
+                found = self._ready.popleft()
+            head = SnapshotHead(found.number, found.version, found.count, *self._bounds[found.number])
+            yield head, (found.anchor, found.mu, found.nu)
 
     def close(self) -> None:
         """Nothing more is taken for it; from any thread."""
@@ -135,8 +137,6 @@ class Snapshots:
         self.taps: set[Tap] = set()
         self.versions: tuple[int, ...] = (0,) * len(sizes)
         """Of each anchor, at the last step."""
-        self.seconds = 0.0
-        """That the loop's thread has spent here."""
         self._numbers = [number for number, size in enumerate(sizes) if size > 0]
         self._targets, self._save = tuple(targets), save
         self._steps = 0
@@ -174,16 +174,13 @@ class Snapshots:
 
     def capture(self, number: int, version: int, inner: Inner, fragments: Fragments) -> None:
         """Starts one fragment's way to the host, between two steps; `version` is its anchor's."""
-        begun = time.perf_counter()
         self._last = number
         self._started = number, version, inner.updates, fragments.capture(inner.mu, inner.nu, number)
-        self.seconds += time.perf_counter() - begun
 
     def collect(self) -> None:
         """Hands on what was started, beneath the step that is under way."""
         if self._started is None:
             return
-        begun = time.perf_counter()
         number, version, count, flats = self._started
         self._started = None
         capture = Capture(number, version, count, *(host_part(flat) for flat in flats))
@@ -192,14 +189,13 @@ class Snapshots:
                 tap.offer(capture)
             self.lock.notify_all()
         self._roll(capture)
-        self.seconds += time.perf_counter() - begun
 
-    def tap(self, least: Sequence[int]) -> Tap | None:
+    def tap(self, least: Sequence[int], bounds: Sequence[tuple[int, int]]) -> Tap | None:
         """A reader of every fragment at version `least` or newer; from any thread. None beside `READERS` others."""
         with self.lock:
             if len(self.taps) >= READERS:
                 return None
-            tap = Tap(self, least)
+            tap = Tap(self, least, bounds)
             self.taps.add(tap)
         return tap
 
@@ -221,3 +217,10 @@ class Snapshots:
         if len(self._rolled) == len(self._numbers):
             self._save(Snapshot(self._facts, tuple(self._rolled[number] for number in self._numbers)))
             self._facts, self._next, self._rolled = self._next, None, {}
+
+
+def host_part(flat: Array) -> NDArray[Any]:
+    """This host's contiguous part of a flat array over the mesh, read-only; waits for the copy."""
+    shards = sorted(flat.addressable_shards, key=lambda shard: shard.index[0].start or 0)
+    parts = [np.asarray(shard.data) for shard in shards]
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from atoll_runtime.payloads import Cut
+from atoll_runtime.transport.messages import Welcome
 
 if TYPE_CHECKING:  # simulations do without JAX
     from atoll_runtime.learner.agree import Agreement
@@ -35,20 +36,7 @@ class Start:
     """It goes on from a trained model with moments of zero."""
 
 
-@dataclass(frozen=True)
-class Greeting:
-    """What the shards told this host at first."""
-
-    global_step: int
-    inner_step: int
-    cursor: int
-    versions: tuple[int, ...]
-    """Of every fragment; of a shard that did not answer, what this host held."""
-    merged: int = 0
-    """Tokens, as shard 0 counts them; 0 where that has not answered."""
-
-
-def start_of(welcome: Greeting | None, agreement: Agreement, cut: Cut, unit: str, cold: bool) -> Start:
+def start_of(welcome: Welcome | None, agreement: Agreement, cut: Cut, unit: str, cold: bool) -> Start:
     """What host 0 was told, on every host; without a syncer, what the checkpoint tells of this unit."""
     if welcome is None:
         log.warning("no answer from the syncer: training on from step %d, the link follows", cut.step)
@@ -72,5 +60,5 @@ def start_of(welcome: Greeting | None, agreement: Agreement, cut: Cut, unit: str
 def _merged(machine: Mapping[str, Any]) -> int:
     """Tokens that a shard had merged when it recorded itself so."""
     accounts = [record["account"] for record in machine.get("units", {}).values() if "account" in record]
-    owned = max((account["fragments"] for account in accounts), default=0)
+    owned = max((len(account["owned"]) for account in accounts), default=0)
     return sum(int(account["merged"]) for account in accounts) // max(owned, 1)

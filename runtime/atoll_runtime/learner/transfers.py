@@ -43,20 +43,8 @@ class Arrival:
     """That the version belongs to."""
 
 
-@dataclass
-class Counters:
-    """What happened on this link since it was made."""
-
-    connections: int = 0
-    pushed: int = 0
-    dropped: int = 0
-    """Contributions that did not reach a round: over or refused."""
-    bytes_in: int = 0
-    bytes_out: int = 0
-
-
 class Transfers:
-    """`ready`, `push` and `asked` are called with the lock of `signals` held, as all that `link` is asked.
+    """`take`, `pulls`, `contribute`, `asked`, and all that `link` is asked, are called with the lock of `signals` held.
 
     Args:
         hello: what this host says first.
@@ -73,11 +61,13 @@ class Transfers:
         link: Link,
         signals: Signals,
     ) -> None:
-        self.counters = Counters()
         self.arrivals: dict[int, Arrival] = {}
         """Not taken by the training loop yet."""
+        self.headers: deque[Header] = deque()
+        """Of contributions; they wait for the session."""
         self._hello, self._bounds, self._network = hello, bounds, network
         self._policy, self._clock, self._meter = policy, policy.clock, policy.meter
+        self._counters = policy.counters
         self._link, self._signals = link, signals
         elements = sum(stop - start for start, stop in bounds)
         self._share = policy.share(len(bounds) - len(link.empty), elements)
@@ -93,23 +83,32 @@ class Transfers:
         self._share.asked(p, step, self._clock())
         self._policy.look()
 
-    def ready(self) -> dict[int, Ask]:
-        """Open rounds in which the link can take part."""
+    def take(self) -> dict[int, Arrival]:
+        """What arrived since the last call."""
+        taken, self.arrivals = self.arrivals, {}
+        return taken
+
+    def pulls(self) -> dict[int, Ask]:
+        """Open rounds whose least anchor the training loop has taken, and in which the link can take part."""
         asks = self._link.answerable()
         if not asks:  # after most steps
             return asks
         now, pushes, fetches = self._clock(), len(self._waiting) + self._pushing, self._link.wanted
         return {p: ask for p, ask in asks.items() if self._share.ready(p, now, pushes, fetches)}
 
-    def push(self, part: Part, codec: str, body: memoryview) -> Header:
-        """Queues a contribution; gives its header."""
+    def contribute(self, part: Part, codec: str, body: memoryview) -> None:
+        """Answers a pull: its header goes out at once, its body when the link is free. Dropped and counted when its
+        round is over."""
+        if not self._link.answered(part.round):
+            self._counters.dropped += 1
+            return
         expected = self._share.seconds * (len(self._waiting) + self._pushing + 1)
         share, seconds = self._share, min(expected, TRANSFER_SECONDS)
         share.round_trip = self._meter.round_trip(self._clock())
         header = Header(part, codec, len(body), seconds, share.round_trip, share.turn)
-        self._share.joined(part.round.fragment, self._clock())
+        share.joined(part.round.fragment, self._clock())
+        self.headers.append(header)
         self._waiting.append((header, body))
-        return header
 
     async def fetch_all(self) -> None:
         """Fetches what is wanted, to the end."""
@@ -165,7 +164,7 @@ class Transfers:
             self._fetch_backoff = Backoff(*BACKOFF_SECONDS)
             with self._signals.lock:
                 self._share.fetched(self._seconds(began), BITS[head.codec] * (stop - start))
-                self.counters.bytes_in += head.size
+                self._counters.bytes_in += head.size
                 self._link.counted(head.merged)
                 if self._link.fetched(errand, head.version, head.cut, head.series):
                     self.arrivals[p] = Arrival(head.version, part, errand.lineage)
@@ -194,11 +193,11 @@ class Transfers:
             self._pushing -= 1
             if accepted:
                 self._share.pushed(p, seconds, bits)
-                self.counters.pushed += 1
-                self.counters.bytes_out += header.size
+                self._counters.pushed += 1
+                self._counters.bytes_out += header.size
             else:
                 self._share.missed(p, seconds, bits)
-                self.counters.dropped += 1
+                self._counters.dropped += 1
         self._policy.look()
         self._signals.wake()
 

@@ -28,7 +28,7 @@ def vector(s: int, record: Mapping[str, Any]) -> dict[str, int]:
     known = {shard(s): record["step"]}
     for name, each in record["units"].items():
         account = each["account"]
-        merged = max((stop for _, stop in account["settled"]), default=0)
+        merged = max(account["settled"].values(), default=0)
         known[unit(name, account["incarnation"])] = merged
     return known
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
 
 from atoll_runtime.protocol.audit import Audits
-from atoll_runtime.protocol.effects import RememberStep, SendMarkers, SendOrders, StopAll
-from atoll_runtime.protocol.events import CutOrdered, Event, Said, ShardLeft, ShardTold, Standing
+from atoll_runtime.protocol.effects import RememberStep
+from atoll_runtime.protocol.events import CutOrdered, Event, Said, ShardLeft, ShardTold
 from atoll_runtime.protocol.identifiers import CutId, RoundId
 from atoll_runtime.protocol.machine import Syncer
-from atoll_runtime.protocol.messages import Audit
+from atoll_runtime.protocol.messages import Audit, Orders, Standing
 from atoll_runtime.protocol.pace import Pace
 from atoll_runtime.protocol.rules import COORDINATOR
 from atoll_runtime.protocol.units import Unit
@@ -45,8 +47,8 @@ class Coordinator(Syncer):
         return [shard for shard in others if shard not in self.shards or not self.shards[shard].done]
 
     @property
-    def news(self) -> SendOrders:
-        return SendOrders(self.orders)
+    def news(self) -> Orders | Standing:
+        return self.orders
 
     def _met(self, unit: Unit) -> None:
         self.alone = False
@@ -127,12 +129,11 @@ class Coordinator(Syncer):
             self._begin_cut(self.step)
 
     def _begin_cut(self, step: int, final: bool = False) -> None:
-        """The others hear of it with the next orders, learners by a marker."""
+        """The others hear of it with the next orders."""
         self.alone = not self.rounds.roster.connected
         cut = self.cuts.following(step, final)
         self._record(cut)
         self.orders = replace(self.orders, cut=cut)
-        self.rounds.effects.append(SendMarkers(cut))
 
     def _cut_ordered(self, step: int) -> None:
         """Begins a cut, unless one of this step or a later one stands or is under way. The final one goes before."""
@@ -156,7 +157,3 @@ class Coordinator(Syncer):
         begun = self.cuts.newest.final and self.cuts.saving == self.cuts.newest
         if self.standing.done and not begun and not self.behind:
             self._begin_cut(self.step, final=True)
-
-    def _finished(self, uri: str) -> None:
-        super()._finished(uri)
-        self.rounds.effects.append(StopAll(self.step))

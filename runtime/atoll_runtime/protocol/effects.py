@@ -7,9 +7,8 @@ from typing import Any
 
 import msgspec
 
-from atoll_runtime.protocol.events import Orders, Standing
 from atoll_runtime.protocol.identifiers import CutId, RoundId
-from atoll_runtime.protocol.messages import Part
+from atoll_runtime.protocol.messages import Orders, Part, Standing
 
 
 class Asked(msgspec.Struct, frozen=True, tag=True):
@@ -25,14 +24,6 @@ class SendPull(Asked, frozen=True):
     """Least version that a contribution may be taken against."""
 
 
-class Exclude(Asked, frozen=True):
-    """Membership of a round is frozen: tell every other unit to go on without it."""
-
-    round: RoundId
-    members: tuple[str, ...]
-    """With those whose bodies count in a later round."""
-
-
 class Merge(Asked, frozen=True):
     """Every member's body is here: merge these, in this order (by unit name). One part speaks for its unit's."""
 
@@ -46,7 +37,7 @@ class Release(Asked, frozen=True):
     round: RoundId
     unit: str | None
     kept: tuple[str, ...] = ()
-    """Where it is of all: units that are not meant, for their contributions count in a later round."""
+    """Where it is of all: units that are not meant, for their contributions count in this round or a later one."""
 
     def of(self, round_id: RoundId, unit: str) -> bool:
         """Whether it is of this unit's part."""
@@ -62,14 +53,8 @@ class Persist(Asked, frozen=True):
 
 
 class Remember(Asked, frozen=True):
-    """Write `record` to the disk before what follows it: a cut that begins, or the end."""
-
-    record: Mapping[str, Any]
-
-
-class RememberJoin(Asked, frozen=True):
-    """A higher incarnation was seen: the machine's record, as it is by then, is on the disk before the unit is
-    welcomed. It is long, and one serves all joins before it."""
+    """Write the machine's record, as it is by then, to the disk: before a cut or the end is told, and before a unit of
+    a higher incarnation is welcomed. It is long, and one serves all that asked for it before."""
 
 
 class Publish(Asked, frozen=True):
@@ -95,34 +80,17 @@ class RecordCut(Asked, frozen=True):
     record: Mapping[str, Any]
 
 
-class SendMarkers(Asked, frozen=True):
-    """Pass the marker of a cut to every connected host."""
-
-    cut: CutId
-
-
 class RememberStep(Asked, frozen=True):
     """Write the run's clock to the disk, before it is announced."""
 
     step: int
 
 
-class SendOrders(Asked, frozen=True):
-    """Tell the other shards, once all that stands before is on the disk."""
+class Tell(Asked, frozen=True):
+    """Shard 0: tell the other shards, and learners where a cut has begun or the run is finished, once all that stands
+    before is on the disk. Another shard: tell shard 0."""
 
-    orders: Orders
-
-
-class SendStanding(Asked, frozen=True):
-    """Tell shard 0."""
-
-    standing: Standing
-
-
-class StopAll(Asked, frozen=True):
-    """The run is finished: every learner leaves."""
-
-    step: int
+    news: Orders | Standing
 
 
 class Note(Asked, frozen=True):
@@ -139,20 +107,15 @@ class Wake(Asked, frozen=True):
 
 Effect = (
     SendPull
-    | Exclude
     | Merge
     | Release
     | Persist
     | Remember
-    | RememberJoin
     | Publish
     | Evict
     | RecordCut
-    | SendMarkers
     | RememberStep
-    | SendOrders
-    | SendStanding
-    | StopAll
+    | Tell
     | Note
     | Wake
 )

@@ -1,49 +1,14 @@
-"""What the state machine is told, besides what hosts say (`messages`). Times are seconds of one steady clock."""
+"""What the state machine is told, besides what hosts and shard 0 say (`messages`).
+
+Times are seconds of one steady clock.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import msgspec
 
-from atoll_runtime.protocol.identifiers import NO_CUT, CutId, RoundId
-from atoll_runtime.protocol.messages import Audit, Header, Hello, Mark, Part, Report
-
-
-@dataclass(frozen=True)
-class Orders:
-    """All that shard 0 has decided for the other shards, as of now: later ones take the place of earlier ones."""
-
-    step: int = 0
-    """The run's clock: rounds up to this step are opened."""
-    seconds: float = 0.0
-    """Of an inner step of the slowest live unit."""
-    fastest: float = 0.0
-    """Seconds of the shortest step of a live unit."""
-    silent: tuple[tuple[str, int], ...] = ()
-    """Units, with their incarnations, that are connected and have told of no step for too long: no shard waits for
-    them."""
-    ending: bool = False
-    """The target is reached: the clock stands."""
-    cut: CutId = NO_CUT
-    """The newest one. Each shard records itself for it when it is told."""
-    final: str = ""
-    """URI of the final cut once that stands: the run is finished."""
-
-
-@dataclass(frozen=True)
-class Standing:
-    """Where another shard is, as it tells shard 0."""
-
-    step: int
-    done: bool
-    """It has no round in flight and will open none, unless the clock goes on."""
-    saved: CutId
-    """The newest cut of which its part stands in the bucket."""
-    kept: CutId = NO_CUT
-    """The newest cut, where its part of that stands and holds all that the shard has merged."""
-    idle: bool = False
-    """No learner is connected here and no body is held: until one comes, nothing will be merged."""
+from atoll_runtime.protocol.identifiers import CutId, RoundId
+from atoll_runtime.protocol.messages import Audit, Header, Hello, Mark, Orders, Part, Report, Standing
 
 
 class Told(msgspec.Struct, frozen=True, tag=True):
@@ -64,12 +29,6 @@ class Said(Told, frozen=True):
     unit: str
     incarnation: int
     message: Report | Mark | Audit
-
-
-class Ordered(Told, frozen=True):
-    """Shard 0 tells this one what it has decided."""
-
-    orders: Orders
 
 
 class ShardTold(Told, frozen=True):
@@ -151,7 +110,7 @@ Event = (
     | Left
     | Said
     | Header
-    | Ordered
+    | Orders
     | ShardTold
     | ShardLeft
     | Received

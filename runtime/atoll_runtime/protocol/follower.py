@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from atoll_runtime.protocol.events import Event, Ordered, Orders
+from atoll_runtime.protocol.events import Event
 from atoll_runtime.protocol.machine import Syncer
+from atoll_runtime.protocol.messages import Orders
 from atoll_runtime.protocol.units import Unit
 
 
@@ -14,8 +15,8 @@ class Follower(Syncer):
     """A shard that merges its own tensors by shard 0's clock."""
 
     def _hear(self, event: Event, now: float) -> None:
-        if isinstance(event, Ordered):
-            self._take_orders(event.orders, now)
+        if isinstance(event, Orders):
+            self._take_orders(event, now)
 
     def _take_orders(self, orders: Orders, now: float) -> None:
         before, self.orders = self.orders, orders

@@ -11,9 +11,10 @@ LAST_STEP = 2**30 - 2**20
 """Of a shard's clock: further than any target (10⁹). Hosts of a unit agree on twice a cut's step in int32."""
 Step = Annotated[int, Meta(ge=0, le=LAST_STEP)]
 Version = Annotated[int, Meta(ge=-1, le=LAST_STEP)]
-Tokens = Annotated[int, Meta(ge=0, le=10**15)]
+MOST_TOKENS = 10**15
 """Of an incarnation: far from what a record of the journal holds, also when a ledger has counted them for every
 fragment."""
+Tokens = Annotated[int, Meta(ge=0, le=MOST_TOKENS)]
 Figure = Annotated[float, Meta(ge=0, le=1e12)]
 Count = Annotated[int, Meta(ge=0, le=10**12)]
 """Anything else that is measured or counted; Unix seconds are less."""

@@ -7,9 +7,9 @@ discarded with a reason, or in flight. Counts are token-fragments: tokens times 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 MISSED = "Missed"
 """Replaced by a version to which the unit did not contribute: before its first contribution, or when it was away for so
@@ -124,42 +124,20 @@ class Account:
         self._discard(FINISHED, self._open)
         self.settled = dict.fromkeys(self.owned, self.position)
 
-    def record(self) -> dict[str, Any]:
-        """Durable state, JSON types only. A merge that is being computed is not in it."""
+    @property
+    def durable(self) -> Account:
+        """What survives a restart: a merge that is being computed does not."""
         discarded = dict(self.discarded)
         if self._orphans:
             discarded[REPLACED] = discarded.get(REPLACED, 0) + self._orphans
-        return {
-            "fragments": len(self.owned),
-            "incarnation": self.incarnation,
-            "past": self.past,
-            "position": self.position,
-            "merged": self.merged,
-            "discarded": discarded,
-            "settled": list(self.settled.items()),
-            "refused": list(self.refused.items()),
-        }
-
-    @classmethod
-    def restore(cls, owned: tuple[int, ...], record: Mapping[str, Any]) -> Account:
-        """The account as it was written."""
-        return cls(
-            owned,
-            record["incarnation"],
-            record["past"],
-            record["position"],
-            record["merged"],
-            dict(record["discarded"]),
-            {int(p): int(position) for p, position in record["settled"]},
-            {int(p): int(position) for p, position in record.get("refused", ())},
-        )
+        return replace(self, discarded=discarded, frozen={})
 
     def _discard(self, reason: str, tokens: int) -> None:
         if tokens:
             self.discarded[reason] = self.discarded.get(reason, 0) + tokens
 
 
-def carried(records: Sequence[Mapping[str, Any]], owned: int) -> dict[str, Any]:
+def carried(accounts: Sequence[Account], owned: tuple[int, ...]) -> Account:
     """A unit's account when a cut is continued in another number of shards, from its accounts in the old ones.
 
     Fragments are cut anew, so sums are carried in whole tokens; what was in flight is lost with the old lineage.
@@ -167,22 +145,18 @@ def carried(records: Sequence[Mapping[str, Any]], owned: int) -> dict[str, Any]:
     Args:
         owned: fragments of which the new shard owns a part.
     """
-    parts = sum(record["fragments"] for record in records)
-    discarded: dict[str, int] = {}
-    for record in records:
-        for reason, tokens in record["discarded"].items():
-            discarded[reason] = discarded.get(reason, 0) + tokens
-    merged = sum(record["merged"] for record in records) // parts
-    discarded = {reason: tokens // parts for reason, tokens in discarded.items()}
-    trained = max(record["past"] + record["position"] for record in records)
-    lost = trained - merged - sum(discarded.values())
-    discarded[REPLACED] = discarded.get(REPLACED, 0) + lost
-    return {
-        "fragments": owned,
-        "incarnation": max(record["incarnation"] for record in records),
-        "past": trained,
-        "position": 0,
-        "merged": merged * owned,
-        "discarded": {reason: tokens * owned for reason, tokens in discarded.items() if tokens},
-        "settled": [],
-    }
+    parts = sum(len(account.owned) for account in accounts)
+    discarded: Counter[str] = Counter()
+    for account in accounts:
+        discarded.update(account.discarded)
+    merged = sum(account.merged for account in accounts) // parts
+    whole = Counter({reason: tokens // parts for reason, tokens in discarded.items()})
+    trained = max(account.past + account.position for account in accounts)
+    whole[REPLACED] += trained - merged - whole.total()
+    return Account(
+        owned,
+        max(account.incarnation for account in accounts),
+        trained,
+        merged=merged * len(owned),
+        discarded={reason: tokens * len(owned) for reason, tokens in whole.items() if tokens},
+    )

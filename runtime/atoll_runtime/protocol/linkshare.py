@@ -118,9 +118,7 @@ class LinkShare:
             return pushes < PUSHES - 1 + self.beside
         idle = not pushes and not fetches and now >= self._joined + 2 * self.seconds
         if idle and self.load > self.period:
-            return (
-                True  # idle for as long as a contribution is expected to take: it may be faster than it was
-            )
+            return True  # for as long as a contribution is expected to take: it may be faster than it was
         credit = {q: self._reckon(q, now) for q in self._contributed}
         # One place is kept for a fragment whose rounds have always found the link in use.
         kept = (max(credit.values()) >= credit[p] + 1.0) + 1 - self.beside

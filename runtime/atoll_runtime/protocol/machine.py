@@ -7,16 +7,16 @@ shard does with that.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from atoll_runtime.protocol.effects import (
     Effect,
     Evict,
     RecordCut,
     Remember,
-    RememberJoin,
-    SendOrders,
-    SendStanding,
+    Tell,
     Wake,
     note,
 )
@@ -33,7 +33,7 @@ from atoll_runtime.protocol.events import (
     Said,
 )
 from atoll_runtime.protocol.identifiers import CutId, RoundId
-from atoll_runtime.protocol.messages import Header, Hello, Mark, Part, Report
+from atoll_runtime.protocol.messages import Header, Hello, Mark, Orders, Part, Report, Standing
 from atoll_runtime.protocol.shard import ShardState
 from atoll_runtime.protocol.units import Unit
 
@@ -42,7 +42,7 @@ from atoll_runtime.protocol.units import Unit
 class Syncer(ShardState):
     """One shard of a run's syncer. `handle` is its only way to change."""
 
-    _told: SendOrders | SendStanding | None = None
+    _told: Orders | Standing | None = None
     """What the others, or shard 0, were told last."""
 
     def handle(self, event: Event, now: float) -> list[Effect]:
@@ -98,7 +98,7 @@ class Syncer(ShardState):
         self._met(unit)
         self.rounds.joined(event, renewed)
         if renewed:
-            self.rounds.effects += [Evict(event.unit, event.incarnation), RememberJoin()]
+            self.rounds.effects += [Evict(event.unit, event.incarnation), Remember()]
         self._note("joined", unit=event.unit, incarnation=event.incarnation, host=event.host)
 
     def _left(self, event: Left) -> None:
@@ -123,7 +123,7 @@ class Syncer(ShardState):
     def _record(self, cut: CutId) -> None:
         """Records this shard's state."""
         self.cuts.record(cut, self.committed["merges"])
-        self.rounds.effects.append(Remember(self.record()))
+        self.rounds.effects.append(Remember())
         self._save()
 
     def _save(self) -> None:
@@ -159,7 +159,7 @@ class Syncer(ShardState):
         for unit in self.units.values():
             unit.account.finish()
         self._note("finished", uri=uri)
-        self.rounds.effects.append(Remember(self.record()))
+        self.rounds.effects.append(Remember())
 
     def _hear(self, event: Event, now: float) -> None:
         """An event that only shard 0, or only another shard, does something about."""
@@ -207,7 +207,8 @@ class Syncer(ShardState):
 
     def _wakes(self, now: float) -> list[float]:
         """When there may be something to do, without an event."""
-        wakes, ends = self.rounds.wakes(now), self.rounds.roster.ends
+        wakes = [wake for held in self.rounds.held.values() for wake in held.wakes(now)]
+        ends = self.rounds.roster.ends
         if math.isfinite(ends):
             wakes.append(ends + 0.001)
         if self.opens:
@@ -216,9 +217,9 @@ class Syncer(ShardState):
 
     def _tell(self) -> None:
         news = self.news
-        if self.rules.shards > 1 and news != self._told:
+        if news != self._told:
             self._told = news
-            self.rounds.effects.append(news)
+            self.rounds.effects.append(Tell(news))
 
     def _note(self, what: str, **facts: object) -> None:
         self.rounds.effects.append(note(what, t=self.step, **facts))

@@ -1,4 +1,4 @@
-"""What hosts say on a session: these messages are events as they come. What no host can say does not pass its type.
+"""What hosts and shards say on a session that is an event as it comes. What no host can say does not pass its type.
 
 Sums run since the incarnation started.
 """
@@ -10,12 +10,25 @@ from typing import Annotated
 
 import msgspec
 
-from atoll_runtime.protocol.identifiers import NO_CUT, Count, CutId, Figure, RoundId, Step, Tokens, Version
+from atoll_runtime.protocol.identifiers import (
+    LAST_STEP,
+    MOST_TOKENS,
+    NO_CUT,
+    Count,
+    CutId,
+    Figure,
+    RoundId,
+    Step,
+    Tokens,
+    Version,
+)
 from atoll_runtime.protocol.linkmeter import LinkReading
 from atoll_runtime.protocol.rules import TRANSFER_SECONDS
 
 LONGEST_STEP = 86400.0
 """Seconds of an inner step. 0 where it is not known."""
+SEED_MESSAGE = 400
+"""Characters of what a host says of its seed: they stand in every record of the journal."""
 MOST_TURN = 1000.0
 """Rounds of each fragment, of which a link carries one."""
 
@@ -41,7 +54,7 @@ class Hello(Message, frozen=True, tag=True):
     versions: tuple[Version, ...]
     """Version of each fragment that this host has complete."""
     seeded_step: Step
-    seed_message: str
+    seed_message: Annotated[str, msgspec.Meta(max_length=SEED_MESSAGE)]
     address: str = ""
     """Where this host serves its snapshots to other units; empty: nowhere."""
 
@@ -100,12 +113,12 @@ class Part:
 
     unit: str
     incarnation: Step
-    host: int
+    host: Count
     hosts: int
     round: RoundId
     anchor: Step
-    steps: Step
-    tokens: Tokens
+    steps: Annotated[int, msgspec.Meta(ge=1, le=LAST_STEP)]
+    tokens: Annotated[int, msgspec.Meta(ge=1, le=MOST_TOKENS)]
     cursor: Tokens
     inner_step: Step
     start: int
@@ -142,3 +155,37 @@ class Header(Message, frozen=True, tag=True):
     def key(self) -> tuple[RoundId, str, int]:
         """Which part it is, of all that a shard can be sent."""
         return self.part.round, self.part.unit, self.part.host
+
+
+class Orders(Message, frozen=True, tag=True):
+    """All that shard 0 has decided for the other shards, as of now: later ones take the place of earlier ones."""
+
+    step: int = 0
+    """The run's clock: rounds up to this step are opened."""
+    seconds: float = 0.0
+    """Of an inner step of the slowest live unit."""
+    fastest: float = 0.0
+    """Seconds of the shortest step of a live unit."""
+    silent: tuple[tuple[str, int], ...] = ()
+    """Units, with their incarnations, that are connected and have told of no step for too long: no shard waits for
+    them."""
+    ending: bool = False
+    """The target is reached: the clock stands."""
+    cut: CutId = NO_CUT
+    """The newest one. Each shard records itself for it when it is told."""
+    final: str = ""
+    """URI of the final cut once that stands: the run is finished."""
+
+
+class Standing(Message, frozen=True, tag=True):
+    """Where another shard is, as it tells shard 0 each time that it changes."""
+
+    step: int
+    done: bool
+    """It has no round in flight and will open none, unless the clock goes on."""
+    saved: CutId
+    """The newest cut of which its part stands in the bucket."""
+    kept: CutId = NO_CUT
+    """The newest cut, where its part of that stands and holds all that the shard has merged."""
+    idle: bool = False
+    """No learner is connected here and no body is held: until one comes, nothing will be merged."""

@@ -82,15 +82,6 @@ class OpenRounds:
         """Seconds between two rounds of a fragment at that pace; 0 while it is not known."""
         return self.rules.interval * self.slowest
 
-    def live(self, now: float) -> list[Unit]:
-        """Units that can contribute now, by name: for who asks between two events."""
-        silence = self.rules.silent_after
-        return [unit for _, unit in sorted(self.units.items()) if unit.live(now, silence)]
-
-    def awaited(self, held: Round, now: float) -> list[str]:
-        """Live units that may still contribute to a round, by name: for who asks between two events."""
-        return [unit.name for unit in self.live(now) if not held.answered(unit.name)]
-
     def look(self, name: str, now: float) -> None:
         """An event was of this unit."""
         unit = self.units.get(name)
@@ -188,10 +179,6 @@ class OpenRounds:
                 self.discard(held.id, "its step was skipped")
         if self.ending:
             self._abandon_all("the target is reached")
-
-    def wakes(self, now: float) -> list[float]:
-        """When rounds must be looked at again."""
-        return [wake for held in self.held.values() for wake in held.wakes(now)]
 
     def discard(self, round_id: RoundId, why: str) -> None:
         """Gives a round up, whole. What it did not ask for itself counts in the fragment's next one, unless the merge

@@ -6,15 +6,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from atoll_runtime.protocol import ledger
+from msgspec import convert
+
 from atoll_runtime.protocol.coordinator import Coordinator
-from atoll_runtime.protocol.events import Orders
 from atoll_runtime.protocol.follower import Follower
 from atoll_runtime.protocol.identifiers import CutId
+from atoll_runtime.protocol.ledger import Account, carried
 from atoll_runtime.protocol.machine import Syncer
+from atoll_runtime.protocol.messages import Orders
 from atoll_runtime.protocol.norms import Norms
 from atoll_runtime.protocol.rules import COORDINATOR, Rules
-from atoll_runtime.protocol.units import BY_FRAGMENT, Unit
+from atoll_runtime.protocol.units import Unit
 
 
 def begin(rules: Rules, sizes: tuple[int, ...], versions: list[int], step: int = 0) -> Syncer:
@@ -30,9 +32,9 @@ def restore(rules: Rules, sizes: tuple[int, ...], record: Mapping[str, Any]) -> 
     rounds.merges, rounds.last_quorum = record["merges"], record["last_quorum"]
     for versions, history in zip(rounds.versions, record["history"], strict=True):
         versions.history = list(history)
-    for versions, (merges, refused) in zip(rounds.versions, record.get("norms", ()), strict=False):
-        versions.norms = Norms([list(levels) for levels in merges], list(refused))
-    rounds.units = {name: Unit.restore(name, rounds.owned, state) for name, state in record["units"].items()}
+    for versions, each in zip(rounds.versions, convert(record["norms"], list[Norms]), strict=False):
+        versions.norms = each
+    rounds.units = convert(record["units"], dict[str, Unit], str_keys=True)
     machine.final = record["final"]
     machine.cuts.newest = CutId(*record["cut"])
     machine.cuts.merges = record["cut_merges"]
@@ -69,19 +71,15 @@ def continued(
     record["step"] = record["clock"] = max(step, *versions)
     record["final"], record["cut"] = uri if final else "", [number, step, final]
     record["cut_merges"] = record["merges"]
-    # Every unit receives every fragment anew, so none holds its own contributions.
-    record["units"] = {
-        name: {**unit, **dict.fromkeys(BY_FRAGMENT, ())} for name, unit in record["units"].items()
-    }
-    if not same:
-        record["norms"] = ()
-        count = sum(size > 0 for size in sizes)
-        for name, unit in record["units"].items():
-            accounts = [each["units"][name]["account"] for each in machines if name in each["units"]]
-            unit["account"] = ledger.carried(accounts, count)
+    record["norms"] = record["norms"] if same else ()
     machine = restore(rules, sizes, record)
-    if machine.final:
-        for each in machine.units.values():
-            each.account.finish()
-        machine.committed = machine.record()
+    for name, unit in machine.units.items():
+        # It receives every fragment anew, so it holds none of its own contributions.
+        unit.marks, unit.joined, unit.spoiled = {}, {}, {}
+        if not same:
+            accounts = [each["units"][name]["account"] for each in machines if name in each["units"]]
+            unit.account = carried(convert(accounts, list[Account], str_keys=True), machine.rounds.owned)
+        if machine.final:
+            unit.account.finish()
+    machine.committed = machine.record()
     return machine

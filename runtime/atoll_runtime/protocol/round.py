@@ -25,18 +25,19 @@ MOST_DOUBLINGS = 10
 
 @dataclass
 class Contributions:
-    """Headers of a round's parts, and how those of a unit's hosts become one contribution. Holds no arrays: the caller
-    keeps those, by unit and host."""
+    """Headers of a round's parts, and how those of a unit's hosts become one contribution: all by unit. Holds no
+    arrays: the caller keeps those, by unit and host."""
 
     parts: dict[str, dict[int, Part]] = field(default_factory=dict)
+    """By host."""
     members: dict[str, Part] = field(default_factory=dict)
     """The first part of each unit of which every host's header is in: it speaks for the others."""
-    bodies: dict[tuple[str, int], float] = field(default_factory=dict)
-    """(unit, host) of each part whose body is here, with Σ v² of its elements."""
+    bodies: dict[str, dict[int, float]] = field(default_factory=dict)
+    """By host of each part whose body is here: Σ v² of its elements."""
     arrivals: dict[str, float] = field(default_factory=dict)
-    """When the body of each unit is expected, as its headers say. Where they do not say, it is not in here."""
+    """When the body is expected, as the headers say. Where they do not say, it is not in here."""
     deadlines: dict[str, float] = field(default_factory=dict)
-    """Until when each unit's body is awaited."""
+    """Until when the body is awaited."""
 
     def header(self, unit: str, host: int) -> Part | None:
         """The newest of this host."""
@@ -53,23 +54,17 @@ class Contributions:
     @property
     def lacking(self) -> list[str]:
         """Members of which a body is still to come, by name."""
-        bodies = self.bodies
-        return [
-            name
-            for name in sorted(self.members)
-            if any((name, host) not in bodies for host in self.parts[name])
-        ]
+        bodies, parts = self.bodies, self.parts
+        return [name for name in sorted(self.members) if len(bodies.get(name, ())) < len(parts[name])]
 
     @property
     def levels(self) -> dict[str, float]:
         """The norm of each member, as `norms` compares it. All bodies must be here. Steps count that are at most as
         many intervals' as an anchor may be old: who claims more shall not pass for short."""
-        names = list(self.members)
-        steps = clipped([self.members[name].steps for name in names], MOST_STALE_INTERVALS)
-        squares = [[self.bodies[name, host] for host in sorted(self.parts[name])] for name in names]
+        steps = clipped([member.steps for member in self.members.values()], MOST_STALE_INTERVALS)
         return {
-            name: norms.level(math.sqrt(math.fsum(each)), count)
-            for name, each, count in zip(names, squares, steps, strict=True)
+            name: norms.level(math.sqrt(math.fsum(self.bodies[name].values())), count)
+            for name, count in zip(self.members, steps, strict=True)
         }
 
     def outrun(self, part: Part) -> bool:
@@ -80,25 +75,15 @@ class Contributions:
         """Another part of this host is in, or will come."""
         known = self.header(part.unit, part.host)
         newer = known is not None and known != part and known.trained >= part.trained
-        return newer or (part.unit, part.host) in self.bodies or self.outrun(part)
+        return newer or part.host in self.bodies.get(part.unit, ()) or self.outrun(part)
 
     def admit(self, part: Part) -> str:
-        """Why the part cannot be taken, for reasons in itself or in the round; empty when it can."""
+        """Why the part cannot be taken beside what is in; empty when it can."""
         if self.outrun(part):
             return f"the part of host {part.host} is of an earlier step than the others are"
         known = self.header(part.unit, part.host)
         if known is not None and known.trained >= part.trained:
             return f"the part of host {part.host} is in already"
-        if not 0 <= part.host < part.hosts:
-            return f"host: {part.host} of {part.hosts} does not exist"
-        if not 0 <= part.start < part.stop <= part.padded:
-            return f"range: [{part.start}, {part.stop}) does not lie in a fragment of {part.padded} elements"
-        if part.steps < 1 or part.tokens < 1:
-            return (
-                f"steps: {part.steps} with {part.tokens} tokens since the fragment was received weigh nothing"
-            )
-        if part.trained < part.tokens:
-            return f"trained: {part.trained} is less than the {part.tokens} tokens of the contribution"
         return ""
 
     def add(self, part: Part) -> str:
@@ -114,10 +99,8 @@ class Contributions:
         if len(parts) < part.hosts:
             return ""
         mine = sorted(parts.values(), key=lambda each: each.start)
-        if (
-            len({(p.incarnation, p.anchor, p.steps, p.tokens, p.trained, p.padded, p.hosts) for p in mine})
-            > 1
-        ):
+        said = {(p.incarnation, p.anchor, p.steps, p.tokens, p.trained, p.padded, p.hosts) for p in mine}
+        if len(said) > 1:
             self.drop(part.unit)
             return "the hosts of the unit disagree on anchor, steps, tokens or size"
         if [p.start for p in mine] != [0, *(p.stop for p in mine[:-1])] or mine[-1].stop != part.padded:
@@ -128,25 +111,14 @@ class Contributions:
 
     def move(self, unit: str, other: Contributions) -> None:
         """Hands a unit's contribution over to another round."""
-        of_unit: list[tuple[dict[str, Any], dict[str, Any]]] = [
-            (self.parts, other.parts),
-            (self.members, other.members),
-            (self.arrivals, other.arrivals),
-            (self.deadlines, other.deadlines),
-        ]
-        for mine, theirs in of_unit:
+        for mine, theirs in zip(vars(self).values(), vars(other).values(), strict=True):
             if unit in mine:
-                theirs[unit] = mine[unit]
-        other.bodies |= {body: square for body, square in self.bodies.items() if body[0] == unit}
-        self.drop(unit)
+                theirs[unit] = mine.pop(unit)
 
     def drop(self, unit: str) -> None:
         """Forgets a unit."""
-        self.members.pop(unit, None)
-        self.bodies = {body: square for body, square in self.bodies.items() if body[0] != unit}
-        self.parts.pop(unit, None)
-        self.arrivals.pop(unit, None)
-        self.deadlines.pop(unit, None)
+        for mine in vars(self).values():
+            mine.pop(unit, None)
 
 
 @dataclass
@@ -168,8 +140,6 @@ class Round:
     grace_until: float | None = None
     """Set when the quorum is met by members whose bodies come in time."""
     members: tuple[Part, ...] = ()
-    levels: dict[str, float] = field(default_factory=dict)
-    """Norms of the members, as `norms` compares them."""
     frozen: float = 0.0
     """When the merge began."""
     pulled: set[tuple[str, int]] = field(default_factory=set)
@@ -238,11 +208,8 @@ class Round:
             return [self.expires if self.grace_until is None else self.grace_until, *rests]
         if self.stage == "Receiving":
             lacking = [self.contributions.deadlines[name] for name in self.contributions.lacking]
-            return (
-                [*lacking, *self.absent.values(), *([self.enough] if now < self.enough < math.inf else [])]
-                if lacking
-                else [self.rests]
-            )
+            enough = [self.enough] if now < self.enough < math.inf else []
+            return [*lacking, *self.absent.values(), *enough] if lacking else [self.rests]
         return []
 
     def expect(self, part: Part, seconds: float, rules: Rules, now: float) -> None:
@@ -300,7 +267,7 @@ class Round:
     def freeze(self, now: float) -> None:
         """Every member's body is here: these are merged, in this order."""
         members = self.contributions.members
-        self.stage, self.frozen, self.levels = "Merging", now, self.contributions.levels
+        self.stage, self.frozen = "Merging", now
         self.members = tuple(members[name] for name in sorted(members))
 
 

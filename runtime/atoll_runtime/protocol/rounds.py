@@ -12,7 +12,7 @@ from typing import Any
 
 from atoll_runtime.protocol import claims, norms
 from atoll_runtime.protocol.clipping import weights
-from atoll_runtime.protocol.effects import Exclude, Merge, Persist, Publish, Release, note
+from atoll_runtime.protocol.effects import Merge, Persist, Publish, Release, note
 from atoll_runtime.protocol.events import Merged, Received
 from atoll_runtime.protocol.identifiers import RoundId
 from atoll_runtime.protocol.messages import Header, Hello, Part
@@ -35,7 +35,7 @@ class Rounds(OpenRounds):
         if held is None or not held.open:
             return f"the round of {part.round} is over"
         if held.contributions.header(part.unit, part.host) == part:
-            known = (part.unit, part.host) in held.contributions.bodies
+            known = part.host in held.contributions.bodies.get(part.unit, ())
             return f"the part of host {part.host} is in already" if known else ""
         if part.unit in held.declined:
             return f"{part.unit} was told to go on without the round of {part.round}"
@@ -74,7 +74,7 @@ class Rounds(OpenRounds):
         if held.contributions.header(part.unit, part.host) != part:
             self._enter(held, part, 0.0, now)
         if held.contributions.header(part.unit, part.host) == part:
-            held.contributions.bodies[part.unit, part.host] = event.square
+            held.contributions.bodies.setdefault(part.unit, {})[part.host] = event.square
 
     def _round(self, part: Part) -> Round | None:
         """What has the unit's answer to the same pull, carried over or not; else the round that the part answers, if
@@ -110,12 +110,7 @@ class Rounds(OpenRounds):
             # It may count steps that it made while a contribution was under way that was not merged.
             elapsed += MOST_STALE_INTERVALS * self.interval_seconds
         return claims.impossible(
-            part.steps,
-            part.tokens,
-            self.rules.step_tokens,
-            part.unit,
-            elapsed=elapsed,
-            fastest=self.fastest,
+            part.steps, part.tokens, self.rules.step_tokens, part.unit, elapsed=elapsed, fastest=self.fastest
         )
 
     def _measure(self, event: Header) -> None:
@@ -190,7 +185,7 @@ class Rounds(OpenRounds):
         late, belated = held.close(self.rules.quorum, self.interval_seconds or math.inf, now)
         for name in late:
             self.exclude(held, name, "late")
-        self.effects.append(Exclude(held.id, tuple(sorted({*held.contributions.members, *belated}))))
+        self.effects.append(Release(held.id, None, tuple(sorted({*held.contributions.members, *belated}))))
         for name in belated:
             self.carry(held, name)
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+import msgspec
+
 from atoll_runtime.protocol import clocks, schedule
 from atoll_runtime.protocol.cuts import Cuts
-from atoll_runtime.protocol.effects import SendOrders, SendStanding
-from atoll_runtime.protocol.events import Orders, Standing
 from atoll_runtime.protocol.identifiers import NO_CUT, CutId
+from atoll_runtime.protocol.messages import Orders, Standing
 from atoll_runtime.protocol.rounds import Rounds
 from atoll_runtime.protocol.rules import COORDINATOR, Rules
 from atoll_runtime.protocol.units import Unit
@@ -98,9 +99,9 @@ class ShardState:
         return [COORDINATOR]
 
     @property
-    def news(self) -> SendOrders | SendStanding:
+    def news(self) -> Orders | Standing:
         """What the others, or shard 0, are told."""
-        return SendStanding(self.standing)
+        return self.standing
 
     def part(self, cut: CutId) -> dict[str, Any]:
         """What a cut holds of this machine, besides the durable fragments."""
@@ -131,8 +132,9 @@ class ShardState:
         return p if p in self.rounds.owned else None
 
     def live(self, now: float) -> list[Unit]:
-        """Units that can contribute now, by name."""
-        return self.rounds.live(now)
+        """Units that can contribute now, by name: for who asks between two events."""
+        silence = self.rules.silent_after
+        return [unit for _, unit in sorted(self.units.items()) if unit.live(now, silence)]
 
     def record(self) -> dict[str, Any]:
         """Everything small that must survive a restart, JSON types only."""
@@ -142,7 +144,7 @@ class ShardState:
             "versions": list(self.versions),
             "history": [list(versions.history) for versions in self.rounds.versions],
             "merges": self.rounds.merges,
-            "norms": [[each.norms.merges, each.norms.refused] for each in self.rounds.versions],
+            "norms": msgspec.to_builtins([each.norms for each in self.rounds.versions]),
             "last_quorum": self.rounds.last_quorum,
             "final": self.final,
             "cut": [self.cuts.newest.number, self.cuts.newest.step, self.cuts.newest.final],

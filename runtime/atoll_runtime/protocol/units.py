@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
+
+import msgspec
 
 from atoll_runtime.protocol.events import Left
 from atoll_runtime.protocol.identifiers import RoundId
@@ -20,30 +20,18 @@ HISTORY = MOST_STALE_INTERVALS + 2
 """Versions of each fragment that are remembered: a contribution's anchor must be one of them."""
 SHORTEST_STEP = 1e-6
 """Seconds."""
-DURABLE = (
-    "incarnation",
-    "past_steps",
-    "past_tokens",
-    "step",
-    "steps",
-    "tokens",
-    "merged_cursor",
-    "merged_step",
-    "contributions",
-    "entered",
-    "last_merge",
-    "first_merge_time",
-    "seeded_step",
-    "seed_message",
-    "dropped",
-    "repeated",
-    "turn",
+LIVE = (
+    "hosts_wanted",
+    "hosts",
+    "addresses",
+    "loss",
+    "tokens_per_second",
+    "pace",
+    "reported",
+    "hushed",
+    "round_trip",
 )
-"""Fields that survive a restart of the syncer as they are."""
-SUSPICION = ("refusals", "outcomes", "suspect")
-"""So do these, which stand in no record of a healthy unit."""
-BY_FRAGMENT = ("marks", "joined", "spoiled")
-"""So do these."""
+"""Fields that a restart of the syncer forgets."""
 
 
 @dataclass
@@ -220,9 +208,7 @@ class Unit:
         self.merged_cursor = max(self.merged_cursor, member.cursor)
         self.merged_step = max(self.merged_step, member.inner_step)
         if member.incarnation != self.incarnation:
-            return (
-                None  # replaced after the membership was frozen: the work counts, the merge is not the heir's
-            )
+            return None  # replaced since membership was frozen: the work counts, the merge is not the heir's
         self.contributions += 1
         self.outcomes = with_outcome(self.outcomes, False)
         self.last_merge = max(self.last_merge, round_id.step)
@@ -233,20 +219,11 @@ class Unit:
         return None if before is None else member.inner_step - before
 
     def record(self) -> dict[str, Any]:
-        """Durable state, JSON types only."""
-        state: dict[str, Any] = {name: getattr(self, name) for name in DURABLE}
-        for name in BY_FRAGMENT:
-            state[name] = list(getattr(self, name).items())
-        state |= {name: copy(value) for name in SUSPICION if (value := getattr(self, name))}
-        return state | {"account": self.account.record()}
+        """What survives a restart, JSON types only; what has its default is left out."""
+        kept = {name: value for name in DURABLE if (value := getattr(self, name))}
+        record: dict[str, Any] = msgspec.to_builtins(kept | {"account": self.account.durable}, str_keys=True)
+        return record
 
-    @classmethod
-    def restore(cls, name: str, owned: tuple[int, ...], record: Mapping[str, Any]) -> Unit:
-        """The unit as it was, with no host connected."""
-        account = Account.restore(owned, record["account"])
-        # A record of an older version may lack some.
-        known = {key: copy(record[key]) for key in (*DURABLE, *SUSPICION) if key in record}
-        unit = cls(name, account, **known)
-        for field_name in BY_FRAGMENT:
-            setattr(unit, field_name, dict(record.get(field_name, ())))
-        return unit
+
+DURABLE = tuple(each.name for each in fields(Unit) if each.name not in LIVE)
+"""In their order: a machine that was read back writes the same bytes."""

@@ -40,7 +40,7 @@ def stage(machine: Syncer, held: Round, now: float) -> str:
         return "merging"
     if held.stage == "Writing":
         return "writing to the journal"
-    awaited = ", ".join(machine.rounds.awaited(held, now))
+    awaited = ", ".join(unit.name for unit in machine.live(now) if not held.answered(unit.name))
     if count >= minimum:
         return f"{count} in (K={minimum}), " + (
             f"grace window for {awaited}" if awaited else "ready to merge"

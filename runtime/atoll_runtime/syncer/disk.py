@@ -13,26 +13,23 @@ from pathlib import Path
 from typing import Any
 
 from atoll_runtime.files import sync
-from atoll_runtime.interfaces import Volume
+from atoll_runtime.interfaces import Disk, Volume
 
 
-class LocalDisk:
-    """See `interfaces.Disk`."""
+class LocalDisk(Disk):
+    """See `interfaces.Disk`, also for what each method does."""
 
     def make(self, folder: Path) -> None:
-        """See `Disk`."""
         folder.mkdir(parents=True, exist_ok=True)
 
     def files(self, folder: Path, pattern: str) -> list[Path]:
-        """See `Disk`."""
         return sorted(folder.glob(pattern))
 
     def open(self, path: Path, *, new: bool = False) -> int:
-        """See `Disk`."""
         return os.open(path, os.O_WRONLY | os.O_APPEND | (os.O_CREAT | os.O_TRUNC if new else 0), 0o644)
 
     def lock(self, path: Path) -> int:
-        """See `Disk`. The kernel gives it back when the process ends, however it ends."""
+        # The kernel gives it back when the process ends, however it ends.
         file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -42,32 +39,25 @@ class LocalDisk:
         return file
 
     def write(self, file: int, parts: Sequence[memoryview]) -> int:
-        """See `Disk`."""
         return os.writev(file, parts)
 
     def size(self, file: int) -> int:
-        """See `Disk`."""
         return os.fstat(file).st_size
 
     def truncate(self, file: int, size: int) -> None:
-        """See `Disk`."""
         os.ftruncate(file, size)
 
     def sync(self, file: int) -> None:
-        """See `Disk`."""
         os.fsync(file)
 
     def sync_folder(self, folder: Path) -> None:
-        """See `Disk`."""
         sync(folder)
 
     def close(self, file: int) -> None:
-        """See `Disk`."""
         os.close(file)
 
     @contextmanager
     def read(self, path: Path) -> Iterator[Any]:
-        """See `Disk`."""
         with path.open("rb") as file:
             if not os.fstat(file.fileno()).st_size:
                 yield b""
@@ -76,18 +66,15 @@ class LocalDisk:
                 yield content
 
     def rename(self, old: Path, new: Path) -> None:
-        """See `Disk`."""
         old.rename(new)
 
     def remove(self, path: Path) -> None:
-        """See `Disk`."""
         if path.is_dir():
             shutil.rmtree(path)
         elif path.exists():
             path.unlink()
 
     def volume(self, folder: Path) -> Volume:
-        """See `Disk`."""
         found = os.statvfs(folder)
         if not found.f_blocks:  # it does not say how large it is
             return Volume(sys.maxsize, sys.maxsize)

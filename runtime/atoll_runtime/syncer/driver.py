@@ -19,7 +19,6 @@ from atoll_runtime.payloads import MergeError
 from atoll_runtime.protocol.effects import (
     Effect,
     Evict,
-    Exclude,
     Merge,
     Note,
     Persist,
@@ -27,13 +26,9 @@ from atoll_runtime.protocol.effects import (
     RecordCut,
     Release,
     Remember,
-    RememberJoin,
     RememberStep,
-    SendMarkers,
-    SendOrders,
     SendPull,
-    SendStanding,
-    StopAll,
+    Tell,
     Wake,
 )
 from atoll_runtime.protocol.events import (
@@ -48,6 +43,7 @@ from atoll_runtime.protocol.events import (
 )
 from atoll_runtime.protocol.fragments import Layout
 from atoll_runtime.protocol.identifiers import CutId, RoundId
+from atoll_runtime.protocol.messages import Orders, Standing
 from atoll_runtime.protocol.tape import Facts
 from atoll_runtime.syncer.cuts import Cuts, Job
 from atoll_runtime.syncer.hosts import Sessions
@@ -56,7 +52,10 @@ from atoll_runtime.syncer.recovery import Start, durable, meta_of, part_of
 from atoll_runtime.syncer.state import Parts, Version, budget
 from atoll_runtime.syncer.tape import Snapshot, Tape
 from atoll_runtime.transport import codecs
-from atoll_runtime.transport.messages import Stop
+from atoll_runtime.transport.messages import Marker, Stop
+
+LEVELS = {"refused": logging.WARNING, "suspect": logging.WARNING, "finished": logging.INFO}
+"""By what happened."""
 
 log = logging.getLogger(__name__)
 
@@ -79,10 +78,8 @@ class Driver:
         self.restarts = start.restarts
         self.journal, self.tape = start.journal, tape
         self.sessions = Sessions()
-        self.orders, self.standing = Latest(self.machine.orders), Latest(self.machine.standing)
-        """What shard 0 has announced; what another shard has told it."""
-        self.shards: dict[int, object] = {}
-        """The newest session of each other shard with shard 0."""
+        self.news: Latest[Any] = Latest(self.machine.news)
+        """`Orders` that shard 0 has announced; the `Standing` that another shard has told it."""
         width = codecs.DTYPES[run.outer.codec].itemsize
         self.parts = Parts(budget() if byte_budget is None else byte_budget, width)
         self.machine.rounds.capacity = self.parts.budget / width
@@ -107,16 +104,19 @@ class Driver:
         self.arrays = arrays
         self._fresh: dict[RoundId, Version] = {}
         self._written: asyncio.Future[None] | None = None
-        self._announcements: asyncio.Queue[Callable[[], None]] = asyncio.Queue()
-        """Of decisions that must be on the disk first, in their order."""
-        self._joins: asyncio.Task[None] | None = None
-        """Will write the record of joins that no record tells of yet."""
+        self._orders: asyncio.Queue[Orders] = asyncio.Queue()
+        """That must be on the disk first."""
+        self._remembering: asyncio.Task[None] | None = None
+        """Will write the machine's record."""
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
         """Begins to save cuts; a run that is at its target goes on to its end."""
-        self.tape.begin(Facts.of(self.run, self.machine.rules.shard, self.state.layout), self._tape_snapshot)
+        self.tape.begin(
+            Facts.of(self.run, self.machine.rules.shard, self.state.layout),
+            lambda: Snapshot(self.machine, self.now(), tuple(self.state.fragments)),
+        )
         self.spawn(self.cuts.serve())
         self.spawn(self._announce())
         if self.cuts.newest is None:  # units are seeded from the first cut
@@ -128,7 +128,7 @@ class Driver:
         if self._timer is not None:
             self._timer.cancel()
         self.failed.cancel()
-        self.sessions.end_all()
+        self.sessions.send_all(None)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -136,10 +136,6 @@ class Driver:
         await asyncio.to_thread(self.arrays.close)
         await asyncio.to_thread(self.tape.close)
         self.journal.close()
-
-    def cut(self, step: int) -> None:
-        """Records a cut of all that is durable; the report says when it stands in the bucket."""
-        self.feed(CutOrdered(step))
 
     def now(self) -> float:
         """The machine's clock."""
@@ -161,9 +157,9 @@ class Driver:
             raise
 
     async def durable(self) -> None:
-        """Waits until everything handed to the disk so far is there, with all joins."""
-        if self._joins is not None:
-            await asyncio.shield(self._joins)
+        """Waits until everything that was to be written so far is on the disk."""
+        if self._remembering is not None:
+            await asyncio.shield(self._remembering)
         if self._written is not None:
             await asyncio.shield(self._written)
 
@@ -173,14 +169,12 @@ class Driver:
                 if self._timer is not None:
                     self._timer.cancel()
                 self._timer = self._loop.call_later(max(0.0, at - self.now()), self.feed, Tick())
-            case SendPull() | Exclude() | Publish() | Evict():
+            case SendPull() | Publish() | Evict():
                 self.sessions.carry_out(effect)
-            case SendMarkers():
-                self._announcements.put_nowait(functools.partial(self.sessions.carry_out, effect))
-            case SendOrders(orders):
-                self._announcements.put_nowait(functools.partial(self.orders.set, orders))
-            case SendStanding(standing):
-                self.standing.set(standing)
+            case Tell(Orders() as orders):
+                self._orders.put_nowait(orders)
+            case Tell(news):
+                self._tell(news)
             case Merge():
                 self.spawn(self._merge(effect))
             case Release():
@@ -188,19 +182,14 @@ class Driver:
                 self.sessions.carry_out(effect)
             case Persist(round_id, record):
                 self._persist(round_id, self._facts(record))
-            case Remember(record):
-                self._write(functools.partial(self.journal.remember, self._facts(record)))
             case RememberStep(step):
                 self._write(functools.partial(self.journal.advance, step))
-            case RememberJoin():
-                self._joins = self._joins or self.spawn(self._remember_joins())
+            case Remember():
+                self._remembering = self._remembering or self.spawn(self._remember())
             case RecordCut(cut, record):
                 self._record(cut, record)
-            case StopAll(step):
-                self._announcements.put_nowait(functools.partial(self._stop_all, step))
             case Note(entry):
-                bad = entry["event"] in ("refused", "suspect")
-                log.log(logging.WARNING if bad else logging.DEBUG, "%s", entry)
+                log.log(LEVELS.get(entry["event"], logging.DEBUG), "%s", entry)
 
     async def _merge(self, effect: Merge) -> None:
         p = effect.round.fragment
@@ -220,11 +209,11 @@ class Driver:
             self.tape.merged(effect.round, new.theta, new.momentum)
             self.feed(Merged(effect.round, time.time()))
 
-    async def _remember_joins(self) -> None:
+    async def _remember(self) -> None:
         """After the write that is under way: the units that join meanwhile, hundreds after a restart, are in it too."""
         if self._written is not None:
             await asyncio.shield(self._written)
-        self._joins = None
+        self._remembering = None
         self._write(functools.partial(self.journal.remember, self._facts(self.machine.record())))
 
     def _persist(self, round_id: RoundId, facts: dict[str, Any]) -> None:
@@ -241,7 +230,7 @@ class Driver:
 
     def _record(self, cut: CutId, record: Mapping[str, Any]) -> None:
         """Fixes the durable fragments, which are never written to, and has them saved."""
-        fragments, layout, rules = self.state.snapshot(), self.state.layout, self.machine.rules
+        fragments, layout, rules = tuple(self.state.fragments), self.state.layout, self.machine.rules
         run, lineage = self.run, self.journal.lineage
         job = Job(cut, lambda: part_of(run, rules, layout, cut.step, fragments, record, lineage))
 
@@ -250,9 +239,6 @@ class Driver:
             self.cuts.submit(job)
 
         self.spawn(submit())
-
-    def _tape_snapshot(self) -> Snapshot:
-        return Snapshot(self.machine, self.now(), self.state.snapshot())
 
     def _cut_ended(self, cut: CutId, whole: bool, own: bool) -> None:
         if cut.final and whole and self.machine.coordinates:
@@ -265,18 +251,23 @@ class Driver:
     async def _announce(self) -> None:
         """Tells others of each decision once the disk has it."""
         while True:
-            announcement = await self._announcements.get()
+            orders = await self._orders.get()
             await self.durable()
-            announcement()
+            self._tell(orders)
+
+    def _tell(self, news: Orders | Standing) -> None:
+        before = self.news.value
+        self.news.set(news)
+        if isinstance(news, Orders):
+            if news.cut > before.cut:
+                self.sessions.send_all(Marker(news.cut))
+            if news.final and not before.final:
+                self.sessions.send_all(Stop(self.machine.step))
 
     def _missing(self) -> list[int]:
         """Shards whose part of the newest cut does not stand, as they have told."""
         parts = self.machine.cuts.parts
         return [shard for shard in range(1, self.machine.rules.shards) if shard not in parts]
-
-    def _stop_all(self, step: int) -> None:
-        log.info("finished at global step %d: %s", step, self.machine.final)
-        self.sessions.send_all(Stop(step))
 
     def _facts(self, record: Mapping[str, Any]) -> dict[str, Any]:
         return durable(record, self.restarts, self.cuts.newest)

@@ -6,17 +6,19 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
 
 from atoll_runtime.contract import SyncerStatus, dump
 from atoll_runtime.interfaces import Network
-from atoll_runtime.protocol.events import Ordered, Orders, ShardLeft, ShardTold
+from atoll_runtime.protocol.events import ShardLeft, ShardTold
+from atoll_runtime.protocol.messages import Orders, Standing
 from atoll_runtime.syncer.backoff import Backoff
 from atoll_runtime.syncer.driver import Driver
 from atoll_runtime.syncer.summary import Other
-from atoll_runtime.transport.messages import PROTOCOL, Figures, Order, Refused, ShardHello, Tell
+from atoll_runtime.transport.messages import PROTOCOL, Figures, Refused, ShardHello
 from atoll_runtime.transport.transport import TransportError
-from atoll_runtime.transport.wire import Down, Up
+from atoll_runtime.transport.wire import Up
 
 log = logging.getLogger(__name__)
 
@@ -60,23 +62,20 @@ class Following:
     async def _follow(self) -> None:
         """One session."""
         rules = self._driver.machine.rules
-        standing = self._driver.standing.value
+        standing = self._driver.machine.standing
         hello = ShardHello(PROTOCOL, self._driver.run.uid, rules.shard, rules.shards, standing)
         session = self._network.session(hello, self._outgoing())
         async with contextlib.aclosing(session):  # type: ignore[type-var]
             async for message in session:
-                self._take(message)
-
-    def _take(self, message: Down) -> None:
-        match message:
-            case Order(orders):
-                self._backoff = Backoff(*BACKOFF_SECONDS)
-                self._driver.feed(Ordered(orders))
-            case Refused(reason):
-                raise TransportError(reason)
+                if isinstance(message, Refused):
+                    raise TransportError(message.reason)
+                if isinstance(message, Orders):
+                    self._backoff = Backoff(*BACKOFF_SECONDS)
+                    self._driver.feed(message)
 
     async def _outgoing(self) -> AsyncIterator[Up]:
-        standing, clock, due = None, self._driver.now, 0.0
+        standing: Any = None
+        clock, due = self._driver.now, 0.0
         while True:
             if clock() >= due:
                 report = self._report()
@@ -84,48 +83,35 @@ class Following:
                 least, most = self._figures
                 due = clock() + min(max(least, len(report.units) / UNITS_PER_SECOND), most)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(
-                    due - clock()
-                ):  # `wait_for` of Python 3.11 may lose a cancellation
-                    standing = await self._driver.standing.after(standing)
-                yield Tell(standing)
+                # Not `wait_for`: of Python 3.11, it may lose a cancellation.
+                async with asyncio.timeout(due - clock()):
+                    standing = await self._driver.news.after(standing)
+                yield standing
 
 
-class FollowerSession:
-    """At shard 0."""
+@contextlib.contextmanager
+def followed(driver: Driver, known: Other, hello: ShardHello, incoming: AsyncIterator[Up]) -> Iterator[None]:
+    """At shard 0: hears another shard, as long as its session lasts."""
+    shard, mine = hello.shard, object()
+    known.session = mine
+    driver.feed(ShardTold(shard, hello.standing))
 
-    def __init__(self, driver: Driver, known: Other, hello: ShardHello, incoming: AsyncIterator[Up]) -> None:
-        self.shard = hello.shard
-        self._driver, self._known, self._incoming = driver, known, incoming
-        self._seen: Orders | None = None
-        driver.shards[self.shard] = self
-        driver.feed(ShardTold(self.shard, hello.standing))
-        self._reader = asyncio.create_task(self._read())
-
-    async def news(self) -> Order:
-        """What shard 0 has announced, once this shard was not told yet."""
-        self._seen = await self._driver.orders.after(self._seen)
-        return Order(self._seen)
-
-    def leave(self) -> None:
-        """The session has ended."""
-        self._reader.cancel()
-        if self._newest:
-            del self._driver.shards[self.shard]
-            self._known.away_since = self._known.away_since or time.time()
-            self._driver.feed(ShardLeft(self.shard))
-
-    @property
-    def _newest(self) -> bool:
-        """No newer session has taken the place of this one."""
-        return self._driver.shards.get(self.shard) is self
-
-    async def _read(self) -> None:
-        async for message in self._incoming:
-            if not self._newest:
+    async def read() -> None:
+        async for message in incoming:
+            if known.session is not mine:
                 return
-            if isinstance(message, Tell):
-                self._driver.feed(ShardTold(self.shard, message.standing))
+            if isinstance(message, Standing):
+                driver.feed(ShardTold(shard, message))
             elif isinstance(message, Figures):
-                self._known.report = SyncerStatus.model_validate_json(message.report)
-                self._known.away_since = None
+                known.report = SyncerStatus.model_validate_json(message.report)
+                known.away_since = None
+
+    reader = asyncio.create_task(read())
+    try:
+        yield
+    finally:
+        reader.cancel()
+        if known.session is mine:
+            known.session = None
+            known.away_since = known.away_since or time.time()
+            driver.feed(ShardLeft(shard))

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
-import msgspec
+from collections.abc import Mapping
 
 from atoll_runtime.contract import RunContract, identity
 from atoll_runtime.protocol.fragments import Layout
 from atoll_runtime.protocol.messages import Hello
 from atoll_runtime.protocol.rules import COORDINATOR, Rules
-from atoll_runtime.transport.messages import PROTOCOL, Refused, ShardHello
+from atoll_runtime.protocol.units import Unit
+from atoll_runtime.transport.messages import PROTOCOL, Fenced, Refused, ShardHello
 from atoll_runtime.transport.transport import Peer
 
 MOST_UNITS = 8192
 """Twice what 16 pools of 256 units have at a time: a unit that is gone for good still stands in the token ledger."""
 MOST_HOSTS = 4096
 """Of a unit."""
-MESSAGE_LIMIT = 400
-"""Characters."""
 
 
 def stranger(run: RunContract, peer: Peer, unit: str) -> str:
@@ -28,8 +25,8 @@ def stranger(run: RunContract, peer: Peer, unit: str) -> str:
 
 
 def refusal(
-    run: RunContract, layout: Layout, peer: Peer, hello: Hello, units: Collection[str]
-) -> Refused | None:
+    run: RunContract, layout: Layout, peer: Peer, hello: Hello, units: Mapping[str, Unit]
+) -> Refused | Fenced | None:
     """Why this host cannot take part; None when it can. `units`: those that the shard knows."""
     foreign = stranger(run, peer, hello.unit)
     if foreign:
@@ -50,8 +47,11 @@ def refusal(
         return Refused(f"host {hello.host} of {hello.hosts}, incarnation {hello.incarnation}: no such host")
     if hello.hosts > MOST_HOSTS:
         return Refused(f"{hello.hosts} hosts: a unit has {MOST_HOSTS} at most")
-    if hello.unit not in units and len(units) >= MOST_UNITS:
+    known = units.get(hello.unit)
+    if known is None and len(units) >= MOST_UNITS:
         return Refused(f"{hello.unit}: this run has had {len(units)} units, and has place for no more")
+    if known is not None and hello.incarnation < known.incarnation:
+        return Fenced(known.incarnation)
     return None
 
 
@@ -70,11 +70,3 @@ def shard_refusal(run: RunContract, rules: Rules, peer: Peer, hello: ShardHello)
             f"shard {hello.shard} of {hello.shards} cannot follow shard {rules.shard} of {rules.shards}"
         )
     return None
-
-
-def shortened(hello: Hello) -> Hello:
-    """With the beginning of what it says of its seed, where that is long: it stands in every record of the journal."""
-    message = hello.seed_message
-    if len(message) <= MESSAGE_LIMIT:
-        return hello
-    return msgspec.structs.replace(hello, seed_message=f"{message[: MESSAGE_LIMIT - 1]}…")

@@ -7,11 +7,11 @@ import logging
 from dataclasses import dataclass, field
 
 from atoll_runtime.protocol.communication import carries
-from atoll_runtime.protocol.effects import Effect, Evict, Exclude, Publish, Release, SendMarkers, SendPull
+from atoll_runtime.protocol.effects import Effect, Evict, Publish, Release, SendPull
 from atoll_runtime.protocol.fragments import MOST_PADDING, Layout
 from atoll_runtime.protocol.messages import Header
 from atoll_runtime.transport import codecs
-from atoll_runtime.transport.messages import Announce, Fenced, Marker, Over, Pull
+from atoll_runtime.transport.messages import Announce, Fenced, Over, Pull
 from atoll_runtime.transport.wire import Down
 
 log = logging.getLogger(__name__)
@@ -77,7 +77,7 @@ class Sessions:
                 self.send(unit, Pull(round_id, least))
             case Release(round_id, str() as unit):
                 self.send(unit, Over(round_id))
-            case Release(round_id, None, others) | Exclude(round_id, others):
+            case Release(round_id, None, others):
                 kept = set(others)
                 for unit in [name for name in self._open if name not in kept]:
                     self.send(unit, Over(round_id))
@@ -85,13 +85,8 @@ class Sessions:
                 fetching = set(needed)
                 for unit in self._open:
                     self.send(unit, Announce(p, version, unit in fetching))
-            case SendMarkers(cut):
-                self.send_all(Marker(cut))
             case Evict(unit, newest):
                 self.fence(unit, newest)
-
-    def end_all(self) -> None:
-        self.send_all(None)
 
     def fence(self, unit: str, newest: int) -> None:
         """Ends the sessions of incarnations before `newest`; they are not this unit's any more."""
@@ -113,6 +108,10 @@ def malformed(header: Header, layout: Layout, codec: str) -> str:
     part, p = header.part, header.part.round.fragment
     if not 0 <= p < len(layout.fragments):
         return f"fragment: {p} of {len(layout.fragments)} does not exist"
+    if part.host >= part.hosts:
+        return f"host: {part.host} of {part.hosts} does not exist"
+    if part.trained < part.tokens:
+        return f"trained: {part.trained} is less than the {part.tokens} tokens of the contribution"
     most = layout.fragments[p].size + MOST_PADDING
     if not 0 <= part.start < part.stop <= part.padded <= most:
         return f"range: [{part.start}, {part.stop}) of {part.padded} elements, where there are {most} at most"

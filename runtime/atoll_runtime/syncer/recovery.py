@@ -97,7 +97,7 @@ def recover(
         state = State.from_tensors(layout, run.outer.codec, theta, None, [0] * len(sizes), series)
         machine = restoring.begin(rules, sizes, list(state.versions))
         first = machine.part(machine.cuts.newest)
-        store.save_part(part_of(run, rules, layout, machine.step, state.snapshot(), first, lineage))
+        store.save_part(part_of(run, rules, layout, machine.step, tuple(state.fragments), first, lineage))
         message = join("started from the initial model", message)
     else:
         check(cut, whole, store.uri)
@@ -109,7 +109,7 @@ def recover(
     machine.cuts.started = started
     newest = None if cut is None else cut.step
     journal = Journal(directory, owner, layout, lineage, LIMITS[run.tape], disk)
-    journal.begin(state.snapshot(), durable(machine.record(), 0, newest))
+    journal.begin(tuple(state.fragments), durable(machine.record(), 0, newest))
     return Start(machine, state, journal, 0, newest, message)
 
 

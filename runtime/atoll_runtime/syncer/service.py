@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator
+from typing import Any
 
 import msgspec
 
@@ -17,13 +18,12 @@ from atoll_runtime.protocol.messages import Audit, Header, Hello, Mark, Report
 from atoll_runtime.protocol.units import Unit
 from atoll_runtime.syncer import handshake, hosts
 from atoll_runtime.syncer.driver import Driver
-from atoll_runtime.syncer.following import FollowerSession
+from atoll_runtime.syncer.following import followed
 from atoll_runtime.syncer.hosts import Session
 from atoll_runtime.syncer.summary import Other
 from atoll_runtime.transport.messages import (
     DirectoryReply,
     DirectoryRequest,
-    Fenced,
     FetchHead,
     FetchRequest,
     PeerAddress,
@@ -68,35 +68,24 @@ class Service:
                 log.warning("refused %s: %s", peer.address, wrong.reason)
                 yield wrong
                 return
-            follower = FollowerSession(self.driver, self.others[first.shard], first, incoming)
-            try:
+            orders: Any = None
+            with followed(self.driver, self.others[first.shard], first, incoming):
                 while True:
-                    yield await follower.news()
-            finally:
-                follower.leave()
+                    orders = await self.driver.news.after(orders)
+                    yield orders
         if not isinstance(first, Hello):
             yield Refused("a session starts with Hello")
             return
         refusal = handshake.refusal(self.run, self.state.layout, peer, first, self.machine.units)
         if refusal is not None:
-            log.warning("refused %s: %s", peer.address, refusal.reason)
+            log.warning("refused incarnation %d of %s: %s", first.incarnation, first.unit, refusal)
             yield refusal
-            return
-        known = self.machine.units.get(first.unit)
-        if known is not None and first.incarnation < known.incarnation:
-            log.warning(
-                "fenced incarnation %d of %s: %d is registered",
-                first.incarnation,
-                first.unit,
-                known.incarnation,
-            )
-            yield Fenced(known.incarnation)
             return
         session = Session(first.unit, first.incarnation, first.host)
         self.driver.sessions.add(session)
         reader: asyncio.Task[None] | None = None
         try:
-            self.driver.feed(handshake.shortened(first))
+            self.driver.feed(first)
             await self.driver.durable()
             if self.machine.final:
                 yield Stop(self.machine.step)

@@ -102,7 +102,8 @@ class Version:
 
 
 class State:
-    """The newest durable version of every fragment. Touched on the event loop alone.
+    """The newest durable version of every fragment, which are never written to: a tuple of them is a consistent cut.
+    Touched on the event loop alone.
 
     Args:
         series: names this life of the shard: only in it are changes counted from one version to the next.
@@ -143,10 +144,6 @@ class State:
     @property
     def versions(self) -> tuple[int, ...]:
         return tuple(fragment.version for fragment in self.fragments)
-
-    def snapshot(self) -> tuple[Version, ...]:
-        """A consistent cut at no cost: versions are immutable."""
-        return tuple(self.fragments)
 
 
 @dataclass

@@ -24,6 +24,7 @@ from atoll_runtime.contract import (
     WaitReport,
     identity,
 )
+from atoll_runtime.protocol.events import CutOrdered
 from atoll_runtime.protocol.linkmeter import LinkReading
 from atoll_runtime.protocol.machine import Syncer
 from atoll_runtime.protocol.messages import Report
@@ -222,5 +223,5 @@ class StatusServer(WebServer[SyncerStatus]):
             return web.Response(status=400, text=f"not an order: {error}\n")
         if service is None:
             return web.Response(status=503, text=f"{self._status.message}\n")
-        service.driver.cut(order.cut)
+        service.driver.feed(CutOrdered(order.cut))  # the report says when it stands in the bucket
         return web.Response(status=202)

@@ -25,6 +25,8 @@ class Other:
     """Unix seconds since when it has no session with shard 0; None: it has one."""
     report: SyncerStatus | None = None
     """Its newest one, of this session or an earlier one."""
+    session: object = None
+    """The newest one."""
 
     @property
     def absence(self) -> str:

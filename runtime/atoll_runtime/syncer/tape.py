@@ -61,7 +61,7 @@ class Snapshot:
     now: float
     """Seconds of the machine's clock."""
     fragments: Sequence[Version]
-    """Durable versions, as `State.snapshot()` gives them."""
+    """Durable versions."""
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,11 @@ import socket
 import threading
 import time
 
+from atoll_runtime.protocol.messages import Message
 from atoll_runtime.transport.stream import Stream, listening
 from atoll_runtime.transport.tls import Tls
 from atoll_runtime.transport.transport import Peer
-from atoll_runtime.transport.wire import Wire, WireError
+from atoll_runtime.transport.wire import WireError
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +42,7 @@ class Listener:
         self._thread.start()
         log.info("serving %s on port %d", name, self.port)
 
-    def serve(self, stream: Stream, peer: Peer, request: Wire) -> None:
+    def serve(self, stream: Stream, peer: Peer, request: Message) -> None:
         """Answers a request; raises `OSError` or `WireError` where the connection is of no use any more."""
         raise NotImplementedError
 

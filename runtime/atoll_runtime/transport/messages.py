@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from atoll_runtime.protocol.events import Orders, Standing
 from atoll_runtime.protocol.identifiers import NO_CUT, CutId, RoundId
-from atoll_runtime.protocol.messages import Header, Message
+from atoll_runtime.protocol.messages import Header, Message, Standing
 
-PROTOCOL = 10
+PROTOCOL = 11
 """Both ends must speak the same. What `Hello` and `Refused` have in common stays as it is: by them two versions find
 out."""
 
@@ -215,20 +214,8 @@ class ShardHello(Message, frozen=True, tag=True):
     standing: Standing
 
 
-class Tell(Message, frozen=True, tag=True):
-    """Where a shard is, each time that it changes."""
-
-    standing: Standing
-
-
 class Figures(Message, frozen=True, tag=True):
     """What a shard reports of itself, from time to time: shard 0 tells the operator of the whole run."""
 
     report: bytes
     """A `SyncerStatus`."""
-
-
-class Order(Message, frozen=True, tag=True):
-    """What shard 0 has decided so far: the first answer to a shard, and again each time that it changes."""
-
-    orders: Orders

@@ -12,13 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atoll_runtime.protocol.fragments import MOST_PADDING
+from atoll_runtime.protocol.messages import Message
 from atoll_runtime.transport.listener import Listener
 from atoll_runtime.transport.messages import Declined, Ended, SnapshotHead, SnapshotRequest
 from atoll_runtime.transport.stream import Stream, explained
 from atoll_runtime.transport.tls import Tls
 from atoll_runtime.transport.transfer_client import CONNECT_SECONDS
 from atoll_runtime.transport.transport import Peer, TransportError
-from atoll_runtime.transport.wire import Wire, WireError
+from atoll_runtime.transport.wire import WireError
 
 Parts = tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]
 """Anchor, mu, nu."""
@@ -68,7 +69,7 @@ class PeerServer(Listener):
             snapshots.close()
         super().close()
 
-    def serve(self, stream: Stream, peer: Peer, request: Wire) -> None:
+    def serve(self, stream: Stream, peer: Peer, request: Message) -> None:
         """See `Listener`."""
         if not isinstance(request, SnapshotRequest):
             raise WireError(f"{type(request).__name__} came instead of SnapshotRequest")
@@ -144,7 +145,7 @@ def _array(stream: Stream, elements: int) -> NDArray[np.float32]:
     return array
 
 
-def checked(head: Wire, sizes: tuple[int, ...]) -> SnapshotHead:
+def checked(head: Message, sizes: tuple[int, ...]) -> SnapshotHead:
     """Raises `WireError` for a head that does not fit the layout."""
     if not isinstance(head, SnapshotHead) or not 0 <= head.number < len(sizes):
         raise WireError(f"{head} is no head of one of {len(sizes)} fragments")

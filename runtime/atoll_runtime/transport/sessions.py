@@ -8,13 +8,13 @@ import logging
 from collections.abc import AsyncIterator
 
 from atoll_runtime.contract import SyncerAddress
-from atoll_runtime.protocol.messages import Hello
+from atoll_runtime.protocol.messages import Hello, Message
 from atoll_runtime.transport.messages import DirectoryReply, DirectoryRequest, ShardHello
 from atoll_runtime.transport.stream import LENGTH, Stream, explained, framed, length, listening, names, tune
 from atoll_runtime.transport.tls import Tls
 from atoll_runtime.transport.transfer_client import CONNECT_SECONDS, TransferClient
 from atoll_runtime.transport.transport import Endpoint, Peer, TransportError
-from atoll_runtime.transport.wire import Down, Up, Wire, WireError, decode
+from atoll_runtime.transport.wire import Down, Up, WireError, decode
 
 log = logging.getLogger(__name__)
 
@@ -135,7 +135,7 @@ class SessionServer:
             writer.close()
 
 
-async def _heard(reader: asyncio.StreamReader) -> Wire | None:
+async def _heard(reader: asyncio.StreamReader) -> Message | None:
     """The next message; None for a length of 0, which says that there is no more.
 
     Raises:

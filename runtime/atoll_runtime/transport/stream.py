@@ -13,7 +13,7 @@ from typing import Any
 from atoll_runtime.protocol.messages import Message
 from atoll_runtime.transport.chunks import Assembly, Sending, Share, received
 from atoll_runtime.transport.tls import Identity
-from atoll_runtime.transport.wire import Wire, WireError, decode, encode
+from atoll_runtime.transport.wire import WireError, decode, encode
 
 STALL_SECONDS = 30.0
 """Without a byte, where nothing else is said."""
@@ -82,7 +82,7 @@ class Stream:
         """A message."""
         self.write(memoryview(framed(message)))
 
-    def receive(self, seconds: float = STALL_SECONDS) -> Wire:
+    def receive(self, seconds: float = STALL_SECONDS) -> Message:
         """The next message, whose first byte must come within so many seconds."""
         with self._within(seconds):
             first = self._read(1)

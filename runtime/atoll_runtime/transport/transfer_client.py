@@ -13,6 +13,8 @@ from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
 from typing import Any, Generic, TypeVar
 
+import msgspec
+
 from atoll_runtime.contract.specs import MOST_STREAMS
 from atoll_runtime.protocol.messages import Header
 from atoll_runtime.protocol.rules import TRANSFER_SECONDS
@@ -44,17 +46,14 @@ RECONNECTS = 4
 next."""
 BACKOFF_SECONDS = (0.1, 2.0)
 
-SAME = ("version", "base", "size", "codec", "series")
-"""By which a stream that attaches again finds the body that the others receive."""
-
 T = TypeVar("T")
 
 
 class Transfer(Generic[T]):
-    """One body over several streams, each in a thread of its own."""
+    """One body over several streams, each in a thread of its own. `asked`: whether it is wanted still."""
 
-    def __init__(self, chunk: int, streams: int) -> None:
-        self.number, self.chunk = secrets.randbits(63), chunk
+    def __init__(self, chunk: int, streams: int, asked: Callable[[], bool] = lambda: True) -> None:
+        self.number, self.chunk, self._asked = secrets.randbits(63), chunk, asked
         self.result: Future[T] = Future()
         self.streams: set[Stream] = set()
         """That carry it now."""
@@ -67,17 +66,15 @@ class Transfer(Generic[T]):
 
     def wanted(self) -> bool:
         """Somebody waits for it."""
-        return not self.result.done()
+        return not self.result.done() and self._asked()
 
     def settle(self, result: T | TransportError) -> None:
         """The first result counts. A failure breaks all streams."""
-        with self._lock:
-            if not self.result.done():
-                with contextlib.suppress(InvalidStateError):  # who waited for it has gone
-                    if isinstance(result, TransportError):
-                        self.result.set_exception(result)
-                    else:
-                        self.result.set_result(result)
+        with contextlib.suppress(InvalidStateError):  # there is one, or who waited for it has gone
+            if isinstance(result, TransportError):
+                self.result.set_exception(result)
+            else:
+                self.result.set_result(result)
         if isinstance(result, TransportError):
             for stream in list(self.streams):
                 stream.shut()
@@ -99,13 +96,8 @@ class Push(Transfer[PushReply]):
     def __init__(
         self, header: Header, body: memoryview, wanted: Callable[[], bool], chunk: int, streams: int
     ) -> None:
-        super().__init__(chunk, streams)
-        self._header, self._round_wants = header, wanted
-        self.sending = Sending(body, header.size, chunk)
-
-    def wanted(self) -> bool:
-        """See `Transfer`."""
-        return super().wanted() and self._round_wants()
+        super().__init__(chunk, streams, wanted)
+        self._header, self.sending = header, Sending(body, header.size, chunk)
 
     def carry(self, stream: Stream, number: int) -> PushReply | None:
         """See `Transfer`."""
@@ -142,7 +134,7 @@ class Fetch(Transfer[tuple[FetchHead, memoryview]]):
         if not isinstance(head, FetchHead):
             raise WireError(f"{type(head).__name__} came instead of FetchHead")
         first, assembly = self._begin(head)
-        if any(getattr(first, name) != getattr(head, name) for name in SAME):
+        if msgspec.structs.replace(head, cut=first.cut, merged=first.merged) != first:  # these two go on
             self.settle(TransportError(f"version {head.version} came in the place of {first.version}"))
             raise WireError("another version")
         stream.receive_chunks(assembly)

@@ -30,7 +30,7 @@ from atoll_runtime.transport.messages import (
 from atoll_runtime.transport.stream import Stream
 from atoll_runtime.transport.tls import Tls
 from atoll_runtime.transport.transport import Endpoint, Peer
-from atoll_runtime.transport.wire import Wire, WireError
+from atoll_runtime.transport.wire import WireError
 
 log = logging.getLogger(__name__)
 
@@ -114,7 +114,7 @@ class TransferServer(Listener):
 
     # in the threads of connections
 
-    def serve(self, stream: Stream, peer: Peer, request: Wire) -> None:
+    def serve(self, stream: Stream, peer: Peer, request: Message) -> None:
         """See `Listener`."""
         if isinstance(request, DirectoryRequest):
             stream.send(self._asked(self._directory(peer, request)))

@@ -2,55 +2,32 @@
 
 from __future__ import annotations
 
+from typing import Any, Union
+
 import msgspec
 
-from atoll_runtime.protocol.messages import Audit, Header, Hello, Mark, Message, Report
+from atoll_runtime.protocol.messages import Audit, Header, Hello, Mark, Message, Orders, Report, Standing
 from atoll_runtime.transport.messages import (
     PROTOCOL,
     Announce,
-    Attach,
-    Declined,
-    DirectoryReply,
-    DirectoryRequest,
-    Ended,
     Fenced,
-    FetchHead,
     Figures,
-    Held,
     Marker,
-    Order,
     Over,
     Pull,
-    PushReply,
     Refused,
     ShardHello,
-    SnapshotHead,
-    SnapshotRequest,
     Stop,
-    Tell,
     Welcome,
 )
 
-Up = Hello | Report | Mark | Audit | Header | ShardHello | Tell | Figures
-Down = Welcome | Marker | Pull | Over | Announce | Stop | Fenced | Refused | Order
-Wire = (
-    Up
-    | Down
-    | Attach
-    | Held
-    | Ended
-    | Declined
-    | PushReply
-    | FetchHead
-    | DirectoryRequest
-    | DirectoryReply
-    | SnapshotRequest
-    | SnapshotHead
-)
-"""Every message of the protocol."""
+Up = Hello | Report | Mark | Audit | Header | ShardHello | Standing | Figures
+Down = Welcome | Marker | Pull | Over | Announce | Stop | Fenced | Refused | Orders
+"""What is said on a session."""
 
 _encoder = msgspec.msgpack.Encoder()
-_messages: msgspec.msgpack.Decoder[Wire] = msgspec.msgpack.Decoder(Wire)
+_every: Any = Union[tuple(Message.__subclasses__())]  # noqa: UP007
+_messages: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(_every)
 
 
 class WireError(Exception):
@@ -62,8 +39,8 @@ def encode(message: Message) -> bytes:
     return _encoder.encode(message)
 
 
-def decode(data: bytes) -> Wire:
-    """Raises `WireError` for anything that is not one of the messages above."""
+def decode(data: bytes) -> Message:
+    """Raises `WireError` for anything that is no `Message`."""
     try:
         return _messages.decode(data)
     except msgspec.DecodeError as error:
