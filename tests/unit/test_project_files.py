@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -17,14 +16,6 @@ def test_every_owned_path_exists_and_has_an_owner() -> None:
     for path, *owners in rules:
         assert (ROOT / path.strip("/")).exists(), path
         assert owners and all(owner.startswith("@") and "/" in owner for owner in owners), path
-
-
-@pytest.mark.parametrize("name", ["bug", "feature"])
-def test_an_issue_form_asks_for_something(name: str) -> None:
-    form = yaml.safe_load((ROOT / ".github" / "ISSUE_TEMPLATE" / f"{name}.yml").read_text())
-    assert form["name"] and form["description"]
-    asked = [field for field in form["body"] if field["type"] != "markdown"]
-    assert asked and all(field["attributes"]["label"] for field in asked)
 
 
 def test_the_chart_tells_artifact_hub_its_licence_and_its_definitions() -> None:
