@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from lone_shard import LONE, Story, joined, offered
 
 from atoll_runtime.protocol import claims
-from atoll_runtime.protocol.effects import Merge, Note, SendPull
+from atoll_runtime.protocol.effects import Merge, Note
 from atoll_runtime.protocol.events import Received
 from atoll_runtime.protocol.messages import Part
 from atoll_runtime.protocol.norms import ATTEMPTS, WARM
@@ -118,18 +118,6 @@ class Shard(Story):
 
     def refusals(self) -> list[str]:
         return [str(note["why"]) for note in self.notes if note["event"] == "refused"]
-
-
-def test_a_header_of_impossible_tokens_counts_for_no_quorum_and_its_unit_is_told_why() -> None:
-    shard = Shard("a", "b", quorum=2)
-    shard.answer(shard.part("a"))
-    shard.tell(offered(shard.part("b", tokens=10**14, trained=10**14)))
-    (why,) = shard.refusals()
-    assert "tokens: 100000000000000 in" in why and shard.members == []
-    unit = shard.machine.units["b"]
-    assert unit.refused == 1 and unit.account.balanced and unit.account.position < 10**6
-    assert shard.asked(SendPull)[-1].round.attempt > 0, "the round is discarded, and the next attempt opened"
-    assert shard.machine.units["a"].refused == 0
 
 
 def test_steps_that_time_does_not_allow_are_refused() -> None:
