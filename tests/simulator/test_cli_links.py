@@ -13,7 +13,7 @@ from atoll_cli.__main__ import main
 
 def test_each_unit_is_in_as_many_rounds_as_its_link_carries_and_none_waits(ask: Any) -> None:
     links = [2.0, 2.5, 3.0, 3.5, 4.0, 4.5, 5.0]
-    found = ask("links", "--links", ",".join(map(str, links)), "--steps", "300")[0]
+    found = ask("links", "--links", ",".join(map(str, links)), "--steps", "150")[0]
     assert [unit["link_gbps"] for unit in found["units"]] == links
     assert found["goodput"] == pytest.approx(1.0)
     for unit in found["units"]:
