@@ -105,7 +105,7 @@ def merged(account: Account) -> float:
 
 @pytest.mark.timeout(600)
 def test_each_unit_is_a_member_as_often_as_its_link_allows_and_the_clock_keeps_its_pace() -> None:
-    links = (2.0, 2.5, 3.0, 3.5, 4.0, 4.5, 5.0)
+    links = (2.0, 3.0, 4.0, 5.0)
     seen = run(*(Island(f"u{link}", 1, STEP, 10, GBIT / link) for link in links))
     assert seen.seconds < 1.02 * STEPS * STEP
     fastest = merged(seen.accounts["u5.0"])
