@@ -59,7 +59,6 @@ class Script:
     offers: list[Offer] = field(default_factory=list)
     cuts: dict[int, CutId] = field(default_factory=dict)
     marks: list[tuple] = field(default_factory=list)
-    adopted: list[tuple] = field(default_factory=list)
     open_rounds: dict[int, Ask] = field(default_factory=dict)
     tokens: dict[int, int] = field(default_factory=dict)
 
@@ -83,7 +82,7 @@ class Script:
         self.offers.append(offer)
 
     def adopt(self, number, arrival):
-        self.adopted.append((number, arrival.version))
+        """It is the anchor now."""
 
     def cut(self):
         return self.cuts.get(self.asked, NO_CUT)

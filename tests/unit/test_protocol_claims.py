@@ -130,31 +130,6 @@ def test_steps_that_time_does_not_allow_are_refused() -> None:
     assert "steps: 1000000 in 3 s" in why
 
 
-@pytest.mark.parametrize("restarted", [False, True])
-def test_steps_and_tokens_that_fit_each_other_and_no_time_count_for_four_times_the_others_median(
-    restarted: bool,
-) -> None:
-    """A shard does not know when its first versions were asked for, nor those from before its restart."""
-    shard = Shard("a", "b", "c", "d", quorum=4)
-    if restarted:
-        for name in "abcd":
-            shard.answer(shard.part(name))
-        shard.run(1)
-        shard.machine.rounds.versions[0].since.clear()
-    honest = shard.part("b")
-    many = 10**9
-    shard.answer(shard.part("a", steps=many, tokens=10 * many, trained=10 * many + 1000))
-    for name in "bcd":
-        shard.answer(shard.part(name))
-    assert shard.members[-1] == ("a", "b", "c", "d") and shard.refusals() == []
-    told = next(note["members"] for note in reversed(shard.notes) if note["event"] == "merge")
-    weighed = {name: facts[1] for name, facts in told.items()}  # type: ignore[attr-defined]
-    assert weighed == {name: 100.0 * honest.steps for name in "bcd"} | {
-        "a": pytest.approx(400.0 * honest.steps)
-    }
-    assert shard.machine.units["a"].account.balanced
-
-
 def test_a_norm_does_not_pass_for_short_by_a_claim_of_many_steps() -> None:
     shard = Shard("a", "b", "c", quorum=3)
     many = 10**9
