@@ -80,11 +80,6 @@ def kinds(objects: Objects) -> set[str]:
     return {kind for kind, _, _ in objects}
 
 
-def test_helm_lint_finds_nothing() -> None:
-    done = run(find("helm"), "lint", "--strict", CHART)
-    assert done.returncode == 0, done.stdout
-
-
 @pytest.mark.parametrize("wide", [False, True], ids=["the release's namespace", "every namespace"])
 def test_the_kustomize_base_and_the_chart_are_the_same(tmp_path: Path, wide: bool) -> None:
     for folder in ("manifests", "crds"):
