@@ -304,18 +304,6 @@ async def being_read(
     return header, body, push, go_on
 
 
-async def test_a_push_whose_client_goes_while_it_is_read_gives_its_bytes_back(
-    service: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    header, body, push, go_on = await being_read(service, monkeypatch)
-    push.cancel()
-    go_on.set()
-    with pytest.raises(asyncio.CancelledError):
-        await push
-    assert service.driver.parts.used == 0
-    assert (await service.push(PEER, header, bringing(body))).accepted
-
-
 async def test_a_push_that_is_begun_anew_while_it_is_read_counts_once_and_its_unit_is_waited_for(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:

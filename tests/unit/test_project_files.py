@@ -1,4 +1,4 @@
-"""Files that a host of repositories reads: they are there, they parse, and what they name exists."""
+"""Files of the repository that others read: they parse, what they name exists, and what they promise holds."""
 
 from __future__ import annotations
 
@@ -26,3 +26,10 @@ def test_the_chart_tells_artifact_hub_its_licence_and_its_definitions() -> None:
         path.name.removeprefix("atoll.dev_").removesuffix(".yaml") for path in (ROOT / "crds").glob("atoll*")
     }
     assert {each["name"] for each in yaml.safe_load(told["crds"])} == {f"{name}.atoll.dev" for name in names}
+
+
+def test_the_quickstart_keeps_every_cut_that_the_demo_evaluates() -> None:
+    """Step 0 must still be there at the end."""
+    spec = yaml.safe_load((ROOT / "manifests" / "samples" / "quickstart.yaml").read_text())["spec"]
+    cuts = spec["target"]["globalSteps"] // spec["checkpoint"]["intervalSteps"] + 1
+    assert spec["checkpoint"]["keep"] >= cuts
