@@ -80,11 +80,6 @@ def kinds(objects: Objects) -> set[str]:
     return {kind for kind, _, _ in objects}
 
 
-def test_helm_lint_finds_nothing() -> None:
-    done = run(find("helm"), "lint", "--strict", CHART)
-    assert done.returncode == 0, done.stdout
-
-
 @pytest.mark.parametrize("wide", [False, True], ids=["the release's namespace", "every namespace"])
 def test_the_kustomize_base_and_the_chart_are_the_same(tmp_path: Path, wide: bool) -> None:
     for folder in ("manifests", "crds"):
@@ -392,7 +387,9 @@ def test_no_value_can_be_taken_away_unless_that_means_none_of_it() -> None:
     parts = "--set=" + ",".join(f"{part}.enabled=true" for part in MONITORING)
     plain = template(parts)
     values = yaml.safe_load((CHART / "values.yaml").read_text())
-    optional = [key for key in keys(values) if not key.startswith(("resources", "dashboard.labels", "limits."))]
+    optional = [
+        key for key in keys(values) if not key.startswith(("resources", "dashboard.labels", "limits."))
+    ]
     for key in optional:
         done = render("--skip-tests", parts, f"--set={key}=null")
         if done.returncode:

@@ -24,6 +24,8 @@ PAGES = [
     *sorted((ROOT / "manifests").rglob("*.yaml")),
     ROOT / "charts" / "atoll" / "templates" / "NOTES.txt",
 ]
+TYPED = ("gke", "monitoring", "operations", "plugin")
+"""Pages whose blocks `test_control_howto` types."""
 MINIMAL = "manifests/samples/minimal.yaml"
 CHANGES = ("apply", "annotate", "create", "delete", "label", "patch", "scale")
 """Are tried without effect."""
@@ -40,6 +42,7 @@ def commands(path: Path) -> list[str]:
     text = re.sub(r" *\\\n *", " ", path.read_text()).replace("{{ .Release.Namespace }}", "atoll-system")
     lines = (line.lstrip("# ") for line in text.splitlines())
     whole = [re.split(r" {3,}", line)[0] for line in lines if line.startswith("kubectl ")]
+    whole = [] if path.stem in TYPED else whole
     spans = re.findall(r"`(kubectl [^`]+)`", text) if path.suffix == ".md" else []
     later = re.findall(r"^#.*[:;] +(kubectl .+)$", text, re.M) if path.suffix == ".yaml" else []
     return [*whole, *later, *(span for span in spans if len(span.split()) > 2)]

@@ -15,10 +15,8 @@ import numpy as np
 import pytest
 
 from atoll_local.bucket import FakeGcs
-from atoll_runtime.checkpoint import Bucket, Cut, Damaged, GlobalStore, StoreError
+from atoll_runtime.checkpoint import Bucket, Cut, GlobalStore, StoreError
 from atoll_runtime.data import DataError, Reader
-from atoll_runtime.data.writer import write_text
-from atoll_runtime.learner.compilation_store import CompilationStore
 
 pytestmark = [pytest.mark.control, pytest.mark.timeout(600)]
 BUCKET = "atoll"
@@ -152,67 +150,9 @@ def test_a_bucket_that_does_not_exist_refuses_or_is_away_is_named(
 
 
 @pytest.mark.long
-def test_a_server_that_is_away_for_a_moment_rolls_nothing_back(
-    store: GlobalStore, server: FakeGcs, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store.save(cut(10))
-    store.save(cut(20))
-    store.bucket = Bucket(store.uri, timeout=10.0)
-    read = GlobalStore.load
-
-    def load_after_the_listing(self: GlobalStore, step: int, **options: bool) -> Cut:
-        server.stop()
-        return read(self, step, **options)
-
-    with monkeypatch.context() as away:
-        away.setattr(GlobalStore, "load", load_after_the_listing)
-        try:
-            with pytest.raises(StoreError, match=r"global/20/manifest.json") as caught:
-                store.newest()
-        finally:
-            server.start()
-    assert not isinstance(caught.value, Damaged)
-    found, skipped = store.newest()
-    assert found is not None and found.step == 20 and not skipped
-
-
-@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")  # gcsfs sends 50 MiB at a time
 def test_an_object_of_many_pieces_comes_back_bit_for_bit(gate: type[Gate]) -> None:
     bucket = Bucket(f"gs://{BUCKET}/large")
     data = np.random.default_rng(0).bytes(120 << 20)  # three of the client's pieces
     bucket.write("x", data)
     assert bucket.read("x", 0, len(data)) == data
-
-
-def test_an_example_is_read_from_the_bucket_by_its_number(gate: type[Gate], tmp_path: Path) -> None:
-    documents = [(f"{number:02}.txt", tmp_path / f"{number:02}.txt") for number in range(60)]
-    for number, (_, path) in enumerate(documents):
-        path.write_bytes(f"text number {number}, some words long. ".encode() * 40)
-    uri = f"gs://{BUCKET}/data/numbers"
-    catalogue = write_text(uri, documents, shard_bytes=10_000)
-    stored = b"".join(Bucket(uri).read(shard.file) for shard in catalogue.splits["train"].shards)
-    reader = Reader(uri, "train", 64)
-    for number in (reader.examples - 1, 0, reader.examples // 2):
-        assert bytes(reader.example(number).astype(np.uint8)) == stored[number * 64 : number * 64 + 65]
-
-
-def test_compiled_programs_come_back_from_the_bucket_and_a_spoilt_one_does_not(
-    gate: type[Gate], server: FakeGcs, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    bucket = Bucket(f"gs://{BUCKET}/programs")
-    programs = {f"step-{number}": bytes([number]) * 300_000 for number in range(12)}
-    first = CompilationStore(bucket, tmp_path / "pod-1", "v", "s", 0)
-    for key, content in programs.items():
-        assert first.get(key) is None
-        first.put(key, lambda content=content: content)
-    first.settle()
-    first.close(60)
-    (whole,) = [path for path in objects(server, "programs/cache/v/s/host-0") if path.name == "step-3"]
-    overwrite(server, "programs/cache/v/s/host-0/step-3", whole.read_bytes()[:-1])
-
-    second = CompilationStore(bucket, tmp_path / "pod-2", "v", "s", 0)
-    assert {key: second.get(key) for key in programs} == programs | {"step-3": None}
-    assert "step-3 is compiled again" in caplog.text
-    second.settle()
-    second.close(60)

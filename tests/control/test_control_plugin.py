@@ -9,21 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from apiserver import with_token
 
-from atoll_cli.plugin.__main__ import main
 from atoll_local.programs import find
 
 pytestmark = [
     pytest.mark.control,
     pytest.mark.timeout(900),  # the first call may have to build kubectl
 ]
-COMMANDS = (
-    "status none", "top none", "ledger none", "logs none", "logs syncer none", "suspend none", "resume none",
-    "scale none --units 2", "checkpoint none", "heal none", "drain none",
-)  # fmt: skip
-"""A call of every command of a cluster, for a run or unit that does not exist."""
 ROLE = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole"}
 
 
@@ -52,18 +45,6 @@ class Plugin:
         return subprocess.run(
             command, env=environment, capture_output=True, text=True, timeout=60, check=False
         )
-
-    def complaints(self, patch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[str]) -> set[str]:
-        """The lines that the commands fail with, in this process; kubectl has one for each kind that it asked for."""
-        for name, value in self._environment.items():
-            patch.setenv(name, value)
-        told: set[str] = set()
-        for command in COMMANDS:
-            status = main([*command.split(), "-n", self._bench.namespace])
-            out, lines = capture.readouterr()
-            assert (status, out, bool(lines)) == (1, "", True), command
-            told.update(lines.splitlines())
-        return told
 
     def ask(self, *arguments: str) -> str:
         done = self(*arguments)
@@ -122,19 +103,6 @@ def test_who_may_only_view_changes_nothing(bench: Any, plane: Any, tmp_path: Pat
     assert (refused.returncode, refused.stdout) == (1, "")
     assert "Forbidden" in refused.stderr and 'cannot patch resource "trainingruns"' in refused.stderr
     assert not bench.get("TrainingRun", "r")["spec"]["suspend"]
-
-
-def test_every_command_tells_missing_rights_a_missing_object_and_a_missing_cluster(
-    bench: Any, plane: Any, tmp_path: Path, monkeypatch: Any, capfd: Any
-) -> None:
-    into = monkeypatch, capfd
-    assert all("orbidden" in said for said in Plugin(bench, plane, tmp_path).complaints(*into))
-    entitled = Plugin(bench, plane, tmp_path, "atoll-edit", "atoll-view")
-    assert all("not found" in said or "no TrainingRun" in said for said in entitled.complaints(*into))
-    config = yaml.safe_load((tmp_path / "kubeconfig").read_text())
-    config["clusters"][0]["cluster"]["server"] = "https://127.0.0.1:1"
-    (tmp_path / "kubeconfig").write_text(yaml.safe_dump(config))
-    assert all("refused" in said for said in entitled.complaints(*into))
 
 
 def test_kubectl_itself_completes_runs_and_units(bench: Any, plane: Any, tmp_path: Path) -> None:

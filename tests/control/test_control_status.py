@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
-import subprocess
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -77,18 +73,6 @@ def told(bench: Bench, plane: ControlPlane) -> Bench:
     return bench
 
 
-@pytest.fixture
-def atoll(plane: ControlPlane) -> Callable[..., subprocess.CompletedProcess[str]]:
-    def call(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "atoll_cli", *arguments]
-        environment = {**os.environ, "KUBECONFIG": str(plane.kubeconfig)}
-        return subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=60, check=False
-        )
-
-    return call
-
-
 def test_the_demo_reads_every_field_and_ends_a_wait_with_a_diagnosis(
     told: Bench, plane: ControlPlane, tmp_path: Path
 ) -> None:
@@ -113,30 +97,3 @@ def test_the_demo_reads_every_field_and_ends_a_wait_with_a_diagnosis(
     told.api.patch("TrainingRun", told.namespace, RUN, {"status": failed}, "/status")
     with pytest.raises(CommandError, match="the run failed: too late"):
         watch.until("the end", lambda sample: sample.run.complete, 60)
-
-
-def test_status_and_ledger_show_a_run_and_its_units(told: Bench, atoll: Any) -> None:
-    done = atoll("status", RUN, "-n", told.namespace)
-    assert done.returncode == 0, done.stderr
-    for text in (
-        "quickstart: Running · units 2/3 · step 120/300",
-        "newest checkpoint: global step 100 gs://b/global/300",
-        "held-out loss: 2.7500 at global step 100, over 4,096 tokens",
-        "lost to NodeLost: 1 failure, 8.5 s, 34 chip-seconds, 17 steps",
-        UNIT,
-    ):
-        assert text in done.stdout
-    head, *rows = [line.split() for line in atoll("status", "-A").stdout.splitlines()]
-    assert head == ["NAMESPACE", "RUN", "PHASE", "UNITS", "STEP", "TOKENS/S", "LOSS"]
-    assert [told.namespace, RUN, "Running", "2/3", "120/300", "512", "2.500"] in rows
-    shown = json.loads(atoll("ledger", RUN, "-n", told.namespace, "--json").stdout)
-    figures = LEDGER | {"balance": 0}
-    assert (shown["units"], shown["total"], shown["gone"]["trained"]) == (
-        {UNIT: figures | {"waits": []}},
-        figures,
-        0,
-    )
-    assert "512" in atoll("ledger", RUN, "-n", told.namespace).stdout
-    missing = atoll("status", "quickstarte")
-    words = "atoll: no TrainingRun is called 'quickstarte' in this namespace\n"
-    assert (missing.returncode, missing.stderr) == (1, words)

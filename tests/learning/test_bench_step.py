@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from atoll_bench import step
-from atoll_cli.__main__ import main
 
 pytestmark = pytest.mark.timeout(300)  # 5 s alone, most of it the compiler's
 SETTING = step.Setting("250k", batch=2, length=16, pairs=2, seconds=0.01)
@@ -24,16 +23,3 @@ def test_figure_has_rates_and_the_share_of_the_given_peak() -> None:
     assert found.ratio_quartiles[0] <= found.ratio <= found.ratio_quartiles[1]
     assert found.tokens_per_second == pytest.approx(found.ours * 32)
     assert found.utilisation == pytest.approx(6 * found.parameters * found.tokens_per_second / 1e12)
-
-
-@pytest.mark.parametrize(
-    ("option", "value", "message"),
-    [
-        ("--preset", "3t", "--preset '3t': one of 250k"),
-        ("--batch", "0", "--batch '0': a whole number from 1"),
-        ("--peak-tflops", "fast", "--peak-tflops 'fast': a number above 0"),
-    ],
-)
-def test_an_option_that_cannot_be_used_is_named(option, value, message, capsys) -> None:
-    assert main(["bench", "step", option, value]) != 0
-    assert message in capsys.readouterr().err

@@ -11,15 +11,16 @@ from atoll_bench.parity.trials import Trial
 from atoll_bench.parity.worker import run_one
 from atoll_runtime.contract import GraceSpec, QuorumSpec
 from atoll_runtime.simulate.training.setting import Setting
-from atoll_runtime.simulate.training.world import data_parallel, decoupled
+from atoll_runtime.simulate.training.world import World, data_parallel, decoupled
 
 pytestmark = pytest.mark.timeout(600)  # seconds alone, most of them the compiler's
 
 
 def test_eight_learners_lose_little_against_data_parallel_training(setting) -> None:
     eight = replace(setting, paces=(1.0,) * 8, quorum=QuorumSpec(min=8))
-    plain, together = data_parallel(setting, 0), decoupled(eight, 0)
+    plain, together, untrained = data_parallel(setting, 0), decoupled(eight, 0), World(eight, 0).programs
     assert together.members == 8
+    assert plain.loss < 0.6 * untrained.loss(untrained.first)
     assert together.tokens == pytest.approx(plain.tokens, rel=0.05)
     assert together.loss / plain.loss - 1 < 0.03  # 0.5 %; 3.7 % with half the outer rate
 
@@ -42,10 +43,10 @@ def test_what_comes_of_trials_of_both_methods_is_a_table(setting, data, monkeypa
     monkeypatch.setattr(Trial, "setting", small)
     trials = (
         Trial("a", "30k", "data-parallel", 1, "none", 0, 12, 1e-2),
-        Trial("b", "30k", "decoupled", 2, "bf16", 0, 12, 1e-2),
+        Trial("b", "30k", "decoupled", 2, "int4", 0, 12, 1e-2),
     )
     rows = [trial.identity() | run_one(trial, data) for trial in trials]
     assert [(row["tokens"], row["global_steps"]) for row in rows] == [(3072, 12), (3072, 11)]
     *_, first, second = markdown(rows, "atoll bench parity").splitlines()
     assert first.startswith("| a | 30k | 6,448 | 0.00 M | data-parallel | ")
-    assert second.startswith("| b | 30k | 6,448 | 0.00 M | M=2 bf16 K=M | ") and " | +" in second
+    assert second.startswith("| b | 30k | 6,448 | 0.00 M | M=2 int4 K=M | ") and " | +" in second

@@ -15,7 +15,7 @@ from atoll_runtime.learner.schedule import learning_rate
 from atoll_runtime.simulate.fleet.scenario import Costs
 from atoll_runtime.simulate.training.batches import Share
 from atoll_runtime.simulate.training.setting import STREAMS, Failures
-from atoll_runtime.simulate.training.world import World, data_parallel, decoupled
+from atoll_runtime.simulate.training.world import World, decoupled
 
 pytestmark = pytest.mark.timeout(600)  # 40 s alone, most of it the compiler's
 
@@ -51,16 +51,6 @@ def test_one_learner_with_a_plain_outer_step_makes_the_model_of_data_parallel_tr
         inner.step(batches.take().tokens, learning_rate(once.inner, once.global_steps, step, step, False))
     for name, value in world.theta().items():
         np.testing.assert_allclose(value, np.asarray(inner.theta[name]), rtol=1e-5, atol=1e-6)
-
-
-def test_two_learners_learn_nearly_what_data_parallel_training_does(setting) -> None:
-    pair = replace(setting, paces=(1.0, 1.0), quorum=QuorumSpec(min=2))
-    plain, together = data_parallel(setting, 0), decoupled(pair, 0)
-    untrained = World(pair, 0).programs
-    assert abs(together.tokens / plain.tokens - 1) < 0.05
-    assert together.members == 2
-    assert plain.loss < 0.6 * untrained.loss(untrained.first)
-    assert together.loss < 1.25 * plain.loss
 
 
 def test_a_training_is_the_same_whenever_it_is_run(setting) -> None:

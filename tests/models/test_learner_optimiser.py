@@ -90,11 +90,11 @@ OTHERS = {
 """Arguments besides optax's own values; momentum, above all."""
 
 
-@pytest.mark.parametrize("given", ["as optax has them", "others"])
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_every_optimiser_of_the_list_goes_where_optax_goes_with_the_same_learning_rates(theta, name, given):
+@pytest.mark.parametrize(("name", "arguments"), [*((name, {}) for name in OPTIMIZERS), *OTHERS.items()])
+def test_every_optimiser_of_the_list_goes_where_optax_goes_with_the_same_learning_rates(
+    theta, name, arguments
+):
     """Which some would not if their rate, which changes, were a factor of what optax makes with another one."""
-    arguments = OTHERS.get(name, {}) if given == "others" else {}
     masks = {
         mask: MATRICES
         for mask in optimiser.MASKS

@@ -1,6 +1,6 @@
 """One process of a unit, run by test_compilation_cache: some steps with fragments going out and in, as JSON on stdout.
 
-Arguments: hosts, host, coordinator, a folder for the bucket, or `-` for no cache.
+Arguments: hosts, host, coordinator, a folder for the bucket.
 """
 
 import json
@@ -40,10 +40,8 @@ def main():
             else None
         )
     )
-    store = None
-    if folder != "-":
-        bucket = Bucket(f"file://{folder}/bucket")
-        store = CompilationStore(bucket, Path(folder) / f"trial-{host}", "versions", "shape", int(host))
+    bucket = Bucket(f"file://{folder}/bucket")
+    store = CompilationStore(bucket, Path(folder) / f"trial-{host}", "versions", "shape", int(host))
     unit = UnitContract(
         unit="u",
         incarnation=1,
@@ -76,8 +74,7 @@ def main():
         if number == 5:
             inner.theta = fragments.receive(inner.theta, which, part * 0 + 0.02)
     leave()
-    if store is not None:
-        store.close(60)
+    store.close(60)
     print(
         json.dumps(
             {

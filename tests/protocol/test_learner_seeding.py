@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from contracts import run_contract, unit_contract
 
-from atoll_runtime.checkpoint import Cut, GlobalStore
 from atoll_runtime.checkpoint.manifest import HostManifest
 from atoll_runtime.checkpoint.units import FragmentPart, UnitStore
 from atoll_runtime.contract import Dimensions, InnerSpec, ModelSpec, OuterSpec, SyncerAddress, identity
@@ -241,17 +240,6 @@ def write_hosts(units, tensors, name="a", cut=10, hosts=1, devices=1, layout=LAY
         units.save(manifest_of(name, cut, host, hosts, layout, **options), parts)
 
 
-def test_saved_moments_come_back_bit_for_bit(units, inner, fragments, eventually):
-    mu, nu = whole(inner.mu), whole(inner.nu)
-    saved(units, inner, fragments, eventually=eventually)
-    save, skipped = units.newest("a", LAYOUT)
-    assert not skipped
-    same(save.moments.mu, mu)
-    same(save.moments.nu, nu)
-    assert (save.cut, save.inner_step, save.tokens, save.cursor) == (240, 247, 1000, 33)
-    assert save.moments.count == inner.updates > 0
-
-
 @pytest.mark.parametrize(("hosts", "devices", "shards"), [(3, 2, 2), (1, 5, 1)])
 def test_moments_do_not_depend_on_the_hosts_devices_and_shards_that_saved_them(units, hosts, devices, shards):
     tensors = initial(SPEC)
@@ -286,35 +274,17 @@ def test_damaged_half_written_and_foreign_saves_are_skipped_with_their_reason(un
     assert "the checksum does not match" in reasons[20]
 
 
-def test_unit_prefers_its_own_moments_and_else_takes_the_newest(units, tmp_path, agreement):
-    store = GlobalStore(units.bucket.uri)
-    theta = initial(SPEC)
-    momentum = {name: np.zeros_like(value) for name, value in theta.items()}
-    meta = {"fingerprint": LAYOUT.fingerprint}
-    store.save(Cut(100, theta, momentum, (100,) * FRAGMENTS, meta))
-    write_hosts(units, theta, name="a", cut=90)
-    write_hosts(units, theta, name="b", cut=100)
-    write_hosts(units, theta, name="c", cut=95)
-
-    def seeded(name):
-        return seed.from_checkpoint(store, units, name, LAYOUT, agreement)
-
-    assert seeded("a").message == "seeded from step 100; moments from step 90 of a"
-    new = seeded("new")
-    assert new.message == "seeded from step 100; moments from step 100 of b"
-    assert len(new.cut.versions) == COUNT
-    same(new.moments.mu, theta)
-    for name in "abc":
-        units.bucket.delete_tree(f"units/{name}")
-    cold = seeded("new")
-    assert cold.moments is None
-    assert cold.message == "seeded from step 100; moments of zero"
-
-
-def test_healed_unit_makes_the_same_step_as_the_old_one(units, mesh, inner, fragments, agreement, eventually):
+def test_healed_unit_has_the_moments_bit_for_bit_and_makes_the_same_step(
+    units, mesh, inner, fragments, eventually
+):
     saved(units, inner, fragments, eventually=eventually)
     theta = whole(inner.theta)
-    save, _ = units.newest("a", LAYOUT)
+    save, skipped = units.newest("a", LAYOUT)
+    assert not skipped
+    assert (save.cut, save.inner_step, save.tokens, save.cursor) == (240, 247, 1000, 33)
+    assert save.moments.count == inner.updates > 0
+    same(save.moments.mu, whole(inner.mu))
+    same(save.moments.nu, whole(inner.nu))
     healed = Inner(mesh, SPEC, RUN.inner, theta, BATCH, LENGTH, save.moments)
     losses = [each.step(tokens(77), 3e-3) for each in (inner, healed)]
     assert float(losses[0]) == float(losses[1])

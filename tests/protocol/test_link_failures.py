@@ -67,13 +67,10 @@ def reset_some(place: Namespace) -> None:
             inside(place, f"ss -K dst {place.network.host} sport = :{port}")
 
 
-FAILURES: dict[str, list[Change]] = {
+FAILURES: dict[str, list[Change]] = {  # others, of rate and delay: tests/schedules/test_links.py
     "down": [link(cut=True)],
-    "flapping": [link(cut=True), link()] * 4,
     "nothing gets out": [nothing_out],
     "nothing gets in": [nothing_in],
-    "a tenth of the rate": [link(rate=RATE // 10)],
-    "300 ms more": [link(delay=DELAY + 0.3)],
     "connections reset": [reset] * 4,
     "2 % of connections reset, time and again": [reset_some] * 8 * ROUNDS,
 }

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from atoll_runtime.contract import ENV_EVALUATION, ENV_RUN_FILE, ENV_UNIT, EXIT_VERSION, brief
-from atoll_runtime.transport.messages import PROTOCOL, Refused
+from atoll_runtime.transport.messages import Refused
 from atoll_runtime.transport.wire import decode, encode
 
 pytestmark = pytest.mark.timeout(240)  # processes that import JAX: seconds alone
@@ -25,7 +25,7 @@ class EarlierRefused(msgspec.Struct, frozen=True, tag="Refused"):
     reason: str
 
 
-@pytest.mark.parametrize("role", ["syncer", "learner", "evaluator"])
+@pytest.mark.parametrize("role", ["syncer", "evaluator"])
 def test_a_field_from_a_newer_operator_ends_a_process_with_a_status_of_its_own(
     role: str, make_run: Any, tmp_path: Path
 ) -> None:
@@ -52,24 +52,3 @@ def test_a_refusal_is_read_by_and_from_a_version_that_did_not_tell_why() -> None
     assert decode(encode(refusal)) == refusal
     assert decode(msgspec.msgpack.encode(EarlierRefused("no"))) == Refused("no")
     assert msgspec.msgpack.decode(encode(refusal), type=EarlierRefused).reason == "another protocol"
-
-
-def test_a_real_syncer_refuses_another_protocol_and_takes_the_same_unit_when_it_speaks_its_own(
-    make_run: Any,
-    syncer: Any,
-    numpy_unit: Any,
-    eventually: Any,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    run = make_run()
-    syncer(run)
-
-    monkeypatch.setattr("atoll_runtime.learner.client.PROTOCOL", PROTOCOL + 1)
-    other = numpy_unit(run, "a").start()
-    error = eventually(other.client.error)
-    assert isinstance(error, Refused) and error.version
-    assert f"speaks protocol {PROTOCOL + 1}, the syncer's {PROTOCOL}" in error.reason
-    monkeypatch.undo()
-    mended = numpy_unit(run, "a", incarnation=2).start()
-    eventually(lambda: mended.received)
-    assert mended.client.error() is None

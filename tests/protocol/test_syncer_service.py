@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import ssl
 import threading
+import urllib.error
+import urllib.request
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from lone_shard import joined
+from protocol_parties import ANSWER_SECONDS
 
 from atoll_runtime.checkpoint import Cut, GlobalStore, Skipped, StoreError
 from atoll_runtime.contract import (
@@ -34,7 +38,7 @@ from atoll_runtime.syncer.driver import Driver
 from atoll_runtime.syncer.errors import JournalError, Terminal
 from atoll_runtime.syncer.recovery import Start, recover
 from atoll_runtime.syncer.service import Service
-from atoll_runtime.syncer.status import Status
+from atoll_runtime.syncer.status import Status, StatusServer
 from atoll_runtime.syncer.tape import Tape
 from atoll_runtime.transport.chunks import Assembly
 from atoll_runtime.transport.chunks import filled as with_zeros
@@ -300,18 +304,6 @@ async def being_read(
     return header, body, push, go_on
 
 
-async def test_a_push_whose_client_goes_while_it_is_read_gives_its_bytes_back(
-    service: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    header, body, push, go_on = await being_read(service, monkeypatch)
-    push.cancel()
-    go_on.set()
-    with pytest.raises(asyncio.CancelledError):
-        await push
-    assert service.driver.parts.used == 0
-    assert (await service.push(PEER, header, bringing(body))).accepted
-
-
 async def test_a_push_that_is_begun_anew_while_it_is_read_counts_once_and_its_unit_is_waited_for(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -357,6 +349,32 @@ async def test_units_that_join_while_a_record_is_written_share_the_next_one_and_
     go_on.set()
     await asyncio.gather(first, *others)
     assert [len(units) for units in written] == [1, 41]
+
+
+async def test_the_operator_alone_orders_cuts(service: Service, certificate: Any, free_ports: Any) -> None:
+    run, (port, health) = service.driver.run, free_ports(2)
+    tls = Tls.read(certificate("syncer"))
+    server = StatusServer(Status(run, service=service), tls.server_context(), port, health)
+    await server.start()
+    service.driver.start()
+
+    def order(member: str, body: bytes) -> int:
+        """The answer's status."""
+        context = ssl.create_default_context(cafile=str(certificate(member) / "ca.crt"))
+        context.load_cert_chain(certificate(member) / "tls.crt", certificate(member) / "tls.key")
+        url = f"https://localhost:{port}/status"
+        try:
+            with urllib.request.urlopen(url, data=body, timeout=ANSWER_SECONDS, context=context) as answer:
+                return int(answer.status)
+        except urllib.error.HTTPError as error:
+            return error.code
+
+    for member, body, status in [("a", b'{"cut": 5}', 403), ("operator", b'{"stop": true}', 400)]:
+        assert await asyncio.to_thread(order, member, body) == status
+    assert service.machine.cuts.newest.number == 0
+    assert await asyncio.to_thread(order, "operator", b'{"cut": 5}') == 202
+    assert service.machine.cuts.newest.step == 5
+    await server.stop()
 
 
 @pytest.mark.parametrize(

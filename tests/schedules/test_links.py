@@ -104,16 +104,13 @@ def merged(account: Account) -> float:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("adaptive", [False, True])
-def test_each_unit_is_a_member_as_often_as_its_link_allows_and_the_clock_keeps_its_pace(
-    adaptive: bool,
-) -> None:
-    links = (2.0, 2.5, 3.0, 3.5, 4.0, 4.5, 5.0)
-    seen = run(*(Island(f"u{link}", 1, STEP, 10, GBIT / link) for link in links), adaptive=adaptive)
+def test_each_unit_is_a_member_as_often_as_its_link_allows_and_the_clock_keeps_its_pace() -> None:
+    links = (2.0, 3.0, 4.0, 5.0)
+    seen = run(*(Island(f"u{link}", 1, STEP, 10, GBIT / link) for link in links))
     assert seen.seconds < 1.02 * STEPS * STEP
     fastest = merged(seen.accounts["u5.0"])
     for link in links:
-        share = 1.0 if adaptive else min(1.0, link / NEED)
+        share = min(1.0, link / NEED)
         assert seen.members[f"u{link}"] >= 0.9 * share
         assert merged(seen.accounts[f"u{link}"]) >= 0.9 * share * fastest
 
@@ -135,7 +132,7 @@ def test_a_unit_whose_link_is_busy_out_of_phase_with_the_others_is_in_nearly_eve
 
 @pytest.mark.parametrize(
     ("interval", "trip", "share"),
-    [(H, 0.1, 0.9), (H, 1.0, 0.9), (H, 4.0, 0.9), (H, 8.0, 0.4), (24, 10.0, 0.9)],
+    [(H, 4.0, 0.9), (H, 8.0, 0.4), (24, 10.0, 0.9)],
 )
 def test_a_unit_is_in_nearly_every_round_whose_interval_has_two_round_trips(
     interval: int, trip: float, share: float

@@ -10,22 +10,11 @@ import pytest
 
 from atoll_cli.__main__ import main
 
-LINKS = (2.0, 2.5, 3.0, 3.5, 4.0, 4.5, 5.0)
-SLOW_LINKS = (1.0, 1.5, 5.0)
-"""The slowest carries less than one round in three."""
-SLOWEST_LINKS = (0.2, 0.3, 0.8, 5.0)
-"""The slowest carries one round in sixteen."""
 
-
-@pytest.mark.parametrize(
-    ("links", "steps"),
-    [(LINKS, 300), (SLOW_LINKS, 500), (SLOWEST_LINKS, 1000)],
-)
-def test_each_unit_is_in_as_many_rounds_as_its_link_carries_and_none_waits(
-    ask: Any, links: tuple[float, ...], steps: int
-) -> None:
-    found = ask("links", "--links", ",".join(map(str, links)), "--steps", str(steps))[0]
-    assert [unit["link_gbps"] for unit in found["units"]] == list(links)
+def test_each_unit_is_in_as_many_rounds_as_its_link_carries_and_none_waits(ask: Any) -> None:
+    links = [2.0, 2.5, 3.0, 3.5, 4.0, 4.5, 5.0]
+    found = ask("links", "--links", ",".join(map(str, links)), "--steps", "150")[0]
+    assert [unit["link_gbps"] for unit in found["units"]] == links
     assert found["goodput"] == pytest.approx(1.0)
     for unit in found["units"]:
         assert unit["need_gbps"] == pytest.approx(3.2)  # 12 · 10⁹ · 16 bit in 60 s

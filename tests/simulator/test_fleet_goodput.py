@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from atoll_runtime.simulate.fleet.account import Account
 from atoll_runtime.simulate.fleet.goodput import Case, Estimate, estimate, simulate
-from atoll_runtime.simulate.fleet.published import CALIBRATED, GRID
+from atoll_runtime.simulate.fleet.published import GRID
 from atoll_runtime.simulate.fleet.setting import DAY, YEAR, Fleet, Heal, Method, Recovery
 
 METHODS: tuple[Method, ...] = ("rigid", "elastic", "decoupled", "unit")
@@ -39,19 +39,17 @@ def answer_of(
     return estimate(case)
 
 
-@pytest.mark.parametrize("recovery", [pytest.param(Recovery(), id="ours"), pytest.param(EAGER, id="eager")])
-def test_every_published_cell_is_met_within_four_points_by_one_set_of_constants(recovery: Recovery) -> None:
+def test_every_published_cell_is_met_within_four_points_by_another_set_of_constants_too() -> None:
+    """By ours: test_cli_figures."""
     errors = {}
     for cell, percent in GRID.items():
         if percent is not None:
             fleet = Fleet(chips=cell.chips, learners=cell.learners)
-            answer = answer_of(fleet, cell.method, recovery, days=0.25)
+            answer = answer_of(fleet, cell.method, EAGER, days=0.25)
             errors[cell] = 100 * answer.goodput - percent
             assert cell.learners < 8 or answer.uptime > 0.9999
     assert max(map(abs, errors.values())) < 4.0, errors
     assert fmean(map(abs, errors.values())) < 2.0, errors
-    if recovery == Recovery():
-        assert all(abs(errors[cell]) < 1.5 for cell in CALIBRATED), errors
 
 
 @pytest.mark.parametrize("chips", [150_000, 1_200_000])

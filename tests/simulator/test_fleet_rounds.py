@@ -9,12 +9,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from atoll_runtime.protocol import schedule
 from atoll_runtime.protocol.rules import Rules
-from atoll_runtime.simulate.fleet.learner import TOKENS
 from atoll_runtime.simulate.fleet.rounds import Outcome, World, outcome
 from atoll_runtime.simulate.fleet.scenario import Scenario, Unit
 from atoll_runtime.simulate.fleet.speeds import Drift
@@ -98,33 +94,6 @@ def test_a_run_that_lacks_its_quorum_says_where_it_stands() -> None:
     scenario = Scenario(replace(RULES, quorum=2, target_steps=60), (Unit("a", 1.0), cut_off))
     with pytest.raises(Stalled, match=r"the clock stands at 4\d of 60 steps"):
         run(scenario)
-
-
-@settings(max_examples=15)
-@given(
-    paces=st.lists(st.floats(0.5, 2.0), min_size=1, max_size=4),
-    jitter=st.floats(0, 0.3),
-    quorum=st.integers(1, 4),
-    overlap=st.integers(1, 3),
-    grace=st.booleans(),
-    seed=st.integers(0, 99),
-)
-def test_whatever_the_learners_do_tokens_balance_and_merges_follow_the_schedule(
-    paces: list[float], jitter: float, quorum: int, overlap: int, grace: bool, seed: int
-) -> None:
-    quorum, base = min(quorum, len(paces)), RULES if grace else NO_GRACE
-    rules = replace(base, fragments=3, interval=5, overlap=overlap, quorum=quorum, target_steps=40)
-    world, merges = run(Scenario(rules, units(*paces), jitter), seed)
-    steps = [round_id.step for round_id, _ in merges]
-    assert len(steps) == len(set(steps))
-    for round_id, members in merges:
-        assert schedule.due(round_id.step, 3, 5) == round_id.fragment
-        assert len(members) >= quorum
-    for name, account in world.accounts.items():
-        merged = sum(m.tokens for _, members in merges for m in members if m.unit == name)
-        assert account.merged == merged
-        assert account.trained == account.merged + sum(account.discarded.values()) + account.in_flight
-        assert account.trained % (3 * TOKENS) == 0
 
 
 def test_a_drawn_pace_lasts_and_its_spread_is_the_one_asked_for() -> None:

@@ -21,12 +21,9 @@ from typing import Any
 import numpy as np
 import pytest
 from contracts import run_contract, unit_contract
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from held_ports import held_ports
 
+from atoll_operator.certificates.authority import Authority
 from atoll_runtime.contract import (
     ENV_JOURNAL_DIR,
     ENV_RUN_FILE,
@@ -87,65 +84,33 @@ def free_ports_fixture() -> Iterator[Callable[[int], list[int]]]:
         yield lambda count: held.enter_context(held_ports(count))
 
 
-class Authority:
-    """A run's certificate authority."""
+class Certificates:
+    """Folders with certificates of one authority, each with ca.crt, tls.crt and tls.key."""
 
     def __init__(self, folder: Path, name: str) -> None:
-        self._folder, self._key = folder, ec.generate_private_key(ec.SECP256R1())
-        self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        self._certificate = self._sign(self._name, self._key.public_key(), None)
+        self._folder, self._now = folder / name, datetime.datetime.now(datetime.UTC)
+        self._authority = Authority.new(name, self._now)
         self._issued: set[Path] = set()
 
     def issue(self, common_name: str, uri: str) -> Path:
-        """A folder with ca.crt, tls.crt and tls.key, good for localhost, the host `common_name` and `uri`. The second
-        time it is the same one: somebody may be reading it."""
-        folder = self._folder / f"{self._name.rfc4514_string()}-{common_name}"
-        if folder in self._issued:
-            return folder
-        self._issued.add(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        key = ec.generate_private_key(ec.SECP256R1())
-        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
-        hosts = [x509.DNSName("localhost"), x509.DNSName(common_name)]
-        names = x509.SubjectAlternativeName([*hosts, x509.UniformResourceIdentifier(uri)])
-        certificate = self._sign(subject, key.public_key(), names)
-        pem = serialization.Encoding.PEM
-        (folder / "ca.crt").write_bytes(self._certificate.public_bytes(pem))
-        (folder / "tls.crt").write_bytes(certificate.public_bytes(pem))
-        (folder / "tls.key").write_bytes(
-            key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-        )
+        """Good for localhost, the host `common_name` and `uri`. The second time it is the same one: somebody may be
+        reading it."""
+        folder = self._folder / common_name
+        if folder not in self._issued:
+            self._issued.add(folder)
+            folder.mkdir(parents=True, exist_ok=True)
+            hosts = ["localhost", common_name]
+            self._authority.write(folder, self._authority.issue(common_name, uri, hosts, self._now))
         return folder
-
-    def _sign(
-        self, subject: x509.Name, key: Any, names: x509.SubjectAlternativeName | None
-    ) -> x509.Certificate:
-        now = datetime.datetime.now(datetime.UTC)
-        builder = (
-            x509.CertificateBuilder()
-            .subject_name(subject)
-            .issuer_name(self._name)
-            .public_key(key)
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now - datetime.timedelta(minutes=5))
-            .not_valid_after(now + datetime.timedelta(hours=1))
-            .add_extension(x509.BasicConstraints(ca=names is None, path_length=None), critical=True)
-        )
-        if names is not None:
-            builder = builder.add_extension(names, critical=False).add_extension(
-                x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]),
-                critical=False,
-            )
-        return builder.sign(self._key, hashes.SHA256())
 
 
 @pytest.fixture(name="authority")
-def authority_fixture(tmp_path: Path) -> Callable[[str], Authority]:
-    return lambda name: Authority(tmp_path / "certificates", name)
+def authority_fixture(tmp_path: Path) -> Callable[[str], Certificates]:
+    return lambda name: Certificates(tmp_path / "certificates", name)
 
 
 @pytest.fixture(name="certificate")
-def certificate_fixture(authority: Callable[[str], Authority]) -> Callable[[str], Path]:
+def certificate_fixture(authority: Callable[[str], Certificates]) -> Callable[[str], Path]:
     """The folder of the certificate of a member of the run `walk`: syncer, evaluator, operator, or the unit's name."""
     ca = authority("walk")
     roles = {"syncer": "walk-syncer", "evaluator": "walk-evaluator", "operator": "operator"}

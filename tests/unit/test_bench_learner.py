@@ -14,7 +14,6 @@ from atoll_bench import cores
 from atoll_bench.learner import LearnerFigure, Setting
 from atoll_bench.rates import Phase, rates
 from atoll_cli.__main__ import main
-from atoll_cli.errors import CommandError
 
 PLAIN = [Phase(4.0, 2.0), Phase(5.0, 2.0), Phase(9.0, 2.0)]
 OURS = [Phase(5.0, 2.5), Phase(5.0, 2.0), Phase(10.0, 3.0)]
@@ -49,17 +48,6 @@ def test_a_figure_is_a_json_object(
     assert figure["ratio_quartiles"][0] <= figure["ratio"] <= figure["ratio_quartiles"][1]
 
 
-def test_failed_measurement_is_one_line_and_status_1(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def fail(*_: object) -> Iterator[LearnerFigure]:
-        raise CommandError("the syncer did not start: port taken")
-
-    monkeypatch.setattr("atoll_bench.learner.measure", fail)
-    assert main(["bench", "learner"]) == 1
-    assert capsys.readouterr().err == "atoll: the syncer did not start: port taken\n"
-
-
 def test_a_process_is_pinned_with_its_threads() -> None:
     code = (
         "import threading; stop = threading.Event(); threading.Thread(target=stop.wait, daemon=True).start();"
@@ -75,22 +63,3 @@ def test_a_process_is_pinned_with_its_threads() -> None:
         assert len(threads) == 2
         assert {frozenset(os.sched_getaffinity(int(thread))) for thread in threads} == {frozenset([one])}
         process.communicate(b"\n")
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (["--preset", "9m"], "--preset '9m': one of 250k, 1m"),
-        (["--length", "7"], "--length '7': a whole number from 8"),
-        (["--gbps", "0"], "--gbps '0': a number"),
-        (["--delay", "-1"], "--delay '-1': a number"),
-        (["--seconds", "21"], "--seconds '21': a whole number from 1 to 20"),
-    ],
-)
-def test_a_wrong_value_is_one_line_that_names_the_option_and_status_2(
-    options: list[str], words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["bench", "learner", *options]) == 2
-    message = capsys.readouterr().err
-    assert words in message
-    assert message.count("\n") == 1

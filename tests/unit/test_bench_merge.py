@@ -39,22 +39,3 @@ def test_the_model_has_at_least_the_parameters_that_were_asked_for() -> None:
     assert 64_000_000 <= layout.size < 71_000_000
     sizes = [fragment.size for fragment in layout.fragments]
     assert max(sizes) <= 4 / 3 * layout.size / 24
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (["--learners", "4,none"], "--learners 'none': a whole number from 1 to 256"),
-        (["--parameters", "-3"], "--parameters '-3': a whole number"),
-        (["--parameters", "9000000000"], "--parameters 9000000000: at most"),
-        (["--fragments", "1000"], "--fragments: "),
-        (["--repeat", "x"], "--repeat 'x'"),
-    ],
-)
-def test_a_wrong_value_is_one_line_that_names_the_option_and_status_2(
-    options: list[str], words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["bench", "merge", *options]) == 2
-    message = capsys.readouterr().err
-    assert words in message
-    assert message.count("\n") == 1

@@ -11,8 +11,7 @@ from atoll_bench import limit
 from atoll_bench.pods import Pods, touched
 from atoll_bench.shapes import HUGE, MANY, SMALL, WIDE, training_run
 from atoll_bench.trial import times
-from atoll_bench.verdict import Samples, figures, target_of
-from atoll_cli.__main__ import main
+from atoll_bench.verdict import Samples, figures
 from atoll_cli.errors import CommandError
 from atoll_operator.api.trainingrun import TrainingRunSpec
 from atoll_operator.plan.pods.topology import slice_of
@@ -46,14 +45,6 @@ def two_running() -> Pods:
     for at, unit in enumerate("ab", start=3):
         pods.see(line("MODIFIED", f"{unit}-1-0", "Running"), float(at))
     return pods
-
-
-def test_pods_run_from_the_event_that_first_says_so() -> None:
-    pods = two_running()
-    pods.see(line("MODIFIED", "b-1-0", "Running"), 9.0)
-    assert (pods.alive, pods.running) == (2, 2)
-    assert pods.last_running() == 4.0
-    assert pods.units() == {"a": (1, 1), "b": (1, 1)}
 
 
 def test_a_replaced_pod_counts_for_its_unit_and_no_other() -> None:
@@ -160,22 +151,6 @@ def test_a_figure_is_the_median_with_its_spread_and_the_ratio_of_each_round() ->
     assert (found["etcd_cpu"].target, found["etcd_cpu"].met) == (None, None)
 
 
-@pytest.mark.parametrize(("seconds", "limited", "met"), [(9.0, 6.0, True), (6.0, 3.9, False)])
-def test_a_burst_is_healed_in_one_and_a_half_times_the_limit(
-    seconds: float, limited: float, met: bool
-) -> None:
-    samples = Samples()
-    samples.add("c", WIDE, {"healed": seconds})
-    samples.add_limits(WIDE, {"c": {"healed": limited}})
-    assert [figure.met for figure in figures(samples)] == [met]
-
-
-def test_only_the_smaller_creation_has_a_target_in_seconds_of_the_processor() -> None:
-    assert target_of("a", WIDE, "operator_cpu").most == 6.0
-    assert target_of("a", MANY, "operator_cpu").most is None
-    assert target_of("a", MANY, "all_running").ratio == 1.2
-
-
 @pytest.mark.parametrize("shape", [SMALL, WIDE, MANY, HUGE], ids=lambda shape: shape.name)
 def test_the_shapes_are_real_slices_and_their_runs_are_valid(shape) -> None:
     offered = slice_of(shape.accelerator, shape.topology)
@@ -183,18 +158,3 @@ def test_the_shapes_are_real_slices_and_their_runs_are_valid(shape) -> None:
     spec = TrainingRunSpec.model_validate(training_run(shape)["spec"])
     assert sum(pool.units for pool in spec.pools) == shape.units
     assert shape.nodes >= shape.units
-
-
-@pytest.mark.parametrize(
-    ("option", "value", "said"),
-    [
-        pytest.param("--case", "a,x", "--case 'a,x': of a,b,c,d,e,f is wanted", id="case"),
-        pytest.param("--case", "", "--case '': of a,b,c,d,e,f is wanted", id="no-case"),
-        pytest.param("--repeat", "0", "--repeat '0': a whole number from 1 to 100 is wanted", id="repeat"),
-    ],
-)
-def test_an_option_that_cannot_be_used_is_refused_by_name(
-    option: str, value: str, said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["bench", "operator", option, value]) == 2
-    assert said in capsys.readouterr().err

@@ -15,7 +15,6 @@ from atoll_bench.parity import cases, proof, report, worker
 from atoll_bench.parity.sizes import SIZES
 from atoll_bench.parity.store import Store
 from atoll_bench.parity.trials import Trial
-from atoll_cli.__main__ import main
 from atoll_cli.errors import CommandError
 
 PLAIN = Trial("a", "30k", "data-parallel", 1, "none", 0, 200, 4e-3)
@@ -114,13 +113,6 @@ def test_a_finished_trial_is_found_again_by_another_process(store) -> None:
     assert not list(store.path.parent.glob("*.part"))
 
 
-def test_a_file_that_holds_no_results_is_named(tmp_path) -> None:
-    path = tmp_path / "parity.json"
-    path.write_text('{"loss": 1}')
-    with pytest.raises(CommandError, match=r"parity\.json: a list of results is wanted"):
-        Store(path)
-
-
 def test_the_committed_results_are_of_the_cases_and_of_equal_tokens_and_make_the_committed_table() -> None:
     budgets = {
         (row["size"], row["steps"]): row["tokens"] for row in RESULTS if row["method"] == "data-parallel"
@@ -145,23 +137,6 @@ def test_a_gap_is_to_data_parallel_training_of_the_same_seed(store) -> None:
     assert first == "| a | 30k | 30,000 | 0.00 M | data-parallel | 3.0000 ± 1.4142 |  |  |  |  | 2 |"
     cells = "3.2000 ± 1.4142 | +7.50% ± 3.54% | 80% | 90.0% | 1 | 2 |"
     assert second == f"| b | 30k | 30,000 | 0.00 M | M=8 bf16 K=M | {cells}"
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ("--case=a,x", "--case 'x': one of a, b, c, d, e, f is wanted"),
-        ("--size=5t", "--size '5t': one of 30k, 90k"),
-        ("--device --reduced", "--device: not with --reduced, which has a size of its own"),
-        ("--size=moe-120k --case=a", "--size 'moe-120k', --case 'a': there is no such trial"),
-    ],
-)
-def test_options_that_cannot_be_used_alone_or_together_are_named(
-    options, message, capsys, monkeypatch
-) -> None:
-    monkeypatch.setattr(proof, "prove", lambda *_: pytest.fail("a trial was begun"))
-    assert main(["bench", "parity", *options.split()]) == 2
-    assert message in capsys.readouterr().err
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """Saves of units at a URI where an earlier run, or a history that was rolled back, left saves of its own."""
 
+import re
 import threading
 import time
 
@@ -250,25 +251,26 @@ def test_a_bucket_that_is_silent_for_a_moment_seeds_nothing_older(uri, agreement
     assert not silence
 
 
-def test_a_bucket_that_is_silent_for_a_moment_gives_no_older_moments(uri, agreement, monkeypatch):
+@pytest.mark.parametrize(
+    ("times", "told", "moments"),
+    [
+        (2, r"moments from step 20 of a", 20),
+        (
+            seed.MOMENTS_ATTEMPTS,
+            r"moments of zero; file://.*units/a/20/host-0-of-1.json: no answer within 60 s",
+            None,
+        ),
+    ],
+    ids=["for a moment", "for long"],
+)
+def test_a_bucket_that_is_silent_gives_no_older_moments(uri, agreement, monkeypatch, times, told, moments):
     checkpoint(uri, 20, "new")
     write(uri, 10)
     write(uri, 20)
     monkeypatch.setattr(seed, "FIRST_WAIT", 0.01)
-    silence = ["units/a/20/host-0-of-1.json"] * 2
+    silence = ["units/a/20/host-0-of-1.json"] * times
     silent(monkeypatch, silence)
     found = seeded(uri, agreement)
-    assert (found.message, found.moments.count) == ("seeded from step 20; moments from step 20 of a", 20)
+    assert re.fullmatch(f"seeded from step 20; {told}", found.message)
+    assert (None if found.moments is None else found.moments.count) == moments
     assert not silence
-
-
-def test_a_unit_begins_without_moments_where_the_bucket_stays_silent_and_says_so(uri, agreement, monkeypatch):
-    checkpoint(uri, 20, "new")
-    write(uri, 10)
-    write(uri, 20)
-    monkeypatch.setattr(seed, "FIRST_WAIT", 0.01)
-    silent(monkeypatch, ["units/a/20/host-0-of-1.json"] * seed.MOMENTS_ATTEMPTS)
-    found = seeded(uri, agreement)
-    assert found.moments is None
-    assert found.message.startswith("seeded from step 20; moments of zero; file://")
-    assert found.message.endswith("units/a/20/host-0-of-1.json: no answer within 60 s")

@@ -39,17 +39,17 @@ sys.exit(__main__.main())
     assert (done.returncode, done.stderr) == (130, "atoll: interrupted\n")
 
 
-@pytest.mark.parametrize(
-    "arguments", [["version"], ["simulate", "scavenge"], ["simulate", "scavenge", "--json"]]
-)
+@pytest.mark.parametrize("arguments", [["version"], ["simulate", "scavenge", "--json"]])
 def test_a_full_disk_behind_the_output_is_one_sentence(arguments: list[str]) -> None:
     with open("/dev/full", "w") as full:
         done = atoll(*arguments, stdout=full, stderr=subprocess.PIPE)
     assert (done.returncode, done.stderr) == (1, "atoll: output: No space left on device\n")
 
 
-@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
-@pytest.mark.parametrize("arguments", [["data", "import", "--help"], ["simulate", "scavenge"]])
+@pytest.mark.parametrize(
+    ("encoding", "arguments"),
+    [("ascii", ["data", "import", "--help"]), ("latin-1", ["simulate", "scavenge"])],
+)
 def test_an_output_that_takes_no_unicode_gets_the_rest_of_the_text(
     encoding: str, arguments: list[str]
 ) -> None:

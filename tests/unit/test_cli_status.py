@@ -47,10 +47,6 @@ def test_a_run_that_has_ended_ends_the_watch_with_its_verdict(
     assert "out of time" in out
 
 
-def test_a_run_that_goes_on_is_status_0(status: Call) -> None:
-    assert status([run("r", phase="Running")], "r")[0] == 0
-
-
 def test_without_a_kubectl_one_sentence_says_so(
     status: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -120,10 +116,6 @@ def test_the_list_as_json_names_namespaces(status: Call) -> None:
         ("a", "one"),
         ("b", "one"),
     ]
-
-
-def test_a_list_of_nothing_says_so(status: Call) -> None:
-    assert status([])[:2] == (0, "there is no TrainingRun\n")
     assert json.loads(status([], "--json")[1]) == {"runs": []}
 
 

@@ -193,11 +193,6 @@ def test_the_json_has_stable_keys() -> None:
     assert json.loads(json.dumps(document))["timings"] == {"heal": 12.35}
 
 
-def test_samples_survive_their_record() -> None:
-    for sample in make_samples():
-        assert Sample.from_record(json.loads(json.dumps(sample.record()))) == sample
-
-
 def test_the_report_says_what_did_not_happen() -> None:
     text = render(judge(make_observations(make_samples()[:2])), {"heal": 12.0})
     assert "did not happen: a was not reseeded" in text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from atoll_cli.text import amount, headline, heals, held_out, losses, seconds, table, unit_table
+from atoll_cli.text import amount, headline, heals, held_out, losses, seconds, unit_table
 from atoll_cli.views import RunView, Sample, sample_of
 
 RUN = {
@@ -76,17 +76,6 @@ def test_the_newest_evaluation_is_shown_and_kept_in_a_record(loss, shown) -> Non
     assert Sample.from_record(sample.record()) == sample
 
 
-def test_objects_without_a_status_are_pending() -> None:
-    bare = [{**RUN, "status": {}}, {**UNIT, "status": {}}]
-    sample = sample_of("demo", bare, 7.0)
-    assert sample.run.phase == "Pending"
-    assert sample.units["demo-v5p-0"].incarnation == 0
-
-
-def test_a_run_that_is_not_there_is_missing() -> None:
-    assert sample_of("demo", [STRANGER], 7.0).run.phase == "Missing"
-
-
 def test_the_headline_has_every_figure_of_the_run() -> None:
     line = headline(sample_of("demo", [RUN], 7.0).run)
     assert line == (
@@ -126,10 +115,6 @@ def test_seconds_are_readable(value: float | None, text: str) -> None:
 )
 def test_amounts_have_a_decimal_prefix(value: float, text: str) -> None:
     assert amount(value, "B") == text
-
-
-def test_columns_are_as_wide_as_their_widest_cell() -> None:
-    assert table(("A", "B"), [("long", "x")]) == "A     B\nlong  x"
 
 
 STAGES = {"schedule": 0.0, "pull": 1.25, "start": 5.0, "restore": 2.0, "compile": 12.0, "catchUp": 0.75}

@@ -2,6 +2,7 @@
 
 import json
 import threading
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,8 +11,10 @@ from hypothesis import strategies as st
 
 from atoll_runtime.checkpoint import Bucket, StoreError
 from atoll_runtime.data import DataError, Prefetch, Reader, Stream, write_stdlib, write_text
+from atoll_runtime.data import reader as reader_module
 from atoll_runtime.data.stream import permute
 from atoll_runtime.data.writer import held_out
+from atoll_runtime.learner.loop import DATA_TIMEOUT
 
 LENGTH = 32
 
@@ -106,6 +109,21 @@ def test_a_missing_or_short_shard_is_named(broken):
     broken.write("train/00001.tokens", b"short")
     with pytest.raises(DataError, match=r"train/00001.tokens: tokens: ends before token"):
         reader.example(1000 // LENGTH + 1)
+
+
+def test_a_bucket_that_hangs_is_given_up_by_the_reader_before_a_step_gives_its_batch_up(dataset, monkeypatch):
+    reader, waited = Reader(dataset, "train", LENGTH), []
+
+    def silent(bucket, path, start, stop):
+        waited.append(bucket._timeout)
+        raise StoreError(f"{path}: no answer within {bucket._timeout:g} s")
+
+    monkeypatch.setattr(Bucket, "read", silent)
+    monkeypatch.setattr(reader_module, "time", SimpleNamespace(sleep=waited.append))
+    monkeypatch.setattr(reader_module, "random", SimpleNamespace(uniform=lambda low, high: high))
+    with pytest.raises(StoreError, match="no answer within"):
+        reader.example(0)
+    assert 60 < sum(waited) < DATA_TIMEOUT, "seconds; one that is silent for a minute ends no unit"
 
 
 def test_the_standard_library_is_written_the_same_each_time(tmp_path, monkeypatch):

@@ -6,39 +6,12 @@ import re
 from pathlib import Path
 from typing import get_args
 
-import yaml
-
 from atoll_operator.api.common import ACCELERATORS
 from atoll_operator.api.sections import Pool
-from atoll_operator.api.trainingrun import TrainingRunSpec
-from atoll_runtime.contract import PRESETS
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "gke.md").read_text()
 FLAX = (ROOT / "manifests" / "samples" / "flax-task.yaml").read_text()
-VALUES = {"operator": "image", "runtime": "runtime.image"}
-
-
-def test_the_run_of_the_page_is_one_that_operator_and_runtime_understand() -> None:
-    (text,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
-    run = yaml.safe_load(text)
-    spec = TrainingRunSpec.model_validate(run["spec"])
-    assert spec.model.preset in PRESETS
-    assert f"create serviceaccount {spec.service_account_name}" in PAGE
-    assert f"sa/{spec.service_account_name}" in PAGE
-    assert f"atoll.dev/unit={run['metadata']['name']}-{spec.pools[0].name}-0" in PAGE
-    assert f"--tpu-topology={spec.pools[0].topology} --num-nodes={spec.pools[0].units}" in PAGE
-
-
-def test_each_image_is_built_pushed_and_told_to_the_chart_by_one_name() -> None:
-    assert {
-        path.name.removesuffix(".Dockerfile") for path in (ROOT / "images").glob("*.Dockerfile")
-    } == VALUES.keys()
-    for role, value in VALUES.items():
-        image = f"$REGISTRY/{role}:$TAG"
-        assert f"docker build --platform linux/amd64 -f images/{role}.Dockerfile -t {image} ." in PAGE
-        assert f"docker push {image}" in PAGE
-        assert f"--set {value}.repository=$REGISTRY/{role} --set {value}.tag=$TAG" in PAGE
 
 
 def test_the_machine_types_topologies_and_capacities_of_a_pool_are_where_the_page_says() -> None:

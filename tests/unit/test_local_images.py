@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import re
-import signal
-import subprocess
-import tarfile
 import tomllib
 from pathlib import Path
 
@@ -17,12 +12,11 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from atoll_local.base import debian_sources, pip_mounts
-from atoll_local.context import version, write_context
+from atoll_local.context import write_context
 from atoll_local.errors import HostError
 from atoll_local.images import ROLES
-from atoll_local.pack import pause_program, write_image
+from atoll_local.pack import pause_program
 from atoll_local.paths import source_root
-from atoll_local.process import wait_for
 
 PROJECT = """\
 [project]
@@ -90,12 +84,6 @@ def test_a_context_holds_the_same_bytes_and_times_wherever_it_is_written(
     assert len(times) == 1
 
 
-def test_this_checkout_can_be_a_context(tmp_path: Path) -> None:
-    write_context(source_root(), "operator.Dockerfile", tmp_path / "context")
-    assert version(tmp_path / "context") == version(source_root())
-    assert (tmp_path / "context" / "operator" / "atoll_operator" / "__init__.py").is_file()
-
-
 def locked(name: str) -> dict[str, str]:
     """Pinned versions by package, of one lock file."""
     text = (source_root() / "images" / f"{name}.lock").read_text()
@@ -146,36 +134,9 @@ def test_the_operators_image_holds_no_jax() -> None:
     assert not [name for name in found if name.startswith("jax")]
 
 
-def test_the_pause_program_sleeps_until_it_is_killed(tmp_path: Path) -> None:
-    program = tmp_path / "pause"
-    program.write_bytes(pause_program())
-    program.chmod(0o755)
-    process = subprocess.Popen([program])
-    try:
-        stat = Path(f"/proc/{process.pid}/stat")
-        wait_for("its sleep", lambda: stat.read_text().rsplit(")", 1)[1].split()[0] == "S", 20)
-    finally:
-        process.kill()
-    assert process.wait(20) == -signal.SIGKILL
-
-
 def test_a_processor_without_a_pause_program_is_named() -> None:
     with pytest.raises(HostError, match="'riscv64'"):
         pause_program("riscv64")
-
-
-def test_an_image_of_one_program_names_its_layer_by_checksum(tmp_path: Path) -> None:
-    write_image(tmp_path / "a.tar", "atoll.dev/tool:1", "tool", b"content")
-    write_image(tmp_path / "b.tar", "atoll.dev/tool:1", "tool", b"content")
-    assert (tmp_path / "a.tar").read_bytes() == (tmp_path / "b.tar").read_bytes()
-    with tarfile.open(tmp_path / "a.tar") as archive:
-        archive.extractall(tmp_path, filter="data")
-    config = json.loads((tmp_path / "config.json").read_text())
-    layer = (tmp_path / "layer.tar").read_bytes()
-    assert json.loads((tmp_path / "manifest.json").read_text())[0]["RepoTags"] == ["atoll.dev/tool:1"]
-    assert config["rootfs"]["diff_ids"] == [f"sha256:{hashlib.sha256(layer).hexdigest()}"]
-    with tarfile.open(tmp_path / "layer.tar") as archive:
-        assert archive.getmember("tool").mode == 0o755
 
 
 def test_the_base_comes_from_this_hosts_mirror_of_the_suite_and_no_other(tmp_path: Path) -> None:
@@ -186,10 +147,6 @@ def test_the_base_comes_from_this_hosts_mirror_of_the_suite_and_no_other(tmp_pat
     (folder / "a.sources").write_text(f"# ours\n{ours}\n\nTypes: deb\nURIs: other\nSuites: sid\n")
     (folder / "b.sources").write_text(vendor)
     assert debian_sources(tmp_path) == f"# ours\n{ours}\n\n"
-
-
-def test_a_host_without_the_suite_leaves_the_mirror_to_mmdebstrap(tmp_path: Path) -> None:
-    assert debian_sources(tmp_path) == ""
 
 
 def test_what_pip_needs_of_this_machine_is_mounted_under_paths_that_tell_nothing(

@@ -90,18 +90,6 @@ def test_installed_falls_back_to_the_pinned_program(tmp_path: Path) -> None:
     assert programs.installed("kubectl") == stored
 
 
-def test_given_path_of_an_installed_program_must_be_executable(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    executable(tmp_path / "path" / "helm", "v3.14.0")
-    given = executable(tmp_path / "mine", "anything")
-    monkeypatch.setenv("ATOLL_HELM", str(given))
-    assert programs.installed("helm") == given
-    monkeypatch.setenv("ATOLL_HELM", "/nowhere/helm")
-    with pytest.raises(HostError, match="ATOLL_HELM='/nowhere/helm' is not an executable"):
-        programs.installed("helm")
-
-
 def test_an_unknown_program_is_refused_with_the_known_ones() -> None:
     with pytest.raises(HostError, match=r"unknown program 'etcdd'.*kubelet"):
         programs.find("etcdd")

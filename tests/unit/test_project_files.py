@@ -1,10 +1,9 @@
-"""Files that a host of repositories reads: they are there, they parse, and what they name exists."""
+"""Files of the repository that others read: they parse, what they name exists, and what they promise holds."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -19,14 +18,6 @@ def test_every_owned_path_exists_and_has_an_owner() -> None:
         assert owners and all(owner.startswith("@") and "/" in owner for owner in owners), path
 
 
-@pytest.mark.parametrize("name", ["bug", "feature"])
-def test_an_issue_form_asks_for_something(name: str) -> None:
-    form = yaml.safe_load((ROOT / ".github" / "ISSUE_TEMPLATE" / f"{name}.yml").read_text())
-    assert form["name"] and form["description"]
-    asked = [field for field in form["body"] if field["type"] != "markdown"]
-    assert asked and all(field["attributes"]["label"] for field in asked)
-
-
 def test_the_chart_tells_artifact_hub_its_licence_and_its_definitions() -> None:
     chart = yaml.safe_load((ROOT / "charts" / "atoll" / "Chart.yaml").read_text())
     told = {key.removeprefix("artifacthub.io/"): value for key, value in chart["annotations"].items()}
@@ -35,3 +26,10 @@ def test_the_chart_tells_artifact_hub_its_licence_and_its_definitions() -> None:
         path.name.removeprefix("atoll.dev_").removesuffix(".yaml") for path in (ROOT / "crds").glob("atoll*")
     }
     assert {each["name"] for each in yaml.safe_load(told["crds"])} == {f"{name}.atoll.dev" for name in names}
+
+
+def test_the_quickstart_keeps_every_cut_that_the_demo_evaluates() -> None:
+    """Step 0 must still be there at the end."""
+    spec = yaml.safe_load((ROOT / "manifests" / "samples" / "quickstart.yaml").read_text())["spec"]
+    cuts = spec["target"]["globalSteps"] // spec["checkpoint"]["intervalSteps"] + 1
+    assert spec["checkpoint"]["keep"] >= cuts

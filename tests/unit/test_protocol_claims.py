@@ -14,7 +14,7 @@ from lone_shard import LONE, Story, joined, offered
 from msgspec import convert
 
 from atoll_runtime.protocol import claims
-from atoll_runtime.protocol.effects import Merge, Note, SendPull
+from atoll_runtime.protocol.effects import Merge, Note
 from atoll_runtime.protocol.events import Received
 from atoll_runtime.protocol.messages import Part
 from atoll_runtime.protocol.norms import ATTEMPTS, WARM
@@ -121,18 +121,6 @@ class Shard(Story):
         return [str(note["why"]) for note in self.notes if note["event"] == "refused"]
 
 
-def test_a_header_of_impossible_tokens_counts_for_no_quorum_and_its_unit_is_told_why() -> None:
-    shard = Shard("a", "b", quorum=2)
-    shard.answer(shard.part("a"))
-    shard.tell(offered(shard.part("b", tokens=10**14, trained=10**14)))
-    (why,) = shard.refusals()
-    assert "tokens: 100000000000000 in" in why and shard.members == []
-    unit = shard.machine.units["b"]
-    assert unit.refused == 1 and unit.account.balanced and unit.account.position < 10**6
-    assert shard.asked(SendPull)[-1].round.attempt > 0, "the round is discarded, and the next attempt opened"
-    assert shard.machine.units["a"].refused == 0
-
-
 def test_steps_that_time_does_not_allow_are_refused() -> None:
     shard = Shard("a")
     shard.answer(shard.part("a"))
@@ -141,31 +129,6 @@ def test_steps_that_time_does_not_allow_are_refused() -> None:
     shard.tell(offered(shard.part("a", steps=10**6, tokens=10**7, trained=10**7 + 1000)))
     (why,) = shard.refusals()
     assert "steps: 1000000 in 3 s" in why
-
-
-@pytest.mark.parametrize("restarted", [False, True])
-def test_steps_and_tokens_that_fit_each_other_and_no_time_count_for_four_times_the_others_median(
-    restarted: bool,
-) -> None:
-    """A shard does not know when its first versions were asked for, nor those from before its restart."""
-    shard = Shard("a", "b", "c", "d", quorum=4)
-    if restarted:
-        for name in "abcd":
-            shard.answer(shard.part(name))
-        shard.run(1)
-        shard.machine.rounds.versions[0].since.clear()
-    honest = shard.part("b")
-    many = 10**9
-    shard.answer(shard.part("a", steps=many, tokens=10 * many, trained=10 * many + 1000))
-    for name in "bcd":
-        shard.answer(shard.part(name))
-    assert shard.members[-1] == ("a", "b", "c", "d") and shard.refusals() == []
-    told = next(note["members"] for note in reversed(shard.notes) if note["event"] == "merge")
-    weighed = {name: facts[1] for name, facts in told.items()}  # type: ignore[attr-defined]
-    assert weighed == {name: 100.0 * honest.steps for name in "bcd"} | {
-        "a": pytest.approx(400.0 * honest.steps)
-    }
-    assert shard.machine.units["a"].account.balanced
 
 
 def test_a_norm_does_not_pass_for_short_by_a_claim_of_many_steps() -> None:

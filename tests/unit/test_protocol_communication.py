@@ -26,8 +26,6 @@ from atoll_runtime.protocol.communication import (
 INTERVAL = 60.0
 ELEMENTS = 12_000_000_000
 FREE = Rules(CommunicationSpec(), "bf16")
-NEED = ELEMENTS * 16 / INTERVAL
-"""Bits per second that every round takes in bf16: 3.2 Gbit/s."""
 RATES = st.floats(1e6, 1e11)
 SPECS = st.builds(
     CommunicationSpec,
@@ -155,17 +153,6 @@ def test_between_the_two_thresholds_a_codec_is_kept(load: float, at: int) -> Non
         assert settled(seen(rate), first=first).codec == kept.push
 
 
-def test_a_link_that_falls_to_a_tenth_and_recovers_is_followed_within_an_interval() -> None:
-    found = settled(seen(5e9))
-    assert found.codec == "bf16"
-    slow = choose(1000.0, found, seen(5e8), FREE)
-    assert (slow.codec, slow.fetch) == ("int4", "int8") and slow.period > 3
-    assert "Gbit/s" in slow.reason and "would take" in slow.reason
-    assert choose(1000.0 + INTERVAL / 2, slow, seen(5e9), FREE).codec == "int4"
-    back = choose(1000.0 + INTERVAL, slow, seen(6e9), FREE)
-    assert (back.codec, back.period) == ("bf16", 1.0)
-
-
 @given(RATES, SPECS)
 def test_what_is_fixed_is_kept(rate: float, fixed: CommunicationSpec) -> None:
     found = settled(seen(rate, round_trip=0.2), Rules(fixed, "bf16"))
@@ -262,14 +249,6 @@ def test_as_many_streams_are_used_as_a_round_trip_holds(gbps: float, round_trip:
     assert streams(1, gbps * 1e9, round_trip) == found
 
 
-def test_streams_grow_while_they_are_what_limits_the_rate() -> None:
-    """One carries 4 MiB in a round trip of 0.1 s; the link 2.5 Gbit/s."""
-    found = 1
-    for _ in range(10):
-        found = streams(found, min(2.5e9, found * (4 << 20) * 8 / 0.1), 0.1)
-    assert found * (4 << 20) * 8 / 0.1 >= 2.5e9
-
-
 @given(RATES, st.floats(0.0, 0.5))
 def test_a_chunk_is_a_twentieth_of_a_second_of_one_stream_within_bounds(rate: float, trip: float) -> None:
     found = settled(seen(rate, round_trip=trip))
@@ -310,16 +289,6 @@ def test_a_fixed_codec_that_is_wider_than_the_runs_is_refused_by_name(
         ValueError, match=rf"communication\.codec: {codec} is wider than outer\.codec, which is {widest}"
     ):
         make_run(outer=OuterSpec(codec=widest), communication=CommunicationSpec(codec=codec))  # type: ignore[operator]
-
-
-def test_a_link_that_carries_every_round_again_has_a_period_of_one() -> None:
-    rules = Rules(CommunicationSpec(codec="int4"), "bf16")
-    found, need = Communication.begin(rules), ELEMENTS * 4.25 / INTERVAL
-    periods = []
-    for n, load in enumerate((1.4, 1.1, 0.3)):
-        found = choose(n * INTERVAL, found, seen(need / load), rules)
-        periods.append(found.period)
-    assert periods[0] > periods[1] > 1.0 == periods[2]
 
 
 def test_a_rate_that_is_not_known_is_no_reason_for_a_wider_codec() -> None:

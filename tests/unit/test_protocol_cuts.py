@@ -93,16 +93,6 @@ def test_what_was_sent_after_a_cut_that_a_shard_was_not_told_of_is_refused_by_na
     assert shard.machine.admit(replace(late, cut=NO_CUT)) != "" or isinstance(telling(late), Declined)
 
 
-def test_a_cut_that_a_learner_knows_and_shard_0_has_lost_with_its_volume_is_overtaken_at_once() -> None:
-    shard, forgotten = Shard(FIRST), CutId(STARTED - 1, 90)
-    shard.tell(Said("a", 1, Mark(forgotten, 20)))
-    (cut,) = shard.recorded
-    assert cut > forgotten and cut.number == STARTED
-    assert shard.machine.admit(part(shard.open, forgotten)) == ""
-    shard.tell(Said("a", 1, Mark(forgotten, 20)), Received(part(shard.open, forgotten), 1.0))
-    assert shard.recorded == [cut], "no second one for the same"
-
-
 def test_a_learner_that_names_a_cut_that_was_never_begun_is_refused_and_no_cut_begins() -> None:
     shard = Shard(FIRST)
     shard.tell(Said("a", 1, Mark(CUT, 20)))
@@ -137,22 +127,6 @@ def test_the_newest_cut_is_current_once_each_shard_holds_its_merges_in_it_and_no
     assert not shard.machine.current, "a learner may bring more"
     shard.merge().tell(Left("a", 1, 0))
     assert not shard.machine.current, "shard 0 has merged since"
-
-
-def test_a_cut_is_not_current_by_what_another_shard_told_before_the_last_learner_came_and_left() -> None:
-    """That shard may have merged since: what it tells of that may be on its way."""
-    shard = Shard(FIRST).tell(Left("a", 1, 0), CutOrdered(5))
-    (cut,) = shard.recorded
-    shard.tell(CutEnded(cut, whole=True), ShardTold(1, Standing(1, False, cut, cut, idle=True)))
-    assert shard.machine.current
-    shard.tell(joined("a"), Left("a", 1, 0))
-    assert not shard.machine.current
-    newer = shard.tell(CutOrdered(6)).recorded[-1]
-    shard.tell(CutEnded(newer, whole=True))
-    assert not shard.machine.current, "the other one has not told of this cut"
-    assert shard.tell(ShardTold(1, Standing(1, False, newer, newer, idle=True))).machine.current
-    again = shard.again(FIRST).tell(ShardTold(1, Standing(1, False, newer, newer, idle=True)))
-    assert not again.machine.current, "learners may have come since, to an earlier process"
 
 
 def test_a_shard_without_learners_is_idle_once_the_round_whose_members_it_has_frozen_is_durable() -> None:

@@ -7,10 +7,10 @@ from itertools import permutations
 from typing import Self
 
 import pytest
-from lone_shard import LONE, Story, joined, offered, reported
+from lone_shard import LONE, Story, joined, reported
 
 from atoll_runtime.payloads import HostPart, Scan
-from atoll_runtime.protocol import clocks, restoring
+from atoll_runtime.protocol import restoring
 from atoll_runtime.protocol.effects import (
     Effect,
     Merge,
@@ -20,9 +20,7 @@ from atoll_runtime.protocol.effects import (
     Tell,
 )
 from atoll_runtime.protocol.events import (
-    CutOrdered,
     Event,
-    FinalCut,
     Merged,
     Persisted,
     Received,
@@ -31,7 +29,7 @@ from atoll_runtime.protocol.events import (
     Tick,
 )
 from atoll_runtime.protocol.identifiers import NO_CUT, CutId, RoundId
-from atoll_runtime.protocol.messages import Header, Orders, Part, Standing
+from atoll_runtime.protocol.messages import Header, Part, Standing
 from atoll_runtime.protocol.rules import Rules
 from atoll_runtime.protocol.waiting import why
 from atoll_runtime.syncer.state import Parts
@@ -57,10 +55,6 @@ class Machine(Story):
     def cuts(self) -> list[CutId]:
         return [effect.cut for effect in self.asked(RecordCut)]
 
-    def vector(self) -> dict[str, int]:
-        """Of the cut recorded last."""
-        return dict(self.asked(RecordCut)[-1].record["vector"])
-
 
 def part(round_id: RoundId, step: int, unit: str = "a", host: int = 0, hosts: int = 1) -> Part:
     share = 10 // hosts
@@ -75,23 +69,6 @@ def named(story: Machine) -> list[tuple[int, bool]]:
 
 def sent(story: Machine) -> list[Tell]:
     return story.asked(Tell)
-
-
-def test_a_shard_knows_of_a_unit_what_it_has_merged_of_it_and_not_what_it_heard_of_later_steps() -> None:
-    """A final cut is recorded when the merge that was under way is durable; the unit trains on meanwhile."""
-    story = Machine(replace(RULES, shard=1, shards=2))
-    story.tell(joined("a"), Orders(1))
-    (round_id,) = story.machine.rounds.held
-    story.tell(Received(part(round_id, 3), 1.0), Tick())
-    assert story.asked(Merge)
-    final = CutId(50, 50, True)
-    assert story.tell(Orders(1, ending=True, cut=final), offered(part(round_id, 5))).cuts() == []
-    assert story.tell(Merged(round_id, 0.0), Persisted(round_id)).cuts() == [final]
-    assert story.vector() == {"shard/1": 1, "unit/a/1": 30}
-    assert clocks.inconsistency({"shard/1": story.vector(), "unit/a/1": {"unit/a/1": 30}}) == ""
-    assert "knows unit/a/1 at 30" in clocks.inconsistency(
-        {"shard/1": story.vector(), "unit/a/1": {"unit/a/1": 20}}
-    ), "what is merged and was trained after the mark is seen"
 
 
 def at_its_end(rules: Rules = RULES) -> Machine:
@@ -133,13 +110,6 @@ def test_the_final_cut_begins_once_every_other_shard_has_told_that_it_is_at_its_
     assert named(story.tell(ShardTold(1, DONE), ShardLeft(1), Tick())) == [(21, True)]
     waiting = at_its_end(TWO).tell(ShardTold(1, BUSY), ShardLeft(1), Tick())
     assert named(waiting) == [], "nothing is known of one that is away"
-
-
-def test_an_order_does_not_take_the_place_of_the_final_cut_or_come_after_the_end() -> None:
-    story = at_its_end()
-    assert named(story.tell(CutOrdered(25))) == []
-    story.tell(FinalCut("cut/21"))
-    assert named(story.tell(CutOrdered(25), joined("a"))) == []
 
 
 @pytest.mark.parametrize(

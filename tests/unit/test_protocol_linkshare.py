@@ -38,13 +38,6 @@ def taken(made: LinkShare, seconds: float, begin: float, rounds: int) -> list[bo
     return found
 
 
-@pytest.mark.parametrize(("seconds", "times"), [(4.0, 1.0), (10.0, 1.0), (20.0, 2.0), (50.0, 5.0)])
-def test_a_link_is_in_as_many_rounds_of_each_fragment_as_it_carries(seconds: float, times: float) -> None:
-    found = taken(share(seconds), seconds, 100.0, 400)
-    for p in range(P):
-        assert sum(found[p::P]) == pytest.approx(100 / times, rel=0.1)
-
-
 def test_a_link_that_is_back_from_an_outage_is_used_at_once() -> None:
     made = share(4.0)
     made.joined(0, 100.0)
@@ -63,14 +56,6 @@ def test_an_idle_link_is_tried_after_the_time_that_a_contribution_is_expected_to
     assert not made.ready(0, 80.0 + 2 * 50.0 - 1.0, 0, (0,))
     assert made.ready(0, 80.0 + 2 * 50.0, 0, ())
     assert not made.ready(0, 80.0 + 2 * 50.0, 1, ())
-
-
-@pytest.mark.parametrize(("trip", "beside"), [(0.0, 1), (1.0, 1), (2.0, 2), (10.0, 2), (35.0, 5)])
-def test_the_link_carries_what_comes_next_while_answers_are_under_way(trip: float, beside: int) -> None:
-    made = share(4.0)
-    made.round_trip = trip
-    assert made.beside == beside
-    assert made.ready(0, 100.0, beside, ()) and not made.ready(0, 100.0, beside + 1, ())
 
 
 def test_what_is_expected_follows_the_codec() -> None:

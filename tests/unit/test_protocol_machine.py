@@ -17,7 +17,7 @@ from sim_world import World
 
 from atoll_runtime.protocol import restoring
 from atoll_runtime.protocol.effects import Effect, Merge, Note, Release, SendPull
-from atoll_runtime.protocol.events import Received, Said, Tick
+from atoll_runtime.protocol.events import Received, Said
 from atoll_runtime.protocol.identifiers import NO_CUT, RoundId
 from atoll_runtime.protocol.link import Link
 from atoll_runtime.protocol.linkmeter import LinkReading, LinkUse
@@ -162,17 +162,11 @@ def test_a_restored_machine_goes_on_where_the_record_was_made() -> None:
 
 def collecting(hosts: int = 1) -> tuple[Syncer, RoundId]:
     """A machine with one unit and an open round, and what it wants."""
-    machine = restoring.begin(RULES, (10,) * P, [0] * P)
-    for host in range(hosts):
-        machine.handle(joined("a", 1, host, hosts), 0.0)
-    pulls: list[Effect] = []
-    for second in range(1, 20):
-        machine.handle(Said("a", 1, Report(second, second, 10 * second, 1.0, 1.0, second)), float(second))
-        pulls += [each for each in machine.handle(Tick(), second + 0.5) if isinstance(each, SendPull)]
-        pulls += [SendPull(each, "a", 0) for each in machine.rounds.held]
-        if pulls:
-            return machine, next(iter(machine.rounds.held))
-    pytest.fail("no round was opened")
+    story = Story(RULES).tell(*(joined("a", 1, host, hosts) for host in range(hosts)))
+    story.steps["a"] = 0
+    while not story.machine.rounds.held:
+        story.run(1)
+    return story.machine, next(iter(story.machine.rounds.held))
 
 
 def test_hosts_that_disagree_are_dropped_and_counted() -> None:

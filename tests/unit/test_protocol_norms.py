@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import random
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -110,17 +109,6 @@ def test_no_more_than_half_of_a_round_is_refused(merges: list[list[float]]) -> N
         wrong = norms.outliers(found, units=len(found))
         assert len(wrong) <= len(found) / 2
         norms.accept([value for unit, value in found.items() if unit not in wrong])
-
-
-@given(st.lists(st.floats(-3.0, 3.0), min_size=3, max_size=9), st.randoms())
-def test_neither_scale_nor_order_of_the_units_matters(levels: list[float], rng: random.Random) -> None:
-    found = {f"u{i}": value for i, value in enumerate(levels)} | {"bad": 12.0}
-    shuffled = dict(rng.sample(sorted(found.items()), len(found)))
-    norms = Norms()
-    assert (
-        norms.outliers(found, units=99).keys()
-        == replace(norms, refused=[]).outliers(shuffled, units=99).keys()
-    )
 
 
 def test_the_median_of_an_even_number_is_the_lower_one() -> None:

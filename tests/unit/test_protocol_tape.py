@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
 import errno
 import json
 import logging
 import os
 import threading
-import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from lone_shard import joined
 from sim_scenario import draw
 from sim_shard import SimTape
@@ -28,8 +24,8 @@ from atoll_cli.__main__ import main
 from atoll_runtime.checkpoint import GlobalStore
 from atoll_runtime.checkpoint import Part as CutPart
 from atoll_runtime.contract import CheckpointSpec, OuterSpec, RunContract, TargetSpec
-from atoll_runtime.protocol.effects import Effect, SendPull
-from atoll_runtime.protocol.events import Event, Left, Persisted, Received, Said
+from atoll_runtime.protocol.effects import SendPull
+from atoll_runtime.protocol.events import Left, Persisted, Received, Said
 from atoll_runtime.protocol.fragments import Array, Layout, TensorInfo, build_layout
 from atoll_runtime.protocol.frames import lead
 from atoll_runtime.protocol.identifiers import RoundId
@@ -266,51 +262,6 @@ def replays(shard: Shard, path: Path | None = None) -> Any:
     assert found.difference is None
     assert same(tensors([(found.facts, found.held)])[0], shard.theta())
     return found
-
-
-def value_of(hint: Any) -> st.SearchStrategy[Any]:
-    """Values of a field of an event, to the limits of its type."""
-    if dataclasses.is_dataclass(hint) or isinstance(hint, type(msgspec.Struct)):
-        hints = get_type_hints(hint, include_extras=True)
-        return st.builds(hint, **{name: value_of(each) for name, each in hints.items()})
-    if get_origin(hint) is Annotated:
-        kind, meta = get_args(hint)
-        if kind is str:
-            return st.just("int4") if meta.pattern else st.text(min_size=meta.min_length or 0, max_size=9)
-        return (st.integers if kind is int else st.floats)(meta.ge, meta.le)
-    if get_origin(hint) is tuple:
-        each, *more = get_args(hint)
-        return (
-            st.lists(value_of(each), max_size=3).map(tuple)
-            if more == [...]
-            else st.tuples(value_of(each), *map(value_of, more))
-        )
-    if get_origin(hint) is Mapping:
-        simple = (
-            st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats() | st.text(max_size=9)
-        )
-        tree = st.recursive(
-            simple, lambda x: st.lists(x, max_size=3) | st.dictionaries(st.text(max_size=3), x, max_size=3)
-        )
-        return st.dictionaries(st.text(max_size=3), tree, max_size=3)
-    if get_origin(hint) is types.UnionType:
-        return st.one_of(value_of(each) for each in get_args(hint))
-    return {
-        int: st.integers(-(2**63), 2**63 - 1),
-        float: st.floats(),
-        str: st.text(max_size=9),
-        bool: st.booleans(),
-        type(None): st.none(),
-    }[hint]
-
-
-@given(st.data())
-def test_every_event_and_every_decision_comes_back_as_it_was(data: st.DataObject) -> None:
-    kinds = data.draw(st.sampled_from((Event, Effect)))
-    value = data.draw(value_of(data.draw(st.sampled_from(get_args(kinds)))))
-    again = msgspec.msgpack.decode(encode(value), type=kinds)
-    assert type(again) is type(value)
-    assert repr(again) == repr(value) and encode(again) == encode(value)
 
 
 def test_a_whole_run_is_replayed_decision_by_decision_and_its_model_bit_for_bit(

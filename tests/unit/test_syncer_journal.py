@@ -301,12 +301,6 @@ def test_another_runs_journal_is_set_aside_and_another_layout_is_terminal(tmp_pa
     assert caught.value.reason == "LayoutChanged"
 
 
-def test_a_volume_that_fails_is_named(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(JournalError, match=r"Not a directory|File exists"):
-        Journal.resume(tmp_path / "file", "uid", layout(), "bf16")
-
-
 def test_what_earlier_layouts_left_on_the_volume_goes_and_all_else_stays(tmp_path: Path) -> None:
     for name in ("layout-0/journal", "layout-1/tape", "layout-2/journal", "compiled"):
         (tmp_path / name).mkdir(parents=True)

@@ -7,11 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atoll_runtime.protocol.identifiers import RoundId
-from atoll_runtime.protocol.messages import Hello
 from atoll_runtime.transport import codecs
-from atoll_runtime.transport.messages import Announce, Pull, PushReply, Welcome
-from atoll_runtime.transport.tls import Tls, TlsError
+from atoll_runtime.transport.messages import Announce
 from atoll_runtime.transport.wire import WireError, decode, encode
 
 floats = st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1, max_size=50)
@@ -29,27 +26,7 @@ def test_a_fragment_comes_back_as_its_codec_rounds_it(values: list[float], more:
     assert np.array_equal(back, expected)
 
 
-@pytest.mark.parametrize(
-    "message",
-    [
-        Hello(1, "uid", "a", 2, 0, 1, "f", "bf16", (0, 3), 3, "seeded"),
-        Welcome("l", 7, (1, 2), (1, 2), 5, 6),
-        Pull(RoundId(3, 1, 0), 2),
-        Announce(1, 3, True),
-        PushReply(False, "over"),
-    ],
-    ids=lambda message: type(message).__name__,
-)
-def test_messages_come_back_equal(message: Hello | Welcome | Pull | Announce | PushReply) -> None:
-    assert decode(encode(message)) == message
-
-
 @pytest.mark.parametrize("data", [b"", b"\x80", b"junk", encode(Announce(1, 2, True))[:-1]])
 def test_other_bytes_are_not_a_message(data: bytes) -> None:
     with pytest.raises(WireError, match="not a message of protocol"):
         decode(data)
-
-
-def test_a_missing_certificate_is_named(tmp_path: object) -> None:
-    with pytest.raises(TlsError, match=r"ca\.crt: No such file"):
-        Tls.read(str(tmp_path))
