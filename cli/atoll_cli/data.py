@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, ParamSpec
 
-from atoll_cli.errors import CommandError, UsageError, lacking
+from atoll_cli.errors import UsageError
 from atoll_cli.text import amount, counted, seconds
 from atoll_cli.values import bucket_uri, count, plain
 
@@ -67,21 +67,12 @@ def run_data(options: argparse.Namespace) -> int:
     """Exit status 0: done; 1: `check` found an error.
 
     Raises:
-        UsageError: an option, a source or a document cannot be used.
-        CommandError: the bucket cannot be used.
+        UsageError: an option cannot be used.
+        DataError: a source, a document or a data set cannot be used.
+        StoreError: the bucket cannot be used.
     """
     bucket_uri("URI", options.uri)
-    try:
-        from atoll_runtime.data import DataError
-        from atoll_runtime.payloads import StoreError
-    except ImportError as error:
-        raise lacking(error, "data needs the runtime's packages", "runtime") from error
-    try:
-        return {"import": _import, "check": _check, "show": _show}[options.action](options)
-    except DataError as error:
-        raise UsageError(str(error)) from error
-    except StoreError as error:
-        raise CommandError(str(error)) from error
+    return {"import": _import, "check": _check, "show": _show}[options.action](options)
 
 
 def _import(options: argparse.Namespace) -> int:

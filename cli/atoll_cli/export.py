@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from atoll_cli.errors import CommandError, UsageError, lacking
+from atoll_cli.errors import UsageError
 from atoll_cli.text import amount
 from atoll_cli.values import bucket_uri, count
 
@@ -46,30 +46,14 @@ def run_export(options: argparse.Namespace) -> int:
     """Exit status 0: done, or equal; 1: `--check` found a difference.
 
     Raises:
-        UsageError: an option cannot be used, or there is no such checkpoint.
-        CommandError: the bucket cannot be used, or the disk.
+        UsageError: an option cannot be used.
+        ExportError, DataError: there is no such checkpoint, export or data set.
+        StoreError: the bucket cannot be used.
     """
     bucket_uri("CHECKPOINT_URI", options.checkpoint)
     if options.data is not None:
         bucket_uri("--data", options.data)
-    try:
-        from atoll_runtime.checkpoint import StoreError
-        from atoll_runtime.data import DataError
-        from atoll_runtime.export import ExportError
-    except ImportError as error:
-        raise lacking(error, "export needs its packages", "runtime,export") from error
-    try:
-        return _write(options) if options.check is None else _check(options)
-    except (ExportError, DataError) as error:
-        raise UsageError(str(error)) from error
-    except StoreError as error:
-        raise CommandError(str(error)) from error
-    except BrokenPipeError:
-        raise  # it is not the disk's
-    except OSError as error:
-        raise CommandError(
-            f"{error.filename or options.out or options.check}: {error.strerror or error}"
-        ) from error
+    return _write(options) if options.check is None else _check(options)
 
 
 def _write(options: argparse.Namespace) -> int:

@@ -14,20 +14,19 @@ from atoll_cli.formats import add_ledger, add_status
 from atoll_cli.replay import add_options as add_replay_options
 from atoll_cli.simulate import add_options as add_simulate_options
 
-NEEDED = {"local": "local cluster", "runtime": "runtime"}
 COMMANDS = {
     "try": ("trial.command", "run_try", "runtime,local"),
     "demo": ("demo.command", "run_demo", "local,runtime"),
     "status": ("status", "show_status", ""),
     "top": ("status", "show_status", ""),
     "ledger": ("ledger", "show_ledger", ""),
-    "replay": ("replay", "run_replay", ""),
-    "data": ("data", "run_data", ""),
-    "export": ("export", "run_export", ""),
-    "simulate": ("simulate", "run_simulate", ""),
+    "replay": ("replay", "run_replay", "runtime"),
+    "data": ("data", "run_data", "runtime,data"),
+    "export": ("export", "run_export", "runtime,export,data"),
+    "simulate": ("simulate", "run_simulate", "simulate"),
     "version": ("options", "show_version", ""),
 }
-"""Module and function of each command, and the extras of pyproject.toml that the module itself imports."""
+"""Module and function of each command, and the extras of pyproject.toml that it needs."""
 
 
 def execute(arguments: Sequence[str]) -> int:
@@ -44,11 +43,8 @@ def run(options: argparse.Namespace) -> int:
     module, function, extras = COMMANDS[options.command]
     try:
         status: int = getattr(import_module(f"atoll_cli.{module}"), function)(options)
-    except ModuleNotFoundError as error:
-        if not extras:
-            raise
-        needs = " and ".join(NEEDED[extra] for extra in extras.split(","))
-        raise lacking(error, f"{options.command} needs the packages of {needs}", extras) from error
+    except ImportError as error:
+        raise lacking(error, options.command, extras) from error
     return status
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from atoll_cli.errors import UsageError, lacking
+from atoll_cli.errors import UsageError
 from atoll_cli.text import seconds
 from atoll_cli.values import bucket_uri
 
@@ -32,23 +32,18 @@ def add_options(replay: argparse.ArgumentParser) -> None:
 
 
 def run_replay(options: argparse.Namespace) -> int:
-    """Exit status 0: identical; 1: a difference, printed with its place. Raises `UsageError` for a wrong tape."""
+    """Exit status 0: identical; 1: a difference, printed with its place.
+
+    Raises:
+        UsageError: options that do not go together, or tapes that do not fit the checkpoint.
+        TapeError: a file is no whole tape.
+        StoreError: the checkpoint cannot be read.
+    """
     if options.check is not None:
         bucket_uri("--check", options.check)
     elif options.step is not None:
         raise UsageError("--step goes with --check")
-    try:
-        from atoll_runtime.protocol.tape import TapeError
-    except ImportError as error:
-        raise lacking(error, "replay needs the runtime's packages", "runtime") from error
-    try:
-        return print_tapes(options) if options.print else rerun(options)
-    except TapeError as error:
-        raise UsageError(str(error)) from error
-    except BrokenPipeError:
-        raise  # it is not a tape's
-    except OSError as error:
-        raise UsageError(f"{error.filename}: {error.strerror or error}") from error
+    return print_tapes(options) if options.print else rerun(options)
 
 
 def print_tapes(options: argparse.Namespace) -> int:
@@ -83,16 +78,13 @@ def rerun(options: argparse.Namespace) -> int:
 
 def load(uri: str, step: int | None) -> Cut:
     """The checkpoint to compare with."""
-    from atoll_runtime.checkpoint import GlobalStore, StoreError
+    from atoll_runtime.checkpoint import GlobalStore
 
-    try:
-        store = GlobalStore(uri)
-        steps = store.steps()
-        if not steps:
-            raise UsageError(f"--check: {uri} holds no complete checkpoint")
-        return store.load(steps[0] if step is None else step)
-    except StoreError as error:
-        raise UsageError(f"--check: {error}") from error
+    store = GlobalStore(uri)
+    steps = store.steps()
+    if not steps:
+        raise UsageError(f"--check: {uri} holds no complete checkpoint")
+    return store.load(steps[0] if step is None else step)
 
 
 def wanted(path: Path, cut: Cut | None) -> Sequence[int] | None:

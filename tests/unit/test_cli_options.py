@@ -9,6 +9,7 @@ import itertools
 import os
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,7 +18,7 @@ import pytest
 from atoll_cli.__main__ import main
 from atoll_cli.demo.console import Console
 from atoll_cli.demo.evaluation import evaluate
-from atoll_cli.errors import CommandError
+from atoll_cli.errors import OTHERS, CommandError
 from atoll_cli.kubectl import Kubectl, KubectlError
 from atoll_cli.options import parser
 
@@ -74,6 +75,12 @@ def test_wrong_options_are_one_sentence_and_status_2(
     message = capsys.readouterr().err
     assert words in message
     assert message.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_each_error_of_another_package_is_there(name: str) -> None:
+    module, _, kind = name.rpartition(".")
+    assert issubclass(getattr(import_module(module), kind), Exception)
 
 
 def test_an_unknown_command_is_status_2() -> None:

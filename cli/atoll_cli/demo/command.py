@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from atoll_cli.demo.cluster import DemoCluster, cluster_errors
+from atoll_cli.demo.cluster import DemoCluster
 from atoll_cli.demo.console import Console
 from atoll_cli.demo.report import render
 from atoll_cli.demo.stages import STAGES, Demo, Plan
 from atoll_cli.demo.verdict import as_json
-from atoll_cli.errors import CommandError, UsageError
+from atoll_cli.errors import CommandError, UsageError, command_errors
 from atoll_cli.simulate.runfile import checked_spec, read_manifest
 from atoll_local.paths import source_root
 
@@ -40,15 +40,14 @@ def run_demo(options: argparse.Namespace) -> int:
     except FileNotFoundError as error:
         raise UsageError(str(error)) from error
     plan = _plan(options, root)
-    with cluster_errors():
-        cluster = DemoCluster(options.name, root / "charts" / "atoll", console.say)
+    cluster = DemoCluster(options.name, root / "charts" / "atoll", console.say)
     for name in NEEDED:
         importlib.import_module(name)
     # Both, also where a shell started us with SIGINT ignored: whatever ends the demo, the cluster goes first.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
     try:
-        with cluster_errors():
+        with command_errors():
             summary = Demo(plan, cluster, console).execute()
         _write(options.json, as_json(summary, console.timings))
         console.say(render(summary, console.timings), indent="")
@@ -75,7 +74,7 @@ def _leave(keep: bool, cluster: DemoCluster, console: Console) -> bool:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     try:
-        with cluster_errors():
+        with command_errors():
             cluster.leave()
     except CommandError as error:
         console.say(f"not removed: {error}", indent="")

@@ -18,7 +18,6 @@ from atoll_cli.demo.faults import Faults
 from atoll_cli.demo.observer import Observer
 from atoll_cli.demo.verdict import Observations, Summary, judge
 from atoll_cli.demo.watch import Watch, all_learning
-from atoll_cli.errors import CommandError
 from atoll_cli.views import LedgerView, ledgers_of
 from atoll_operator.api.trainingrun import TrainingRunSpec
 from atoll_operator.plan.limits import sizes
@@ -120,15 +119,11 @@ class Demo:
         logging.getLogger("google.auth").setLevel(logging.ERROR)
         from atoll_runtime.checkpoint.bucket import Bucket
         from atoll_runtime.data.writer import write_stdlib
-        from atoll_runtime.payloads import StoreError
 
-        try:
-            Bucket(self._plan.spec.checkpoint.uri).delete_tree("")
-            catalogue = write_stdlib(
-                self._plan.spec.data.uri, lambda done, total: self._console.live(f"{done} of {total} files")
-            )
-        except StoreError as error:
-            raise CommandError(str(error)) from error
+        Bucket(self._plan.spec.checkpoint.uri).delete_tree("")
+        catalogue = write_stdlib(
+            self._plan.spec.data.uri, lambda done, total: self._console.live(f"{done} of {total} files")
+        )
         tokens = {
             name: sum(shard.tokens for shard in split.shards) for name, split in catalogue.splits.items()
         }

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from atoll_cli import values
-from atoll_cli.errors import CommandError, UsageError
+from atoll_cli.errors import UsageError
 from atoll_cli.simulate.output import Report, percent
 from atoll_cli.simulate.question import Option, Values, choice, count, number
 
@@ -55,10 +55,9 @@ def answer(found: Values) -> Report:
 
     Raises:
         UsageError: an option's value cannot be used.
-        CommandError: the clock stands still.
+        Stalled: the clock stands still.
     """
     from atoll_runtime.simulate.fleet.rounds import outcome
-    from atoll_runtime.simulate.shard import Stalled
 
     for name, least, most in (
         ("fragments", 1, found["interval"]),
@@ -75,10 +74,7 @@ def answer(found: Values) -> Report:
     rows = []
     for quorum, grace in asked:
         scenario = _scenario(found, speeds, jitter, quorum, grace)
-        try:
-            result = outcome(scenario, found["seed"])
-        except Stalled as error:
-            raise CommandError(f"simulate heterogeneity: {error}") from error
+        result = outcome(scenario, found["seed"])
         waits = quorum == len(speeds) > 1
         row = {"quorum": quorum, "grace": grace, "waits": waits, **asdict(result)}
         row["goodput"] = _waiting(scenario, found["seed"]) if waits else result.goodput
