@@ -63,17 +63,17 @@ def train(
     return loss, wrong, sum(counts.values())
 
 
-def outcomes(attacks: Sequence[str], seeds: Sequence[int], size: str, steps: int) -> Iterator[Outcome]:
+def measure(attack: Sequence[str], seed: Sequence[int], size: str, steps: int) -> Iterator[Outcome]:
     """As they come; the clean run of each seed is trained first, whether or not it is asked for."""
     with tempfile.TemporaryDirectory(prefix="atoll-attacks-") as scratch:
         data = f"file://{scratch}/data"
         write_stdlib(data)
         trained = setting(size, steps, data)
-        for seed in seeds:
-            programs = Programs(trained.run(seed), trained.batch)
-            clean, _, mistaken = train(trained, CLEAN, seed, programs)
-            for attack in attacks:
+        for number in seed:
+            programs = Programs(trained.run(number), trained.batch)
+            clean, _, mistaken = train(trained, CLEAN, number, programs)
+            for name in attack:
                 loss, refused, false = (
-                    (clean, 0, mistaken) if attack == CLEAN else train(trained, attack, seed, programs)
+                    (clean, 0, mistaken) if name == CLEAN else train(trained, name, number, programs)
                 )
-                yield Outcome(attack, seed, loss, clean, refused, false)
+                yield Outcome(name, number, loss, clean, refused, false)

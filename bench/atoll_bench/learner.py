@@ -19,6 +19,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import jax
 
@@ -101,9 +102,9 @@ class LearnerFigure(Rates):
     """Share of an interval that its transfers took, as it measured them."""
 
 
-def measure(setting: Setting) -> Iterator[LearnerFigure]:
-    """Raises `CommandError` if the measurement failed."""
-    before = cores.usable()
+def measure(**options: Any) -> Iterator[LearnerFigure]:
+    """`options`: of a `Setting`. Raises `CommandError` if the measurement failed."""
+    setting, before = Setting(**options), cores.usable()
     cores.pin(os.getpid(), before[:1])  # before JAX counts them
     try:
         if len(jax.devices()) != 1:

@@ -65,19 +65,19 @@ class LinkFigure:
     """Bytes that came through twice, over those of the body."""
 
 
-def measure(cases: Sequence[str], megabytes: int, repeat: int) -> Iterator[LinkFigure]:
+def measure(case: Sequence[str], megabytes: int, repeat: int) -> Iterator[LinkFigure]:
     """Raises `CommandError` when an end fails; `ClusterError`, `HostError` where the shaped link cannot be made."""
     with tempfile.TemporaryDirectory(prefix="atoll-bench-link-") as name:
         folder = Path(name)
         certify(folder)
-        if "loopback" in cases:
+        if "loopback" in case:
             one, several = (loopback(folder, megabytes << 20, streams, repeat) for streams in (1, SEVERAL))
             yield replace(
                 several, one_stream_push_ratio=one.push_ratio, one_stream_fetch_ratio=one.fetch_ratio
             )
-        if "shaped" in cases:
+        if "shaped" in case:
             yield shaped(folder, repeat)
-        if "break" in cases:
+        if "break" in case:
             yield broken(folder)
 
 

@@ -7,8 +7,9 @@ training loop does. Both have the same model, data and constants.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import numpy as np
@@ -38,6 +39,8 @@ class Setting:
     pairs: int
     seconds: float
     """Approximate seconds of a phase."""
+    peak_tflops: float | None = None
+    """10¹² floating-point operations a second of the device."""
 
 
 @dataclass(frozen=True)
@@ -55,8 +58,9 @@ class StepFigure(Rates):
     """Share of the device's peak, by FLOPS and parameters; None if no peak is given."""
 
 
-def measure(setting: Setting, peak: float | None = None) -> StepFigure:
-    """Measures. `peak`: floating-point operations a second of the device."""
+def measure(**options: Any) -> Iterator[StepFigure]:
+    """`options`: of a `Setting`."""
+    setting = Setting(**options)
     ours, plain = _loops(setting)
     ours.advance(3)
     plain.advance(3)
@@ -66,8 +70,8 @@ def measure(setting: Setting, peak: float | None = None) -> StepFigure:
         for plainly in (number % 2 == 0, number % 2 == 1):
             (theirs if plainly else mine).append(_phase(plain.advance if plainly else ours.advance, steps))
     found = rates(steps, theirs, mine)
-    tokens = setting.batch * setting.length * found.ours
-    return StepFigure(
+    tokens, peak = setting.batch * setting.length * found.ours, setting.peak_tflops
+    yield StepFigure(
         **vars(found),
         preset=setting.preset,
         parameters=ours.parameters,
@@ -75,7 +79,7 @@ def measure(setting: Setting, peak: float | None = None) -> StepFigure:
         length=setting.length,
         device=jax.devices()[0].device_kind,
         tokens_per_second=tokens,
-        utilisation=None if peak is None else FLOPS * ours.parameters * tokens / peak,
+        utilisation=None if peak is None else FLOPS * ours.parameters * tokens / (1e12 * peak),
     )
 
 

@@ -23,7 +23,8 @@ class Option:
 
     name: str
     metavar: str
-    read: Read
+    read: Read | None
+    """None: a flag, which has no value."""
     help: str
     default: str | None = None
     many: bool = False
@@ -33,6 +34,9 @@ class Option:
 def add(parser: argparse.ArgumentParser, options: Sequence[Option]) -> None:
     """Adds them to a parser, and `--json`, which every question has."""
     for option in options:
+        if option.read is None:
+            parser.add_argument(option.name, action="store_true", help=option.help)
+            continue
         default = "" if option.default is None else f" (default {option.default})"
         parser.add_argument(
             option.name,
@@ -42,7 +46,7 @@ def add(parser: argparse.ArgumentParser, options: Sequence[Option]) -> None:
             action="append" if option.many else "store",
             help=option.help + default,
         )
-    parser.add_argument("--json", action="store_true", help="one JSON object a row, a line each")
+    parser.add_argument("--json", action="store_true", help="a line for each JSON object")
 
 
 def count(least: int = 1, most: int = 10**12) -> Read:
@@ -58,6 +62,11 @@ def number(least: float = 0.0, most: float = 1e18, *, above: bool = False) -> Re
 def choice(*choices: str) -> Read:
     """One of a few words."""
     return partial(values.choice, choices=choices)
+
+
+def as_text(_: str, text: str) -> str:
+    """Parsed by whoever uses it."""
+    return text
 
 
 def seconds(option: str, text: str) -> float:
