@@ -13,11 +13,12 @@ from typing import Any
 from atoll_cli.demo.cluster import DemoCluster
 from atoll_cli.demo.console import Console
 from atoll_cli.demo.report import render
-from atoll_cli.demo.stages import STAGES, Demo, Plan
+from atoll_cli.demo.stages import STAGES, Demo
 from atoll_cli.demo.verdict import as_json
 from atoll_cli.errors import CommandError, UsageError, command_errors
 from atoll_cli.simulate.runfile import checked_spec, read_manifest
 from atoll_local.paths import source_root
+from atoll_operator.api.trainingrun import TrainingRunSpec
 
 NEEDED = ("atoll_runtime.checkpoint.bucket", "atoll_runtime.data.writer")
 """What a later stage imports: where its packages are missing, that is told before a cluster is started."""
@@ -39,16 +40,16 @@ def run_demo(options: argparse.Namespace) -> int:
         root = source_root()
     except FileNotFoundError as error:
         raise UsageError(str(error)) from error
-    plan = _plan(options, root)
+    manifest, name, spec = _run(options, root)
     cluster = DemoCluster(options.name, root / "charts" / "atoll", console.say)
-    for name in NEEDED:
-        importlib.import_module(name)
+    for module in NEEDED:
+        importlib.import_module(module)
     # Both, also where a shell started us with SIGINT ignored: whatever ends the demo, the cluster goes first.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
     try:
         with command_errors():
-            summary = Demo(plan, cluster, console).execute()
+            summary = Demo(options, manifest, name, spec, cluster, console).execute()
         _write(options.json, as_json(summary, console.timings))
         console.say(render(summary, console.timings), indent="")
         status = 1 if summary.failures else 0
@@ -82,7 +83,8 @@ def _leave(keep: bool, cluster: DemoCluster, console: Console) -> bool:
     return True
 
 
-def _plan(options: argparse.Namespace, root: Path) -> Plan:
+def _run(options: argparse.Namespace, root: Path) -> tuple[dict[str, Any], str, TrainingRunSpec]:
+    """The sample with what the options need: its manifest, name and spec. Raises `UsageError`."""
     for path in (options.json, options.record):
         if path and not path.absolute().parent.is_dir():
             raise UsageError(f"{path}: there is no folder {path.absolute().parent}")
@@ -95,5 +97,4 @@ def _plan(options: argparse.Namespace, root: Path) -> Plan:
         manifest["spec"]["target"]["globalSteps"] = STEPS
         manifest["spec"]["inner"]["schedule"] = "Constant"  # with others the target is fixed
         manifest["spec"]["checkpoint"]["keep"] = KEEP
-    name, spec = checked_spec(run, manifest)
-    return Plan(run=run.name, manifest=manifest, name=name, spec=spec, options=options)
+    return manifest, *checked_spec(run, manifest)
