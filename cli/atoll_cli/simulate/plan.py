@@ -51,8 +51,7 @@ OPTIONS = (
 
 def answer(found: Values) -> Report:
     """Raises `UsageError`: a file or an option that cannot be used."""
-    from atoll_cli.simulate.planjson import Plan, document
-    from atoll_cli.simulate.planview import report
+    from atoll_cli.simulate.planview import document, report
     from atoll_cli.simulate.runfile import planned_run, read_spec
     from atoll_runtime.simulate.planner.choices import choose
     from atoll_runtime.simulate.planner.links import on_their_links
@@ -61,16 +60,11 @@ def answer(found: Values) -> Report:
     planned = planned_run(found["file"], name, spec)
     assumed = assumptions(found, planned)
     spot = {pool.name for pool in spec.pools if pool.capacity == "Spot"} - assumed.pool_mtbi.keys()
-    plan = Plan(
-        run=planned,
-        assumed=assumed,
-        prices=prices_of(found["price"], planned),
-        choices=choose(planned, assumed),
-        links=on_their_links(planned, assumed),
-        spot=sorted(spot),
-        warnings=too_small(spec.syncer, planned),
-    )
-    return report(document(plan))
+    prices, links = prices_of(found["price"], planned), on_their_links(planned, assumed)
+    warnings = too_small(spec.syncer, planned)
+    plan = document(planned, assumed, choose(planned, assumed), links, prices, warnings)
+    plan["assumed"]["spot_as_on_demand"] = sorted(spot)
+    return report(plan)
 
 
 def assumptions(found: Values, planned: Run) -> Assumptions:
