@@ -14,7 +14,6 @@ from atoll_cli.demo.cluster import DemoCluster
 from atoll_cli.demo.console import Console
 from atoll_cli.demo.report import render
 from atoll_cli.demo.stages import STAGES, Demo
-from atoll_cli.demo.verdict import as_json
 from atoll_cli.errors import CommandError, UsageError, command_errors
 from atoll_cli.simulate.runfile import checked_spec, read_manifest
 from atoll_local.paths import source_root
@@ -50,9 +49,9 @@ def run_demo(options: argparse.Namespace) -> int:
     try:
         with command_errors():
             summary = Demo(options, manifest, name, spec, cluster, console).execute()
-        _write(options.json, as_json(summary, console.timings))
-        console.say(render(summary, console.timings), indent="")
-        status = 1 if summary.failures else 0
+        _write(options.json, summary)
+        console.say(render(summary), indent="")
+        status = 0 if summary["passed"] else 1
     except CommandError as error:
         _write(options.json, {"passed": False, "failures": [str(error)], "timings": console.timings})
         raise

@@ -14,7 +14,7 @@ from atoll_cli.demo.console import Console
 from atoll_cli.demo.diagnosis import diagnose
 from atoll_cli.demo.evaluation import HeldOut, evaluate
 from atoll_cli.demo.faults import Faults
-from atoll_cli.demo.verdict import Observations, Summary, judge
+from atoll_cli.demo.verdict import Observations, judge
 from atoll_cli.demo.watch import Observer, Watch, all_learning
 from atoll_cli.views import LedgerView, ledgers_of
 from atoll_operator.api.trainingrun import TrainingRunSpec
@@ -52,8 +52,8 @@ class Demo:
         self._options, self._manifest, self._name, self._spec = options, manifest, name, spec
         self._cluster, self._console = cluster, console
 
-    def execute(self) -> Summary:
-        """Every stage; the cluster is left to the caller.
+    def execute(self) -> dict[str, Any]:
+        """Every stage; the cluster is left to the caller. Returns the summary.
 
         Raises:
             CommandError: a stage did not come to its end; the message says why.
@@ -106,7 +106,7 @@ class Demo:
             trained=trained,
             margin=MARGIN,
         )
-        return judge(seen)
+        return judge(seen, console.timings)
 
     def _write_data(self) -> None:
         """Writes the data set, and clears the run's folder of what an earlier demo left."""

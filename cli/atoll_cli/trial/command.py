@@ -19,7 +19,7 @@ from atoll_cli.demo.console import Console
 from atoll_cli.demo.evaluation import HeldOut, evaluate
 from atoll_cli.demo.healing import Healing
 from atoll_cli.demo.report import render
-from atoll_cli.demo.verdict import Observations, Summary, as_json, judge
+from atoll_cli.demo.verdict import Observations, judge
 from atoll_cli.demo.watch import Watch, all_learning
 from atoll_cli.errors import CommandError, UsageError, command_errors
 from atoll_cli.simulate.runfile import checked_spec, read_manifest
@@ -62,11 +62,11 @@ def run_try(options: argparse.Namespace) -> int:
         name, spec = _read(options.file, folder, options.steps)
         with command_errors():
             summary = _show(name, spec, folder, console, built_in=options.file is None)
-        passed = not summary.failures
+        passed = summary["passed"]
         if options.json:
-            print(json.dumps(as_json(summary, console.timings), indent=2))
+            print(json.dumps(summary, indent=2))
         else:
-            console.say(render(summary, console.timings), indent="")
+            console.say(render(summary), indent="")
     except CommandError as error:
         if options.json and not isinstance(error, UsageError):
             told = {"passed": False, "failures": [str(error)], "timings": console.timings}
@@ -141,8 +141,10 @@ def _local(path: Path, manifest: dict[str, Any], section: str) -> str:
     return uri
 
 
-def _show(name: str, spec: TrainingRunSpec, folder: Path, console: Console, *, built_in: bool) -> Summary:
-    """Every stage; no process is left whatever happens. Raises `CommandError`."""
+def _show(
+    name: str, spec: TrainingRunSpec, folder: Path, console: Console, *, built_in: bool
+) -> dict[str, Any]:
+    """Every stage, and the summary; no process is left whatever happens. Raises `CommandError`."""
     target = spec.target.global_steps or 0
     if not built_in:
         open_catalogue(Bucket(spec.data.uri))
@@ -193,7 +195,7 @@ def _show(name: str, spec: TrainingRunSpec, folder: Path, console: Console, *, b
             trained=trained,
             margin=MARGIN,
         )
-        return judge(seen)
+        return judge(seen, console.timings)
     finally:
         pods.close()
 
