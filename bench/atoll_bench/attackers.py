@@ -34,7 +34,6 @@ class Attacker(SyncerClient):
     def contribute(
         self, number: int, ask: Ask, codec: str, body: memoryview, offer: Offer, cursor: int
     ) -> None:
-        """See `SyncerClient`."""
         changed, told = self.change(number, np.array(codecs.view(body, codec)), offer)
         super().contribute(number, ask, codec, codecs.pack(changed, codec), told, cursor)
 
@@ -49,7 +48,6 @@ class NotFinite(Attacker):
     turn = False
 
     def change(self, number: int, values: NDArray[Any], offer: Offer) -> tuple[NDArray[Any], Offer]:
-        """See `Attacker`."""
         self.turn = not self.turn
         values[self.chance.integers(values.size)] = np.nan if self.turn else np.inf
         return values, offer
@@ -59,7 +57,6 @@ class Scaled(Attacker):
     """Ten thousand times as long."""
 
     def change(self, number: int, values: NDArray[Any], offer: Offer) -> tuple[NDArray[Any], Offer]:
-        """See `Attacker`."""
         return (values.astype(np.float32) * SCALE).astype(values.dtype), offer
 
 
@@ -67,7 +64,6 @@ class Flipped(Attacker):
     """In one element of a hundred a bit of the exponent flips."""
 
     def change(self, number: int, values: NDArray[Any], offer: Offer) -> tuple[NDArray[Any], Offer]:
-        """See `Attacker`."""
         bits = values.view(np.uint16 if values.itemsize == 2 else np.uint32)
         first = 8 * values.itemsize - 9  # of eight, in bfloat16 and float32
         struck = self.chance.random(bits.size) < BITS_SHARE
@@ -86,7 +82,6 @@ class Boastful(Attacker):
         self.begun: set[int] = set()
 
     def change(self, number: int, values: NDArray[Any], offer: Offer) -> tuple[NDArray[Any], Offer]:
-        """See `Attacker`."""
         if number in self.begun:
             return values, replace(offer, tokens=MOST_TOKENS // 2, trained=MOST_TOKENS)
         self.begun.add(number)
@@ -102,7 +97,6 @@ class Repeating(Attacker):
         self.first: dict[int, tuple[NDArray[Any], Offer]] = {}
 
     def change(self, number: int, values: NDArray[Any], offer: Offer) -> tuple[NDArray[Any], Offer]:
-        """See `Attacker`."""
         return self.first.setdefault(number, (values, offer))
 
 
@@ -110,7 +104,6 @@ class Dawdling(Attacker):
     """It reports steps of hours."""
 
     def report(self, step: int, tokens: int, loss: float, step_seconds: float, cursor: int) -> None:
-        """See `SyncerClient`."""
         super().report(step, tokens, loss, SLOW_SECONDS, cursor)
 
 
@@ -118,7 +111,6 @@ class Opposed(Attacker):
     """It points the other way."""
 
     def change(self, number: int, values: NDArray[Any], offer: Offer) -> tuple[NDArray[Any], Offer]:
-        """See `Attacker`."""
         return -values, offer
 
 
@@ -126,7 +118,6 @@ class Noise(Attacker):
     """Noise of the same norm."""
 
     def change(self, number: int, values: NDArray[Any], offer: Offer) -> tuple[NDArray[Any], Offer]:
-        """See `Attacker`."""
         noise = self.chance.standard_normal(values.size)
         noise *= np.linalg.norm(values.astype(np.float64)) / np.linalg.norm(noise)
         return noise.astype(values.dtype), offer

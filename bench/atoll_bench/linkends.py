@@ -56,7 +56,6 @@ class Memory:
         return PushReply(True)
 
     def fetch(self, peer: Peer, request: FetchRequest) -> tuple[FetchHead, memoryview]:
-        """See `Endpoint`."""
         self.moved += len(self.body)
         return FetchHead(0, 1, len(self.body), request.codec), self.body
 

@@ -43,11 +43,9 @@ class Bytes:
     file = b""
 
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """See `Tokenizer`."""
         return [np.frombuffer(text.encode().replace(b"\0", b""), np.uint8) for text in texts]
 
     def decode(self, tokens: np.ndarray) -> str:
-        """See `Tokenizer`."""
         return bytes(tokens.astype(np.uint8)).decode(errors="replace")
 
 
@@ -77,7 +75,6 @@ class HuggingFace:
         return _without(self.separator, [each.ids for each in found])
 
     def decode(self, tokens: np.ndarray) -> str:
-        """See `Tokenizer`."""
         return str(self._model.decode(tokens.tolist(), skip_special_tokens=False))
 
     def name(self, token: int) -> str:
@@ -109,7 +106,6 @@ class SentencePiece:
         return _without(self.separator, self._model.encode(list(texts), out_type=int))
 
     def decode(self, tokens: np.ndarray) -> str:
-        """See `Tokenizer`."""
         return str(self._model.decode(tokens.tolist()))
 
 

@@ -109,7 +109,6 @@ class Tally(Tape):
         """See `Tape`."""
 
     def event(self, event: Event, now: float, effects: Sequence[Effect]) -> None:
-        """See `Tape`."""
         if isinstance(event, Persisted):
             self.merges[event.round] = self._frozen.pop(event.round)
         part = event.part if isinstance(event, Header | Received | Declined) else None
@@ -118,7 +117,6 @@ class Tally(Tape):
                 self.refused.setdefault(str(effect.entry["unit"]), set()).add(part.round)
 
     def contributions(self, round_id: RoundId, members: tuple[Part, ...], parts: object) -> None:
-        """See `Tape`."""
         self._frozen[round_id] = members
 
     def merged(self, round_id: RoundId, theta: object, momentum: object) -> None:

@@ -93,7 +93,6 @@ class Learner(BlankIsland, Party):
     # as `Fragments`
 
     def extract(self, theta: object, number: int, codec: str) -> Any:
-        """See `Fragments`."""
         return whole_body(np.zeros(codecs.size(1, codec), np.uint8))
 
     def receive(self, theta: object, number: int, part: NDArray[Any]) -> None:
