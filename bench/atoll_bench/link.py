@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from atoll_bench.figures import spread
 from atoll_bench.linkends import NAME, UNIT
@@ -37,7 +38,6 @@ COLD, BESIDE, BODIES = 2, 4, 6
 PROXY_BYTES = 128 << 10
 """That the kernel keeps at each end of the proxy which breaks connections: a router keeps little either."""
 END_SECONDS = 600.0
-ENDS = (sys.executable, "-m", "atoll_bench.linkends")
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class Served:
     """The shard's end, for as long as it is entered; `told` afterwards."""
 
     def __init__(self, folder: Path, size: int, streams: int, *inside: str) -> None:
-        command = (*inside, *ENDS, "serve", str(folder / "syncer"), str(size), str(streams))
+        command = end("serve", inside, folder=str(folder / "syncer"), size=size, streams=streams)
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.told: dict[str, float] = {}
         self.port = self.plain = 0
@@ -117,9 +117,15 @@ class Served:
             self._process.wait()
 
 
-def rates(command: Sequence[object]) -> dict[str, list[float]]:
-    """What the unit's end measures."""
-    found = subprocess.run(list(map(str, command)), stdout=subprocess.PIPE, text=True, timeout=END_SECONDS)
+def end(what: str, inside: Sequence[str], **arguments: Any) -> list[str]:
+    """The command of one end, which runs behind `inside`."""
+    return [*inside, sys.executable, "-m", "atoll_bench.linkends", what, json.dumps(arguments)]
+
+
+def rates(folder: Path, inside: Sequence[str] = (), **arguments: Any) -> dict[str, list[float]]:
+    """What the unit's end measures: see `linkends.measure`."""
+    command = end("measure", inside, folder=str(folder / "unit"), **arguments)
+    found = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=END_SECONDS)
     if found.returncode:
         raise CommandError(f"the unit's end of the link failed with status {found.returncode}")
     rates: dict[str, list[float]] = json.loads(found.stdout)
@@ -129,20 +135,8 @@ def rates(command: Sequence[object]) -> dict[str, list[float]]:
 def loopback(folder: Path, size: int, streams: int, repeat: int) -> LinkFigure:
     """Against plain sockets."""
     with Served(folder, size, streams) as served:
-        arguments = (
-            "measure",
-            folder / "unit",
-            size,
-            streams,
-            NAME,
-            served.port,
-            served.plain,
-            1,
-            repeat,
-            1,
-            1,
-        )
-        found = rates((*ENDS, *arguments))
+        ports = {"port": served.port, "plain": served.plain}
+        found = rates(folder, size=size, streams=streams, host=NAME, **ports, cold=1, repeat=repeat)
     pairs = {
         way: [one / other for one, other in zip(found[way], found[f"plain_{way}"], strict=True)]
         for way in ("push", "fetch")
@@ -160,20 +154,9 @@ def shaped(folder: Path, repeat: int) -> LinkFigure:
         Served(folder, SIZE, streams, *wan.site.inside) as served,
     ):
         wan.link(1.0)
-        arguments = (
-            "measure",
-            folder / "unit",
-            SIZE,
-            streams,
-            SITE,
-            served.port,
-            0,
-            COLD,
-            repeat,
-            BESIDE,
-            BODIES,
-        )
-        found = rates((*wan.places[UNIT].inside, *ENDS, *arguments))
+        turns = {"cold": COLD, "repeat": repeat, "beside": BESIDE, "bodies": BODIES}
+        place = {"host": SITE, "port": served.port}
+        found = rates(folder, wan.places[UNIT].inside, size=SIZE, streams=streams, **place, **turns)
     shares = {way: [each * 8 / RATE for each in found[way]] for way in ("push", "fetch")}
     return _figure("shaped", streams, found, shares, served.told)
 
@@ -185,7 +168,7 @@ def broken(folder: Path) -> LinkFigure:
         with Served(folder, SIZE, 2) as served, SlowLink(NAME, served.port, PROXY_BYTES) as link:
             if cut:
                 link.cut_at = SIZE // 2
-            rates((*ENDS, "measure", folder / "unit", SIZE, 2, NAME, link.port, 0, 0, 1, 1, 1))
+            rates(folder, size=SIZE, streams=2, host=NAME, port=link.port)
             passed.append(link.sent)
     whole, with_break = passed
     return LinkFigure("break", resent_share=(with_break - whole) / SIZE, streams=2)

@@ -6,16 +6,16 @@ training loop does. Both have the same model, data and constants.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
 import numpy as np
 
 from atoll_bench.plain import Plain
-from atoll_bench.rates import Phase, Rates, rates
+from atoll_bench.rates import Rates, in_turns, timed
 from atoll_runtime.contract import InnerSpec, ModelSpec
 from atoll_runtime.learner.inner import Inner
 from atoll_runtime.learner.mesh import span
@@ -64,12 +64,8 @@ def measure(**options: Any) -> Iterator[StepFigure]:
     ours, plain = _loops(setting)
     ours.advance(3)
     plain.advance(3)
-    steps = max(2, round(3 * setting.seconds / _phase(plain.advance, 3).seconds))
-    theirs, mine = list[Phase](), list[Phase]()
-    for number in range(setting.pairs):
-        for plainly in (number % 2 == 0, number % 2 == 1):
-            (theirs if plainly else mine).append(_phase(plain.advance if plainly else ours.advance, steps))
-    found = rates(steps, theirs, mine)
+    steps = max(2, round(3 * setting.seconds / timed(plain.advance, 3).seconds))
+    found = in_turns(setting.pairs, steps, partial(timed, plain.advance), partial(timed, ours.advance))
     tokens, peak = setting.batch * setting.length * found.ours, setting.peak_tflops
     yield StepFigure(
         **vars(found),
@@ -108,9 +104,3 @@ class _Ours:
 def _batches(setting: Setting) -> list[np.ndarray]:
     shape = (BATCHES, setting.batch, setting.length + 1)
     return list(np.random.default_rng(0).integers(0, 256, shape, np.int32))
-
-
-def _phase(work: Callable[[int], None], steps: int) -> Phase:
-    began, used = time.perf_counter(), time.process_time()
-    work(steps)
-    return Phase(time.perf_counter() - began, time.process_time() - used)
