@@ -5,7 +5,6 @@ Every end is a process of its own (`linkends`). Those of the shaped link are in 
 
 from __future__ import annotations
 
-import datetime
 import json
 import subprocess
 import sys
@@ -18,11 +17,10 @@ from typing import Any
 from atoll_bench.figures import spread
 from atoll_bench.linkends import NAME, UNIT
 from atoll_bench.regions.wan import SITE, Region, Wan
+from atoll_bench.run import SYNCER, certify
 from atoll_bench.slowlink import SlowLink
 from atoll_cli.errors import CommandError
 from atoll_local.namespaces import check_namespaces
-from atoll_operator.certificates.authority import Authority
-from atoll_runtime.contract import identity
 from atoll_runtime.protocol import communication
 
 RATE, ROUND_TRIP = 2.5e9, 0.1
@@ -69,7 +67,7 @@ def measure(case: Sequence[str], megabytes: int, repeat: int) -> Iterator[LinkFi
     """Raises `CommandError` when an end fails; `ClusterError`, `HostError` where the shaped link cannot be made."""
     with tempfile.TemporaryDirectory(prefix="atoll-bench-link-") as name:
         folder = Path(name)
-        certify(folder)
+        certify(folder, "bench", [UNIT], NAME, SITE)
         if "loopback" in case:
             one, several = (loopback(folder, megabytes << 20, streams, repeat) for streams in (1, SEVERAL))
             yield replace(
@@ -81,22 +79,11 @@ def measure(case: Sequence[str], megabytes: int, repeat: int) -> Iterator[LinkFi
             yield broken(folder)
 
 
-def certify(folder: Path) -> None:
-    """A folder with the certificate of each end."""
-    now = datetime.datetime.now(datetime.UTC)
-    authority = Authority.new("bench", now)
-    for role in ("syncer", "unit"):
-        uri = identity("default", "bench", "unit" if role == "unit" else "syncer", UNIT)
-        pair, place = authority.issue(role, uri, [NAME, SITE], now), folder / role
-        place.mkdir()
-        authority.write(place, pair)
-
-
 class Served:
     """The shard's end, for as long as it is entered; `told` afterwards."""
 
     def __init__(self, folder: Path, size: int, streams: int, *inside: str) -> None:
-        command = end("serve", inside, folder=str(folder / "syncer"), size=size, streams=streams)
+        command = end("serve", inside, folder=str(folder / SYNCER), size=size, streams=streams)
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.told: dict[str, float] = {}
         self.port = self.plain = 0
@@ -124,7 +111,7 @@ def end(what: str, inside: Sequence[str], **arguments: Any) -> list[str]:
 
 def rates(folder: Path, inside: Sequence[str] = (), **arguments: Any) -> dict[str, list[float]]:
     """What the unit's end measures: see `linkends.measure`."""
-    command = end("measure", inside, folder=str(folder / "unit"), **arguments)
+    command = end("measure", inside, folder=str(folder / UNIT), **arguments)
     found = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=END_SECONDS)
     if found.returncode:
         raise CommandError(f"the unit's end of the link failed with status {found.returncode}")

@@ -43,16 +43,16 @@ def local(command: Sequence[str], log: Path, environment: Mapping[str, str]) -> 
         return subprocess.Popen(command, stdout=output, stderr=output, env=os.environ | environment)
 
 
-def certify(folder: Path, run: RunContract, units: Sequence[str]) -> None:
-    """A folder with a certificate for the syncer, which is at the contract's host, and for each unit."""
+def certify(folder: Path, run: str, units: Sequence[str], *hosts: str) -> None:
+    """A folder with a certificate for the syncer, which is at these hosts, and for each unit."""
     now = datetime.datetime.now(datetime.UTC)
-    authority = Authority.new(run.name, now)
-    uris = {SYNCER: identity(run.namespace, run.name, "syncer", run.name)}
-    uris |= {unit: identity(run.namespace, run.name, "unit", unit) for unit in units}
+    authority = Authority.new(run, now)
+    uris = {SYNCER: identity("default", run, "syncer", run)}
+    uris |= {unit: identity("default", run, "unit", unit) for unit in units}
     for name, uri in uris.items():
-        host = run.shards[0].host if name == SYNCER else name
         (folder / name).mkdir(parents=True)
-        authority.write(folder / name, authority.issue(name, uri, [host], now))
+        names = hosts if name == SYNCER else (name,)
+        authority.write(folder / name, authority.issue(name, uri, names, now))
 
 
 class Run:
@@ -62,7 +62,7 @@ class Run:
         """`address`: where the syncer is reached from here."""
         self.contract, self.folder = contract, folder
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
-        certify(folder, contract, units)
+        certify(folder, contract.name, units, contract.shards[0].host)
         (folder / "run.json").write_text(dump(contract))
         self._url = f"https://{address}:{contract.shards[0].status_port}/status"
         own = folder / SYNCER
