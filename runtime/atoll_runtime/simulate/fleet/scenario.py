@@ -8,6 +8,7 @@ from atoll_runtime.contract import Codec, CommunicationSpec, GraceSpec
 from atoll_runtime.protocol.rules import Rules
 from atoll_runtime.simulate.blank import FIXED, NO_CUTS
 from atoll_runtime.simulate.link import Wire
+from atoll_runtime.simulate.shard import COSTS, Costs
 
 
 def simulated_rules(
@@ -39,20 +40,6 @@ class Unit:
 
 
 @dataclass(frozen=True)
-class Costs:
-    """Seconds of what is not an inner step; the defaults fit steps of about a second.
-
-    Together 0.6 of a step: an overlap of τ = 2 steps hides them and leaves room for grace. Goodput does not depend on
-    them as long as they are hidden.
-    """
-
-    push: float = 0.2
-    merge: float = 0.1
-    write: float = 0.1
-    fetch: float = 0.2
-
-
-@dataclass(frozen=True)
 class Scenario:
     """What is simulated, until the clock reaches the rules' target."""
 
@@ -61,7 +48,7 @@ class Scenario:
     units: tuple[Unit, ...]
     jitter: float = 0.0
     """Relative spread of a learner's pace."""
-    costs: Costs = Costs()
+    costs: Costs = COSTS
     codec: Codec = "float32"
     """Of the run."""
     communication: CommunicationSpec = FIXED

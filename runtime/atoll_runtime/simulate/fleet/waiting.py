@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from atoll_runtime.simulate.fleet.scenario import Costs
 from atoll_runtime.simulate.fleet.speeds import Drift
+from atoll_runtime.simulate.shard import COSTS
 
 
 def waiting_goodput(drifts: Sequence[Drift], steps: int, ahead: int) -> float:
@@ -16,8 +16,7 @@ def waiting_goodput(drifts: Sequence[Drift], steps: int, ahead: int) -> float:
     Args:
         ahead: steps that a learner makes at most beyond the newest merge it has taken.
     """
-    costs = Costs()
-    exchange = costs.push + costs.merge + costs.write + costs.fetch
+    exchange = COSTS.push + COSTS.merge + COSTS.write + COSTS.fetch
     ended_M, busy = np.zeros(len(drifts)), 0.0
     merged = [0.0] * (steps + 1)
     """When each step's merge is with the learners."""
