@@ -18,7 +18,7 @@ from atoll_cli.__main__ import main
 from atoll_cli.simulate.plan import too_small
 from atoll_cli.simulate.runfile import planned_run, read_run, read_spec
 from atoll_operator.plan.pods.topology import GENERATIONS
-from atoll_runtime.simulate.planner.steps import CHIPS
+from atoll_runtime.simulate.planner.needs import CHIPS
 
 ROOT = Path(__file__).resolve().parents[2]
 SAMPLES = sorted((ROOT / "manifests" / "samples").glob("*.yaml"))

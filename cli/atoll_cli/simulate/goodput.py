@@ -145,9 +145,9 @@ def _published(found: Values) -> Report:
 
 
 def _of_one(case: Case) -> Report:
-    from atoll_runtime.simulate.fleet.account import CAUSES
     from atoll_runtime.simulate.fleet.goodput import estimate
     from atoll_runtime.simulate.fleet.setting import DAY
+    from atoll_runtime.simulate.fleet.timeline import CAUSES
 
     found = estimate(case)
     row = {

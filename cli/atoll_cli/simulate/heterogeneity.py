@@ -117,8 +117,7 @@ def _waiting(scenario: Scenario, seed: int) -> float:
     """Goodput of learners that make no step more than τ rounds ahead of the newest merge they have."""
     from numpy.random import default_rng
 
-    from atoll_runtime.simulate.fleet.speeds import DRIFT_STEPS, Drift
-    from atoll_runtime.simulate.fleet.waiting import waiting_goodput
+    from atoll_runtime.simulate.fleet.scenario import DRIFT_STEPS, Drift, waiting_goodput
 
     rules, chances = scenario.rules, default_rng(seed).spawn(len(scenario.units))
     drifts = [

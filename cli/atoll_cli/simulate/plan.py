@@ -93,7 +93,7 @@ def _times(option: str, given: Sequence[tuple[str, float]], planned: Run) -> dic
 def too_small(syncer: SyncerSpec, planned: Run) -> list[str]:
     """What the spec gives a shard less of than it needs."""
     from atoll_cli.simulate.admission import quantity
-    from atoll_runtime.simulate.planner.state import shard_need
+    from atoll_runtime.simulate.planner.needs import shard_need
 
     need = shard_need(planned)
     given = {
@@ -114,7 +114,7 @@ def prices_of(texts: Sequence[str], planned: Run) -> dict[str, float] | None:
     Raises:
         UsageError: a generation that is unknown, or one of the run's without a price.
     """
-    from atoll_runtime.simulate.planner.steps import CHIPS
+    from atoll_runtime.simulate.planner.needs import CHIPS
 
     if not texts:
         return None

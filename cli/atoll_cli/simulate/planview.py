@@ -11,9 +11,8 @@ from atoll_cli.simulate.output import Report, grid, show, words
 from atoll_cli.text import amount
 from atoll_runtime.simulate.fleet.setting import DAY
 from atoll_runtime.simulate.planner.choices import Choice
-from atoll_runtime.simulate.planner.heal import seed_gbps
+from atoll_runtime.simulate.planner.needs import seed_gbps, shard_need
 from atoll_runtime.simulate.planner.run import Assumptions, Run
-from atoll_runtime.simulate.planner.state import shard_need
 
 ELSEWHERE = ("run", "parameters", "chips", "spec", "warnings", "pools", "choice", "choices", "assumed")
 """Keys that are no line of the summary."""

@@ -19,8 +19,7 @@ from atoll_runtime.checkpoint import Bucket, StoreError
 from atoll_runtime.data import open_catalogue
 from atoll_runtime.data.tokenizer import HuggingFace, of_data
 from atoll_runtime.export.layouts import LAYOUTS, Entry, ExportError, Plan
-from atoll_runtime.export.reader import DTYPES, INDEX, PREFIX, SINGLE
-from atoll_runtime.export.theta import Theta
+from atoll_runtime.export.reader import DTYPES, INDEX, PREFIX, SINGLE, Theta
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,7 @@ from atoll_runtime.protocol.ledger import Account
 from atoll_runtime.protocol.messages import Part
 from atoll_runtime.simulate.blank import BlankArrays, blank_contract, blank_layout
 from atoll_runtime.simulate.fleet.learner import Learner
-from atoll_runtime.simulate.fleet.scenario import Scenario
-from atoll_runtime.simulate.fleet.speeds import DRIFT_STEPS, Drift
+from atoll_runtime.simulate.fleet.scenario import DRIFT_STEPS, Drift, Scenario
 from atoll_runtime.simulate.shard import Shard
 
 SLOWNESS = 8

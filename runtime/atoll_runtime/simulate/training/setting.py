@@ -68,7 +68,7 @@ class Setting:
     paces: tuple[float, ...] = (1.0,)
     """Mean seconds of an inner step of each learner."""
     jitter: float = 0.0
-    """Relative spread of a learner's pace; see `fleet.speeds`."""
+    """Relative spread of a learner's pace; see `fleet.scenario.Drift`."""
     failures: Failures | None = None
     costs: Costs = COSTS
     audit: int | None = None

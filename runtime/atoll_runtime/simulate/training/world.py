@@ -11,11 +11,10 @@ from atoll_runtime.learner.client import SyncerClient
 from atoll_runtime.learner.schedule import learning_rate
 from atoll_runtime.protocol.fragments import Array
 from atoll_runtime.protocol.rules import Rules
-from atoll_runtime.simulate.fleet.speeds import DRIFT_STEPS, Drift
+from atoll_runtime.simulate.fleet.scenario import DRIFT_STEPS, Drift
 from atoll_runtime.simulate.shard import UNLIMITED, Shard
-from atoll_runtime.simulate.training.batches import Share
 from atoll_runtime.simulate.training.learner import Island, Learner
-from atoll_runtime.simulate.training.programs import Programs
+from atoll_runtime.simulate.training.programs import Programs, Share
 from atoll_runtime.simulate.training.setting import Setting
 from atoll_runtime.syncer.arrays import NumpyArrays
 
