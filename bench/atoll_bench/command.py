@@ -11,8 +11,8 @@ from typing import Any
 from atoll_bench import measures
 from atoll_bench.measures import of
 from atoll_bench.parity.sizes import SIZES
+from atoll_cli.arguments import JSON, Option, Read, add, as_text, choice, count, number
 from atoll_cli.errors import lacking
-from atoll_cli.simulate.question import Option, Read, add, as_text, choice, count, number
 from atoll_runtime.contract import PRESETS
 
 CASES = "a create, b one pod fails, c fifty fail, d idle, e fails while the operator is down, f 11,520 pods"
@@ -189,7 +189,7 @@ def main(arguments: Sequence[str]) -> int:
     )
     figures = bench.add_subparsers(dest="figure", required=True, metavar="FIGURE")
     for name, figure in FIGURES.items():
-        add(figures.add_parser(name, help=figure.what, allow_abbrev=False), figure.options)
+        add(figures.add_parser(name, help=figure.what, allow_abbrev=False), (*figure.options, JSON))
     chosen = vars(bench.parse_args(arguments))
     figure, as_line = FIGURES[name := chosen.pop("figure")], chosen.pop("json")
     try:

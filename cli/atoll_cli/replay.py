@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from atoll_cli.arguments import JSON, Option, as_path, count
 from atoll_cli.errors import UsageError
 from atoll_cli.text import seconds
 from atoll_cli.values import bucket_uri
@@ -20,15 +21,13 @@ if TYPE_CHECKING:  # the runtime is imported when the command is called
 COUNTS = ("segments", "gaps", "restarts", "events", "decisions", "merges", "torn")
 
 
-def add_options(replay: argparse.ArgumentParser) -> None:
-    """Options of the command."""
-    replay.add_argument("tapes", metavar="TAPE", type=Path, nargs="+", help="folder or segment, one a shard")
-    replay.add_argument("--json", action="store_true", help="the result as JSON")
-    replay.add_argument("--print", action="store_true", help="the tape as JSON lines, without a re-run")
-    replay.add_argument(
-        "--check", metavar="URI", help="compare with a global checkpoint of the run at this URI"
-    )
-    replay.add_argument("--step", metavar="N", type=int, help="with --check: which; default: the newest")
+OPTIONS = (
+    Option("tapes", "TAPE", as_path, "folder or segment, one a shard", many=True),
+    JSON,
+    Option("--print", "", None, "the tape as JSON lines, without a re-run"),
+    Option("--check", "URI", bucket_uri, "compare with a global checkpoint of the run at this URI"),
+    Option("--step", "N", count(0), "with --check: which; default: the newest"),
+)
 
 
 def run_replay(options: argparse.Namespace) -> int:
@@ -39,9 +38,7 @@ def run_replay(options: argparse.Namespace) -> int:
         TapeError: a file is no whole tape.
         StoreError: the checkpoint cannot be read.
     """
-    if options.check is not None:
-        bucket_uri("--check", options.check)
-    elif options.step is not None:
+    if options.check is None and options.step is not None:
         raise UsageError("--step goes with --check")
     return print_tapes(options) if options.print else rerun(options)
 

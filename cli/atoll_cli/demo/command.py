@@ -84,9 +84,6 @@ def _leave(keep: bool, cluster: DemoCluster, console: Console) -> bool:
 
 def _run(options: argparse.Namespace, root: Path) -> tuple[dict[str, Any], str, TrainingRunSpec]:
     """The sample with what the options need: its manifest, name and spec. Raises `UsageError`."""
-    for path in (options.json, options.record):
-        if path and not path.absolute().parent.is_dir():
-            raise UsageError(f"{path}: there is no folder {path.absolute().parent}")
     if options.record:
         options.record.unlink(missing_ok=True)
     run = root / "manifests" / "samples" / "quickstart.yaml"

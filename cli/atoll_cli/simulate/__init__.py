@@ -6,8 +6,8 @@ import argparse
 from importlib import import_module
 from typing import Any, NoReturn
 
+from atoll_cli.arguments import JSON, add
 from atoll_cli.simulate.output import deliver
-from atoll_cli.simulate.question import add
 
 QUESTIONS = {
     "goodput": "useful share of the chips' time under failures",
@@ -40,7 +40,7 @@ def add_options(simulate: argparse.ArgumentParser) -> None:
     )
     for name, what in QUESTIONS.items():
         question = questions.add_parser(name, help=what, description=what, allow_abbrev=False)
-        add(question, import_module(f"atoll_cli.simulate.{name}").OPTIONS)
+        add(question, (*import_module(f"atoll_cli.simulate.{name}").OPTIONS, JSON))
 
 
 def run_simulate(options: argparse.Namespace) -> int:

@@ -8,9 +8,9 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from atoll_cli import values
+from atoll_cli.arguments import Option, Values, choice, count, number, refuse, seconds
 from atoll_cli.errors import UsageError
 from atoll_cli.simulate.output import Chart, Report, percent, picture, show, words
-from atoll_cli.simulate.question import Option, Values, choice, count, number, refuse, seconds
 
 if TYPE_CHECKING:
     from atoll_runtime.simulate.fleet.goodput import Case

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from atoll_cli import values
+from atoll_cli.arguments import Option, Values, choice, count, number
 from atoll_cli.errors import UsageError
 from atoll_cli.simulate.output import Report, percent
-from atoll_cli.simulate.question import Option, Values, choice, count, number
 
 if TYPE_CHECKING:
     from atoll_runtime.simulate.fleet.links import Links

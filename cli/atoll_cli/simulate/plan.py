@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from atoll_cli import values
+from atoll_cli.arguments import Option, Read, Values, as_path, as_text, count, number, seconds
 from atoll_cli.errors import UsageError
 from atoll_cli.simulate.output import Report
-from atoll_cli.simulate.question import Option, Read, Values, as_text, count, number, seconds
 from atoll_cli.text import amount
 
 if TYPE_CHECKING:
@@ -35,7 +34,7 @@ def _by_pool(least: float) -> Read:
 
 
 OPTIONS = (
-    Option("file", "RUN.yaml", lambda _, text: Path(text), "a TrainingRun"),
+    Option("file", "RUN.yaml", as_path, "a TrainingRun"),
     Option("--price", "GEN=DOLLARS", as_text, "of a chip-hour: v6e=2.70", many=True),
     Option("--step-time", "[POOL=]TIME", _by_pool(0.0), "of an inner step, measured", many=True),
     Option("--mtbi", "[POOL=]TIME", _by_pool(LEAST_MTBI), "between interruptions of a chip (1y)", many=True),

@@ -1,4 +1,4 @@
-"""Options of a question as a table; each is read and checked by one function."""
+"""Arguments of a command as a table; each is read and checked by one function."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from atoll_cli import values
@@ -19,9 +20,10 @@ Values = dict[str, Any]
 
 @dataclass(frozen=True)
 class Option:
-    """One option."""
+    """One option, or operand."""
 
     name: str
+    """With `--`; without, that of an operand."""
     metavar: str
     read: Read | None
     """None: a flag, which has no value."""
@@ -31,22 +33,30 @@ class Option:
     """May be given several times; the value is a list of what `read` makes of each."""
 
 
+JSON = Option("--json", "", None, "print JSON, a line for each object")
+
+
 def add(parser: argparse.ArgumentParser, options: Sequence[Option]) -> None:
-    """Adds them to a parser, and `--json`, which every question has."""
+    """Adds them to a parser."""
     for option in options:
         if option.read is None:
             parser.add_argument(option.name, action="store_true", help=option.help)
             continue
-        default = "" if option.default is None else f" (default {option.default})"
-        parser.add_argument(
-            option.name,
-            metavar=option.metavar,
-            type=partial(option.read, option.name),
-            default=[] if option.many else option.default,
-            action="append" if option.many else "store",
-            help=option.help + default,
-        )
-    parser.add_argument("--json", action="store_true", help="a line for each JSON object")
+        told = option.help + (f" (default {option.default})" if option.default else "")
+        if option.name.startswith("-"):
+            parser.add_argument(
+                option.name,
+                metavar=option.metavar,
+                type=partial(option.read, option.name),
+                default=[] if option.many else option.default,
+                action="append" if option.many else "store",
+                help=told,
+            )
+        else:
+            read = partial(option.read, option.metavar)
+            parser.add_argument(
+                option.name, metavar=option.metavar, type=read, nargs="+" if option.many else None, help=told
+            )
 
 
 def count(least: int = 1, most: int = 10**12) -> Read:
@@ -64,9 +74,26 @@ def choice(*choices: str) -> Read:
     return partial(values.choice, choices=choices)
 
 
-def as_text(_: str, text: str) -> str:
-    """Parsed by whoever uses it."""
+def as_text(option: str, text: str) -> str:
+    """What is not empty; parsed by whoever uses it."""
+    if not text:
+        raise UsageError(f"{option} '': a value is wanted")
     return text
+
+
+def as_path(option: str, text: str) -> Path:
+    """A file or folder of this machine."""
+    if not text or "://" in text:
+        raise UsageError(f"{option} {text!r}: a path on this machine is wanted")
+    return Path(text)
+
+
+def new_file(option: str, text: str) -> Path:
+    """A file that can be written later, because its folder is there."""
+    path = as_path(option, text)
+    if not path.absolute().parent.is_dir():
+        raise UsageError(f"{option} {text!r}: there is no folder {path.absolute().parent}")
+    return path
 
 
 def seconds(option: str, text: str) -> float:
