@@ -24,8 +24,7 @@ from typing import Any
 import jax
 
 from atoll_bench import cores
-from atoll_bench.island import Island, batches
-from atoll_bench.plain import Plain
+from atoll_bench.island import Island, Plain, batches
 from atoll_bench.rates import Phase, Rates, in_turns, timed
 from atoll_bench.regions.wan import Region, Wan, scale_of
 from atoll_bench.run import SYNCER, Run, Start, local

@@ -43,8 +43,7 @@ def attacks(**options: Any) -> Iterable[Any]:
 
 
 def regions(steps: int, seeds: Sequence[int], cut_seconds: int, plot: str | None) -> Iterator[Any]:
-    from atoll_bench.regions.measure import measure
-    from atoll_bench.regions.plot import draw
+    from atoll_bench.regions.measure import draw, measure
 
     _leave_nothing()
     found = measure(steps, seeds, cut_seconds, _print_progress)

@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from atoll_bench.plain import Plain
+from atoll_bench.island import Plain
 from atoll_bench.rates import Rates, in_turns, timed
 from atoll_runtime.contract import InnerSpec, ModelSpec
 from atoll_runtime.learner.inner import Inner

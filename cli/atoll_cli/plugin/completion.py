@@ -7,8 +7,8 @@ import itertools
 from collections.abc import Iterator, Sequence
 
 from atoll_cli.errors import CommandError, command_errors
+from atoll_cli.formats import PREFIXES, RUN, UNIT
 from atoll_cli.kubectl import Kubectl, find_kubectl
-from atoll_cli.names import PREFIXES, RUN, UNIT
 from atoll_cli.plugin.options import FILES, parser
 
 SECONDS = 3.0
