@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import re
 import signal
 import subprocess
-import tarfile
 import tomllib
 from pathlib import Path
 
@@ -20,8 +17,8 @@ from atoll_local.base import debian_sources, pip_mounts
 from atoll_local.context import version, write_context
 from atoll_local.errors import HostError
 from atoll_local.images import ROLES
-from atoll_local.pack import pause_program, write_image
 from atoll_local.paths import source_root
+from atoll_local.pause import pause_program
 from atoll_local.process import wait_for
 
 PROJECT = """\
@@ -162,20 +159,6 @@ def test_the_pause_program_sleeps_until_it_is_killed(tmp_path: Path) -> None:
 def test_a_processor_without_a_pause_program_is_named() -> None:
     with pytest.raises(HostError, match="'riscv64'"):
         pause_program("riscv64")
-
-
-def test_an_image_of_one_program_names_its_layer_by_checksum(tmp_path: Path) -> None:
-    write_image(tmp_path / "a.tar", "atoll.dev/tool:1", "tool", b"content")
-    write_image(tmp_path / "b.tar", "atoll.dev/tool:1", "tool", b"content")
-    assert (tmp_path / "a.tar").read_bytes() == (tmp_path / "b.tar").read_bytes()
-    with tarfile.open(tmp_path / "a.tar") as archive:
-        archive.extractall(tmp_path, filter="data")
-    config = json.loads((tmp_path / "config.json").read_text())
-    layer = (tmp_path / "layer.tar").read_bytes()
-    assert json.loads((tmp_path / "manifest.json").read_text())[0]["RepoTags"] == ["atoll.dev/tool:1"]
-    assert config["rootfs"]["diff_ids"] == [f"sha256:{hashlib.sha256(layer).hexdigest()}"]
-    with tarfile.open(tmp_path / "layer.tar") as archive:
-        assert archive.getmember("tool").mode == 0o755
 
 
 def test_the_base_comes_from_this_hosts_mirror_of_the_suite_and_no_other(tmp_path: Path) -> None:
