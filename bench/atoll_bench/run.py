@@ -55,6 +55,16 @@ def certify(folder: Path, run: str, units: Sequence[str], *hosts: str) -> None:
         authority.write(folder / name, authority.issue(name, uri, names, now))
 
 
+def check(processes: Mapping[str, subprocess.Popen[bytes]], folder: Path) -> None:
+    """Raises `CommandError` if one of the processes, whose logs are in `folder`, has failed."""
+    for name, process in processes.items():
+        if process.poll():
+            log = (folder / f"{name}.log").read_text(errors="replace").splitlines()
+            raise CommandError(
+                f"{name} ended with status {process.returncode}: {' / '.join(log[-LAST_LINES:])}"
+            )
+
+
 class Run:
     """One run in `folder`. `close` ends its processes."""
 
@@ -87,12 +97,7 @@ class Run:
 
     def look(self) -> SyncerStatus | None:
         """The run's status; None where the syncer does not answer. Raises `CommandError` if a process has failed."""
-        for name, process in self.processes.items():
-            if process.poll():
-                log = (self.folder / f"{name}.log").read_text(errors="replace").splitlines()
-                raise CommandError(
-                    f"{name} ended with status {process.returncode}: {' / '.join(log[-LAST_LINES:])}"
-                )
+        check(self.processes, self.folder)
         try:
             with urllib.request.urlopen(self._url, timeout=ANSWER_SECONDS, context=self._context) as answer:
                 return SyncerStatus.model_validate_json(answer.read())

@@ -157,8 +157,8 @@ def _document(
                 "gbps": region.gbps,
                 "scaled_gbps": region.gbps * trainings.scale,
                 "rtt_ms": 2e3 * region.delay,
-                "used_gbps": atoll.used[region.name] / 1e9 / trainings.scale,
-                "used_gbps_synchronous": synchronous.used[region.name] / 1e9 / trainings.scale,
+                "used_gbps": atoll.used(region.name) / 1e9 / trainings.scale,
+                "used_gbps_synchronous": synchronous.used(region.name) / 1e9 / trainings.scale,
                 "member_share": unit.contributions / max(1, status.rounds),
                 "merged_share": merged_share(status.ledger[region.name]),
                 "step_seconds": unit.step_seconds,
@@ -190,12 +190,10 @@ def _document(
 
 def draw(found: Found, path: Path) -> None:
     """Writes a PNG."""
-    import matplotlib
+    from matplotlib.figure import Figure
 
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, rows = plt.subplots(len(REGIONS), 2, figsize=(13, 10), sharex="col", squeeze=False)
+    figure = Figure(figsize=(13, 10), layout="tight")
+    rows = figure.subplots(len(REGIONS), 2, sharex="col", squeeze=False)
     cut = found.document.get("cut")
     steps = found.document["steps_synchronous"], (cut or found.document)["steps"]
     for region, row in zip(REGIONS, rows, strict=True):
@@ -210,13 +208,11 @@ def draw(found: Found, path: Path) -> None:
         axes.set_title(f"{name}, {count} steps\n{axes.get_title()}")
     for axes in rows[-1]:
         axes.set_xlabel("seconds")
-    figure.tight_layout()
     figure.savefig(path, dpi=100, metadata={"Software": None})
-    plt.close(figure)
 
 
 def _link(axes: Any, region: Region, spent: Spent, scale: float) -> None:
-    seconds, *directions = zip(*spent.rates[region.name], strict=True)
+    seconds, *directions = zip(*spent.rates(region.name), strict=True)
     for values, label in zip(directions, ("sent", "received"), strict=True):
         axes.plot(seconds, [value / 1e9 / scale for value in values], linewidth=0.8, label=label)
     axes.axhline(region.gbps, color="black", linestyle=":", linewidth=0.8)
