@@ -43,13 +43,10 @@ def attacks(**options: Any) -> Iterable[Any]:
 
 
 def regions(steps: int, seeds: Sequence[int], cut_seconds: int, plot: str | None) -> Iterator[Any]:
-    from atoll_bench.regions.measure import draw, measure
+    from atoll_bench.regions.measure import measure
 
     _leave_nothing()
-    found = measure(steps, seeds, cut_seconds, _print_progress)
-    if plot is not None:
-        draw(found, Path(plot))
-    yield found.document
+    yield measure(steps, seeds, cut_seconds, plot, _print_progress)
 
 
 def parity(

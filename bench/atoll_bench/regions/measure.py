@@ -25,18 +25,6 @@ CUT = "east"
 """The region that is cut off."""
 
 
-@dataclass(frozen=True)
-class Found:
-    """All of the experiment."""
-
-    document: dict[str, Any]
-    """What `atoll bench regions --json` prints."""
-    synchronous: Spent
-    atoll: Spent
-    """With the cut, where there is one."""
-    scale: float
-
-
 @dataclass
 class Outage:
     """Called with each status of the run: cuts the region off, gives its link back, and notes what the units do."""
@@ -99,14 +87,17 @@ def balances(ledger: LedgerReport) -> bool:
     return ledger.trained == ledger.merged + sum(ledger.discarded.values()) + ledger.in_flight
 
 
-def measure(steps: int, seeds: Sequence[int], cut_seconds: int, progress: Progress) -> Found:
-    """Runs all of it.
+def measure(
+    steps: int, seeds: Sequence[int], cut_seconds: int, plot: str | None, progress: Progress
+) -> dict[str, Any]:
+    """Runs all of it: what `atoll bench regions --json` prints.
 
     Args:
         steps: of Atoll. Its regions go on until they hear of its end, so the synchronous training gets as many as they
             make over equal links: for equal tokens.
         seeds: of Atoll's runs, over equal links that nothing limits and over those of the regions.
         cut_seconds: for which a region is away; 0: no run with a cut.
+        plot: a PNG of the links' use to write; None: no plot.
 
     Raises:
         CommandError: a process ended, or a bridge of another bench is there.
@@ -121,22 +112,23 @@ def measure(steps: int, seeds: Sequence[int], cut_seconds: int, progress: Progre
         runs = [trainings.decoupled(f"atoll-{seed}", steps, seed) for seed in seeds]
         atoll = runs[0]
         told = _document(trainings, synchronous, runs, equal)
-        if not cut_seconds:
-            return Found(told, synchronous, atoll, trainings.scale)
-        longer = round(cut_seconds / CUT_SHARE / atoll.seconds * steps)
-        whole = trainings.decoupled("whole", longer)
-        outage = Outage(wan, trainings.scale, CUT, longer, cut_seconds)
-        broken = trainings.decoupled("broken", longer, watch=outage)
-        assert broken.status is not None
-        told["cut"] = {
-            **outage.document(broken.status),
-            "steps": longer,
-            "run_s": broken.seconds,
-            "run_without_cut_s": whole.seconds,
-            "loss": broken.loss,
-            "loss_without_cut": whole.loss,
-        }
-        return Found(told, synchronous, broken, trainings.scale)
+        if cut_seconds:
+            longer = round(cut_seconds / CUT_SHARE / atoll.seconds * steps)
+            whole = trainings.decoupled("whole", longer)
+            outage = Outage(wan, trainings.scale, CUT, longer, cut_seconds)
+            atoll = trainings.decoupled("broken", longer, watch=outage)
+            assert atoll.status is not None
+            told["cut"] = {
+                **outage.document(atoll.status),
+                "steps": longer,
+                "run_s": atoll.seconds,
+                "run_without_cut_s": whole.seconds,
+                "loss": atoll.loss,
+                "loss_without_cut": whole.loss,
+            }
+        if plot is not None:
+            draw(told, synchronous, atoll, Path(plot))
+        return told
 
 
 def _document(
@@ -188,17 +180,17 @@ def _document(
     }
 
 
-def draw(found: Found, path: Path) -> None:
-    """Writes a PNG."""
+def draw(document: dict[str, Any], synchronous: Spent, atoll: Spent, path: Path) -> None:
+    """Writes a PNG: each region's link under the synchronous training and under Atoll's, with its cut."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(13, 10), layout="tight")
     rows = figure.subplots(len(REGIONS), 2, sharex="col", squeeze=False)
-    cut = found.document.get("cut")
-    steps = found.document["steps_synchronous"], (cut or found.document)["steps"]
+    cut = document.get("cut")
+    steps = document["steps_synchronous"], (cut or document)["steps"]
     for region, row in zip(REGIONS, rows, strict=True):
-        for axes, spent in zip(row, (found.synchronous, found.atoll), strict=True):
-            _link(axes, region, spent, found.scale)
+        for axes, spent in zip(row, (synchronous, atoll), strict=True):
+            _link(axes, region, spent, document["scale"])
         if cut and cut["region"] == region.name:
             row[1].axvspan(
                 cut["from_s"], cut["from_s"] + cut["seconds"], alpha=0.15, color="C3", label="cut off"
