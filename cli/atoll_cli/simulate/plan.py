@@ -51,12 +51,11 @@ OPTIONS = (
 def answer(found: Values) -> Report:
     """Raises `UsageError`: a file or an option that cannot be used."""
     from atoll_cli.simulate.planview import document, report
-    from atoll_cli.simulate.runfile import planned_run, read_spec
+    from atoll_cli.simulate.runfile import read_run
     from atoll_runtime.simulate.planner.choices import choose
     from atoll_runtime.simulate.planner.links import on_their_links
 
-    name, spec = read_spec(found["file"])
-    planned = planned_run(found["file"], name, spec)
+    spec, planned = read_run(found["file"])
     assumed = assumptions(found, planned)
     spot = {pool.name for pool in spec.pools if pool.capacity == "Spot"} - assumed.pool_mtbi.keys()
     prices, links = prices_of(found["price"], planned), on_their_links(planned, assumed)
