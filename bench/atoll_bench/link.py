@@ -122,8 +122,8 @@ def rates(folder: Path, inside: Sequence[str] = (), **arguments: Any) -> dict[st
 def loopback(folder: Path, size: int, streams: int, repeat: int) -> LinkFigure:
     """Against plain sockets."""
     with Served(folder, size, streams) as served:
-        ports = {"port": served.port, "plain": served.plain}
-        found = rates(folder, size=size, streams=streams, host=NAME, **ports, cold=1, repeat=repeat)
+        place: dict[str, Any] = {"host": NAME, "port": served.port, "plain": served.plain}
+        found = rates(folder, **place, size=size, streams=streams, cold=1, repeat=repeat)
     pairs = {
         way: [one / other for one, other in zip(found[way], found[f"plain_{way}"], strict=True)]
         for way in ("push", "fetch")

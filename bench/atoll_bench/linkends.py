@@ -198,6 +198,6 @@ async def measure(
 
 
 if __name__ == "__main__":
-    work: Callable[..., Coroutine[Any, Any, object]] = {"serve": serve, "measure": measure}[sys.argv[1]]
-    print(json.dumps(asyncio.run(work(**json.loads(sys.argv[2])))), flush=True)
+    work: dict[str, Callable[..., Coroutine[Any, Any, object]]] = {"serve": serve, "measure": measure}
+    print(json.dumps(asyncio.run(work[sys.argv[1]](**json.loads(sys.argv[2])))), flush=True)
     os._exit(0)  # threads of plain sockets may still wait

@@ -13,9 +13,12 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from atoll_cli.errors import UsageError
+
+if TYPE_CHECKING:
+    from atoll_runtime.contract import Codec
 
 
 def of(module: str) -> Callable[..., Iterable[Any]]:
@@ -24,7 +27,7 @@ def of(module: str) -> Callable[..., Iterable[Any]]:
 
 
 def merge(
-    parameters: int, fragments: int, codec: str | None, learners: Sequence[int], repeat: int
+    parameters: int, fragments: int, codec: Codec | None, learners: Sequence[int], repeat: int
 ) -> Iterator[Any]:
     from atoll_bench.merge import CODECS, layout_of, measure
 

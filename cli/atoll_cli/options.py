@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -83,7 +83,7 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action=_Version, nargs=0, help="the version of this program")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name, (add_options, what) in {
+    builders: dict[str, tuple[Callable[[argparse.ArgumentParser], None], str]] = {
         "try": (_add_try, "train with processes of this machine, kill one, watch it heal"),
         "demo": (partial(add, options=DEMO), "train on a local cluster, kill a unit, watch it heal"),
         "status": (add_status, "every run, or one and its units, readable"),
@@ -92,7 +92,8 @@ def parser() -> argparse.ArgumentParser:
         "data": (add_data_options, "make a data set, check it, look into it"),
         "export": (partial(add, options=EXPORT), "a checkpoint as safetensors, for other tools"),
         "simulate": (add_simulate_options, "what to expect before renting chips"),
-    }.items():
+    }
+    for name, (add_options, what) in builders.items():
         add_options(commands.add_parser(name, help=what, allow_abbrev=False))
     commands.add_parser("bench", help="measure this machine")
     commands.add_parser("version", help="the version of this program", allow_abbrev=False)

@@ -188,8 +188,8 @@ def test_the_shapes_are_real_slices_and_their_runs_are_valid(shape) -> None:
 @pytest.mark.parametrize(
     ("option", "value", "said"),
     [
-        pytest.param("--case", "a,x", "--case 'a,x': of a,b,c,d,e,f is wanted", id="case"),
-        pytest.param("--case", "", "--case '': of a,b,c,d,e,f is wanted", id="no-case"),
+        pytest.param("--case", "a,x", "--case 'x': one of a, b, c, d, e, f is wanted", id="case"),
+        pytest.param("--case", "", "--case '': one of a, b, c, d, e, f is wanted", id="no-case"),
         pytest.param("--repeat", "0", "--repeat '0': a whole number from 1 to 100 is wanted", id="repeat"),
     ],
 )
