@@ -8,7 +8,7 @@ from functools import partial
 from importlib import import_module
 from pathlib import Path
 
-from atoll_cli.arguments import Option, add, as_text, new_file
+from atoll_cli.arguments import Option, add, new_file
 from atoll_cli.data import add_options as add_data_options
 from atoll_cli.errors import lacking
 from atoll_cli.export import OPTIONS as EXPORT
@@ -38,7 +38,7 @@ DEMO = (
     Option("--lose-node", "", None, "cut the power of another unit's node too, before the kill"),
     Option("--cut-link", "", None, "cut the link of a third unit's node for a minute too, before the kill"),
     Option("--kill-syncer", "", None, "kill the syncer too, after the heal"),
-    Option("--name", "NAME", as_text, "name of the local cluster", "atoll"),
+    Option("--name", "NAME", lambda _, name: name, "name of the local cluster", "atoll"),
 )
 
 
