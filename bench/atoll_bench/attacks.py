@@ -1,6 +1,7 @@
 """One of eight learners attacks: the held-out loss beside that of the clean run, and what was refused.
 
 The syncer, the learners' loop and their clients are those of the pods, in simulated time (see `atoll bench parity`).
+The attacker's client sends wrong contributions or reports.
 """
 
 from __future__ import annotations
@@ -8,16 +9,147 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
-from atoll_bench.attackers import ATTACKS
+import numpy as np
+from numpy.typing import NDArray
+
 from atoll_bench.parity.trials import Trial
 from atoll_runtime.contract import GraceSpec, QuorumSpec
 from atoll_runtime.data import write_stdlib
+from atoll_runtime.learner.client import SyncerClient
 from atoll_runtime.learner.errors import LossNotFinite
+from atoll_runtime.protocol.link import Ask
+from atoll_runtime.protocol.progress import Offer
 from atoll_runtime.simulate.shard import Stalled
 from atoll_runtime.simulate.training.programs import Programs
 from atoll_runtime.simulate.training.setting import Setting
 from atoll_runtime.simulate.training.world import World
+from atoll_runtime.transport import codecs
+
+SCALE = 1e4
+BITS_SHARE = 0.01
+"""Part of the elements in which a bit of the exponent flips."""
+MOST_STEPS = 10**9
+MOST_TOKENS = 10**15
+SLOW_SECONDS = 7200.0
+"""That a step is reported to take."""
+
+
+class Attacker(SyncerClient):
+    """The client of one unit. Each kind of attack is a subclass that changes one thing."""
+
+    seed = 0
+
+    def __init__(self, *facts: Any) -> None:
+        super().__init__(*facts)
+        self.chance = np.random.default_rng(self.seed)
+
+    def contribute(
+        self, number: int, ask: Ask, codec: str, body: memoryview, offer: Offer, cursor: int
+    ) -> None:
+        changed, told = self.change(number, np.array(codecs.view(body, codec)), offer)
+        super().contribute(number, ask, codec, codecs.pack(changed, codec), told, cursor)
+
+    def change(self, number: int, values: NDArray[Any], offer: Offer) -> tuple[NDArray[Any], Offer]:
+        """What is sent in place of this contribution to a fragment; `values` may be written to."""
+        return values, offer
+
+
+class NotFinite(Attacker):
+    """One element is NaN, in the next contribution infinite."""
+
+    turn = False
+
+    def change(self, number: int, values: NDArray[Any], offer: Offer) -> tuple[NDArray[Any], Offer]:
+        self.turn = not self.turn
+        values[self.chance.integers(values.size)] = np.nan if self.turn else np.inf
+        return values, offer
+
+
+class Scaled(Attacker):
+    """Ten thousand times as long."""
+
+    def change(self, number: int, values: NDArray[Any], offer: Offer) -> tuple[NDArray[Any], Offer]:
+        return (values.astype(np.float32) * SCALE).astype(values.dtype), offer
+
+
+class Flipped(Attacker):
+    """In one element of a hundred a bit of the exponent flips."""
+
+    def change(self, number: int, values: NDArray[Any], offer: Offer) -> tuple[NDArray[Any], Offer]:
+        bits = values.view(np.uint16 if values.itemsize == 2 else np.uint32)
+        first = 8 * values.itemsize - 9  # of eight, in bfloat16 and float32
+        struck = self.chance.random(bits.size) < BITS_SHARE
+        struck[self.chance.integers(bits.size)] = True
+        places = self.chance.integers(first, first + 8, np.count_nonzero(struck))
+        bits[struck] = bits[struck] ^ np.left_shift(1, places).astype(bits.dtype)
+        return values, offer
+
+
+class Boastful(Attacker):
+    """Of each fragment it claims 10⁹ steps with the tokens of its batch at first, which nothing shows to be wrong, and
+    10¹⁵ tokens later on."""
+
+    def __init__(self, *facts: Any) -> None:
+        super().__init__(*facts)
+        self.begun: set[int] = set()
+
+    def change(self, number: int, values: NDArray[Any], offer: Offer) -> tuple[NDArray[Any], Offer]:
+        if number in self.begun:
+            return values, replace(offer, tokens=MOST_TOKENS // 2, trained=MOST_TOKENS)
+        self.begun.add(number)
+        tokens = MOST_STEPS * (offer.tokens // offer.steps)
+        return values, replace(offer, steps=MOST_STEPS, tokens=tokens, trained=tokens + offer.trained)
+
+
+class Repeating(Attacker):
+    """It sends its first contribution to each fragment again and again."""
+
+    def __init__(self, *facts: Any) -> None:
+        super().__init__(*facts)
+        self.first: dict[int, tuple[NDArray[Any], Offer]] = {}
+
+    def change(self, number: int, values: NDArray[Any], offer: Offer) -> tuple[NDArray[Any], Offer]:
+        return self.first.setdefault(number, (values, offer))
+
+
+class Dawdling(Attacker):
+    """It reports steps of hours."""
+
+    def report(self, step: int, tokens: int, loss: float, step_seconds: float, cursor: int) -> None:
+        super().report(step, tokens, loss, SLOW_SECONDS, cursor)
+
+
+class Opposed(Attacker):
+    """It points the other way."""
+
+    def change(self, number: int, values: NDArray[Any], offer: Offer) -> tuple[NDArray[Any], Offer]:
+        return -values, offer
+
+
+class Noise(Attacker):
+    """Noise of the same norm."""
+
+    def change(self, number: int, values: NDArray[Any], offer: Offer) -> tuple[NDArray[Any], Offer]:
+        noise = self.chance.standard_normal(values.size)
+        noise *= np.linalg.norm(values.astype(np.float64)) / np.linalg.norm(noise)
+        return noise.astype(values.dtype), offer
+
+
+ATTACKS: dict[str, type[SyncerClient]] = {
+    "none": SyncerClient,
+    "nan": NotFinite,
+    "scale": Scaled,
+    "bits": Flipped,
+    "tokens": Boastful,
+    "replay": Repeating,
+    "slow": Dawdling,
+    "sign": Opposed,
+    "noise": Noise,
+}
+"""By their names on the command line."""
+
 
 LEARNERS = 8
 QUORUM = 4
@@ -63,17 +195,17 @@ def train(
     return loss, wrong, sum(counts.values())
 
 
-def outcomes(attacks: Sequence[str], seeds: Sequence[int], size: str, steps: int) -> Iterator[Outcome]:
+def measure(attack: Sequence[str], seed: Sequence[int], size: str, steps: int) -> Iterator[Outcome]:
     """As they come; the clean run of each seed is trained first, whether or not it is asked for."""
     with tempfile.TemporaryDirectory(prefix="atoll-attacks-") as scratch:
         data = f"file://{scratch}/data"
         write_stdlib(data)
         trained = setting(size, steps, data)
-        for seed in seeds:
-            programs = Programs(trained.run(seed), trained.batch)
-            clean, _, mistaken = train(trained, CLEAN, seed, programs)
-            for attack in attacks:
+        for number in seed:
+            programs = Programs(trained.run(number), trained.batch)
+            clean, _, mistaken = train(trained, CLEAN, number, programs)
+            for name in attack:
                 loss, refused, false = (
-                    (clean, 0, mistaken) if attack == CLEAN else train(trained, attack, seed, programs)
+                    (clean, 0, mistaken) if name == CLEAN else train(trained, name, number, programs)
                 )
-                yield Outcome(attack, seed, loss, clean, refused, false)
+                yield Outcome(name, number, loss, clean, refused, false)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -33,7 +33,7 @@ class JournalFigure:
     merge_most: float
 
 
-def measure(megabytes: int, merges: int) -> JournalFigure:
+def measure(megabytes: int, merges: int) -> Iterator[JournalFigure]:
     """Writes merges of all fragments in turns, in the folder for temporary files.
 
     Raises:
@@ -54,7 +54,7 @@ def measure(megabytes: int, merges: int) -> JournalFigure:
             times.append(_milliseconds(partial(journal.merge, number % FRAGMENTS, new, {})))
         journal.close()
     middle, p99 = np.percentile(times, [50, 99])
-    return JournalFigure(megabytes, begin, float(middle), float(p99), max(times))
+    yield JournalFigure(megabytes, begin, float(middle), float(p99), max(times))
 
 
 def _milliseconds(call: Callable[[], object]) -> float:

@@ -19,13 +19,13 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import jax
 
 from atoll_bench import cores
-from atoll_bench.island import Island, batches
-from atoll_bench.plain import Plain
-from atoll_bench.rates import Phase, Rates, rates
+from atoll_bench.island import Island, Plain, batches
+from atoll_bench.rates import Phase, Rates, in_turns, timed
 from atoll_bench.regions.wan import Region, Wan, scale_of
 from atoll_bench.run import SYNCER, Run, Start, local
 from atoll_bench.slowlink import SlowLink
@@ -101,9 +101,9 @@ class LearnerFigure(Rates):
     """Share of an interval that its transfers took, as it measured them."""
 
 
-def measure(setting: Setting) -> Iterator[LearnerFigure]:
-    """Raises `CommandError` if the measurement failed."""
-    before = cores.usable()
+def measure(**options: Any) -> Iterator[LearnerFigure]:
+    """`options`: of a `Setting`. Raises `CommandError` if the measurement failed."""
+    setting, before = Setting(**options), cores.usable()
     cores.pin(os.getpid(), before[:1])  # before JAX counts them
     try:
         if len(jax.devices()) != 1:
@@ -169,18 +169,12 @@ class _Bench:
         if self.wan is not None:
             self._limit(self.wan, steps)
         before, saved = self._status().rounds, self.island.saver.saved
-        plain, ours = list[Phase](), list[Phase]()
-        for number in range(self.setting.pairs):
-            for plainly in (number % 2 == 0, number % 2 == 1):
-                if plainly:
-                    plain.append(self._plain(steps))
-                else:
-                    ours.append(self._island(steps))
+        found = in_turns(self.setting.pairs, steps, self._plain, self._island)
         status = self._status()
         if status.rounds == before:
             raise CommandError(f"nothing was merged: {status.message}")
         return LearnerFigure(
-            **vars(rates(steps, plain, ours)),
+            **vars(found),
             cores=used_cores,
             preset=self.setting.preset,
             parameters=self.parameters,
@@ -217,17 +211,13 @@ class _Bench:
             self._island(steps)
 
     def _plain(self, steps: int) -> Phase:
-        began, used = time.monotonic(), time.process_time()
-        self.plain.advance(steps)
-        return Phase(time.monotonic() - began, time.process_time() - used)
+        return timed(self.plain.advance, steps)
 
     def _island(self, steps: int) -> Phase:
-        began, used = time.monotonic(), time.process_time()
-        self.island.advance(steps)
-        seconds, stepped = time.monotonic() - began, time.process_time()
+        phase, stepped = timed(self.island.advance, steps), time.process_time()
         self._rest()
-        ended = time.process_time()
-        return Phase(seconds + ended - stepped, ended - used)
+        rest = time.process_time() - stepped
+        return Phase(phase.seconds + rest, phase.core_seconds + rest)
 
     def _rest(self) -> None:
         """Waits until both processes are idle."""

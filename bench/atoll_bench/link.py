@@ -5,7 +5,6 @@ Every end is a process of its own (`linkends`). Those of the shaped link are in 
 
 from __future__ import annotations
 
-import datetime
 import json
 import subprocess
 import sys
@@ -13,15 +12,15 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from atoll_bench.figures import spread
 from atoll_bench.linkends import NAME, UNIT
 from atoll_bench.regions.wan import SITE, Region, Wan
+from atoll_bench.run import SYNCER, certify
 from atoll_bench.slowlink import SlowLink
 from atoll_cli.errors import CommandError
 from atoll_local.namespaces import check_namespaces
-from atoll_operator.certificates.authority import Authority
-from atoll_runtime.contract import identity
 from atoll_runtime.protocol import communication
 
 RATE, ROUND_TRIP = 2.5e9, 0.1
@@ -37,7 +36,6 @@ COLD, BESIDE, BODIES = 2, 4, 6
 PROXY_BYTES = 128 << 10
 """That the kernel keeps at each end of the proxy which breaks connections: a router keeps little either."""
 END_SECONDS = 600.0
-ENDS = (sys.executable, "-m", "atoll_bench.linkends")
 
 
 @dataclass(frozen=True)
@@ -65,38 +63,27 @@ class LinkFigure:
     """Bytes that came through twice, over those of the body."""
 
 
-def measure(cases: Sequence[str], megabytes: int, repeat: int) -> Iterator[LinkFigure]:
+def measure(case: Sequence[str], megabytes: int, repeat: int) -> Iterator[LinkFigure]:
     """Raises `CommandError` when an end fails; `ClusterError`, `HostError` where the shaped link cannot be made."""
     with tempfile.TemporaryDirectory(prefix="atoll-bench-link-") as name:
         folder = Path(name)
-        certify(folder)
-        if "loopback" in cases:
+        certify(folder, "bench", [UNIT], NAME, SITE)
+        if "loopback" in case:
             one, several = (loopback(folder, megabytes << 20, streams, repeat) for streams in (1, SEVERAL))
             yield replace(
                 several, one_stream_push_ratio=one.push_ratio, one_stream_fetch_ratio=one.fetch_ratio
             )
-        if "shaped" in cases:
+        if "shaped" in case:
             yield shaped(folder, repeat)
-        if "break" in cases:
+        if "break" in case:
             yield broken(folder)
-
-
-def certify(folder: Path) -> None:
-    """A folder with the certificate of each end."""
-    now = datetime.datetime.now(datetime.UTC)
-    authority = Authority.new("bench", now)
-    for role in ("syncer", "unit"):
-        uri = identity("default", "bench", "unit" if role == "unit" else "syncer", UNIT)
-        pair, place = authority.issue(role, uri, [NAME, SITE], now), folder / role
-        place.mkdir()
-        authority.write(place, pair)
 
 
 class Served:
     """The shard's end, for as long as it is entered; `told` afterwards."""
 
     def __init__(self, folder: Path, size: int, streams: int, *inside: str) -> None:
-        command = (*inside, *ENDS, "serve", str(folder / "syncer"), str(size), str(streams))
+        command = end("serve", inside, folder=str(folder / SYNCER), size=size, streams=streams)
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.told: dict[str, float] = {}
         self.port = self.plain = 0
@@ -117,9 +104,15 @@ class Served:
             self._process.wait()
 
 
-def rates(command: Sequence[object]) -> dict[str, list[float]]:
-    """What the unit's end measures."""
-    found = subprocess.run(list(map(str, command)), stdout=subprocess.PIPE, text=True, timeout=END_SECONDS)
+def end(what: str, inside: Sequence[str], **arguments: Any) -> list[str]:
+    """The command of one end, which runs behind `inside`."""
+    return [*inside, sys.executable, "-m", "atoll_bench.linkends", what, json.dumps(arguments)]
+
+
+def rates(folder: Path, inside: Sequence[str] = (), **arguments: Any) -> dict[str, list[float]]:
+    """What the unit's end measures: see `linkends.measure`."""
+    command = end("measure", inside, folder=str(folder / UNIT), **arguments)
+    found = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=END_SECONDS)
     if found.returncode:
         raise CommandError(f"the unit's end of the link failed with status {found.returncode}")
     rates: dict[str, list[float]] = json.loads(found.stdout)
@@ -129,20 +122,8 @@ def rates(command: Sequence[object]) -> dict[str, list[float]]:
 def loopback(folder: Path, size: int, streams: int, repeat: int) -> LinkFigure:
     """Against plain sockets."""
     with Served(folder, size, streams) as served:
-        arguments = (
-            "measure",
-            folder / "unit",
-            size,
-            streams,
-            NAME,
-            served.port,
-            served.plain,
-            1,
-            repeat,
-            1,
-            1,
-        )
-        found = rates((*ENDS, *arguments))
+        place: dict[str, Any] = {"host": NAME, "port": served.port, "plain": served.plain}
+        found = rates(folder, **place, size=size, streams=streams, cold=1, repeat=repeat)
     pairs = {
         way: [one / other for one, other in zip(found[way], found[f"plain_{way}"], strict=True)]
         for way in ("push", "fetch")
@@ -160,20 +141,9 @@ def shaped(folder: Path, repeat: int) -> LinkFigure:
         Served(folder, SIZE, streams, *wan.site.inside) as served,
     ):
         wan.link(1.0)
-        arguments = (
-            "measure",
-            folder / "unit",
-            SIZE,
-            streams,
-            SITE,
-            served.port,
-            0,
-            COLD,
-            repeat,
-            BESIDE,
-            BODIES,
-        )
-        found = rates((*wan.places[UNIT].inside, *ENDS, *arguments))
+        turns = {"cold": COLD, "repeat": repeat, "beside": BESIDE, "bodies": BODIES}
+        place = {"host": SITE, "port": served.port}
+        found = rates(folder, wan.places[UNIT].inside, size=SIZE, streams=streams, **place, **turns)
     shares = {way: [each * 8 / RATE for each in found[way]] for way in ("push", "fetch")}
     return _figure("shaped", streams, found, shares, served.told)
 
@@ -185,7 +155,7 @@ def broken(folder: Path) -> LinkFigure:
         with Served(folder, SIZE, 2) as served, SlowLink(NAME, served.port, PROXY_BYTES) as link:
             if cut:
                 link.cut_at = SIZE // 2
-            rates((*ENDS, "measure", folder / "unit", SIZE, 2, NAME, link.port, 0, 0, 1, 1, 1))
+            rates(folder, size=SIZE, streams=2, host=NAME, port=link.port)
             passed.append(link.sent)
     whole, with_break = passed
     return LinkFigure("break", resent_share=(with_break - whole) / SIZE, streams=2)

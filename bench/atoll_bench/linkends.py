@@ -1,8 +1,8 @@
 """The two ends of a link that is measured, each a process: bodies as the product moves them, and plain TLS sockets.
 
-`python -m atoll_bench.linkends serve FOLDER SIZE STREAMS` serves both until its input ends, and then tells what its
-event loop did meanwhile. `… measure FOLDER SIZE STREAMS HOST` and the other arguments of `measure` tells rates. One
-JSON line each.
+`python -m atoll_bench.linkends serve ARGUMENTS` serves both until its input ends, and then tells what its event loop
+did meanwhile. `… measure ARGUMENTS` tells rates. ARGUMENTS are those of the function, as a JSON object. One JSON line
+each.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ import ssl
 import sys
 import threading
 import time
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count, pairwise
+from typing import Any
 
 import numpy as np
 
@@ -56,7 +58,6 @@ class Memory:
         return PushReply(True)
 
     def fetch(self, peer: Peer, request: FetchRequest) -> tuple[FetchHead, memoryview]:
-        """See `Endpoint`."""
         self.moved += len(self.body)
         return FetchHead(0, 1, len(self.body), request.codec), self.body
 
@@ -91,8 +92,8 @@ def fresh(size: int) -> memoryview:
     return memoryview(np.empty(size, np.uint8).data)
 
 
-async def serve(folder: str, size: int, streams: int) -> None:
-    """Until the input ends."""
+async def serve(folder: str, size: int, streams: int) -> dict[str, float]:
+    """Until the input ends; what the event loop did."""
     tls, loop = Tls.read(folder), asyncio.get_running_loop()
     memory = Memory(size)
     server = TransferServer(memory, tls, 0)  # type: ignore[arg-type]
@@ -125,9 +126,8 @@ async def serve(folder: str, size: int, streams: int) -> None:
         await asyncio.sleep(LAG_SECONDS)
         lags.append(time.monotonic() - before - LAG_SECONDS)
     used = (time.thread_time() - began) / max(memory.moved / 2**30, 1e-9)
-    told = {"loop_lag_p99": float(np.percentile(lags, 99)), "loop_seconds_per_gib": used}
-    print(json.dumps(told), flush=True)
     await server.stop()
+    return {"loop_lag_p99": float(np.percentile(lags, 99)), "loop_seconds_per_gib": used}
 
 
 async def measure(
@@ -136,11 +136,11 @@ async def measure(
     streams: int,
     host: str,
     port: int,
-    plain: int,
-    cold: int,
-    repeat: int,
-    beside: int,
-    bodies: int,
+    plain: int = 0,
+    cold: int = 0,
+    repeat: int = 1,
+    beside: int = 1,
+    bodies: int = 1,
 ) -> dict[str, list[float]]:
     """Bytes a second of plain sockets and the product, in turns.
 
@@ -197,16 +197,7 @@ async def measure(
     return {name: found[cold:] for name, found in rates.items()}
 
 
-def main(what: str, folder: str, size: str, streams: str, *rest: str) -> None:
-    if what == "serve":
-        asyncio.run(serve(folder, int(size), int(streams)))
-    else:
-        host, *numbers = rest
-        found = asyncio.run(measure(folder, int(size), int(streams), host, *map(int, numbers)))
-        print(json.dumps(found), flush=True)
-    sys.stdout.flush()
-    os._exit(0)  # threads of plain sockets may still wait
-
-
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    work: dict[str, Callable[..., Coroutine[Any, Any, object]]] = {"serve": serve, "measure": measure}
+    print(json.dumps(asyncio.run(work[sys.argv[1]](**json.loads(sys.argv[2])))), flush=True)
+    os._exit(0)  # threads of plain sockets may still wait

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import signal
 import ssl
-import subprocess
 import sys
 import time
 import urllib.request
@@ -15,6 +14,8 @@ from pathlib import Path
 from prometheus_client.parser import text_string_to_metric_families
 
 from atoll_cli.errors import CommandError
+from atoll_local.errors import ClusterError
+from atoll_local.process import Daemon
 
 READY_SECONDS = 60.0
 END_SECONDS = 20.0
@@ -24,7 +25,7 @@ class Operator:
     """`python -m atoll_operator`, with leader election as in the chart."""
 
     def __init__(
-        self, environment: Mapping[str, str], health: int, metrics: int, token: str, log: Path
+        self, environment: Mapping[str, str], health: int, metrics: int, token: str, process: Daemon
     ) -> None:
         """Ports on which it serves probes and metrics; the token is of an account that may read the latter."""
         self._health = f"http://127.0.0.1:{health}/readyz"
@@ -32,44 +33,27 @@ class Operator:
             f"https://127.0.0.1:{metrics}/metrics", headers={"Authorization": f"Bearer {token}"}
         )
         ports = {"ATOLL_HEALTH_PORT": str(health), "ATOLL_METRICS_PORT": str(metrics)}
-        self._environment, self._log = {**environment, **ports}, log
-        self._process: subprocess.Popen[bytes] | None = None
+        self._environment, self._process = {**environment, **ports}, process
         self.started = 0.0
         """Monotonic seconds at which the process was started."""
 
     def start(self) -> None:
-        with self._log.open("ab") as file:
-            self.started = time.monotonic()
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "atoll_operator"],
-                env=self._environment,
-                stdout=file,
-                stderr=file,
-            )
+        self.started = time.monotonic()
+        self._process.start([sys.executable, "-m", "atoll_operator"], self._environment)
 
     async def until_ready(self) -> None:
         """Waits until it is ready. Raises `CommandError` after a minute."""
-        deadline = time.monotonic() + READY_SECONDS
-        while not await asyncio.to_thread(self._ready):
-            if time.monotonic() > deadline or self._running.poll() is not None:
-                raise CommandError(f"the operator did not start: {self.tail()}")
-            await asyncio.sleep(0.1)
-
-    def _ready(self) -> bool:
         try:
-            with urllib.request.urlopen(self._health, timeout=2) as answer:
-                return bool(answer.status == 200)
-        except OSError:
-            return False
-
-    @property
-    def _running(self) -> subprocess.Popen[bytes]:
-        assert self._process is not None, "not started"
-        return self._process
+            await asyncio.to_thread(self._process.await_answer, self._health, READY_SECONDS)
+        except ClusterError as error:
+            raise CommandError(f"the operator did not start: {error}") from error
 
     @property
     def pid(self) -> int:
-        return self._running.pid
+        pid = self._process.pid()
+        if pid is None:
+            raise CommandError(f"the operator has ended: {self.tail()}")
+        return pid
 
     def memory(self) -> tuple[int, int]:
         """Resident bytes: now, and the peak."""
@@ -98,15 +82,7 @@ class Operator:
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
         """Ends it, by SIGKILL after 20 s."""
-        if self._process is None:
-            return
-        self._process.send_signal(number)
-        try:
-            self._process.wait(END_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._process = None
+        self._process.stop(number, END_SECONDS)
 
     def tail(self) -> str:
-        return "\n".join(self._log.read_text(errors="replace").splitlines()[-5:])
+        return self._process.tail()

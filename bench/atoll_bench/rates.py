@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from atoll_bench.figures import spread
@@ -30,6 +31,22 @@ class Rates:
     ratio_quartiles: tuple[float, float]
     ratio_of_core_time: float
     """The same of CPU seconds in all pairs: close to the ratio on an idle machine, whatever else runs here."""
+
+
+def timed(work: Callable[[int], None], steps: int) -> Phase:
+    """A phase of so many steps."""
+    began, used = time.perf_counter(), time.process_time()
+    work(steps)
+    return Phase(time.perf_counter() - began, time.process_time() - used)
+
+
+def in_turns(pairs: int, steps: int, plain: Callable[[int], Phase], ours: Callable[[int], Phase]) -> Rates:
+    """Runs phases of both loops: plain, ours, ours, plain, …"""
+    loops, found = (plain, ours), (list[Phase](), list[Phase]())
+    for number in range(pairs):
+        for which in (number % 2, 1 - number % 2):
+            found[which].append(loops[which](steps))
+    return rates(steps, *found)
 
 
 def rates(steps: int, plain: Sequence[Phase], ours: Sequence[Phase]) -> Rates:

@@ -43,16 +43,26 @@ def local(command: Sequence[str], log: Path, environment: Mapping[str, str]) -> 
         return subprocess.Popen(command, stdout=output, stderr=output, env=os.environ | environment)
 
 
-def certify(folder: Path, run: RunContract, units: Sequence[str]) -> None:
-    """A folder with a certificate for the syncer, which is at the contract's host, and for each unit."""
+def certify(folder: Path, run: str, units: Sequence[str], *hosts: str) -> None:
+    """A folder with a certificate for the syncer, which is at these hosts, and for each unit."""
     now = datetime.datetime.now(datetime.UTC)
-    authority = Authority.new(run.name, now)
-    uris = {SYNCER: identity(run.namespace, run.name, "syncer", run.name)}
-    uris |= {unit: identity(run.namespace, run.name, "unit", unit) for unit in units}
+    authority = Authority.new(run, now)
+    uris = {SYNCER: identity("default", run, "syncer", run)}
+    uris |= {unit: identity("default", run, "unit", unit) for unit in units}
     for name, uri in uris.items():
-        host = run.shards[0].host if name == SYNCER else name
         (folder / name).mkdir(parents=True)
-        authority.write(folder / name, authority.issue(name, uri, [host], now))
+        names = hosts if name == SYNCER else (name,)
+        authority.write(folder / name, authority.issue(name, uri, names, now))
+
+
+def check(processes: Mapping[str, subprocess.Popen[bytes]], folder: Path) -> None:
+    """Raises `CommandError` if one of the processes, whose logs are in `folder`, has failed."""
+    for name, process in processes.items():
+        if process.poll():
+            log = (folder / f"{name}.log").read_text(errors="replace").splitlines()
+            raise CommandError(
+                f"{name} ended with status {process.returncode}: {' / '.join(log[-LAST_LINES:])}"
+            )
 
 
 class Run:
@@ -62,7 +72,7 @@ class Run:
         """`address`: where the syncer is reached from here."""
         self.contract, self.folder = contract, folder
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
-        certify(folder, contract, units)
+        certify(folder, contract.name, units, contract.shards[0].host)
         (folder / "run.json").write_text(dump(contract))
         self._url = f"https://{address}:{contract.shards[0].status_port}/status"
         own = folder / SYNCER
@@ -87,12 +97,7 @@ class Run:
 
     def look(self) -> SyncerStatus | None:
         """The run's status; None where the syncer does not answer. Raises `CommandError` if a process has failed."""
-        for name, process in self.processes.items():
-            if process.poll():
-                log = (self.folder / f"{name}.log").read_text(errors="replace").splitlines()
-                raise CommandError(
-                    f"{name} ended with status {process.returncode}: {' / '.join(log[-LAST_LINES:])}"
-                )
+        check(self.processes, self.folder)
         try:
             with urllib.request.urlopen(self._url, timeout=ANSWER_SECONDS, context=self._context) as answer:
                 return SyncerStatus.model_validate_json(answer.read())

@@ -6,14 +6,15 @@ import asyncio
 import math
 import socket
 import threading
-from types import TracebackType
+
+from atoll_local.process import Startable
 
 CHUNK = 1 << 16
 BACKLOG = 1024
 """Chunks of one connection in transfer: 64 MiB, more than any answer that is measured."""
 
 
-class SlowLink:
+class SlowLink(Startable):
     """Forwards connections to `host:port`; what the server sends arrives `latency` seconds later, at full speed."""
 
     def __init__(self, host: str, port: int, buffers: int = 0) -> None:
@@ -31,17 +32,14 @@ class SlowLink:
         self._server: asyncio.Server
         self._thread = threading.Thread(target=self._loop.run_forever, name="slowlink", daemon=True)
 
-    def __enter__(self) -> SlowLink:
+    def start(self) -> None:
         self._thread.start()
         listener = self._small(socket.create_server(("127.0.0.1", 0)))
         starting = asyncio.start_server(self._connected, sock=listener)
         self._server = asyncio.run_coroutine_threadsafe(starting, self._loop).result(10)
         self.port = self._server.sockets[0].getsockname()[1]
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def stop(self) -> None:
         asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(10)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(10)

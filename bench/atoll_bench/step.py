@@ -6,15 +6,16 @@ training loop does. Both have the same model, data and constants.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import jax
 import numpy as np
 
-from atoll_bench.plain import Plain
-from atoll_bench.rates import Phase, Rates, rates
+from atoll_bench.island import Plain
+from atoll_bench.rates import Rates, in_turns, timed
 from atoll_runtime.contract import InnerSpec, ModelSpec
 from atoll_runtime.learner.inner import Inner
 from atoll_runtime.learner.mesh import span
@@ -38,6 +39,8 @@ class Setting:
     pairs: int
     seconds: float
     """Approximate seconds of a phase."""
+    peak_tflops: float | None = None
+    """10¹² floating-point operations a second of the device."""
 
 
 @dataclass(frozen=True)
@@ -55,19 +58,16 @@ class StepFigure(Rates):
     """Share of the device's peak, by FLOPS and parameters; None if no peak is given."""
 
 
-def measure(setting: Setting, peak: float | None = None) -> StepFigure:
-    """Measures. `peak`: floating-point operations a second of the device."""
+def measure(**options: Any) -> Iterator[StepFigure]:
+    """`options`: of a `Setting`."""
+    setting = Setting(**options)
     ours, plain = _loops(setting)
     ours.advance(3)
     plain.advance(3)
-    steps = max(2, round(3 * setting.seconds / _phase(plain.advance, 3).seconds))
-    theirs, mine = list[Phase](), list[Phase]()
-    for number in range(setting.pairs):
-        for plainly in (number % 2 == 0, number % 2 == 1):
-            (theirs if plainly else mine).append(_phase(plain.advance if plainly else ours.advance, steps))
-    found = rates(steps, theirs, mine)
-    tokens = setting.batch * setting.length * found.ours
-    return StepFigure(
+    steps = max(2, round(3 * setting.seconds / timed(plain.advance, 3).seconds))
+    found = in_turns(setting.pairs, steps, partial(timed, plain.advance), partial(timed, ours.advance))
+    tokens, peak = setting.batch * setting.length * found.ours, setting.peak_tflops
+    yield StepFigure(
         **vars(found),
         preset=setting.preset,
         parameters=ours.parameters,
@@ -75,7 +75,7 @@ def measure(setting: Setting, peak: float | None = None) -> StepFigure:
         length=setting.length,
         device=jax.devices()[0].device_kind,
         tokens_per_second=tokens,
-        utilisation=None if peak is None else FLOPS * ours.parameters * tokens / peak,
+        utilisation=None if peak is None else FLOPS * ours.parameters * tokens / (1e12 * peak),
     )
 
 
@@ -104,9 +104,3 @@ class _Ours:
 def _batches(setting: Setting) -> list[np.ndarray]:
     shape = (BATCHES, setting.batch, setting.length + 1)
     return list(np.random.default_rng(0).integers(0, 256, shape, np.int32))
-
-
-def _phase(work: Callable[[int], None], steps: int) -> Phase:
-    began, used = time.perf_counter(), time.process_time()
-    work(steps)
-    return Phase(time.perf_counter() - began, time.process_time() - used)

@@ -206,8 +206,8 @@ class Testbed:
             "ATOLL_RUNTIME_IMAGE": "atoll.dev/runtime:bench",
             "ATOLL_SYNCER_URL": f"https://127.0.0.1:{feed_port}/{{namespace}}/{{run}}/{{shard}}",
         }
-        log = self._folder / f"operator-{len(self._operators)}.log"
-        operator = Operator(environment, free_port(), free_port(), self._token, log)
+        process = Daemon(f"operator-{len(self._operators)}", self._folder)
+        operator = Operator(environment, free_port(), free_port(), self._token, process)
         self._operators.append(operator)
         return operator
 

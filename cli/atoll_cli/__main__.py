@@ -10,7 +10,7 @@ from contextlib import suppress
 from importlib import import_module
 
 from atoll_cli import loggers
-from atoll_cli.errors import CommandError
+from atoll_cli.errors import CommandError, UsageError, command_errors
 
 INTERRUPTED = 130
 """Exit status as in shells: 128 plus the signal's number."""
@@ -40,7 +40,10 @@ def _status(arguments: Sequence[str] | None, commands: str) -> int:
             if isinstance(output, io.TextIOWrapper):  # a dash or a user's own text is no reason to end
                 output.reconfigure(errors="backslashreplace")
         loggers.quiet()
-        status: int = import_module(commands).execute(sys.argv[1:] if arguments is None else list(arguments))
+        with command_errors():
+            status: int = import_module(commands).execute(
+                sys.argv[1:] if arguments is None else list(arguments)
+            )
         sys.stdout.flush()
         return status
     except CommandError as error:
@@ -51,6 +54,8 @@ def _status(arguments: Sequence[str] | None, commands: str) -> int:
         return 0
     except OSError as error:
         print(f"atoll: {error.filename or 'output'}: {error.strerror or error}", file=sys.stderr)
+        if error.filename:
+            return UsageError.status
         _discard_output()
         return 1
 

@@ -9,9 +9,10 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, ParamSpec
 
-from atoll_cli.errors import CommandError, UsageError, lacking
+from atoll_cli.arguments import JSON, Option, add, as_text, choice, count, number
+from atoll_cli.errors import UsageError
 from atoll_cli.text import amount, counted, seconds
-from atoll_cli.values import bucket_uri, count, plain
+from atoll_cli.values import bucket_uri
 
 if TYPE_CHECKING:  # the runtime is imported when the command is called
     from atoll_runtime.data import Catalogue
@@ -21,67 +22,51 @@ P = ParamSpec("P")
 EVERY = 2.0
 """Seconds between two lines of progress."""
 FIELD = "text"
-FORMATS = ("text", "lines", "jsonl", "parquet")
+
+
+URI = Option("uri", "URI", bucket_uri, "of the data set: gs://… or file:///…")
+ACTIONS = {
+    "import": ("text into a data set", (
+        URI,
+        Option("sources", "SOURCE", as_text, "files, folders, globs", many=True),
+        Option("--format", "FORMAT", choice("text", "lines", "jsonl", "parquet"),
+               "of every source: text (a file is a document), lines (a line is), jsonl, parquet; default: by the "
+               "file's name"),
+        Option("--field", "NAME", as_text, f"field or column; default {FIELD}"),
+        Option("--tokenizer", "FILE", as_text, "tokenizer.json or SentencePiece .model", "bytes"),
+        Option("--separator", "TOKEN", as_text, "ends a document; default: the tokenizer's usual one"),
+        Option("--held-out", "F", number(0, 0.5), "fraction of documents", "0.05"),
+        Option("--shard", "MB", number(0.001, 1000), "size of a shard", "64"),
+        Option("--title", "TEXT", as_text, "what the text is, for people; default: the sources"),
+        JSON,
+    )),
+    "check": ("read all of a data set and compare checksums", (URI, JSON)),
+    "show": ("an example as text", (
+        URI,
+        Option("--split", "SPLIT", choice("train", "heldout"), "train or heldout", "train"),
+        Option("--length", "T", count(1, 1 << 20), "tokens", "256"),
+        Option("--example", "I", count(0, 10**15), "which", "0"),
+    )),
+}  # fmt: skip
+"""What each does, and its arguments."""
 
 
 def add_options(data: argparse.ArgumentParser) -> None:
     """The three commands and their options."""
     actions = data.add_subparsers(dest="action", required=True, metavar="ACTION")
-    load = actions.add_parser("import", help="text into a data set", allow_abbrev=False)
-    load.add_argument("uri", metavar="URI", help="where the data set is written: gs://… or file:///…")
-    load.add_argument("sources", metavar="SOURCE", nargs="+", help="files, folders, globs")
-    load.add_argument(
-        "--format",
-        choices=FORMATS,
-        help="of every source; default: by the file's name. text: a file is a document; lines: a line is",
-    )
-    load.add_argument("--field", metavar="NAME", help=f"field or column; default {FIELD}")
-    load.add_argument(
-        "--tokenizer",
-        default="bytes",
-        metavar="FILE",
-        help="tokenizer.json or SentencePiece .model; default %(default)s",
-    )
-    load.add_argument(
-        "--separator", metavar="TOKEN", help="ends a document; default: the tokenizer's usual one"
-    )
-    load.add_argument(
-        "--held-out", default="0.05", metavar="F", help="fraction of documents; default %(default)s"
-    )
-    load.add_argument("--shard", default="64", metavar="MB", help="size of a shard; default %(default)s")
-    load.add_argument("--title", default="", metavar="TEXT", help="what the text is, for people")
-    load.add_argument("--json", action="store_true", help="the result as JSON")
-    check = actions.add_parser(
-        "check", help="read all of a data set and compare checksums", allow_abbrev=False
-    )
-    check.add_argument("uri", metavar="URI")
-    check.add_argument("--json", action="store_true", help="the result as JSON")
-    show = actions.add_parser("show", help="an example as text", allow_abbrev=False)
-    show.add_argument("uri", metavar="URI")
-    show.add_argument("--split", choices=("train", "heldout"), default="train", help="default %(default)s")
-    show.add_argument("--length", default="256", metavar="T", help="tokens; default %(default)s")
-    show.add_argument("--example", default="0", metavar="I", help="default %(default)s")
+    for name, (what, options) in ACTIONS.items():
+        add(actions.add_parser(name, help=what, allow_abbrev=False), options)
 
 
 def run_data(options: argparse.Namespace) -> int:
     """Exit status 0: done; 1: `check` found an error.
 
     Raises:
-        UsageError: an option, a source or a document cannot be used.
-        CommandError: the bucket cannot be used.
+        UsageError: an option cannot be used.
+        DataError: a source, a document or a data set cannot be used.
+        StoreError: the bucket cannot be used.
     """
-    bucket_uri("URI", options.uri)
-    try:
-        from atoll_runtime.data import DataError
-        from atoll_runtime.payloads import StoreError
-    except ImportError as error:
-        raise lacking(error, "data needs the runtime's packages", "runtime") from error
-    try:
-        return {"import": _import, "check": _check, "show": _show}[options.action](options)
-    except DataError as error:
-        raise UsageError(str(error)) from error
-    except StoreError as error:
-        raise CommandError(str(error)) from error
+    return {"import": _import, "check": _check, "show": _show}[options.action](options)
 
 
 def _import(options: argparse.Namespace) -> int:
@@ -99,12 +84,6 @@ def _order(options: argparse.Namespace) -> Order:
     from atoll_runtime.data import tokenizer
     from atoll_runtime.data.importer import Order, sources
 
-    held_out = plain("--held-out", options.held_out, 0, 0.5)
-    shard = plain("--shard", options.shard, 0.001, 1000)
-    if options.field == "":
-        raise UsageError("--field '': a name is wanted")
-    if "" in options.sources:
-        raise UsageError("SOURCE '': a file, a folder or a glob is wanted")
     field = options.field or FIELD
     found = sources.files(options.sources, options.format, field)
     if options.field is not None and not any(source.format in ("jsonl", "parquet") for source in found):
@@ -112,8 +91,8 @@ def _order(options: argparse.Namespace) -> Order:
     return Order(
         found,
         tokenizer.from_path(options.tokenizer, options.separator),
-        held_out=held_out,
-        shard_bytes=round(shard * 1e6),
+        held_out=options.held_out,
+        shard_bytes=round(options.shard * 1e6),
         title=options.title or ", ".join(options.sources),
     )
 
@@ -150,8 +129,7 @@ def _show(options: argparse.Namespace) -> int:
     from atoll_runtime.data import Reader, open_catalogue
     from atoll_runtime.data.tokenizer import of_data
 
-    length = count("--length", options.length, most=1 << 20)
-    index = count("--example", options.example, least=0, most=10**15)
+    length, index = options.length, options.example
     reader = Reader(options.uri, options.split, length)
     if index >= reader.examples:
         raise UsageError(f"--example {index}: there are {reader.examples} of {length} tokens, counted from 0")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class CommandError(Exception):
     """The command failed; the message is for the user (exit status 1)."""
@@ -15,7 +18,33 @@ class UsageError(CommandError):
     status = 2
 
 
-def lacking(error: ImportError, needs: str, extras: str) -> UsageError:
+OTHERS: dict[str, type[CommandError]] = {
+    "atoll_local.errors.ClusterError": CommandError,
+    "atoll_local.errors.HostError": UsageError,
+    "atoll_runtime.data.catalogue.DataError": UsageError,
+    "atoll_runtime.export.layouts.ExportError": UsageError,
+    "atoll_runtime.payloads.StoreError": CommandError,
+    "atoll_runtime.protocol.tape.TapeError": UsageError,
+    "atoll_runtime.simulate.shard.Stalled": CommandError,
+    "atoll_runtime.syncer.errors.JournalError": CommandError,
+    "atoll_runtime.syncer.errors.Terminal": CommandError,
+}
+"""What our other packages raise, by name: they are imported when a command is called."""
+
+
+@contextmanager
+def command_errors() -> Iterator[None]:
+    """Turns errors of our other packages into those of a command, with the same message."""
+    try:
+        yield
+    except Exception as error:
+        for kind in type(error).__mro__:
+            if found := OTHERS.get(f"{kind.__module__}.{kind.__qualname__}"):
+                raise found(str(error)) from error
+        raise
+
+
+def lacking(error: ImportError, command: str, extras: str) -> UsageError:
     """The error for packages that are not installed. A missing module of Atoll itself is raised as it is.
 
     Args:
@@ -23,4 +52,4 @@ def lacking(error: ImportError, needs: str, extras: str) -> UsageError:
     """
     if str(error.name).startswith("atoll_"):
         raise error
-    return UsageError(f"{needs}, in a checkout of Atoll: pip install '.[{extras}]': {error}")
+    return UsageError(f"{command} needs packages, in a checkout of Atoll: pip install '.[{extras}]': {error}")

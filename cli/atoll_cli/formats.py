@@ -1,4 +1,4 @@
-"""Options of commands that look at a cluster, and the formats of kubectl."""
+"""Options of commands that look at a cluster, names of objects, and formats of output, as kubectl has them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,22 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from atoll_cli.names import PREFIXES, RUN, UNIT
+from atoll_cli.errors import UsageError
+
+RUN = "trainingrun"
+UNIT = "learnerunit"
+PREFIXES = {
+    RUN: ("trun", "trainingrun", "trainingruns", "trainingruns.atoll.dev", "trainingrun.atoll.dev"),
+    UNIT: ("lu", "learnerunit", "learnerunits", "learnerunits.atoll.dev", "learnerunit.atoll.dev"),
+}
+
+
+def named(kind: str, text: str) -> str:
+    """The name alone. Raises `UsageError` if it is of another kind."""
+    prefix, slash, name = text.rpartition("/")
+    if slash and prefix not in PREFIXES[kind]:
+        raise UsageError(f"{text!r}: NAME or {PREFIXES[kind][0]}/NAME is wanted")
+    return name
 
 
 def add_cluster(command: argparse.ArgumentParser) -> None:

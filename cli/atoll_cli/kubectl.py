@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from atoll_cli.errors import CommandError, UsageError
+from atoll_cli.errors import CommandError
 
 LOGGED = re.compile(r"[IWEF]\d{4} \d\d:")
 """Start of a line that kubectl's client library logs before kubectl's own message, often repeatedly."""
@@ -64,18 +64,14 @@ class Kubectl:
 
 
 def find_kubectl() -> Path:
-    """The user's kubectl and cluster. Raises `UsageError` if there is no kubectl."""
-    from atoll_local.errors import HostError
+    """The user's kubectl and cluster. Raises `HostError` if there is no kubectl."""
     from atoll_local.programs import installed
 
-    try:
-        return installed("kubectl")
-    except HostError as error:
-        raise UsageError(str(error)) from error
+    return installed("kubectl")
 
 
 def chosen(options: argparse.Namespace) -> tuple[Kubectl, list[str]]:
-    """The user's kubectl on the context of the options, and what names their namespace. Raises `UsageError`."""
+    """The user's kubectl on the context of the options, and what names their namespace. Raises `HostError`."""
     where = ["-n", options.namespace] if options.namespace else []
     return Kubectl(program=find_kubectl(), context=options.context), where
 

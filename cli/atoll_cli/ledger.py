@@ -7,9 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from atoll_cli.errors import CommandError
-from atoll_cli.formats import tell
+from atoll_cli.formats import RUN, named, tell
 from atoll_cli.kubectl import chosen
-from atoll_cli.names import RUN, named
 from atoll_cli.text import table
 from atoll_cli.views import LedgerView, ledgers_of
 

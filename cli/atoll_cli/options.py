@@ -3,31 +3,43 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 
+from atoll_cli.arguments import Option, add, new_file
 from atoll_cli.data import add_options as add_data_options
 from atoll_cli.errors import lacking
-from atoll_cli.export import add_options as add_export_options
+from atoll_cli.export import OPTIONS as EXPORT
 from atoll_cli.formats import add_ledger, add_status
-from atoll_cli.replay import add_options as add_replay_options
+from atoll_cli.replay import OPTIONS as REPLAY
 from atoll_cli.simulate import add_options as add_simulate_options
 
-NEEDED = {"local": "local cluster", "runtime": "runtime"}
 COMMANDS = {
     "try": ("trial.command", "run_try", "runtime,local"),
     "demo": ("demo.command", "run_demo", "local,runtime"),
     "status": ("status", "show_status", ""),
     "top": ("status", "show_status", ""),
     "ledger": ("ledger", "show_ledger", ""),
-    "replay": ("replay", "run_replay", ""),
-    "data": ("data", "run_data", ""),
-    "export": ("export", "run_export", ""),
-    "simulate": ("simulate", "run_simulate", ""),
+    "replay": ("replay", "run_replay", "runtime"),
+    "data": ("data", "run_data", "runtime,data"),
+    "export": ("export", "run_export", "runtime,export,data"),
+    "simulate": ("simulate", "run_simulate", "simulate"),
     "version": ("options", "show_version", ""),
 }
-"""Module and function of each command, and the extras of pyproject.toml that the module itself imports."""
+"""Module and function of each command, and the extras of pyproject.toml that it needs."""
+
+DEMO = (
+    Option("--json", "PATH", new_file, "write the summary there"),
+    Option("--record", "PATH", new_file, "write each observation there, a JSON line each"),
+    Option("--keep", "", None, "leave the cluster up and say how to reach it"),
+    Option("--delete-pod", "", None, "delete one pod of that unit too, before the kill"),
+    Option("--lose-node", "", None, "cut the power of another unit's node too, before the kill"),
+    Option("--cut-link", "", None, "cut the link of a third unit's node for a minute too, before the kill"),
+    Option("--kill-syncer", "", None, "kill the syncer too, after the heal"),
+    Option("--name", "NAME", lambda _, name: name, "name of the local cluster", "atoll"),
+)
 
 
 def execute(arguments: Sequence[str]) -> int:
@@ -44,11 +56,8 @@ def run(options: argparse.Namespace) -> int:
     module, function, extras = COMMANDS[options.command]
     try:
         status: int = getattr(import_module(f"atoll_cli.{module}"), function)(options)
-    except ModuleNotFoundError as error:
-        if not extras:
-            raise
-        needs = " and ".join(NEEDED[extra] for extra in extras.split(","))
-        raise lacking(error, f"{options.command} needs the packages of {needs}", extras) from error
+    except ImportError as error:
+        raise lacking(error, options.command, extras) from error
     return status
 
 
@@ -74,16 +83,17 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action=_Version, nargs=0, help="the version of this program")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name, (add_options, what) in {
+    builders: dict[str, tuple[Callable[[argparse.ArgumentParser], None], str]] = {
         "try": (_add_try, "train with processes of this machine, kill one, watch it heal"),
-        "demo": (_add_demo, "train on a local cluster, kill a unit, watch it heal"),
+        "demo": (partial(add, options=DEMO), "train on a local cluster, kill a unit, watch it heal"),
         "status": (add_status, "every run, or one and its units, readable"),
         "ledger": (add_ledger, "what became of every token of a run"),
-        "replay": (add_replay_options, "re-run a recorded syncer, bit for bit"),
+        "replay": (partial(add, options=REPLAY), "re-run a recorded syncer, bit for bit"),
         "data": (add_data_options, "make a data set, check it, look into it"),
-        "export": (add_export_options, "a checkpoint as safetensors, for other tools"),
+        "export": (partial(add, options=EXPORT), "a checkpoint as safetensors, for other tools"),
         "simulate": (add_simulate_options, "what to expect before renting chips"),
-    }.items():
+    }
+    for name, (add_options, what) in builders.items():
         add_options(commands.add_parser(name, help=what, allow_abbrev=False))
     commands.add_parser("bench", help="measure this machine")
     commands.add_parser("version", help="the version of this program", allow_abbrev=False)
@@ -103,24 +113,3 @@ def _add_try(trial: argparse.ArgumentParser) -> None:
         "--folder", type=Path, metavar="DIR", help="keep logs, data and checkpoints there; it must not exist"
     )
     trial.add_argument("--steps", type=int, metavar="N", help="global steps, instead of the file's target")
-
-
-def _add_demo(demo: argparse.ArgumentParser) -> None:
-    demo.add_argument("--json", type=Path, metavar="PATH", help="write the summary there")
-    demo.add_argument(
-        "--record", type=Path, metavar="PATH", help="write each observation there, a JSON line each"
-    )
-    demo.add_argument("--keep", action="store_true", help="leave the cluster up and say how to reach it")
-    demo.add_argument(
-        "--delete-pod", action="store_true", help="delete one pod of that unit too, before the kill"
-    )
-    demo.add_argument(
-        "--lose-node", action="store_true", help="cut the power of another unit's node too, before the kill"
-    )
-    demo.add_argument(
-        "--cut-link",
-        action="store_true",
-        help="cut the link of a third unit's node for a minute too, before the kill",
-    )
-    demo.add_argument("--kill-syncer", action="store_true", help="kill the syncer too, after the heal")
-    demo.add_argument("--name", default="atoll", help="name of the local cluster (default %(default)s)")

@@ -34,20 +34,32 @@ def poll(
         KubectlError: the first look failed, or all of `SILENCE` seconds did.
     """
     yield look()
-    answered, failures = clock(), 0
     while True:
-        sleep(INTERVAL if not failures else back_off(failures, chance()))
+        sleep(INTERVAL)
+        yield patiently(look, tell, SILENCE, clock=clock, sleep=sleep, chance=chance)
+
+
+def patiently(
+    look: Callable[[], Seen],
+    tell: Callable[[str], None],
+    silence: float,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+    chance: Callable[[], float] = random.random,
+) -> Seen:
+    """The first result. Raises `KubectlError`: every look of `silence` seconds failed."""
+    began, failures = clock(), 0
+    while True:
         try:
-            seen = look()
+            return look()
         except KubectlError as error:
-            if clock() - answered > SILENCE:
+            if clock() - began > silence:
                 raise
             failures += 1
             if failures == 1:
-                tell(f"{error}; asking again for {seconds(SILENCE)}")
-        else:
-            answered, failures = clock(), 0
-            yield seen
+                tell(f"{error}; asking again for {seconds(silence)}")
+            sleep(back_off(failures, chance()))
 
 
 def back_off(failures: int, chance: float) -> float:

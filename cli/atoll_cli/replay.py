@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from atoll_cli.errors import UsageError, lacking
+from atoll_cli.arguments import JSON, Option, as_path, count
+from atoll_cli.errors import UsageError
 from atoll_cli.text import seconds
 from atoll_cli.values import bucket_uri
 
@@ -20,35 +21,26 @@ if TYPE_CHECKING:  # the runtime is imported when the command is called
 COUNTS = ("segments", "gaps", "restarts", "events", "decisions", "merges", "torn")
 
 
-def add_options(replay: argparse.ArgumentParser) -> None:
-    """Options of the command."""
-    replay.add_argument("tapes", metavar="TAPE", type=Path, nargs="+", help="folder or segment, one a shard")
-    replay.add_argument("--json", action="store_true", help="the result as JSON")
-    replay.add_argument("--print", action="store_true", help="the tape as JSON lines, without a re-run")
-    replay.add_argument(
-        "--check", metavar="URI", help="compare with a global checkpoint of the run at this URI"
-    )
-    replay.add_argument("--step", metavar="N", type=int, help="with --check: which; default: the newest")
+OPTIONS = (
+    Option("tapes", "TAPE", as_path, "folder or segment, one a shard", many=True),
+    JSON,
+    Option("--print", "", None, "the tape as JSON lines, without a re-run"),
+    Option("--check", "URI", bucket_uri, "compare with a global checkpoint of the run at this URI"),
+    Option("--step", "N", count(0), "with --check: which; default: the newest"),
+)
 
 
 def run_replay(options: argparse.Namespace) -> int:
-    """Exit status 0: identical; 1: a difference, printed with its place. Raises `UsageError` for a wrong tape."""
-    if options.check is not None:
-        bucket_uri("--check", options.check)
-    elif options.step is not None:
+    """Exit status 0: identical; 1: a difference, printed with its place.
+
+    Raises:
+        UsageError: options that do not go together, or tapes that do not fit the checkpoint.
+        TapeError: a file is no whole tape.
+        StoreError: the checkpoint cannot be read.
+    """
+    if options.check is None and options.step is not None:
         raise UsageError("--step goes with --check")
-    try:
-        from atoll_runtime.protocol.tape import TapeError
-    except ImportError as error:
-        raise lacking(error, "replay needs the runtime's packages", "runtime") from error
-    try:
-        return print_tapes(options) if options.print else rerun(options)
-    except TapeError as error:
-        raise UsageError(str(error)) from error
-    except BrokenPipeError:
-        raise  # it is not a tape's
-    except OSError as error:
-        raise UsageError(f"{error.filename}: {error.strerror or error}") from error
+    return print_tapes(options) if options.print else rerun(options)
 
 
 def print_tapes(options: argparse.Namespace) -> int:
@@ -83,16 +75,13 @@ def rerun(options: argparse.Namespace) -> int:
 
 def load(uri: str, step: int | None) -> Cut:
     """The checkpoint to compare with."""
-    from atoll_runtime.checkpoint import GlobalStore, StoreError
+    from atoll_runtime.checkpoint import GlobalStore
 
-    try:
-        store = GlobalStore(uri)
-        steps = store.steps()
-        if not steps:
-            raise UsageError(f"--check: {uri} holds no complete checkpoint")
-        return store.load(steps[0] if step is None else step)
-    except StoreError as error:
-        raise UsageError(f"--check: {error}") from error
+    store = GlobalStore(uri)
+    steps = store.steps()
+    if not steps:
+        raise UsageError(f"--check: {uri} holds no complete checkpoint")
+    return store.load(steps[0] if step is None else step)
 
 
 def wanted(path: Path, cut: Cut | None) -> Sequence[int] | None:

@@ -10,10 +10,9 @@ from dataclasses import asdict
 from typing import Any
 
 from atoll_cli.errors import CommandError, UsageError
-from atoll_cli.formats import tell, tell_names
+from atoll_cli.formats import RUN, named, tell, tell_names
 from atoll_cli.fresh import refreshed
 from atoll_cli.kubectl import Kubectl, chosen
-from atoll_cli.names import RUN, named
 from atoll_cli.polling import poll
 from atoll_cli.text import camel, headline, heals, held_out, losses, run_table, top_table, unit_table
 from atoll_cli.views import RunView, Sample, runs_of, sample_of

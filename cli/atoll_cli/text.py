@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from atoll_cli.views import HeldOutView, RunView, Sample, UnitView
 
@@ -111,24 +112,6 @@ def losses(run: RunView) -> list[str]:
     ]
 
 
-def top_table(sample: Sample) -> str:
-    """A line for each unit, the fastest first."""
-    head = ("UNIT", "TOKENS/S", "STEP", "SHARE", "STALENESS", "LOSS", "PHASE")
-    rows = [
-        (
-            unit.name,
-            amount(unit.tokens_per_second),
-            str(unit.step),
-            f"{unit.share_percent:.1f} %",
-            str(unit.staleness),
-            loss(unit.loss),
-            unit.phase,
-        )
-        for unit in sorted(sample.units.values(), key=lambda unit: (-unit.tokens_per_second, unit.name))
-    ]
-    return table(head, rows)
-
-
 def codec(unit: UnitView) -> str:
     """Of its fragments, and of how many rounds it takes part in one: `bf16`, `int4 1/2.5`; `-` before the first."""
     period = unit.link.get("period", 0)
@@ -147,52 +130,64 @@ def link(unit: UnitView) -> tuple[str, str, str, str]:
     )
 
 
+Columns = dict[str, Callable[[Any], str]]
+"""What a cell shows, by the head of its column."""
+TOP: Columns = {
+    "UNIT": lambda unit: unit.name,
+    "TOKENS/S": lambda unit: amount(unit.tokens_per_second),
+    "STEP": lambda unit: str(unit.step),
+    "SHARE": lambda unit: f"{unit.share_percent:.1f} %",
+    "STALENESS": lambda unit: str(unit.staleness),
+    "LOSS": lambda unit: loss(unit.loss),
+    "PHASE": lambda unit: unit.phase,
+}
+UNITS: Columns = {
+    "UNIT": lambda unit: unit.name,
+    "PHASE": lambda unit: unit.phase,
+    "INCARNATION": lambda unit: str(unit.incarnation),
+    "STEP": lambda unit: str(unit.step),
+    "LOSS": lambda unit: loss(unit.loss),
+    "TOKENS/S": lambda unit: amount(unit.tokens_per_second),
+    "RESTARTS": lambda unit: str(unit.restarts),
+    "LAST HEAL": lambda unit: seconds(unit.heal_seconds),
+    "CODEC": codec,
+}
+UNITS_WIDE: Columns = UNITS | {
+    "POOL": lambda unit: unit.pool,
+    "SEEDED FROM": lambda unit: "-" if unit.seeded_step is None else str(unit.seeded_step),
+    "LINK UP/DOWN GBIT/S": lambda unit: link(unit)[0],
+    "ROUND TRIP": lambda unit: link(unit)[1],
+    "BUSY": lambda unit: link(unit)[2],
+    "BROKEN": lambda unit: link(unit)[3],
+}
+RUNS: Columns = {
+    "PHASE": lambda run: run.phase,
+    "UNITS": lambda run: run.units or "-",
+    "STEP": progress,
+    "TOKENS/S": lambda run: amount(run.tokens_per_second),
+    "LOSS": lambda run: loss(run.loss),
+}
+RUNS_WIDE: Columns = RUNS | {
+    "QUORUM": lambda run: run.quorum or "-",
+    "CHECKPOINT": lambda run: "-" if run.checkpoint_step is None else str(run.checkpoint_step),
+    "MESSAGE": lambda run: run.message,
+}
+
+
+def top_table(sample: Sample) -> str:
+    """A line for each unit, the fastest first."""
+    units = sorted(sample.units.values(), key=lambda unit: (-unit.tokens_per_second, unit.name))
+    return table(list(TOP), [[cell(unit) for cell in TOP.values()] for unit in units])
+
+
 def unit_table(sample: Sample, wide: bool = False) -> str:
     """A line for each unit."""
-    head = ["UNIT", "PHASE", "INCARNATION", "STEP", "LOSS", "TOKENS/S", "RESTARTS", "LAST HEAL", "CODEC"]
-    head += ["POOL", "SEEDED FROM", "LINK UP/DOWN GBIT/S", "ROUND TRIP", "BUSY", "BROKEN"] if wide else []
-    rows = [
-        (
-            unit.name,
-            unit.phase,
-            str(unit.incarnation),
-            str(unit.step),
-            loss(unit.loss),
-            amount(unit.tokens_per_second),
-            str(unit.restarts),
-            seconds(unit.heal_seconds),
-            codec(unit),
-            *((unit.pool, "-" if unit.seeded_step is None else str(unit.seeded_step)) if wide else ()),
-            *(link(unit) if wide else ()),
-        )
-        for unit in sorted(sample.units.values(), key=lambda unit: unit.name)
-    ]
-    return table(head, rows)
+    columns, units = UNITS_WIDE if wide else UNITS, sorted(sample.units.values(), key=lambda unit: unit.name)
+    return table(list(columns), [[cell(unit) for cell in columns.values()] for unit in units])
 
 
 def run_table(runs: Mapping[tuple[str, str], RunView], wide: bool = False) -> str:
     """A line for each run, by namespace and name."""
-    head = ["NAMESPACE", "RUN", "PHASE", "UNITS", "STEP", "TOKENS/S", "LOSS"]
-    head += ["QUORUM", "CHECKPOINT", "MESSAGE"] if wide else []
-    rows = [
-        (
-            namespace,
-            name,
-            run.phase,
-            run.units or "-",
-            progress(run),
-            amount(run.tokens_per_second),
-            loss(run.loss),
-            *(
-                (
-                    run.quorum or "-",
-                    "-" if run.checkpoint_step is None else str(run.checkpoint_step),
-                    run.message,
-                )
-                if wide
-                else ()
-            ),
-        )
-        for (namespace, name), run in runs.items()
-    ]
-    return table(head, rows)
+    columns = RUNS_WIDE if wide else RUNS
+    rows = [(*name, *(cell(run) for cell in columns.values())) for name, run in runs.items()]
+    return table(["NAMESPACE", "RUN", *columns], rows)

@@ -24,12 +24,14 @@ def count(option: str, text: str, least: int = 1, most: int = 10**12) -> int:
 
 def number(option: str, text: str, least: float = 0.0, most: float = 1e18, *, above: bool = False) -> float:
     """A number such as `0.95`, `5B`; `above`: `least` itself is too small."""
-    return _within(option, text, _scaled(text), least, most, above)
-
-
-def plain(option: str, text: str, least: float, most: float, *, above: bool = False) -> float:
-    """A number without prefixes."""
-    return _within(option, text, _float(text), least, most, above)
+    value = _scaled(text)
+    if value is None or not math.isfinite(value) or not least <= value <= most or (above and value == least):
+        low, high = _digits(least), _digits(most)
+        range_ = f"above {low} and at most {high}" if above else f"from {low} to {high}"
+        if most >= BOUNDLESS:
+            range_ = f"above {low}" if above else f"of {low} or more"
+        raise UsageError(f"{option} {text!r}: a number {range_} is wanted")
+    return value
 
 
 def seconds(option: str, text: str, most: float = 1e12) -> float:
@@ -75,16 +77,6 @@ def bucket_uri(argument: str, text: str) -> str:
     return text
 
 
-def _within(option: str, text: str, value: float | None, least: float, most: float, above: bool) -> float:
-    if value is None or not math.isfinite(value) or not least <= value <= most or (above and value == least):
-        low, high = _digits(least), _digits(most)
-        range_ = f"above {low} and at most {high}" if above else f"from {low} to {high}"
-        if most >= BOUNDLESS:
-            range_ = f"above {low}" if above else f"of {low} or more"
-        raise UsageError(f"{option} {text!r}: a number {range_} is wanted")
-    return value
-
-
 def _digits(value: float) -> str:
     """A number without an exponent."""
     return str(int(value)) if value == int(value) else f"{value:g}"
@@ -92,12 +84,7 @@ def _digits(value: float) -> str:
 
 def _scaled(text: str) -> float | None:
     body, scale = (text[:-1], PREFIXES[text[-1]]) if text[-1:] in PREFIXES else (text, 1.0)
-    value = _float(body)
-    return None if value is None else value * scale
-
-
-def _float(text: str) -> float | None:
     try:
-        return float(text)
+        return float(body) * scale
     except ValueError:
         return None

@@ -8,9 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import AliasChoices, AliasPath, BeforeValidator, Field, TypeAdapter
 
-LABEL_RUN = "atoll.dev/run"
-LABEL_UNIT = "atoll.dev/unit"
-LABEL_COMPONENT = "atoll.dev/component"
+from atoll_operator.api.group import LABEL_COMPONENT, LABEL_RUN, LABEL_UNIT
 
 
 def _at(*path: str) -> Any:

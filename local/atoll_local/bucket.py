@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import signal
-import socket
 import urllib.error
 import urllib.request
 from pathlib import Path
 
 from atoll_local.controlplane import free_port
 from atoll_local.errors import ClusterError
+from atoll_local.host import check_port
 from atoll_local.process import Daemon, Startable
 from atoll_local.programs import find
 
@@ -47,11 +47,13 @@ class FakeGcs(Startable):
         """Starts the server and waits until it answers. Does nothing if it runs.
 
         Raises:
-            ClusterError: its port is taken, it ended at once, or it did not answer within 20 s.
+            HostError: its port is taken.
+            ClusterError: it ended at once, or it did not answer within 20 s.
         """
         if self._daemon.pid() is not None:
             return
-        self._check_port()
+        # Another server there would be mistaken for ours.
+        check_port(self.port, f"the bucket at {self.address}", self.address)
         objects = self.folder / "objects"
         objects.mkdir(parents=True, exist_ok=True)
         self._daemon.start(
@@ -92,14 +94,3 @@ class FakeGcs(Startable):
                     raise ClusterError(f"bucket {name!r} could not be made: {error}: {reason}") from error
         except OSError as error:
             raise ClusterError(f"the bucket server at {self.url} does not answer: {error}") from error
-
-    def _check_port(self) -> None:
-        """Refuses a taken port, because another server there would be mistaken for ours."""
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((self.address, self.port))
-            except OSError as error:
-                raise ClusterError(
-                    f"the bucket cannot listen on {self.address}:{self.port}: {error}"
-                ) from error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 from dataclasses import dataclass
 
 KUBERNETES = "1.36.3"
@@ -16,8 +15,6 @@ ACTIONLINT = "1.7.12"
 NETWORK_POLICIES = "0.8.0"
 KSTATUS = "1.2.2"
 """Of Flux's cli-utils; the version that this Helm has too."""
-
-ARCH = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -66,12 +66,12 @@ def check_addresses(network: Network, ports: Mapping[int, str]) -> None:
         check_port(port, purpose)
 
 
-def check_port(port: int, purpose: str) -> None:
-    """Raises `HostError` when something listens on `port` on every address."""
+def check_port(port: int, purpose: str, address: str = "0.0.0.0") -> None:
+    """Raises `HostError` when something listens on `port`."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind(("0.0.0.0", port))
+            probe.bind((address, port))
         except OSError:
             raise HostError(f"port {port}, which {purpose} needs, is taken: end what listens there") from None
 

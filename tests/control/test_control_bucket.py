@@ -12,7 +12,7 @@ import pytest
 
 from atoll_bench.command import main as bench
 from atoll_local.bucket import FakeGcs
-from atoll_local.errors import ClusterError
+from atoll_local.errors import ClusterError, HostError
 
 pytestmark = [pytest.mark.control, pytest.mark.timeout(600)]  # the program may have to be built first
 
@@ -47,7 +47,9 @@ def test_objects_outlive_an_outage_at_the_same_address_and_a_second_creation(buc
 def test_errors_name_the_bucket_and_the_address(bucket: FakeGcs, tmp_path: Path) -> None:
     with pytest.raises(ClusterError, match=r"'b'.*400"):
         bucket.create_bucket("b")
-    with pytest.raises(ClusterError, match=f"cannot listen on {bucket.address}:{bucket.port}"):
+    with pytest.raises(
+        HostError, match=f"port {bucket.port}, which the bucket at {bucket.address} needs, is taken"
+    ):
         FakeGcs(tmp_path / "other", port=bucket.port).start()
     down = FakeGcs(tmp_path, port=0)
     with pytest.raises(ClusterError, match=f"{down.url} does not answer"):

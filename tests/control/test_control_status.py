@@ -12,8 +12,7 @@ from control_bench import Bench
 
 from atoll_cli.demo.console import Console
 from atoll_cli.demo.diagnosis import diagnose
-from atoll_cli.demo.observer import Observer
-from atoll_cli.demo.watch import Watch
+from atoll_cli.demo.watch import Observer, Watch
 from atoll_cli.errors import CommandError
 from atoll_cli.kubectl import Kubectl
 from atoll_cli.views import HeldOutView, RunView, Sample, UnitView
@@ -79,7 +78,7 @@ def test_the_demo_reads_every_field_and_ends_a_wait_with_a_diagnosis(
     record = tmp_path / "samples.jsonl"
     tool = Kubectl(program=find("kubectl"), kubeconfig=plane.kubeconfig)
     watch = Watch(
-        Observer(tool, told.namespace, RUN),
+        Observer(tool, told.namespace, RUN, print),
         lambda: diagnose(tool, told.namespace, RUN),
         Console(1, io.StringIO()),
         record,

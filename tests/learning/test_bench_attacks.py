@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from atoll_bench import attacks, command
-from atoll_bench.attackers import ATTACKS
+from atoll_bench.attacks import ATTACKS
 from atoll_runtime.contract import GraceSpec, QuorumSpec
 from atoll_runtime.simulate.training.setting import Setting
 

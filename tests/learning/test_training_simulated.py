@@ -12,8 +12,8 @@ from atoll_runtime.contract import (
 )
 from atoll_runtime.data import Reader
 from atoll_runtime.learner.schedule import learning_rate
-from atoll_runtime.simulate.fleet.scenario import Costs
-from atoll_runtime.simulate.training.batches import Share
+from atoll_runtime.simulate.shard import Costs
+from atoll_runtime.simulate.training.programs import Share
 from atoll_runtime.simulate.training.setting import STREAMS, Failures
 from atoll_runtime.simulate.training.world import World, decoupled
 

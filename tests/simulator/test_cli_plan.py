@@ -16,9 +16,9 @@ from pages import blocks
 
 from atoll_cli.__main__ import main
 from atoll_cli.simulate.plan import too_small
-from atoll_cli.simulate.runfile import planned_run, read_run, read_spec
+from atoll_cli.simulate.runfile import read_run
 from atoll_operator.plan.pods.topology import GENERATIONS
-from atoll_runtime.simulate.planner.steps import CHIPS
+from atoll_runtime.simulate.planner.needs import CHIPS
 
 ROOT = Path(__file__).resolve().parents[2]
 SAMPLES = sorted((ROOT / "manifests" / "samples").glob("*.yaml"))
@@ -80,8 +80,8 @@ def test_every_sample_gives_finite_and_sensible_figures(path: Path, ask: Any) ->
 
 
 def too_small_of(path: Path) -> list[str]:
-    name, spec = read_spec(path)
-    return too_small(spec.syncer, planned_run(path, name, spec))
+    spec, run = read_run(path)
+    return too_small(spec.syncer, run)
 
 
 @pytest.mark.parametrize(("page", "text"), DOCUMENTED)
@@ -124,7 +124,7 @@ def test_the_keys_are_those_that_others_script_against(ask: Any) -> None:
 
 
 def test_a_run_is_read_by_the_operators_own_models() -> None:
-    run = read_run(MIXED)
+    _, run = read_run(MIXED)
     assert [(pool.name, pool.generation, pool.units, pool.chips, pool.batch) for pool in run.pools] == [
         ("v5e", "v5e", 4, 16, 64),
         ("v5p", "v5p", 2, 16, 128),
@@ -132,7 +132,7 @@ def test_a_run_is_read_by_the_operators_own_models() -> None:
     ]
     assert (run.fragments, run.interval, run.overlap, run.codec, run.quorum) == (24, 24, 2, "bf16", 4)
     assert (run.checkpoint_steps, run.target_tokens, run.target_steps) == (500, 20_000_000_000, None)
-    assert read_run(SHARDED).seed == "Peer"
+    assert read_run(SHARDED)[1].seed == "Peer"
 
 
 def test_every_accelerator_of_the_operator_has_figures() -> None:
@@ -263,7 +263,7 @@ def test_numbers_and_dates_are_read_as_kubectl_sends_them(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = changed(tmp_path, "spec.pools.0.units", 4.0)
-    assert read_run(path).units == 4
+    assert read_run(path)[1].units == 4
     path.write_text(path.read_text().replace("sequenceLength:", "? [a, b]\n    : 1\n    sequenceLength:"))
     assert main(["simulate", "plan", str(path)]) == 2
     assert capsys.readouterr().err.startswith(f"atoll: {path}: not ")
@@ -304,4 +304,8 @@ def test_a_file_that_is_no_run_is_one_line(
 
 def test_a_total_of_units_is_shared_out_as_the_operator_does(tmp_path: Path) -> None:
     path = changed(tmp_path, "spec.units", 7, MIXED)
-    assert [(pool.name, pool.units) for pool in read_run(path).pools] == [("v5e", 4), ("v5p", 2), ("v6e", 1)]
+    assert [(pool.name, pool.units) for pool in read_run(path)[1].pools] == [
+        ("v5e", 4),
+        ("v5p", 2),
+        ("v6e", 1),
+    ]

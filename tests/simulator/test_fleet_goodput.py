@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from atoll_runtime.simulate.fleet.account import Account
 from atoll_runtime.simulate.fleet.goodput import Case, Estimate, estimate, simulate
 from atoll_runtime.simulate.fleet.published import GRID
 from atoll_runtime.simulate.fleet.setting import DAY, YEAR, Fleet, Heal, Method, Recovery
+from atoll_runtime.simulate.fleet.timeline import Account
 
 METHODS: tuple[Method, ...] = ("rigid", "elastic", "decoupled", "unit")
 CRASH = Recovery(notice=0.0)

@@ -12,9 +12,7 @@ import pytest
 
 from atoll_runtime.protocol.rules import Rules
 from atoll_runtime.simulate.fleet.rounds import Outcome, World, outcome
-from atoll_runtime.simulate.fleet.scenario import Scenario, Unit
-from atoll_runtime.simulate.fleet.speeds import Drift
-from atoll_runtime.simulate.fleet.waiting import waiting_goodput
+from atoll_runtime.simulate.fleet.scenario import Drift, Scenario, Unit, waiting_goodput
 from atoll_runtime.simulate.link import Wire
 from atoll_runtime.simulate.shard import Stalled
 

@@ -13,13 +13,20 @@ from hypothesis import strategies as st
 from atoll_runtime.contract import ModelSpec
 from atoll_runtime.model import describe
 from atoll_runtime.simulate.planner.choices import choose, points_lost
-from atoll_runtime.simulate.planner.estimate import expect, link_need
-from atoll_runtime.simulate.planner.heal import heal_of, stages
+from atoll_runtime.simulate.planner.estimate import below, below_while_living, expect, link_need, living
 from atoll_runtime.simulate.planner.merging import merged_share
-from atoll_runtime.simulate.planner.quorum import below, below_while_living, living
+from atoll_runtime.simulate.planner.needs import (
+    ELEMENT_BYTES,
+    LEAST_SECONDS,
+    PROCESS_BYTES,
+    checkpoint_traffic,
+    global_step,
+    heal_of,
+    shard_need,
+    stages,
+    step_of,
+)
 from atoll_runtime.simulate.planner.run import Assumptions, Pool, Run
-from atoll_runtime.simulate.planner.state import ELEMENT_BYTES, PROCESS_BYTES, checkpoint_traffic, shard_need
-from atoll_runtime.simulate.planner.steps import LEAST_SECONDS, global_step, step_of
 from atoll_runtime.syncer.journal import LOG
 
 HOUR, DAY = 3600.0, 86_400.0

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -32,7 +33,8 @@ def test_ratios_are_of_pairs_and_of_core_seconds() -> None:
 def test_a_figure_is_a_json_object(
     form: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def figures(setting: Setting) -> Iterator[LearnerFigure]:
+    def figures(**options: Any) -> Iterator[LearnerFigure]:
+        setting = Setting(**options)
         known = {"preset": setting.preset, "batch": setting.batch, "length": setting.length}
         yield LearnerFigure(
             **vars(rates(10, PLAIN, OURS)), cores=2, parameters=9_540_480, merges=31, cuts=2, **known,

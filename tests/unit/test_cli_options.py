@@ -9,6 +9,7 @@ import os
 import shlex
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,7 +18,7 @@ import pytest
 from atoll_cli.__main__ import main
 from atoll_cli.demo.console import Console
 from atoll_cli.demo.evaluation import evaluate
-from atoll_cli.errors import CommandError
+from atoll_cli.errors import OTHERS, CommandError
 from atoll_cli.kubectl import Kubectl, KubectlError
 
 
@@ -48,8 +49,8 @@ WRONG = (
     ("bench learner --gbps 0", "--gbps '0': a number"),
     ("bench learner --delay -1", "--delay '-1': a number"),
     ("bench learner --seconds 21", "--seconds '21': a whole number from 1 to 20"),
-    ("bench operator --case a,x", "--case 'a,x': of a,b,c,d,e,f is wanted"),
-    ("bench operator --case ''", "--case '': of a,b,c,d,e,f is wanted"),
+    ("bench operator --case a,x", "--case 'a,x': one of a, b, c, d, e, f is wanted"),
+    ("bench operator --case ''", "--case '': one of a, b, c, d, e, f is wanted"),
     ("bench operator --repeat 0", "--repeat '0': a whole number from 1 to 100 is wanted"),
     ("bench parity --case=a,x", "--case 'x': one of a, b, c, d, e, f is wanted"),
     ("bench parity --size=5t", "--size '5t': one of 30k, 90k"),
@@ -76,6 +77,12 @@ def test_wrong_options_are_one_sentence_and_status_2(
     message = capsys.readouterr().err
     assert words in message
     assert message.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_each_error_of_another_package_is_there(name: str) -> None:
+    module, _, kind = name.rpartition(".")
+    assert issubclass(getattr(import_module(module), kind), Exception)
 
 
 def test_version_loads_neither_jax_nor_the_cluster() -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from typing import Any
 
 import pytest
 
 from atoll_cli.demo.evaluation import HeldOut
 from atoll_cli.demo.report import render
-from atoll_cli.demo.verdict import Fault, Observations, as_json, judge
+from atoll_cli.demo.verdict import Fault, Observations
+from atoll_cli.demo.verdict import judge as judge_with
 from atoll_cli.views import LedgerView, PodView, RunView, Sample, UnitView
 
 KILL = Fault(kind="unit", victim="a", unit="a", at=100.0, healed_at=112.0)
@@ -70,6 +72,10 @@ def make_observations(samples: list[Sample] | None = None, **changes: object) ->
     return dataclasses.replace(seen, **changes)  # type: ignore[arg-type]
 
 
+def judge(seen: Observations, heal_stage: float = 12.0) -> dict[str, Any]:
+    return judge_with(seen, {"heal": heal_stage})
+
+
 def change(samples: list[Sample], index: int, **changes: object) -> list[Sample]:
     samples[index] = dataclasses.replace(samples[index], **changes)  # type: ignore[arg-type]
     return samples
@@ -77,14 +83,14 @@ def change(samples: list[Sample], index: int, **changes: object) -> list[Sample]
 
 def test_a_demo_as_it_should_be_passes_and_has_its_figures() -> None:
     summary = judge(make_observations())
-    assert summary.failures == []
-    assert summary.heal_seconds == pytest.approx(12.0)
-    assert summary.steps_of_others == {"b": 15}
-    assert (summary.incarnation_before, summary.incarnation_after) == (1, 2)
-    assert summary.margin == pytest.approx(3.0)
-    assert summary.pods_kept
-    assert summary.loss_at_kill == pytest.approx(3.5)
-    assert summary.checkpoint == "gs://bucket/run/global/300"
+    assert summary["passed"] and summary["failures"] == []
+    assert summary["healSeconds"] == pytest.approx(12.0)
+    assert summary["stepsOfOthers"] == {"b": 15}
+    assert (summary["incarnationBefore"], summary["incarnationAfter"]) == (1, 2)
+    assert summary["margin"] == pytest.approx(3.0)
+    assert summary["podsKept"]
+    assert summary["lossAtKill"] == pytest.approx(3.5)
+    assert summary["checkpoint"] == "gs://bucket/run/global/300"
 
 
 @pytest.mark.parametrize(
@@ -126,33 +132,35 @@ def test_a_demo_as_it_should_be_passes_and_has_its_figures() -> None:
     ],
 )
 def test_what_did_not_happen_is_named(samples: list[Sample], words: str) -> None:
-    failures = judge(make_observations(samples)).failures
+    failures = judge(make_observations(samples))["failures"]
     assert any(words in failure for failure in failures), failures
 
 
 def test_the_old_incarnation_still_shown_as_learning_is_no_heal() -> None:
     samples = make_samples()
     stale = dataclasses.replace(samples[0], time=101.0)
-    assert judge(make_observations([samples[0], stale])).heal_seconds is None
+    assert judge(make_observations([samples[0], stale]))["healSeconds"] is None
 
 
 def test_a_gain_below_the_margin_fails_with_both_figures() -> None:
     seen = make_observations(trained=HeldOut(step=300, loss=5.0, tokens=1000))
-    assert judge(seen).failures == [
+    assert judge(seen)["failures"] == [
         "the global model gained 0.500 nats per token on held-out text, 1.000 were wanted"
     ]
 
 
 def test_a_loss_that_is_no_number_fails_the_margin() -> None:
     seen = make_observations(trained=HeldOut(step=300, loss=float("nan"), tokens=1000))
-    assert any("held-out" in failure for failure in judge(seen).failures)
+    assert any("held-out" in failure for failure in judge(seen)["failures"])
 
 
 def test_a_killed_syncer_must_have_resumed() -> None:
     faults = [KILL, Fault(kind="syncer", victim="run-syncer-0", at=112.0, healed_at=200.0)]
-    assert judge(make_observations(faults=faults)).failures == ["the syncer did not resume from its journal"]
+    assert judge(make_observations(faults=faults))["failures"] == [
+        "the syncer did not resume from its journal"
+    ]
     samples = change(make_samples(), 3, run=dataclasses.replace(make_samples()[3].run, syncer_restarts=1))
-    assert judge(make_observations(samples, faults=faults)).failures == []
+    assert judge(make_observations(samples, faults=faults))["failures"] == []
 
 
 def test_a_unit_that_another_fault_hits_at_the_same_time_need_not_go_on() -> None:
@@ -163,22 +171,22 @@ def test_a_unit_that_another_fault_hits_at_the_same_time_need_not_go_on() -> Non
     lost = Fault(kind="node", victim="node-c", unit="c", at=99.5, healed_at=112.0)
     ledgers = dict.fromkeys(("run", "a", "b", "c"), LEDGER)
     summary = judge(make_observations(samples, faults=[lost, KILL], ledgers=ledgers))
-    assert summary.failures == []
-    assert [fault["stepsOfOthers"] for fault in summary.faults] == [{"b": 15}, {"b": 15}]
+    assert summary["failures"] == []
+    assert [fault["stepsOfOthers"] for fault in summary["faults"]] == [{"b": 15}, {"b": 15}]
     later = dataclasses.replace(lost, at=112.0, healed_at=200.0)
     summary = judge(make_observations(samples, faults=[KILL, later], ledgers=ledgers))
-    assert summary.failures == ["made no step while a healed: c"]
+    assert summary["failures"] == ["made no step while a healed: c"]
 
 
 @pytest.mark.parametrize("ledger", [dataclasses.replace(LEDGER, merged=69), None])
 def test_a_ledger_that_does_not_balance_or_is_missing_fails(ledger: LedgerView | None) -> None:
     ledgers = {"run": LEDGER, "a": LEDGER} | ({} if ledger is None else {"b": ledger})
-    assert judge(make_observations(ledgers=ledgers)).failures == ["the ledger does not balance: b"]
+    assert judge(make_observations(ledgers=ledgers))["failures"] == ["the ledger does not balance: b"]
 
 
 def test_a_run_of_one_unit_shows_nothing() -> None:
     samples = [dataclasses.replace(sample, units={"a": sample.units["a"]}) for sample in make_samples()]
-    failures = judge(make_observations(samples)).failures
+    failures = judge(make_observations(samples))["failures"]
     assert "there was no unit that could have gone on while a healed" in failures
 
 
@@ -188,12 +196,12 @@ def test_no_sample_before_the_kill_is_an_error() -> None:
 
 
 def test_the_json_has_stable_keys() -> None:
-    document = as_json(judge(make_observations()), {"heal": 12.345})
+    document = judge(make_observations(), 12.345)
     assert set(document) == KEYS
     assert json.loads(json.dumps(document))["timings"] == {"heal": 12.35}
 
 
 def test_the_report_says_what_did_not_happen() -> None:
-    text = render(judge(make_observations(make_samples()[:2])), {"heal": 12.0})
+    text = render(judge(make_observations(make_samples()[:2])))
     assert "did not happen: a was not reseeded" in text
-    assert "all of it happened" in render(judge(make_observations()), {"heal": 12.0})
+    assert "all of it happened" in render(judge(make_observations()))

@@ -242,8 +242,8 @@ def test_a_bad_source_is_named_by_file_line_and_field(name, content, named, tmp_
         (["--tokenizer", "x.bin"], "tokenizer x.bin: "),
         (["--separator", "<eos>"], "bytes are separated by the byte 0"),
         (["--format", "parquet", "--field", "body"], "a.jsonl: "),
-        (["--field", ""], "--field '': a name is wanted"),
-        ([""], "SOURCE '': a file, a folder or a glob is wanted"),
+        (["--field", ""], "--field '': a value is wanted"),
+        ([""], "SOURCE '': a value is wanted"),
         (["--format", "lines", "--field", "body"], "--field 'body' goes with jsonl and parquet"),
     ],
 )

@@ -16,18 +16,13 @@ MARKERS = {2: "o", 4: "s", 8: "^"}
 
 def draw(rows: Sequence[Row], path: Path) -> None:
     """Writes a PNG."""
-    import matplotlib
+    from matplotlib.figure import Figure
 
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    found = groups(rows)
-    figure, (left, right) = plt.subplots(1, 2, figsize=(13, 5))
+    found, figure = groups(rows), Figure(figsize=(13, 5), layout="tight")
+    left, right = figure.subplots(1, 2)
     _gaps(left, [group for group in found if group.trial.case in "bd" and group.gaps])
     _cases(right, [group for group in found if group.trial.case in "cdef" and group.gaps])
-    figure.tight_layout()
     figure.savefig(path, dpi=120, metadata={"Software": None})
-    plt.close(figure)
 
 
 def _gaps(axes: Any, found: Sequence[Group]) -> None:

@@ -4,13 +4,13 @@ renamed into place."""
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from atoll_bench.parity.trials import Trial
 from atoll_cli.errors import CommandError
+from atoll_runtime.files import replace
 
 Row = dict[str, Any]
 TUNING = "tune"
@@ -63,9 +63,4 @@ def _read(path: Path) -> list[Row]:
 def _write(path: Path, rows: Sequence[Row]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = ",\n".join(json.dumps(row) for row in rows)
-    scratch = path.with_suffix(".part")
-    with scratch.open("w") as file:
-        file.write(f"[\n{lines}\n]\n")
-        file.flush()
-        os.fsync(file.fileno())
-    scratch.replace(path)
+    replace(path, f"[\n{lines}\n]\n".encode())

@@ -12,7 +12,7 @@ from typing import Any
 from atoll_bench.regions.decoupled import begun
 from atoll_bench.regions.setting import SIZE, parameters_of
 from atoll_bench.regions.trainings import Progress, Spent, Trainings
-from atoll_bench.regions.wan import REGIONS, Wan, round_trips
+from atoll_bench.regions.wan import REGIONS, Region, Wan, round_trips
 from atoll_cli.errors import CommandError
 from atoll_local.namespaces import check_namespaces
 from atoll_runtime.contract import LedgerReport, SyncerStatus
@@ -23,18 +23,6 @@ CONGESTION_CONTROL = Path("/proc/sys/net/ipv4/tcp_congestion_control")
 CUT_FROM, CUT_UNTIL = 0.2, 0.85
 CUT = "east"
 """The region that is cut off."""
-
-
-@dataclass(frozen=True)
-class Found:
-    """All of the experiment."""
-
-    document: dict[str, Any]
-    """What `atoll bench regions --json` prints."""
-    synchronous: Spent
-    atoll: Spent
-    """With the cut, where there is one."""
-    scale: float
 
 
 @dataclass
@@ -99,14 +87,17 @@ def balances(ledger: LedgerReport) -> bool:
     return ledger.trained == ledger.merged + sum(ledger.discarded.values()) + ledger.in_flight
 
 
-def measure(steps: int, seeds: Sequence[int], cut_seconds: int, progress: Progress) -> Found:
-    """Runs all of it.
+def measure(
+    steps: int, seeds: Sequence[int], cut_seconds: int, plot: str | None, progress: Progress
+) -> dict[str, Any]:
+    """Runs all of it: what `atoll bench regions --json` prints.
 
     Args:
         steps: of Atoll. Its regions go on until they hear of its end, so the synchronous training gets as many as they
             make over equal links: for equal tokens.
         seeds: of Atoll's runs, over equal links that nothing limits and over those of the regions.
         cut_seconds: for which a region is away; 0: no run with a cut.
+        plot: a PNG of the links' use to write; None: no plot.
 
     Raises:
         CommandError: a process ended, or a bridge of another bench is there.
@@ -121,22 +112,23 @@ def measure(steps: int, seeds: Sequence[int], cut_seconds: int, progress: Progre
         runs = [trainings.decoupled(f"atoll-{seed}", steps, seed) for seed in seeds]
         atoll = runs[0]
         told = _document(trainings, synchronous, runs, equal)
-        if not cut_seconds:
-            return Found(told, synchronous, atoll, trainings.scale)
-        longer = round(cut_seconds / CUT_SHARE / atoll.seconds * steps)
-        whole = trainings.decoupled("whole", longer)
-        outage = Outage(wan, trainings.scale, CUT, longer, cut_seconds)
-        broken = trainings.decoupled("broken", longer, watch=outage)
-        assert broken.status is not None
-        told["cut"] = {
-            **outage.document(broken.status),
-            "steps": longer,
-            "run_s": broken.seconds,
-            "run_without_cut_s": whole.seconds,
-            "loss": broken.loss,
-            "loss_without_cut": whole.loss,
-        }
-        return Found(told, synchronous, broken, trainings.scale)
+        if cut_seconds:
+            longer = round(cut_seconds / CUT_SHARE / atoll.seconds * steps)
+            whole = trainings.decoupled("whole", longer)
+            outage = Outage(wan, trainings.scale, CUT, longer, cut_seconds)
+            atoll = trainings.decoupled("broken", longer, watch=outage)
+            assert atoll.status is not None
+            told["cut"] = {
+                **outage.document(atoll.status),
+                "steps": longer,
+                "run_s": atoll.seconds,
+                "run_without_cut_s": whole.seconds,
+                "loss": atoll.loss,
+                "loss_without_cut": whole.loss,
+            }
+        if plot is not None:
+            draw(told, synchronous, atoll, Path(plot))
+        return told
 
 
 def _document(
@@ -157,8 +149,8 @@ def _document(
                 "gbps": region.gbps,
                 "scaled_gbps": region.gbps * trainings.scale,
                 "rtt_ms": 2e3 * region.delay,
-                "used_gbps": atoll.used[region.name] / 1e9 / trainings.scale,
-                "used_gbps_synchronous": synchronous.used[region.name] / 1e9 / trainings.scale,
+                "used_gbps": atoll.used(region.name) / 1e9 / trainings.scale,
+                "used_gbps_synchronous": synchronous.used(region.name) / 1e9 / trainings.scale,
                 "member_share": unit.contributions / max(1, status.rounds),
                 "merged_share": merged_share(status.ledger[region.name]),
                 "step_seconds": unit.step_seconds,
@@ -186,3 +178,35 @@ def _document(
         "rtt_between_regions_ms": [1e3 * near, 1e3 * far],
         "regions": regions,
     }
+
+
+def draw(document: dict[str, Any], synchronous: Spent, atoll: Spent, path: Path) -> None:
+    """Writes a PNG: each region's link under the synchronous training and under Atoll's, with its cut."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(13, 10), layout="tight")
+    rows = figure.subplots(len(REGIONS), 2, sharex="col", squeeze=False)
+    cut = document.get("cut")
+    steps = document["steps_synchronous"], (cut or document)["steps"]
+    for region, row in zip(REGIONS, rows, strict=True):
+        for axes, spent in zip(row, (synchronous, atoll), strict=True):
+            _link(axes, region, spent, document["scale"])
+        if cut and cut["region"] == region.name:
+            row[1].axvspan(
+                cut["from_s"], cut["from_s"] + cut["seconds"], alpha=0.15, color="C3", label="cut off"
+            )
+            row[1].legend(fontsize=8, loc="upper right")
+    for axes, name, count in zip(rows[0], ("synchronous", "Atoll"), steps, strict=True):
+        axes.set_title(f"{name}, {count} steps\n{axes.get_title()}")
+    for axes in rows[-1]:
+        axes.set_xlabel("seconds")
+    figure.savefig(path, dpi=100, metadata={"Software": None})
+
+
+def _link(axes: Any, region: Region, spent: Spent, scale: float) -> None:
+    seconds, *directions = zip(*spent.rates(region.name), strict=True)
+    for values, label in zip(directions, ("sent", "received"), strict=True):
+        axes.plot(seconds, [value / 1e9 / scale for value in values], linewidth=0.8, label=label)
+    axes.axhline(region.gbps, color="black", linestyle=":", linewidth=0.8)
+    axes.set(ylim=(0, 1.15 * region.gbps), ylabel="Gbit/s", title=f"{region.name}, {region.gbps:g} Gbit/s")
+    axes.legend(fontsize=8, loc="upper right")

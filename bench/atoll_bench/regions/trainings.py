@@ -17,7 +17,8 @@ from atoll_bench.regions.decoupled import Decoupled, Watch
 from atoll_bench.regions.setting import LENGTH, Setting, parameters_of
 from atoll_bench.regions.synchronous import Order
 from atoll_bench.regions.wan import SITE, Traffic, Wan, scale_of
-from atoll_cli.errors import CommandError
+from atoll_bench.run import check
+from atoll_local.process import wait_for
 from atoll_runtime.checkpoint import GlobalStore
 from atoll_runtime.contract import COORDINATOR_PORT, SyncerStatus, dump
 from atoll_runtime.data import Reader, write_stdlib
@@ -50,17 +51,24 @@ def environment(folder: Path) -> dict[str, str]:
 class Spent:
     """One training of either system over the links."""
 
+    traffic: Traffic
+    begin: float
+    """Unix seconds."""
     seconds: float
     loss: float
     """Held-out, nats per token."""
     tokens: int
     """Trained, of all regions."""
-    rates: dict[str, list[tuple[float, float, float]]]
-    """Of each region: seconds since the beginning, bits per second sent and received."""
-    used: dict[str, float]
-    """Mean bits per second in the direction in which that is more."""
     status: SyncerStatus | None = None
     """Of Atoll, at the target."""
+
+    def rates(self, region: str) -> list[tuple[float, float, float]]:
+        """Seconds since the beginning, bits per second sent and received."""
+        return self.traffic.rates(region, self.begin, self.begin + self.seconds)
+
+    def used(self, region: str) -> float:
+        """Mean bits per second in the direction in which that is more."""
+        return max(self.traffic.mean(region, self.begin, self.begin + self.seconds))
 
 
 class Trainings:
@@ -94,7 +102,7 @@ class Trainings:
         try:
             for rank, place in enumerate(places):
                 log = folder / f"{place.name}.log"
-                processes[str(log)] = place.run([*command, str(rank)], log, self._environment)
+                processes[place.name] = place.run([*command, str(rank)], log, self._environment)
             ready = _answers(folder, "ready", processes, READY_SECONDS)
             self.step_seconds = float(np.mean([each["step_seconds"] for each in ready]))
             self.scale = scale_of(parameters_of(self.setting), self.step_seconds)
@@ -114,7 +122,7 @@ class Trainings:
         with np.load(folder / "theta.npz") as theta:
             loss = self._loss(dict(theta))
         tokens = len(places) * steps * setting.step_tokens
-        return self._spent(traffic, begin, max(each["seconds"] for each in done), loss, tokens)
+        return Spent(traffic, begin, max(each["seconds"] for each in done), loss, tokens)
 
     def decoupled(
         self,
@@ -139,7 +147,7 @@ class Trainings:
             run.finish()
         cut = GlobalStore(run.bucket).load(steps, momentum=False)
         tokens = sum(unit.tokens for unit in status.units.values())
-        return self._spent(traffic, begin, status.time - begin, self._loss(cut.theta), tokens, status)
+        return Spent(traffic, begin, status.time - begin, self._loss(cut.theta), tokens, status)
 
     def _loss(self, theta: dict[str, np.ndarray]) -> float:
         """Held-out loss, nats per token."""
@@ -147,40 +155,16 @@ class Trainings:
         reader = Reader(run.data.uri, "heldout", LENGTH)
         return Measure(run.model, reader, LENGTH, HELD_OUT_TOKENS)(theta).nats
 
-    def _spent(
-        self,
-        traffic: Traffic,
-        begin: float,
-        seconds: float,
-        loss: float,
-        tokens: int,
-        status: SyncerStatus | None = None,
-    ) -> Spent:
-        end, names = begin + seconds, list(self._wan.places)
-        return Spent(
-            seconds,
-            loss,
-            tokens,
-            {name: traffic.rates(name, begin, end) for name in names},
-            {name: max(traffic.mean(name, begin, end)) for name in names},
-            status,
-        )
-
 
 def _answers(
     folder: Path, name: str, processes: dict[str, subprocess.Popen[bytes]], seconds: float
 ) -> list[dict[str, Any]]:
-    """What every process wrote under this name. Raises `CommandError`."""
-    files, deadline = (
-        [folder / f"{name}-{rank}" for rank in range(len(processes))],
-        time.monotonic() + seconds,
-    )
-    while not all(file.exists() for file in files):
-        for log, process in processes.items():
-            if process.poll():
-                lines = Path(log).read_text(errors="replace").splitlines()
-                raise CommandError(f"a synchronous process ended: {' / '.join(lines[-3:])}")
-        if time.monotonic() > deadline:
-            raise CommandError(f"synchronous training was not {name} within {seconds:g} s")
-        time.sleep(POLL_SECONDS)
+    """What every process wrote under this name. Raises `CommandError`, `ClusterError`."""
+    files = [folder / f"{name}-{rank}" for rank in range(len(processes))]
+
+    def written() -> bool:
+        check(processes, folder)
+        return all(file.exists() for file in files)
+
+    wait_for(f"synchronous training: {name}", written, seconds, interval=POLL_SECONDS)
     return [json.loads(file.read_text()) for file in files]

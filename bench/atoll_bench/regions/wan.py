@@ -9,8 +9,6 @@ import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from atoll_cli.errors import CommandError
 from atoll_local.link import LEAST_RATE, Link, shape
@@ -124,22 +122,19 @@ class Wan(Startable):
 
 
 @dataclass
-class Traffic:
+class Traffic(Startable):
     """What the links carry while the context is entered, sampled twice a second."""
 
     wan: Wan
     samples: list[tuple[float, dict[str, tuple[int, int]]]] = field(default_factory=list)
     """Unix seconds, and the bytes that each region has sent and received until then."""
 
-    def __enter__(self) -> Self:
+    def start(self) -> None:
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="traffic", daemon=True)
         self._thread.start()
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def stop(self) -> None:
         self._ended.set()
         self._thread.join()
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 
 from atoll_cli.demo.diagnosis import operator_diagnosis
-from atoll_cli.errors import CommandError, UsageError
+from atoll_cli.errors import CommandError
 from atoll_cli.kubectl import Kubectl
 from atoll_local.cluster import Cluster
-from atoll_local.errors import ClusterError, HostError
 from atoll_local.paths import claim
 from atoll_local.process import run
 from atoll_local.programs import find
@@ -102,17 +101,6 @@ class DemoCluster:
         where = [f"--namespace={SYSTEM}", f"--kubeconfig={self.local.kubeconfig}"]
         command = [str(self._helm_program), *arguments, *where]
         run(command, OPERATOR_READY + 30, raises=CommandError, name=f"helm {arguments[0]}")
-
-
-@contextmanager
-def cluster_errors() -> Iterator[None]:
-    """Errors of the local cluster as errors of a command."""
-    try:
-        yield
-    except HostError as error:
-        raise UsageError(str(error)) from error
-    except ClusterError as error:
-        raise CommandError(str(error)) from error
 
 
 def _namespace(name: str) -> dict[str, object]:

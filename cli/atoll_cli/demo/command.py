@@ -10,14 +10,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from atoll_cli.demo.cluster import DemoCluster, cluster_errors
+from atoll_cli.demo.cluster import DemoCluster
 from atoll_cli.demo.console import Console
 from atoll_cli.demo.report import render
-from atoll_cli.demo.stages import STAGES, Demo, Plan
-from atoll_cli.demo.verdict import as_json
-from atoll_cli.errors import CommandError, UsageError
+from atoll_cli.demo.stages import STAGES, Demo
+from atoll_cli.errors import CommandError, UsageError, command_errors
 from atoll_cli.simulate.runfile import checked_spec, read_manifest
 from atoll_local.paths import source_root
+from atoll_operator.api.trainingrun import TrainingRunSpec
 
 NEEDED = ("atoll_runtime.checkpoint.bucket", "atoll_runtime.data.writer")
 """What a later stage imports: where its packages are missing, that is told before a cluster is started."""
@@ -39,20 +39,19 @@ def run_demo(options: argparse.Namespace) -> int:
         root = source_root()
     except FileNotFoundError as error:
         raise UsageError(str(error)) from error
-    plan = _plan(options, root)
-    with cluster_errors():
-        cluster = DemoCluster(options.name, root / "charts" / "atoll", console.say)
-    for name in NEEDED:
-        importlib.import_module(name)
+    manifest, name, spec = _run(options, root)
+    cluster = DemoCluster(options.name, root / "charts" / "atoll", console.say)
+    for module in NEEDED:
+        importlib.import_module(module)
     # Both, also where a shell started us with SIGINT ignored: whatever ends the demo, the cluster goes first.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
     try:
-        with cluster_errors():
-            summary = Demo(plan, cluster, console).execute()
-        _write(options.json, as_json(summary, console.timings))
-        console.say(render(summary, console.timings), indent="")
-        status = 1 if summary.failures else 0
+        with command_errors():
+            summary = Demo(options, manifest, name, spec, cluster, console).execute()
+        _write(options.json, summary)
+        console.say(render(summary), indent="")
+        status = 0 if summary["passed"] else 1
     except CommandError as error:
         _write(options.json, {"passed": False, "failures": [str(error)], "timings": console.timings})
         raise
@@ -75,7 +74,7 @@ def _leave(keep: bool, cluster: DemoCluster, console: Console) -> bool:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     try:
-        with cluster_errors():
+        with command_errors():
             cluster.leave()
     except CommandError as error:
         console.say(f"not removed: {error}", indent="")
@@ -83,10 +82,8 @@ def _leave(keep: bool, cluster: DemoCluster, console: Console) -> bool:
     return True
 
 
-def _plan(options: argparse.Namespace, root: Path) -> Plan:
-    for path in (options.json, options.record):
-        if path and not path.absolute().parent.is_dir():
-            raise UsageError(f"{path}: there is no folder {path.absolute().parent}")
+def _run(options: argparse.Namespace, root: Path) -> tuple[dict[str, Any], str, TrainingRunSpec]:
+    """The sample with what the options need: its manifest, name and spec. Raises `UsageError`."""
     if options.record:
         options.record.unlink(missing_ok=True)
     run = root / "manifests" / "samples" / "quickstart.yaml"
@@ -96,5 +93,4 @@ def _plan(options: argparse.Namespace, root: Path) -> Plan:
         manifest["spec"]["target"]["globalSteps"] = STEPS
         manifest["spec"]["inner"]["schedule"] = "Constant"  # with others the target is fixed
         manifest["spec"]["checkpoint"]["keep"] = KEEP
-    name, spec = checked_spec(run, manifest)
-    return Plan(run=run.name, manifest=manifest, name=name, spec=spec, options=options)
+    return manifest, *checked_spec(run, manifest)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from atoll_cli.errors import CommandError
 from atoll_cli.kubectl import Kubectl
-from atoll_cli.views import LABEL_RUN
+from atoll_operator.api.group import LABEL_RUN
 
 LINES = 40
 """Of each answer, its last."""

@@ -7,7 +7,6 @@ import logging
 import os
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any
 
 from atoll_cli.demo.cluster import NAMESPACE, DemoCluster
@@ -15,10 +14,8 @@ from atoll_cli.demo.console import Console
 from atoll_cli.demo.diagnosis import diagnose
 from atoll_cli.demo.evaluation import HeldOut, evaluate
 from atoll_cli.demo.faults import Faults
-from atoll_cli.demo.observer import Observer
-from atoll_cli.demo.verdict import Observations, Summary, judge
-from atoll_cli.demo.watch import Watch, all_learning
-from atoll_cli.errors import CommandError
+from atoll_cli.demo.verdict import Observations, judge
+from atoll_cli.demo.watch import Observer, Watch, all_learning
 from atoll_cli.views import LedgerView, ledgers_of
 from atoll_operator.api.trainingrun import TrainingRunSpec
 from atoll_operator.plan.limits import sizes
@@ -35,35 +32,33 @@ HALF_WAY = 1200
 COMPLETE = 1200
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """What to show."""
-
-    run: str
-    """Name of the file of the manifest."""
-    manifest: Mapping[str, Any]
-    """What is applied."""
-    name: str
-    spec: TrainingRunSpec
-    options: argparse.Namespace
-    """What to break, and where observations go: `delete_pod`, `lose_node`, `cut_link`, `kill_syncer`, `record`."""
-
-
 class Demo:
-    """One passage through the stages."""
+    """One passage through the stages.
 
-    def __init__(self, plan: Plan, cluster: DemoCluster, console: Console) -> None:
-        self._plan = plan
-        self._cluster = cluster
-        self._console = console
+    Args:
+        options: what to break, and where observations go.
+        manifest: what is applied, as `name` and `spec` say.
+    """
 
-    def execute(self) -> Summary:
-        """Every stage; the cluster is left to the caller.
+    def __init__(
+        self,
+        options: argparse.Namespace,
+        manifest: Mapping[str, Any],
+        name: str,
+        spec: TrainingRunSpec,
+        cluster: DemoCluster,
+        console: Console,
+    ) -> None:
+        self._options, self._manifest, self._name, self._spec = options, manifest, name, spec
+        self._cluster, self._console = cluster, console
+
+    def execute(self) -> dict[str, Any]:
+        """Every stage; the cluster is left to the caller. Returns the summary.
 
         Raises:
             CommandError: a stage did not come to its end; the message says why.
         """
-        console, plan, spec = self._console, self._plan, self._plan.spec
+        console, options, spec = self._console, self._options, self._spec
         units, target = sum(sizes(spec).values()), spec.target.global_steps or 0
         with console.stage("cluster", "A real Kubernetes"):
             self._cluster.up()
@@ -73,31 +68,31 @@ class Demo:
             self._cluster.install()
         kubectl = self._cluster.kubectl
         watch = Watch(
-            Observer(kubectl, NAMESPACE, plan.name),
-            lambda: diagnose(kubectl, NAMESPACE, plan.name),
+            Observer(kubectl, NAMESPACE, self._name, console.say),
+            lambda: diagnose(kubectl, NAMESPACE, self._name),
             console,
-            plan.options.record,
+            options.record,
         )
         faults = Faults(self._cluster, watch, console)
-        with console.stage("start", f"kubectl apply {plan.run}: {units} units"):
-            kubectl.apply([plan.manifest], "-n", NAMESPACE)
+        with console.stage("start", f"kubectl apply the sample {self._name}: {units} units"):
+            kubectl.apply([self._manifest], "-n", NAMESPACE)
             watch.until(f"all {units} units learning", lambda sample: all_learning(sample, units), LEARNING)
-        half = 0 if plan.options.cut_link else target // 2
+        half = 0 if options.cut_link else target // 2
         with console.stage("train", f"Training to half of {target} global steps" if half else "Training"):
-            off = faults.switch_off_node() if plan.options.lose_node else None
-            if plan.options.cut_link:
+            off = faults.switch_off_node() if options.lose_node else None
+            if options.cut_link:
                 faults.cut_link()
             if off is not None:
                 faults.switch_on_node(*off)
-            if plan.options.delete_pod:
+            if options.delete_pod:
                 faults.delete_pod()
             watch.until("half of the target", lambda sample: sample.run.step >= half, HALF_WAY)
         with console.stage("heal", "One whole unit killed: SIGKILL to every process of it"):
             faults.kill_unit()
-            if plan.options.kill_syncer:
+            if options.kill_syncer:
                 faults.kill_syncer()
         with console.stage("finish", "The others never stopped; on to the target, and what was learnt"):
-            if plan.options.cut_link:
+            if options.cut_link:
                 self._end_at(watch.samples[-1].run.step + MORE_STEPS)
             watch.until("completion", lambda sample: sample.run.complete, COMPLETE)
             console.say("evaluating the untrained and the final global model on held-out text")
@@ -111,7 +106,7 @@ class Demo:
             trained=trained,
             margin=MARGIN,
         )
-        return judge(seen)
+        return judge(seen, console.timings)
 
     def _write_data(self) -> None:
         """Writes the data set, and clears the run's folder of what an earlier demo left."""
@@ -120,30 +115,25 @@ class Demo:
         logging.getLogger("google.auth").setLevel(logging.ERROR)
         from atoll_runtime.checkpoint.bucket import Bucket
         from atoll_runtime.data.writer import write_stdlib
-        from atoll_runtime.payloads import StoreError
 
-        try:
-            Bucket(self._plan.spec.checkpoint.uri).delete_tree("")
-            catalogue = write_stdlib(
-                self._plan.spec.data.uri, lambda done, total: self._console.live(f"{done} of {total} files")
-            )
-        except StoreError as error:
-            raise CommandError(str(error)) from error
+        Bucket(self._spec.checkpoint.uri).delete_tree("")
+        catalogue = write_stdlib(
+            self._spec.data.uri, lambda done, total: self._console.live(f"{done} of {total} files")
+        )
         tokens = {
             name: sum(shard.tokens for shard in split.shards) for name, split in catalogue.splits.items()
         }
         self._console.say(", ".join(f"{name}: {count:,} tokens" for name, count in tokens.items()))
 
     def _end_at(self, step: int) -> None:
-        manifest = self._plan.manifest
-        spec = {**manifest["spec"], "target": {"globalSteps": step}}
+        spec = {**self._manifest["spec"], "target": {"globalSteps": step}}
         self._console.say(f"the target is {step} global steps now")
-        self._cluster.kubectl.apply([{**manifest, "spec": spec}], "-n", NAMESPACE)
+        self._cluster.kubectl.apply([{**self._manifest, "spec": spec}], "-n", NAMESPACE)
 
     def _evaluate(self, step: int | None) -> HeldOut:
-        data, checkpoints = self._plan.spec.data, self._plan.spec.checkpoint.uri
+        data, checkpoints = self._spec.data, self._spec.checkpoint.uri
         return evaluate(checkpoints, step, data.uri, data.sequence_length, self._cluster.bucket_environment)
 
     def _ledgers(self) -> dict[str, LedgerView]:
         listing = self._cluster.kubectl.get("trainingruns,learnerunits", "-n", NAMESPACE)
-        return ledgers_of(self._plan.name, listing["items"])
+        return ledgers_of(self._name, listing["items"])

@@ -1,13 +1,12 @@
-"""From observations to a summary and a verdict. Pure: what happened is judged from the samples alone."""
+"""From observations to a summary with a verdict. Pure: what happened is judged from the samples alone."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from atoll_cli.demo.evaluation import HeldOut
-from atoll_cli.text import camel
 from atoll_cli.views import LedgerView, Sample
 
 
@@ -43,85 +42,17 @@ class Observations:
     """Nats per token by which the trained model must beat the untrained one."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Summary:
-    """What the demo showed; the keys of its JSON are these names in camelCase."""
-
-    run: str
-    victim: str
-    heal_seconds: float | None
-    """From the kill to a merged contribution of the new incarnation, as seen from outside (± 2 s)."""
-    heal_seconds_operator: float | None
-    """The same by the operator's clock, from its status."""
-    steps_of_others: Mapping[str, int]
-    """Inner steps that each other unit made while the victim healed."""
-    incarnation_before: int
-    incarnation_after: int
-    seeded_step: int | None
-    """Global step of the checkpoint from which the victim came back."""
-    faults: Sequence[Mapping[str, Any]]
-    """Every fault: `kind`, `victim`, `unit`, `at`, `healedAt` (Unix seconds), and `stepsOfOthers`: the inner steps that
-    each unit made meanwhile, without the units that a fault hit."""
-    pods_kept: bool
-    """No pod was replaced, nor restarted, of a unit that no fault hit; after the kill, until the end."""
-    loss_first: float | None
-    """Training loss when the first unit reported."""
-    loss_at_kill: float | None
-    loss_after_heal: float | None
-    loss_last: float | None
-    held_out_untrained: float
-    held_out_trained: float
-    held_out_tokens: int
-    margin_wanted: float
-    margin: float
-    global_step: int
-    target_step: int | None
-    tokens: int
-    complete: bool
-    checkpoint: str
-    unbalanced: Sequence[str]
-    """Run and units whose ledger does not balance or is missing."""
-    syncer_restarts: int
-    """Times that it resumed from its journal."""
-
-    @property
-    def failures(self) -> list[str]:
-        """What did not happen and had to; empty when the demo showed all of it."""
-        found = []
-        if self.heal_seconds is None:
-            found.append(f"{self.victim} was not reseeded: no later incarnation of it was merged")
-        elif self.seeded_step is None:
-            found.append(f"{self.victim} came back without a checkpoint")
-        for fault in self.faults:
-            stopped = sorted(unit for unit, steps in fault["stepsOfOthers"].items() if steps <= 0)
-            if stopped:
-                found.append(f"made no step while {fault['victim']} healed: {', '.join(stopped)}")
-            if not fault["stepsOfOthers"]:
-                found.append(f"there was no unit that could have gone on while {fault['victim']} healed")
-        if not self.pods_kept:
-            found.append("pods of other units were replaced, or restarted")
-        if any(fault["kind"] == "syncer" for fault in self.faults) and not self.syncer_restarts:
-            found.append("the syncer did not resume from its journal")
-        if self.unbalanced:
-            found.append(f"the ledger does not balance: {', '.join(self.unbalanced)}")
-        if not self.complete:
-            found.append(f"the run did not complete: step {self.global_step} of {self.target_step}")
-        if not self.margin >= self.margin_wanted:  # a loss that is no number fails too
-            found.append(
-                f"the global model gained {self.margin:.3f} nats per token on held-out text, "
-                f"{self.margin_wanted:.3f} were wanted"
-            )
-        return found
-
-
 def healed(sample: Sample, unit: str, incarnation: int) -> bool:
     """Whether a later incarnation than `incarnation` of the unit is being merged."""
     found = sample.units.get(unit)
     return found is not None and found.incarnation > incarnation and found.learning
 
 
-def judge(seen: Observations) -> Summary:
-    """Sums up the samples.
+def judge(seen: Observations, timings: Mapping[str, float]) -> dict[str, Any]:
+    """What the demo showed: the document of `--json`, whose keys docs/try.md explains.
+
+    Args:
+        timings: seconds of each stage.
 
     Raises:
         ValueError: no sample was taken before a fault.
@@ -135,16 +66,16 @@ def judge(seen: Observations) -> Summary:
     unit = last.units.get(kill.unit, at_kill.units[kill.unit])
     losses = [sample.run.loss for sample in seen.samples if sample.run.loss is not None]
     ledgers = {last.run.name: LedgerView(), **dict.fromkeys(last.units, LedgerView()), **seen.ledgers}
-    return Summary(
-        run=last.run.name,
-        victim=kill.victim,
-        heal_seconds=None if heal is None else heal.time - kill.at,
-        heal_seconds_operator=unit.heal_seconds,
-        steps_of_others=_steps_of_others(seen, kill),
-        incarnation_before=incarnation,
-        incarnation_after=unit.incarnation,
-        seeded_step=unit.seeded_step,
-        faults=[
+    found = {
+        "run": last.run.name,
+        "victim": kill.victim,
+        "healSeconds": None if heal is None else heal.time - kill.at,
+        "healSecondsOperator": unit.heal_seconds,
+        "stepsOfOthers": _steps_of_others(seen, kill),
+        "incarnationBefore": incarnation,
+        "incarnationAfter": unit.incarnation,
+        "seededStep": unit.seeded_step,
+        "faults": [
             {
                 "kind": fault.kind,
                 "victim": fault.victim,
@@ -155,24 +86,54 @@ def judge(seen: Observations) -> Summary:
             }
             for fault in seen.faults
         ],
-        pods_kept=all(_pods_kept(seen, fault) for fault in seen.faults),
-        loss_first=losses[0] if losses else None,
-        loss_at_kill=at_kill.run.loss,
-        loss_after_heal=None if heal is None else heal.run.loss,
-        loss_last=losses[-1] if losses else None,
-        held_out_untrained=seen.untrained.loss,
-        held_out_trained=seen.trained.loss,
-        held_out_tokens=seen.trained.tokens,
-        margin_wanted=seen.margin,
-        margin=seen.untrained.loss - seen.trained.loss,
-        global_step=last.run.step,
-        target_step=last.run.target,
-        tokens=last.run.tokens,
-        complete=last.run.complete,
-        checkpoint=last.run.final_checkpoint,
-        unbalanced=sorted(name for name, each in ledgers.items() if each.balance or not each.trained),
-        syncer_restarts=max(sample.run.syncer_restarts for sample in seen.samples),
-    )
+        "podsKept": all(_pods_kept(seen, fault) for fault in seen.faults),
+        "lossFirst": losses[0] if losses else None,
+        "lossAtKill": at_kill.run.loss,
+        "lossAfterHeal": None if heal is None else heal.run.loss,
+        "lossLast": losses[-1] if losses else None,
+        "heldOutUntrained": seen.untrained.loss,
+        "heldOutTrained": seen.trained.loss,
+        "heldOutTokens": seen.trained.tokens,
+        "marginWanted": seen.margin,
+        "margin": seen.untrained.loss - seen.trained.loss,
+        "globalStep": last.run.step,
+        "targetStep": last.run.target,
+        "tokens": last.run.tokens,
+        "complete": last.run.complete,
+        "checkpoint": last.run.final_checkpoint,
+        "unbalanced": sorted(name for name, each in ledgers.items() if each.balance or not each.trained),
+        "syncerRestarts": max(sample.run.syncer_restarts for sample in seen.samples),
+        "timings": {name: round(value, 2) for name, value in timings.items()},
+    }
+    failures = list(_failures(found))
+    return {"passed": not failures, "failures": failures, **found}
+
+
+def _failures(found: Mapping[str, Any]) -> Iterator[str]:
+    """What did not happen and had to."""
+    if found["healSeconds"] is None:
+        yield f"{found['victim']} was not reseeded: no later incarnation of it was merged"
+    elif found["seededStep"] is None:
+        yield f"{found['victim']} came back without a checkpoint"
+    for fault in found["faults"]:
+        stopped = sorted(unit for unit, steps in fault["stepsOfOthers"].items() if steps <= 0)
+        if stopped:
+            yield f"made no step while {fault['victim']} healed: {', '.join(stopped)}"
+        if not fault["stepsOfOthers"]:
+            yield f"there was no unit that could have gone on while {fault['victim']} healed"
+    if not found["podsKept"]:
+        yield "pods of other units were replaced, or restarted"
+    if any(fault["kind"] == "syncer" for fault in found["faults"]) and not found["syncerRestarts"]:
+        yield "the syncer did not resume from its journal"
+    if found["unbalanced"]:
+        yield f"the ledger does not balance: {', '.join(found['unbalanced'])}"
+    if not found["complete"]:
+        yield f"the run did not complete: step {found['globalStep']} of {found['targetStep']}"
+    if not found["margin"] >= found["marginWanted"]:  # a loss that is no number fails too
+        yield (
+            f"the global model gained {found['margin']:.3f} nats per token on held-out text, "
+            f"{found['marginWanted']:.3f} were wanted"
+        )
 
 
 def _before(samples: Sequence[Sample], time: float) -> Sample:
@@ -220,10 +181,3 @@ def _pods_kept(seen: Observations, fault: Fault) -> bool:
 def _processes(sample: Sample, unit: str) -> set[tuple[str, int]]:
     """Pods, and the incarnation that they are."""
     return {(pod.uid, sample.units[unit].incarnation) for pod in sample.pods_of(unit) if unit in sample.units}
-
-
-def as_json(summary: Summary, timings: Mapping[str, float]) -> dict[str, Any]:
-    """The document of `--json`: `passed`, `failures`, the summary in camelCase, `timings` in seconds."""
-    fields = {camel(name): getattr(summary, name) for name in summary.__dataclass_fields__}
-    rounded = {name: round(value, 2) for name, value in timings.items()}
-    return {"passed": not summary.failures, "failures": summary.failures, **fields, "timings": rounded}

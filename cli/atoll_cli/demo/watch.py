@@ -1,16 +1,46 @@
-"""Looks at the run again and again, shows it, records it, and waits with deadlines."""
+"""Looks at a run again and again, shows it, records it, and waits with deadlines."""
 
 from __future__ import annotations
 
 import json
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from atoll_cli.demo.console import Console
 from atoll_cli.errors import CommandError
+from atoll_cli.fresh import refreshed
+from atoll_cli.kubectl import Kubectl
+from atoll_cli.polling import patiently
 from atoll_cli.text import headline, held_out, seconds
-from atoll_cli.views import Sample
+from atoll_cli.views import Sample, sample_of
+
+SILENCE = 60.0
+"""Seconds that the API server may fail to answer before that is an error."""
+
+
+class Observer:
+    """Samples of a run on a cluster, with figures as the syncer counts them: a status may be half a minute old."""
+
+    def __init__(self, kubectl: Kubectl, namespace: str, run: str, tell: Callable[[str], None]) -> None:
+        self._kubectl, self._namespace, self._run, self._tell = kubectl, namespace, run, tell
+        self._steps: dict[str, int] = {}
+
+    def __call__(self) -> Sample:
+        """Raises `KubectlError`: the API server did not answer for `SILENCE` seconds."""
+        return patiently(self._look, self._tell, SILENCE)
+
+    def _look(self) -> Sample:
+        listing = self._kubectl.get("trainingruns,learnerunits,pods", "-n", self._namespace, timeout=15)
+        sample = sample_of(self._run, listing["items"], time.time())
+        shards = sum(pod.component == "syncer" for pod in sample.pods.values())
+        fresh = refreshed(self._kubectl, self._namespace, shards, sample)
+        # A syncer that does not answer now, or is back from its journal, takes nobody's steps away.
+        self._steps |= {name: max(unit.step, self._steps.get(name, 0)) for name, unit in fresh.units.items()}
+        units = {name: replace(unit, step=self._steps[name]) for name, unit in fresh.units.items()}
+        # The clock is that of the status, which falls back to nothing older while a syncer does not answer.
+        return replace(fresh, run=sample.run, units=units)
 
 
 class Watch:

@@ -11,8 +11,8 @@ import json
 from typing import Any
 
 from atoll_cli.errors import CommandError, UsageError
+from atoll_cli.formats import RUN, UNIT, named
 from atoll_cli.kubectl import Kubectl, chosen
-from atoll_cli.names import RUN, UNIT, named
 from atoll_cli.plugin.options import CHANGES
 
 MANAGER = "kubectl-atoll"

@@ -6,9 +6,9 @@ import argparse
 import itertools
 from collections.abc import Iterator, Sequence
 
-from atoll_cli.errors import CommandError
+from atoll_cli.errors import CommandError, command_errors
+from atoll_cli.formats import PREFIXES, RUN, UNIT
 from atoll_cli.kubectl import Kubectl, find_kubectl
-from atoll_cli.names import PREFIXES, RUN, UNIT
 from atoll_cli.plugin.options import FILES, parser
 
 SECONDS = 3.0
@@ -77,7 +77,8 @@ def _objects(kind: str, last: str, where: list[str]) -> Iterator[str]:
 
 def _names(kinds: str, where: list[str]) -> Iterator[str]:
     try:
-        told = Kubectl(program=find_kubectl()).run("get", kinds, *where, "-o", "name", timeout=SECONDS)
+        with command_errors():
+            told = Kubectl(program=find_kubectl()).run("get", kinds, *where, "-o", "name", timeout=SECONDS)
     except CommandError:
         return
     yield from (line.rpartition("/")[2] for line in told.split())

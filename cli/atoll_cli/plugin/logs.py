@@ -10,12 +10,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from atoll_cli.errors import CommandError
+from atoll_cli.formats import RUN, UNIT, named
 from atoll_cli.kubectl import Kubectl, chosen
-from atoll_cli.names import RUN, UNIT, named
 from atoll_cli.polling import back_off
-from atoll_cli.views import LABEL_COMPONENT, LABEL_RUN, LABEL_UNIT
+from atoll_operator.api.group import LABEL_COMPONENT, LABEL_HOST, LABEL_RUN, LABEL_UNIT
 
-LABEL_HOST = "atoll.dev/host"
 OPERATOR_NAMESPACE = "atoll-system"
 OPERATOR = "app.kubernetes.io/name=atoll"
 CONTAINER = "main"

@@ -6,10 +6,11 @@ import argparse
 from collections.abc import Sequence
 from importlib import import_module
 
+from atoll_cli.arguments import JSON
+from atoll_cli.arguments import add as add_arguments
 from atoll_cli.formats import add_cluster, add_ledger, add_status
-from atoll_cli.replay import add_options as add_replay_options
+from atoll_cli.replay import OPTIONS as REPLAY
 from atoll_cli.simulate import plan as simulate_plan
-from atoll_cli.simulate.question import add as add_question
 
 CHANGES = {
     "suspend": ("RUN", "release every chip; a checkpoint and the journal stay"),
@@ -74,9 +75,9 @@ def parser() -> argparse.ArgumentParser:
             change.add_argument("--units", "--replicas", type=int, required=True, metavar="N")
     plan = add("plan", "", "what to expect of a TrainingRun, and what would do better")
     plan.set_defaults(command="simulate", question="plan")
-    add_question(plan, simulate_plan.OPTIONS)
+    add_arguments(plan, (*simulate_plan.OPTIONS, JSON))
     replay = add("replay", "", "re-run a recorded syncer, bit for bit")
-    add_replay_options(replay)
+    add_arguments(replay, REPLAY)
     for command in (plan, replay):
         command.add_argument("-o", "--output", choices=("json",), dest="json", help="the same as --json")
     return top

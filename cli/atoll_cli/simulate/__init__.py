@@ -6,9 +6,8 @@ import argparse
 from importlib import import_module
 from typing import Any, NoReturn
 
-from atoll_cli.errors import lacking
+from atoll_cli.arguments import JSON, add
 from atoll_cli.simulate.output import deliver
-from atoll_cli.simulate.question import add
 
 QUESTIONS = {
     "goodput": "useful share of the chips' time under failures",
@@ -41,19 +40,12 @@ def add_options(simulate: argparse.ArgumentParser) -> None:
     )
     for name, what in QUESTIONS.items():
         question = questions.add_parser(name, help=what, description=what, allow_abbrev=False)
-        add(question, import_module(f"atoll_cli.simulate.{name}").OPTIONS)
+        add(question, (*import_module(f"atoll_cli.simulate.{name}").OPTIONS, JSON))
 
 
 def run_simulate(options: argparse.Namespace) -> int:
-    """Answers one question.
-
-    Raises:
-        UsageError: an option's value cannot be used, or the runtime's packages are not there.
-    """
+    """Answers one question. Raises `UsageError`: an option's value cannot be used."""
     found = vars(options)
-    try:
-        report = import_module(f"atoll_cli.simulate.{options.question}").answer(found)
-        deliver(report, as_json=bool(options.json), plot=found.get("plot"))
-    except ModuleNotFoundError as error:
-        raise lacking(error, "simulate needs numpy and, for plots, matplotlib", "simulate") from error
+    report = import_module(f"atoll_cli.simulate.{options.question}").answer(found)
+    deliver(report, as_json=bool(options.json), plot=found.get("plot"))
     return 0

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict
 
 from atoll_cli import values
+from atoll_cli.arguments import Option, Values, choice, count, number, refuse
 from atoll_cli.errors import UsageError
 from atoll_cli.simulate.output import Chart, Report, picture
-from atoll_cli.simulate.question import Option, Values, choice, count, number, refuse
 
 METHODS = ("data-parallel", "diloco", "streaming", "streaming-overlap", "decoupled")
 UTILIZATION = 0.95

@@ -8,9 +8,9 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from atoll_cli import values
+from atoll_cli.arguments import Option, Values, choice, count, number, refuse, seconds
 from atoll_cli.errors import UsageError
 from atoll_cli.simulate.output import Chart, Report, percent, picture, show, words
-from atoll_cli.simulate.question import Option, Values, choice, count, number, refuse, seconds
 
 if TYPE_CHECKING:
     from atoll_runtime.simulate.fleet.goodput import Case
@@ -145,9 +145,9 @@ def _published(found: Values) -> Report:
 
 
 def _of_one(case: Case) -> Report:
-    from atoll_runtime.simulate.fleet.account import CAUSES
     from atoll_runtime.simulate.fleet.goodput import estimate
     from atoll_runtime.simulate.fleet.setting import DAY
+    from atoll_runtime.simulate.fleet.timeline import CAUSES
 
     found = estimate(case)
     row = {

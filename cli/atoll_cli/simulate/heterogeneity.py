@@ -6,9 +6,9 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from atoll_cli import values
-from atoll_cli.errors import CommandError, UsageError
+from atoll_cli.arguments import Option, Values, choice, count, number
+from atoll_cli.errors import UsageError
 from atoll_cli.simulate.output import Report, percent
-from atoll_cli.simulate.question import Option, Values, choice, count, number
 
 if TYPE_CHECKING:
     from atoll_runtime.simulate.fleet.scenario import Scenario
@@ -55,10 +55,9 @@ def answer(found: Values) -> Report:
 
     Raises:
         UsageError: an option's value cannot be used.
-        CommandError: the clock stands still.
+        Stalled: the clock stands still.
     """
     from atoll_runtime.simulate.fleet.rounds import outcome
-    from atoll_runtime.simulate.shard import Stalled
 
     for name, least, most in (
         ("fragments", 1, found["interval"]),
@@ -75,10 +74,7 @@ def answer(found: Values) -> Report:
     rows = []
     for quorum, grace in asked:
         scenario = _scenario(found, speeds, jitter, quorum, grace)
-        try:
-            result = outcome(scenario, found["seed"])
-        except Stalled as error:
-            raise CommandError(f"simulate heterogeneity: {error}") from error
+        result = outcome(scenario, found["seed"])
         waits = quorum == len(speeds) > 1
         row = {"quorum": quorum, "grace": grace, "waits": waits, **asdict(result)}
         row["goodput"] = _waiting(scenario, found["seed"]) if waits else result.goodput
@@ -121,8 +117,7 @@ def _waiting(scenario: Scenario, seed: int) -> float:
     """Goodput of learners that make no step more than τ rounds ahead of the newest merge they have."""
     from numpy.random import default_rng
 
-    from atoll_runtime.simulate.fleet.speeds import DRIFT_STEPS, Drift
-    from atoll_runtime.simulate.fleet.waiting import waiting_goodput
+    from atoll_runtime.simulate.fleet.scenario import DRIFT_STEPS, Drift, waiting_goodput
 
     rules, chances = scenario.rules, default_rng(seed).spawn(len(scenario.units))
     drifts = [

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from atoll_cli import values
-from atoll_cli.errors import CommandError, UsageError
+from atoll_cli.arguments import Option, Values, choice, count, number
+from atoll_cli.errors import UsageError
 from atoll_cli.simulate.output import Report, percent
-from atoll_cli.simulate.question import Option, Values, choice, count, number
 
 if TYPE_CHECKING:
     from atoll_runtime.simulate.fleet.links import Links
@@ -78,13 +78,12 @@ def answer(found: Values) -> Report:
 
     Raises:
         UsageError: an option's value cannot be used.
-        CommandError: the clock stands still.
+        Stalled: the clock stands still.
     """
     from numpy.random import default_rng
 
     from atoll_runtime.contract import CommunicationSpec
     from atoll_runtime.simulate.fleet.links import Links, on_links
-    from atoll_runtime.simulate.shard import Stalled
 
     interval, codec = found["interval"] or found["fragments"], found["codec"]
     adaptive = codec == "auto"
@@ -103,10 +102,7 @@ def answer(found: Values) -> Report:
         steps=found["steps"] or max(600, 8 * interval),
     )
     _check(asked)
-    try:
-        units, goodput = on_links(asked, default_rng(found["seed"]))
-    except Stalled as error:
-        raise CommandError(f"simulate links: {error}") from error
+    units, goodput = on_links(asked, default_rng(found["seed"]))
     rows = tuple(
         {key: {"link_gbps": link, **asdict(unit)}[key] for key in KEYS}
         for link, unit in zip(asked.gbps, units, strict=True)

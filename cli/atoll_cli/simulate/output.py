@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from atoll_cli.arguments import new_file
 from atoll_cli.errors import CommandError, UsageError
 from atoll_cli.text import amount, table
 
@@ -108,11 +109,9 @@ def grid(rows: Sequence[Row], columns: Sequence[str]) -> str:
 
 def picture(option: str, text: str) -> Path:
     """A file for a plot, refused before anything is simulated if it could not be written after it."""
-    path = Path(text)
+    path = new_file(option, text)
     if path.suffix not in PICTURES:
         raise UsageError(f"{option} {text!r}: a name that ends in {', '.join(PICTURES)} is wanted")
-    if not path.absolute().parent.is_dir():
-        raise UsageError(f"{option} {text!r}: there is no folder {path.absolute().parent}")
     return path
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from atoll_cli import values
+from atoll_cli.arguments import Option, Read, Values, as_path, as_text, count, number, seconds
 from atoll_cli.errors import UsageError
 from atoll_cli.simulate.output import Report
-from atoll_cli.simulate.question import Option, Read, Values, count, number, seconds
 from atoll_cli.text import amount
 
 if TYPE_CHECKING:
@@ -35,8 +34,8 @@ def _by_pool(least: float) -> Read:
 
 
 OPTIONS = (
-    Option("file", "RUN.yaml", lambda _, text: Path(text), "a TrainingRun"),
-    Option("--price", "GEN=DOLLARS", lambda _, text: text, "of a chip-hour: v6e=2.70", many=True),
+    Option("file", "RUN.yaml", as_path, "a TrainingRun"),
+    Option("--price", "GEN=DOLLARS", as_text, "of a chip-hour: v6e=2.70", many=True),
     Option("--step-time", "[POOL=]TIME", _by_pool(0.0), "of an inner step, measured", many=True),
     Option("--mtbi", "[POOL=]TIME", _by_pool(LEAST_MTBI), "between interruptions of a chip (1y)", many=True),
     Option("--mfu", "SHARE", number(0, 1, above=True), "of the chips' peak that a step reaches (0.4)"),
@@ -51,26 +50,19 @@ OPTIONS = (
 
 def answer(found: Values) -> Report:
     """Raises `UsageError`: a file or an option that cannot be used."""
-    from atoll_cli.simulate.planjson import Plan, document
-    from atoll_cli.simulate.planview import report
-    from atoll_cli.simulate.runfile import planned_run, read_spec
+    from atoll_cli.simulate.planview import document, report
+    from atoll_cli.simulate.runfile import read_run
     from atoll_runtime.simulate.planner.choices import choose
     from atoll_runtime.simulate.planner.links import on_their_links
 
-    name, spec = read_spec(found["file"])
-    planned = planned_run(found["file"], name, spec)
+    spec, planned = read_run(found["file"])
     assumed = assumptions(found, planned)
     spot = {pool.name for pool in spec.pools if pool.capacity == "Spot"} - assumed.pool_mtbi.keys()
-    plan = Plan(
-        run=planned,
-        assumed=assumed,
-        prices=prices_of(found["price"], planned),
-        choices=choose(planned, assumed),
-        links=on_their_links(planned, assumed),
-        spot=sorted(spot),
-        warnings=too_small(spec.syncer, planned),
-    )
-    return report(document(plan))
+    prices, links = prices_of(found["price"], planned), on_their_links(planned, assumed)
+    warnings = too_small(spec.syncer, planned)
+    plan = document(planned, assumed, choose(planned, assumed), links, prices, warnings)
+    plan["assumed"]["spot_as_on_demand"] = sorted(spot)
+    return report(plan)
 
 
 def assumptions(found: Values, planned: Run) -> Assumptions:
@@ -99,7 +91,7 @@ def _times(option: str, given: Sequence[tuple[str, float]], planned: Run) -> dic
 def too_small(syncer: SyncerSpec, planned: Run) -> list[str]:
     """What the spec gives a shard less of than it needs."""
     from atoll_cli.simulate.admission import quantity
-    from atoll_runtime.simulate.planner.state import shard_need
+    from atoll_runtime.simulate.planner.needs import shard_need
 
     need = shard_need(planned)
     given = {
@@ -120,7 +112,7 @@ def prices_of(texts: Sequence[str], planned: Run) -> dict[str, float] | None:
     Raises:
         UsageError: a generation that is unknown, or one of the run's without a price.
     """
-    from atoll_runtime.simulate.planner.steps import CHIPS
+    from atoll_runtime.simulate.planner.needs import CHIPS
 
     if not texts:
         return None

@@ -1,12 +1,18 @@
-"""A plan's object on the terminal: the run as it is, its pools, and a row for each set of knobs that was tried."""
+"""A plan as one object, whose keys are explained in docs/simulate.md, and the same on the terminal."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from atoll_cli.simulate.output import Report, grid, show, words
 from atoll_cli.text import amount
+from atoll_runtime.simulate.fleet.setting import DAY
+from atoll_runtime.simulate.planner.choices import Choice
+from atoll_runtime.simulate.planner.needs import seed_gbps, shard_need
+from atoll_runtime.simulate.planner.run import Assumptions, Run
 
 ELSEWHERE = ("run", "parameters", "chips", "spec", "warnings", "pools", "choice", "choices", "assumed")
 """Keys that are no line of the summary."""
@@ -17,8 +23,55 @@ CHOICE = ("best", "knob", "M", "K", "H", "P", "codec", "goodput", "quality_point
           "seconds_to_target", "refusal")  # fmt: skip
 
 
+def document(
+    planned: Run,
+    assumed: Assumptions,
+    choices: Sequence[Choice],
+    links: Mapping[str, Mapping[str, Any]],
+    prices: Mapping[str, float] | None,
+    warnings: Sequence[str],
+) -> dict[str, Any]:
+    """The whole plan.
+
+    Args:
+        choices: the first is the run as it is.
+        links: by pool, where its link is known.
+        prices: dollars a chip-hour by generation.
+        warnings: what of the spec will not do.
+    """
+    expected = choices[0].expected
+    told, rows = asdict(expected), [_choice(choice) for choice in choices]
+    link, pools = told.pop("link"), told.pop("pools")
+    cost = None
+    if prices is not None:  # of every rented chip, whether it trains or heals
+        hourly = sum(pool.all_chips * prices[pool.generation] for pool in planned.pools)
+        times = {"per_day": DAY, "to_target": expected.seconds_to_target}
+        cost = {name: _finite(hourly * seconds / 3600) for name, seconds in times.items()}
+    return {
+        "run": planned.name,
+        "parameters": planned.parameters,
+        "chips": planned.chips,
+        "spec": planned.knobs,
+        **told,
+        "seconds_to_target": _finite(expected.seconds_to_target),
+        **link,
+        "syncer_gbps_mean": planned.units * link["gbps_mean"],
+        "syncer_gbps_link": planned.units * link["gbps_link"],
+        "shard": asdict(shard_need(planned)),
+        "warnings": list(warnings),
+        "cost": cost,
+        "pools": [
+            {**pool, "gbps_link": pool["units"] * link["gbps_link"], "link": links.get(pool["name"])}
+            for pool in pools
+        ],
+        "choice": next(row for row in rows if row["best"]),
+        "choices": rows,
+        "assumed": {**asdict(assumed), "seed_gbps": seed_gbps(planned, assumed)},
+    }
+
+
 def report(plan: Mapping[str, Any]) -> Report:
-    """Of the object that `--json` prints."""
+    """The run as it is, its pools, and a row for each set of knobs that was tried."""
     facts = {words(key): show(key, value) for key, value in plan.items() if key not in ELSEWHERE}
     links = [{"name": pool["name"], **pool["link"]} for pool in plan["pools"] if pool["link"]]
     return Report(
@@ -50,3 +103,28 @@ def report(plan: Mapping[str, Any]) -> Report:
         ),
         document=plan,
     )
+
+
+def _choice(choice: Choice) -> dict[str, Any]:
+    """One set of knobs."""
+    expected = choice.expected
+    return {
+        "knob": choice.knob,
+        **choice.run.knobs,
+        "chips_per_unit": {pool.name: pool.chips for pool in choice.run.pools},
+        "goodput": expected.goodput,
+        "interval": list(expected.interval),
+        "quality_points_lost": choice.points_lost,
+        "gbps_link": expected.link.gbps_link,
+        "gbps_mean": expected.link.gbps_mean,
+        "seconds_to_target": _finite(expected.seconds_to_target),
+        "fits_link": choice.fits_link,
+        "refusal": choice.refusal,
+        "best": choice.best,
+        "reason": choice.reason,
+    }
+
+
+def _finite(value: float) -> float | None:
+    """JSON has no infinity."""
+    return value if math.isfinite(value) else None

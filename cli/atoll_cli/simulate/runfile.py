@@ -22,18 +22,15 @@ from atoll_runtime.simulate.planner import run as planner
 KIND = "TrainingRun"
 
 
-def read_run(path: Path) -> planner.Run:
-    """The one TrainingRun of the file, as a plan takes it; raises `UsageError` as the two steps do."""
-    return planned_run(path, *read_spec(path))
-
-
-def read_spec(path: Path) -> tuple[str, TrainingRunSpec]:
-    """Name and spec of the one TrainingRun of the file.
+def read_run(path: Path) -> tuple[TrainingRunSpec, planner.Run]:
+    """Spec of the one TrainingRun of the file, and the run as a plan takes it.
 
     Raises:
-        UsageError: no such file, no YAML, no TrainingRun or several, or what the API server would refuse.
+        UsageError: no such file, no YAML, no TrainingRun or several, what the API server would refuse, or what no plan
+            can be made of.
     """
-    return checked_spec(path, read_manifest(path))
+    name, spec = checked_spec(path, read_manifest(path))
+    return spec, _planned(path, name, spec)
 
 
 def checked_spec(path: Path, manifest: Mapping[str, Any]) -> tuple[str, TrainingRunSpec]:
@@ -74,7 +71,7 @@ def _number(text: str) -> float:
     return int(value) if value.is_integer() else value
 
 
-def planned_run(path: Path, name: str, spec: TrainingRunSpec) -> planner.Run:
+def _planned(path: Path, name: str, spec: TrainingRunSpec) -> planner.Run:
     """Raises `UsageError`: no plan can be made of it, though the API server takes it."""
     units, outer, target = sizes(spec), spec.outer, spec.target
     if not any(units.values()):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import partial
 
 from atoll_cli import values
+from atoll_cli.arguments import Option, Values, count, number
 from atoll_cli.errors import CommandError, UsageError
 from atoll_cli.simulate.output import Report
-from atoll_cli.simulate.question import Option, Values, count, number
 
 PUBLISHED = {
     "data-parallel": {0.0: 1.0, 1.0: 1.02, 3.0: 0.80},

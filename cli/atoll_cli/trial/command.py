@@ -9,7 +9,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -19,17 +19,17 @@ from atoll_cli.demo.console import Console
 from atoll_cli.demo.evaluation import HeldOut, evaluate
 from atoll_cli.demo.healing import Healing
 from atoll_cli.demo.report import render
-from atoll_cli.demo.verdict import Observations, Summary, as_json, judge
+from atoll_cli.demo.verdict import Observations, judge
 from atoll_cli.demo.watch import Watch, all_learning
-from atoll_cli.errors import CommandError, UsageError
+from atoll_cli.errors import CommandError, UsageError, command_errors
 from atoll_cli.simulate.runfile import checked_spec, read_manifest
 from atoll_cli.trial.operator import Operator
 from atoll_cli.views import PodView, Sample, ledgers_of, sample_of
 from atoll_operator.api.trainingrun import TrainingRunSpec
 from atoll_operator.plan.limits import sizes
 from atoll_operator.plan.pods.topology import slice_of
-from atoll_runtime.checkpoint import Bucket, GlobalStore, StoreError
-from atoll_runtime.data import DataError, open_catalogue, write_stdlib
+from atoll_runtime.checkpoint import Bucket, GlobalStore
+from atoll_runtime.data import open_catalogue, write_stdlib
 
 BUILT_IN = Path(__file__).with_name("run.yaml")
 FOLDER = "/FOLDER/"
@@ -60,12 +60,13 @@ def run_try(options: argparse.Namespace) -> int:
         signal.signal(number, signal.default_int_handler)
     try:
         name, spec = _read(options.file, folder, options.steps)
-        summary = _show(name, spec, folder, console, built_in=options.file is None)
-        passed = not summary.failures
+        with command_errors():
+            summary = _show(name, spec, folder, console, built_in=options.file is None)
+        passed = summary["passed"]
         if options.json:
-            print(json.dumps(as_json(summary, console.timings), indent=2))
+            print(json.dumps(summary, indent=2))
         else:
-            console.say(render(summary, console.timings), indent="")
+            console.say(render(summary), indent="")
     except CommandError as error:
         if options.json and not isinstance(error, UsageError):
             told = {"passed": False, "failures": [str(error)], "timings": console.timings}
@@ -140,11 +141,13 @@ def _local(path: Path, manifest: dict[str, Any], section: str) -> str:
     return uri
 
 
-def _show(name: str, spec: TrainingRunSpec, folder: Path, console: Console, *, built_in: bool) -> Summary:
-    """Every stage; no process is left whatever happens. Raises `CommandError`."""
+def _show(
+    name: str, spec: TrainingRunSpec, folder: Path, console: Console, *, built_in: bool
+) -> dict[str, Any]:
+    """Every stage, and the summary; no process is left whatever happens. Raises `CommandError`."""
     target = spec.target.global_steps or 0
     if not built_in:
-        _data(spec.data.uri, lambda uri: open_catalogue(Bucket(uri)))
+        open_catalogue(Bucket(spec.data.uri))
     operator = Operator(name, spec, folder)
     pods, killed = operator.pods, list[str]()
 
@@ -171,9 +174,7 @@ def _show(name: str, spec: TrainingRunSpec, folder: Path, console: Console, *, b
         with console.stage("start", "A syncer and the learners, as processes of this machine"):
             if built_in:
                 told = "the standard library's text: {} of {} files"
-                _data(
-                    spec.data.uri, lambda uri: write_stdlib(uri, lambda *at: console.live(told.format(*at)))
-                )
+                write_stdlib(spec.data.uri, lambda *at: console.live(told.format(*at)))
             units = sum(sizes(spec).values())
             watch.until("all units learning", lambda sample: all_learning(sample, units), SILENCE)
         with console.stage("train", f"Training to a quarter of {target} global steps"):
@@ -194,19 +195,9 @@ def _show(name: str, spec: TrainingRunSpec, folder: Path, console: Console, *, b
             trained=trained,
             margin=MARGIN,
         )
-        return judge(seen)
+        return judge(seen, console.timings)
     finally:
         pods.close()
-
-
-def _data(uri: str, call: Callable[[str], object]) -> None:
-    """Write or open the data set. Raises `CommandError`."""
-    try:
-        call(uri)
-    except DataError as error:
-        raise UsageError(str(error)) from error
-    except StoreError as error:
-        raise CommandError(str(error)) from error
 
 
 def _measured(spec: TrainingRunSpec) -> list[HeldOut]:

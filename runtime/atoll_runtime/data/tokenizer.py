@@ -11,7 +11,6 @@ import numpy as np
 
 from atoll_runtime.checkpoint.bucket import Bucket
 from atoll_runtime.data.catalogue import Catalogue, DataError, TokenizerKind
-from atoll_runtime.data.extras import extra
 
 SEPARATORS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>", "[SEP]")
 """Names of separators that are tried when none is given."""
@@ -44,11 +43,9 @@ class Bytes:
     file = b""
 
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """See `Tokenizer`."""
         return [np.frombuffer(text.encode().replace(b"\0", b""), np.uint8) for text in texts]
 
     def decode(self, tokens: np.ndarray) -> str:
-        """See `Tokenizer`."""
         return bytes(tokens.astype(np.uint8)).decode(errors="replace")
 
 
@@ -59,10 +56,11 @@ class HuggingFace:
 
     def __init__(self, file: bytes, name: str, separator: str | int | None) -> None:
         """Raises `DataError` for another kind of file or a missing separator. `name` is for the message."""
-        package = extra("tokenizers", f"tokenizer {name}")
+        import tokenizers  # an extra: most data sets are bytes
+
         self.file = file
         try:
-            self._model: Any = package.Tokenizer.from_buffer(file)
+            self._model = tokenizers.Tokenizer.from_buffer(file)
         except Exception as error:  # the package raises Exception itself
             raise DataError(f"tokenizer {name}: not a tokenizer.json: {error}") from error
         self._model.no_truncation()
@@ -77,7 +75,6 @@ class HuggingFace:
         return _without(self.separator, [each.ids for each in found])
 
     def decode(self, tokens: np.ndarray) -> str:
-        """See `Tokenizer`."""
         return str(self._model.decode(tokens.tolist(), skip_special_tokens=False))
 
     def name(self, token: int) -> str:
@@ -92,10 +89,11 @@ class SentencePiece:
 
     def __init__(self, file: bytes, name: str, separator: str | int | None) -> None:
         """Raises `DataError` for another kind of file or a missing separator. `name` is for the message."""
-        package = extra("sentencepiece", f"tokenizer {name}")
+        import sentencepiece
+
         self.file = file
         try:
-            self._model: Any = package.SentencePieceProcessor(model_proto=file)
+            self._model: Any = sentencepiece.SentencePieceProcessor(model_proto=file)
         except RuntimeError as error:
             raise DataError(f"tokenizer {name}: not a SentencePiece model: {error}") from error
         self.vocabulary = int(self._model.get_piece_size())
@@ -108,7 +106,6 @@ class SentencePiece:
         return _without(self.separator, self._model.encode(list(texts), out_type=int))
 
     def decode(self, tokens: np.ndarray) -> str:
-        """See `Tokenizer`."""
         return str(self._model.decode(tokens.tolist()))
 
 

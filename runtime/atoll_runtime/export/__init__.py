@@ -1,6 +1,5 @@
 """A checkpoint's Θ as safetensors, for other tools, and back."""
 
 from atoll_runtime.export.layouts import ExportError
-from atoll_runtime.export.reader import Comparison, Export, compare, read_back
-from atoll_runtime.export.theta import Theta
+from atoll_runtime.export.reader import Comparison, Export, Theta, compare, read_back
 from atoll_runtime.export.writer import Order, Vocabulary, Written, read_vocabulary, write

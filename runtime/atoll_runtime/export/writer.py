@@ -15,12 +15,11 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save_file
 
-from atoll_runtime.checkpoint import Bucket
+from atoll_runtime.checkpoint import Bucket, StoreError
 from atoll_runtime.data import open_catalogue
 from atoll_runtime.data.tokenizer import HuggingFace, of_data
 from atoll_runtime.export.layouts import LAYOUTS, Entry, ExportError, Plan
-from atoll_runtime.export.reader import DTYPES, INDEX, PREFIX, SINGLE
-from atoll_runtime.export.theta import Theta
+from atoll_runtime.export.reader import DTYPES, INDEX, PREFIX, SINGLE, Theta
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +68,7 @@ def write(theta: Theta, order: Order, tell: Callable[[str, int], None] = lambda 
 
     Raises:
         ExportError: the order cannot be carried out; nothing was written.
-        StoreError: the checkpoint cannot be read.
-        OSError: the disk cannot be written.
+        StoreError: the checkpoint cannot be read, or the disk not be written.
     """
     _check_place(order.out)
     plan = LAYOUTS[order.layout](theta.model, theta.shapes)
@@ -183,5 +181,7 @@ def _staged(out: Path) -> Iterator[Path]:
     try:
         yield fresh
         fresh.rename(out)  # replaces an empty folder, and fails for another one
+    except OSError as error:
+        raise StoreError(f"{out}: {error.strerror or error}") from error
     finally:
         shutil.rmtree(fresh, ignore_errors=True)

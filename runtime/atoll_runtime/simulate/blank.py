@@ -85,13 +85,11 @@ class BlankArrays:
         self._codec = codec
 
     def read(self, fragment: Fragment, header: Header, body: memoryview) -> HostPart:
-        """See `Arrays`."""
         return HostPart(header.part.start, body, Scan(True, (1.0,) * len(fragment.pieces)))
 
     def merge(
         self, fragment: Fragment, step: int, members: object, parts: Mapping[Any, HostPart], old: Version
     ) -> Version:
-        """See `Arrays`."""
         merged: Any = SimpleNamespace(theta=old.theta, momentum=old.momentum, wire=old.wire)
         if self._codec == "int4":
             merged.wire = memoryview(bytearray(old.wire))
@@ -109,23 +107,18 @@ class BlankIsland:
 
     @property
     def encoders(self) -> BlankIsland:
-        """See `Fragments`."""
         return self
 
     def choose(self, codec: str) -> str:
-        """See `Encoders`."""
         return codec
 
     def step(self, tokens: object, rate: float) -> float:
-        """See `Inner`."""
         return 1.0
 
     def take(self, timeout: float) -> Any:
-        """See `Batches`."""
         return SimpleNamespace(tokens=None, cursor=self.cursor + 1)
 
     def wanted(self, versions: Sequence[int]) -> int:
-        """See `Snapshots`."""
         return NOTHING
 
     def record(self, facts: object) -> None:

@@ -48,18 +48,14 @@ class Link(SimNetwork):
         self._server, self._wire = server, wire
 
     def reach(self) -> Server:
-        """See `SimNetwork`."""
         return self._server
 
     def delay(self) -> float:
-        """See `SimNetwork`."""
         return self._wire.delay
 
     def push_seconds(self, codec: str) -> Iterator[float]:
-        """See `SimNetwork`."""
         for _ in range(PIECES):
             yield self._wire.seconds(self.loop.now, self._wire.scale(codec) * self._wire.push / PIECES)
 
     def fetch_seconds(self, request: FetchRequest, head: FetchHead) -> float:
-        """See `SimNetwork`."""
         return self._wire.seconds(self.loop.now, self._wire.scale(head.codec) * self._wire.fetch)

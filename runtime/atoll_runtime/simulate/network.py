@@ -149,7 +149,6 @@ class SimNetwork:
         """Called with what is fetched, when its transfer begins."""
 
     async def session(self, hello: Hello | ShardHello, outgoing: AsyncIterator[Up]) -> AsyncIterator[Down]:
-        """See `Network`."""
         await asyncio.sleep(self.delay())
         channel = Channel(self, self.reach())
         channel.up(hello)
@@ -169,7 +168,6 @@ class SimNetwork:
             channel.cut()
 
     async def push(self, header: Header, body: memoryview, wanted: Callable[[], bool]) -> PushReply:
-        """See `Network`."""
         await asyncio.sleep(self.delay())
         server = self.reach()
         lost = self.lost()
@@ -190,7 +188,6 @@ class SimNetwork:
     async def fetch(
         self, request: FetchRequest, answered: Callable[[], None]
     ) -> tuple[FetchHead, memoryview]:
-        """See `Network`."""
         await asyncio.sleep(self.delay())
         server = self.reach()
 

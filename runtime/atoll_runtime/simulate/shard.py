@@ -35,20 +35,45 @@ class Stalled(RuntimeError):
     """The target is out of reach."""
 
 
+@dataclass(frozen=True)
+class Costs:
+    """Seconds of what is not an inner step; the defaults fit steps of about a second.
+
+    Together 0.6 of a step: an overlap of τ = 2 steps hides them and leaves room for grace. Goodput does not depend on
+    them as long as they are hidden.
+    """
+
+    push: float = 0.2
+    merge: float = 0.1
+    write: float = 0.1
+    fetch: float = 0.2
+
+    def of(self, job: Callable[..., Any]) -> float:
+        """Of a job of a worker thread: merges and writes of merges cost something, all else nothing."""
+        function = getattr(job.func, "__func__", None) if isinstance(job, functools.partial) else None
+        if function is Journal.merge:
+            return self.write
+        return self.merge if getattr(function, "__name__", "") == "merge" else 0.0
+
+
+COSTS = Costs()
+
+
 class Shard(Server):
-    """It is never killed."""
+    """It is never killed, and its event loop is that of all who take part."""
 
     def __init__(
         self,
-        loop: SimLoop,
         run: RunContract,
         rules: Rules,
         layout: Layout,
         first: Mapping[str, Array],
         arrays: Arrays,
+        costs: Costs,
     ) -> None:
         """`first`: θ of step 0, by tensor."""
-        super().__init__(loop)
+        # What no program of the pods calls is missing from the loop.
+        super().__init__(SimLoop(costs.of))  # type: ignore[abstract]
         self.bucket, self.tape = MemoryBucket(), Tally()
         self.run, self.layout, self._arrays = run, layout, arrays
         self._recovered = recover(
@@ -109,7 +134,6 @@ class Tally(Tape):
         """See `Tape`."""
 
     def event(self, event: Event, now: float, effects: Sequence[Effect]) -> None:
-        """See `Tape`."""
         if isinstance(event, Persisted):
             self.merges[event.round] = self._frozen.pop(event.round)
         part = event.part if isinstance(event, Header | Received | Declined) else None
@@ -118,7 +142,6 @@ class Tally(Tape):
                 self.refused.setdefault(str(effect.entry["unit"]), set()).add(part.round)
 
     def contributions(self, round_id: RoundId, members: tuple[Part, ...], parts: object) -> None:
-        """See `Tape`."""
         self._frozen[round_id] = members
 
     def merged(self, round_id: RoundId, theta: object, momentum: object) -> None:
@@ -131,17 +154,3 @@ def refuses(entry: Mapping[str, Any]) -> bool:
         reason in entry["why"] for reason in ("was merged already", "has its fate already")
     )
     return again or entry["event"] == "refused"
-
-
-@dataclass(frozen=True)
-class WorkSeconds:
-    """How long a job of a worker thread takes: merges and writes of merges cost something, all else nothing."""
-
-    merge: float
-    write: float
-
-    def __call__(self, job: Callable[..., Any]) -> float:
-        function = getattr(job.func, "__func__", None) if isinstance(job, functools.partial) else None
-        if function is Journal.merge:
-            return self.write
-        return self.merge if getattr(function, "__name__", "") == "merge" else 0.0

@@ -22,30 +22,24 @@ class ScratchDisk:
         """See `Disk`."""
 
     def files(self, folder: Path, pattern: str) -> list[Path]:
-        """See `Disk`."""
         return []
 
     def open(self, path: Path, *, new: bool = False) -> int:
-        """See `Disk`."""
         self._sizes.append(0)
         return len(self._sizes) - 1
 
     def lock(self, path: Path) -> int:
-        """See `Disk`."""
         return self.open(path)
 
     def write(self, file: int, parts: Sequence[memoryview]) -> int:
-        """See `Disk`."""
         written = sum(part.nbytes for part in parts)
         self._sizes[file] += written
         return written
 
     def size(self, file: int) -> int:
-        """See `Disk`."""
         return self._sizes[file]
 
     def truncate(self, file: int, size: int) -> None:
-        """See `Disk`."""
         self._sizes[file] = size
 
     def sync(self, file: int) -> None:
@@ -58,7 +52,6 @@ class ScratchDisk:
         """See `Disk`."""
 
     def read(self, path: Path) -> AbstractContextManager[Any]:
-        """See `Disk`."""
         raise FileNotFoundError(path)
 
     def rename(self, old: Path, new: Path) -> None:
@@ -82,18 +75,15 @@ class MemoryBucket:
         self._part: Part | None = None
 
     def save_part(self, part: Part) -> bool:
-        """See `Bucket`."""
         self._part = part
         return True
 
     def read_part(self, step: int, shard: int, shards: int) -> Part:
-        """See `Bucket`."""
         if self._part is None or self._part.step != step:
             raise StoreError(f"no part of step {step}")
         return self._part
 
     def complete(self, step: int, shards: int, meta: dict[str, Any]) -> None:
-        """See `Bucket`."""
         part = self.read_part(step, 0, 1)
         theta = {name: slice_.theta for name, slice_ in part.tensors.items()}
         momentum = {name: slice_.momentum for name, slice_ in part.tensors.items()}
@@ -101,7 +91,6 @@ class MemoryBucket:
         self.cut = Cut(step, theta, momentum, part.versions, meta | history)
 
     def newest(self, *, own: Regions | None = None) -> tuple[Cut | None, list[Skipped]]:
-        """See `Bucket`."""
         return self.cut, []
 
     def prune(self, keep: int, saved: int, now: float) -> None:

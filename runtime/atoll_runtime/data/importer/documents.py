@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import IO, Any, Literal, cast
 
 from atoll_runtime.data.catalogue import DataError
-from atoll_runtime.data.extras import extra
 
 Format = Literal["text", "lines", "jsonl", "parquet"]
 ROWS = 256
@@ -76,8 +75,8 @@ class Source:
         return _text(value[self.field], f"{where}: field {self.field!r}")
 
     def _rows(self) -> Iterator[tuple[str, float]]:
-        arrow = extra("pyarrow", str(self.path))
-        parquet = extra("pyarrow.parquet", str(self.path))
+        from pyarrow import ArrowException, parquet  # an extra, for these files alone
+
         try:
             with parquet.ParquetFile(self.path) as file:
                 if self.field not in file.schema_arrow.names:
@@ -89,7 +88,7 @@ class Source:
                         row += 1
                         where = f"{self.path}: row {row}: column {self.field!r}"
                         yield _text(value, where), row / file.metadata.num_rows
-        except (arrow.ArrowException, OSError) as error:
+        except (ArrowException, OSError) as error:
             raise DataError(f"{self.path}: {' '.join(str(error).split())}") from error
 
 

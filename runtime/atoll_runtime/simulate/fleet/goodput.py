@@ -8,11 +8,9 @@ from statistics import fmean, stdev
 
 import numpy as np
 
-from atoll_runtime.simulate.fleet.account import CAUSES, Account, account
-from atoll_runtime.simulate.fleet.elastic import elastic
+from atoll_runtime.simulate.fleet.methods import elastic, rigid, unit
 from atoll_runtime.simulate.fleet.setting import DAY, Fleet, Heal, Method, Recovery
-from atoll_runtime.simulate.fleet.timeline import Interruptions, Timeline, draw
-from atoll_runtime.simulate.fleet.whole import rigid, unit
+from atoll_runtime.simulate.fleet.timeline import CAUSES, Account, Interruptions, Timeline, account, draw
 
 REPEATS = 8
 STUDENT = 2.365
@@ -47,7 +45,7 @@ class Estimate:
     interval: tuple[float, float]
     """95 % for the goodput."""
     share: Mapping[str, float]
-    """Of the chip-time, by cause (`account.CAUSES`); they sum to 1."""
+    """Of the chip-time, by cause (`timeline.CAUSES`); they sum to 1."""
     interruptions_a_day: float
 
 

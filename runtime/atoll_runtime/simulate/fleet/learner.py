@@ -15,8 +15,7 @@ from atoll_runtime.learner.loop import Loop
 from atoll_runtime.learner.proposal import Ending
 from atoll_runtime.learner.start import Start
 from atoll_runtime.simulate.blank import BlankIsland, unit_contract, whole_body
-from atoll_runtime.simulate.fleet.scenario import Scenario, Unit
-from atoll_runtime.simulate.fleet.speeds import Drift
+from atoll_runtime.simulate.fleet.scenario import Drift, Scenario, Unit
 from atoll_runtime.simulate.link import Link, Wire
 from atoll_runtime.simulate.network import Party
 from atoll_runtime.simulate.shard import Shard
@@ -93,7 +92,6 @@ class Learner(BlankIsland, Party):
     # as `Fragments`
 
     def extract(self, theta: object, number: int, codec: str) -> Any:
-        """See `Fragments`."""
         return whole_body(np.zeros(codecs.size(1, codec), np.uint8))
 
     def receive(self, theta: object, number: int, part: NDArray[Any]) -> None:

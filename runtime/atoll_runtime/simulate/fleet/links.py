@@ -13,8 +13,9 @@ from atoll_runtime.contract import Codec, CommunicationSpec, GraceSpec
 from atoll_runtime.protocol.communication import BITS, GOAL, Communication, streams
 from atoll_runtime.simulate.blank import ADAPTIVE
 from atoll_runtime.simulate.fleet.rounds import World
-from atoll_runtime.simulate.fleet.scenario import Costs, Scenario, Unit, simulated_rules
+from atoll_runtime.simulate.fleet.scenario import Scenario, Unit, simulated_rules
 from atoll_runtime.simulate.link import Wire
+from atoll_runtime.simulate.shard import Costs
 from atoll_runtime.simulate.wan.traffic import GIGA
 
 WARM_UP = 2

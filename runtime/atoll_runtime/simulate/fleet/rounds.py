@@ -14,11 +14,9 @@ from atoll_runtime.protocol.identifiers import RoundId
 from atoll_runtime.protocol.ledger import Account
 from atoll_runtime.protocol.messages import Part
 from atoll_runtime.simulate.blank import BlankArrays, blank_contract, blank_layout
-from atoll_runtime.simulate.eventloop import SimLoop
 from atoll_runtime.simulate.fleet.learner import Learner
-from atoll_runtime.simulate.fleet.scenario import Scenario
-from atoll_runtime.simulate.fleet.speeds import DRIFT_STEPS, Drift
-from atoll_runtime.simulate.shard import Shard, WorkSeconds
+from atoll_runtime.simulate.fleet.scenario import DRIFT_STEPS, Drift, Scenario
+from atoll_runtime.simulate.shard import Shard
 
 SLOWNESS = 8
 """A run that takes so many times the time of its steps has come to a stop."""
@@ -44,15 +42,14 @@ class World:
     """One run of a scenario. Iterate over `merges` once; the rest tells what it has come to."""
 
     def __init__(self, scenario: Scenario, rng: Generator) -> None:
-        rules, costs = scenario.rules, scenario.costs
+        rules = scenario.rules
         self.scenario = scenario
-        # What no program of the pods calls is missing from it.
-        self.loop = SimLoop(WorkSeconds(costs.merge, costs.write))  # type: ignore[abstract]
-        self.loop.HOP = 0.0
         layout = blank_layout([[1] * rules.fragments])
         first = {name: np.zeros(shape, np.float32) for name, shape in layout.shapes.items()}
         run = blank_contract(rules, scenario.codec, scenario.communication)
-        self.shard = Shard(self.loop, run, rules, layout, first, BlankArrays(scenario.codec))
+        self.shard = Shard(run, rules, layout, first, BlankArrays(scenario.codec), scenario.costs)
+        self.loop = self.shard.loop
+        self.loop.HOP = 0.0
         # A stream of chance for each, so that learners keep their paces when only a policy changes.
         self.learners = {
             unit.name: Learner(

@@ -1,12 +1,16 @@
-"""What one learner did with its time, and what interrupted it."""
+"""What interrupts a learner, what it does with its time, and a fleet's chip-seconds by what they were spent on."""
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
+
+from atoll_runtime.simulate.fleet.setting import Fleet
 
 MARGIN = 10.0
 """Standard deviations by which draws exceed what is expected; to need more has odds below 1e-20."""
@@ -56,3 +60,85 @@ def draw(chips: float, mtbi_seconds: float, seconds: float, rng: np.random.Gener
     times: NDArray[np.float64] = np.cumsum(gaps.standard_exponential(size)) * mean
     times = times[: np.searchsorted(times, seconds)]
     return Interruptions(times.tolist(), marks.random(len(times)).tolist())
+
+
+CAUSES: Mapping[str, str] = {
+    "useful": "steps that count",
+    "scale_down": "pauses in which a learner takes slices out",
+    "scale_up": "pauses in which a learner takes slices in, and none out",
+    "restart": "a whole learner starts again on hardware that is there",
+    "waiting": "a whole learner waits for hardware",
+    "repair": "slices that are away while their learner goes on",
+    "standby": "healthy slices outside the mesh, which wait to join",
+    "seeding": "state is loaded, and brought up to date",
+    "lost_work": "steps that were lost with their learner",
+    "below_quorum": "steps while fewer than K learners live, so that nothing can be merged",
+}
+
+
+@dataclass(frozen=True)
+class Account:
+    """Chip-seconds by cause; they sum to the chips times `seconds`."""
+
+    chip_seconds: Mapping[str, float]
+    seconds: float
+    stepping_seconds: float
+    """At least one learner steps."""
+    interruptions: int
+
+    @property
+    def share(self) -> dict[str, float]:
+        """Of the chip-time, by cause."""
+        whole = sum(self.chip_seconds.values())
+        return {cause: spent / whole for cause, spent in self.chip_seconds.items()}
+
+    @property
+    def goodput(self) -> float:
+        """Useful training's share of the chip-time."""
+        return self.share["useful"]
+
+    @property
+    def uptime(self) -> float:
+        """Share of the time in which at least one learner steps."""
+        return self.stepping_seconds / self.seconds
+
+
+def account(fleet: Fleet, lines: Sequence[Timeline], seconds: float) -> Account:
+    """Adds up the learners' time-lines."""
+    spent = dict.fromkeys(CAUSES, 0.0)
+    for line in lines:
+        for cause, slice_seconds in line.idle.items():
+            spent[cause] += slice_seconds
+        for stretch in line.stretches:
+            spent["useful"] += stretch.slices * (stretch.end - stretch.start - stretch.lost)
+            spent["lost_work"] += stretch.slices * stretch.lost
+    stepping, unmerged = _together(lines, [live >= fleet.quorum for live in range(len(lines) + 1)])
+    spent["useful"] -= unmerged
+    spent["below_quorum"] = unmerged
+    chips = fleet.learner_chips / fleet.slices
+    return Account(
+        {cause: slice_seconds * chips for cause, slice_seconds in spent.items()},
+        seconds,
+        stepping,
+        sum(line.interruptions for line in lines),
+    )
+
+
+def _together(lines: Sequence[Timeline], merges: Sequence[bool]) -> tuple[float, float]:
+    """Seconds in which any learner steps, and slice-seconds of steps that count while nothing can be merged."""
+    live: Counter[float] = Counter()
+    useful: Counter[float] = Counter()
+    for line in lines:
+        for stretch in line.stretches:
+            live[stretch.start] += 1
+            live[stretch.end] -= 1
+            useful[stretch.start] += stretch.slices
+            useful[max(stretch.end - stretch.lost, stretch.start)] -= stretch.slices
+    learners = slices = 0
+    stepping = unmerged = 0.0
+    for start, end in pairwise(sorted({*live, *useful})):
+        learners += live[start]
+        slices += useful[start]
+        stepping += (end - start) * (learners > 0)
+        unmerged += (end - start) * slices * (not merges[learners])
+    return stepping, unmerged

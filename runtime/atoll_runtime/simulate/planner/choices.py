@@ -13,8 +13,8 @@ from typing import Literal, get_args
 
 from atoll_runtime.contract import Codec
 from atoll_runtime.simulate.planner.estimate import Expectation, expect
+from atoll_runtime.simulate.planner.needs import CHIPS
 from atoll_runtime.simulate.planner.run import Assumptions, Run
-from atoll_runtime.simulate.planner.steps import CHIPS
 
 Knob = Literal["as it is", "M", "codec", "H", "K"]
 SPLITS = ((1, 4), (1, 2), (2, 1), (4, 1), (8, 1))

@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
 
 from atoll_runtime.protocol.communication import BITS
 from atoll_runtime.simulate.fleet.goodput import Case, Estimate, estimate
 from atoll_runtime.simulate.fleet.setting import DAY, Fleet, Heal, Recovery
-from atoll_runtime.simulate.planner.heal import heal_of, stages
 from atoll_runtime.simulate.planner.merging import merged_share
-from atoll_runtime.simulate.planner.quorum import below, below_while_living
+from atoll_runtime.simulate.planner.needs import (
+    CheckpointTraffic,
+    checkpoint_traffic,
+    global_step,
+    heal_of,
+    stages,
+    step_of,
+)
 from atoll_runtime.simulate.planner.run import Assumptions, Pool, Run
-from atoll_runtime.simulate.planner.state import CheckpointTraffic, checkpoint_traffic
-from atoll_runtime.simulate.planner.steps import global_step, step_of
-from atoll_runtime.simulate.wan.streams import streaming_need
+from atoll_runtime.simulate.wan.bandwidth import streaming_need
 from atoll_runtime.simulate.wan.traffic import Need, Traffic, shares
 
 INTERRUPTIONS = 200
@@ -191,3 +198,30 @@ def _seconds_to_target(run: Run, steps_per_second: float, tokens_per_second: flo
         if amount is not None
     ]
     return min(times)
+
+
+def living(shares: Sequence[tuple[int, float]]) -> NDArray[np.float64]:
+    """Probability of 0, 1, … living units, which fail and heal independently of each other.
+
+    `shares`: units, and the share of time that each lives, by pool.
+    """
+    result = np.ones(1)
+    for units, share in shares:
+        for _ in range(units):
+            result = np.convolve(result, (1.0 - share, share))
+    return result
+
+
+def below(shares: Sequence[tuple[int, float]], quorum: int) -> float:
+    """Share of time in which fewer than `quorum` units live."""
+    return float(living(shares)[:quorum].sum())
+
+
+def below_while_living(shares: Sequence[tuple[int, float]], quorum: int, pool: int) -> float:
+    """Of the time that one unit of pool number `pool` lives, the share in which too few live with it."""
+    others = [
+        (units - (index == pool), share)
+        for index, (units, share) in enumerate(shares)
+        if units > (index == pool)
+    ]
+    return below(others, quorum - 1)

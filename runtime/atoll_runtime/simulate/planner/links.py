@@ -9,8 +9,8 @@ from typing import Any
 from numpy.random import default_rng
 
 from atoll_runtime.simulate.fleet.links import Links, on_links
+from atoll_runtime.simulate.planner.needs import step_of
 from atoll_runtime.simulate.planner.run import Assumptions, Run
-from atoll_runtime.simulate.planner.steps import step_of
 
 MOST_UNITS = 16
 """Simulated: of more, each pool has its part."""

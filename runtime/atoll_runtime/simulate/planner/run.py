@@ -19,7 +19,7 @@ class Pool:
 
     name: str
     generation: str
-    """A key of `steps.CHIPS`."""
+    """A key of `needs.CHIPS`."""
     units: int
     chips: int
     """Of one unit."""

@@ -17,12 +17,11 @@ from atoll_runtime.learner.snapshot import Snapshot, Snapshots
 from atoll_runtime.learner.start import start_of
 from atoll_runtime.protocol.fragments import Layout
 from atoll_runtime.simulate.blank import unit_contract
-from atoll_runtime.simulate.fleet.speeds import Drift
+from atoll_runtime.simulate.fleet.scenario import Drift
 from atoll_runtime.simulate.link import Link, Wire
 from atoll_runtime.simulate.network import Party
 from atoll_runtime.simulate.shard import Shard
-from atoll_runtime.simulate.training.batches import Share
-from atoll_runtime.simulate.training.programs import Programs
+from atoll_runtime.simulate.training.programs import Programs, Share
 from atoll_runtime.simulate.training.setting import Setting
 
 LOOK_SECONDS = 0.01

@@ -1,4 +1,4 @@
-"""What is compiled once and shared by all learners of a training, and the held-out loss of the global model."""
+"""What a training reads, and what is compiled once and shared by all its learners."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import jax
 import numpy as np
 
 from atoll_runtime.contract import InnerSpec, RunContract
-from atoll_runtime.data import Reader
+from atoll_runtime.data import Reader, Stream
+from atoll_runtime.data.prefetch import HostBatch
 from atoll_runtime.learner.agree import Agreement
 from atoll_runtime.learner.audit import Evaluate, evaluation, examples_of
 from atoll_runtime.learner.inner import Inner
@@ -16,7 +17,34 @@ from atoll_runtime.learner.mesh import span
 from atoll_runtime.model import describe, initial
 from atoll_runtime.model.objective import objective
 from atoll_runtime.protocol.fragments import Array, build_layout
-from atoll_runtime.simulate.training.setting import HELD_OUT, TOGETHER
+from atoll_runtime.simulate.training.setting import HELD_OUT, STREAMS, TOGETHER
+
+
+class Share:
+    """Batches of every `learners`-th stream of STREAMS, from stream `first` on.
+
+    Args:
+        cursor: sequences that were read of these streams.
+        batch: sequences of a step.
+    """
+
+    def __init__(
+        self, reader: Reader, seed: int, first: int, learners: int, batch: int, cursor: int = 0
+    ) -> None:
+        self._reader, self._batch, self._cursor = reader, batch, cursor
+        self._streams = [
+            Stream(reader.examples, seed, stream, STREAMS) for stream in range(first, STREAMS, learners)
+        ]
+
+    def take(self, timeout: float = 0.0) -> HostBatch:
+        """The next batch, at once."""
+        width = len(self._streams)
+        rows = [
+            self._streams[at % width].index(at // width)
+            for at in range(self._cursor, self._cursor + self._batch)
+        ]
+        self._cursor += self._batch
+        return HostBatch(self._cursor, np.stack([self._reader.example(row) for row in rows]))
 
 
 class Programs:

@@ -18,7 +18,7 @@ from atoll_runtime.contract import (
     SyncerAddress,
     TargetSpec,
 )
-from atoll_runtime.simulate.fleet.scenario import Costs
+from atoll_runtime.simulate.shard import COSTS, Costs
 
 STREAMS = 8
 """Streams of data, dealt to the learners in turns: so many learners at most. Whatever their number, all together read
@@ -30,7 +30,6 @@ TOGETHER = 64
 """Of them in one evaluation; what fills none is left out."""
 FIRST_STEPS = 1
 """Inner steps more than global ones: two reports make a pace, after which the syncer's clock makes up for lost time."""
-COSTS = Costs()
 CUT_STEPS = 100
 """Global steps between two cuts, from which a lost learner is seeded again; the contract's default."""
 
@@ -69,7 +68,7 @@ class Setting:
     paces: tuple[float, ...] = (1.0,)
     """Mean seconds of an inner step of each learner."""
     jitter: float = 0.0
-    """Relative spread of a learner's pace; see `fleet.speeds`."""
+    """Relative spread of a learner's pace; see `fleet.scenario.Drift`."""
     failures: Failures | None = None
     costs: Costs = COSTS
     audit: int | None = None

@@ -11,12 +11,10 @@ from atoll_runtime.learner.client import SyncerClient
 from atoll_runtime.learner.schedule import learning_rate
 from atoll_runtime.protocol.fragments import Array
 from atoll_runtime.protocol.rules import Rules
-from atoll_runtime.simulate.eventloop import SimLoop
-from atoll_runtime.simulate.fleet.speeds import DRIFT_STEPS, Drift
-from atoll_runtime.simulate.shard import UNLIMITED, Shard, WorkSeconds
-from atoll_runtime.simulate.training.batches import Share
+from atoll_runtime.simulate.fleet.scenario import DRIFT_STEPS, Drift
+from atoll_runtime.simulate.shard import UNLIMITED, Shard
 from atoll_runtime.simulate.training.learner import Island, Learner
-from atoll_runtime.simulate.training.programs import Programs
+from atoll_runtime.simulate.training.programs import Programs, Share
 from atoll_runtime.simulate.training.setting import Setting
 from atoll_runtime.syncer.arrays import NumpyArrays
 
@@ -62,16 +60,14 @@ class World:
     ) -> None:
         """`last`: the client of the last learner. `programs`: of the same setting and seed, where they are there."""
         self.setting = setting
-        # What no program of the pods calls is missing from it.
-        costs = setting.costs
-        self.loop = SimLoop(WorkSeconds(costs.merge, costs.write))  # type: ignore[abstract]
         run = setting.run(seed)
         self.programs = programs or Programs(run, setting.batch)
         names = [f"u{number}" for number in range(setting.learners)]
         rules = Rules.of(run, batches=dict.fromkeys(names, (setting.batch,)))
         rules = replace(rules, silence=UNLIMITED)  # one that computes is never silent in simulated time
         layout, first = self.programs.layout, self.programs.first
-        self.shard = Shard(self.loop, run, rules, layout, first, NumpyArrays(run.outer, layout))
+        self.shard = Shard(run, rules, layout, first, NumpyArrays(run.outer, layout), setting.costs)
+        self.loop = self.shard.loop
         self.losses = 0
         # A stream of chance for each, so that learners keep their paces and losses when only a policy changes.
         paces, self._chances = (rng.spawn(setting.learners) for rng in np.random.default_rng(seed).spawn(2))

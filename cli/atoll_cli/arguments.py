@@ -1,0 +1,108 @@
+"""Arguments of a command as a table; each is read and checked by one function."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from atoll_cli import values
+from atoll_cli.errors import UsageError
+
+Read = Callable[[str, str], Any]
+"""Takes an option's name and text; raises `UsageError`."""
+Values = dict[str, Any]
+"""By option, with underscores; None for one that was not given and has no default."""
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option, or operand."""
+
+    name: str
+    """With `--`; without, that of an operand."""
+    metavar: str
+    read: Read | None
+    """None: a flag, which has no value."""
+    help: str
+    default: str | None = None
+    many: bool = False
+    """May be given several times; the value is a list of what `read` makes of each."""
+
+
+JSON = Option("--json", "", None, "print JSON, a line for each object")
+
+
+def add(parser: argparse.ArgumentParser, options: Sequence[Option]) -> None:
+    """Adds them to a parser."""
+    for option in options:
+        if option.read is None:
+            parser.add_argument(option.name, action="store_true", help=option.help)
+            continue
+        told = option.help + (f" (default {option.default})" if option.default else "")
+        if option.name.startswith("-"):
+            parser.add_argument(
+                option.name,
+                metavar=option.metavar,
+                type=partial(option.read, option.name),
+                default=[] if option.many else option.default,
+                action="append" if option.many else "store",
+                help=told,
+            )
+        else:
+            read = partial(option.read, option.metavar)
+            parser.add_argument(
+                option.name, metavar=option.metavar, type=read, nargs="+" if option.many else None, help=told
+            )
+
+
+def count(least: int = 1, most: int = 10**12) -> Read:
+    """A whole number."""
+    return partial(values.count, least=least, most=most)
+
+
+def number(least: float = 0.0, most: float = 1e18, *, above: bool = False) -> Read:
+    """A number; `above`: `least` itself is too small."""
+    return partial(values.number, least=least, most=most, above=above)
+
+
+def choice(*choices: str) -> Read:
+    """One of a few words."""
+    return partial(values.choice, choices=choices)
+
+
+def as_text(option: str, text: str) -> str:
+    """What is not empty; parsed by whoever uses it."""
+    if not text:
+        raise UsageError(f"{option} '': a value is wanted")
+    return text
+
+
+def as_path(option: str, text: str) -> Path:
+    """A file or folder of this machine."""
+    if not text or "://" in text:
+        raise UsageError(f"{option} {text!r}: a path on this machine is wanted")
+    return Path(text)
+
+
+def new_file(option: str, text: str) -> Path:
+    """A file that can be written later, because its folder is there."""
+    path = as_path(option, text)
+    if not path.absolute().parent.is_dir():
+        raise UsageError(f"{option} {text!r}: there is no folder {path.absolute().parent}")
+    return path
+
+
+def seconds(option: str, text: str) -> float:
+    """A time, which may be 0."""
+    return 0.0 if text in ("0", "0s") else values.seconds(option, text)
+
+
+def refuse(found: Values, names: Sequence[str], why: str) -> None:
+    """Raises `UsageError` if one of these options was given."""
+    for name in names:
+        if found[name.replace("-", "_")] is not None:
+            raise UsageError(f"--{name}: {why}")

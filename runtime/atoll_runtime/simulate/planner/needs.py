@@ -1,0 +1,166 @@
+"""What a run needs: time for a step and for a heal, and bytes for its state."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from atoll_runtime.protocol.communication import BITS
+from atoll_runtime.simulate.fleet.setting import DAY, Heal
+from atoll_runtime.simulate.planner.run import Assumptions, Pool, Run
+from atoll_runtime.syncer.journal import LOG
+from atoll_runtime.syncer.state import SHARE
+from atoll_runtime.syncer.tape import LIMITS
+
+LEAST_SECONDS = 0.01
+"""Of an inner step: dispatch, input, and a collective of the unit's hosts take a few milliseconds however small the
+model is. A judgement; it counts for models below a billion parameters alone."""
+FLOPS_PER_PARAMETER = 6.0
+"""And token, forward and backward (Kaplan et al., arXiv 2001.08361); attention over the sequence is left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chip:
+    """One TPU chip."""
+
+    flops: float
+    """Peak FLOP/s in bfloat16."""
+    memory: float
+    """Bytes of HBM."""
+
+
+CHIPS = {
+    "v5e": Chip(197e12, 16e9),
+    "v5p": Chip(459e12, 95e9),
+    "v6e": Chip(918e12, 32e9),
+    "tpu7x": Chip(2307e12, 192e9),
+}
+"""By generation, as in the vendor's pages of v5e, v5p, v6e and TPU7x."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """An inner step of one unit."""
+
+    seconds: float
+    tokens: int
+    source: str
+    """`compute`, `least` where the model is too small for its chips, or `given`."""
+
+
+def step_of(pool: Pool, run: Run, assumed: Assumptions) -> Step:
+    """Of one unit of `pool`."""
+    tokens = pool.batch * run.sequence_length
+    given = assumed.step_seconds.get(pool.name)
+    if given is not None:
+        return Step(given, tokens, "given")
+    flops = pool.chips * CHIPS[pool.generation].flops * assumed.mfu
+    computed = FLOPS_PER_PARAMETER * run.parameters * tokens / flops
+    if computed > LEAST_SECONDS:
+        return Step(computed, tokens, "compute")
+    return Step(LEAST_SECONDS, tokens, "least")
+
+
+def global_step(run: Run, assumed: Assumptions) -> float:
+    """Seconds of a step of the syncer's clock: the slowest unit's (`protocol.pace`)."""
+    return max(step_of(pool, run, assumed).seconds for pool in run.pools)
+
+
+SEED_BYTES = 12
+"""A parameter's of a unit that heals: Θ without the momentum, and both moments (`atoll_runtime.learner.seed`)."""
+SEED_GBPS = {"Checkpoint": 32.0, "Peer": 200.0}
+"""Gbit/s at which one replica of the state comes in, assumed: a bucket that many units read at a time, and the
+memory of another unit, as fast as one host's network."""
+PULL = 30.0
+"""A slice that was replaced has no image yet: one or two gigabytes from a registry close by."""
+
+
+def heal_of(run: Run, step_seconds: float, assumed: Assumptions) -> Heal:
+    """Of a unit that loses a host; `step_seconds` of the syncer's clock.
+
+    From the bucket Θ is as old as the newest cut, so that all fragments come once more from the syncer; a peer's are
+    of now. Then it is counted in with the next fragment that is due. What dies with it are the steps since each
+    fragment was sent last, half an interval on average, and what was in flight.
+    """
+    rate = seed_gbps(run, assumed)
+    stale = run.parameters * BITS[run.codec] if run.seed == "Checkpoint" else 0.0
+    return Heal(
+        pull=PULL if assumed.repair_seconds else 0.0,
+        restore=run.parameters * SEED_BYTES * 8 / (rate * 1e9),
+        catch_up=stale / ((assumed.least_link(run) or rate) * 1e9)
+        + run.interval / run.fragments * step_seconds,
+        unmerged=(run.interval / 2 + run.overlap) * step_seconds,
+    )
+
+
+def seed_gbps(run: Run, assumed: Assumptions) -> float:
+    """At which a unit of this run gets its state."""
+    return assumed.seed_gbps or SEED_GBPS[run.seed]
+
+
+def stages(heal: Heal, repair_seconds: float) -> dict[str, float]:
+    """Seconds of each stage, in their order, and of all together."""
+    found = {
+        "detect": heal.detect,
+        "schedule": heal.schedule,
+        "hardware": max(0.0, repair_seconds - heal.detect - heal.schedule),
+        "pull": heal.pull,
+        "start": heal.start,
+        "restore": heal.restore,
+        "catch_up": heal.catch_up,
+    }
+    return {**found, "total": sum(found.values())}
+
+
+CUT_BYTES = 8
+"""A parameter's in a global cut or on a shard's volume: Θ and the outer momentum, float32."""
+MOMENTS_BYTES = 8
+"""A parameter's in a unit's save: AdamW's two moments, float32 (`atoll_runtime.checkpoint.units`)."""
+PROCESS_BYTES = 0.4e9
+"""Of a shard's process without a model: 0.37 GB were measured (2026-11-22)."""
+ELEMENT_BYTES = 50
+"""Memory of an element at most: Θ, momentum and the wire take 10; the rest is for merges, and for a cut on its way to
+the bucket. 45 and 48 were measured with 10 and 36 million elements in one shard (2026-11-22)."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointTraffic:
+    """Of a whole run."""
+
+    seconds_between_cuts: float
+    cut_bytes: int
+    moments_bytes: int
+    """Of all units together, at each cut."""
+    bytes_per_day: float
+    gbps: float
+    """Gbit/s into the bucket, on average."""
+
+
+def checkpoint_traffic(run: Run, step_seconds: float) -> CheckpointTraffic:
+    """What is written when every cut is: the syncer's Θ and momentum, and each unit's moments."""
+    between = run.checkpoint_steps * step_seconds
+    cut = CUT_BYTES * run.parameters
+    moments = MOMENTS_BYTES * run.parameters * run.units
+    a_second = (cut + moments) / between
+    return CheckpointTraffic(between, cut, moments, a_second * DAY, a_second * 8 / 1e9)
+
+
+@dataclass(frozen=True, slots=True)
+class ShardNeed:
+    """Of the syncer's largest shard, in bytes."""
+
+    memory: float
+    """The most that it holds at once."""
+    volume: float
+    """What journal and tape take: of the journal two versions of all, and two logs."""
+
+
+def shard_need(run: Run) -> ShardNeed:
+    """From the spec alone."""
+    shards = run.shard_layouts
+    elements = max(shard.size for shard in shards)
+    fragment = max(each.size for shard in shards for each in shard.fragments)
+    contributions = run.overlap * run.units * fragment * (4 if run.codec == "float32" else 2)
+    memory = max(PROCESS_BYTES + ELEMENT_BYTES * elements + contributions, SHARE * contributions)
+    journal = 2 * (CUT_BYTES * elements + LOG)
+    tape = min(LIMITS[run.tape], journal / 3)  # a quarter of the volume at most
+    return ShardNeed(memory, journal + tape)
