@@ -49,7 +49,7 @@ WRONG = (
     ("bench learner --gbps 0", "--gbps '0': a number"),
     ("bench learner --delay -1", "--delay '-1': a number"),
     ("bench learner --seconds 21", "--seconds '21': a whole number from 1 to 20"),
-    ("bench operator --case a,x", "--case 'a,x': one of a, b, c, d, e, f is wanted"),
+    ("bench operator --case a,x", "--case 'x': one of a, b, c, d, e, f is wanted"),
     ("bench operator --case ''", "--case '': one of a, b, c, d, e, f is wanted"),
     ("bench operator --repeat 0", "--repeat '0': a whole number from 1 to 100 is wanted"),
     ("bench parity --case=a,x", "--case 'x': one of a, b, c, d, e, f is wanted"),
