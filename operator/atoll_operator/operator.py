@@ -99,7 +99,8 @@ class App:
         else:
             problem = "may not watch nodes: the pods of a lost node are replaced when they are deleted"
             log(logging.WARNING, problem)
-        feed = self._feed = Feed(self._cluster, watches, self._settings.namespaces, self._dispatcher)
+        told = self._dispatcher.changed, self._dispatcher.listed
+        feed = self._feed = Feed(self._cluster, watches, self._settings.namespaces, self._inventory, *told)
         await until_first(watch(feed, self._settings.resync_seconds), self._lead(feed))
 
     async def _lead(self, feed: Feed) -> None:
@@ -111,7 +112,7 @@ class App:
         controller = Controller(self._settings, self._cluster, self._inventory, self._metrics, RECONCILERS)
         self._dispatcher.queue = controller.queue
         try:
-            await controller.run(self._inventory.keys("TrainingRun", "LearnerUnit"))
+            await controller.run()
         finally:
             self._dispatcher.queue = None
 

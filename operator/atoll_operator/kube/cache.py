@@ -85,8 +85,8 @@ def without_managed_fields(body: Object) -> Object:
 
 
 class Cache:
-    """Not thread-safe: all calls come from one event loop. `project` says by kind what is kept of a body (by default
-    nothing), `indices` by their names how objects are found besides by their key."""
+    """Not thread-safe: all calls but `version` come from one event loop. `project` says by kind what is kept of a body
+    (by default nothing), `indices` by their names how objects are found besides by their key."""
 
     def __init__(self, project: Mapping[str, Project], indices: Mapping[str, Index]) -> None:
         self._project, self._indices = project, indices
@@ -134,6 +134,11 @@ class Cache:
 
     def get(self, key: Key) -> Entry | None:
         return self._entries.get(key.kind, {}).get(key)
+
+    def version(self, key: Key) -> int:
+        """The newest resource version that is known of the object; 0 for none."""
+        entry = self.get(key)
+        return 0 if entry is None else entry.resource_version
 
     def keys(self, kind: str, namespace: str = "") -> list[Key]:
         return [key for key in self._entries.get(kind, ()) if namespace in ("", key.namespace)]

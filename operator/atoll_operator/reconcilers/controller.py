@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
@@ -57,13 +57,14 @@ class Controller:
         self.syncers = SyncerPoller(settings, metrics, self._reported)
         self.evaluators = EvaluatorPoller(settings, metrics, lambda run, *_: self.queue.add(run))
         self.recorder = Recorder(cluster, "atoll-operator")
-        self.applier = Applier(cluster, inventory.cache, LABELS, complete=("Service",))
+        self.applier = Applier(cluster, inventory, LABELS, complete=("Service",))
         self._reconcilers = {kind: reconciler(self) for kind, reconciler in reconcilers.items()}
 
-    async def run(self, known: Iterable[Key]) -> None:
-        """Works until cancelled; reconciles the known keys first."""
-        for key in known:
-            self.queue.add(key)
+    async def run(self) -> None:
+        """Works until cancelled; reconciles first what is known."""
+        for kind in self._reconcilers:
+            for key in self.inventory.keys(kind):
+                self.queue.add(key)
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self.queue.run(), name="work")
@@ -172,7 +173,7 @@ class Reconciler:
         if answer.get("kind") == "Pod" and answer["metadata"].get("deletionGracePeriodSeconds"):
             self._inventory.put("Pod", answer)
         else:
-            self._inventory.drop(Key("Pod", namespace, name), uid)
+            self._inventory.delete(Key("Pod", namespace, name), uid)
 
     async def _write(self, key: Key, body: Object, status: Object, memory: Memory) -> None:
         """Writes a status once per pass, not without a change, and only over the version that the plan saw. Puts a

@@ -59,7 +59,7 @@ class RunReconciler(Reconciler):
             return
         if memory.certificates is None:
             owner = RunOwner(key.namespace, key.name, run.uid)
-            memory.certificates = RunCertificates(self._cluster, self._inventory.cache, owner)
+            memory.certificates = RunCertificates(self._cluster, self._inventory, owner)
         refusal = await refusal_of(self._act(key, run, plan, memory.certificates))
         evaluator_refusal = await refusal_of(self._apply(plan.apply_evaluator))
         for condition, message in (("Degraded", refusal), (EVALUATED, evaluator_refusal)):
@@ -77,7 +77,7 @@ class RunReconciler(Reconciler):
         syncer_pods = inventory.set_pods(key, syncer(key.name))
         evaluator_pods = inventory.set_pods(key, evaluator(key.name))
         names = {unit.name for unit in inventory.unit_keys(key)} | places(key.name, spec).keys()
-        units = (inventory.get(Key("LearnerUnit", key.namespace, name)) for name in names)
+        units = (inventory.body(Key("LearnerUnit", key.namespace, name)) for name in names)
         return RunObserved(
             name=key.name,
             namespace=key.namespace,
@@ -86,7 +86,7 @@ class RunReconciler(Reconciler):
             spec=spec,
             status=status,
             unknown=body.unknown,
-            configured=inventory.cache.get(Key("ConfigMap", key.namespace, config_map(key.name))) is not None,
+            configured=inventory.get(Key("ConfigMap", key.namespace, config_map(key.name))) is not None,
             settings=self._pod_settings(key.name, spec, status.runtime),
             units={unit["metadata"]["name"]: _unit_facts(unit, uid) for unit in units if unit},
             annotations=metadata.get("annotations", {}),

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from typing import Any
 
-from atoll_operator.kube.cache import Change, Key, Object, key_of
+from atoll_operator.kube.cache import Change, Key
 from atoll_operator.kube.queue import WorkQueue
 from atoll_operator.plan.run.syncer_state import SyncerState, run_news, serving, unit_news
 from atoll_operator.reconcilers.inventory import NODE, PARENT, Inventory
@@ -30,7 +30,7 @@ def wakeups(change: Change, inventory: Inventory) -> Iterator[WakeUp]:
     parent: Any = entry.groups.get(PARENT)
     if key.kind == "Node":
         if old is None or new is None or old.value != new.value:
-            pods = inventory.cache.by(NODE, key.name, "Pod")
+            pods = inventory.by(NODE, key.name, "Pod")
             yield from ((each, 0.0) for each in {pod.groups[PARENT] for pod in pods if PARENT in pod.groups})
     elif key.kind == "TrainingRun":
         yield key, 0.0
@@ -72,32 +72,21 @@ def report_wakeups(run: Key, old: SyncerState, new: SyncerState, inventory: Inve
 
 
 class Dispatcher:
-    """Applies events and lists of the watches to the inventory, and enqueues the keys of `wakeups`."""
+    """Enqueues the keys of `wakeups` after what the watches change."""
 
     def __init__(self, inventory: Inventory) -> None:
         self._inventory = inventory
         self.queue: WorkQueue[Key] | None = None
         """None while this operator does not lead."""
 
-    def event(self, kind: str, deleted: bool, body: Object) -> None:
-        gone = key_of(kind, body), body["metadata"]["uid"]
-        self._enqueue(self._inventory.drop(*gone) if deleted else self._inventory.put(kind, body))
-
-    def listed(self, kind: str, namespace: str, present: Collection[Key], version: int) -> None:
-        for change in self._inventory.keep(kind, namespace, present, version):
-            self._enqueue(change)
-        if self.queue is not None:  # the API server answers again
+    def listed(self) -> None:
+        """The API server answers again."""
+        if self.queue is not None:
             self.queue.retry_failed()
 
-    def newest(self, key: Key) -> int:
-        entry = self._inventory.cache.get(key)
-        return 0 if entry is None else entry.resource_version
-
-    def versions(self, kind: str, namespace: str) -> dict[Key, int]:
-        return {key: self.newest(key) for key in self._inventory.cache.keys(kind, namespace)}
-
-    def _enqueue(self, change: Change | None) -> None:
-        if change is not None and self.queue is not None:
+    def changed(self, change: Change) -> None:
+        self._inventory.note(change)
+        if self.queue is not None:
             rises = change.key.kind == "Pod" and change.new is not None  # its status alone waits
             for key, delay in wakeups(change, self._inventory):
                 self.queue.add(key, delay, shared=rises and delay > 0)

@@ -29,7 +29,7 @@ class Secrets(MemoryCluster):
         self.asked: list[tuple[str, str]] = []
         """Method and name of each request."""
         self.under_way = self.most_at_once = 0
-        self.certificates = RunCertificates(self, Inventory().cache, RUN)
+        self.certificates = RunCertificates(self, Inventory(), RUN)
 
     async def _call(self, method: str, path: str, body: Any = None, *more: Any, **options: Any) -> Any:
         name = body["metadata"]["name"] if body else path.rpartition("/")[2]

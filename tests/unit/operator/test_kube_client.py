@@ -153,14 +153,14 @@ async def test_what_the_first_lists_brought_is_not_walked_over_by_the_collector(
     """A walk over 11,520 pods in the midst of a pass took it six times as long as its plan."""
     app = App(Settings(runtime_image="i"), Credentials(server.address, ssl.create_default_context()))
     app._inventory.put("Pod", {"metadata": {**POD["metadata"], "uid": "u", "resourceVersion": "1"}})
-    held, feed = asyncio.Event(), Feed(app._cluster, [], [], app._dispatcher)
+    held, feed = asyncio.Event(), Feed(app._cluster, [], [], app._inventory, print, print)
     feed.filled.set()
 
     async def work() -> None:
         held.set()
 
     app._work = work  # type: ignore[method-assign]
-    entry = app._inventory.cache.get(Key("Pod", "n", "p"))
+    entry = app._inventory.get(Key("Pod", "n", "p"))
     assert any(each is entry for each in gc.get_objects())
     try:
         await app._lead(feed)

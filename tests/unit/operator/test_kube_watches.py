@@ -10,7 +10,7 @@ import json
 import ssl
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -20,7 +20,7 @@ from answering import answering
 from leaping import leap
 
 from atoll_operator.kube import events, watches
-from atoll_operator.kube.cache import Key, key_of, version_of
+from atoll_operator.kube.cache import Cache, Change
 from atoll_operator.kube.client import ApiClient, Resource
 from atoll_operator.kube.errors import Restored
 from atoll_operator.kube.events import Feed, Watch
@@ -45,11 +45,9 @@ class World:
         """Answers to the next requests for pods."""
         self.asked: list[str] = []
         """Accept header of each list."""
-        self.known: set[str] = set()
-        self.seen: dict[Key, int] = {}
-        """The versions of what was known."""
+        self.cache = Cache({"Pod": self._read}, {})
         self.told: list[str] = []
-        """Names of events in their order."""
+        """Names of what changed, in order."""
         self.unreadable = ""
         self.errors: list[str] = []
         self._streams: set[web.StreamResponse] = set()
@@ -102,23 +100,19 @@ class World:
             self._streams.discard(stream)
         return stream
 
-    def event(self, kind: str, deleted: bool, body: Object) -> None:
-        name = body["metadata"]["name"]
-        if name == self.unreadable:
+    def _read(self, body: Object, _: Any) -> None:
+        if body["metadata"]["name"] == self.unreadable:
             raise KeyError("spec")
-        (self.known.discard if deleted else self.known.add)(name)
-        self.told.append(name)
-        key = key_of("Pod", body)
-        self.seen[key] = max(self.seen.get(key, 0), version_of(body["metadata"]))
 
-    def listed(self, kind: str, namespace: str, present: Collection[Key], version: int) -> None:
-        self.known &= {key.name for key in present}
+    def _changed(self, change: Change) -> None:
+        self.told.append(change.key.name)
 
-    def newest(self, key: Key) -> int:
-        return self.seen.get(key, 0)
+    @property
+    def known(self) -> set[str]:
+        return {key.name for key in self.cache.keys("Pod")}
 
-    def versions(self, kind: str, namespace: str) -> dict[Key, int]:
-        return dict(self.seen)
+    def feed(self, client: ApiClient, *kinds: Watch) -> Feed:
+        return Feed(client, kinds, ["n"], self.cache, self._changed, lambda: None)
 
     def _login(self) -> str:
         if self.hangs and threading.current_thread().name == "kopf":
@@ -132,7 +126,7 @@ class World:
             access = Credentials(address, ssl.create_default_context(), self._login)
             resources = {"Pod": Resource("", "v1", "pods")}
             async with ApiClient(access, resources, "atoll", self.errors.append) as client:
-                feed = Feed(client, [Watch("Pod", metadata=True)], ["n"], self)
+                feed = self.feed(client, Watch("Pod", metadata=True))
                 running = asyncio.create_task(watches.watch(feed, resync_seconds))
                 try:
                     yield feed
@@ -186,11 +180,11 @@ async def test_each_state_is_told_once_and_none_that_is_known_already(world: Wor
     async with world.watched():
         await world.watching({"a", "b", "c"})
         written = world.create("d")
-        world.seen[key_of("Pod", written)] = version_of(written["metadata"])  # the answer to a write
-        await world.send("ADDED", world.pods["d"])
+        world.cache.put("Pod", written)  # the answer to a write
+        await world.send("ADDED", written)
         await world.send("MODIFIED", world.create("b"))
         await world.send("DELETED", world.pods["a"])
-        await until(lambda: world.known == {"b", "c"})
+        await until(lambda: world.known == {"b", "c", "d"})
     assert world.told == ["a", "b", "c", "b", "a"]
 
 
@@ -289,7 +283,7 @@ def test_a_kopf_that_ends_again_and_again_is_started_with_back_off(monkeypatch: 
     async def work() -> None:
         client = ApiClient(Credentials("", ssl.create_default_context()), {}, "atoll", [].append)
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(watches.watch(Feed(client, [], [], World()), 300), 20)
+            await asyncio.wait_for(watches.watch(World().feed(client), 300), 20)
 
     monkeypatch.setattr(watches, "KopfThread", Ends)
     leap(work())

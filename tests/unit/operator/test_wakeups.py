@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import random
 from collections import Counter
 from typing import Any
@@ -53,18 +52,21 @@ class World:
 
     def drop(self, kind: str) -> dict[Key, float]:
         body = thing(kind, 0)
-        return self._woken(self.inventory.drop(key_of(kind, body), body["metadata"]["uid"]))
+        return self._woken(self.inventory.delete(key_of(kind, body), body["metadata"]["uid"]))
 
     def keep(self, kind: str, names: set[str], version: int) -> dict[Key, float]:
         present = {Key(kind, "", name) for name in names}
-        return self._woken(*self.inventory.keep(kind, "", present, version))
+        return self._woken(*self.inventory.prune(self.inventory.keys(kind), present, version))
 
     def pods(self) -> tuple[PodView, ...]:
         return self.inventory.pods_of(UNIT, "unit")
 
     def _woken(self, *changes: Change | None) -> dict[Key, float]:
-        found = (wakeups(change, self.inventory) for change in changes if change is not None)
-        return dict(itertools.chain.from_iterable(found))
+        woken: dict[Key, float] = {}
+        for change in filter(None, changes):
+            self.inventory.note(change)
+            woken |= wakeups(change, self.inventory)
+        return woken
 
 
 def test_a_run_and_a_unit_have_their_own_pods_until_a_fresh_list_lacks_them() -> None:
@@ -218,7 +220,7 @@ def test_a_resync_looks_at_each_object_once_and_not_at_many_at_once(monkeypatch:
         client = MemoryCluster(Server(random.Random(0)), metrics)
         controller = Controller(settings, client, inventory, metrics, RECONCILERS)
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(controller.run(inventory.keys("TrainingRun", "LearnerUnit")), 600)
+            await asyncio.wait_for(controller.run(), 600)
 
     leap(work())
     assert len(times) == 1 + UNITS
