@@ -55,8 +55,6 @@ class RunReconciler(Reconciler):
             with contextlib.suppress(NotFound):
                 await self._cluster.delete("TrainingRun", key.namespace, key.name, run.uid)
             return
-        if plan.apply_units and not await self._exists(key, run.uid):
-            return
         if memory.certificates is None:
             owner = RunOwner(key.namespace, key.name, run.uid)
             memory.certificates = RunCertificates(self._cluster, self._inventory, owner)
@@ -97,13 +95,6 @@ class RunReconciler(Reconciler):
             evaluator_pods=evaluator_pods,
             room=self._room(key, run_claim(metadata, body.run)),
         )
-
-    async def _exists(self, key: Key, uid: str) -> bool:
-        """Ask the API server before units are created: watches of runs and units may lag differently."""
-        with contextlib.suppress(NotFound):
-            found = await self._cluster.get("TrainingRun", key.namespace, key.name)
-            return found["metadata"]["uid"] == uid and "deletionTimestamp" not in found["metadata"]
-        return False
 
     async def _act(self, key: Key, run: RunObserved, plan: RunPlan, certificates: RunCertificates) -> None:
         """Carry out the plan in its order, but for the evaluator and the status. Raises Refused."""
