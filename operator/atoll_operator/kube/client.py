@@ -193,9 +193,7 @@ class ApiClient:
                 self.count_error(str(status))
                 problem = str(answer.get("message", status))
                 if is_final(status, problem):
-                    [cause, *_] = answer.get("details", {}).get("causes") or [{}]
-                    reasons = str(answer.get("reason", "")), problem, cause.get("reason", "")
-                    raise of_status(status, *reasons)
+                    raise of_status(status, str(answer.get("reason", "")), problem)
             raise Unreachable(f"{method} {path}: {problem}")
         finally:
             self.under_way -= 1

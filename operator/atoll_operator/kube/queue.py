@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any, Generic, TypeVar
 
-from atoll_operator.kube.errors import ApiError, NamespaceEnding, NotLeading, Retry, Unreachable
+from atoll_operator.kube.errors import ApiError, NotLeading, Retry, Unreachable
 from atoll_operator.kube.logs import LOG, log
 
 K = TypeVar("K", bound=Hashable)
@@ -141,9 +141,6 @@ class WorkQueue(Generic[K]):
 
     def _failed(self, key: K, record: _Record, error: Exception) -> None:
         """Retry after twice the last delay, or the first one after a change. Log each reason once."""
-        if isinstance(error, NamespaceEnding):  # no try can succeed; the object's own end comes as an event
-            log(logging.INFO, "the namespace is being deleted", object=str(key), error=str(error))
-            return
         first = error.seconds if isinstance(error, Retry) else BACK_OFF_SECONDS
         record.failures += 1
         wait = back_off(record.failures, first, MAX_BACK_OFF_SECONDS)
