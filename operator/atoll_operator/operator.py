@@ -57,11 +57,11 @@ class App:
         self._metrics = Metrics()
         self._inventory = Inventory()
         self._dispatcher = Dispatcher(self._inventory)
-        try_seconds = settings.lease_seconds / LEASE_TRIES
-        time_out = aiohttp.ClientTimeout(total=try_seconds)
-        self._lease_cluster = Cluster(credentials, self._metrics, time_out=time_out, longest_wait=try_seconds)
+        # For the Lease and the questions of who may read the metrics, which are eight at a time.
+        time_out = aiohttp.ClientTimeout(total=settings.lease_seconds / LEASE_TRIES)
+        self._quick_cluster = Cluster(credentials, self._metrics, time_out=time_out)
         self._leadership = Leadership(
-            self._lease_cluster,
+            self._quick_cluster,
             namespace=settings.lease_namespace,
             name=lease_name("atoll-operator", settings.namespaces),
             identity=settings.identity or f"{socket.gethostname()}_{uuid.uuid4().hex[:8]}",
@@ -69,7 +69,6 @@ class App:
             labels=LABELS,
         )
         self._cluster = Cluster(credentials, self._metrics, may_write=self._leadership.leads)
-        self._reviews = Cluster(credentials, self._metrics, time_out=time_out, longest_wait=try_seconds)
         self._feed: Feed | None = None
         self._metrics.registry.register(RunCollector(self._inventory, self._leads))
         self._metrics.leader.set_function(self._leads)
@@ -84,11 +83,11 @@ class App:
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stopped.set)
         probes = {"/healthz": probe(self._alive), "/readyz": probe(self._ready)}
-        pages = {"/metrics": figures(self._metrics.registry, PathAccess(self._reviews, "/metrics"))}
+        pages = {"/metrics": figures(self._metrics.registry, PathAccess(self._quick_cluster, "/metrics"))}
         port = self._settings.metrics_port
         metrics = serving(port, pages, self_signed("atoll-operator")) if port else nullcontext()
         health = serving(self._settings.health_port, probes)
-        async with self._cluster, self._lease_cluster, self._reviews, health, metrics:
+        async with self._cluster, self._quick_cluster, health, metrics:
             await until_first(self._operate(), stopped.wait(), _collect())
 
     async def _operate(self) -> None:

@@ -46,8 +46,9 @@ class Resource(NamedTuple):
 
 class ApiClient:
     """Use as an async context manager. Methods raise ApiError and Unreachable; those that write also NotLeading.
-    `count_error` gets the status code of each error, or `unreachable`. `time_out` is of one try, `longest_wait` between
-    two. `may_write` is asked before each try of a write, so that a process that was paused does not write late."""
+    `count_error` gets the status code of each error, or `unreachable`. `time_out` is of one try, and bounds the wait
+    between two. `may_write` is asked before each try of a write, so that a process that was paused does not write
+    late."""
 
     def __init__(
         self,
@@ -57,12 +58,12 @@ class ApiClient:
         count_error: Callable[[str], None],
         *,
         time_out: aiohttp.ClientTimeout = TIME_OUT,
-        longest_wait: float = RETRY_AFTER_SECONDS,
         may_write: Callable[[], bool] = lambda: True,
     ) -> None:
         self.credentials, self.resources, self.count_error = credentials, resources, count_error
         self._manager = {"fieldManager": manager}
-        self._time_out, self._longest_wait, self._may_write = time_out, longest_wait, may_write
+        self._time_out, self._may_write = time_out, may_write
+        self._longest_wait = min(RETRY_AFTER_SECONDS, time_out.total or RETRY_AFTER_SECONDS)
         self._session: aiohttp.ClientSession | None = None
         self.under_way = 0
         """Requests, also while they wait for a connection or for their next try."""
