@@ -14,7 +14,6 @@ from leaping import leap
 from memory_apiserver import Server
 from memory_client import MemoryCluster
 
-from atoll_operator.kube import recorder as recorder_module
 from atoll_operator.kube.apply import Applier, check_owner
 from atoll_operator.kube.cache import Cache, Key, Object
 from atoll_operator.kube.errors import Refused, Retry
@@ -103,24 +102,20 @@ def test_an_object_that_is_not_ours_is_refused(owner: str, labels: Any, inherit:
         check_owner(found, {"kind": "LearnerUnit", "uid": "mine"}, OURS, inherit)
 
 
-def test_events_beyond_those_that_may_wait_stand_in_the_log(
-    monkeypatch: pytest.MonkeyPatch, caplog: Any
-) -> None:
-    monkeypatch.setattr(recorder_module, "REMEMBERED", 4)
-    world = World()
+def test_an_occasion_is_told_once_in_an_event_and_in_the_log(caplog: Any) -> None:
+    world, unit = World(), {"apiVersion": "v1", "kind": "Thing", **owned(SERVICE, "")}
+    unit["metadata"]["uid"] = "u"
 
     async def work() -> None:
-        recorder = Recorder(world.client, "o")
-        unit = {"apiVersion": "v1", "kind": "Thing", "metadata": {"name": "a", "namespace": "ns", "uid": "u"}}
-        for wave in (7, 4):
-            notices = [Notice("Normal", "Healed", f"{wave}/{n}", f"{wave}/{n}") for n in range(wave)]
-            recorder.record(unit, [*notices, notices[-1]], 0.0)
+        for _ in range(2):  # another operator remembers nothing
+            recorder = Recorder(world.client, "o")
+            for number in (1, 2, 1):
+                recorder.record(unit, [Notice("Normal", "Healed", "x" * number * 999, f"{number}")], 0.0)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(recorder.run(), 10)
 
     with caplog.at_level(logging.INFO):
         leap(work())
-    told = [event["message"] for event in world.server.every("Event")]
-    assert told == ["7/3", "7/4", "7/5", "7/6", "4/0", "4/1", "4/2", "4/3"]
-    logged = [record.getMessage() for record in caplog.records if record.name == LOG.name]
-    assert logged == [f"{wave}/{n}" for wave in (7, 4) for n in range(wave)]
+    assert [len(event["message"]) for event in world.server.every("Event")] == [999, 1024]
+    logged = [len(record.getMessage()) for record in caplog.records if record.name == LOG.name]
+    assert logged == [999, 1998] * 2
