@@ -86,8 +86,6 @@ class UnitReconciler(Reconciler):
             run = None  # the garbage collector will delete this unit of an earlier run of the name
         syncer = self._syncers.state(run_key, run["metadata"]["uid"] if run is not None else "")
         pods = self._inventory.pods_of(key, metadata["uid"])
-        if any(pod.exit_code == 0 for pod in pods):
-            self._syncers.poke(run_key)
         report, monotonic = syncer.report_of(key.name), time.monotonic()
         pace = memory.pace = follow(memory.pace, report, syncer.serving_since, monotonic)
         return UnitObserved(

@@ -21,7 +21,7 @@ RENEWAL_SECONDS = 90.0
 """Time from a restart until the last incarnation's processes and pods must have ended. A kubelet sees a pod's change at
 once, and checks each pod every 60 to 90 s. A process that is stopped, or hangs in the kernel, does not end itself."""
 AGAIN_SECONDS = 2.0
-"""Time until the next check for an answer of the syncer, which is polled every 15 s in a large run."""
+"""Time until the next check for an answer of the syncer, which is polled every 12 s in a large run."""
 SUSPECT_ROOM = 3_500
 """Characters of what is told of a suspect unit, which leave room for what a condition says of the next try."""
 Finding = tuple[Cause | None, float | None]
