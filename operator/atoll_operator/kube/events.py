@@ -25,8 +25,6 @@ BACK_OFF = 0.25, 1.0
 wait for the watches."""
 WATCH_SECONDS = 40
 """A watch is opened again after this long, where its last event was."""
-BATCH = 500
-"""Events that are handled in one turn of the main loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,12 +119,9 @@ class Feed:
 
     def _drain(self) -> None:
         self._draining = False
-        for _ in range(min(BATCH, len(self._buffer))):
+        for _ in range(len(self._buffer)):  # what comes meanwhile has its own turn
             function, arguments = self._buffer.popleft()
             function(*arguments)
-        if self._buffer:
-            self._draining = True
-            self._main.call_soon(self._drain)
 
 
 class KopfThread:
