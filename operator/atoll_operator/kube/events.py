@@ -27,6 +27,10 @@ WATCH_SECONDS = 40
 """A watch is opened again after this long, where its last event was."""
 
 
+News = tuple[str, bool, Object]
+"""An event: the kind, whether the object was deleted, and its body."""
+
+
 @dataclass(frozen=True, slots=True)
 class Watch:
     """A kind to watch, in the cluster or in one namespace."""
@@ -125,12 +129,10 @@ class Feed:
 
 
 class KopfThread:
-    """One kopf operator, from its start to its end; `session` opens its HTTP session, which keeps in `news`, by uid,
-    the newest event of each object until kopf handles it: whether it was deleted, and its body."""
+    """One kopf operator, from its start to its end; `session` opens its HTTP session, which keeps in `news` the events
+    of which kopf's handler has yet to be told."""
 
-    def __init__(
-        self, feed: Feed, session: Callable[[], aiohttp.ClientSession], news: dict[str, tuple[bool, Object]]
-    ) -> None:
+    def __init__(self, feed: Feed, session: Callable[[], aiohttp.ClientSession], news: deque[News]) -> None:
         self._feed, self._session, self._news = feed, session, news
         self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         """Its result is why kopf ended."""
@@ -207,10 +209,9 @@ class KopfThread:
         def login(**_: Any) -> kopf.AiohttpSession:
             return kopf.AiohttpSession(server=feed.client.credentials.server, aiohttp_session=session)
 
-        async def handle(event: Any, resource: kopf.Resource, **_: Any) -> None:
-            # The session reported what it listed, and a newer event may have been handled in place of this one.
-            if (news := self._news.pop(event["object"]["metadata"]["uid"], None)) is not None:
-                feed.post(feed.event, resource.kind, *news)
+        async def handle(**_: Any) -> None:
+            while self._news:  # kopf is told of one of several that came together
+                feed.post(feed.event, *self._news.popleft())
 
         for kind in kinds:
             kopf.on.event(*resources[kind], registry=registry)(handle)
