@@ -296,6 +296,7 @@ async def runs_beyond_the_limit_wait_and_what_runs_is_not_stopped(world: World) 
     await world.until("the older one waits", lambda: ready(world) == ("False", "NamespaceLimit"))
     await asyncio.sleep(60)
     assert not uids() and world.uids("s-p-0") == newer
+    assert world.condition("TrainingRun", "r", "Suspended")[0] == "True", "it stays suspended"
     world.server.delete("TrainingRun", "s")
     await world.until("it goes on", lambda: learns(world, 2, UNIT, WITNESS))
 

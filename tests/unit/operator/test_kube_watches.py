@@ -164,20 +164,9 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     return one
 
 
-async def test_lists_fill_what_is_known_and_events_keep_it_fresh(world: World) -> None:
+async def test_each_state_is_told_once_and_none_that_is_known_already(world: World) -> None:
     async with world.watched() as feed:
         await feed.filled.wait()
-        assert world.known == {"a", "b", "c"}
-        await world.watching({"a", "b", "c"})
-        world.create("d")
-        await world.send("ADDED", world.pods["d"])
-        await world.send("DELETED", world.pods["a"])
-        await until(lambda: world.known == {"b", "c", "d"})
-    assert world.asked == ["as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"] * 2, "one for each page"
-
-
-async def test_each_state_is_told_once_and_none_that_is_known_already(world: World) -> None:
-    async with world.watched():
         await world.watching({"a", "b", "c"})
         written = world.create("d")
         world.cache.put("Pod", written)  # the answer to a write
@@ -186,6 +175,7 @@ async def test_each_state_is_told_once_and_none_that_is_known_already(world: Wor
         await world.send("DELETED", world.pods["a"])
         await until(lambda: world.known == {"b", "c", "d"})
     assert world.told == ["a", "b", "c", "b", "a"]
+    assert world.asked == ["as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"] * 2, "one for each page"
 
 
 @pytest.mark.parametrize("code", [410, 500])

@@ -184,22 +184,11 @@ def test_a_pod_in_the_place_of_a_failed_one_has_its_names_and_its_contract() -> 
     scene = learning()
     first = scene.pod(2)
     again = scene.fail(2).rest().pod(2)
-    assert again is not first
+    assert again is not first and scene.status.restarts[-1].replaced == 1
     for field in ("hostname", "subdomain"):
         assert again["spec"][field] == first["spec"][field], "its peers know it by this name"
     assert again["spec"]["containers"] == first["spec"]["containers"]
     assert again["metadata"]["labels"] == first["metadata"]["labels"]
-
-
-@pytest.mark.parametrize("hosts", [[0], [0, 1, 2, 3]])
-def test_replaced_pods_go_to_their_pool_at_once_and_a_leader_holds_it_again(hosts: list[int]) -> None:
-    scene = learning().fail_all(*hosts).rest()
-    kept = {0, 1, 2, 3} - {*hosts}
-    assert scene.names() == [*(f"1-{host}" for host in sorted(kept)), *(f"2-{host}" for host in hosts)]
-    assert (scene.numbers, scene.status.restarts[-1].replaced) == ((2, 1), len(hosts))
-    for host in hosts:
-        assert scene.pod(host)["spec"]["nodeSelector"]["cloud.google.com/gke-nodepool"] == "red"
-        assert "atoll.dev/holds" in scene.pod(host)["metadata"]["labels"]
 
 
 def test_a_pod_that_is_being_deleted_keeps_its_host_until_it_has_ended() -> None:

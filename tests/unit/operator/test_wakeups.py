@@ -54,19 +54,11 @@ class World:
         body = thing(kind, 0)
         return self._woken(self.inventory.delete(key_of(kind, body), body["metadata"]["uid"]))
 
-    def keep(self, kind: str, names: set[str], version: int) -> dict[Key, float]:
-        present = {Key(kind, "", name) for name in names}
-        return self._woken(*self.inventory.prune(self.inventory.keys(kind), present, version))
-
     def pods(self) -> tuple[PodView, ...]:
         return self.inventory.pods_of(UNIT, "unit")
 
-    def _woken(self, *changes: Change | None) -> dict[Key, float]:
-        woken: dict[Key, float] = {}
-        for change in filter(None, changes):
-            self.inventory.note(change)
-            woken |= wakeups(change, self.inventory)
-        return woken
+    def _woken(self, change: Change | None) -> dict[Key, float]:
+        return {} if change is None else dict(wakeups(change, self.inventory))
 
 
 def test_a_run_and_a_unit_have_their_own_pods_until_a_fresh_list_lacks_them() -> None:
@@ -80,17 +72,6 @@ def test_a_run_and_a_unit_have_their_own_pods_until_a_fresh_list_lacks_them() ->
     assert [pod.name for pod in world.pods()] == ["first"]
     world.inventory.replace_pods(UNIT, [thing("Pod", 7, "b")], 7)
     assert [pod.name for pod in world.pods()] == ["b"]
-
-
-def test_a_deleted_node_is_remembered_until_one_of_its_name_comes_back() -> None:
-    world = World()
-    for name in ("n1", "n2"):
-        world.put("Node", 1, name)
-    assert world.keep("Node", {"n1", "n2"}, 9) == {}
-    assert world.keep("Node", {"n2"}, 9) == AT_ONCE
-    assert world.inventory.nodes_of(world.pods())["n1"].gone
-    assert world.put("Node", 10, metadata={"uid": "new"})
-    assert not world.inventory.nodes_of(world.pods())["n1"].gone
 
 
 READY, UNREADY = ({"conditions": [{"type": "Ready", "status": status}]} for status in ("True", "False"))
