@@ -158,7 +158,7 @@ class RunReconciler(Reconciler):
             self._queue.add(unit)
         for each in (key, *units) if plan.poll_syncer else ():
             self._queue.add_after(each, FIGURES_SECONDS[each.kind])
-        if plan.again:
+        if plan.status.phase != run.status.phase:  # once that is written, what runs may be stopped
             self._queue.add(key)
 
 

@@ -47,8 +47,6 @@ class RunPlan:
     """Objects of the evaluator. They come last because training does not depend on them."""
     status: TrainingRunStatus
     notices: tuple[Notice, ...] = ()
-    again: bool = False
-    """Plan again once the status is written: what runs can then be stopped."""
     wake: float | None = None
     """Unix seconds when the time alone changes the plan."""
 
@@ -120,7 +118,6 @@ def plan_run(run: RunObserved, now: float) -> RunPlan:
             if unit.owned and (name not in wanted or of_another_kind(unit, wanted[name]))
         ),
         notices=(*notices(run, plan.status, checkpoint), *plan.notices),
-        again=suspended and not stopped,
         wake=earliest(
             plan.wake,
             now + LOOK_SECONDS if run.room.message else None,
@@ -153,9 +150,9 @@ def _both_workloads(
 def _ended(run: RunObserved, outcome: Outcome, plan: RunPlan, now: float) -> RunPlan:
     """The end is written before the syncer is touched. A failed run keeps its journals, a complete one does not."""
     failed = outcome.phase == "Failed"
-    if not outcome.known:
+    if run.status.phase != outcome.phase:
         notice = Notice("Warning" if failed else "Normal", outcome.reason, outcome.message)
-        return replace(plan, notices=(notice, *plan.notices), again=True)
+        return replace(plan, notices=(notice, *plan.notices))
     deleted_at = completion.deletion_time(run, plan.status, now)
     if deleted_at is not None and deleted_at <= now:
         return RunPlan(status=plan.status, delete_run=True)
