@@ -103,8 +103,6 @@ class Memory:
     certificates: RunCertificates | None = None
     cpu: float = 0.0
     """Seconds of CPU of the present pass while nothing else ran."""
-    orders: object = None
-    """For which state of a run its units were enqueued last: is it over, is it suspended, how do units recover."""
 
 
 class Reconciler:

@@ -64,7 +64,7 @@ class RunReconciler(Reconciler):
             if message:
                 plan = replace(plan, status=refused(plan.status, run.status, condition, message, now))
         await self._conclude(key, body, memory, plan, now)
-        self._wake(key, run, plan, memory)
+        self._wake(key, run, plan)
         if refusal or evaluator_refusal:
             raise Retry(REFUSED_SECONDS, refusal or evaluator_refusal)
 
@@ -148,18 +148,16 @@ class RunReconciler(Reconciler):
         with contextlib.suppress(NotFound, Conflict):
             await self._cluster.delete("LearnerUnit", run.namespace, unit.name, unit.uid)
 
-    def _wake(self, key: Key, run: RunObserved, plan: RunPlan, memory: Memory) -> None:
-        """Enqueue the run and its units for what comes next: the units now if the run is first seen, stops, resumes,
-        ends, or changes how units recover; while the syncer is polled, all after a while for progress figures."""
-        units, over = self._inventory.unit_keys(key), plan.status.phase in ("Complete", "Failed")
-        orders = over, run.spec.suspend or bool(run.waits), run.spec.recovery
-        changed, memory.orders = memory.orders != orders, orders
-        for unit in units if changed else ():
-            self._queue.add(unit)
-        for each in (key, *units) if plan.poll_syncer else ():
-            self._queue.add_after(each, FIGURES_SECONDS[each.kind])
-        if plan.status.phase != run.status.phase:  # once that is written, what runs may be stopped
-            self._queue.add(key)
+    def _wake(self, key: Key, run: RunObserved, plan: RunPlan) -> None:
+        """Enqueue the run and its units: now if the run has another spec or phase, because what runs can be stopped
+        once that is written; while the syncer is polled, after a while for progress figures."""
+        old = run.status
+        changed = (old.phase, old.observed_generation) != (plan.status.phase, run.generation)
+        for each in (key, *self._inventory.unit_keys(key)):
+            if changed:
+                self._queue.add(each)
+            if plan.poll_syncer:
+                self._queue.add_after(each, FIGURES_SECONDS[each.kind])
 
 
 def _unit_facts(body: Body, run: str) -> UnitFacts:
