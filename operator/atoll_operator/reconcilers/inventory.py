@@ -49,7 +49,7 @@ def _node_of(kind: str, body: Object) -> str | None:
 
 
 class Body(dict[str, Any]):
-    """The body of a run, a unit or a StatefulSet. Its model is made once, and raises Unreadable."""
+    """The body of a run or a unit. Its model is made once, and raises Unreadable."""
 
     unknown: Mapping[str, Any] = MappingProxyType({})
     """What this version does not know of it, by path."""
@@ -87,10 +87,10 @@ class Body(dict[str, Any]):
 
 
 class Inventory(Cache):
-    """Bodies of runs, units and StatefulSets; views of pods and nodes; of other owned objects the version alone."""
+    """Bodies of runs and units; views of pods and nodes; of other owned objects the version alone."""
 
     def __init__(self) -> None:
-        kept = ("TrainingRun", "LearnerUnit", "StatefulSet")
+        kept = ("TrainingRun", "LearnerUnit")
         super().__init__(
             project={
                 **dict.fromkeys(kept, lambda body, _: Body(without_managed_fields(body))),

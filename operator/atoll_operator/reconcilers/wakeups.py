@@ -45,8 +45,6 @@ def wakeups(change: Change, inventory: Inventory) -> Iterator[WakeUp]:
 def _delay(change: Change) -> float | None:
     """Seconds until the parent of a pod or an owned object is reconciled; None: it need not be."""
     old, new = change.old, change.new
-    if change.key.kind == "StatefulSet":
-        return 0.0
     if change.key.kind != "Pod":
         return None if old is None else STARTING_SECONDS
     if new is None:

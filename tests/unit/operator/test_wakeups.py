@@ -97,7 +97,6 @@ CHANGES: list[tuple[str, str, list[Object], dict[Key, float]]] = [
     ("LearnerUnit", "changes", [{"spec": {"run": "r"}}], {UNIT: 0.0, RUN: RUN_SECONDS}),
     ("LearnerUnit", "gone", [{"spec": {"run": "r"}}, GONE], {UNIT: 0.0, RUN: 0.0}),
     ("TrainingRun", "changes", [{"spec": {}, **OF_RUN}], {RUN: 0.0}),
-    ("StatefulSet", "changes", [OF_RUN], {RUN: 0.0}),
     ("Secret", "made by its owner", [{"data": {}}], NOT),
     ("Secret", "changed by others", [{"data": {}}, {"data": {}}], SOON),
     ("Secret", "gone", [{"data": {}}, GONE], SOON),
