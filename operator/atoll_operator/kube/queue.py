@@ -31,9 +31,8 @@ class _Record:
     """What is known of one key."""
 
     waiting_since: float | None = None
+    """Also while the key is handled, if it was added meanwhile."""
     handled_since: float | None = None
-    again: bool = False
-    """The key was added while it is handled."""
     forgotten: bool = False
     timer: asyncio.TimerHandle | None = None
     last_pass: float = float("-inf")
@@ -133,9 +132,8 @@ class WorkQueue(Generic[K]):
                 record.failures, record.reason = 0, ""
             finally:
                 record.handled_since, record.last_pass = None, _now()
-            if record.again:
-                record.again = False
-                self._enqueue(key, record)
+            if record.waiting_since is not None:
+                self._waiting.put_nowait(key)
             elif record.forgotten and record.timer is None:
                 del self._records[key]
 
@@ -159,11 +157,10 @@ class WorkQueue(Generic[K]):
         return self._records.setdefault(key, _Record())
 
     def _enqueue(self, key: K, record: _Record) -> None:
-        if record.handled_since is not None:
-            record.again = True
-        elif record.waiting_since is None:
+        if record.waiting_since is None:
             record.waiting_since = _now()
-            self._waiting.put_nowait(key)
+            if record.handled_since is None:
+                self._waiting.put_nowait(key)
 
     def _due(self, key: K, record: _Record) -> None:
         record.timer = None
