@@ -6,7 +6,9 @@ from the stored status and the pods alone."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 
 from atoll_operator.plan import nodes
 from atoll_operator.plan.conditions import earliest
@@ -103,11 +105,11 @@ def observe(unit: UnitObserved) -> tuple[Slot, ...]:
             newest[pod.host] = nodes.with_shutdown(pod, unit.nodes)
     if unit.syncer.finishing:  # pods may end
         return tuple(Slot(host, newest.get(host), Action.SERVING) for host in range(hosts))
-    replaceable = _may_replace(unit, tuple(newest.values()))
+    replaceable = cache(lambda: _may_replace(unit, tuple(newest.values())))  # most passes need no answer
     return tuple(judge(unit, host, newest.get(host), replaceable) for host in range(hosts))
 
 
-def judge(unit: UnitObserved, host: int, pod: PodView | None, replaceable: bool) -> Slot:
+def judge(unit: UnitObserved, host: int, pod: PodView | None, replaceable: Callable[[], bool]) -> Slot:
     """What this host, with this newest pod, needs; `replaceable`: another pod may take its place, as far as the run and
     the unit's other pods allow it."""
     incarnation = unit.status.incarnation
@@ -115,7 +117,7 @@ def judge(unit: UnitObserved, host: int, pod: PodView | None, replaceable: bool)
         if not unit.met:
             return Slot(host, pod, Action.REPLACE_POD)
         name = pod_name(unit.name, unit.status.placement, host)
-        action = Action.REPLACE_POD if replaceable else Action.LEAVE_PLACE
+        action = Action.REPLACE_POD if replaceable() else Action.LEAVE_PLACE
         cause = Cause(POD_DELETED, "does not exist any more", name, action=Action.REPLACE_POD)
         return Slot(host, pod, action, cause)
     node = unit.nodes.get(pod.node)
@@ -130,7 +132,7 @@ def judge(unit: UnitObserved, host: int, pod: PodView | None, replaceable: bool)
     if found is None:
         return Slot(host, pod, Action.SERVING if reliable else Action.LEAVE_PLACE, wake=wake)
     again = found.action is Action.REPLACE_POD
-    if not (replaceable and (node is None or node.stays) if again else reliable):
+    if not (replaceable() and (node is None or node.stays) if again else reliable):
         return Slot(host, pod, Action.LEAVE_PLACE, found)
     if again and not unit.met and pod.missed(incarnation):
         return Slot(host, pod, Action.REPLACE_POD, wake=wake)
