@@ -41,10 +41,15 @@ def brief(body: Object) -> Object:
     return {"metadata": {name: body["metadata"][name] for name in names if name in body["metadata"]}}
 
 
+def controller_of(body: Object) -> Object:
+    """The reference to the object's controller; empty where it has none."""
+    references = body["metadata"].get("ownerReferences", ())
+    return next((each for each in references if each.get("controller")), {})
+
+
 def controller_uid(body: Object) -> str:
     """The uid of the object's controller, or an empty string."""
-    references = body["metadata"].get("ownerReferences", ())
-    return next((str(each["uid"]) for each in references if each.get("controller")), "")
+    return str(controller_of(body).get("uid", ""))
 
 
 def version_of(metadata: Object) -> int:

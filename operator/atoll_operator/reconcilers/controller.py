@@ -13,7 +13,7 @@ from atoll_operator.api.group import Object
 from atoll_operator.api.stored import dropped
 from atoll_operator.api.trainingrun import RuntimeStatus, TrainingRunSpec
 from atoll_operator.certificates.secrets import RunCertificates
-from atoll_operator.cluster import LABELS, Cluster
+from atoll_operator.cluster import Cluster
 from atoll_operator.kube.apply import Applier
 from atoll_operator.kube.cache import Key
 from atoll_operator.kube.client import STRATEGIC
@@ -57,7 +57,7 @@ class Controller:
         self.syncers = SyncerPoller(settings, metrics, self._reported)
         self.evaluators = EvaluatorPoller(settings, metrics, lambda run, *_: self.queue.add(run))
         self.recorder = Recorder(cluster, "atoll-operator")
-        self.applier = Applier(cluster, inventory, LABELS, complete=("Service",))
+        self.applier = Applier(cluster, inventory, complete=("Service",))
         self._reconcilers = {kind: reconciler(self) for kind, reconciler in reconcilers.items()}
 
     async def run(self) -> None:

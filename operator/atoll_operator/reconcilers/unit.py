@@ -11,7 +11,6 @@ from typing import Any
 
 from atoll_operator.api.group import ANNOTATION_INCARNATION, LABEL_UNIT, Object
 from atoll_operator.api.learnerunit import Heal, LearnerUnitStatus
-from atoll_operator.cluster import LABELS
 from atoll_operator.kube.apply import check_owner
 from atoll_operator.kube.cache import Key, controller_uid
 from atoll_operator.kube.client import CONNECTIONS
@@ -148,5 +147,5 @@ class UnitReconciler(Reconciler):
             created = await self._cluster.create(pod)
         except AlreadyExists:
             created = await self._cluster.get("Pod", metadata["namespace"], metadata["name"])
-            check_owner(created, metadata["ownerReferences"][0], LABELS)
+            check_owner(created, metadata["ownerReferences"][0])
         self._inventory.put("Pod", created)

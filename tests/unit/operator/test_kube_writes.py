@@ -21,7 +21,6 @@ from atoll_operator.kube.logs import LOG
 from atoll_operator.kube.recorder import Recorder
 from atoll_operator.plan.conditions import Notice
 
-OURS = {"app.kubernetes.io/managed-by": "atoll"}
 SERVICE, SECRET = Key("Service", "ns", "x"), Key("Secret", "ns", "x")
 
 
@@ -32,7 +31,7 @@ class World:
         self.server = Server(random.Random(0))
         self.client = MemoryCluster(self.server)
         self.cache = Cache({}, {})
-        self.applier = Applier(self.client, self.cache, OURS, complete=("Service",))
+        self.applier = Applier(self.client, self.cache, complete=("Service",))
 
     def put(self, key: Key, owner: str = "", seen: bool = True) -> Object:
         """Somebody writes an object in the place of another; `seen`: the watch tells of it."""
@@ -48,9 +47,9 @@ class World:
         return self.client.writes > before
 
 
-def owned(key: Key, owner: str, **parts: object) -> Object:
-    references = [{"kind": "TrainingRun", "uid": owner, "controller": True}] if owner else []
-    metadata = {"name": key.name, "namespace": key.namespace, "labels": OURS, "ownerReferences": references}
+def owned(key: Key, owner: str, name: str = "r", **parts: object) -> Object:
+    references = [{"kind": "TrainingRun", "name": name, "uid": owner, "controller": True}] if owner else []
+    metadata = {"name": key.name, "namespace": key.namespace, "ownerReferences": references}
     return {"kind": key.kind, "metadata": metadata, **parts}
 
 
@@ -84,22 +83,20 @@ async def test_only_what_is_ours_is_deleted(known: Any, successor: Any, left: li
 
 
 @pytest.mark.parametrize(
-    ("owner", "labels", "inherit", "expected"),
+    ("owner", "name", "inherit", "expected"),
     [
-        pytest.param("mine", {}, False, None, id="ours"),
-        pytest.param("", {}, False, Refused, id="of-nobody"),
-        pytest.param("theirs", {}, False, Refused, id="of-others"),
-        pytest.param("earlier", OURS, False, Retry, id="of-an-earlier-unit"),
-        pytest.param("earlier", OURS, True, None, id="inherited"),
-        pytest.param("theirs", {}, True, Refused, id="of-others-is-not-inherited"),
-        pytest.param("", OURS, True, Refused, id="of-nobody-is-not-inherited"),
+        pytest.param("mine", "r", False, None, id="ours"),
+        pytest.param("", "", False, Refused, id="of-nobody"),
+        pytest.param("theirs", "other", False, Refused, id="of-others"),
+        pytest.param("earlier", "r", False, Retry, id="of-an-earlier-run"),
+        pytest.param("earlier", "r", True, None, id="inherited"),
+        pytest.param("theirs", "other", True, Refused, id="of-others-is-not-inherited"),
+        pytest.param("", "", True, Refused, id="of-nobody-is-not-inherited"),
     ],
 )
-def test_an_object_that_is_not_ours_is_refused(owner: str, labels: Any, inherit: bool, expected: Any) -> None:
-    found = owned(SERVICE, owner)
-    found["metadata"]["labels"] = labels
+def test_an_object_that_is_not_ours_is_refused(owner: str, name: str, inherit: bool, expected: Any) -> None:
     with pytest.raises(expected) if expected else contextlib.nullcontext():
-        check_owner(found, {"kind": "LearnerUnit", "uid": "mine"}, OURS, inherit)
+        check_owner(owned(SERVICE, owner, name), {"kind": "TrainingRun", "name": "r", "uid": "mine"}, inherit)
 
 
 def test_an_occasion_is_told_once_in_an_event_and_in_the_log(caplog: Any) -> None:
