@@ -7,11 +7,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from atoll_operator.plan.pods.topology import Slice
-from atoll_runtime.contract import COORDINATOR_PORT, LIBTPU_PORT, host_lists
+from atoll_runtime.contract import COORDINATOR_PORT, LIBTPU_PORT
 
-LISTED_HOSTS = 128
-"""Hosts of the largest slice whose pods list them all. Lists grow with the square of the slice: the pods of 2,304 hosts
-would have 0.5 GB of them. Learners of a larger slice make the lists themselves, from one name in their contract."""
 MEGASCALE_PORT = 8080
 """Port of libtpu's transport between the slices of a unit (libtpu's default)."""
 LIBTPU_ARGUMENTS = "LIBTPU_INIT_ARGS"
@@ -25,9 +22,9 @@ def tpu_environment(
     shape: Slice, slices: int, host: int, host_name: Callable[[int], str], arguments: str = ""
 ) -> Mapping[str, str]:
     """Variables of one host of a unit, counted slice by slice; `arguments` are libtpu flags of the administrator, which
-    come last and override ours."""
+    come last and override ours. Learners make the lists of hosts themselves, from one name in their contract: such
+    lists grow with the square of the slice, and the pods of 2,304 hosts would have 0.5 GB of them."""
     number, worker = divmod(host, shape.hosts)
-    own = range(number * shape.hosts, (number + 1) * shape.hosts)
     several = {
         "MEGASCALE_NUM_SLICES": str(slices),
         "MEGASCALE_SLICE_ID": str(number),
@@ -37,7 +34,6 @@ def tpu_environment(
     }
     return {
         "TPU_WORKER_ID": str(worker),
-        **(host_lists([*map(host_name, own)]) if shape.hosts <= LISTED_HOSTS else {}),
         "TPU_PROCESS_PORT": str(LIBTPU_PORT),
         "TPU_ACCELERATOR_TYPE": shape.accelerator_type,
         "TPU_TOPOLOGY": shape.topology,

@@ -177,14 +177,13 @@ def _container(unit: UnitObserved, host: int) -> Object:
 
 def _contract(unit: UnitObserved, host: int) -> contract.UnitContract:
     shape = unit.slice
-    listed = shape.hosts <= tpu.LISTED_HOSTS
     return contract.UnitContract(
         unit=unit.name,
         incarnation=unit.status.placement,
         host=host,
         hosts=unit.hosts,
-        host_names="" if listed else unit.host_name("{}"),
-        slice_hosts=0 if listed else shape.hosts,
+        host_names=unit.host_name("{}"),
+        slice_hosts=shape.hosts,
         chips=shape.chips_per_host,
         coordinator=f"{unit.host_name(0)}:{contract.COORDINATOR_PORT}",
         address=f"{unit.host_name(host)}:{contract.PEER_PORT}",
