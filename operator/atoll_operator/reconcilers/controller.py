@@ -30,7 +30,7 @@ from atoll_operator.plan.run.syncer_state import SyncerState
 from atoll_operator.plan.unit.unit import Pace, UnitPlan
 from atoll_operator.polling import EvaluatorPoller, SyncerPoller
 from atoll_operator.reconcilers.inventory import Body, Inventory, parent_key
-from atoll_operator.reconcilers.wakeups import FIGURES_SECONDS, RUN_SECONDS, report_wakeups
+from atoll_operator.reconcilers.wakeups import FIGURES_SECONDS, SOON_SECONDS, report_wakeups
 from atoll_operator.settings import Settings
 
 REFUSED_SECONDS = 5.0
@@ -196,7 +196,7 @@ class Reconciler:
         self._inventory.put(key.kind, answer)
         # The watch tells nothing new about a write of our own.
         if not figures and (run := parent_key(key.kind, body)) is not None:
-            self._queue.add(run, RUN_SECONDS)
+            self._queue.add(run, SOON_SECONDS)
 
     async def _conclude(
         self, key: Key, body: Body, memory: Memory, plan: RunPlan | UnitPlan, now: float

@@ -25,7 +25,7 @@ from atoll_operator.plan.unit.status import describe
 from atoll_operator.plan.unit.unit import UnitObserved, UnitPlan
 from atoll_operator.reconcilers.controller import REFUSED_SECONDS, Memory, Reconciler, refusal_of
 from atoll_operator.reconcilers.inventory import Body
-from atoll_operator.reconcilers.wakeups import STARTING_SECONDS
+from atoll_operator.reconcilers.wakeups import SOON_SECONDS
 
 
 class UnitReconciler(Reconciler):
@@ -56,7 +56,7 @@ class UnitReconciler(Reconciler):
         left = {pod.uid for pod in self._inventory.pods_of(key, unit.uid)} if plan.remove else set()
         deleted = any(removal.uid not in left for removal in plan.remove)
         if not refusal and (plan.create or deleted):
-            self._queue.add(key, 0.0 if deleted else STARTING_SECONDS, shared=not deleted)
+            self._queue.add(key, 0.0 if deleted else SOON_SECONDS, shared=not deleted)
             return
         with self._timed(memory):
             plan = describe(unit, plan)

@@ -10,10 +10,8 @@ from atoll_operator.kube.queue import WorkQueue
 from atoll_operator.plan.run.syncer_state import SyncerState, run_news, serving, unit_news
 from atoll_operator.reconcilers.inventory import NODE, PARENT, Inventory
 
-RUN_SECONDS = 1.0
-"""Between two passes over a run because of its units: each pass sums up all of them."""
-STARTING_SECONDS = 1.0
-"""Between two passes over a unit whose pods come up."""
+SOON_SECONDS = 1.0
+"""Between two passes over a run because of its units, and over a unit whose pods come up."""
 PROMPT = ("deletion_time", "disruption", "exit_code", "finished_at", "incarnation")
 """Fields of a pod's view that change when it fails, or gets another incarnation."""
 FIGURES_SECONDS = {"TrainingRun": 10.0, "LearnerUnit": 30.0}
@@ -37,7 +35,7 @@ def wakeups(change: Change, inventory: Inventory) -> Iterator[WakeUp]:
     elif key.kind == "LearnerUnit":
         yield key, 0.0
         if parent is not None:
-            yield parent, RUN_SECONDS if new is not None else 0.0
+            yield parent, SOON_SECONDS
     elif parent is not None and (delay := _delay(change)) is not None:
         yield parent, delay
 
@@ -46,9 +44,9 @@ def _delay(change: Change) -> float | None:
     """Seconds until the parent of a pod or an owned object is reconciled; None: it need not be."""
     old, new = change.old, change.new
     if change.key.kind != "Pod":
-        return None if old is None else STARTING_SECONDS
+        return None if old is None else SOON_SECONDS
     if new is None:
-        return 0.0 if old is None or old.value.deletion_time is None else STARTING_SECONDS
+        return 0.0 if old is None or old.value.deletion_time is None else SOON_SECONDS
     if old is None or old.uid != new.uid:
         return 0.0
     before, pod = old.value, new.value
@@ -56,7 +54,7 @@ def _delay(change: Change) -> float | None:
         return None
     prompt = any(getattr(before, name) != getattr(pod, name) for name in PROMPT)
     leads = pod.node != before.node and not pod.pool  # the other pods of its slice follow it
-    return 0.0 if prompt or leads or pod.ended or (before.ready and not pod.ready) else STARTING_SECONDS
+    return 0.0 if prompt or leads or pod.ended or (before.ready and not pod.ready) else SOON_SECONDS
 
 
 def report_wakeups(run: Key, old: SyncerState, new: SyncerState, inventory: Inventory) -> set[Key]:

@@ -22,7 +22,7 @@ from atoll_operator.reconcilers.controller import Controller
 from atoll_operator.reconcilers.inventory import Inventory
 from atoll_operator.reconcilers.run import RunReconciler
 from atoll_operator.reconcilers.unit import UnitReconciler
-from atoll_operator.reconcilers.wakeups import RUN_SECONDS, STARTING_SECONDS, report_wakeups, wakeups
+from atoll_operator.reconcilers.wakeups import SOON_SECONDS, report_wakeups, wakeups
 from atoll_operator.settings import Settings
 from atoll_runtime import contract
 
@@ -75,7 +75,7 @@ def test_a_run_and_a_unit_have_their_own_pods_until_a_fresh_list_lacks_them() ->
 
 
 READY, UNREADY = ({"conditions": [{"type": "Ready", "status": status}]} for status in ("True", "False"))
-AT_ONCE, SOON, NOT = {UNIT: 0.0}, {UNIT: STARTING_SECONDS}, {}
+AT_ONCE, SOON, NOT = {UNIT: 0.0}, {UNIT: SOON_SECONDS}, {}
 PENDING, GIVEN = {"phase": "Pending"}, {"nodeSelector": {"cloud.google.com/gke-nodepool": "p"}}
 TERMINATING = {"metadata": {"deletionTimestamp": "2026-11-23T08:00:00Z"}}
 OF_RUN, OF_OTHERS = ({"metadata": {"labels": labels}} for labels in ({"atoll.dev/run": "r"}, {}))
@@ -94,13 +94,13 @@ CHANGES: list[tuple[str, str, list[Object], dict[Key, float]]] = [
     ("Node", "is new", [{"spec": {}}], AT_ONCE),
     ("Node", "nothing that matters", [{"spec": {}}, {"status": {"conditions": []}}], NOT),
     ("Node", "cordoned", [{"spec": {}}, {"spec": {"unschedulable": True}}], AT_ONCE),
-    ("LearnerUnit", "changes", [{"spec": {"run": "r"}}], {UNIT: 0.0, RUN: RUN_SECONDS}),
-    ("LearnerUnit", "gone", [{"spec": {"run": "r"}}, GONE], {UNIT: 0.0, RUN: 0.0}),
+    ("LearnerUnit", "changes", [{"spec": {"run": "r"}}], {UNIT: 0.0, RUN: SOON_SECONDS}),
+    ("LearnerUnit", "gone", [{"spec": {"run": "r"}}, GONE], {UNIT: 0.0, RUN: SOON_SECONDS}),
     ("TrainingRun", "changes", [{"spec": {}, **OF_RUN}], {RUN: 0.0}),
     ("Secret", "made by its owner", [{"data": {}}], NOT),
     ("Secret", "changed by others", [{"data": {}}, {"data": {}}], SOON),
     ("Secret", "gone", [{"data": {}}, GONE], SOON),
-    ("Service", "of a run", [OF_RUN, OF_RUN], {RUN: STARTING_SECONDS}),
+    ("Service", "of a run", [OF_RUN, OF_RUN], {RUN: SOON_SECONDS}),
     ("Service", "of others", [OF_OTHERS, OF_OTHERS], NOT),
 ]
 
