@@ -186,7 +186,6 @@ class KopfThread:
         async def configure(settings: kopf.OperatorSettings, **_: Any) -> None:
             settings.posting.enabled = False
             settings.scanning.disabled = True
-            settings.peering.standalone = True
             settings.persistence.diffbase_storage = kopf.StatusDiffBaseStorage()  # of nothing
             # Else kopf kills the process ten minutes after its end.
             settings.process.ultimate_exiting_timeout = None

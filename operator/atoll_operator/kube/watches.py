@@ -122,25 +122,22 @@ class KopfSession:
         streams = "watch" in request.url.query
         if watch is not None and watch.metadata:
             request.headers["Accept"] = METADATA if streams else METADATA_LIST
-        while True:
-            if watch is not None:
-                self.asked[path] = time.monotonic()
-            request.headers.update(self._feed.client.credentials.headers())
-            try:
-                response = await handler(request)
-            except (aiohttp.ClientError, TimeoutError, OSError) as error:
-                self._failed(path, "unreachable", f"{type(error).__name__}: {error}")
-                raise
-            if response.status < 400:
-                self._feed.post(self._feed.outcome, path)
-                if watch is not None and streams:
-                    content = _Stream(response.content, partial(self._brief, watch))
-                    response.content = content  # type: ignore[assignment]
-                return response
+        if watch is not None:
+            self.asked[path] = time.monotonic()
+        request.headers.update(self._feed.client.credentials.headers())
+        try:
+            response = await handler(request)
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            self._failed(path, "unreachable", f"{type(error).__name__}: {error}")
+            raise
+        if response.status >= 400:
             self._failed(path, str(response.status), decode(await response.read()).get("message", ""))
-            if response.status != 401:
-                return response
-            await asyncio.sleep(back_off(2, *BACK_OFF))  # kopf would log in and try again at once
+            return response
+        self._feed.post(self._feed.outcome, path)
+        if watch is not None and streams:
+            content = _Stream(response.content, partial(self._brief, watch))
+            response.content = content  # type: ignore[assignment]
+        return response
 
     def _failed(self, path: str, code: str, text: str) -> None:
         self._feed.client.count_error(code)
