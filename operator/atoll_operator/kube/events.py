@@ -68,8 +68,6 @@ class Feed:
         """By path."""
         self.filled = asyncio.Event()
         """Set when every collection has been listed once."""
-        self.back = asyncio.Event()
-        """Set when a request succeeds after a problem: etcd may have been restored meanwhile."""
         self._main = asyncio.get_running_loop()
         self._buffer: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         self._draining = False
@@ -107,8 +105,7 @@ class Feed:
     def outcome(self, path: str, problem: str = "", refused: bool = False) -> None:
         """Logs each problem of a path once; empty: the request succeeded."""
         if not problem:
-            if self._problems.pop(path, None):
-                self.back.set()
+            self._problems.pop(path, None)
         elif self._problems.get(path) != (problem, refused):
             self._problems[path] = problem, refused
             log(logging.WARNING, "a watch is down and will be tried again", path=path, error=problem)

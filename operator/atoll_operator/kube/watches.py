@@ -5,7 +5,6 @@ Therefore each of its lists is compared with what is known, and so is a list of 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import random
 import time
@@ -34,8 +33,7 @@ STEADY_SECONDS = 30.0
 
 
 async def watch(feed: Feed, resync_seconds: float) -> None:
-    """Watches until cancelled, and lists each collection again after `resync_seconds`, or an outage. Raises
-    Restored."""
+    """Watches until cancelled, and lists each collection again within `resync_seconds`. Raises Restored."""
     await until_first(_run_kopf(feed), _resync(feed, resync_seconds))
 
 
@@ -66,9 +64,7 @@ async def _end_of(kopf: KopfThread, session: KopfSession) -> str:
 async def _resync(feed: Feed, seconds: float) -> None:
     await feed.filled.wait()  # by lists of whole objects: these have names alone
     while True:
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(feed.back.wait(), seconds * random.uniform(0.9, 1.1))
-        feed.back.clear()
+        await asyncio.sleep(seconds * random.uniform(0.8, 1.0))
         for path, each in feed.watches.items():
             known = {key: feed.cache.version(key) for key in feed.cache.keys(each.kind, each.namespace)}
             try:
@@ -120,10 +116,10 @@ class KopfSession:
     ) -> aiohttp.ClientResponse:
         path, watch = request.url.path, self._feed.watches.get(request.url.path)
         streams = "watch" in request.url.query
-        if watch is not None and watch.metadata:
-            request.headers["Accept"] = METADATA if streams else METADATA_LIST
         if watch is not None:
             self.asked[path] = time.monotonic()
+            if watch.metadata:
+                request.headers["Accept"] = METADATA if streams else METADATA_LIST
         request.headers.update(self._feed.client.credentials.headers())
         try:
             response = await handler(request)
