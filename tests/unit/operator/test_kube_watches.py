@@ -59,10 +59,12 @@ class World:
         self.pods[name] = {"kind": "Pod", "apiVersion": "v1", "metadata": metadata}
         return self.pods[name]
 
-    async def send(self, event: str, body: Object) -> None:
+    async def send(self, *events: tuple[str, Object]) -> None:
+        """All together."""
+        lines = [json.dumps({"type": event, "object": body}).encode() + b"\n" for event, body in events]
         for stream in list(self._streams):
-            await stream.write(json.dumps({"type": event, "object": body}).encode() + b"\n")
-        if event == "ERROR":
+            await stream.write(b"".join(lines))
+        if events[0][0] == "ERROR":
             self._streams.clear()
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
@@ -170,9 +172,8 @@ async def test_each_state_is_told_once_and_none_that_is_known_already(world: Wor
         await world.watching({"a", "b", "c"})
         written = world.create("d")
         world.cache.put("Pod", written)  # the answer to a write
-        await world.send("ADDED", written)
-        await world.send("MODIFIED", world.create("b"))
-        await world.send("DELETED", world.pods["a"])
+        changed = ("MODIFIED", world.create("b")), ("DELETED", world.pods["a"])
+        await world.send(("ADDED", written), *changed)
         await until(lambda: world.known == {"b", "c", "d"})
     assert world.told == ["a", "b", "c", "b", "a"]
     assert world.asked == ["as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"] * 2, "one for each page"
@@ -183,11 +184,11 @@ async def test_what_was_deleted_while_a_stream_was_broken_is_found_by_a_list(wor
     async with world.watched():
         await world.watching({"a", "b", "c"})
         del world.pods["b"]
-        await world.send("ERROR", {"kind": "Status", "code": code, "message": "it broke"})
+        await world.send(("ERROR", {"kind": "Status", "code": code, "message": "it broke"}))
         await world.watching({"a", "c"})
         world.create("d")
         await until(lambda: world._streams)
-        await world.send("ADDED", world.pods["d"])
+        await world.send(("ADDED", world.pods["d"]))
         await until(lambda: world.known == {"a", "c", "d"})
 
 
@@ -207,10 +208,10 @@ async def test_an_earlier_state_after_a_restore_of_etcd_ends_the_watches(world: 
         before = copy.deepcopy((world.pods, world.version))
         for name in ("a", "d"):
             world.create(name)
-            await world.send("MODIFIED", world.pods[name])
+            await world.send(("MODIFIED", world.pods[name]))
         await world.watching({"a", "b", "c", "d"})
         world.pods, world.version = before[0], before[1] + later
-        await world.send("ERROR", {"kind": "Status", "code": 410, "message": "too old"})
+        await world.send(("ERROR", {"kind": "Status", "code": 410, "message": "too old"}))
 
 
 @pytest.mark.parametrize(("status", "refusal"), [(403, f"{PODS}: pods is forbidden"), (503, "")])
@@ -252,7 +253,7 @@ async def test_a_kopf_whose_loop_hangs_is_replaced(world: World, monkeypatch: py
         await world.watching({"a", "b", "c"})
         world.hangs, began = [8.0], time.monotonic()
         del world.pods["b"]
-        await world.send("ERROR", {"kind": "Status", "code": 410, "message": "too old"})
+        await world.send(("ERROR", {"kind": "Status", "code": 410, "message": "too old"}))
         await world.watching({"a", "c"})
         assert time.monotonic() - began < 8.0
 
