@@ -125,7 +125,7 @@ class Operator:
                 self.status.runtime,
             ),
             units=facts,
-            syncer_pods=tuple(pod for pod in pods if not pod.unit),
+            syncer_pods=tuple(pod for pod in pods if not pod.placement),
             syncer=self.syncer,
         )
 
