@@ -69,8 +69,6 @@ class Feed:
         self.filled = asyncio.Event()
         """Set when every collection has been listed once."""
         self._main = asyncio.get_running_loop()
-        self._buffer: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
-        self._draining = False
         self._listed: set[Watch] = set()
         self._problems: dict[str, tuple[str, bool]] = {}
         """By path: the message, and whether the API server refuses."""
@@ -112,17 +110,8 @@ class Feed:
 
     def post(self, function: Callable[..., object], *arguments: Any) -> None:
         """Calls the function in the main loop, from kopf's thread; calls keep their order."""
-        self._buffer.append((function, arguments))
-        if not self._draining:
-            self._draining = True
-            with contextlib.suppress(RuntimeError):  # the loop is closed: the process ends
-                self._main.call_soon_threadsafe(self._drain)
-
-    def _drain(self) -> None:
-        self._draining = False
-        for _ in range(len(self._buffer)):  # what comes meanwhile has its own turn
-            function, arguments = self._buffer.popleft()
-            function(*arguments)
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the process ends
+            self._main.call_soon_threadsafe(function, *arguments)
 
 
 class KopfThread:
