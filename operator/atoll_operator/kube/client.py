@@ -139,14 +139,11 @@ class ApiClient:
         return await self._call("PUT", self._path_of(body) + "/status", change, self._manager)
 
     async def delete(
-        self, kind: str, namespace: str, name: str, uid: str = "", grace_seconds: int | None = None
+        self, kind: str, namespace: str, name: str, uid: str, grace_seconds: int | None = None
     ) -> Object:
-        """Deletes the object, only that with this uid where one is given; dependants go in the background."""
+        """Deletes the object with this uid; dependants go in the background."""
         options: Object = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
-        if uid:
-            options["preconditions"] = {"uid": uid}
-        if grace_seconds is not None:
-            options["gracePeriodSeconds"] = grace_seconds
+        options |= {"preconditions": {"uid": uid}, "gracePeriodSeconds": grace_seconds}
         return await self._call("DELETE", self._path(kind, namespace, name), options)
 
     def _path(self, kind: str, namespace: str, name: str = "") -> str:
