@@ -35,6 +35,7 @@ class _Record:
     handled_since: float | None = None
     forgotten: bool = False
     timer: asyncio.TimerHandle | None = None
+    """Of the next pass; cancelled when it begins."""
     last_pass: float = float("-inf")
     failures: int = 0
     """Passes that failed since the last change or success."""
@@ -83,7 +84,7 @@ class WorkQueue(Generic[K]):
             self._enqueue(key, record)
         elif not record.waits_until(due):
             record.cancel()
-            record.timer = asyncio.get_running_loop().call_at(due, self._due, key, record)
+            record.timer = asyncio.get_running_loop().call_at(due, self._enqueue, key, record)
 
     def retry_failed(self) -> None:
         """Enqueue all keys whose last pass failed, because the cause may be over."""
@@ -161,10 +162,6 @@ class WorkQueue(Generic[K]):
             record.waiting_since = _now()
             if record.handled_since is None:
                 self._waiting.put_nowait(key)
-
-    def _due(self, key: K, record: _Record) -> None:
-        record.timer = None
-        self._enqueue(key, record)
 
 
 def _now() -> float:
