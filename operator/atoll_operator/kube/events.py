@@ -181,7 +181,6 @@ class KopfThread:
             settings.networking.error_backoffs = [back_off(n, *BACK_OFF) for n in range(1, 1000)]
             settings.watching.server_timeout = WATCH_SECONDS
             settings.watching.chunk_size = PAGE
-            settings.queueing.idle_timeout = 1.0  # of the task that each object has
             for kind, selector in kinds.items():
                 if selector:
                     settings.watching.label_selectors[*resources[kind]] = selector
@@ -195,7 +194,7 @@ class KopfThread:
             return kopf.AiohttpSession(server=feed.client.credentials.server, aiohttp_session=session)
 
         async def handle(**_: Any) -> None:
-            while self._news:  # kopf is told of one of several that came together
+            while self._news:
                 feed.post(feed.event, *self._news.popleft())
 
         for kind in kinds:

@@ -17,7 +17,7 @@ import aiohttp
 import msgspec
 import yarl
 
-from atoll_operator.kube.cache import Key, Object, brief, key_of, version_of
+from atoll_operator.kube.cache import Key, Object, key_of, version_of
 from atoll_operator.kube.client import METADATA_LIST, decode
 from atoll_operator.kube.errors import ApiError, Refused, Restored, Unreachable
 from atoll_operator.kube.events import BACK_OFF, WATCH_SECONDS, Feed, KopfThread, News, Watch
@@ -87,9 +87,8 @@ def check_versions(kind: str, known: Mapping[Key, int], bodies: Iterable[Object]
 
 
 class KopfSession:
-    """The HTTP session of kopf: logs in, asks for metadata alone, reports lists and problems, and keeps the bodies of
-    events, of which kopf gets a few fields: it holds what it gets for seconds, and decodes it slowly. All but its
-    constructor runs in kopf's thread."""
+    """The HTTP session of kopf: logs in, asks for metadata alone, reports lists and problems, and keeps the events, in
+    whose place kopf gets that there are some: it takes long for each. All but its constructor runs in kopf's thread."""
 
     def __init__(self, feed: Feed) -> None:
         self._feed = feed
@@ -140,25 +139,24 @@ class KopfSession:
         self._feed.post(self._feed.outcome, path, text or code, code in ("401", "403"))
 
     def _brief(self, watch: Watch, lines: Iterable[bytes]) -> bytes:
-        """What kopf gets of the lines of a watch that came together: the first event, whose handler passes on all that
-        is new, and bookmarks in place of the others. It takes kopf ten times as long to handle an event. kopf may drop
-        lines with their stream: the API server sends these states again, or a list has them."""
-        told, handled = list[bytes](), False
+        """What kopf gets of the lines of a watch that came together: in place of all events a single one, whose handler
+        passes on all that is new. kopf may drop it with its stream: the API server sends these states again, or a list
+        has them."""
+        others, newest = list[bytes](), None
         for line in lines:
             event = msgspec.json.decode(line)
-            if event["type"] in ("ADDED", "MODIFIED", "DELETED"):
-                body, deleted = event["object"], event["type"] == "DELETED"
-                event["object"] = brief(body)
-                known = self._feed.cache.version(key_of(watch.kind, body))
-                new = deleted or version_of(body["metadata"]) > known  # or it tells of our own write
-                if new:
-                    self.news.append((watch.kind, deleted, body))
-                if handled or not new:
-                    event["type"] = "BOOKMARK"
-                handled = handled or new
-                line = msgspec.json.encode(event)
-            told.append(line + b"\n")
-        return b"".join(told)
+            if event["type"] not in ("ADDED", "MODIFIED", "DELETED"):
+                others.append(line + b"\n")
+                continue
+            body, deleted = event["object"], event["type"] == "DELETED"
+            newest = body["metadata"]["resourceVersion"]
+            if deleted or version_of(body["metadata"]) > self._feed.cache.version(key_of(watch.kind, body)):
+                self.news.append((watch.kind, deleted, body))  # else it tells of our own write
+        if newest is None:
+            return b"".join(others)
+        metadata = {"name": "news", "uid": watch.kind, "resourceVersion": newest}
+        told = {"type": "MODIFIED" if self.news else "BOOKMARK", "object": {"metadata": metadata}}
+        return b"".join((msgspec.json.encode(told), b"\n", *others))
 
     def _read(self, url: yarl.URL, content: bytes) -> Any:
         """Reports lists, and gives kopf empty ones: it does not tell its handlers where one ends, and would begin a
