@@ -12,8 +12,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 
 from atoll_operator.api.group import Object, metadata
-from atoll_operator.certificates.authority import Authority, Pair, client_context
-from atoll_operator.certificates.members import Member, RunOwner
+from atoll_operator.certificates.authority import Authority, Member, Pair, RunOwner, client_context
 from atoll_operator.cluster import Cluster
 from atoll_operator.kube.apply import check_owner
 from atoll_operator.kube.cache import Cache, Key

@@ -13,7 +13,7 @@ from atoll_operator.api.common import EVALUATED
 from atoll_operator.api.group import Object
 from atoll_operator.api.learnerunit import LearnerUnitStatus
 from atoll_operator.api.trainingrun import TrainingRunStatus
-from atoll_operator.certificates.members import RunOwner, members, unit_member
+from atoll_operator.certificates.authority import RunOwner, members, unit_member
 from atoll_operator.certificates.secrets import RunCertificates
 from atoll_operator.kube.cache import Key, controller_uid, key_of
 from atoll_operator.kube.client import AT_ONCE

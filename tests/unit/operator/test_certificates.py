@@ -10,8 +10,7 @@ import pytest
 from memory_apiserver import Server, Weather
 from memory_client import MemoryCluster
 
-from atoll_operator.certificates.authority import Authority
-from atoll_operator.certificates.members import RunOwner, members
+from atoll_operator.certificates.authority import Authority, RunOwner, members
 from atoll_operator.certificates.secrets import RunCertificates
 from atoll_operator.kube.client import AT_ONCE
 from atoll_operator.reconcilers.inventory import Inventory
