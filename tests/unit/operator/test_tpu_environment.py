@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from jax._src.clusters import ClusterEnv, cloud_tpu_cluster, cluster
 from pod_kinds import all_pods, learner_unit, settings, values
 
-from atoll_operator.plan.pods.environment import LIBTPU_ARGUMENTS, tpu_environment
+from atoll_operator.plan.pods.gang import LIBTPU_ARGUMENTS, tpu_environment
 from atoll_operator.plan.pods.topology import slice_of
 from atoll_operator.plan.unit.unit import UnitObserved
 from atoll_runtime.contract import ENV_UNIT, parse_unit
@@ -99,7 +99,7 @@ def test_each_host_knows_its_place_in_its_slice_and_slices_meet_at_the_first_hos
     slices = slices if shape.hosts > 1 else 1
     names = tuple(f"u-1-{host}.u.ns.svc" for host in range(slices * shape.hosts))
     for host in {0, shape.hosts - 1, len(names) // 2, len(names) - 1}:
-        found, number = dict(tpu_environment(shape, slices, host, names.__getitem__)), host // shape.hosts
+        found, number = tpu_environment(shape, slices, host, names.__getitem__), host // shape.hosts
         assert int(found["TPU_WORKER_ID"]) == host % shape.hosts
         between = {name: value for name, value in found.items() if name.startswith("MEGASCALE")}
         assert between == ({} if slices == 1 else {
