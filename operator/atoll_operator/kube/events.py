@@ -46,8 +46,8 @@ class Watch:
 
 class Feed:
     """Puts into the cache what kopf and the resync see of these namespaces, or of the cluster if there are none.
-    `changed` gets each change, and `listed` is called after each list. All methods but `post` belong to the main
-    loop."""
+    `changed` gets each change, and `listed` is called after each list. All methods but `post` belong to the main loop,
+    where `take` puts into the cache what kopf's thread has left in `news`."""
 
     def __init__(
         self,
@@ -68,6 +68,7 @@ class Feed:
         """By path."""
         self.filled = asyncio.Event()
         """Set when every collection has been listed once."""
+        self.news: deque[News] = deque()
         self._main = asyncio.get_running_loop()
         self._listed: set[Watch] = set()
         self._problems: dict[str, tuple[str, bool]] = {}
@@ -77,6 +78,10 @@ class Feed:
     def refusal(self) -> str:
         """The watches that the API server refuses, in its words; empty where it refuses none."""
         return "; ".join(f"{path}: {text}" for path, (text, refused) in self._problems.items() if refused)
+
+    def take(self) -> None:
+        while self.news:
+            self.event(*self.news.popleft())
 
     def event(self, kind: str, deleted: bool, body: Object) -> None:
         """The object has this state, or was deleted in this state. Skips one that cannot be read: users may create
@@ -115,11 +120,11 @@ class Feed:
 
 
 class KopfThread:
-    """One kopf operator, from its start to its end; `session` opens its HTTP session, which keeps in `news` the events
-    of which kopf's handler has yet to be told."""
+    """One kopf operator, from its start to its end; `session` opens its HTTP session, which leaves in `feed.news` the
+    events of which kopf's handler tells the main loop."""
 
-    def __init__(self, feed: Feed, session: Callable[[], aiohttp.ClientSession], news: deque[News]) -> None:
-        self._feed, self._session, self._news = feed, session, news
+    def __init__(self, feed: Feed, session: Callable[[], aiohttp.ClientSession]) -> None:
+        self._feed, self._session = feed, session
         self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         """Its result is why kopf ended."""
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -194,8 +199,7 @@ class KopfThread:
             return kopf.AiohttpSession(server=feed.client.credentials.server, aiohttp_session=session)
 
         async def handle(**_: Any) -> None:
-            while self._news:
-                feed.post(feed.event, *self._news.popleft())
+            feed.post(feed.take)
 
         for kind in kinds:
             kopf.on.event(*resources[kind], registry=registry)(handle)

@@ -8,7 +8,6 @@ import asyncio
 import logging
 import random
 import time
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
@@ -20,7 +19,7 @@ import yarl
 from atoll_operator.kube.cache import Key, Object, key_of, version_of
 from atoll_operator.kube.client import METADATA_LIST, decode
 from atoll_operator.kube.errors import ApiError, Refused, Restored, Unreachable
-from atoll_operator.kube.events import BACK_OFF, WATCH_SECONDS, Feed, KopfThread, News, Watch
+from atoll_operator.kube.events import BACK_OFF, WATCH_SECONDS, Feed, KopfThread, Watch
 from atoll_operator.kube.logs import log
 from atoll_operator.kube.queue import back_off, until_first
 
@@ -41,7 +40,7 @@ async def _run_kopf(feed: Feed) -> None:
     failures = 0
     while True:
         session, started = KopfSession(feed), time.monotonic()
-        kopf = KopfThread(feed, session.open, session.news)
+        kopf = KopfThread(feed, session.open)
         try:
             reason = await _end_of(kopf, session)
         finally:
@@ -94,7 +93,6 @@ class KopfSession:
         self._feed = feed
         self.asked = dict.fromkeys(feed.watches, time.monotonic())
         """When each collection was asked for last, by path."""
-        self.news: deque[News] = deque()
         self._present: dict[str, set[Key]] = {}
         """By path, the objects in the pages of a list so far."""
 
@@ -151,11 +149,11 @@ class KopfSession:
             body, deleted = event["object"], event["type"] == "DELETED"
             newest = body["metadata"]["resourceVersion"]
             if deleted or version_of(body["metadata"]) > self._feed.cache.version(key_of(watch.kind, body)):
-                self.news.append((watch.kind, deleted, body))  # else it tells of our own write
+                self._feed.news.append((watch.kind, deleted, body))  # else it tells of our own write
         if newest is None:
             return b"".join(others)
         metadata = {"name": "news", "uid": watch.kind, "resourceVersion": newest}
-        told = {"type": "MODIFIED" if self.news else "BOOKMARK", "object": {"metadata": metadata}}
+        told = {"type": "MODIFIED" if self._feed.news else "BOOKMARK", "object": {"metadata": metadata}}
         return b"".join((msgspec.json.encode(told), b"\n", *others))
 
     def _read(self, url: yarl.URL, content: bytes) -> Any:
@@ -169,7 +167,8 @@ class KopfSession:
         for body in bodies:
             body.setdefault("kind", answer["kind"].removesuffix("List"))
             body.setdefault("apiVersion", answer["apiVersion"])
-            feed.post(feed.event, watch.kind, False, body)
+            feed.news.append((watch.kind, False, body))
+        feed.post(feed.take)
         present = self._present.setdefault(url.path, set())
         if "continue" not in url.query:
             present.clear()
