@@ -140,7 +140,7 @@ class KopfSession:
         """What kopf gets of the lines of a watch that came together: in place of all events a single one, whose handler
         passes on all that is new. kopf may drop it with its stream: the API server sends these states again, or a list
         has them."""
-        others, newest = list[bytes](), None
+        others, newest = list[bytes](), ""
         for line in lines:
             event = msgspec.json.decode(line)
             if event["type"] not in ("ADDED", "MODIFIED", "DELETED"):
@@ -150,7 +150,7 @@ class KopfSession:
             newest = body["metadata"]["resourceVersion"]
             if deleted or version_of(body["metadata"]) > self._feed.cache.version(key_of(watch.kind, body)):
                 self._feed.news.append((watch.kind, deleted, body))  # else it tells of our own write
-        if newest is None:
+        if not newest:
             return b"".join(others)
         metadata = {"name": "news", "uid": watch.kind, "resourceVersion": newest}
         told = {"type": "MODIFIED" if self._feed.news else "BOOKMARK", "object": {"metadata": metadata}}

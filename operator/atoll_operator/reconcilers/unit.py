@@ -52,11 +52,8 @@ class UnitReconciler(Reconciler):
                 self._metrics.restarts.labels(plan.status.last_failure.reason).inc()
             return
         refusal = await refusal_of(self._act(key, plan))
-        # Of a pod that has left the cache already the watch has nothing new to tell.
-        left = {pod.uid for pod in self._inventory.pods_of(key, unit.uid)} if plan.remove else set()
-        deleted = any(removal.uid not in left for removal in plan.remove)
-        if not refusal and (plan.create or deleted):
-            self._queue.add(key, 0.0 if deleted else SOON_SECONDS, shared=not deleted)
+        if not refusal and (plan.create or plan.remove):  # of which the watch may tell nothing new
+            self._queue.add(key, 0.0 if plan.remove else SOON_SECONDS, shared=not plan.remove)
             return
         with self._timed(memory):
             plan = describe(unit, plan)
