@@ -143,6 +143,20 @@ def test_unit_that_is_being_scaled_away_is_not_counted() -> None:
     assert run.condition("Ready")[2].startswith("1 of 1 units learn, ")
 
 
+def test_end_is_written_before_anything_is_deleted_and_then_the_run_itself() -> None:
+    run, syncer = scene(ttlSecondsAfterFinished=60).syncer("Finished"), ("StatefulSet", "r-syncer")
+    first = run.step()
+    assert (syncer in first.delete, first.apply, first.poll_syncer) == (False, (), False)
+    second = run.step(1)
+    gone = {kind for kind, name in second.delete if name == "r-syncer"}
+    assert gone == {"StatefulSet", "Service", "PodDisruptionBudget"}
+    assert (second.status, second.wake) == (first.status, NOW + 60)
+    assert run.plan(61).delete_run
+    failed = scene().syncer("Failed", message="x")
+    failed.step()
+    assert (replicas(failed.plan()), syncer in failed.plan().delete) == (0, False), "it keeps its journal"
+
+
 def test_deadline_fails_the_run_but_excludes_suspension() -> None:
     run = scene(activeDeadlineSeconds=60)
     assert run.step().wake == NOW + 60
