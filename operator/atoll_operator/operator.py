@@ -14,7 +14,7 @@ import aiohttp
 
 from atoll_operator.api.group import LABEL_MANAGER, MANAGER
 from atoll_operator.certificates.authority import self_signed
-from atoll_operator.cluster import LABELS, Cluster
+from atoll_operator.cluster import Cluster
 from atoll_operator.kube.access import PathAccess
 from atoll_operator.kube.events import Feed, Watch
 from atoll_operator.kube.lease import Leadership, lease_name
@@ -66,7 +66,7 @@ class App:
             name=lease_name("atoll-operator", settings.namespaces),
             identity=settings.identity or f"{socket.gethostname()}_{uuid.uuid4().hex[:8]}",
             seconds=settings.lease_seconds,
-            labels=LABELS,
+            labels={LABEL_MANAGER: MANAGER},
         )
         self._cluster = Cluster(credentials, self._metrics, may_write=self._leadership.leads)
         self._feed: Feed | None = None

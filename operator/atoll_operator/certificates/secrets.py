@@ -75,8 +75,7 @@ class RunCertificates:
 
         def body() -> Object:
             pair = authority.issue(member.name, member.identity(run), member.hosts, now)
-            data = authority.files(pair)
-            return self._body(name, owned, "kubernetes.io/tls", data)
+            return self._body(name, owned, "kubernetes.io/tls", authority.files(pair))
 
         secret = await self._find(name, body)
         check_owner(secret, owned)

@@ -171,13 +171,13 @@ class ApiClient:
             for attempt in range(TRIES):
                 if attempt:
                     await asyncio.sleep(max(asked, back_off(attempt, BACK_OFF_SECONDS, RETRY_AFTER_SECONDS)))
-                asked, url, now = 0.0, self.credentials.server + path, headers | self.credentials.headers()
+                asked, now = 0.0, {**headers, **self.credentials.headers()}
                 try:
                     async with self._slots:
                         if method != "GET" and not self._may_write():
                             raise NotLeading(f"{method} {path}: another operator may lead by now")
                         async with self._session.request(
-                            method, url, params=parameters, data=data, headers=now
+                            method, self.credentials.server + path, params=parameters, data=data, headers=now
                         ) as response:
                             after = response.headers.get("Retry-After", "")  # a date is not waited for
                             asked = min(float(after), self._longest_wait) if after.isdecimal() else 0.0

@@ -27,10 +27,6 @@ WATCH_SECONDS = 40
 """A watch is opened again after this long, where its last event was."""
 
 
-News = tuple[str, bool, Object]
-"""An event: the kind, whether the object was deleted, and its body."""
-
-
 @dataclass(frozen=True, slots=True)
 class Watch:
     """A kind to watch, in the cluster or in one namespace."""
@@ -68,7 +64,8 @@ class Feed:
         """By path."""
         self.filled = asyncio.Event()
         """Set when every collection has been listed once."""
-        self.news: deque[News] = deque()
+        self.news: deque[tuple[str, bool, Object]] = deque()
+        """Of each event the kind, whether the object was deleted, and its body."""
         self._main = asyncio.get_running_loop()
         self._listed: set[Watch] = set()
         self._problems: dict[str, tuple[str, bool]] = {}

@@ -17,16 +17,12 @@ IN_CLUSTER = "https://kubernetes.default.svc"
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """Address of an API server and how to log in there. Headers may be read in any thread."""
+    """Address of an API server and how to log in there."""
 
     server: str
     context: ssl.SSLContext
-    token: Callable[[], str] = str
-    """The header `Authorization`, renewed where it has expired; empty: none."""
-
-    def headers(self) -> dict[str, str]:
-        token = self.token()
-        return {"Authorization": token} if token else {}
+    headers: Callable[[], Mapping[str, str]] = dict
+    """`Authorization`, if there is a token, renewed where it has expired. May be called in any thread."""
 
 
 def load(environment: Mapping[str, str]) -> Credentials:
@@ -50,7 +46,8 @@ def load(environment: Mapping[str, str]) -> Credentials:
         raise CredentialsError(problem) from error
 
     @lru_cache(maxsize=1)
-    def token(second: int) -> str:  # asked for with each request, it takes a twentieth of the client's time
-        return str(found.get_api_key_with_prefix("BearerToken") or "").strip()
+    def headers(second: int) -> Mapping[str, str]:  # a token for each request takes a twentieth of its time
+        token = str(found.get_api_key_with_prefix("BearerToken") or "").strip()
+        return {"Authorization": token} if token else {}
 
-    return Credentials(found.host.rstrip("/"), context, lambda: token(int(time.monotonic())))
+    return Credentials(found.host.rstrip("/"), context, lambda: headers(int(time.monotonic())))

@@ -196,14 +196,14 @@ async def gather_bounded(works: Iterable[Coroutine[None, None, None]], at_once: 
         raise failures[min(failures)]
 
 
-async def wait_for_api(ask: Callable[[], Awaitable[T]], seconds: float = START_SECONDS) -> T:
-    """Retries `ask` while it raises Unreachable; raises the last one after so many seconds."""
-    deadline, logged = asyncio.get_running_loop().time() + seconds, ""
+async def wait_for_api(ask: Callable[[], Awaitable[T]]) -> T:
+    """Retries `ask` while it raises Unreachable, for `START_SECONDS`; then raises the last one."""
+    deadline, logged = _now() + START_SECONDS, ""
     while True:
         try:
             return await ask()
         except Unreachable as error:
-            if asyncio.get_running_loop().time() >= deadline:
+            if _now() >= deadline:
                 raise
             if str(error) != logged:
                 logged = str(error)

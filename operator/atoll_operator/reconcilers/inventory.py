@@ -157,7 +157,10 @@ class Inventory(Cache):
 
     def nodes_of(self, pods: Iterable[PodView]) -> dict[str, NodeView]:
         """The nodes of these pods, as far as they were seen; deleted ones too."""
-        found = ((pod.node, self._node(pod.node)) for pod in pods)
+        entries = {pod.node: self.get(Key("Node", "", pod.node)) for pod in pods}
+        found = (
+            (name, entry.value if entry else self._deleted_nodes.get(name)) for name, entry in entries.items()
+        )
         return {name: node for name, node in found if node is not None}
 
     def sound_chips(self, kind: NodeKind) -> Mapping[str, int]:
@@ -170,7 +173,3 @@ class Inventory(Cache):
     def sees_nodes(self) -> bool:
         """Whether any node was seen; there is none without the right to watch them."""
         return bool(self._deleted_nodes or self.keys("Node"))
-
-    def _node(self, name: str) -> NodeView | None:
-        entry = self.get(Key("Node", "", name))
-        return self._deleted_nodes.get(name) if entry is None else entry.value

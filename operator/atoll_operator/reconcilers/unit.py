@@ -133,10 +133,8 @@ class UnitReconciler(Reconciler):
     async def _renew(self, key: Key, pod: PodView, incarnation: int) -> None:
         change = {ANNOTATION_INCARNATION: str(incarnation)}
         with suppress(NotFound, Conflict):  # the watch will report its deletion
-            patched = self._cluster.patch_metadata(
-                "Pod", key.namespace, pod.name, pod.uid, annotations=change
-            )
-            self._inventory.put("Pod", await patched)
+            where = "Pod", key.namespace, pod.name, pod.uid
+            self._inventory.put("Pod", await self._cluster.patch_metadata(*where, annotations=change))
 
     async def _create(self, make: Callable[[], Object]) -> None:
         metadata = (pod := make())["metadata"]

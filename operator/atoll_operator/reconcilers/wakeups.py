@@ -16,12 +16,10 @@ PROMPT = ("deletion_time", "disruption", "exit_code", "finished_at", "incarnatio
 """Fields of a pod's view that change when it fails, or gets another incarnation."""
 FIGURES_SECONDS = {"TrainingRun": 10.0, "LearnerUnit": 30.0}
 """Least time between two writes of a status for the sake of progress figures; the syncer has fresher ones."""
-WakeUp = tuple[Key, float]
-"""A key and the least number of seconds since its last pass; 0: at once."""
 
 
-def wakeups(change: Change, inventory: Inventory) -> Iterator[WakeUp]:
-    """The keys to reconcile after a change of the cache."""
+def wakeups(change: Change, inventory: Inventory) -> Iterator[tuple[Key, float]]:
+    """The keys to reconcile after a change of the cache, each a number of seconds after its last pass; 0: at once."""
     key, old, new = change.key, change.old, change.new
     entry = new or old
     assert entry is not None, "one of both is there"

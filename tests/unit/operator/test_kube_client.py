@@ -53,8 +53,8 @@ class Server:
         status, body = next(self.answers, (200, {}))
         return web.json_response(body, status=status, headers=self.headers if status >= 400 else {})
 
-    def cluster(self, token: Callable[[], str] = str, **options: Any) -> Cluster:
-        return Cluster(Credentials(self.address, ssl.create_default_context(), token), Metrics(), **options)
+    def cluster(self, login: Callable[[], dict[str, str]] = dict, **options: Any) -> Cluster:
+        return Cluster(Credentials(self.address, ssl.create_default_context(), login), Metrics(), **options)
 
 
 @pytest.fixture
@@ -183,7 +183,7 @@ def test_garbage_that_has_lived_for_long_is_collected_once_a_minute() -> None:
 async def test_the_token_is_read_again_for_each_try(server: Server) -> None:
     tokens = iter(["Bearer old", "Bearer new"])
     server.answers = iter([says(401)])
-    async with server.cluster(lambda: next(tokens)) as cluster:
+    async with server.cluster(lambda: {"Authorization": next(tokens)}) as cluster:
         await cluster.get("Pod", "n", "p")
     assert server.tokens == ["Bearer old", "Bearer new"]
 

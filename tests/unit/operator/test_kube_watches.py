@@ -116,10 +116,10 @@ class World:
     def feed(self, client: ApiClient, *kinds: Watch) -> Feed:
         return Feed(client, kinds, ["n"], self.cache, self._changed, lambda: None)
 
-    def _login(self) -> str:
+    def _login(self) -> dict[str, str]:
         if self.hangs and threading.current_thread().name == "kopf":
             time.sleep(self.hangs.pop())
-        return f"Bearer {self.token}"
+        return {"Authorization": f"Bearer {self.token}"}
 
     @asynccontextmanager
     async def watched(self, resync_seconds: float = 300, *ends: type[Exception]) -> AsyncIterator[Feed]:
