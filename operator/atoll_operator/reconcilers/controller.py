@@ -103,6 +103,8 @@ class Memory:
     certificates: RunCertificates | None = None
     cpu: float = 0.0
     """Seconds of CPU of the present pass while nothing else ran."""
+    told: object = None
+    """Phase and spec of a run for which its units were enqueued last."""
 
 
 class Reconciler:

@@ -64,7 +64,7 @@ class RunReconciler(Reconciler):
             if message:
                 plan = replace(plan, status=refused(plan.status, run.status, condition, message, now))
         await self._conclude(key, body, memory, plan, now)
-        self._wake(key, run, plan)
+        self._wake(key, run, plan, memory)
         if refusal or evaluator_refusal:
             raise Retry(REFUSED_SECONDS, refusal or evaluator_refusal)
 
@@ -148,11 +148,11 @@ class RunReconciler(Reconciler):
         with contextlib.suppress(NotFound, Conflict):
             await self._cluster.delete("LearnerUnit", run.namespace, unit.name, unit.uid)
 
-    def _wake(self, key: Key, run: RunObserved, plan: RunPlan) -> None:
+    def _wake(self, key: Key, run: RunObserved, plan: RunPlan, memory: Memory) -> None:
         """Enqueue the run and its units: now if the run has another spec or phase, because what runs can be stopped
         once that is written; while the syncer is polled, after a while for progress figures."""
-        old = run.status
-        changed = (old.phase, old.observed_generation) != (plan.status.phase, run.generation)
+        state = plan.status.phase, run.generation
+        changed, memory.told = memory.told != state, state
         for each in (key, *self._inventory.unit_keys(key)):
             if changed:
                 self._queue.add(each)

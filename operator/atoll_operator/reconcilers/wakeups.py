@@ -21,9 +21,8 @@ FIGURES_SECONDS = {"TrainingRun": 10.0, "LearnerUnit": 30.0}
 def wakeups(change: Change, inventory: Inventory) -> Iterator[tuple[Key, float]]:
     """The keys to reconcile after a change of the cache, each a number of seconds after its last pass; 0: at once."""
     key, old, new = change.key, change.old, change.new
-    entry = new or old
-    assert entry is not None, "one of both is there"
-    parent: Any = entry.groups.get(PARENT)
+    entry: Any = new or old  # one of both is there
+    parent = entry.groups.get(PARENT)
     if key.kind == "Node":
         if old is None or new is None or old.value != new.value:
             pods = inventory.by(NODE, key.name, "Pod")
