@@ -191,6 +191,14 @@ def test_a_pod_in_the_place_of_a_failed_one_has_its_names_and_its_contract() -> 
     assert again["metadata"]["labels"] == first["metadata"]["labels"]
 
 
+@pytest.mark.parametrize("hosts", [[0], [0, 1, 2, 3]])
+def test_replaced_pods_go_to_their_pool_at_once_and_a_leader_holds_it_again(hosts: list[int]) -> None:
+    scene = learning().fail_all(*hosts).rest()
+    for host in hosts:
+        assert scene.pod(host)["spec"]["nodeSelector"]["cloud.google.com/gke-nodepool"] == "red"
+        assert "atoll.dev/holds" in scene.pod(host)["metadata"]["labels"]
+
+
 def test_a_pod_that_is_being_deleted_keeps_its_host_until_it_has_ended() -> None:
     scene = learning().delete(1, grace=60).once()
     plan = scene.look()
