@@ -27,6 +27,8 @@ METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 SILENT_SECONDS = WATCH_SECONDS + 20.0
 """kopf is started again when it has not asked for a collection for this long: its loop hangs, a connection is dead, or
 the kind was not served yet when it started."""
+PAUSE_SECONDS = 0.02
+"""Between two reads of a watch, so that events come together: kopf needs as long for one as for many."""
 STEADY_SECONDS = 30.0
 """After a run of this length kopf is started again without a growing back-off."""
 
@@ -192,3 +194,4 @@ class _Stream:
         async for data in self._content.iter_chunked(size):
             *lines, rest = (rest + data).split(b"\n")
             yield self._change(lines)
+            await asyncio.sleep(PAUSE_SECONDS)

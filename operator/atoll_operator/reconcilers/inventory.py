@@ -44,10 +44,6 @@ def parent_key(kind: str, body: Object) -> Key | None:
     return Key("TrainingRun", namespace, labels[LABEL_RUN]) if LABEL_RUN in labels else None
 
 
-def _node_of(kind: str, body: Object) -> str | None:
-    return body.get("spec", {}).get("nodeName") if kind == "Pod" else None
-
-
 class Body(dict[str, Any]):
     """The body of a run or a unit. Its model is made once, and raises Unreadable."""
 
@@ -97,7 +93,10 @@ class Inventory(Cache):
                 "Pod": lambda body, _: view(body),
                 "Node": lambda body, known: view_node(body, known, time.time()),
             },
-            indices={PARENT: parent_key, NODE: _node_of},
+            indices={
+                PARENT: parent_key,
+                NODE: lambda kind, body: body.get("spec", {}).get("nodeName") if kind == "Pod" else None,
+            },
         )
         self._deleted_nodes: OrderedDict[str, NodeView] = OrderedDict()
         self._chips: Mapping[NodeKind, Mapping[str, int]] | None = None

@@ -92,9 +92,8 @@ def plan_run(run: RunObserved, now: float) -> RunPlan:
     if outcome is not None:
         return _ended(run, outcome, plan, now)
     if run.waits:
-        return RunPlan(
-            status=plan.status, notices=(*notices(run, plan.status, None),), wake=now + LOOK_SECONDS
-        )
+        told = tuple(notices(run, plan.status, None))
+        return RunPlan(status=plan.status, notices=told, wake=now + LOOK_SECONDS)
     stopped = suspended and suspension is not None and suspension.written
     syncer_set = syncer_objects(run, 0 if stopped else spec.syncer.shards, _layout(run))
     # What the operator has made of a pool by another version's knowledge is better than what it would make of it now.
