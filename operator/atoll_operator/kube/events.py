@@ -25,6 +25,8 @@ BACK_OFF = 0.25, 1.0
 wait for the watches."""
 WATCH_SECONDS = 40
 """A watch is opened again after this long, where its last event was."""
+BATCH = 500
+"""Events that are handled in one turn of the main loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +44,8 @@ class Watch:
 
 class Feed:
     """Puts into the cache what kopf and the resync see of these namespaces, or of the cluster if there are none.
-    `changed` gets each change, and `listed` is called after each list. All methods but `post` belong to the main loop,
-    where `take` puts into the cache what kopf's thread has left in `news`."""
+    `changed` gets each change, and `listed` is called after each list. All methods but `post` belong to the main
+    loop."""
 
     def __init__(
         self,
@@ -64,9 +66,11 @@ class Feed:
         """By path."""
         self.filled = asyncio.Event()
         """Set when every collection has been listed once."""
-        self.news: deque[tuple[str, bool, Object]] = deque()
-        """Of each event the kind, whether the object was deleted, and its body."""
+        self.back = asyncio.Event()
+        """Set when a request succeeds after a problem: etcd may have been restored meanwhile."""
         self._main = asyncio.get_running_loop()
+        self._buffer: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
+        self._draining = False
         self._listed: set[Watch] = set()
         self._problems: dict[str, tuple[str, bool]] = {}
         """By path: the message, and whether the API server refuses."""
@@ -75,10 +79,6 @@ class Feed:
     def refusal(self) -> str:
         """The watches that the API server refuses, in its words; empty where it refuses none."""
         return "; ".join(f"{path}: {text}" for path, (text, refused) in self._problems.items() if refused)
-
-    def take(self) -> None:
-        while self.news:
-            self.event(*self.news.popleft())
 
     def event(self, kind: str, deleted: bool, body: Object) -> None:
         """The object has this state, or was deleted in this state. Skips one that cannot be read: users may create
@@ -105,23 +105,38 @@ class Feed:
     def outcome(self, path: str, problem: str = "", refused: bool = False) -> None:
         """Logs each problem of a path once; empty: the request succeeded."""
         if not problem:
-            self._problems.pop(path, None)
+            if self._problems.pop(path, None):
+                self.back.set()
         elif self._problems.get(path) != (problem, refused):
             self._problems[path] = problem, refused
             log(logging.WARNING, "a watch is down and will be tried again", path=path, error=problem)
 
     def post(self, function: Callable[..., object], *arguments: Any) -> None:
         """Calls the function in the main loop, from kopf's thread; calls keep their order."""
-        with contextlib.suppress(RuntimeError):  # the loop is closed: the process ends
-            self._main.call_soon_threadsafe(function, *arguments)
+        self._buffer.append((function, arguments))
+        if not self._draining:
+            self._draining = True
+            with contextlib.suppress(RuntimeError):  # the loop is closed: the process ends
+                self._main.call_soon_threadsafe(self._drain)
+
+    def _drain(self) -> None:
+        self._draining = False
+        for _ in range(min(BATCH, len(self._buffer))):
+            function, arguments = self._buffer.popleft()
+            function(*arguments)
+        if self._buffer:
+            self._draining = True
+            self._main.call_soon(self._drain)
 
 
 class KopfThread:
-    """One kopf operator, from its start to its end; `session` opens its HTTP session, which leaves in `feed.news` the
-    events of which kopf's handler tells the main loop."""
+    """One kopf operator, from its start to its end; `session` opens its HTTP session, which keeps in `news`, by uid,
+    the newest event of each object until kopf handles it: whether it was deleted, and its body."""
 
-    def __init__(self, feed: Feed, session: Callable[[], aiohttp.ClientSession]) -> None:
-        self._feed, self._session = feed, session
+    def __init__(
+        self, feed: Feed, session: Callable[[], aiohttp.ClientSession], news: dict[str, tuple[bool, Object]]
+    ) -> None:
+        self._feed, self._session, self._news = feed, session, news
         self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         """Its result is why kopf ended."""
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -183,6 +198,7 @@ class KopfThread:
             settings.networking.error_backoffs = [back_off(n, *BACK_OFF) for n in range(1, 1000)]
             settings.watching.server_timeout = WATCH_SECONDS
             settings.watching.chunk_size = PAGE
+            settings.queueing.idle_timeout = 1.0  # of the task that each object has
             for kind, selector in kinds.items():
                 if selector:
                     settings.watching.label_selectors[*resources[kind]] = selector
@@ -195,8 +211,10 @@ class KopfThread:
         def login(**_: Any) -> kopf.AiohttpSession:
             return kopf.AiohttpSession(server=feed.client.credentials.server, aiohttp_session=session)
 
-        async def handle(**_: Any) -> None:
-            feed.post(feed.take)
+        async def handle(event: Any, resource: kopf.Resource, **_: Any) -> None:
+            # The session reported what it listed, and a newer event may have been handled in place of this one.
+            if (news := self._news.pop(event["object"]["metadata"]["uid"], None)) is not None:
+                feed.post(feed.event, resource.kind, *news)
 
         for kind in kinds:
             kopf.on.event(*resources[kind], registry=registry)(handle)

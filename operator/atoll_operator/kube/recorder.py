@@ -6,6 +6,7 @@ import asyncio
 import datetime
 import hashlib
 import logging
+from collections import OrderedDict
 from collections.abc import Iterable
 
 from atoll_operator.kube.cache import Object
@@ -14,7 +15,7 @@ from atoll_operator.kube.errors import AlreadyExists, ApiError, NotLeading, Unre
 from atoll_operator.kube.logs import log
 
 REMEMBERED = 4096
-"""Occasions that are remembered."""
+"""Occasions that are remembered, and Events that may wait to be written."""
 MESSAGE_LIMIT = 1024
 """The API's limit for an Event."""
 Notice = tuple[str, str, str, str]
@@ -28,8 +29,8 @@ class Recorder:
     def __init__(self, client: ApiClient, component: str) -> None:
         self._client = client
         self._component = component
-        self._recorded: set[str] = set()
-        self._waiting: asyncio.Queue[Object] = asyncio.Queue()
+        self._recorded: OrderedDict[str, None] = OrderedDict()
+        self._waiting: asyncio.Queue[Object] = asyncio.Queue(REMEMBERED)
 
     def record(self, body: Object, notices: Iterable[Notice], now: float) -> None:
         """Logs messages about an object and queues its Events; `now` is in Unix seconds."""
@@ -38,11 +39,13 @@ class Recorder:
             event = self._event(body, notice, now)
             if (name := event["metadata"]["name"]) in self._recorded:
                 continue
-            if len(self._recorded) >= REMEMBERED:
-                self._recorded.clear()  # the API server remembers, too
-            self._recorded.add(name)
+            self._recorded[name] = None
+            if len(self._recorded) > REMEMBERED:
+                self._recorded.popitem(last=False)
             level = logging.INFO if kind == "Normal" else logging.WARNING
             log(level, message, object=_about(event), reason=reason)
+            if self._waiting.full():  # the log has it
+                self._waiting.get_nowait()
             self._waiting.put_nowait(event)
 
     async def run(self) -> None:
@@ -69,7 +72,7 @@ class Recorder:
             "involvedObject": about | {key: body[key] for key in ("apiVersion", "kind")},
             "type": kind,
             "reason": reason,
-            "message": message[:MESSAGE_LIMIT],
+            "message": message if len(message) <= MESSAGE_LIMIT else message[: MESSAGE_LIMIT - 1] + "…",
             "source": {"component": self._component},
             "reportingComponent": self._component,
             "firstTimestamp": moment,

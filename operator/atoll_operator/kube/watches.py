@@ -5,6 +5,7 @@ Therefore each of its lists is compared with what is known, and so is a list of 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 import time
@@ -16,7 +17,7 @@ import aiohttp
 import msgspec
 import yarl
 
-from atoll_operator.kube.cache import Key, Object, key_of, version_of
+from atoll_operator.kube.cache import Key, Object, brief, key_of, version_of
 from atoll_operator.kube.client import METADATA_LIST, decode
 from atoll_operator.kube.errors import ApiError, Refused, Restored, Unreachable
 from atoll_operator.kube.events import BACK_OFF, WATCH_SECONDS, Feed, KopfThread, Watch
@@ -27,14 +28,13 @@ METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 SILENT_SECONDS = WATCH_SECONDS + 20.0
 """kopf is started again when it has not asked for a collection for this long: its loop hangs, a connection is dead, or
 the kind was not served yet when it started."""
-PAUSE_SECONDS = 0.02
-"""Between two reads of a watch, so that events come together: kopf needs as long for one as for many."""
 STEADY_SECONDS = 30.0
 """After a run of this length kopf is started again without a growing back-off."""
 
 
 async def watch(feed: Feed, resync_seconds: float) -> None:
-    """Watches until cancelled, and lists each collection again within `resync_seconds`. Raises Restored."""
+    """Watches until cancelled, and lists each collection again after `resync_seconds`, or an outage. Raises
+    Restored."""
     await until_first(_run_kopf(feed), _resync(feed, resync_seconds))
 
 
@@ -42,7 +42,7 @@ async def _run_kopf(feed: Feed) -> None:
     failures = 0
     while True:
         session, started = KopfSession(feed), time.monotonic()
-        kopf = KopfThread(feed, session.open)
+        kopf = KopfThread(feed, session.open, session.news)
         try:
             reason = await _end_of(kopf, session)
         finally:
@@ -65,7 +65,9 @@ async def _end_of(kopf: KopfThread, session: KopfSession) -> str:
 async def _resync(feed: Feed, seconds: float) -> None:
     await feed.filled.wait()  # by lists of whole objects: these have names alone
     while True:
-        await asyncio.sleep(seconds * random.uniform(0.8, 1.0))
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(feed.back.wait(), seconds * random.uniform(0.9, 1.1))
+        feed.back.clear()
         for path, each in feed.watches.items():
             known = {key: feed.cache.version(key) for key in feed.cache.keys(each.kind, each.namespace)}
             try:
@@ -88,13 +90,15 @@ def check_versions(kind: str, known: Mapping[Key, int], bodies: Iterable[Object]
 
 
 class KopfSession:
-    """The HTTP session of kopf: logs in, asks for metadata alone, reports lists and problems, and keeps the events, in
-    whose place kopf gets that there are some: it takes long for each. All but its constructor runs in kopf's thread."""
+    """The HTTP session of kopf: logs in, asks for metadata alone, reports lists and problems, and keeps the bodies of
+    events, of which kopf gets a few fields: it holds what it gets for seconds, and decodes it slowly. All but its
+    constructor runs in kopf's thread."""
 
     def __init__(self, feed: Feed) -> None:
         self._feed = feed
         self.asked = dict.fromkeys(feed.watches, time.monotonic())
         """When each collection was asked for last, by path."""
+        self.news: dict[str, tuple[bool, Object]] = {}
         self._present: dict[str, set[Key]] = {}
         """By path, the objects in the pages of a list so far."""
 
@@ -115,48 +119,45 @@ class KopfSession:
     ) -> aiohttp.ClientResponse:
         path, watch = request.url.path, self._feed.watches.get(request.url.path)
         streams = "watch" in request.url.query
-        if watch is not None:
-            self.asked[path] = time.monotonic()
-            if watch.metadata:
-                request.headers["Accept"] = METADATA if streams else METADATA_LIST
-        request.headers.update(self._feed.client.credentials.headers())
-        try:
-            response = await handler(request)
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            self._failed(path, "unreachable", f"{type(error).__name__}: {error}")
-            raise
-        if response.status >= 400:
+        if watch is not None and watch.metadata:
+            request.headers["Accept"] = METADATA if streams else METADATA_LIST
+        while True:
+            if watch is not None:
+                self.asked[path] = time.monotonic()
+            request.headers.update(self._feed.client.credentials.headers())
+            try:
+                response = await handler(request)
+            except (aiohttp.ClientError, TimeoutError, OSError) as error:
+                self._failed(path, "unreachable", f"{type(error).__name__}: {error}")
+                raise
+            if response.status < 400:
+                self._feed.post(self._feed.outcome, path)
+                if watch is not None and streams:
+                    content = _Stream(response.content, partial(self._brief_event, watch))
+                    response.content = content  # type: ignore[assignment]
+                return response
             self._failed(path, str(response.status), decode(await response.read()).get("message", ""))
-            return response
-        self._feed.post(self._feed.outcome, path)
-        if watch is not None and streams:
-            content = _Stream(response.content, partial(self._brief, watch))
-            response.content = content  # type: ignore[assignment]
-        return response
+            if response.status != 401:
+                return response
+            await asyncio.sleep(back_off(2, *BACK_OFF))  # kopf would log in and try again at once
 
     def _failed(self, path: str, code: str, text: str) -> None:
         self._feed.client.count_error(code)
         self._feed.post(self._feed.outcome, path, text or code, code in ("401", "403"))
 
-    def _brief(self, watch: Watch, lines: Iterable[bytes]) -> bytes:
-        """What kopf gets of the lines of a watch that came together: in place of all events a single one, whose handler
-        passes on all that is new. kopf may drop it with its stream: the API server sends these states again, or a list
-        has them."""
-        others, newest = list[bytes](), ""
-        for line in lines:
-            event = msgspec.json.decode(line)
-            if event["type"] not in ("ADDED", "MODIFIED", "DELETED"):
-                others.append(line + b"\n")
-                continue
-            body, deleted = event["object"], event["type"] == "DELETED"
-            newest = body["metadata"]["resourceVersion"]
-            if deleted or version_of(body["metadata"]) > self._feed.cache.version(key_of(watch.kind, body)):
-                self._feed.news.append((watch.kind, deleted, body))  # else it tells of our own write
-        if not newest:
-            return b"".join(others)
-        metadata = {"name": "news", "uid": watch.kind, "resourceVersion": newest}
-        told = {"type": "MODIFIED" if self._feed.news else "BOOKMARK", "object": {"metadata": metadata}}
-        return b"".join((msgspec.json.encode(told), b"\n", *others))
+    def _brief_event(self, watch: Watch, line: bytes) -> bytes:
+        """What kopf gets of a line of a watch; a bookmark alone where the state is known, as of the operator's own
+        writes. kopf may drop a line with its stream: the API server sends that state again, or a list has it."""
+        event = msgspec.json.decode(line)
+        if event["type"] not in ("ADDED", "MODIFIED", "DELETED"):
+            return line + b"\n"
+        body, deleted = event["object"], event["type"] == "DELETED"
+        event["object"] = brief(body)
+        if not deleted and version_of(body["metadata"]) <= self._feed.cache.version(key_of(watch.kind, body)):
+            event["type"] = "BOOKMARK"
+        else:
+            self.news[body["metadata"]["uid"]] = deleted, body
+        return msgspec.json.encode(event) + b"\n"
 
     def _read(self, url: yarl.URL, content: bytes) -> Any:
         """Reports lists, and gives kopf empty ones: it does not tell its handlers where one ends, and would begin a
@@ -169,8 +170,7 @@ class KopfSession:
         for body in bodies:
             body.setdefault("kind", answer["kind"].removesuffix("List"))
             body.setdefault("apiVersion", answer["apiVersion"])
-            feed.news.append((watch.kind, False, body))
-        feed.post(feed.take)
+            feed.post(feed.event, watch.kind, False, body)
         present = self._present.setdefault(url.path, set())
         if "continue" not in url.query:
             present.clear()
@@ -183,8 +183,8 @@ class KopfSession:
 class _Stream:
     """The body of a watch's response with other lines, where kopf reads it: by `iter_chunked`."""
 
-    def __init__(self, content: aiohttp.StreamReader, change: Callable[[list[bytes]], bytes]) -> None:
-        self._content, self._change = content, change
+    def __init__(self, content: aiohttp.StreamReader, line: Callable[[bytes], bytes]) -> None:
+        self._content, self._line = content, line
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._content, name)
@@ -193,5 +193,4 @@ class _Stream:
         rest = b""
         async for data in self._content.iter_chunked(size):
             *lines, rest = (rest + data).split(b"\n")
-            yield self._change(lines)
-            await asyncio.sleep(PAUSE_SECONDS)
+            yield b"".join(map(self._line, lines))

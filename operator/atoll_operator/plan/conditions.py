@@ -26,10 +26,13 @@ FIGURES = frozenset(
         "ledger", "sharePercent", "stepSeconds", "link", "refusals",
     }
 )  # fmt: skip
-"""Progress figures, and the message: a write for them alone can wait."""
+"""Progress figures: a write for them alone can wait."""
 LINK_ADEQUATE = "LinkAdequate"
+"""A unit's condition whose message has figures, whatever its status."""
 VERSION_SKEW = "VersionSkew"
 """An object has parts that this version does not know; the condition is there while that is so."""
+COUNTED = frozenset({"Placing", "PodsStarting", "Restarting"})
+"""Reasons of conditions whose messages count pods."""
 
 
 class Notice(NamedTuple):
@@ -111,13 +114,18 @@ def document(section: BaseModel, **options: Any) -> Object:
 
 
 def only_figures(old: Object, new: Object) -> bool:
-    """Whether two statuses differ only in progress figures and in messages."""
+    """Whether two statuses differ only in progress figures, those in messages of conditions included."""
     changed = {name for name in old.keys() | new.keys() if old.get(name) != new.get(name)}
-    before, after = (
-        [(item["type"], item["status"], item["reason"]) for item in status.get("conditions", [])]
-        for status in (old, new)
-    )
-    return changed <= FIGURES | {"conditions"} and before == after
+    counts = {item["message"] for item in new.get("conditions", []) if item["reason"] in COUNTED}
+    told = new.get("message") if "message" in changed else None
+    return changed <= FIGURES | {"conditions"} and told in {None, *counts} and _essence(old) == _essence(new)
+
+
+def _essence(status: Object) -> list[tuple[str, ...]]:
+    """Conditions without messages that have figures."""
+    figures, names = {"True", LINK_ADEQUATE, *COUNTED}, ("type", "status", "reason", "message")
+    found = [[item[name] for name in names] for item in status.get("conditions", [])]
+    return [(*state, "" if figures.intersection(state) else message) for *state, message in found]
 
 
 def format_time(seconds: float) -> str:

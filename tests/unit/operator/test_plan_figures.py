@@ -164,7 +164,7 @@ def test_a_units_ledger_lists_the_first_of_the_tokens_that_wait_for_its_link() -
     assert cost.shown_ledger(LedgerReport(), 4).waits == ()
 
 
-def test_figures_and_messages_can_wait() -> None:
+def test_figures_and_messages_of_true_conditions_can_wait() -> None:
     def status(count: int, ready: str = "True", **figures: Any) -> dict[str, Any]:
         learning = {"type": "Learning", "status": ready, "reason": "R", "message": f"{count} merged"}
         return {"phase": "Running", "conditions": [learning], **figures}
@@ -172,6 +172,7 @@ def test_figures_and_messages_can_wait() -> None:
     figures = {"step": 9, "tokens": 8, "loss": 1.0, "sharePercent": 3, "ledger": {"trained": 1}}
     assert only_figures(status(1), status(2, **figures))
     assert not only_figures(status(1), status(2, ready="False"))
-    assert only_figures(status(1, "False"), status(2, "False", message="2 are missing"))
+    assert not only_figures(status(1, "False"), status(2, "False"))
+    assert not only_figures(status(1), status(1, message="heals"))
     assert not only_figures(status(1), status(1, restartCount=1))
     assert not only_figures(status(1, lastHealSeconds=3.0), status(1))
