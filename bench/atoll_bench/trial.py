@@ -27,7 +27,7 @@ SETTLE_SECONDS = 180.0
 UNCHANGED_SECONDS = 30.0
 """Seconds without a write of a unit's status."""
 READY_SECONDS = 60.0
-"""For the operator to poll the syncer, which it does at least every 15 s."""
+"""For the operator to poll the syncer, which it does at least every 13 s."""
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from atoll_operator.api.group import GROUP, LABEL_MANAGER, MANAGER, VERSION
+from atoll_operator.api.group import GROUP, MANAGER, VERSION
 from atoll_operator.kube.client import ApiClient, Resource
 from atoll_operator.kube.errors import NotFound, Unreachable
 from atoll_operator.kube.login import Credentials
@@ -25,8 +25,6 @@ RESOURCES = {
     "TokenReview": Resource("authentication.k8s.io", "v1", "tokenreviews"),
     "SubjectAccessReview": Resource("authorization.k8s.io", "v1", "subjectaccessreviews"),
 }
-LABELS = {LABEL_MANAGER: MANAGER}
-"""Labels of every object that the operator creates."""
 
 
 class Cluster(ApiClient):

@@ -14,7 +14,7 @@ import aiohttp
 
 from atoll_operator.api.group import LABEL_MANAGER, MANAGER
 from atoll_operator.certificates.authority import self_signed
-from atoll_operator.cluster import LABELS, Cluster
+from atoll_operator.cluster import Cluster
 from atoll_operator.kube.access import PathAccess
 from atoll_operator.kube.events import Feed, Watch
 from atoll_operator.kube.lease import Leadership, lease_name
@@ -40,7 +40,7 @@ WATCHES = (
     Watch("TrainingRun"),
     Watch("LearnerUnit"),  # without our label, because a unit may be made by hand
     Watch("Pod", OURS),
-    Watch("StatefulSet", OURS),
+    Watch("StatefulSet", OURS, metadata=True),
     Watch("Service", metadata=True),  # all, because a Service of others may have a unit's name
     Watch("ConfigMap", OURS, metadata=True),
     Watch("Secret", OURS, metadata=True),
@@ -57,19 +57,18 @@ class App:
         self._metrics = Metrics()
         self._inventory = Inventory()
         self._dispatcher = Dispatcher(self._inventory)
-        try_seconds = settings.lease_seconds / LEASE_TRIES
-        time_out = aiohttp.ClientTimeout(total=try_seconds)
-        self._lease_cluster = Cluster(credentials, self._metrics, time_out=time_out, longest_wait=try_seconds)
+        # For the Lease and the questions of who may read the metrics, which are eight at a time.
+        time_out = aiohttp.ClientTimeout(total=settings.lease_seconds / LEASE_TRIES)
+        self._quick_cluster = Cluster(credentials, self._metrics, time_out=time_out)
         self._leadership = Leadership(
-            self._lease_cluster,
+            self._quick_cluster,
             namespace=settings.lease_namespace,
             name=lease_name("atoll-operator", settings.namespaces),
             identity=settings.identity or f"{socket.gethostname()}_{uuid.uuid4().hex[:8]}",
             seconds=settings.lease_seconds,
-            labels=LABELS,
+            labels={LABEL_MANAGER: MANAGER},
         )
         self._cluster = Cluster(credentials, self._metrics, may_write=self._leadership.leads)
-        self._reviews = Cluster(credentials, self._metrics, time_out=time_out, longest_wait=try_seconds)
         self._feed: Feed | None = None
         self._metrics.registry.register(RunCollector(self._inventory, self._leads))
         self._metrics.leader.set_function(self._leads)
@@ -84,11 +83,11 @@ class App:
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stopped.set)
         probes = {"/healthz": probe(self._alive), "/readyz": probe(self._ready)}
-        pages = {"/metrics": figures(self._metrics.registry, PathAccess(self._reviews, "/metrics"))}
+        pages = {"/metrics": figures(self._metrics.registry, PathAccess(self._quick_cluster, "/metrics"))}
         port = self._settings.metrics_port
         metrics = serving(port, pages, self_signed("atoll-operator")) if port else nullcontext()
         health = serving(self._settings.health_port, probes)
-        async with self._cluster, self._lease_cluster, self._reviews, health, metrics:
+        async with self._cluster, self._quick_cluster, health, metrics:
             await until_first(self._operate(), stopped.wait(), _collect())
 
     async def _operate(self) -> None:
@@ -99,7 +98,8 @@ class App:
         else:
             problem = "may not watch nodes: the pods of a lost node are replaced when they are deleted"
             log(logging.WARNING, problem)
-        feed = self._feed = Feed(self._cluster, watches, self._settings.namespaces, self._dispatcher)
+        told = self._dispatcher.changed, self._dispatcher.listed
+        feed = self._feed = Feed(self._cluster, watches, self._settings.namespaces, self._inventory, *told)
         await until_first(watch(feed, self._settings.resync_seconds), self._lead(feed))
 
     async def _lead(self, feed: Feed) -> None:
@@ -111,7 +111,7 @@ class App:
         controller = Controller(self._settings, self._cluster, self._inventory, self._metrics, RECONCILERS)
         self._dispatcher.queue = controller.queue
         try:
-            await controller.run(self._inventory.keys("TrainingRun", "LearnerUnit"))
+            await controller.run()
         finally:
             self._dispatcher.queue = None
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import random
 import ssl
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -30,8 +29,9 @@ TIME_OUT = ClientTimeout(total=5, connect=3)
 BODY_LIMIT = 8 * 2**20
 """Bytes of a report. A unit with the longest name takes 795 with all figures and its ledger (2026-11-22): 3.3 MB for
 the 4,096 units that a run can have; deleted units leave their ledgers."""
-MAX_SECONDS = 15.0
-"""Between two polls of a syncer that does not answer, or that has many units."""
+MAX_SECONDS = 12.0
+"""Between two polls of a syncer that does not answer, or that has many units: a pod that ended because its run did is
+no failure for longer than that (`EXIT_GRACE_SECONDS`)."""
 UNITS_PER_SECOND = 100.0
 """Unit reports read per second and run, so that polling costs the same for runs of any size."""
 INTERVALS = 5
@@ -60,7 +60,6 @@ class Poll(Generic[S]):
     """A checkpoint that the syncer is asked for."""
     task: asyncio.Task[None] | None = None
     """None once polling has stopped."""
-    poked: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class Poller(Generic[S]):
@@ -103,11 +102,6 @@ class Poller(Generic[S]):
         self.stop(run)
         self._polls.pop(run, None)
 
-    def poke(self, run: Key) -> None:
-        """Poll now instead of at the next interval."""
-        if poll := self._polls.get(run):
-            poll.poked.set()
-
     async def close(self) -> None:
         """Stop all polls and wait until their tasks have ended."""
         tasks = [poll.task for poll in self._polls.values() if poll.task is not None]
@@ -132,11 +126,7 @@ class Poller(Generic[S]):
                 poll.state = await self._poll(poll, session)
                 if poll.state != old:
                     self._changed(poll.run, old, poll.state)
-                with contextlib.suppress(TimeoutError):
-                    # With Python 3.11's `wait_for`, `stop` would be lost on a poll that was poked a moment before.
-                    async with asyncio.timeout(self._seconds(poll) * random.uniform(0.9, 1.1)):
-                        await poll.poked.wait()
-                poll.poked.clear()
+                await asyncio.sleep(self._seconds(poll) * random.uniform(0.9, 1.1))
 
     async def _poll(self, poll: Poll[S], session: ClientSession) -> S:
         try:
@@ -199,7 +189,6 @@ class SyncerPoller(Poller[SyncerState]):
         """Ask for this checkpoint from the next poll on, until it stands; or no longer do so."""
         if (poll := self._polls.get(run)) and poll.wanted != wanted:
             poll.wanted, poll.state = wanted, replace(poll.state, order=None)
-            poll.poked.set()
 
     def _seconds(self, poll: Poll[SyncerState]) -> float:
         """Longer without an answer, and for large runs unless a checkpoint is wanted."""

@@ -16,8 +16,7 @@ from atoll_cli.trial.pods import Pods
 from atoll_operator.api.group import Object
 from atoll_operator.api.learnerunit import LearnerUnitSpec, LearnerUnitStatus
 from atoll_operator.api.trainingrun import TrainingRunSpec, TrainingRunStatus
-from atoll_operator.certificates.authority import Authority
-from atoll_operator.certificates.members import RunOwner, members
+from atoll_operator.certificates.authority import Authority, RunOwner, members
 from atoll_operator.plan.pods.names import syncer
 from atoll_operator.plan.pods.template import PodSettings, pod_settings
 from atoll_operator.plan.run.observed import RunObserved, UnitFacts
@@ -125,7 +124,7 @@ class Operator:
                 self.status.runtime,
             ),
             units=facts,
-            syncer_pods=tuple(pod for pod in pods if not pod.unit),
+            syncer_pods=tuple(pod for pod in pods if not pod.placement),
             syncer=self.syncer,
         )
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from atoll_local.controlplane import free_port
 from atoll_local.nodes import TPU_ENVIRONMENT
-from atoll_operator.api.group import Object
+from atoll_operator.api.group import LABEL_UNIT, Object
 from atoll_operator.plan.pods.view import PodView, view
 from atoll_runtime.contract import (
     ENV_JOURNAL_DIR,
@@ -122,7 +122,7 @@ class Pods:
         return port
 
     def of_unit(self, unit: str) -> list[Pod]:
-        return [pod for pod in self.all.values() if pod.view.unit == unit]
+        return [pod for pod in self.all.values() if pod.body["metadata"]["labels"].get(LABEL_UNIT) == unit]
 
     def create(self, body: Object, member: str, now: float) -> None:
         """Create the pod and start its process, unless there is one of this name.

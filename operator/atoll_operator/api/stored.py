@@ -45,9 +45,8 @@ def dropped(sent: Any, stored: Any, path: str) -> Iterator[str]:
     """The fields, by their paths, that were sent and are not in what the API server stored: an older CRD lacks them."""
     if isinstance(sent, dict) and isinstance(stored, dict):
         for name, value in sent.items():
-            yield from (
-                dropped(value, stored[name], f"{path}.{name}") if name in stored else [f"{path}.{name}"]
-            )
+            field = f"{path}.{name}"
+            yield from dropped(value, stored[name], field) if name in stored else [field]
     elif isinstance(sent, list) and isinstance(stored, list):
         for value, other in zip(sent, stored, strict=False):
             yield from dropped(value, other, f"{path}[]")

@@ -1,20 +1,25 @@
-"""The certificate authority of a run, and the certificates of its pods."""
+"""The certificate authority of a run, who has a certificate of it, and for which host names. Free of the API client:
+`atoll try` uses it, too."""
 
 from __future__ import annotations
 
 import datetime
 import ssl
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Literal, Self
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from atoll_operator.api.group import RUN_KIND, UNIT_KIND, Object, owner
+from atoll_operator.plan.pods import names
+from atoll_runtime.contract import identity
 
 LEAF_LIFE = datetime.timedelta(days=90)
 """Lifetime of a pod's certificate. It is renewed with 30 days left, so the operator may be down for that long."""
@@ -25,6 +30,55 @@ SKEW = datetime.timedelta(minutes=5)
 _OTHER_USES = (
     "content_commitment", "key_encipherment", "data_encipherment", "key_agreement", "encipher_only", "decipher_only",
 )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class RunOwner:
+    """The run that owns the Secrets."""
+
+    namespace: str
+    name: str
+    uid: str
+
+    def reference(self) -> Object:
+        return owner(RUN_KIND, self.name, self.uid)
+
+    def __str__(self) -> str:
+        return f"{RUN_KIND} {self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """Somebody who has a certificate."""
+
+    name: str
+    role: Literal["syncer", "evaluator", "unit"]
+    hosts: tuple[str, ...]
+    unit_uid: str = ""
+    """Of a unit created by a user, which owns its Secret. Empty: the run owns the Secret."""
+
+    def identity(self, run: RunOwner) -> str:
+        return identity(run.namespace, run.name, self.role, self.name)
+
+    def owner(self, run: RunOwner) -> Object:
+        return owner(UNIT_KIND, self.name, self.unit_uid) if self.unit_uid else run.reference()
+
+
+def members(run: RunOwner, shards: int, units: Mapping[str, str], evaluated: bool) -> list[Member]:
+    """Everybody who has a certificate; `units`: uids of units created by users, by name, empty for the run's own."""
+    run_name, namespace, syncer = run.name, run.namespace, names.syncer(run.name)
+    service = (syncer, f"{syncer}.{namespace}", names.syncer_host(run_name, namespace))
+    pods = (names.shard_host(run_name, namespace, shard) for shard in range(shards))
+    result = [Member(syncer, "syncer", (*service, *pods))]
+    result += [unit_member(unit, uid) for unit, uid in units.items()]
+    if evaluated:
+        host = names.evaluator_host(run_name, namespace)
+        result.append(Member(names.evaluator(run_name), "evaluator", (host,)))
+    return result
+
+
+def unit_member(name: str, uid: str = "") -> Member:
+    return Member(name, "unit", (name,), uid)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +110,10 @@ class Authority:
 
     def issue(self, common_name: str, uri: str, hosts: Sequence[str], now: datetime.datetime) -> Pair:
         """A certificate for clients and servers. `uri` is the identity, `hosts` are DNS names."""
-        names = [x509.UniformResourceIdentifier(uri), *map(x509.DNSName, hosts)]
+        subjects = [x509.UniformResourceIdentifier(uri), *map(x509.DNSName, hosts)]
         extensions = (
             x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]),
-            x509.SubjectAlternativeName(names),
+            x509.SubjectAlternativeName(subjects),
             x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()),
         )
         key, issuer = ec.generate_private_key(ec.SECP256R1()), self.certificate.subject
@@ -69,11 +123,11 @@ class Authority:
         """Whether this authority signed a certificate (PEM), which has these DNS names and is not due for renewal."""
         try:
             found = x509.load_pem_x509_certificate(certificate)
-            names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+            subjects = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
             found.verify_directly_issued_by(self.certificate)
         except (ValueError, TypeError, InvalidSignature, x509.ExtensionNotFound):
             return False
-        return not is_due(found, now) and set(hosts) <= set(names.get_values_for_type(x509.DNSName))
+        return not is_due(found, now) and set(hosts) <= set(subjects.get_values_for_type(x509.DNSName))
 
     def files(self, pair: Pair) -> dict[str, bytes]:
         """What a pod of this identity has, by file name."""

@@ -12,9 +12,8 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 
 from atoll_operator.api.group import Object, metadata
-from atoll_operator.certificates.authority import Authority, Pair, client_context
-from atoll_operator.certificates.members import Member, RunOwner
-from atoll_operator.cluster import LABELS, Cluster
+from atoll_operator.certificates.authority import Authority, Member, Pair, RunOwner, client_context
+from atoll_operator.cluster import Cluster
 from atoll_operator.kube.apply import check_owner
 from atoll_operator.kube.cache import Cache, Key
 from atoll_operator.kube.client import AT_ONCE
@@ -62,7 +61,7 @@ class RunCertificates:
             return self._body(name, run.reference(), "Opaque", data)
 
         secret = await self._find(name, body)
-        check_owner(secret, run.reference(), LABELS)
+        check_owner(secret, run.reference())
         authority = _authority(secret)
         if not authority.accept(self._pair.certificate, (), now):
             uri = identity(run.namespace, run.name, "operator", "operator")
@@ -76,11 +75,10 @@ class RunCertificates:
 
         def body() -> Object:
             pair = authority.issue(member.name, member.identity(run), member.hosts, now)
-            data = authority.files(pair)
-            return self._body(name, owned, "kubernetes.io/tls", data)
+            return self._body(name, owned, "kubernetes.io/tls", authority.files(pair))
 
         secret = await self._find(name, body)
-        check_owner(secret, owned, LABELS)
+        check_owner(secret, owned)
         current = _value(secret, "ca.crt") == authority.pair.certificate
         if not current or not authority.accept(_value(secret, "tls.crt"), member.hosts, now):
             secret = await self._cluster.apply(body())

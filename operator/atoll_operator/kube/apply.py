@@ -5,25 +5,21 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 
 import msgspec
 
-from atoll_operator.kube.cache import Cache, Key, Object, controller_uid, key_of
+from atoll_operator.kube.cache import Cache, Key, Object, controller_of, key_of
 from atoll_operator.kube.client import ApiClient
 from atoll_operator.kube.errors import Conflict, NotFound, Refused, Retry
 
 
 class Applier:
-    """The cache remembers what was applied, until the object has another version. All objects of this operator have
-    these `labels`, by which one of an earlier owner is recognised. Of the kinds in `complete` the cache has the objects
-    of others too."""
+    """The cache remembers what was applied, until the object has another version. Of the kinds in `complete` it has the
+    objects of others too."""
 
-    def __init__(
-        self, client: ApiClient, cache: Cache, labels: Mapping[str, str], complete: Collection[str] = ()
-    ) -> None:
-        self._client, self._cache = client, cache
-        self._labels, self._complete = labels, complete
+    def __init__(self, client: ApiClient, cache: Cache, complete: Collection[str]) -> None:
+        self._client, self._cache, self._complete = client, cache, complete
 
     async def apply(self, body: Object, inherit: bool = False) -> None:
         """Does nothing where the same body was applied and the object is still the version that this made. With
@@ -38,7 +34,7 @@ class Applier:
         if not ours:
             with contextlib.suppress(NotFound):
                 found = await self._client.get(kind, key.namespace, key.name)
-                check_owner(found, owner, self._labels, inherit)
+                check_owner(found, owner, inherit)
         self._cache.mark(kind, await self._client.apply(body), digest)
 
     async def remove(self, owner: str, key: Key) -> None:
@@ -51,13 +47,14 @@ class Applier:
         self._cache.delete(key, entry.uid)
 
 
-def check_owner(found: Object, owner: Object, labels: Mapping[str, str], inherit: bool = False) -> None:
-    """Checks that the object belongs to the owner in this reference. Raises Retry if it belongs to an earlier owner,
-    because the garbage collector deletes it, unless it may `inherit` it; and Refused if it is not ours."""
-    if controller_uid(found) == owner["uid"]:
+def check_owner(found: Object, owner: Object, inherit: bool = False) -> None:
+    """Checks that the object belongs to the owner in this reference. Raises Retry if it belongs to an earlier one of
+    this kind and name, because the garbage collector deletes it, unless it may `inherit` it; else Refused."""
+    controller = controller_of(found)
+    if controller.get("uid") == owner["uid"]:
         return
     name, ours = f"{found['kind']} {found['metadata']['name']!r}", owner["kind"]
-    if not controller_uid(found) or not labels.items() <= found["metadata"].get("labels", {}).items():
+    if any(controller.get(key) != owner[key] for key in ("kind", "name")):
         raise Refused(f"{name} is not the {ours}'s: delete it, or use another name for the {ours}")
     if not inherit:
         raise Retry(2.0, f"{name} belongs to an earlier object of the same name")

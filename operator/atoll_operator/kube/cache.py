@@ -41,10 +41,15 @@ def brief(body: Object) -> Object:
     return {"metadata": {name: body["metadata"][name] for name in names if name in body["metadata"]}}
 
 
+def controller_of(body: Object) -> Object:
+    """The reference to the object's controller; empty where it has none."""
+    references = body["metadata"].get("ownerReferences", ())
+    return next((each for each in references if each.get("controller")), {})
+
+
 def controller_uid(body: Object) -> str:
     """The uid of the object's controller, or an empty string."""
-    references = body["metadata"].get("ownerReferences", ())
-    return next((str(each["uid"]) for each in references if each.get("controller")), "")
+    return str(controller_of(body).get("uid", ""))
 
 
 def version_of(metadata: Object) -> int:
@@ -85,8 +90,8 @@ def without_managed_fields(body: Object) -> Object:
 
 
 class Cache:
-    """Not thread-safe: all calls come from one event loop. `project` says by kind what is kept of a body (by default
-    nothing), `indices` by their names how objects are found besides by their key."""
+    """Not thread-safe: all calls but `version` come from one event loop. `project` says by kind what is kept of a body
+    (by default nothing), `indices` by their names how objects are found besides by their key."""
 
     def __init__(self, project: Mapping[str, Project], indices: Mapping[str, Index]) -> None:
         self._project, self._indices = project, indices
@@ -134,6 +139,11 @@ class Cache:
 
     def get(self, key: Key) -> Entry | None:
         return self._entries.get(key.kind, {}).get(key)
+
+    def version(self, key: Key) -> int:
+        """The newest resource version that is known of the object; 0 for none."""
+        entry = self.get(key)
+        return 0 if entry is None else entry.resource_version
 
     def keys(self, kind: str, namespace: str = "") -> list[Key]:
         return [key for key in self._entries.get(kind, ()) if namespace in ("", key.namespace)]

@@ -46,8 +46,9 @@ class Resource(NamedTuple):
 
 class ApiClient:
     """Use as an async context manager. Methods raise ApiError and Unreachable; those that write also NotLeading.
-    `count_error` gets the status code of each error, or `unreachable`. `time_out` is of one try, `longest_wait` between
-    two. `may_write` is asked before each try of a write, so that a process that was paused does not write late."""
+    `count_error` gets the status code of each error, or `unreachable`. `time_out` is of one try, and bounds the wait
+    between two. `may_write` is asked before each try of a write, so that a process that was paused does not write
+    late."""
 
     def __init__(
         self,
@@ -57,12 +58,12 @@ class ApiClient:
         count_error: Callable[[str], None],
         *,
         time_out: aiohttp.ClientTimeout = TIME_OUT,
-        longest_wait: float = RETRY_AFTER_SECONDS,
         may_write: Callable[[], bool] = lambda: True,
     ) -> None:
         self.credentials, self.resources, self.count_error = credentials, resources, count_error
         self._manager = {"fieldManager": manager}
-        self._time_out, self._longest_wait, self._may_write = time_out, longest_wait, may_write
+        self._time_out, self._may_write = time_out, may_write
+        self._longest_wait = min(RETRY_AFTER_SECONDS, time_out.total or RETRY_AFTER_SECONDS)
         self._session: aiohttp.ClientSession | None = None
         self.under_way = 0
         """Requests, also while they wait for a connection or for their next try."""
@@ -138,14 +139,11 @@ class ApiClient:
         return await self._call("PUT", self._path_of(body) + "/status", change, self._manager)
 
     async def delete(
-        self, kind: str, namespace: str, name: str, uid: str = "", grace_seconds: int | None = None
+        self, kind: str, namespace: str, name: str, uid: str, grace_seconds: int | None = None
     ) -> Object:
-        """Deletes the object, only that with this uid where one is given; dependants go in the background."""
+        """Deletes the object with this uid; dependants go in the background."""
         options: Object = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
-        if uid:
-            options["preconditions"] = {"uid": uid}
-        if grace_seconds is not None:
-            options["gracePeriodSeconds"] = grace_seconds
+        options |= {"preconditions": {"uid": uid}, "gracePeriodSeconds": grace_seconds}
         return await self._call("DELETE", self._path(kind, namespace, name), options)
 
     def _path(self, kind: str, namespace: str, name: str = "") -> str:
@@ -173,13 +171,13 @@ class ApiClient:
             for attempt in range(TRIES):
                 if attempt:
                     await asyncio.sleep(max(asked, back_off(attempt, BACK_OFF_SECONDS, RETRY_AFTER_SECONDS)))
-                asked, url, now = 0.0, self.credentials.server + path, headers | self.credentials.headers()
+                asked, now = 0.0, {**headers, **self.credentials.headers()}
                 try:
                     async with self._slots:
                         if method != "GET" and not self._may_write():
                             raise NotLeading(f"{method} {path}: another operator may lead by now")
                         async with self._session.request(
-                            method, url, params=parameters, data=data, headers=now
+                            method, self.credentials.server + path, params=parameters, data=data, headers=now
                         ) as response:
                             after = response.headers.get("Retry-After", "")  # a date is not waited for
                             asked = min(float(after), self._longest_wait) if after.isdecimal() else 0.0
@@ -193,9 +191,7 @@ class ApiClient:
                 self.count_error(str(status))
                 problem = str(answer.get("message", status))
                 if is_final(status, problem):
-                    [cause, *_] = answer.get("details", {}).get("causes") or [{}]
-                    reasons = str(answer.get("reason", "")), problem, cause.get("reason", "")
-                    raise of_status(status, *reasons)
+                    raise of_status(status, str(answer.get("reason", "")), problem)
             raise Unreachable(f"{method} {path}: {problem}")
         finally:
             self.under_way -= 1

@@ -28,10 +28,6 @@ class Conflict(ApiError):
     """409: the object is newer than the write assumed."""
 
 
-class NamespaceEnding(ApiError):
-    """403: nothing can be created in the namespace; its objects are deleted without the operator."""
-
-
 class Refused(ApiError):
     """400, 403, 422, or by a webhook or policy: refused again until somebody changes something."""
 
@@ -69,14 +65,12 @@ def is_final(status: int, message: str) -> bool:
     return bool(_REFUSAL.match(message)) or (status not in (401, 429) and status < 500)
 
 
-def of_status(status: int, reason: str, message: str, cause: str = "") -> ApiError:
-    """The exception for an answer; `cause` is the first cause in its details."""
+def of_status(status: int, reason: str, message: str) -> ApiError:
+    """The exception for an answer."""
     kinds = {404: NotFound, 409: Conflict, **dict.fromkeys((400, 403, 422), Refused)}
     kind: type[ApiError] = kinds.get(status, ApiError)
     if _REFUSAL.match(message):
         kind = Refused
     elif status == 409 and reason == "AlreadyExists":
         kind = AlreadyExists
-    elif cause == "NamespaceTerminating":
-        kind = NamespaceEnding
     return kind(message)

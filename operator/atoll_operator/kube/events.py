@@ -10,12 +10,12 @@ import threading
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import aiohttp
 import kopf
 
-from atoll_operator.kube.cache import Key, Object
+from atoll_operator.kube.cache import Cache, Change, Key, Object, key_of
 from atoll_operator.kube.client import PAGE, ApiClient
 from atoll_operator.kube.logs import log
 from atoll_operator.kube.queue import back_off
@@ -42,30 +42,22 @@ class Watch:
     namespace: str = ""
 
 
-class Sink(Protocol):
-    """Gets all events, in the main loop."""
-
-    def event(self, kind: str, deleted: bool, body: Object) -> None:
-        """The object has this state, or was deleted in this state."""
-
-    def listed(self, kind: str, namespace: str, present: Collection[Key], version: int) -> None:
-        """A list of a namespace, or of the cluster, had these objects at this resource version."""
-
-    def newest(self, key: Key) -> int:
-        """The newest resource version that is known of the object; 0 for none. Called in kopf's thread."""
-
-    def versions(self, kind: str, namespace: str) -> dict[Key, int]:
-        """Of what is known of a namespace, or of the cluster."""
-
-
 class Feed:
-    """Passes on what kopf and the resync see of these namespaces, or of the cluster if there are none. All methods but
-    `post` belong to the main loop."""
+    """Puts into the cache what kopf and the resync see of these namespaces, or of the cluster if there are none.
+    `changed` gets each change, and `listed` is called after each list. All methods but `post` belong to the main
+    loop."""
 
     def __init__(
-        self, client: ApiClient, watches: Iterable[Watch], namespaces: Collection[str], sink: Sink
+        self,
+        client: ApiClient,
+        watches: Iterable[Watch],
+        namespaces: Collection[str],
+        cache: Cache,
+        changed: Callable[[Change], None],
+        listed: Callable[[], None],
     ) -> None:
-        self.client, self.namespaces, self.sink = client, namespaces, sink
+        self.client, self.namespaces, self.cache = client, namespaces, cache
+        self._changed, self._when_listed = changed, listed
         self.watches = {
             client.resources[watch.kind].path(namespace): replace(watch, namespace=namespace)
             for watch in watches
@@ -89,17 +81,23 @@ class Feed:
         return "; ".join(f"{path}: {text}" for path, (text, refused) in self._problems.items() if refused)
 
     def event(self, kind: str, deleted: bool, body: Object) -> None:
-        """Skips an object that cannot be read: users may create any."""
+        """The object has this state, or was deleted in this state. Skips one that cannot be read: users may create
+        any."""
         try:
-            self.sink.event(kind, deleted, body)
+            gone = key_of(kind, body), body["metadata"]["uid"]
+            change = self.cache.delete(*gone) if deleted else self.cache.put(kind, body)
+            if change is not None:
+                self._changed(change)
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             metadata = body.get("metadata", {})
             name = f"{kind} {metadata.get('namespace', '')}/{metadata.get('name', '')}"
             log(logging.ERROR, f"cannot be read: {type(error).__name__}: {error}", object=name)
 
     def listed(self, watch: Watch, present: Collection[Key], version: int) -> None:
-        """After the events of a list: what it did not have was deleted."""
-        self.sink.listed(watch.kind, watch.namespace, present, version)
+        """After the events of a list at this resource version: what it did not have was deleted."""
+        for change in self.cache.prune(self.cache.keys(watch.kind, watch.namespace), present, version):
+            self._changed(change)
+        self._when_listed()
         self._listed.add(watch)
         if len(self._listed) == len(self.watches):
             self.filled.set()
@@ -191,7 +189,6 @@ class KopfThread:
         async def configure(settings: kopf.OperatorSettings, **_: Any) -> None:
             settings.posting.enabled = False
             settings.scanning.disabled = True
-            settings.peering.standalone = True
             settings.persistence.diffbase_storage = kopf.StatusDiffBaseStorage()  # of nothing
             # Else kopf kills the process ten minutes after its end.
             settings.process.ultimate_exiting_timeout = None

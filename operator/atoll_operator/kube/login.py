@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ssl
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from kubernetes import client, config
 
@@ -15,16 +17,12 @@ IN_CLUSTER = "https://kubernetes.default.svc"
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """Address of an API server and how to log in there. Headers may be read in any thread."""
+    """Address of an API server and how to log in there."""
 
     server: str
     context: ssl.SSLContext
-    token: Callable[[], str] = str
-    """The header `Authorization`, renewed where it has expired; empty: none."""
-
-    def headers(self) -> dict[str, str]:
-        token = self.token()
-        return {"Authorization": token} if token else {}
+    headers: Callable[[], Mapping[str, str]] = dict
+    """`Authorization`, if there is a token, renewed where it has expired. May be called in any thread."""
 
 
 def load(environment: Mapping[str, str]) -> Credentials:
@@ -46,5 +44,10 @@ def load(environment: Mapping[str, str]) -> Credentials:
     except (config.ConfigException, OSError, KeyError, TypeError, ValueError) as error:
         problem = f"no service account is mounted, and kubeconfig {path!r}: {type(error).__name__}: {error}"
         raise CredentialsError(problem) from error
-    token = found.get_api_key_with_prefix
-    return Credentials(found.host.rstrip("/"), context, lambda: str(token("BearerToken") or "").strip())
+
+    @lru_cache(maxsize=1)
+    def headers(second: int) -> Mapping[str, str]:  # a token for each request takes a twentieth of its time
+        token = str(found.get_api_key_with_prefix("BearerToken") or "").strip()
+        return {"Authorization": token} if token else {}
+
+    return Credentials(found.host.rstrip("/"), context, lambda: headers(int(time.monotonic())))

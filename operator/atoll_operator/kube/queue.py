@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any, Generic, TypeVar
 
-from atoll_operator.kube.errors import ApiError, NamespaceEnding, NotLeading, Retry, Unreachable
+from atoll_operator.kube.errors import ApiError, NotLeading, Retry, Unreachable
 from atoll_operator.kube.logs import LOG, log
 
 K = TypeVar("K", bound=Hashable)
@@ -31,11 +31,11 @@ class _Record:
     """What is known of one key."""
 
     waiting_since: float | None = None
+    """Also while the key is handled, if it was added meanwhile."""
     handled_since: float | None = None
-    again: bool = False
-    """The key was added while it is handled."""
     forgotten: bool = False
     timer: asyncio.TimerHandle | None = None
+    """Of the next pass; cancelled when it begins."""
     last_pass: float = float("-inf")
     failures: int = 0
     """Passes that failed since the last change or success."""
@@ -84,7 +84,7 @@ class WorkQueue(Generic[K]):
             self._enqueue(key, record)
         elif not record.waits_until(due):
             record.cancel()
-            record.timer = asyncio.get_running_loop().call_at(due, self._due, key, record)
+            record.timer = asyncio.get_running_loop().call_at(due, self._enqueue, key, record)
 
     def retry_failed(self) -> None:
         """Enqueue all keys whose last pass failed, because the cause may be over."""
@@ -133,17 +133,13 @@ class WorkQueue(Generic[K]):
                 record.failures, record.reason = 0, ""
             finally:
                 record.handled_since, record.last_pass = None, _now()
-            if record.again:
-                record.again = False
-                self._enqueue(key, record)
+            if record.waiting_since is not None:
+                self._waiting.put_nowait(key)
             elif record.forgotten and record.timer is None:
                 del self._records[key]
 
     def _failed(self, key: K, record: _Record, error: Exception) -> None:
         """Retry after twice the last delay, or the first one after a change. Log each reason once."""
-        if isinstance(error, NamespaceEnding):  # no try can succeed; the object's own end comes as an event
-            log(logging.INFO, "the namespace is being deleted", object=str(key), error=str(error))
-            return
         first = error.seconds if isinstance(error, Retry) else BACK_OFF_SECONDS
         record.failures += 1
         wait = back_off(record.failures, first, MAX_BACK_OFF_SECONDS)
@@ -162,15 +158,10 @@ class WorkQueue(Generic[K]):
         return self._records.setdefault(key, _Record())
 
     def _enqueue(self, key: K, record: _Record) -> None:
-        if record.handled_since is not None:
-            record.again = True
-        elif record.waiting_since is None:
+        if record.waiting_since is None:
             record.waiting_since = _now()
-            self._waiting.put_nowait(key)
-
-    def _due(self, key: K, record: _Record) -> None:
-        record.timer = None
-        self._enqueue(key, record)
+            if record.handled_since is None:
+                self._waiting.put_nowait(key)
 
 
 def _now() -> float:
@@ -205,14 +196,14 @@ async def gather_bounded(works: Iterable[Coroutine[None, None, None]], at_once: 
         raise failures[min(failures)]
 
 
-async def wait_for_api(ask: Callable[[], Awaitable[T]], seconds: float = START_SECONDS) -> T:
-    """Retries `ask` while it raises Unreachable; raises the last one after so many seconds."""
-    deadline, logged = asyncio.get_running_loop().time() + seconds, ""
+async def wait_for_api(ask: Callable[[], Awaitable[T]]) -> T:
+    """Retries `ask` while it raises Unreachable, for `START_SECONDS`; then raises the last one."""
+    deadline, logged = _now() + START_SECONDS, ""
     while True:
         try:
             return await ask()
         except Unreachable as error:
-            if asyncio.get_running_loop().time() >= deadline:
+            if _now() >= deadline:
                 raise
             if str(error) != logged:
                 logged = str(error)

@@ -69,7 +69,7 @@ async def _resync(feed: Feed, seconds: float) -> None:
             await asyncio.wait_for(feed.back.wait(), seconds * random.uniform(0.9, 1.1))
         feed.back.clear()
         for path, each in feed.watches.items():
-            known = feed.sink.versions(each.kind, each.namespace)
+            known = {key: feed.cache.version(key) for key in feed.cache.keys(each.kind, each.namespace)}
             try:
                 bodies, version = await feed.client.list(each.kind, each.namespace, each.selector, names=True)
             except (ApiError, Unreachable) as error:
@@ -153,7 +153,7 @@ class KopfSession:
             return line + b"\n"
         body, deleted = event["object"], event["type"] == "DELETED"
         event["object"] = brief(body)
-        if not deleted and version_of(body["metadata"]) <= self._feed.sink.newest(key_of(watch.kind, body)):
+        if not deleted and version_of(body["metadata"]) <= self._feed.cache.version(key_of(watch.kind, body)):
             event["type"] = "BOOKMARK"
         else:
             self.news[body["metadata"]["uid"]] = deleted, body

@@ -11,8 +11,8 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from atoll_operator.api.group import Object
+from atoll_operator.kube.cache import Cache
 from atoll_operator.plan.conditions import LINK_ADEQUATE
-from atoll_operator.reconcilers.inventory import Inventory
 
 RUN = ("namespace", "run")
 Values = tuple[str, ...]
@@ -29,13 +29,13 @@ FIGURES = {
 class RunCollector(Collector):
     """Computes the metrics at each scrape; none unless this operator leads, because each run would be counted twice."""
 
-    def __init__(self, inventory: Inventory, leads: Callable[[], bool]) -> None:
-        self._inventory, self._leads = inventory, leads
+    def __init__(self, cache: Cache, leads: Callable[[], bool]) -> None:
+        self._cache, self._leads = cache, leads
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         if not self._leads():
             return
-        runs, units = (list(self._inventory.cache.values(kind)) for kind in ("TrainingRun", "LearnerUnit"))
+        runs, units = (list(self._cache.values(kind)) for kind in ("TrainingRun", "LearnerUnit"))
         yield _counted("atoll_runs", "TrainingRuns by phase.", ("phase",), ((_phase(run),) for run in runs))
         phases = ((*_run_of(unit), _phase(unit)) for unit in units)
         yield _counted("atoll_run_units", "LearnerUnits of a run by phase.", (*RUN, "phase"), phases)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import accumulate
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from pydantic import BaseModel
@@ -82,17 +81,9 @@ def is_true(conditions: Sequence[Condition], name: str) -> bool:
     return find(conditions, name).status == "True"
 
 
-def clip(message: str) -> str:
-    """A message, cut to the length that the schema allows."""
-    return message if len(message) <= MESSAGE_LIMIT else message[: MESSAGE_LIMIT - 1] + "…"
-
-
-def listed(names: Sequence[str], room: int) -> str:
-    """As many of the names as fit in so many characters, and how many more there are."""
-    ends = accumulate(len(name) + 2 for name in names)
-    count = sum(end <= room for end in ends)
-    more = f" … and {len(names) - count:,} more" if count < len(names) else ""
-    return ", ".join(names[:count]) + more
+def clip(message: str, limit: int = MESSAGE_LIMIT) -> str:
+    """A message, cut to the length that the schema allows, or a shorter one."""
+    return message if len(message) <= limit else message[: limit - 1] + "…"
 
 
 def refused(status: S, old: S, condition: str, message: str, now: float, reason: str = "ObjectRefused") -> S:

@@ -19,7 +19,7 @@ IMPENDING_TERMINATION = "cloud.google.com/impending-node-termination"
 ACTIVE_MAINTENANCE = "cloud.google.com/active-node-maintenance"
 """Label, `ONGOING` while GKE stops the workloads of a node."""
 PROOF_SECONDS = 30.0
-"""How long a step proves that its unit lives. The syncer of a large run is polled every 15 s."""
+"""How long a step proves that its unit lives. The syncer of a large run is polled every 12 s."""
 LOST_GRACE_SECONDS = 5
 """Grace period for a pod whose node may come back and learn of the deletion."""
 Kind = tuple[str, str]

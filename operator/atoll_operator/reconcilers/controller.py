@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ from atoll_operator.api.group import Object
 from atoll_operator.api.stored import dropped
 from atoll_operator.api.trainingrun import RuntimeStatus, TrainingRunSpec
 from atoll_operator.certificates.secrets import RunCertificates
-from atoll_operator.cluster import LABELS, Cluster
+from atoll_operator.cluster import Cluster
 from atoll_operator.kube.apply import Applier
 from atoll_operator.kube.cache import Key
 from atoll_operator.kube.client import STRATEGIC
@@ -30,7 +30,7 @@ from atoll_operator.plan.run.syncer_state import SyncerState
 from atoll_operator.plan.unit.unit import Pace, UnitPlan
 from atoll_operator.polling import EvaluatorPoller, SyncerPoller
 from atoll_operator.reconcilers.inventory import Body, Inventory, parent_key
-from atoll_operator.reconcilers.wakeups import FIGURES_SECONDS, RUN_SECONDS, report_wakeups
+from atoll_operator.reconcilers.wakeups import FIGURES_SECONDS, SOON_SECONDS, report_wakeups
 from atoll_operator.settings import Settings
 
 REFUSED_SECONDS = 5.0
@@ -57,13 +57,14 @@ class Controller:
         self.syncers = SyncerPoller(settings, metrics, self._reported)
         self.evaluators = EvaluatorPoller(settings, metrics, lambda run, *_: self.queue.add(run))
         self.recorder = Recorder(cluster, "atoll-operator")
-        self.applier = Applier(cluster, inventory.cache, LABELS, complete=("Service",))
+        self.applier = Applier(cluster, inventory, complete=("Service",))
         self._reconcilers = {kind: reconciler(self) for kind, reconciler in reconcilers.items()}
 
-    async def run(self, known: Iterable[Key]) -> None:
-        """Works until cancelled; reconciles the known keys first."""
-        for key in known:
-            self.queue.add(key)
+    async def run(self) -> None:
+        """Works until cancelled; reconciles first what is known."""
+        for kind in self._reconcilers:
+            for key in self.inventory.keys(kind):
+                self.queue.add(key)
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self.queue.run(), name="work")
@@ -102,8 +103,8 @@ class Memory:
     certificates: RunCertificates | None = None
     cpu: float = 0.0
     """Seconds of CPU of the present pass while nothing else ran."""
-    orders: object = None
-    """For which state of a run its units were enqueued last: is it over, is it suspended, how do units recover."""
+    told: object = None
+    """Phase and spec of a run for which its units were enqueued last."""
 
 
 class Reconciler:
@@ -172,7 +173,7 @@ class Reconciler:
         if answer.get("kind") == "Pod" and answer["metadata"].get("deletionGracePeriodSeconds"):
             self._inventory.put("Pod", answer)
         else:
-            self._inventory.drop(Key("Pod", namespace, name), uid)
+            self._inventory.delete(Key("Pod", namespace, name), uid)
 
     async def _write(self, key: Key, body: Object, status: Object, memory: Memory) -> None:
         """Writes a status once per pass, not without a change, and only over the version that the plan saw. Puts a
@@ -197,7 +198,7 @@ class Reconciler:
         self._inventory.put(key.kind, answer)
         # The watch tells nothing new about a write of our own.
         if not figures and (run := parent_key(key.kind, body)) is not None:
-            self._queue.add(run, RUN_SECONDS)
+            self._queue.add(run, SOON_SECONDS)
 
     async def _conclude(
         self, key: Key, body: Body, memory: Memory, plan: RunPlan | UnitPlan, now: float

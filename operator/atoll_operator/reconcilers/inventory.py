@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
@@ -44,12 +44,8 @@ def parent_key(kind: str, body: Object) -> Key | None:
     return Key("TrainingRun", namespace, labels[LABEL_RUN]) if LABEL_RUN in labels else None
 
 
-def _node_of(kind: str, body: Object) -> str | None:
-    return body.get("spec", {}).get("nodeName") if kind == "Pod" else None
-
-
 class Body(dict[str, Any]):
-    """The body of a run, a unit or a StatefulSet. Its model is made once, and raises Unreadable."""
+    """The body of a run or a unit. Its model is made once, and raises Unreadable."""
 
     unknown: Mapping[str, Any] = MappingProxyType({})
     """What this version does not know of it, by path."""
@@ -86,61 +82,59 @@ class Body(dict[str, Any]):
             raise Unreadable(problems(error)) from error
 
 
-class Inventory:
-    """Bodies of runs, units and StatefulSets; views of pods and nodes; of other owned objects the version alone."""
+class Inventory(Cache):
+    """Bodies of runs and units; views of pods and nodes; of other owned objects the version alone."""
 
     def __init__(self) -> None:
-        kept = ("TrainingRun", "LearnerUnit", "StatefulSet")
-        self.cache = Cache(
+        kept = ("TrainingRun", "LearnerUnit")
+        super().__init__(
             project={
                 **dict.fromkeys(kept, lambda body, _: Body(without_managed_fields(body))),
                 "Pod": lambda body, _: view(body),
                 "Node": lambda body, known: view_node(body, known, time.time()),
             },
-            indices={PARENT: parent_key, NODE: _node_of},
+            indices={
+                PARENT: parent_key,
+                NODE: lambda kind, body: body.get("spec", {}).get("nodeName") if kind == "Pod" else None,
+            },
         )
         self._deleted_nodes: OrderedDict[str, NodeView] = OrderedDict()
         self._chips: Mapping[NodeKind, Mapping[str, int]] | None = None
 
-    def put(self, kind: str, body: Object) -> Change | None:
-        """Takes the state of an object; returns None where it is not newer than what is known."""
-        return self._note(self.cache.put(kind, body))
-
-    def drop(self, key: Key, uid: str) -> Change | None:
-        """The object with this uid was deleted; returns None where it was not known."""
-        return self._note(self.cache.delete(key, uid))
-
-    def keep(self, kind: str, namespace: str, present: Collection[Key], version: int) -> list[Change]:
-        """Deletes the objects that a fresh list of a namespace, or of the cluster, at this resource version lacks."""
-        changes = self.cache.prune(self.cache.keys(kind, namespace), present, version)
-        return [change for change in map(self._note, changes) if change is not None]
+    def note(self, change: Change) -> None:
+        """Updates what is derived from the nodes after a change that a watch tells."""
+        if change.key.kind == "Node":
+            name = change.key.name
+            self._chips = None
+            self._deleted_nodes.pop(name, None)
+            if change.new is None and change.old is not None:
+                self._deleted_nodes[name] = replace(change.old.value, gone=True)
+                if len(self._deleted_nodes) > DELETED_NODES:
+                    self._deleted_nodes.popitem(last=False)
 
     def replace_pods(self, unit: Key, pods: Iterable[Object], version: int) -> None:
         """Takes a fresh list of a unit's pods, and deletes the others."""
         fresh = {key_of("Pod", body): body for body in pods}
-        self.cache.prune((entry.key for entry in self.cache.by(PARENT, unit, "Pod")), fresh, version)
+        self.prune((entry.key for entry in self.by(PARENT, unit, "Pod")), fresh, version)
         for body in fresh.values():
             self.put("Pod", body)
 
-    def get(self, key: Key) -> Body | None:
-        entry = self.cache.get(key)
+    def body(self, key: Key) -> Body | None:
+        entry = self.get(key)
         return None if entry is None else entry.value
 
     def live(self, key: Key) -> Body | None:
         """The body, unless the object is being deleted."""
-        body = self.get(key)
+        body = self.body(key)
         return None if body is None or "deletionTimestamp" in body["metadata"] else body
 
-    def keys(self, *kinds: str) -> Iterator[Key]:
-        return (key for kind in kinds for key in self.cache.keys(kind))
-
     def unit_keys(self, run: Key) -> list[Key]:
-        return [entry.key for entry in self.cache.by(PARENT, run, "LearnerUnit")]
+        return [entry.key for entry in self.by(PARENT, run, "LearnerUnit")]
 
     def claims(self, namespace: str) -> list[Claim]:
         """Of the runs of a namespace, and of the units made by hand for those that have begun."""
         claims, begun = list[Claim](), set[str]()
-        for key in (*self.cache.keys("TrainingRun", namespace), *self.cache.keys("LearnerUnit", namespace)):
+        for key in (*self.keys("TrainingRun", namespace), *self.keys("LearnerUnit", namespace)):
             if (body := self.live(key)) is None or (key.kind == "LearnerUnit" and controller_uid(body)):
                 continue
             with suppress(Unreadable):
@@ -153,41 +147,28 @@ class Inventory:
 
     def pods_of(self, unit: Key, uid: str) -> tuple[PodView, ...]:
         """The pods that the unit of this uid owns."""
-        return tuple(entry.value for entry in self.cache.by(PARENT, unit, "Pod") if entry.controller == uid)
+        return tuple(entry.value for entry in self.by(PARENT, unit, "Pod") if entry.controller == uid)
 
     def set_pods(self, run: Key, stateful_set: str) -> tuple[PodView, ...]:
         """The pods of a StatefulSet of the run."""
-        views = (entry.value for entry in self.cache.by(PARENT, run, "Pod"))
+        views = (entry.value for entry in self.by(PARENT, run, "Pod"))
         return tuple(view for view in views if view.name.rpartition("-")[0] == stateful_set)
 
     def nodes_of(self, pods: Iterable[PodView]) -> dict[str, NodeView]:
         """The nodes of these pods, as far as they were seen; deleted ones too."""
-        found = ((pod.node, self._node(pod.node)) for pod in pods)
+        entries = {pod.node: self.get(Key("Node", "", pod.node)) for pod in pods}
+        found = (
+            (name, entry.value if entry else self._deleted_nodes.get(name)) for name, entry in entries.items()
+        )
         return {name: node for name, node in found if node is not None}
 
     def sound_chips(self, kind: NodeKind) -> Mapping[str, int]:
         """By node pool of this accelerator and topology, the chips of the nodes that stay."""
         if self._chips is None:
-            self._chips = sound_chips((*self.cache.values("Node"), *self._deleted_nodes.values()))
+            self._chips = sound_chips((*self.values("Node"), *self._deleted_nodes.values()))
         return self._chips.get(kind, {})
 
     @property
     def sees_nodes(self) -> bool:
         """Whether any node was seen; there is none without the right to watch them."""
-        return bool(self._deleted_nodes or self.cache.keys("Node"))
-
-    def _note(self, change: Change | None) -> Change | None:
-        """Updates what is derived from the nodes after a change of the cache."""
-        if change is not None and change.key.kind == "Node":
-            name = change.key.name
-            self._chips = None
-            self._deleted_nodes.pop(name, None)
-            if change.new is None and change.old is not None:
-                self._deleted_nodes[name] = replace(change.old.value, gone=True)
-                if len(self._deleted_nodes) > DELETED_NODES:
-                    self._deleted_nodes.popitem(last=False)
-        return change
-
-    def _node(self, name: str) -> NodeView | None:
-        entry = self.cache.get(Key("Node", "", name))
-        return self._deleted_nodes.get(name) if entry is None else entry.value
+        return bool(self._deleted_nodes or self.keys("Node"))

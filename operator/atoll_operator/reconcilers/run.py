@@ -13,7 +13,7 @@ from atoll_operator.api.common import EVALUATED
 from atoll_operator.api.group import Object
 from atoll_operator.api.learnerunit import LearnerUnitStatus
 from atoll_operator.api.trainingrun import TrainingRunStatus
-from atoll_operator.certificates.members import RunOwner, members, unit_member
+from atoll_operator.certificates.authority import RunOwner, members, unit_member
 from atoll_operator.certificates.secrets import RunCertificates
 from atoll_operator.kube.cache import Key, controller_uid, key_of
 from atoll_operator.kube.client import AT_ONCE
@@ -55,11 +55,9 @@ class RunReconciler(Reconciler):
             with contextlib.suppress(NotFound):
                 await self._cluster.delete("TrainingRun", key.namespace, key.name, run.uid)
             return
-        if plan.apply_units and not await self._exists(key, run.uid):
-            return
         if memory.certificates is None:
             owner = RunOwner(key.namespace, key.name, run.uid)
-            memory.certificates = RunCertificates(self._cluster, self._inventory.cache, owner)
+            memory.certificates = RunCertificates(self._cluster, self._inventory, owner)
         refusal = await refusal_of(self._act(key, run, plan, memory.certificates))
         evaluator_refusal = await refusal_of(self._apply(plan.apply_evaluator))
         for condition, message in (("Degraded", refusal), (EVALUATED, evaluator_refusal)):
@@ -77,7 +75,7 @@ class RunReconciler(Reconciler):
         syncer_pods = inventory.set_pods(key, syncer(key.name))
         evaluator_pods = inventory.set_pods(key, evaluator(key.name))
         names = {unit.name for unit in inventory.unit_keys(key)} | places(key.name, spec).keys()
-        units = (inventory.get(Key("LearnerUnit", key.namespace, name)) for name in names)
+        units = (inventory.body(Key("LearnerUnit", key.namespace, name)) for name in names)
         return RunObserved(
             name=key.name,
             namespace=key.namespace,
@@ -86,7 +84,7 @@ class RunReconciler(Reconciler):
             spec=spec,
             status=status,
             unknown=body.unknown,
-            configured=inventory.cache.get(Key("ConfigMap", key.namespace, config_map(key.name))) is not None,
+            configured=inventory.get(Key("ConfigMap", key.namespace, config_map(key.name))) is not None,
             settings=self._pod_settings(key.name, spec, status.runtime),
             units={unit["metadata"]["name"]: _unit_facts(unit, uid) for unit in units if unit},
             annotations=metadata.get("annotations", {}),
@@ -97,13 +95,6 @@ class RunReconciler(Reconciler):
             evaluator_pods=evaluator_pods,
             room=self._room(key, run_claim(metadata, body.run)),
         )
-
-    async def _exists(self, key: Key, uid: str) -> bool:
-        """Ask the API server before units are created: watches of runs and units may lag differently."""
-        with contextlib.suppress(NotFound):
-            found = await self._cluster.get("TrainingRun", key.namespace, key.name)
-            return found["metadata"]["uid"] == uid and "deletionTimestamp" not in found["metadata"]
-        return False
 
     async def _act(self, key: Key, run: RunObserved, plan: RunPlan, certificates: RunCertificates) -> None:
         """Carry out the plan in its order, but for the evaluator and the status. Raises Refused."""
@@ -158,17 +149,15 @@ class RunReconciler(Reconciler):
             await self._cluster.delete("LearnerUnit", run.namespace, unit.name, unit.uid)
 
     def _wake(self, key: Key, run: RunObserved, plan: RunPlan, memory: Memory) -> None:
-        """Enqueue the run and its units for what comes next: the units now if the run is first seen, stops, resumes,
-        ends, or changes how units recover; while the syncer is polled, all after a while for progress figures."""
-        units, over = self._inventory.unit_keys(key), plan.status.phase in ("Complete", "Failed")
-        orders = over, run.spec.suspend or bool(run.waits), run.spec.recovery
-        changed, memory.orders = memory.orders != orders, orders
-        for unit in units if changed else ():
-            self._queue.add(unit)
-        for each in (key, *units) if plan.poll_syncer else ():
-            self._queue.add_after(each, FIGURES_SECONDS[each.kind])
-        if plan.again:
-            self._queue.add(key)
+        """Enqueue the run and its units: now if the run has another spec or phase, because what runs can be stopped
+        once that is written; while the syncer is polled, after a while for progress figures."""
+        state = plan.status.phase, run.generation
+        changed, memory.told = memory.told != state, state
+        for each in (key, *self._inventory.unit_keys(key)):
+            if changed:
+                self._queue.add(each)
+            if plan.poll_syncer:
+                self._queue.add_after(each, FIGURES_SECONDS[each.kind])
 
 
 def _unit_facts(body: Body, run: str) -> UnitFacts:

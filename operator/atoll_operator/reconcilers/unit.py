@@ -11,7 +11,6 @@ from typing import Any
 
 from atoll_operator.api.group import ANNOTATION_INCARNATION, LABEL_UNIT, Object
 from atoll_operator.api.learnerunit import Heal, LearnerUnitStatus
-from atoll_operator.cluster import LABELS
 from atoll_operator.kube.apply import check_owner
 from atoll_operator.kube.cache import Key, controller_uid
 from atoll_operator.kube.client import CONNECTIONS
@@ -26,7 +25,7 @@ from atoll_operator.plan.unit.status import describe
 from atoll_operator.plan.unit.unit import UnitObserved, UnitPlan
 from atoll_operator.reconcilers.controller import REFUSED_SECONDS, Memory, Reconciler, refusal_of
 from atoll_operator.reconcilers.inventory import Body
-from atoll_operator.reconcilers.wakeups import STARTING_SECONDS
+from atoll_operator.reconcilers.wakeups import SOON_SECONDS
 
 
 class UnitReconciler(Reconciler):
@@ -53,11 +52,8 @@ class UnitReconciler(Reconciler):
                 self._metrics.restarts.labels(plan.status.last_failure.reason).inc()
             return
         refusal = await refusal_of(self._act(key, plan))
-        # Of a pod that has left the cache already the watch has nothing new to tell.
-        left = {pod.uid for pod in self._inventory.pods_of(key, unit.uid)} if plan.remove else set()
-        deleted = any(removal.uid not in left for removal in plan.remove)
-        if not refusal and (plan.create or deleted):
-            self._queue.add(key, 0.0 if deleted else STARTING_SECONDS, shared=not deleted)
+        if not refusal and (plan.create or plan.remove):  # of which the watch may tell nothing new
+            self._queue.add(key, 0.0 if plan.remove else SOON_SECONDS, shared=not plan.remove)
             return
         with self._timed(memory):
             plan = describe(unit, plan)
@@ -86,8 +82,6 @@ class UnitReconciler(Reconciler):
             run = None  # the garbage collector will delete this unit of an earlier run of the name
         syncer = self._syncers.state(run_key, run["metadata"]["uid"] if run is not None else "")
         pods = self._inventory.pods_of(key, metadata["uid"])
-        if any(pod.exit_code == 0 for pod in pods):
-            self._syncers.poke(run_key)
         report, monotonic = syncer.report_of(key.name), time.monotonic()
         pace = memory.pace = follow(memory.pace, report, syncer.serving_since, monotonic)
         return UnitObserved(
@@ -139,10 +133,8 @@ class UnitReconciler(Reconciler):
     async def _renew(self, key: Key, pod: PodView, incarnation: int) -> None:
         change = {ANNOTATION_INCARNATION: str(incarnation)}
         with suppress(NotFound, Conflict):  # the watch will report its deletion
-            patched = self._cluster.patch_metadata(
-                "Pod", key.namespace, pod.name, pod.uid, annotations=change
-            )
-            self._inventory.put("Pod", await patched)
+            where = "Pod", key.namespace, pod.name, pod.uid
+            self._inventory.put("Pod", await self._cluster.patch_metadata(*where, annotations=change))
 
     async def _create(self, make: Callable[[], Object]) -> None:
         metadata = (pod := make())["metadata"]
@@ -150,5 +142,5 @@ class UnitReconciler(Reconciler):
             created = await self._cluster.create(pod)
         except AlreadyExists:
             created = await self._cluster.get("Pod", metadata["namespace"], metadata["name"])
-            check_owner(created, metadata["ownerReferences"][0], LABELS)
+            check_owner(created, metadata["ownerReferences"][0])
         self._inventory.put("Pod", created)

@@ -2,42 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from typing import Any
 
-from atoll_operator.kube.cache import Change, Key, Object, key_of
+from atoll_operator.kube.cache import Change, Key
 from atoll_operator.kube.queue import WorkQueue
 from atoll_operator.plan.run.syncer_state import SyncerState, run_news, serving, unit_news
 from atoll_operator.reconcilers.inventory import NODE, PARENT, Inventory
 
-RUN_SECONDS = 1.0
-"""Between two passes over a run because of its units: each pass sums up all of them."""
-STARTING_SECONDS = 1.0
-"""Between two passes over a unit whose pods come up."""
+SOON_SECONDS = 1.0
+"""Between two passes over a run because of its units, and over a unit whose pods come up."""
 PROMPT = ("deletion_time", "disruption", "exit_code", "finished_at", "incarnation")
 """Fields of a pod's view that change when it fails, or gets another incarnation."""
 FIGURES_SECONDS = {"TrainingRun": 10.0, "LearnerUnit": 30.0}
 """Least time between two writes of a status for the sake of progress figures; the syncer has fresher ones."""
-WakeUp = tuple[Key, float]
-"""A key and the least number of seconds since its last pass; 0: at once."""
 
 
-def wakeups(change: Change, inventory: Inventory) -> Iterator[WakeUp]:
-    """The keys to reconcile after a change of the cache."""
+def wakeups(change: Change, inventory: Inventory) -> Iterator[tuple[Key, float]]:
+    """The keys to reconcile after a change of the cache, each a number of seconds after its last pass; 0: at once."""
     key, old, new = change.key, change.old, change.new
-    entry = new or old
-    assert entry is not None, "one of both is there"
-    parent: Any = entry.groups.get(PARENT)
+    entry: Any = new or old  # one of both is there
+    parent = entry.groups.get(PARENT)
     if key.kind == "Node":
         if old is None or new is None or old.value != new.value:
-            pods = inventory.cache.by(NODE, key.name, "Pod")
+            pods = inventory.by(NODE, key.name, "Pod")
             yield from ((each, 0.0) for each in {pod.groups[PARENT] for pod in pods if PARENT in pod.groups})
     elif key.kind == "TrainingRun":
         yield key, 0.0
     elif key.kind == "LearnerUnit":
         yield key, 0.0
         if parent is not None:
-            yield parent, RUN_SECONDS if new is not None else 0.0
+            yield parent, SOON_SECONDS
     elif parent is not None and (delay := _delay(change)) is not None:
         yield parent, delay
 
@@ -45,12 +40,10 @@ def wakeups(change: Change, inventory: Inventory) -> Iterator[WakeUp]:
 def _delay(change: Change) -> float | None:
     """Seconds until the parent of a pod or an owned object is reconciled; None: it need not be."""
     old, new = change.old, change.new
-    if change.key.kind == "StatefulSet":
-        return 0.0
     if change.key.kind != "Pod":
-        return None if old is None else STARTING_SECONDS
+        return None if old is None else SOON_SECONDS
     if new is None:
-        return 0.0 if old is None or old.value.deletion_time is None else STARTING_SECONDS
+        return 0.0 if old is None or old.value.deletion_time is None else SOON_SECONDS
     if old is None or old.uid != new.uid:
         return 0.0
     before, pod = old.value, new.value
@@ -58,7 +51,7 @@ def _delay(change: Change) -> float | None:
         return None
     prompt = any(getattr(before, name) != getattr(pod, name) for name in PROMPT)
     leads = pod.node != before.node and not pod.pool  # the other pods of its slice follow it
-    return 0.0 if prompt or leads or pod.ended or (before.ready and not pod.ready) else STARTING_SECONDS
+    return 0.0 if prompt or leads or pod.ended or (before.ready and not pod.ready) else SOON_SECONDS
 
 
 def report_wakeups(run: Key, old: SyncerState, new: SyncerState, inventory: Inventory) -> set[Key]:
@@ -72,32 +65,21 @@ def report_wakeups(run: Key, old: SyncerState, new: SyncerState, inventory: Inve
 
 
 class Dispatcher:
-    """Applies events and lists of the watches to the inventory, and enqueues the keys of `wakeups`."""
+    """Enqueues the keys of `wakeups` after what the watches change."""
 
     def __init__(self, inventory: Inventory) -> None:
         self._inventory = inventory
         self.queue: WorkQueue[Key] | None = None
         """None while this operator does not lead."""
 
-    def event(self, kind: str, deleted: bool, body: Object) -> None:
-        gone = key_of(kind, body), body["metadata"]["uid"]
-        self._enqueue(self._inventory.drop(*gone) if deleted else self._inventory.put(kind, body))
-
-    def listed(self, kind: str, namespace: str, present: Collection[Key], version: int) -> None:
-        for change in self._inventory.keep(kind, namespace, present, version):
-            self._enqueue(change)
-        if self.queue is not None:  # the API server answers again
+    def listed(self) -> None:
+        """The API server answers again."""
+        if self.queue is not None:
             self.queue.retry_failed()
 
-    def newest(self, key: Key) -> int:
-        entry = self._inventory.cache.get(key)
-        return 0 if entry is None else entry.resource_version
-
-    def versions(self, kind: str, namespace: str) -> dict[Key, int]:
-        return {key: self.newest(key) for key in self._inventory.cache.keys(kind, namespace)}
-
-    def _enqueue(self, change: Change | None) -> None:
-        if change is not None and self.queue is not None:
+    def changed(self, change: Change) -> None:
+        self._inventory.note(change)
+        if self.queue is not None:
             rises = change.key.kind == "Pod" and change.new is not None  # its status alone waits
             for key, delay in wakeups(change, self._inventory):
                 self.queue.add(key, delay, shared=rises and delay > 0)

@@ -96,8 +96,7 @@ class UnitContract(Section):
     address: str = ""
     """`name:port` where other units get this host's snapshots; the certificate names the unit. Empty: nowhere."""
     host_names: str = ""
-    """DNS name of a host of the unit, with `{}` for its index, where a slice has too many hosts for a list of them in
-    each pod. Empty: the pod's environment has libtpu's lists."""
+    """DNS name of a host of the unit, with `{}` for its index. Empty: there is no libtpu that needs to know."""
     slice_hosts: Annotated[int, Field(ge=0)] = 0
     """Hosts of a slice, with `host_names`."""
     batch: Annotated[int, Field(ge=1)]
@@ -107,7 +106,7 @@ class UnitContract(Section):
     streams: Annotated[int, Field(ge=1)]
 
     def host_lists(self) -> dict[str, str]:
-        """libtpu's lists of the hosts of this host's slice, where its pod has none."""
+        """libtpu's lists of the hosts of this host's slice."""
         if not self.host_names:
             return {}
         first = self.host // self.slice_hosts * self.slice_hosts

@@ -1,6 +1,6 @@
-"""Failures in which the API server or a controller of Kubernetes has a part, and an operator that is killed.
-test_control_refusals.py has the pods that somebody refuses; test_control_placement.py the controllers that take pods
-from lost nodes. All failures are rows of the table in tests/support/operator/memory_failures.py, or scenes of
+"""Failures in which the API server or a controller of Kubernetes has a part. test_control_refusals.py has the pods that
+somebody refuses; test_control_placement.py the controllers that take pods from lost nodes; test_control_leader.py the
+operator that is killed. All failures are rows of the table in tests/support/operator/memory_failures.py, or scenes of
 memory_scenes.py; eight of the rows are told here too."""
 
 from __future__ import annotations
@@ -88,19 +88,3 @@ def test_a_volume_that_kubernetes_cannot_read_is_a_condition_until_it_is_correct
     assert "emptyDir.sizeLimt" in message
     bench.patch("TrainingRun", "r", {"spec": template("sizeLimit")})
     bench.until_condition("LearnerUnit", "r-one-0", "Scheduled", "True")
-
-
-def test_operator_killed_during_a_heal_restarts_the_unit_once(bench: Bench) -> None:
-    operator = bench.operator()
-    bench.begin()
-    before = bench.uids()
-    bench.kubelet.fail(bench.namespace, "r-two-0-1-0")
-    operator.kill()
-    operator.start()
-    bench.until("the next incarnation", lambda: bench.unit("r-two-0")["incarnation"] == 2)
-    operator.kill()
-    operator.start()
-    bench.until("one new pod", lambda: set(bench.pods("r-two-0")) == {"r-two-0-2-0", "r-two-0-1-1"})
-    del before["r-two-0-1-0"]
-    assert before.items() <= bench.uids().items()
-    assert bench.unit("r-two-0")["restartCount"] == 1

@@ -102,6 +102,9 @@ def test_an_operator_ends_when_etcd_went_back_and_its_successor_goes_on(tmp_path
         install(plane)
         with settle(plane, Bench) as bench:
             operator = bench.operator()
+            operator.kill()
+            operator.environment["ATOLL_RESYNC_SECONDS"] = "10"
+            operator.start()
             bench.create({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}})
             bench.run(units=1)
             bench.until("all pods", lambda: len(bench.pods()) == 3)

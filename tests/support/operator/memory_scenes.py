@@ -152,7 +152,7 @@ async def figures_follow_the_syncers_report_seldom_and_all_else_is_written_at_on
     assert 8 <= len(seen[UNIT]) <= 11, "every 30 to 36 s"
     assert world.condition("LearnerUnit", UNIT, "LinkAdequate") == ("False", "LinkTooSlow")
     world.syncer.links[UNIT] = LinkReport(codec="int4", period=1, load=0.5)
-    await asyncio.sleep(3)  # a poll
+    await asyncio.sleep(45)
     assert world.condition("LearnerUnit", UNIT, "LinkAdequate") == ("True", "Narrowed")
     world.syncer.silent = True  # no report wakes the run
     await asyncio.sleep(60)
@@ -296,6 +296,7 @@ async def runs_beyond_the_limit_wait_and_what_runs_is_not_stopped(world: World) 
     await world.until("the older one waits", lambda: ready(world) == ("False", "NamespaceLimit"))
     await asyncio.sleep(60)
     assert not uids() and world.uids("s-p-0") == newer
+    assert world.condition("TrainingRun", "r", "Suspended")[0] == "True", "it stays suspended"
     world.server.delete("TrainingRun", "s")
     await world.until("it goes on", lambda: learns(world, 2, UNIT, WITNESS))
 

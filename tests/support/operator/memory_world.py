@@ -85,14 +85,13 @@ class World:
         dispatcher = Dispatcher(store)
         dispatcher.queue = term.queue
         kinds = (*WATCHES, *([] if self.blind else [Watch("Node", cluster_scoped=True)]))
-        feed = Feed(cluster, kinds, (), dispatcher)
+        feed = Feed(cluster, kinds, (), store, dispatcher.changed, dispatcher.listed)
         for watch in kinds:
             for body in self.server.every(watch.kind):
                 feed.event(watch.kind, False, copied(body))
             told = self.server.watch(watch.kind, partial(_tell, feed, watch.kind))
             self._operator.append(asyncio.create_task(told))
-        known = store.keys("TrainingRun", "LearnerUnit")
-        self._operator.append(asyncio.create_task(term.run(known)))
+        self._operator.append(asyncio.create_task(term.run()))
 
     def stop(self) -> None:
         if self._client is not None:

@@ -161,8 +161,3 @@ def replicas(plan: RunPlan, name: str = "r-syncer") -> int | None:
     bodies = (*plan.apply, *plan.apply_evaluator)
     sets = {body["metadata"]["name"]: body["spec"] for body in bodies if body["kind"] == "StatefulSet"}
     return int(sets[name]["replicas"]) if name in sets else None
-
-
-def deleted(plan: RunPlan, name: str) -> set[str]:
-    """Kinds of the objects of this name that the plan deletes."""
-    return {kind for kind, found in plan.delete if found == name}

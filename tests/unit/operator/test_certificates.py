@@ -10,8 +10,7 @@ import pytest
 from memory_apiserver import Server, Weather
 from memory_client import MemoryCluster
 
-from atoll_operator.certificates.authority import Authority
-from atoll_operator.certificates.members import RunOwner, members
+from atoll_operator.certificates.authority import Authority, RunOwner, members
 from atoll_operator.certificates.secrets import RunCertificates
 from atoll_operator.kube.client import AT_ONCE
 from atoll_operator.reconcilers.inventory import Inventory
@@ -29,7 +28,7 @@ class Secrets(MemoryCluster):
         self.asked: list[tuple[str, str]] = []
         """Method and name of each request."""
         self.under_way = self.most_at_once = 0
-        self.certificates = RunCertificates(self, Inventory().cache, RUN)
+        self.certificates = RunCertificates(self, Inventory(), RUN)
 
     async def _call(self, method: str, path: str, body: Any = None, *more: Any, **options: Any) -> Any:
         name = body["metadata"]["name"] if body else path.rpartition("/")[2]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from leaping import leap
 
-from atoll_operator.kube.errors import NamespaceEnding, Retry, Unreachable, of_status
+from atoll_operator.kube.errors import Retry, Unreachable
 from atoll_operator.kube.logs import LOG
 from atoll_operator.kube.queue import SHARED_RATE, WorkQueue, gather_bounded
 
@@ -140,12 +140,6 @@ def test_a_failure_is_told_once_for_each_reason(caplog: pytest.LogCaptureFixture
         World(lambda count: QUOTA if count < 5 else NO_ANSWER).run(600, (0, add))
     told = [(record.levelno, record.fields["error"]) for record in caplog.records if record.name == LOG.name]
     assert told == [(logging.INFO, str(QUOTA)), (logging.WARNING, str(NO_ANSWER))]
-
-
-def test_a_key_of_a_namespace_that_is_being_deleted_does_not_come_back() -> None:
-    ending = of_status(403, "Forbidden", "it is being terminated", "NamespaceTerminating")
-    assert isinstance(ending, NamespaceEnding)
-    assert World(lambda count: ending).run(1000, (0, add)) == [0]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import json
 import ssl
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -20,7 +20,7 @@ from answering import answering
 from leaping import leap
 
 from atoll_operator.kube import events, watches
-from atoll_operator.kube.cache import Key, key_of, version_of
+from atoll_operator.kube.cache import Cache, Change
 from atoll_operator.kube.client import ApiClient, Resource
 from atoll_operator.kube.errors import Restored
 from atoll_operator.kube.events import Feed, Watch
@@ -45,11 +45,9 @@ class World:
         """Answers to the next requests for pods."""
         self.asked: list[str] = []
         """Accept header of each list."""
-        self.known: set[str] = set()
-        self.seen: dict[Key, int] = {}
-        """The versions of what was known."""
+        self.cache = Cache({"Pod": self._read}, {})
         self.told: list[str] = []
-        """Names of events in their order."""
+        """Names of what changed, in order."""
         self.unreadable = ""
         self.errors: list[str] = []
         self._streams: set[web.StreamResponse] = set()
@@ -61,10 +59,12 @@ class World:
         self.pods[name] = {"kind": "Pod", "apiVersion": "v1", "metadata": metadata}
         return self.pods[name]
 
-    async def send(self, event: str, body: Object) -> None:
+    async def send(self, *events: tuple[str, Object]) -> None:
+        """All together."""
+        lines = [json.dumps({"type": event, "object": body}).encode() + b"\n" for event, body in events]
         for stream in list(self._streams):
-            await stream.write(json.dumps({"type": event, "object": body}).encode() + b"\n")
-        if event == "ERROR":
+            await stream.write(b"".join(lines))
+        if events[0][0] == "ERROR":
             self._streams.clear()
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
@@ -102,28 +102,24 @@ class World:
             self._streams.discard(stream)
         return stream
 
-    def event(self, kind: str, deleted: bool, body: Object) -> None:
-        name = body["metadata"]["name"]
-        if name == self.unreadable:
+    def _read(self, body: Object, _: Any) -> None:
+        if body["metadata"]["name"] == self.unreadable:
             raise KeyError("spec")
-        (self.known.discard if deleted else self.known.add)(name)
-        self.told.append(name)
-        key = key_of("Pod", body)
-        self.seen[key] = max(self.seen.get(key, 0), version_of(body["metadata"]))
 
-    def listed(self, kind: str, namespace: str, present: Collection[Key], version: int) -> None:
-        self.known &= {key.name for key in present}
+    def _changed(self, change: Change) -> None:
+        self.told.append(change.key.name)
 
-    def newest(self, key: Key) -> int:
-        return self.seen.get(key, 0)
+    @property
+    def known(self) -> set[str]:
+        return {key.name for key in self.cache.keys("Pod")}
 
-    def versions(self, kind: str, namespace: str) -> dict[Key, int]:
-        return dict(self.seen)
+    def feed(self, client: ApiClient, *kinds: Watch) -> Feed:
+        return Feed(client, kinds, ["n"], self.cache, self._changed, lambda: None)
 
-    def _login(self) -> str:
+    def _login(self) -> dict[str, str]:
         if self.hangs and threading.current_thread().name == "kopf":
             time.sleep(self.hangs.pop())
-        return f"Bearer {self.token}"
+        return {"Authorization": f"Bearer {self.token}"}
 
     @asynccontextmanager
     async def watched(self, resync_seconds: float = 300, *ends: type[Exception]) -> AsyncIterator[Feed]:
@@ -132,7 +128,7 @@ class World:
             access = Credentials(address, ssl.create_default_context(), self._login)
             resources = {"Pod": Resource("", "v1", "pods")}
             async with ApiClient(access, resources, "atoll", self.errors.append) as client:
-                feed = Feed(client, [Watch("Pod", metadata=True)], ["n"], self)
+                feed = self.feed(client, Watch("Pod", metadata=True))
                 running = asyncio.create_task(watches.watch(feed, resync_seconds))
                 try:
                     yield feed
@@ -170,28 +166,17 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     return one
 
 
-async def test_lists_fill_what_is_known_and_events_keep_it_fresh(world: World) -> None:
+async def test_each_state_is_told_once_and_none_that_is_known_already(world: World) -> None:
     async with world.watched() as feed:
         await feed.filled.wait()
-        assert world.known == {"a", "b", "c"}
-        await world.watching({"a", "b", "c"})
-        world.create("d")
-        await world.send("ADDED", world.pods["d"])
-        await world.send("DELETED", world.pods["a"])
-        await until(lambda: world.known == {"b", "c", "d"})
-    assert world.asked == ["as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"] * 2, "one for each page"
-
-
-async def test_each_state_is_told_once_and_none_that_is_known_already(world: World) -> None:
-    async with world.watched():
         await world.watching({"a", "b", "c"})
         written = world.create("d")
-        world.seen[key_of("Pod", written)] = version_of(written["metadata"])  # the answer to a write
-        await world.send("ADDED", world.pods["d"])
-        await world.send("MODIFIED", world.create("b"))
-        await world.send("DELETED", world.pods["a"])
-        await until(lambda: world.known == {"b", "c"})
+        world.cache.put("Pod", written)  # the answer to a write
+        changed = ("MODIFIED", world.create("b")), ("DELETED", world.pods["a"])
+        await world.send(("ADDED", written), *changed)
+        await until(lambda: world.known == {"b", "c", "d"})
     assert world.told == ["a", "b", "c", "b", "a"]
+    assert world.asked == ["as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"] * 2, "one for each page"
 
 
 @pytest.mark.parametrize("code", [410, 500])
@@ -199,11 +184,11 @@ async def test_what_was_deleted_while_a_stream_was_broken_is_found_by_a_list(wor
     async with world.watched():
         await world.watching({"a", "b", "c"})
         del world.pods["b"]
-        await world.send("ERROR", {"kind": "Status", "code": code, "message": "it broke"})
+        await world.send(("ERROR", {"kind": "Status", "code": code, "message": "it broke"}))
         await world.watching({"a", "c"})
         world.create("d")
         await until(lambda: world._streams)
-        await world.send("ADDED", world.pods["d"])
+        await world.send(("ADDED", world.pods["d"]))
         await until(lambda: world.known == {"a", "c", "d"})
 
 
@@ -217,17 +202,16 @@ async def test_a_deletion_that_no_event_told_of_is_found_by_a_resync(world: Worl
 
 @pytest.mark.parametrize("later", [0, 100])
 async def test_an_earlier_state_after_a_restore_of_etcd_ends_the_watches(world: World, later: int) -> None:
-    """The list after the outage shows it: by its version, or by an object's if more was written since than was lost."""
-    async with world.watched(300, Restored):
+    """A list shows it: by its version, or by an object's if more was written since than was lost."""
+    async with world.watched(0.5, Restored):
         await world.watching({"a", "b", "c"})
         before = copy.deepcopy((world.pods, world.version))
         for name in ("a", "d"):
             world.create(name)
-            await world.send("MODIFIED", world.pods[name])
+            await world.send(("MODIFIED", world.pods[name]))
         await world.watching({"a", "b", "c", "d"})
         world.pods, world.version = before[0], before[1] + later
-        world.refusals = [(503, "etcd is not there")]
-        await world.send("ERROR", {"kind": "Status", "code": 410, "message": "too old"})
+        await world.send(("ERROR", {"kind": "Status", "code": 410, "message": "too old"}))
 
 
 @pytest.mark.parametrize(("status", "refusal"), [(403, f"{PODS}: pods is forbidden"), (503, "")])
@@ -269,7 +253,7 @@ async def test_a_kopf_whose_loop_hangs_is_replaced(world: World, monkeypatch: py
         await world.watching({"a", "b", "c"})
         world.hangs, began = [8.0], time.monotonic()
         del world.pods["b"]
-        await world.send("ERROR", {"kind": "Status", "code": 410, "message": "too old"})
+        await world.send(("ERROR", {"kind": "Status", "code": 410, "message": "too old"}))
         await world.watching({"a", "c"})
         assert time.monotonic() - began < 8.0
 
@@ -289,7 +273,7 @@ def test_a_kopf_that_ends_again_and_again_is_started_with_back_off(monkeypatch: 
     async def work() -> None:
         client = ApiClient(Credentials("", ssl.create_default_context()), {}, "atoll", [].append)
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(watches.watch(Feed(client, [], [], World()), 300), 20)
+            await asyncio.wait_for(watches.watch(World().feed(client), 300), 20)
 
     monkeypatch.setattr(watches, "KopfThread", Ends)
     leap(work())

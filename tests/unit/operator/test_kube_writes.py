@@ -14,7 +14,6 @@ from leaping import leap
 from memory_apiserver import Server
 from memory_client import MemoryCluster
 
-from atoll_operator.kube import recorder as recorder_module
 from atoll_operator.kube.apply import Applier, check_owner
 from atoll_operator.kube.cache import Cache, Key, Object
 from atoll_operator.kube.errors import Refused, Retry
@@ -22,7 +21,6 @@ from atoll_operator.kube.logs import LOG
 from atoll_operator.kube.recorder import Recorder
 from atoll_operator.plan.conditions import Notice
 
-OURS = {"app.kubernetes.io/managed-by": "atoll"}
 SERVICE, SECRET = Key("Service", "ns", "x"), Key("Secret", "ns", "x")
 
 
@@ -33,7 +31,7 @@ class World:
         self.server = Server(random.Random(0))
         self.client = MemoryCluster(self.server)
         self.cache = Cache({}, {})
-        self.applier = Applier(self.client, self.cache, OURS, complete=("Service",))
+        self.applier = Applier(self.client, self.cache, complete=("Service",))
 
     def put(self, key: Key, owner: str = "", seen: bool = True) -> Object:
         """Somebody writes an object in the place of another; `seen`: the watch tells of it."""
@@ -49,9 +47,9 @@ class World:
         return self.client.writes > before
 
 
-def owned(key: Key, owner: str, **parts: object) -> Object:
-    references = [{"kind": "TrainingRun", "uid": owner, "controller": True}] if owner else []
-    metadata = {"name": key.name, "namespace": key.namespace, "labels": OURS, "ownerReferences": references}
+def owned(key: Key, owner: str, name: str = "r", **parts: object) -> Object:
+    references = [{"kind": "TrainingRun", "name": name, "uid": owner, "controller": True}] if owner else []
+    metadata = {"name": key.name, "namespace": key.namespace, "ownerReferences": references}
     return {"kind": key.kind, "metadata": metadata, **parts}
 
 
@@ -85,42 +83,36 @@ async def test_only_what_is_ours_is_deleted(known: Any, successor: Any, left: li
 
 
 @pytest.mark.parametrize(
-    ("owner", "labels", "inherit", "expected"),
+    ("owner", "name", "inherit", "expected"),
     [
-        pytest.param("mine", {}, False, None, id="ours"),
-        pytest.param("", {}, False, Refused, id="of-nobody"),
-        pytest.param("theirs", {}, False, Refused, id="of-others"),
-        pytest.param("earlier", OURS, False, Retry, id="of-an-earlier-unit"),
-        pytest.param("earlier", OURS, True, None, id="inherited"),
-        pytest.param("theirs", {}, True, Refused, id="of-others-is-not-inherited"),
-        pytest.param("", OURS, True, Refused, id="of-nobody-is-not-inherited"),
+        pytest.param("mine", "r", False, None, id="ours"),
+        pytest.param("", "", False, Refused, id="of-nobody"),
+        pytest.param("theirs", "other", False, Refused, id="of-others"),
+        pytest.param("earlier", "r", False, Retry, id="of-an-earlier-run"),
+        pytest.param("earlier", "r", True, None, id="inherited"),
+        pytest.param("theirs", "other", True, Refused, id="of-others-is-not-inherited"),
+        pytest.param("", "", True, Refused, id="of-nobody-is-not-inherited"),
     ],
 )
-def test_an_object_that_is_not_ours_is_refused(owner: str, labels: Any, inherit: bool, expected: Any) -> None:
-    found = owned(SERVICE, owner)
-    found["metadata"]["labels"] = labels
+def test_an_object_that_is_not_ours_is_refused(owner: str, name: str, inherit: bool, expected: Any) -> None:
     with pytest.raises(expected) if expected else contextlib.nullcontext():
-        check_owner(found, {"kind": "LearnerUnit", "uid": "mine"}, OURS, inherit)
+        check_owner(owned(SERVICE, owner, name), {"kind": "TrainingRun", "name": "r", "uid": "mine"}, inherit)
 
 
-def test_events_beyond_those_that_may_wait_stand_in_the_log(
-    monkeypatch: pytest.MonkeyPatch, caplog: Any
-) -> None:
-    monkeypatch.setattr(recorder_module, "REMEMBERED", 4)
-    world = World()
+def test_an_occasion_is_told_once_in_an_event_and_in_the_log(caplog: Any) -> None:
+    world, unit = World(), {"apiVersion": "v1", "kind": "Thing", **owned(SERVICE, "")}
+    unit["metadata"]["uid"] = "u"
 
     async def work() -> None:
-        recorder = Recorder(world.client, "o")
-        unit = {"apiVersion": "v1", "kind": "Thing", "metadata": {"name": "a", "namespace": "ns", "uid": "u"}}
-        for wave in (7, 4):
-            notices = [Notice("Normal", "Healed", f"{wave}/{n}", f"{wave}/{n}") for n in range(wave)]
-            recorder.record(unit, [*notices, notices[-1]], 0.0)
+        for _ in range(2):  # another operator remembers nothing
+            recorder = Recorder(world.client, "o")
+            for number in (1, 2, 1):
+                recorder.record(unit, [Notice("Normal", "Healed", "x" * number * 999, f"{number}")], 0.0)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(recorder.run(), 10)
 
     with caplog.at_level(logging.INFO):
         leap(work())
-    told = [event["message"] for event in world.server.every("Event")]
-    assert told == ["7/3", "7/4", "7/5", "7/6", "4/0", "4/1", "4/2", "4/3"]
-    logged = [record.getMessage() for record in caplog.records if record.name == LOG.name]
-    assert logged == [f"{wave}/{n}" for wave in (7, 4) for n in range(wave)]
+    assert [len(event["message"]) for event in world.server.every("Event")] == [999, 1024]
+    logged = [len(record.getMessage()) for record in caplog.records if record.name == LOG.name]
+    assert logged == [999, 1998] * 2

@@ -132,12 +132,10 @@ def test_suspended_run_has_no_evaluator_and_a_resumed_one_has_it_again() -> None
     assert wanted(scene.change(suspend=False).plan(1)) == 1
 
 
-def test_evaluator_that_is_not_wanted_any_more_is_deleted() -> None:
-    plan = evaluated_run().change(evaluation=None).plan()
-    assert deleted(plan) == {("Service", "r-evaluator"), ("StatefulSet", "r-evaluator")}
+def test_evaluator_of_a_failed_run_is_deleted() -> None:
     failed = evaluated_run().syncer("Failed")
     assert condition(failed.step().status, EVALUATED)[:2] == ("False", "RunFailed")
-    assert deleted(failed.plan()) == deleted(plan)
+    assert deleted(failed.plan()) == {("Service", "r-evaluator"), ("StatefulSet", "r-evaluator")}
 
 
 def test_run_completes_at_once_and_its_evaluator_stays_until_the_final_checkpoint_is_evaluated() -> None:

@@ -91,17 +91,6 @@ def test_a_run_that_waits_has_no_objects_and_its_time_does_not_begin() -> None:
     assert scene.condition("Ready", 200 + 59)[1] == "SyncerStarting"
 
 
-def test_a_suspended_run_that_waits_stays_suspended() -> None:
-    scene = RunScene({"p": 1}, suspend=True).unknown()
-    scene.step()
-    suspended = scene.condition("Suspended")
-    scene.change(suspend=False).see(room=FULL)
-    plan = scene.step()
-    assert (plan.status.phase, scene.condition("Suspended")) == ("Suspended", suspended)
-    scene.see(room=Room(1)).step()
-    assert scene.condition("Suspended")[0] == "False" and scene.status.phase == "Starting"
-
-
 def test_a_run_that_may_not_grow_keeps_its_units_and_says_why() -> None:
     scene = RunScene({"p": 2})
     scene.step()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from objects import TWO_HOSTS
 from pod_kinds import values
-from run_scene import NOW, RunScene, condition, deleted, pod, replicas, specs, unit_status
+from run_scene import NOW, RunScene, condition, pod, replicas, specs, unit_status
 
 from atoll_operator.api.common import LedgerStatus
 from atoll_operator.api.learnerunit import Heal
@@ -144,16 +144,17 @@ def test_unit_that_is_being_scaled_away_is_not_counted() -> None:
 
 
 def test_end_is_written_before_anything_is_deleted_and_then_the_run_itself() -> None:
-    run = scene(ttlSecondsAfterFinished=60).syncer("Finished")
+    run, syncer = scene(ttlSecondsAfterFinished=60).syncer("Finished"), ("StatefulSet", "r-syncer")
     first = run.step()
-    assert (deleted(first, "r-syncer"), first.apply, first.poll_syncer) == (set(), (), False)
+    assert (syncer in first.delete, first.apply, first.poll_syncer) == (False, (), False)
     second = run.step(1)
-    assert deleted(second, "r-syncer") == {"StatefulSet", "Service", "PodDisruptionBudget"}
+    gone = {kind for kind, name in second.delete if name == "r-syncer"}
+    assert gone == {"StatefulSet", "Service", "PodDisruptionBudget"}
     assert (second.status, second.wake) == (first.status, NOW + 60)
     assert run.plan(61).delete_run
     failed = scene().syncer("Failed", message="x")
     failed.step()
-    assert (replicas(failed.plan()), deleted(failed.plan(), "r-syncer")) == (0, set()), "it keeps its journal"
+    assert (replicas(failed.plan()), syncer in failed.plan().delete) == (0, False), "it keeps its journal"
 
 
 def test_deadline_fails_the_run_but_excludes_suspension() -> None:

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from jax._src.clusters import ClusterEnv, cloud_tpu_cluster, cluster
 from pod_kinds import all_pods, learner_unit, settings, values
 
-from atoll_operator.plan.pods.environment import LIBTPU_ARGUMENTS, LISTED_HOSTS, tpu_environment
+from atoll_operator.plan.pods.gang import LIBTPU_ARGUMENTS, tpu_environment
 from atoll_operator.plan.pods.topology import slice_of
 from atoll_operator.plan.unit.unit import UnitObserved
-from atoll_runtime.contract import ENV_UNIT, host_lists, parse_unit
+from atoll_runtime.contract import ENV_UNIT, parse_unit
 
 SHAPES = [
     slice_of(kind.accelerator, name, its.name) for kind, its, name in specs.SHAPES if name in its.topologies
@@ -99,14 +99,8 @@ def test_each_host_knows_its_place_in_its_slice_and_slices_meet_at_the_first_hos
     slices = slices if shape.hosts > 1 else 1
     names = tuple(f"u-1-{host}.u.ns.svc" for host in range(slices * shape.hosts))
     for host in {0, shape.hosts - 1, len(names) // 2, len(names) - 1}:
-        found, number = dict(tpu_environment(shape, slices, host, names.__getitem__)), host // shape.hosts
-        if shape.hosts > LISTED_HOSTS:
-            assert "TPU_WORKER_HOSTNAMES" not in found
-            found |= host_lists(names[number * shape.hosts :][: shape.hosts])
-        own = found["TPU_WORKER_HOSTNAMES"].split(",")
-        assert tuple(own) == names[number * shape.hosts :][: shape.hosts]
-        assert own[int(found["TPU_WORKER_ID"])] == names[host]
-        assert found["TPU_PROCESS_ADDRESSES"] == ",".join(f"{each}:8471" for each in own)
+        found, number = tpu_environment(shape, slices, host, names.__getitem__), host // shape.hosts
+        assert int(found["TPU_WORKER_ID"]) == host % shape.hosts
         between = {name: value for name, value in found.items() if name.startswith("MEGASCALE")}
         assert between == ({} if slices == 1 else {
             "MEGASCALE_NUM_SLICES": str(slices), "MEGASCALE_SLICE_ID": str(number),
@@ -115,11 +109,16 @@ def test_each_host_knows_its_place_in_its_slice_and_slices_meet_at_the_first_hos
         assert (LIBTPU_ARGUMENTS in found) is (slices > 1)
 
 
-@pytest.mark.parametrize(("topology", "listed"), [("8x8x8", True), ("8x8x12", False), ("16x20x28", False)])
-def test_the_pods_of_a_large_slice_do_not_grow_with_it(topology: str, listed: bool) -> None:
-    pod = all_pods(v5p(topology, 1))[-1]
-    assert ("TPU_WORKER_HOSTNAMES" in values(pod)) is listed
-    assert len(json.dumps(pod)) < (20_000 if listed else 6_000)
+def test_the_pods_of_a_large_slice_do_not_grow_with_it() -> None:
+    assert len(json.dumps(all_pods(v5p("16x20x28", 1))[-1])) < 6_000
+
+
+def test_a_learner_lists_the_hosts_of_its_slice_in_order() -> None:
+    *_, last = map(values, all_pods(v5p("2x2x4", 2)))
+    names = [f"r-p-0-1-{host}.r-p-0.ns.svc" for host in range(4, 8)]
+    lists = parse_unit(last[ENV_UNIT]).host_lists()
+    assert lists["TPU_WORKER_HOSTNAMES"] == ",".join(names)
+    assert lists["TPU_PROCESS_ADDRESSES"] == ",".join(f"{each}:8471" for each in names)
 
 
 def test_a_hang_between_slices_ends_the_processes_and_the_administrators_flags_come_last() -> None:

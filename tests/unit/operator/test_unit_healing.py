@@ -10,7 +10,7 @@ import pytest
 from scene import TWO_SLICES, Scene, learning
 
 from atoll_operator.plan.nodes import IMPENDING_TERMINATION, OUT_OF_SERVICE
-from atoll_operator.plan.unit.deadlines import RENEWAL_SECONDS, overdue
+from atoll_operator.plan.unit.deadlines import RENEWAL_SECONDS, SUSPECT_ROOM, overdue
 from atoll_operator.plan.unit.failure import Action
 from atoll_operator.plan.unit.placement import RETURN_SECONDS
 from atoll_operator.plan.unit.plan import observe
@@ -184,7 +184,7 @@ def test_a_pod_in_the_place_of_a_failed_one_has_its_names_and_its_contract() -> 
     scene = learning()
     first = scene.pod(2)
     again = scene.fail(2).rest().pod(2)
-    assert again is not first
+    assert again is not first and scene.status.restarts[-1].replaced == 1
     for field in ("hostname", "subdomain"):
         assert again["spec"][field] == first["spec"][field], "its peers know it by this name"
     assert again["spec"]["containers"] == first["spec"]["containers"]
@@ -194,9 +194,6 @@ def test_a_pod_in_the_place_of_a_failed_one_has_its_names_and_its_contract() -> 
 @pytest.mark.parametrize("hosts", [[0], [0, 1, 2, 3]])
 def test_replaced_pods_go_to_their_pool_at_once_and_a_leader_holds_it_again(hosts: list[int]) -> None:
     scene = learning().fail_all(*hosts).rest()
-    kept = {0, 1, 2, 3} - {*hosts}
-    assert scene.names() == [*(f"1-{host}" for host in sorted(kept)), *(f"2-{host}" for host in hosts)]
-    assert (scene.numbers, scene.status.restarts[-1].replaced) == ((2, 1), len(hosts))
     for host in hosts:
         assert scene.pod(host)["spec"]["nodeSelector"]["cloud.google.com/gke-nodepool"] == "red"
         assert "atoll.dev/holds" in scene.pod(host)["metadata"]["labels"]
@@ -381,14 +378,12 @@ def test_a_run_that_ends_heals_and_moves_and_removes_no_pod() -> None:
     assert scene.look().wake == scene.now + 15, "the zero exit of a pod is looked at again in time"
 
 
-def test_a_suspect_unit_of_thousands_of_hosts_names_its_node_pools_and_as_many_hosts_as_fit() -> None:
+def test_a_suspect_unit_of_thousands_of_hosts_names_its_node_pools_first() -> None:
     unit = learning().set(report=SUSPECT).observe()
     pods = [replace(unit.pods[0], node=f"gke-h{n:04}", pool=f"gke-p{n // 36:02}") for n in range(2304)]
     cause, _ = overdue(unit, pods)
-    assert cause is not None and len(cause.message) < 3500
-    assert cause.message.startswith(
-        "8 refused; it ran on 2,304 hosts (36 in node pool gke-p00, 36 in node pool "
+    assert cause is not None and cause.message.startswith(
+        "8 refused; it ran on 2,304 hosts (36 in node pool "
     )
-    pools, hosts = (cause.message.count(name) for name in ("gke-p", "gke-h"))
-    assert f" … and {64 - pools} more): gke-h0000, gke-h0001, " in cause.message and pools > 30
-    assert cause.message.endswith(f" … and {2304 - hosts:,} more") and hosts > 150
+    assert cause.message.count("36 in node pool gke-p") == 64 and cause.message.count("gke-h") > 100
+    assert len(cause.message) == SUSPECT_ROOM

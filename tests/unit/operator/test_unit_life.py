@@ -32,11 +32,6 @@ def test_a_changed_spec_makes_the_next_incarnation_and_sound_pods_have_time_to_e
     assert {removal.grace_seconds for removal in scene.look().remove} == {60}
 
 
-def test_a_unit_of_an_old_name_begins_after_what_the_syncer_knows_of_it_at_no_charge() -> None:
-    scene = Scene().place().set(report=contract.UnitReport(incarnation=4, hosts=0, state="Gone"))
-    assert (scene.once().numbers, scene.status.restarts) == ((5, 5), ())
-
-
 @pytest.mark.parametrize("stop", ["Suspended", "Finished", "RunNotFound"])
 @pytest.mark.parametrize("healing", [False, True])
 def test_a_unit_whose_pods_were_taken_away_comes_back_without_a_failure(stop: str, healing: bool) -> None:

@@ -12,7 +12,7 @@ from run_scene import RunScene
 from scene import Scene
 
 from atoll_operator.api.learnerunit import LearnerUnit
-from atoll_operator.api.stored import known
+from atoll_operator.api.stored import dropped, known
 from atoll_operator.api.trainingrun import TrainingRun
 from atoll_operator.plan.conditions import document
 
@@ -78,6 +78,11 @@ def test_a_run_keeps_what_was_made_of_parts_that_it_does_not_know() -> None:
     scene.change(queueName="team").see(unknown={"spec.pools.0.capacity": "Calendar"})
     assert not scene.plan().apply_units
     assert len(scene.see(unknown={}).plan().apply_units) == 1
+
+
+def test_fields_that_older_definitions_have_dropped_are_named_also_in_lists() -> None:
+    sent, stored = {"restarts": [{"time": "", "inPlace": True}], "step": 1}, {"restarts": [{"time": ""}]}
+    assert [*dropped(sent, stored, "status")] == ["status.restarts[].inPlace", "status.step"]
 
 
 def test_a_run_and_a_unit_name_what_they_do_not_know_until_it_is_gone() -> None:

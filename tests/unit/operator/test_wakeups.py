@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import random
 from collections import Counter
 from typing import Any
@@ -23,7 +22,7 @@ from atoll_operator.reconcilers.controller import Controller
 from atoll_operator.reconcilers.inventory import Inventory
 from atoll_operator.reconcilers.run import RunReconciler
 from atoll_operator.reconcilers.unit import UnitReconciler
-from atoll_operator.reconcilers.wakeups import RUN_SECONDS, STARTING_SECONDS, report_wakeups, wakeups
+from atoll_operator.reconcilers.wakeups import SOON_SECONDS, report_wakeups, wakeups
 from atoll_operator.settings import Settings
 from atoll_runtime import contract
 
@@ -53,18 +52,13 @@ class World:
 
     def drop(self, kind: str) -> dict[Key, float]:
         body = thing(kind, 0)
-        return self._woken(self.inventory.drop(key_of(kind, body), body["metadata"]["uid"]))
-
-    def keep(self, kind: str, names: set[str], version: int) -> dict[Key, float]:
-        present = {Key(kind, "", name) for name in names}
-        return self._woken(*self.inventory.keep(kind, "", present, version))
+        return self._woken(self.inventory.delete(key_of(kind, body), body["metadata"]["uid"]))
 
     def pods(self) -> tuple[PodView, ...]:
         return self.inventory.pods_of(UNIT, "unit")
 
-    def _woken(self, *changes: Change | None) -> dict[Key, float]:
-        found = (wakeups(change, self.inventory) for change in changes if change is not None)
-        return dict(itertools.chain.from_iterable(found))
+    def _woken(self, change: Change | None) -> dict[Key, float]:
+        return {} if change is None else dict(wakeups(change, self.inventory))
 
 
 def test_a_run_and_a_unit_have_their_own_pods_until_a_fresh_list_lacks_them() -> None:
@@ -80,19 +74,8 @@ def test_a_run_and_a_unit_have_their_own_pods_until_a_fresh_list_lacks_them() ->
     assert [pod.name for pod in world.pods()] == ["b"]
 
 
-def test_a_deleted_node_is_remembered_until_one_of_its_name_comes_back() -> None:
-    world = World()
-    for name in ("n1", "n2"):
-        world.put("Node", 1, name)
-    assert world.keep("Node", {"n1", "n2"}, 9) == {}
-    assert world.keep("Node", {"n2"}, 9) == AT_ONCE
-    assert world.inventory.nodes_of(world.pods())["n1"].gone
-    assert world.put("Node", 10, metadata={"uid": "new"})
-    assert not world.inventory.nodes_of(world.pods())["n1"].gone
-
-
 READY, UNREADY = ({"conditions": [{"type": "Ready", "status": status}]} for status in ("True", "False"))
-AT_ONCE, SOON, NOT = {UNIT: 0.0}, {UNIT: STARTING_SECONDS}, {}
+AT_ONCE, SOON, NOT = {UNIT: 0.0}, {UNIT: SOON_SECONDS}, {}
 PENDING, GIVEN = {"phase": "Pending"}, {"nodeSelector": {"cloud.google.com/gke-nodepool": "p"}}
 TERMINATING = {"metadata": {"deletionTimestamp": "2026-11-23T08:00:00Z"}}
 OF_RUN, OF_OTHERS = ({"metadata": {"labels": labels}} for labels in ({"atoll.dev/run": "r"}, {}))
@@ -111,14 +94,13 @@ CHANGES: list[tuple[str, str, list[Object], dict[Key, float]]] = [
     ("Node", "is new", [{"spec": {}}], AT_ONCE),
     ("Node", "nothing that matters", [{"spec": {}}, {"status": {"conditions": []}}], NOT),
     ("Node", "cordoned", [{"spec": {}}, {"spec": {"unschedulable": True}}], AT_ONCE),
-    ("LearnerUnit", "changes", [{"spec": {"run": "r"}}], {UNIT: 0.0, RUN: RUN_SECONDS}),
-    ("LearnerUnit", "gone", [{"spec": {"run": "r"}}, GONE], {UNIT: 0.0, RUN: 0.0}),
+    ("LearnerUnit", "changes", [{"spec": {"run": "r"}}], {UNIT: 0.0, RUN: SOON_SECONDS}),
+    ("LearnerUnit", "gone", [{"spec": {"run": "r"}}, GONE], {UNIT: 0.0, RUN: SOON_SECONDS}),
     ("TrainingRun", "changes", [{"spec": {}, **OF_RUN}], {RUN: 0.0}),
-    ("StatefulSet", "changes", [OF_RUN], {RUN: 0.0}),
     ("Secret", "made by its owner", [{"data": {}}], NOT),
     ("Secret", "changed by others", [{"data": {}}, {"data": {}}], SOON),
     ("Secret", "gone", [{"data": {}}, GONE], SOON),
-    ("Service", "of a run", [OF_RUN, OF_RUN], {RUN: STARTING_SECONDS}),
+    ("Service", "of a run", [OF_RUN, OF_RUN], {RUN: SOON_SECONDS}),
     ("Service", "of others", [OF_OTHERS, OF_OTHERS], NOT),
 ]
 
@@ -133,8 +115,7 @@ def test_whom_a_change_wakes(kind: str, what: str, states: list[Object], woken: 
     assert last == woken
 
 
-LINK = contract.LinkReport(period=1, load=0.5)
-REPORTED = contract.UnitReport(incarnation=1, hosts=4, state="Learning", step=10, loss=2.0, link=LINK)
+REPORTED = contract.UnitReport(incarnation=1, hosts=4, state="Learning", step=10, loss=2.0)
 STATUS = contract.SyncerStatus(
     run_uid="u", phase="Running", global_step=5, units={"a": REPORTED, "b": REPORTED}
 )
@@ -167,18 +148,14 @@ def unit_after(**changes: Any) -> SyncerState:
 
 
 def test_figures_of_a_report_wait_and_everything_else_is_acted_on_at_once() -> None:
-    unit_figures = contract.UnitReport.model_fields.keys() - {*UNIT_NEWS, "link", "slow"}
+    unit_figures = contract.UnitReport.model_fields.keys() - UNIT_NEWS.keys()
     run_figures = contract.SyncerStatus.model_fields.keys() - {*RUN_NEWS, "checkpoint", "phase", "units"}
     assert not told(STATE, STATE.missed(*AWAY)), "a single poll failed"
-    link = LINK.model_copy(update={"up_gbps": 1.0, "load": 0.6, "reason": "fits"})
-    assert not told(STATE, unit_after(link=link, **dict.fromkeys(unit_figures, 99)))
+    assert not told(STATE, unit_after(**dict.fromkeys(unit_figures, 99)))
     figures = dict.fromkeys(run_figures, 99) | {"ledger": {"a": contract.LedgerReport(trained=9)}}
     assert not told(STATE, after(**figures))
-    judged = [{"codec": "int8"}, {"period": 1.2}, {"advice": "set codec int4"}, {"load": 0}]
-    links = [{"link": LINK.model_copy(update=change)} for change in judged]
-    assert not told(unit_after(slow="9 s, 4 × 2 s"), unit_after(slow="8 s, 4 × 2 s"))
-    for news in [*({name: value} for name, value in UNIT_NEWS.items()), {"slow": "9 s, 4 × 2 s"}, *links]:
-        assert told(STATE, unit_after(step=11, **news)) == {"r", "a"}, news
+    for name, value in UNIT_NEWS.items():
+        assert told(STATE, unit_after(step=11, **{name: value})) == {"r", "a"}, name
     assert told(unit_after(loss=None), STATE) == {"r", "a"}, "its first loss"
     assert told(STATE, after(units={"a": REPORTED, "c": REPORTED})) == {"r", "b", "c"}
     for name, value in RUN_NEWS.items():
@@ -218,7 +195,7 @@ def test_a_resync_looks_at_each_object_once_and_not_at_many_at_once(monkeypatch:
         client = MemoryCluster(Server(random.Random(0)), metrics)
         controller = Controller(settings, client, inventory, metrics, RECONCILERS)
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(controller.run(inventory.keys("TrainingRun", "LearnerUnit")), 600)
+            await asyncio.wait_for(controller.run(), 600)
 
     leap(work())
     assert len(times) == 1 + UNITS

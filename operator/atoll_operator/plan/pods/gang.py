@@ -9,15 +9,22 @@ from functools import partial
 from atoll_operator.api import group
 from atoll_operator.api.group import Object
 from atoll_operator.plan.conditions import document
-from atoll_operator.plan.pods import environment as tpu
 from atoll_operator.plan.pods import template
 from atoll_operator.plan.pods.names import pod_group, pod_name
+from atoll_operator.plan.pods.topology import Slice
 from atoll_operator.plan.unit.unit import UnitObserved
 from atoll_runtime import contract
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 METRICS_PORT = 8431
 """TPU runtime metrics."""
+MEGASCALE_PORT = 8080
+"""Port of libtpu's transport between the slices of a unit (libtpu's default)."""
+LIBTPU_ARGUMENTS = "LIBTPU_INIT_ARGS"
+"""Variable with libtpu's flags. libtpu ends the process when it does not know a flag."""
+ABORT = "--megascale_error_reporter_abort_on_hang=true --megascale_error_reporter_abort_on_error=true"
+"""Ends the processes after a hang or an error between slices. Without these flags they would wait for ever.
+libtpu 0.0.42 accepts both."""
 PORTS = {
     "coordinator": contract.COORDINATOR_PORT,
     "coordinator-2": contract.SPARE_COORDINATOR_PORT,
@@ -161,30 +168,59 @@ def _in_pool(pods: Object, **more: Object) -> Object:
 
 def _container(unit: UnitObserved, host: int) -> Object:
     shape, settings, slices = unit.slice, unit.pod_settings, unit.spec.slices
-    arguments = settings.variable(tpu.LIBTPU_ARGUMENTS)
-    environment = dict(tpu.tpu_environment(shape, slices, host, unit.host_name, arguments))
+    arguments = settings.variable(LIBTPU_ARGUMENTS)
+    environment = tpu_environment(shape, slices, host, unit.host_name, arguments)
     environment[contract.ENV_UNIT] = contract.brief(_contract(unit, host))
     tpus = {group.TPU: str(shape.chips_per_host)}
     main = template.container(settings, "atoll_runtime.learner", environment, unit.spec.resources, **tpus)
     if settings.environment.get(contract.ENV_LOCK_MEMORY) == "true":
         main["securityContext"] |= LOCKING
     ports = {"libtpu": contract.LIBTPU_PORT, "tpu-metrics": METRICS_PORT, **PORTS}
-    ports |= {"megascale": tpu.MEGASCALE_PORT} if slices > 1 else {}
+    ports |= {"megascale": MEGASCALE_PORT} if slices > 1 else {}
     main["ports"] = template.container_ports(ports)
     main["volumeMounts"].append({"name": "pod", "mountPath": template.POD_DIR, "readOnly": True})
     return main
 
 
+def tpu_environment(
+    shape: Slice, slices: int, host: int, host_name: Callable[[int], str], arguments: str = ""
+) -> dict[str, str]:
+    """Variables for libtpu and JAX of one host of a unit, counted slice by slice; `arguments` are libtpu flags of the
+    administrator, which come last and override ours. All are computed from the spec, never from live pods, because a
+    stale value hangs a mesh. They name only hosts of the own unit: JAX makes one cluster of all processes that
+    `MEGASCALE_*` joins, and that cluster fails as a whole. Learners make the lists of hosts themselves, from one name
+    in their contract: such lists grow with the square of the slice, and the pods of 2,304 hosts would have 0.5 GB."""
+    number, worker = divmod(host, shape.hosts)
+    several = {
+        "MEGASCALE_NUM_SLICES": str(slices),
+        "MEGASCALE_SLICE_ID": str(number),
+        "MEGASCALE_COORDINATOR_ADDRESS": host_name(0),
+        "MEGASCALE_PORT": str(MEGASCALE_PORT),
+        LIBTPU_ARGUMENTS: f"{ABORT} {arguments}".rstrip(),
+    }
+    return {
+        "TPU_WORKER_ID": str(worker),
+        "TPU_PROCESS_PORT": str(contract.LIBTPU_PORT),
+        "TPU_ACCELERATOR_TYPE": shape.accelerator_type,
+        "TPU_TOPOLOGY": shape.topology,
+        "TPU_TOPOLOGY_WRAP": shape.wrap,
+        "TPU_HOST_BOUNDS": shape.host_bounds,
+        "TPU_CHIPS_PER_HOST_BOUNDS": shape.chip_bounds,
+        "TPU_SKIP_MDS_QUERY": "true",
+        "JAX_COORDINATOR_PORT": str(contract.COORDINATOR_PORT),
+        **(several if slices > 1 else {}),
+    }
+
+
 def _contract(unit: UnitObserved, host: int) -> contract.UnitContract:
     shape = unit.slice
-    listed = shape.hosts <= tpu.LISTED_HOSTS
     return contract.UnitContract(
         unit=unit.name,
         incarnation=unit.status.placement,
         host=host,
         hosts=unit.hosts,
-        host_names="" if listed else unit.host_name("{}"),
-        slice_hosts=0 if listed else shape.hosts,
+        host_names=unit.host_name("{}"),
+        slice_hosts=shape.hosts,
         chips=shape.chips_per_host,
         coordinator=f"{unit.host_name(0)}:{contract.COORDINATOR_PORT}",
         address=f"{unit.host_name(host)}:{contract.PEER_PORT}",

@@ -72,7 +72,6 @@ class Generation:
 class Slice:
     """The shape of one slice, as its pods and nodes have it."""
 
-    accelerator: str
     topology: str
     machine: str
     hosts: int
@@ -156,7 +155,6 @@ def slice_of(accelerator: str, topology: str, machine_type: str | None = None) -
     bounds = _BOUNDS[machine.chips]
     hosts = (side // per_host for side, per_host in zip((*sides, 1), bounds, strict=False))
     return Slice(
-        accelerator=accelerator,
         topology=topology,
         machine=machine.name,
         hosts=machine.hosts(topology),

@@ -27,7 +27,6 @@ class PodView:
 
     name: str
     uid: str = ""
-    unit: str = ""
     placement: int = 0
     incarnation: int = 0
     """The incarnation in its annotation: its process has it, or is to restart for it."""
@@ -105,14 +104,12 @@ def view(pod: Object) -> PodView:
     waiting = state.get("waiting", {})
     words = LastWords.parse(ended.get("message", ""))
     disrupted = disruption.get("reason", "") if disruption.get("status") == "True" else ""
-    unit = labels.get(group.LABEL_UNIT, "")
     return PodView(
         name=metadata["name"],
         uid=metadata.get("uid", ""),
-        unit=unit,
         placement=_number(labels.get(group.LABEL_PLACEMENT)),
         incarnation=_number(annotations.get(group.ANNOTATION_INCARNATION)),
-        made_for=_number(metadata["name"].rpartition("-")[0].rpartition("-")[2]) if unit else 0,
+        made_for=_number(metadata["name"].rpartition("-")[0].rpartition("-")[2]),
         host=_number(labels.get(group.LABEL_HOST)),
         contract=annotations.get(group.ANNOTATION_CONTRACT, ""),
         phase=status.get("phase", "Pending"),

@@ -25,8 +25,6 @@ class Outcome:
     phase: Literal["Complete", "Failed"]
     reason: str = ""
     message: str = ""
-    known: bool = False
-    """The status already says so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +51,7 @@ def plan_completion(run: RunObserved, lost: QuorumLost | None, now: float) -> Ou
     phase, report = run.status.phase, run.syncer.status
     if phase in ("Complete", "Failed"):
         known = find(run.status.conditions, phase)
-        return Outcome(phase, known.reason, known.message, known=True)
+        return Outcome(phase, known.reason, known.message)
     if report is not None and report.phase == "Finished":
         target = f"step {report.global_step}, {report.tokens} tokens"
         return Outcome("Complete", "TargetReached", f"{target}; final checkpoint {report.final_checkpoint}")

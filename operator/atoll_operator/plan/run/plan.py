@@ -47,8 +47,6 @@ class RunPlan:
     """Objects of the evaluator. They come last because training does not depend on them."""
     status: TrainingRunStatus
     notices: tuple[Notice, ...] = ()
-    again: bool = False
-    """Plan again once the status is written: what runs can then be stopped."""
     wake: float | None = None
     """Unix seconds when the time alone changes the plan."""
 
@@ -94,9 +92,8 @@ def plan_run(run: RunObserved, now: float) -> RunPlan:
     if outcome is not None:
         return _ended(run, outcome, plan, now)
     if run.waits:
-        return RunPlan(
-            status=plan.status, notices=(*notices(run, plan.status, None),), wake=now + LOOK_SECONDS
-        )
+        told = tuple(notices(run, plan.status, None))
+        return RunPlan(status=plan.status, notices=told, wake=now + LOOK_SECONDS)
     stopped = suspended and suspension is not None and suspension.written
     syncer_set = syncer_objects(run, 0 if stopped else spec.syncer.shards, _layout(run))
     # What the operator has made of a pool by another version's knowledge is better than what it would make of it now.
@@ -120,7 +117,6 @@ def plan_run(run: RunObserved, now: float) -> RunPlan:
             if unit.owned and (name not in wanted or of_another_kind(unit, wanted[name]))
         ),
         notices=(*notices(run, plan.status, checkpoint), *plan.notices),
-        again=suspended and not stopped,
         wake=earliest(
             plan.wake,
             now + LOOK_SECONDS if run.room.message else None,
@@ -153,9 +149,9 @@ def _both_workloads(
 def _ended(run: RunObserved, outcome: Outcome, plan: RunPlan, now: float) -> RunPlan:
     """The end is written before the syncer is touched. A failed run keeps its journals, a complete one does not."""
     failed = outcome.phase == "Failed"
-    if not outcome.known:
+    if run.status.phase != outcome.phase:
         notice = Notice("Warning" if failed else "Normal", outcome.reason, outcome.message)
-        return replace(plan, notices=(notice, *plan.notices), again=True)
+        return replace(plan, notices=(notice, *plan.notices))
     deleted_at = completion.deletion_time(run, plan.status, now)
     if deleted_at is not None and deleted_at <= now:
         return RunPlan(status=plan.status, delete_run=True)

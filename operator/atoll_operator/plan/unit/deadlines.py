@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
-from atoll_operator.plan.conditions import listed
+from atoll_operator.plan.conditions import clip
 from atoll_operator.plan.pods.view import Pods, PodView
 from atoll_operator.plan.unit import failure
 from atoll_operator.plan.unit.failure import STARTUP_TIMED_OUT, Action, Cause
@@ -21,9 +21,9 @@ RENEWAL_SECONDS = 90.0
 """Time from a restart until the last incarnation's processes and pods must have ended. A kubelet sees a pod's change at
 once, and checks each pod every 60 to 90 s. A process that is stopped, or hangs in the kernel, does not end itself."""
 AGAIN_SECONDS = 2.0
-"""Time until the next check for an answer of the syncer, which is polled every 15 s in a large run."""
-POOLS_ROOM, HOSTS_ROOM = 1_000, 2_000
-"""Characters for the names of node pools and of hosts in a message; a condition has 4,096."""
+"""Time until the next check for an answer of the syncer, which is polled every 12 s in a large run."""
+SUSPECT_ROOM = 3_500
+"""Characters of what is told of a suspect unit, which leave room for what a condition says of the next try."""
 Finding = tuple[Cause | None, float | None]
 """Why the incarnation is lost, or else when to check again."""
 NOTHING: Finding = (None, None)
@@ -49,7 +49,8 @@ def overdue(unit: UnitObserved, pods: Pods) -> Finding:
         return Cause(failure.RESTART_REQUESTED, f"annotation {HEAL}", "", action=Action.RESTART_PROCESS), None
     report = unit.current_report
     if report is not None and report.suspect:
-        return Cause(failure.SUSPECT, f"{report.suspect}; it ran on {_hosts(unit, pods)}", ""), None
+        message = f"{report.suspect}; it ran on {_hosts(unit, pods)}"
+        return Cause(failure.SUSPECT, clip(message, SUSPECT_ROOM), ""), None
     if not pods:
         return NOTHING
     if unit.met:
@@ -68,10 +69,10 @@ def overdue(unit: UnitObserved, pods: Pods) -> Finding:
 
 
 def _hosts(unit: UnitObserved, pods: Pods) -> str:
-    """Where the unit ran: first the node pools, because a status has no room for the names of thousands of hosts."""
+    """Where the unit ran: first the node pools, because a message has no room for the names of thousands of hosts."""
     nodes, pools = [pod.node for pod in pods if pod.node], Counter(unit.pool_of(pod) for pod in pods)
-    counts = listed([f"{count:,} in node pool {pool}" for pool, count in pools.items() if pool], POOLS_ROOM)
-    return (f"{len(nodes):,} hosts ({counts}): " if counts else "") + listed(nodes, HOSTS_ROOM)
+    counts = ", ".join(f"{count:,} in node pool {pool}" for pool, count in pools.items() if pool)
+    return (f"{len(nodes):,} hosts ({counts}): " if counts else "") + ", ".join(nodes)
 
 
 def _is_behind(unit: UnitObserved, pod: PodView) -> bool:

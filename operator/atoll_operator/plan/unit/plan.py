@@ -6,7 +6,9 @@ from the stored status and the pods alone."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 
 from atoll_operator.plan import nodes
 from atoll_operator.plan.conditions import earliest
@@ -26,7 +28,6 @@ EXIT_GRACE_SECONDS = 15.0
 class Slot:
     """One host of a unit, and what it needs."""
 
-    host: int
     pod: PodView | None
     """The newest pod of this host in this placement: its member of the mesh."""
     action: Action
@@ -102,39 +103,39 @@ def observe(unit: UnitObserved) -> tuple[Slot, ...]:
         if pod.placement == unit.status.placement and pod.host < hosts:
             newest[pod.host] = nodes.with_shutdown(pod, unit.nodes)
     if unit.syncer.finishing:  # pods may end
-        return tuple(Slot(host, newest.get(host), Action.SERVING) for host in range(hosts))
-    replaceable = _may_replace(unit, tuple(newest.values()))
+        return tuple(Slot(newest.get(host), Action.SERVING) for host in range(hosts))
+    replaceable = cache(lambda: _may_replace(unit, tuple(newest.values())))  # most passes need no answer
     return tuple(judge(unit, host, newest.get(host), replaceable) for host in range(hosts))
 
 
-def judge(unit: UnitObserved, host: int, pod: PodView | None, replaceable: bool) -> Slot:
+def judge(unit: UnitObserved, host: int, pod: PodView | None, replaceable: Callable[[], bool]) -> Slot:
     """What this host, with this newest pod, needs; `replaceable`: another pod may take its place, as far as the run and
     the unit's other pods allow it."""
     incarnation = unit.status.incarnation
     if pod is None:
         if not unit.met:
-            return Slot(host, pod, Action.REPLACE_POD)
+            return Slot(pod, Action.REPLACE_POD)
         name = pod_name(unit.name, unit.status.placement, host)
-        action = Action.REPLACE_POD if replaceable else Action.LEAVE_PLACE
+        action = Action.REPLACE_POD if replaceable() else Action.LEAVE_PLACE
         cause = Cause(POD_DELETED, "does not exist any more", name, action=Action.REPLACE_POD)
-        return Slot(host, pod, action, cause)
+        return Slot(pod, action, cause)
     node = unit.nodes.get(pod.node)
     lost, wake = nodes.lost(pod, node, unit.recovery.node_lost_seconds, unit.now, unit.stepped)
     if lost is not None:
-        return Slot(host, pod, Action.LEAVE_PLACE, lost)
+        return Slot(pod, Action.LEAVE_PLACE, lost)
     if (patience := _exit_grace_end(pod)) is not None and patience > unit.now:
-        return Slot(host, pod, Action.SERVING, wake=patience)
+        return Slot(pod, Action.SERVING, wake=patience)
     found = classify(pod, incarnation)
     # Nothing is known against pod and node, so that the slot will survive a restart.
     reliable = not pod.disruption and (node is None or node.sound)
     if found is None:
-        return Slot(host, pod, Action.SERVING if reliable else Action.LEAVE_PLACE, wake=wake)
+        return Slot(pod, Action.SERVING if reliable else Action.LEAVE_PLACE, wake=wake)
     again = found.action is Action.REPLACE_POD
-    if not (replaceable and (node is None or node.stays) if again else reliable):
-        return Slot(host, pod, Action.LEAVE_PLACE, found)
+    if not (replaceable() and (node is None or node.stays) if again else reliable):
+        return Slot(pod, Action.LEAVE_PLACE, found)
     if again and not unit.met and pod.missed(incarnation):
-        return Slot(host, pod, Action.REPLACE_POD, wake=wake)
-    return Slot(host, pod, found.action, found)
+        return Slot(pod, Action.REPLACE_POD, wake=wake)
+    return Slot(pod, found.action, found)
 
 
 def _may_replace(unit: UnitObserved, pods: tuple[PodView, ...]) -> bool:
