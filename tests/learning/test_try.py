@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 import yaml
 from compile_cache import kept_programs
-from protocol_parties import eventually
 from safetensors.numpy import load_file
 
 from atoll_cli.trial.command import BUILT_IN
@@ -103,7 +102,7 @@ def test_a_run_that_cannot_start_ends_the_trial_with_its_reason(tmp_path, data):
     assert not processes_of(folder)
 
 
-def test_ctrl_c_ends_every_process_of_the_run_that_is_built_in_at_once(tmp_path):
+def test_the_run_that_is_built_in_trains_and_ctrl_c_ends_every_process_at_once(tmp_path):
     page = (ROOT / "docs" / "try.md").read_text()
     built_in, own = (shlex.split(line, comments=True) for line in re.findall(r"^atoll try.*$", page, re.M))
     assert own[2:] == ["RUN.yaml", "--folder", "out"], "the tutorial types it"
@@ -115,7 +114,8 @@ def test_ctrl_c_ends_every_process_of_the_run_that_is_built_in_at_once(tmp_path)
         stderr=subprocess.PIPE,
         text=True,
     )
-    eventually(lambda: len(processes_of(folder)) == 4, TIMEOUT)  # a syncer and three learners
+    assert any("Training to a quarter of" in line for line in process.stdout), "all units learn"
+    assert len(processes_of(folder)) == 4, "a syncer and three learners"
     process.send_signal(signal.SIGINT)
     _, told = process.communicate(timeout=60)
     assert process.returncode == 130

@@ -115,7 +115,8 @@ def test_whom_a_change_wakes(kind: str, what: str, states: list[Object], woken: 
     assert last == woken
 
 
-REPORTED = contract.UnitReport(incarnation=1, hosts=4, state="Learning", step=10, loss=2.0)
+LINK = contract.LinkReport(period=1, load=0.5)
+REPORTED = contract.UnitReport(incarnation=1, hosts=4, state="Learning", step=10, loss=2.0, link=LINK)
 STATUS = contract.SyncerStatus(
     run_uid="u", phase="Running", global_step=5, units={"a": REPORTED, "b": REPORTED}
 )
@@ -148,14 +149,18 @@ def unit_after(**changes: Any) -> SyncerState:
 
 
 def test_figures_of_a_report_wait_and_everything_else_is_acted_on_at_once() -> None:
-    unit_figures = contract.UnitReport.model_fields.keys() - UNIT_NEWS.keys()
+    unit_figures = contract.UnitReport.model_fields.keys() - {*UNIT_NEWS, "link", "slow"}
     run_figures = contract.SyncerStatus.model_fields.keys() - {*RUN_NEWS, "checkpoint", "phase", "units"}
     assert not told(STATE, STATE.missed(*AWAY)), "a single poll failed"
-    assert not told(STATE, unit_after(**dict.fromkeys(unit_figures, 99)))
+    link = LINK.model_copy(update={"up_gbps": 1.0, "load": 0.6, "reason": "fits"})
+    assert not told(STATE, unit_after(link=link, **dict.fromkeys(unit_figures, 99)))
     figures = dict.fromkeys(run_figures, 99) | {"ledger": {"a": contract.LedgerReport(trained=9)}}
     assert not told(STATE, after(**figures))
-    for name, value in UNIT_NEWS.items():
-        assert told(STATE, unit_after(step=11, **{name: value})) == {"r", "a"}, name
+    judged = [{"codec": "int8"}, {"period": 1.2}, {"advice": "set codec int4"}, {"load": 0}]
+    links = [{"link": LINK.model_copy(update=change)} for change in judged]
+    assert not told(unit_after(slow="9 s, 4 × 2 s"), unit_after(slow="8 s, 4 × 2 s"))
+    for news in [*({name: value} for name, value in UNIT_NEWS.items()), {"slow": "9 s, 4 × 2 s"}, *links]:
+        assert told(STATE, unit_after(step=11, **news)) == {"r", "a"}, news
     assert told(unit_after(loss=None), STATE) == {"r", "a"}, "its first loss"
     assert told(STATE, after(units={"a": REPORTED, "c": REPORTED})) == {"r", "b", "c"}
     for name, value in RUN_NEWS.items():

@@ -20,8 +20,9 @@ RUN_NEWS = (
 """Fields of a `SyncerStatus` whose change is acted on at once, besides its phase and its units."""
 UNIT_NEWS = (
     "incarnation", "hosts", "state", "seeded_step", "seed_message", "first_merge_time", "beginning", "suspect",
+    "link.codec",
 )  # fmt: skip
-"""The same of a `UnitReport`, besides that it has a loss for the first time."""
+"""The same of a `UnitReport`, besides that it has a loss for the first time, and what its link is judged by."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +150,18 @@ def unit_news(state: SyncerState) -> dict[str, object]:
     """By unit; the unit and its run are reconciled when this changes."""
     news = attrgetter(*UNIT_NEWS)
     reports = state.status.units.items() if state.status is not None else ()
-    return {name: (news(report), report.loss is None) for name, report in reports}
+    return {
+        name: (
+            news(report),
+            report.loss is None,
+            bool(report.slow),
+            link.load > 0,
+            link.period > 1,
+            bool(link.advice),
+        )
+        for name, report in reports
+        for link in (report.link,)
+    }
 
 
 def next_checkpoint_step(report: SyncerStatus, old: CheckpointOrder | None) -> int:
