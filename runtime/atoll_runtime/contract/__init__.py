@@ -54,7 +54,6 @@ from atoll_runtime.contract.pod import (
     TRANSFER_PORT,
     VERSION_MISMATCH,
     LastWords,
-    host_lists,
     identity,
 )
 from atoll_runtime.contract.reports import (

@@ -11,10 +11,10 @@ from atoll_runtime.contract.pod import (
     ENV_SYNCER,
     ENV_UNIT,
     HEALTH_PORT,
+    LIBTPU_PORT,
     STATUS_PORT,
     SYNCER_PORT,
     TRANSFER_PORT,
-    host_lists,
 )
 from atoll_runtime.contract.section import Section, ShortName
 from atoll_runtime.contract.specs import (
@@ -106,11 +106,13 @@ class UnitContract(Section):
     streams: Annotated[int, Field(ge=1)]
 
     def host_lists(self) -> dict[str, str]:
-        """libtpu's lists of the hosts of this host's slice."""
+        """libtpu's variables that list the hosts of this host's slice, by their DNS names in order."""
         if not self.host_names:
             return {}
         first = self.host // self.slice_hosts * self.slice_hosts
-        return host_lists([self.host_names.format(host) for host in range(first, first + self.slice_hosts)])
+        names = [self.host_names.format(host) for host in range(first, first + self.slice_hosts)]
+        addresses = ",".join(f"{name}:{LIBTPU_PORT}" for name in names)
+        return {"TPU_WORKER_HOSTNAMES": ",".join(names), "TPU_PROCESS_ADDRESSES": addresses}
 
 
 class SyncerContract(Section):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -87,12 +86,6 @@ class LastWords:
         """A message without a number is all text."""
         match = _LAST_WORDS.match(message)
         return cls(int(match[1]), match[2].strip()) if match else cls(None, message.strip())
-
-
-def host_lists(names: Sequence[str]) -> dict[str, str]:
-    """libtpu's variables that list the hosts of a slice, by their DNS names in order."""
-    addresses = ",".join(f"{name}:{LIBTPU_PORT}" for name in names)
-    return {"TPU_WORKER_HOSTNAMES": ",".join(names), "TPU_PROCESS_ADDRESSES": addresses}
 
 
 def identity(

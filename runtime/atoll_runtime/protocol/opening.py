@@ -145,15 +145,13 @@ class OpenRounds:
                 self._abandon(p, why)
 
     def _grant(self, held: Round, now: float) -> None:
-        """Opens the grace window once K headers are in whose bodies come before the fragment's next round: a slow link
-        that answers first does not hold the others up. There are fewer again when a unit's hosts answer anew."""
-        if len(held.contributions.members) < self.rules.quorum:
+        """Of a round that collects: opens the grace window once K headers are in whose bodies come before the fragment
+        is due again: a slow link that answers first does not hold the others up. There are fewer again when a unit's
+        hosts answer anew."""
+        interval, quorum = self.interval_seconds or math.inf, self.rules.quorum
+        if len(held.contributions.members) < quorum:
             held.grace_until = None
-        elif (
-            held.stage == "Collecting"
-            and held.grace_until is None
-            and held.punctual(self.interval_seconds or math.inf) >= self.rules.quorum
-        ):
+        elif held.grace_until is None and held.punctual(interval) >= quorum:
             self.timing.quorum.add(now - held.opened)
             held.grace_until = max(now + self.timing.grace(self.slowest, self.rules), held.rests)
 

@@ -178,12 +178,20 @@ class Round:
         """The unit's header is not waited for: it is in, or was not taken."""
         return unit in self.contributions.members or unit in self.declined
 
+    def due_again(self, interval: float) -> float:
+        """When the fragment's next round is due.
+
+        Args:
+            interval: seconds between two rounds of the fragment; infinite where that is not known. Each attempt takes
+                links twice as slow: those that were quickest did not make the last one.
+        """
+        return self.opened + interval * doublings(self.id)
+
     def punctual(self, interval: float) -> int:
-        """Members whose bodies are here, or expected before the fragment's next round. `interval`: as of `close`."""
-        contributions, last = self.contributions, self.opened + interval * doublings(self.id)
-        lacking = set(contributions.lacking)
-        arrivals = {name: contributions.arrivals.get(name, math.inf) for name in lacking}
-        return len(contributions.members) - sum(arrival > last for arrival in arrivals.values())
+        """Members whose bodies are here, or expected before the fragment is due again. `interval`: as there."""
+        contributions, last = self.contributions, self.due_again(interval)
+        late = sum(contributions.arrivals.get(name, math.inf) > last for name in contributions.lacking)
+        return len(contributions.members) - late
 
     def until(self, awaited: Collection[str], quorate: bool, ending: bool) -> float:
         """How long it waits for headers. Then its membership is frozen where K are in, else it is given up.
@@ -226,11 +234,10 @@ class Round:
 
         Args:
             minimum: K.
-            interval: seconds between two rounds of the fragment; infinite where that is not known. Each attempt takes
-                links twice as slow: those that were quickest did not make the last one.
+            interval: as of `due_again`.
         """
         self.stage, contributions = "Receiving", self.contributions
-        self.enough = self.opened + interval * doublings(self.id)
+        self.enough = self.due_again(interval)
         self.returns = min(RETURN * interval, RETURN_SECONDS)
         arrivals = dict.fromkeys(contributions.members, -math.inf)  # of bodies that are here
         arrivals |= {name: contributions.arrivals.get(name, now) for name in contributions.lacking}

@@ -165,11 +165,8 @@ class Rounds(OpenRounds):
                 self._receive(held, now)
 
     def _collect(self, held: Round, name: str, now: float) -> None:
-        awaited, count, quorum = (
-            self.roster.awaited[held.id],
-            len(held.contributions.members),
-            self.rules.quorum,
-        )
+        awaited, quorum = self.roster.awaited[held.id], self.rules.quorum
+        count = len(held.contributions.members)
         self._grant(held, now)
         if now >= held.until(awaited, count >= quorum, self.ending):
             if count >= quorum:

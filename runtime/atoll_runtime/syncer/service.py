@@ -78,7 +78,8 @@ class Service:
             return
         refusal = handshake.refusal(self.run, self.state.layout, peer, first, self.machine.units)
         if refusal is not None:
-            log.warning("refused incarnation %d of %s: %s", first.incarnation, first.unit, refusal)
+            who = peer.address, first.incarnation, first.unit
+            log.warning("refused %s, incarnation %d of %s: %s", *who, refusal)
             yield refusal
             return
         session = Session(first.unit, first.incarnation, first.host)

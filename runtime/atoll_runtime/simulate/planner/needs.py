@@ -16,6 +16,22 @@ LEAST_SECONDS = 0.01
 model is. A judgement; it counts for models below a billion parameters alone."""
 FLOPS_PER_PARAMETER = 6.0
 """And token, forward and backward (Kaplan et al., arXiv 2001.08361); attention over the sequence is left out."""
+SEED_BYTES = 12
+"""A parameter's of a unit that heals: Θ without the momentum, and both moments (`atoll_runtime.learner.seed`)."""
+SEED_GBPS = {"Checkpoint": 32.0, "Peer": 200.0}
+"""Gbit/s at which one replica of the state comes in, assumed: a bucket that many units read at a time, and the
+memory of another unit, as fast as one host's network."""
+PULL = 30.0
+"""A slice that was replaced has no image yet: one or two gigabytes from a registry close by."""
+CUT_BYTES = 8
+"""A parameter's in a global cut or on a shard's volume: Θ and the outer momentum, float32."""
+MOMENTS_BYTES = 8
+"""A parameter's in a unit's save: AdamW's two moments, float32 (`atoll_runtime.checkpoint.units`)."""
+PROCESS_BYTES = 0.4e9
+"""Of a shard's process without a model: 0.37 GB were measured (2026-11-22)."""
+ELEMENT_BYTES = 50
+"""Memory of an element at most: Θ, momentum and the wire take 10; the rest is for merges, and for a cut on its way to
+the bucket. 45 and 48 were measured with 10 and 36 million elements in one shard (2026-11-22)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,15 +81,6 @@ def global_step(run: Run, assumed: Assumptions) -> float:
     return max(step_of(pool, run, assumed).seconds for pool in run.pools)
 
 
-SEED_BYTES = 12
-"""A parameter's of a unit that heals: Θ without the momentum, and both moments (`atoll_runtime.learner.seed`)."""
-SEED_GBPS = {"Checkpoint": 32.0, "Peer": 200.0}
-"""Gbit/s at which one replica of the state comes in, assumed: a bucket that many units read at a time, and the
-memory of another unit, as fast as one host's network."""
-PULL = 30.0
-"""A slice that was replaced has no image yet: one or two gigabytes from a registry close by."""
-
-
 def heal_of(run: Run, step_seconds: float, assumed: Assumptions) -> Heal:
     """Of a unit that loses a host; `step_seconds` of the syncer's clock.
 
@@ -109,17 +116,6 @@ def stages(heal: Heal, repair_seconds: float) -> dict[str, float]:
         "catch_up": heal.catch_up,
     }
     return {**found, "total": sum(found.values())}
-
-
-CUT_BYTES = 8
-"""A parameter's in a global cut or on a shard's volume: Θ and the outer momentum, float32."""
-MOMENTS_BYTES = 8
-"""A parameter's in a unit's save: AdamW's two moments, float32 (`atoll_runtime.checkpoint.units`)."""
-PROCESS_BYTES = 0.4e9
-"""Of a shard's process without a model: 0.37 GB were measured (2026-11-22)."""
-ELEMENT_BYTES = 50
-"""Memory of an element at most: Θ, momentum and the wire take 10; the rest is for merges, and for a cut on its way to
-the bucket. 45 and 48 were measured with 10 and 36 million elements in one shard (2026-11-22)."""
 
 
 @dataclass(frozen=True, slots=True)
