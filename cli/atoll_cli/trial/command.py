@@ -56,7 +56,8 @@ def run_try(options: argparse.Namespace) -> int:
     console = Console(STAGES, sys.stderr if options.json else None)
     folder = _folder(options.folder)
     passed = False
-    for number in (signal.SIGTERM, signal.SIGHUP):  # the processes are in sessions of their own
+    # The processes are in sessions of their own. A shell's background job starts with SIGINT ignored.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
     try:
         name, spec = _read(options.file, folder, options.steps)
