@@ -25,6 +25,8 @@ GROUP = 4
 """Inputs that `add` reads at a time."""
 LANES = 64
 """Independent sums: enough to hide the latency of an addition."""
+BLOCK = 2048
+"""Elements of a sum that stay in the nearest cache."""
 
 
 class _Cache(FunctionCache):  # type: ignore[misc]
@@ -115,6 +117,26 @@ def add(
         x += f2 * np.uint32(np.uint32(c[i]) << shift).view(np.float32)
         x += f3 * np.uint32(np.uint32(d[i]) << shift).view(np.float32)
         out[i] = x
+
+
+@kernel
+def add_last(
+    out: NDArray[np.float32],
+    a: NDArray[Any],
+    b: NDArray[Any],
+    c: NDArray[Any],
+    d: NDArray[Any],
+    factors: NDArray[np.float32],
+    first: bool,
+) -> float:
+    """`add` of the last inputs; returns `squares` of the sum, block by block while it is in the nearest cache."""
+    total = 0.0
+    for low in range(0, out.size, BLOCK):
+        high = min(low + BLOCK, out.size)
+        block = out[low:high]
+        add(block, a[low:high], b[low:high], c[low:high], d[low:high], factors, first)
+        total += squares(block.view(np.uint32))
+    return total
 
 
 @kernel

@@ -7,11 +7,11 @@ sums are cut at fixed places: the result is the same bit for bit for any number 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from threading import Event
-from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,11 +24,9 @@ from atoll_runtime.payloads import HostPart, MergeError
 from atoll_runtime.protocol.clipping import clipped, factors
 from atoll_runtime.protocol.fragments import Array, Fragment, Piece
 
-_Job: TypeAlias = tuple[Callable[[int, int], bool], int, tuple[int, int]]
-"""What to compute, of which piece, and from which element to which."""
 COMBINE_SECONDS = 600.0
-RANGE = 1 << 17
-"""Elements that a thread computes at a time, at most: so many stay in the cache of a core. Sums are cut there."""
+RANGE = 1 << 18
+"""Elements that a thread computes at a time, at most; with fewer, Python's share shows. Sums are cut there."""
 VANISHED = 1e-30
 """A vector shorter than this part of the mean length has no direction: float32 could not hold its factor."""
 CANCELLED = 1e-6
@@ -59,14 +57,16 @@ class _Arrays:
     """Holds the combined input of a range until the range's outer step."""
     wire: NDArray[np.uint16]
 
-    def combine(self, factors: Sequence[NDArray[np.float32]], low: int, high: int) -> None:
-        """Σ factors·inputs, with factors as of `_grouped`."""
+    def combine(self, factors: Sequence[NDArray[np.float32]], low: int, high: int) -> float:
+        """Σ factors·inputs, with factors as of `_grouped`; returns the sum of its squares."""
         out = self.new_momentum[low:high]
         bits = [each.bits(low, high) for each in self.inputs]
         bits += [bits[0]] * (-len(bits) % kernels.GROUP)  # their factors are zero
         for m, group in enumerate(factors):
             a, b, c, d = bits[m * kernels.GROUP : (m + 1) * kernels.GROUP]
-            kernels.add(out, a, b, c, d, group, m == 0)
+            if m + 1 < len(factors):
+                kernels.add(out, a, b, c, d, group, m == 0)
+        return float(kernels.add_last(out, a, b, c, d, group, m == 0))
 
     def step(self, scale: float, low: int, high: int) -> bool:
         """The outer step on `scale` times the combined input; returns whether the new Θ is finite."""
@@ -85,35 +85,42 @@ class _Arrays:
 
 
 class _PieceMerge:
-    """Merges one piece by RDA: combines all its ranges, and steps them once its length is known."""
+    """Merges one piece. By RDA its ranges are stepped once all are combined, and so its length is known."""
 
-    def __init__(self, arrays: _Arrays, ranges: Sequence[tuple[int, int]], plain: Sequence[float]) -> None:
-        """`plain`: the factors of a plain mean."""
-        self.arrays, self.ranges, self.plain = arrays, ranges, _grouped(plain)
+    def __init__(
+        self, p: int, arrays: _Arrays, ranges: Sequence[tuple[int, int]], plain: Sequence[float]
+    ) -> None:
+        """`plain`: the factors of a plain mean, by which it is merged unless `aim` is called."""
+        self.p, self.arrays, self.ranges, self.plain = p, arrays, ranges, _grouped(plain)
+        self.radius: float | None = None
         self.factors = self.plain
-        self.radius = 0.0
         self.squares: dict[int, float] = {}
         self.combined = Event()
+        """Set when all ranges are."""
 
-    def combine(self, low: int, high: int) -> bool:
-        """Returns True."""
-        self.arrays.combine(self.factors, low, high)
-        self.squares[low] = kernels.squares(self.arrays.new_momentum[low:high].view(np.uint32))
+    def aim(self, radius: float, directions: Sequence[float]) -> None:
+        """By RDA: the result of `directions` gets the length `radius`."""
+        self.radius, self.factors = radius, _grouped(directions)
+
+    def combine(self, low: int, high: int) -> None:
+        self.squares[low] = self.arrays.combine(self.factors, low, high)
         if len(self.squares) == len(self.ranges):
             self.combined.set()
-        return True
+
+    @property
+    def ready(self) -> bool:
+        """Whether a combined range can be stepped."""
+        return self.radius is None or self.combined.is_set()
 
     def step(self, low: int, high: int) -> bool:
         """Returns whether the new Θ is finite."""
+        if self.radius is None:
+            return self.arrays.step(1.0, low, high)
         if not self.combined.wait(COMBINE_SECONDS):
             raise TimeoutError(f"a merge's sums were not ready after {COMBINE_SECONDS} s")
         length = math.sqrt(math.fsum(self.squares.values()))
-        if length <= CANCELLED * self.radius:
-            return self.direct(low, high)
-        return self.arrays.step(self.radius / length, low, high)
-
-    def direct(self, low: int, high: int) -> bool:
-        """Merges by the plain mean, whose length does not matter; returns whether the new Θ is finite."""
+        if length > CANCELLED * self.radius:
+            return self.arrays.step(self.radius / length, low, high)
         self.arrays.combine(self.plain, low, high)
         return self.arrays.step(1.0, low, high)
 
@@ -163,23 +170,17 @@ def merge_step(
         room.take(fragment.size, np.float32),
         room.take(fragment.size if coded else 0, np.uint16),
     )
-    jobs: list[_Job] = []
-    steps: list[_Job] = []
+    merges = []
     for p, (piece, first) in enumerate(zip(fragment.pieces, fragment.offsets, strict=True)):
         ranges = cuts(inputs, first, first + piece.size, RANGE)
         lengths = [each[p] for each in norms]
         bounded = clipped(lengths) if guard else lengths
-        merge = _PieceMerge(arrays, ranges, _divided(factors(shares, lengths, bounded), spans))
-        if rule == "Mean" or piece.embedding:
-            jobs += [(merge.direct, p, each) for each in ranges]
-        else:
-            merge.radius, directions = radial(lengths, bounded, shares)
-            merge.factors = _grouped(_divided(directions, spans))
-            jobs += [(merge.combine, p, each) for each in ranges] + steps
-            steps = [
-                (merge.step, p, each) for each in ranges
-            ]  # after the next piece: other threads end their sums
-    for p in _compute(jobs + steps, pool, helpers):
+        merge = _PieceMerge(p, arrays, ranges, _divided(factors(shares, lengths, bounded), spans))
+        if rule == "RDA" and not piece.embedding:
+            radius, directions = radial(lengths, bounded, shares)
+            merge.aim(radius, _divided(directions, spans))
+        merges.append(merge)
+    for p in _compute(merges, pool, helpers):
         raise MergeError(f"the merged outer gradient of {fragment.pieces[p].tensor} is not finite")
     made = arrays.wire if coded else arrays.new_theta
     return Result(arrays.new_theta, arrays.new_momentum, memoryview(made.view(np.uint8).data))
@@ -219,17 +220,29 @@ def _grouped(factors: Sequence[float]) -> list[NDArray[np.float32]]:
     return list(np.array(padded, np.float32).reshape(-1, kernels.GROUP))
 
 
-def _compute(jobs: Sequence[_Job], pool: Executor | None, helpers: int) -> list[int]:
-    """Runs all jobs; each thread takes the first that nobody has taken. Returns the pieces of those that failed."""
+def _compute(merges: Sequence[_PieceMerge], pool: Executor | None, helpers: int) -> list[int]:
+    """Merges all pieces; returns those whose Θ is not finite. Each thread combines the first range that nobody has
+    taken. It steps what it has combined, which its core's cache holds, as soon as it can be."""
     failed: list[int] = []
-    left = iter(jobs)
+    left = iter([(merge, *each) for merge in merges for each in merge.ranges])
 
     def work() -> None:
-        for compute, p, (low, high) in left:
-            if not compute(low, high):
-                failed.append(p)
+        own: deque[tuple[_PieceMerge, int, int]] = deque()
 
-    helping = [pool.submit(work) for _ in range(min(helpers, len(jobs) - 1))] if pool else []
+        def step() -> None:
+            merge, low, high = own.popleft()
+            if not merge.step(low, high):
+                failed.append(merge.p)
+
+        for merge, low, high in left:
+            merge.combine(low, high)
+            own.append((merge, low, high))
+            while own and own[0][0].ready:
+                step()
+        while own:
+            step()
+
+    helping = [pool.submit(work) for _ in range(helpers)] if pool else []
     try:
         work()
     finally:  # the memory must outlive every thread that writes to it

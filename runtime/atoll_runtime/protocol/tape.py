@@ -26,7 +26,7 @@ from atoll_runtime.protocol.identifiers import RoundId
 from atoll_runtime.protocol.machine import Syncer
 from atoll_runtime.protocol.rules import COORDINATOR
 
-FORMAT = 13
+FORMAT = 14
 
 
 class TapeError(ValueError):
