@@ -122,13 +122,17 @@ class UnitReconciler(Reconciler):
         }
 
     async def _act(self, key: Key, plan: UnitPlan) -> None:
-        """Carries out the plan for the Service, then that for the pods, all at the same time. Raises Refused."""
+        """Carries out the plan: the Service; pods that are made and deleted, because a heal waits for the scheduler; then
+        those that stay, also where the API server refused one. Raises Refused."""
         if plan.service is not None:
             # A Service holds nothing of its unit, so a new unit of the name need not wait for the collector.
             await self._applier.apply(plan.service, inherit=True)
         removes = (self._remove_pod(key.namespace, removal) for removal in plan.remove)
         renewals = (self._renew(key, pod, plan.status.incarnation) for pod in plan.renew)
-        await gather_bounded(chain(map(self._create, plan.create), removes, renewals), CONNECTIONS)
+        try:
+            await gather_bounded(chain(map(self._create, plan.create), removes), CONNECTIONS)
+        finally:
+            await gather_bounded(renewals, CONNECTIONS)
 
     async def _renew(self, key: Key, pod: PodView, incarnation: int) -> None:
         change = {ANNOTATION_INCARNATION: str(incarnation)}
