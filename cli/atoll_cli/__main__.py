@@ -1,4 +1,4 @@
-"""Entry point of `atoll`. Everything else is imported later, when Ctrl-C already prints one line."""
+"""Entry point of `atoll`. It imports everything else later, inside the code that turns Ctrl-C into one line."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def main(arguments: Sequence[str] | None = None, commands: str = "atoll_cli.opti
     """Run one command. Exit status: 0, 1 (failed), 2 (wrong usage or host) or 130 (interrupted).
 
     Args:
-        arguments: None: those of this process, which an interrupt ends without waiting for its threads.
-        commands: module whose `execute` runs them.
+        arguments: None for those of this process. An interrupt then ends it without waiting for its threads.
+        commands: name of the module with the function `execute` that runs them.
     """
     try:
         return _status(arguments, commands)
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None, commands: str = "atoll_cli.opti
 def _status(arguments: Sequence[str] | None, commands: str) -> int:
     try:
         for output in (sys.stdout, sys.stderr):
-            if isinstance(output, io.TextIOWrapper):  # a dash or a user's own text is no reason to end
+            if isinstance(output, io.TextIOWrapper):  # escape what the terminal cannot encode
                 output.reconfigure(errors="backslashreplace")
         loggers.quiet()
         with command_errors():
@@ -49,7 +49,7 @@ def _status(arguments: Sequence[str] | None, commands: str) -> int:
     except CommandError as error:
         print(f"atoll: {error}{loggers.advice()}", file=sys.stderr)
         return error.status
-    except BrokenPipeError:  # `| head` has seen enough
+    except BrokenPipeError:  # the reader, such as `| head`, has closed the pipe
         _discard_output()
         return 0
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Arguments of a command as a table; each is read and checked by one function."""
+"""A command's arguments as a table. One function reads and checks each argument."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from atoll_cli.errors import UsageError
 Read = Callable[[str, str], Any]
 """Takes an option's name and text; raises `UsageError`."""
 Values = dict[str, Any]
-"""By option, with underscores; None for one that was not given and has no default."""
+"""Values by option name, with underscores. None for an option that was not given and has no default."""
 
 
 @dataclass(frozen=True)
@@ -23,21 +23,21 @@ class Option:
     """One option, or operand."""
 
     name: str
-    """With `--`; without, that of an operand."""
+    """Begins with `--` for an option, not for an operand."""
     metavar: str
     read: Read | None
     """None: a flag, which has no value."""
     help: str
     default: str | None = None
     many: bool = False
-    """May be given several times; the value is a list of what `read` makes of each."""
+    """May be given several times. The value is then a list with the result of `read` for each."""
 
 
 JSON = Option("--json", "", None, "print JSON, a line for each object")
 
 
 def add(parser: argparse.ArgumentParser, options: Sequence[Option]) -> None:
-    """Adds them to a parser."""
+    """Adds the options to a parser."""
     for option in options:
         if option.read is None:
             parser.add_argument(option.name, action="store_true", help=option.help)
@@ -65,7 +65,7 @@ def count(least: int = 1, most: int = 10**12) -> Read:
 
 
 def number(least: float = 0.0, most: float = 1e18, *, above: bool = False) -> Read:
-    """A number; `above`: `least` itself is too small."""
+    """A number. With `above`, `least` itself is too small."""
     return partial(values.number, least=least, most=most, above=above)
 
 
@@ -75,7 +75,7 @@ def choice(*choices: str) -> Read:
 
 
 def as_text(option: str, text: str) -> str:
-    """What is not empty; parsed by whoever uses it."""
+    """Text that is not empty. The code that uses it parses it."""
     if not text:
         raise UsageError(f"{option} '': a value is wanted")
     return text
@@ -89,7 +89,7 @@ def as_path(option: str, text: str) -> Path:
 
 
 def new_file(option: str, text: str) -> Path:
-    """A file that can be written later, because its folder is there."""
+    """A file that can be written later, because its folder exists."""
     path = as_path(option, text)
     if not path.absolute().parent.is_dir():
         raise UsageError(f"{option} {text!r}: there is no folder {path.absolute().parent}")

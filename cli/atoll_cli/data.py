@@ -48,18 +48,18 @@ ACTIONS = {
         Option("--example", "I", count(0, 10**15), "which", "0"),
     )),
 }  # fmt: skip
-"""What each does, and its arguments."""
+"""Help text and arguments of each action."""
 
 
 def add_options(data: argparse.ArgumentParser) -> None:
-    """The three commands and their options."""
+    """Adds the three commands and their options."""
     actions = data.add_subparsers(dest="action", required=True, metavar="ACTION")
     for name, (what, options) in ACTIONS.items():
         add(actions.add_parser(name, help=what, allow_abbrev=False), options)
 
 
 def run_data(options: argparse.Namespace) -> int:
-    """Exit status 0: done; 1: `check` found an error.
+    """Runs one action. Exit status 0, or 1 if `check` found an error.
 
     Raises:
         UsageError: an option cannot be used.
@@ -152,7 +152,7 @@ def _tell(options: argparse.Namespace, catalogue: Catalogue, **more: object) -> 
 
 
 def _paced(tell: Callable[P, None]) -> Callable[P, None]:
-    """Call `tell` at most every two seconds."""
+    """Return a function that calls `tell`, but at most every two seconds."""
     told = time.monotonic()
 
     def paced(*args: P.args, **kwargs: P.kwargs) -> None:

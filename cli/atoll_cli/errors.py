@@ -29,7 +29,7 @@ OTHERS: dict[str, type[CommandError]] = {
     "atoll_runtime.syncer.errors.JournalError": CommandError,
     "atoll_runtime.syncer.errors.Terminal": CommandError,
 }
-"""What our other packages raise, by name: they are imported when a command is called."""
+"""Errors of our other packages. Given by name, because a command imports these packages only when it runs."""
 
 
 @contextmanager
@@ -45,10 +45,11 @@ def command_errors() -> Iterator[None]:
 
 
 def lacking(error: ImportError, command: str, extras: str) -> UsageError:
-    """The error for packages that are not installed. A missing module of Atoll itself is raised as it is.
+    """Return the error for packages that are not installed. Raises `error` itself if a module of Atoll is missing.
 
     Args:
-        extras: of pyproject.toml, that bring them. No distribution of ours is published: a checkout is named.
+        extras: those of pyproject.toml that install the packages. The message names a checkout of Atoll, because no
+            distribution of Atoll is published.
     """
     if str(error.name).startswith("atoll_"):
         raise error

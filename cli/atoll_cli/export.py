@@ -42,7 +42,7 @@ OPTIONS = (
 
 
 def run_export(options: argparse.Namespace) -> int:
-    """Exit status 0: done, or equal; 1: `--check` found a difference.
+    """Write or compare an export. Exit status 0, or 1 if `--check` found a difference.
 
     Raises:
         UsageError: an option cannot be used.

@@ -1,4 +1,4 @@
-"""Options of commands that look at a cluster, names of objects, and formats of output, as kubectl has them."""
+"""Options of the commands that read a cluster, names of objects, and output formats. All are as in kubectl."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PREFIXES = {
 
 
 def named(kind: str, text: str) -> str:
-    """The name alone. Raises `UsageError` if it is of another kind."""
+    """Return the name without its prefix. Raises `UsageError` if the prefix is that of another kind."""
     prefix, slash, name = text.rpartition("/")
     if slash and prefix not in PREFIXES[kind]:
         raise UsageError(f"{text!r}: NAME or {PREFIXES[kind][0]}/NAME is wanted")
@@ -26,13 +26,13 @@ def named(kind: str, text: str) -> str:
 
 
 def add_cluster(command: argparse.ArgumentParser) -> None:
-    """Options that choose the cluster and the namespace."""
+    """Add the options that choose the cluster and the namespace."""
     command.add_argument("-n", "--namespace", metavar="NS", help="default: the context's")
     command.add_argument("--context", metavar="NAME", help="default: the current one")
 
 
 def add_status(status: argparse.ArgumentParser) -> None:
-    """Options of `status` and `top`."""
+    """Add the options of `status` and `top`."""
     status.add_argument("run", metavar="RUN", nargs="?", help="default: every run, a line each")
     status.add_argument("-A", "--all-namespaces", action="store_true", help="the runs of every namespace")
     status.add_argument("-w", "--watch", action="store_true", help="again every 2 s until the run has ended")
@@ -41,7 +41,7 @@ def add_status(status: argparse.ArgumentParser) -> None:
 
 
 def add_ledger(ledger: argparse.ArgumentParser) -> None:
-    """Options of `ledger`."""
+    """Add the options of `ledger`."""
     ledger.add_argument("run", metavar="RUN")
     add_cluster(ledger)
     _add_output(ledger, "json", "yaml")

@@ -1,4 +1,4 @@
-"""Figures as the syncer counts them now, read from its metrics; those in a status may be half a minute old."""
+"""Current figures, read from the syncer's metrics. Those in a status may be half a minute old."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from atoll_runtime.contract import HEALTH_PORT
 
 FIGURE = re.compile(r'^atoll_syncer_([a-z_]+)(?:\{unit="([^",]+)"\})? ([-+.e\d]+)$', re.MULTILINE)
 SECONDS = 5.0
-"""For one shard to answer through the API server."""
+"""Time limit for one shard to answer through the API server."""
 AT_ONCE = 8
 Figures = dict[tuple[str, str], float]
-"""By the metric's name without its prefix, and the unit, which is empty for the syncer's own figures."""
+"""Values by metric name without its prefix, and unit. The unit is empty for the syncer's own figures."""
 
 
 def read_metrics(kubectl: Kubectl, namespace: str, pod: str) -> Figures | None:
@@ -30,14 +30,14 @@ def read_metrics(kubectl: Kubectl, namespace: str, pod: str) -> Figures | None:
 
 
 def refreshed(kubectl: Kubectl, namespace: str, shards: int, sample: Sample) -> Sample:
-    """The sample with fresh figures, as far as shards answer; none is behind the one in the status."""
+    """Return the sample with fresh figures of the shards that answer. Steps and tokens are not below the status's."""
     pods = [f"{sample.run.name}-syncer-{shard}" for shard in range(shards)]
     with ThreadPoolExecutor(AT_ONCE) as pool:
         answers = list(pool.map(lambda pod: read_metrics(kubectl, namespace, pod), pods))
     found = [figures for figures in answers if figures is not None]
     units = {name: _unit(unit, found) for name, unit in sample.units.items()}
     run = sample.run
-    if found and len(found) == shards:  # the model is where the slowest shard is
+    if found and len(found) == shards:  # the model is as far as its slowest shard
         run = replace(
             run,
             step=int(max(run.step, min(figures.get(("global_step", ""), 0) for figures in found))),

@@ -27,7 +27,7 @@ class Kubectl:
 
     program: Path
     kubeconfig: Path | None = None
-    """None: as in the user's environment."""
+    """None for the one of the user's environment."""
     context: str | None = None
 
     def run(self, *arguments: str, stdin: str | None = None, timeout: float = 60) -> str:
@@ -64,14 +64,14 @@ class Kubectl:
 
 
 def find_kubectl() -> Path:
-    """The user's kubectl and cluster. Raises `HostError` if there is no kubectl."""
+    """Return the path of the user's kubectl. Raises `HostError` if there is none."""
     from atoll_local.programs import installed
 
     return installed("kubectl")
 
 
 def chosen(options: argparse.Namespace) -> tuple[Kubectl, list[str]]:
-    """The user's kubectl on the context of the options, and what names their namespace. Raises `HostError`."""
+    """Return kubectl for the context of the options, and the arguments for their namespace. Raises `HostError`."""
     where = ["-n", options.namespace] if options.namespace else []
     return Kubectl(program=find_kubectl(), context=options.context), where
 

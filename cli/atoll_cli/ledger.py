@@ -46,10 +46,10 @@ def show_ledger(options: argparse.Namespace) -> int:
 
 
 def gone(run: LedgerView, units: Sequence[LedgerView]) -> LedgerView:
-    """What the run's ledger has beyond those of its units.
+    """Return what the run's ledger has beyond the ledgers of its units.
 
-    That is of units that were taken away, and of a run that trains also what was told between two writes: run and
-    units are written one after the other. Where the units were written last, it is nothing.
+    These are the tokens of deleted units. While the run trains, they include tokens that were reported between two
+    writes, because run and units are written one after the other. The result is empty if the units are newer.
     """
 
     def beyond(own: int, theirs: Iterable[int]) -> int:
@@ -72,7 +72,7 @@ def gone(run: LedgerView, units: Sequence[LedgerView]) -> LedgerView:
 
 
 def ledger_table(ledgers: Mapping[str, LedgerView], rest: LedgerView, run: LedgerView) -> str:
-    """A table in tokens: a line per unit, one for deleted units (`gone`) if they left any, and the run's own."""
+    """A table in tokens: a line for each unit, one for deleted units (`gone`) if they have any, and the run's."""
     lines = [*sorted(ledgers.items()), *([(GONE, rest)] if rest.trained else []), (TOTAL, run)]
     reasons = sorted({reason for _, ledger in lines for reason in ledger.discarded})
     head = ("UNIT", "TRAINED", "MERGED", *(reason.upper() for reason in reasons), "IN FLIGHT", "SHARE MERGED")
@@ -90,7 +90,7 @@ def ledger_table(ledgers: Mapping[str, LedgerView], rest: LedgerView, run: Ledge
 
 
 def waiting(ledgers: Mapping[str, LedgerView]) -> list[str]:
-    """A line for each fragment of a unit whose tokens wait for its link."""
+    """A line for each fragment of a unit with tokens that wait for the unit's link."""
     return [
         f"{name}: {wait['tokens']:,} tokens of fragment {wait['fragment']} since step {wait['since']}: {wait['what']}"
         for name, ledger in sorted(ledgers.items())
@@ -107,7 +107,7 @@ def tokens(figure: int, fragments: int) -> str:
 
 
 def verdict(wrong: Mapping[str, LedgerView]) -> str:
-    """Where the ledger does not balance, and by how much."""
+    """Say whether the ledger balances. If not, say where it does not, and by how much."""
     if not wrong:
         return "balanced: every token is merged, discarded for a reason, or in flight"
     parts = [

@@ -6,11 +6,11 @@ import logging
 
 QUIET = ("asyncio", "fsspec", "gcsfs", "google.auth")
 NO_CREDENTIALS = "default credentials were not found"
-"""Google's wording, in any package's message."""
+"""Google's wording, which a message of any of the packages may contain."""
 
 
 class _Kept(logging.Handler):
-    """Prints nothing, but remembers what concerns the user."""
+    """Prints nothing, but remembers whether credentials were missing."""
 
     no_credentials = False
 

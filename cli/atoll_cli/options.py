@@ -1,4 +1,4 @@
-"""The commands of `atoll` and their options. Each imports what it needs when it is called."""
+"""The commands of `atoll` and their options. Each command imports what it needs when it is called."""
 
 from __future__ import annotations
 

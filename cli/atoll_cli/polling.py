@@ -15,7 +15,7 @@ INTERVAL = 2.0
 LONGEST = 30.0
 """Longest time in seconds between two polls of a cluster that does not answer."""
 SILENCE = 900.0
-"""Give up after this many seconds without an answer: an upgrade of a control plane takes minutes."""
+"""Give up after this many seconds without an answer. An upgrade of a control plane takes minutes."""
 
 Seen = TypeVar("Seen")
 
@@ -31,7 +31,7 @@ def poll(
     """Yield the result of each poll, without end. Report once each time the cluster stops answering.
 
     Raises:
-        KubectlError: the first look failed, or all of `SILENCE` seconds did.
+        KubectlError: the first call of `look` failed, or later every call failed for `SILENCE` seconds.
     """
     yield look()
     while True:
@@ -48,7 +48,7 @@ def patiently(
     sleep: Callable[[float], None] = time.sleep,
     chance: Callable[[], float] = random.random,
 ) -> Seen:
-    """The first result. Raises `KubectlError`: every look of `silence` seconds failed."""
+    """Return the first result of `look`. Raises `KubectlError` if every call failed for `silence` seconds."""
     began, failures = clock(), 0
     while True:
         try:

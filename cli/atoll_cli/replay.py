@@ -31,11 +31,11 @@ OPTIONS = (
 
 
 def run_replay(options: argparse.Namespace) -> int:
-    """Exit status 0: identical; 1: a difference, printed with its place.
+    """Print the tapes or run them again. Exit status 0, or 1 if a re-run differs; the place is printed.
 
     Raises:
         UsageError: options that do not go together, or tapes that do not fit the checkpoint.
-        TapeError: a file is no whole tape.
+        TapeError: a file is not a complete tape.
         StoreError: the checkpoint cannot be read.
     """
     if options.check is None and options.step is not None:
@@ -85,7 +85,7 @@ def load(uri: str, step: int | None) -> Cut:
 
 
 def wanted(path: Path, cut: Cut | None) -> Sequence[int] | None:
-    """The checkpoint's versions of this tape's shard. The checkpoint lists versions shard by shard."""
+    """Return the versions that the checkpoint has for this tape's shard. It lists versions shard by shard."""
     from atoll_runtime.replay import facts_of
 
     if cut is None:
@@ -100,7 +100,7 @@ def wanted(path: Path, cut: Cut | None) -> Sequence[int] | None:
 
 
 def compare(cut: Cut, uri: str, replays: Sequence[Replay]) -> dict[str, Any]:
-    """The tensors of Θ and momentum that differ."""
+    """Return the tensors of Θ and momentum that differ from the checkpoint's."""
     from atoll_runtime.replay import differing, tensors
 
     for each in replays:

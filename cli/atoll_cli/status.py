@@ -108,7 +108,7 @@ def document(sample: Sample) -> dict[str, Any]:
 
 
 def listed(runs: Mapping[tuple[str, str], RunView]) -> dict[str, Any]:
-    """The document of `--json` without a run."""
+    """The document of `--json` when no run is named."""
     return {"runs": [{"namespace": space, **_keyed(asdict(run))} for (space, _), run in runs.items()]}
 
 

@@ -15,11 +15,11 @@ HEAL_STAGES = {
     "compile": "compile",
     "catchUp": "catch up",
 }
-"""In printing order, with their labels."""
+"""Stages of a heal in printing order, with their labels."""
 
 
 def seconds(value: float | None) -> str:
-    """`7.3 s`, `42 s`, `3 min 05 s`; `-` for nothing."""
+    """`7.3 s`, `42 s`, `3 min 05 s`; `-` for None."""
     if value is None:
         return "-"
     if value < 10:
@@ -113,13 +113,13 @@ def losses(run: RunView) -> list[str]:
 
 
 def codec(unit: UnitView) -> str:
-    """Of its fragments, and of how many rounds it takes part in one: `bf16`, `int4 1/2.5`; `-` before the first."""
+    """The codec, and the share of rounds if the unit skips some: `bf16`, `int4 1/2.5`; `-` while it is not known."""
     period = unit.link.get("period", 0)
     return (unit.link.get("codec") or "-") + (f" 1/{period:.3g}" if period > 1 else "")
 
 
 def link(unit: UnitView) -> tuple[str, str, str, str]:
-    """Rates up and down, round trip, busy share, failures; `-` where it is not known."""
+    """Rates up and down, round trip, busy share, failures; all `-` if the link is not known."""
     if not (known := unit.link):
         return ("-",) * 4
     return (
@@ -131,7 +131,7 @@ def link(unit: UnitView) -> tuple[str, str, str, str]:
 
 
 Columns = dict[str, Callable[[Any], str]]
-"""What a cell shows, by the head of its column."""
+"""Functions that format a cell, by the heading of the column."""
 TOP: Columns = {
     "UNIT": lambda unit: unit.name,
     "TOKENS/S": lambda unit: amount(unit.tokens_per_second),

@@ -1,4 +1,4 @@
-"""Parses option values. An error names the option, the value and what would be right."""
+"""Parses option values. An error names the option, the value and what is expected."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from atoll_cli.errors import UsageError
 
 UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0, "y": 31_557_600.0}
 BOUNDLESS = 1e15
-"""Upper limits from this value on are not printed."""
+"""Messages omit an upper limit of this value or more."""
 PREFIXES = {"k": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12}
 
 
@@ -23,7 +23,7 @@ def count(option: str, text: str, least: int = 1, most: int = 10**12) -> int:
 
 
 def number(option: str, text: str, least: float = 0.0, most: float = 1e18, *, above: bool = False) -> float:
-    """A number such as `0.95`, `5B`; `above`: `least` itself is too small."""
+    """A number such as `0.95`, `5B`. With `above`, `least` itself is too small."""
     value = _scaled(text)
     if value is None or not math.isfinite(value) or not least <= value <= most or (above and value == least):
         low, high = _digits(least), _digits(most)
@@ -56,7 +56,7 @@ def choice(option: str, text: str, choices: Sequence[str]) -> str:
 def numbers(
     option: str, text: str, least: float = 0.0, most: float = 1e18, *, above: bool = False
 ) -> list[float]:
-    """Numbers with commas between them, at least one and at most 4096."""
+    """From 1 to 4096 numbers, separated by commas."""
     parts = text.split(",")
     if len(parts) > 4096:
         raise UsageError(f"{option}: {len(parts)} values; at most 4096 are taken")

@@ -12,19 +12,19 @@ from atoll_operator.api.group import LABEL_COMPONENT, LABEL_RUN, LABEL_UNIT
 
 
 def _at(*path: str) -> Any:
-    """Where an object of Kubernetes has the field."""
+    """The place of the field in a Kubernetes object."""
     return Field(validation_alias=AliasPath(*path))
 
 
 def _true(kind: str) -> BeforeValidator:
-    """Of conditions, whether the one of this type is True."""
+    """Reduce a list of conditions to whether the one of this type is True."""
     return BeforeValidator(
         lambda found: any(each["type"] == kind and each["status"] == "True" for each in found)
     )
 
 
 def _message(kind: str, reason: str) -> BeforeValidator:
-    """Of conditions, the message of the one of this type where it has this reason."""
+    """Reduce a list of conditions to the message of the one with this type and reason; empty if there is none."""
     return BeforeValidator(
         lambda found: next(
             (each["message"] for each in found if (each["type"], each.get("reason")) == (kind, reason)), ""
@@ -48,11 +48,11 @@ _RATE = Annotated[float, _at("status", "tokensPerSecond")]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldOutView:
-    """The global model of the newest checkpoint that the run's evaluator has evaluated."""
+    """Held-out loss of the newest checkpoint that the run's evaluator has evaluated."""
 
     step: int
     loss: float | None = None
-    """Nats per token; None where it is not finite."""
+    """Nats per token; None if it is not finite."""
     tokens: int = 0
 
 
@@ -94,24 +94,24 @@ class UnitView:
     incarnation: Annotated[int, _at("status", "incarnation")] = 0
     learning: Annotated[bool, _CONDITIONS, _true("Learning")] = False
     slow: Annotated[str, _CONDITIONS, _message("Learning", "SlowSteps")] = ""
-    """Why its steps do not set the run's interval; empty where they may."""
+    """Why the unit's steps do not set the run's interval; empty if they may."""
     step: Annotated[int, _at("status", "step")] = 0
     loss: _LOSS = None
     tokens_per_second: _RATE = 0.0
     restarts: Annotated[int, _at("status", "restartCount")] = 0
     heal_seconds: Annotated[float | None, _at("status", "lastHealSeconds")] = None
-    """As the operator measured the last heal."""
+    """Duration of the last heal, as the operator measured it."""
     heal_stages: Annotated[Mapping[str, float], _at("status", "lastHeal", "stages")] = field(
         default_factory=dict
     )
-    """Seconds of its stages that are known, by the status's names."""
+    """Seconds of each known stage of the last heal, by its name in the status."""
     seeded_step: Annotated[int | None, _at("status", "seededStep")] = None
     staleness: Annotated[int, _at("status", "staleness")] = 0
     """Global steps since its last merge."""
     share_percent: Annotated[float, _at("status", "sharePercent")] = 0.0
     """Of all merged tokens."""
     link: Annotated[Mapping[str, Any], _at("status", "link"), _OR_EMPTY] = field(default_factory=dict)
-    """Of its host 0, by the status's names; empty before it is known."""
+    """The link of host 0, by the names of the status; empty until it is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,11 +139,11 @@ class LedgerView:
     discarded: Mapping[str, int] = field(default_factory=dict)
     """By reason."""
     waits: Sequence[Mapping[str, Any]] = ()
-    """Of a unit, tokens in flight that wait for its link: `fragment`, `tokens`, `since`, `what`."""
+    """For a unit, tokens in flight that wait for its link: `fragment`, `tokens`, `since`, `what`."""
 
     @property
     def balance(self) -> int:
-        """Token-fragments without a fate, or with more than one when negative."""
+        """Token-fragments that are not accounted for. If negative, some are counted more than once."""
         return self.trained - self.merged - self.in_flight - sum(self.discarded.values())
 
 
@@ -167,7 +167,7 @@ class Sample:
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Sample:
-        """What `record` gave."""
+        """Return the sample that `record` was called on."""
         held_out = record["run"].get("held_out")
         return cls(
             time=record["time"],
@@ -182,7 +182,7 @@ _POD, _LEDGER = TypeAdapter(PodView), TypeAdapter(LedgerView)
 
 
 def sample_of(run: str, items: Iterable[Mapping[str, Any]], time: float) -> Sample:
-    """Sorts what `kubectl get trainingruns,learnerunits,pods` gave, other runs' objects included."""
+    """Return a run's sample from the output of `kubectl get trainingruns,learnerunits,pods`. Skips other runs."""
     seen = RunView(name=run, phase="Missing")
     units: dict[str, UnitView] = {}
     pods: dict[str, PodView] = {}
@@ -208,7 +208,7 @@ def runs_of(items: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], RunView
 
 
 def ledgers_of(run: str, items: Iterable[Mapping[str, Any]]) -> dict[str, LedgerView]:
-    """Of the run's units by name, and of the run itself under its own name; only those that have one."""
+    """Return the ledgers of the run's units and of the run itself, by name. Objects without a ledger are left out."""
     found: dict[str, LedgerView] = {}
     for item in items:
         name, ledger = item["metadata"]["name"], item.get("status", {}).get("ledger")

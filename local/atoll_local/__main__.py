@@ -18,7 +18,7 @@ from atoll_local.paths import claim
 from atoll_local.programs import find, find_all
 
 PASSED_ON = ("helm", "kubectl", "actionlint")
-"""Programs that this command runs with the arguments as they are."""
+"""Programs that this command runs with unchanged arguments."""
 
 
 def _say(started: float, text: str) -> None:
@@ -48,7 +48,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Exit status: 0 done; 1 the cluster failed, or stays as it is; 2 this machine or the arguments are not fit."""
+    """Return the exit status: 0 done; 1 the cluster failed or cannot be changed; 2 wrong machine or arguments."""
     given = sys.argv[1:] if arguments is None else arguments
     started = time.monotonic()
     try:

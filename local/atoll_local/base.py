@@ -1,4 +1,4 @@
-"""The base of the images: Debian with Python, made with mmdebstrap, and pip's way out to its packages."""
+"""The base of the images: Debian with Python, made with mmdebstrap. Also pip's access to packages."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ _CLEAN = (
     'rm -rf "$1"/etc/apt/sources.list "$1"/etc/apt/sources.list.d/* '
     '"$1"/usr/share/doc "$1"/usr/share/man "$1"/usr/share/locale'
 )
-"""The image names no mirror of this machine, and no page that nobody reads."""
+"""Removes this machine's mirrors, documentation and translations from the image."""
 _COMPILE = (
     'PYTHONHASHSEED=0 chroot "$1" python3 -m compileall -qq -f --invalidation-mode unchecked-hash '
     "/usr/lib/python3 /usr/lib/python3.11"
 )
-"""Compiled code that names no time of a file: a build sets all of them."""
+"""Compiles Python without the times of its files, because a build sets all of them."""
 KEY = hashlib.sha256(" ".join((SUITE, *PACKAGES, _CLEAN, _COMPILE)).encode()).hexdigest()[:16]
 BASE_TIMEOUT = 900.0
 CERTIFICATES = Path("/etc/ssl/certs")
 
 
 def write_base(target: Path) -> None:
-    """A tar archive of the base's files; 15 s with a near mirror.
+    """Write a tar archive of the base's files. It takes 15 s with a near mirror.
 
     Raises:
         HostError: mmdebstrap failed or took too long.
@@ -51,7 +51,7 @@ def write_base(target: Path) -> None:
 
 
 def debian_sources(apt: Path) -> str:
-    """The stanzas of the `.sources` files below `apt` that serve the suite: a host may know a near mirror."""
+    """Return the stanzas of the `.sources` files below `apt` that serve the suite. They may name a near mirror."""
     stanzas = [
         stanza.strip()
         for path in sorted(apt.glob("sources.list.d/*.sources"))
@@ -62,7 +62,7 @@ def debian_sources(apt: Path) -> str:
 
 
 def _serves(stanza: str) -> bool:
-    """True for Debian's own archives of the suite; a vendor's name it too, with components of their own."""
+    """True for Debian's own archives of the suite. A vendor's archives may name it too, but have other components."""
     fields = dict(line.split(":", 1) for line in stanza.splitlines() if ":" in line and line[0] not in "# \t")
     suites, components = (set(fields.get(name, "").split()) for name in ("Suites", "Components"))
     return bool(suites) and suites <= ARCHIVES and "main" in components
@@ -70,11 +70,11 @@ def _serves(stanza: str) -> bool:
 
 @contextmanager
 def pip_mounts() -> Iterator[list[str]]:
-    """Options of `buildah build` that lend a build this machine's way to packages.
+    """Yield options of `buildah build` that give a build this machine's access to packages.
 
-    pip's settings of every source (files and environment) become one file, mounted during RUN only, since an
-    ARG or ENV would stay in the image's history. What they name of this machine is lent under `/run/pip`, so
-    that not even an empty mount point tells its paths.
+    pip's settings of every source (files and environment) become one file. It is mounted only during RUN, because an
+    ARG or ENV would stay in the image's history. Paths of this machine that the settings name are mounted under
+    `/run/pip`, so that not even an empty mount point shows them.
     """
     with TemporaryDirectory(prefix="atoll-pip-") as folder:
         settings = pip_settings()
@@ -100,7 +100,7 @@ def _is_path(word: str) -> bool:
 
 
 def pip_settings() -> dict[str, str]:
-    """What `pip config list` of this Python shows, the environment over the files."""
+    """Return what `pip config list` of this Python shows. The environment comes before the files."""
     listing = run([sys.executable, "-m", "pip", "config", "list"], 60)
     found: dict[str, str] = {}
     for line in sorted(listing.splitlines(), key=lambda line: line.startswith(":env:")):

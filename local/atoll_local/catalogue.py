@@ -14,7 +14,7 @@ FAKE_GCS = "1.56.1"
 ACTIONLINT = "1.7.12"
 NETWORK_POLICIES = "0.8.0"
 KSTATUS = "1.2.2"
-"""Of Flux's cli-utils; the version that this Helm has too."""
+"""Version of Flux's cli-utils, which is the same in this Helm."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +123,7 @@ PROGRAMS: dict[str, Program] = {
             version=NETWORK_POLICIES,
             module="sigs.k8s.io/kube-network-policies",
             package="sigs.k8s.io/kube-network-policies/cmd",
-            # It does not tell its version, so one on PATH is not taken.
+            # It does not print its version, so one on PATH is not used.
         ),
         Program(
             name="fake-gcs-server",

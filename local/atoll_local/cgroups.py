@@ -16,7 +16,7 @@ def unified() -> bool:
 
 
 def hierarchies() -> list[Path]:
-    """Every hierarchy a container may be in."""
+    """Every hierarchy that may contain a container."""
     if unified():
         return [ROOT]
     return sorted(path for path in ROOT.iterdir() if path.is_dir() and not path.is_symlink())

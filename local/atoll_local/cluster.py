@@ -186,7 +186,7 @@ class Cluster:
     def _wait_ready(self) -> None:
         nodes = [f"node/{node.name}" for node in NODES]
         with_chips = [f"node/{node.name}" for node in NODES if node.chips]
-        for node in nodes:  # of several names kubectl waits for the creation of the first alone
+        for node in nodes:  # given several names, kubectl waits only for the creation of the first
             self._await("wait", "--for=create", node)
         self._await("wait", "--for=condition=Ready", *nodes)
         self._await("wait", r"--for=jsonpath={.status.allocatable.google\.com/tpu}", *with_chips)

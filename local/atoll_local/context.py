@@ -11,8 +11,8 @@ from pathlib import Path
 
 PACKAGES = ("operator", "runtime", "local", "cli")
 TIME = 1580601600
-"""2020-02-02, as in hatchling's wheels: the time of every file in an image, so that its digest does not depend on the
-time of the build."""
+"""The time of every file in an image: 2020-02-02, as in hatchling's wheels. It is fixed so that the image's digest does
+not depend on the time of the build."""
 
 
 def version(root: Path) -> str:

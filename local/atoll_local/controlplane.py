@@ -31,8 +31,8 @@ CONTROL_PROGRAMS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-s
 
 
 def free_port(address: str = "127.0.0.1") -> int:
-    """A free TCP port below 32768: from there on the kernel assigns ports to outgoing connections, which could take it
-    before the server listens.
+    """Return a free TCP port below 32768. The kernel assigns the ports from there on to outgoing connections, which
+    could take one before the server listens.
 
     Raises:
         ClusterError: none of a hundred was free.
@@ -80,7 +80,7 @@ class ControlPlane(Startable):
 
         Raises:
             ClusterError: a part did not become ready; the message names its log.
-            HostError: a program cannot be had.
+            HostError: a program cannot be obtained.
         """
         names = CONTROL_PROGRAMS if self.controllers else CONTROL_PROGRAMS[:2]
         self._programs = {name: str(path) for name, path in find_all(names, self.progress).items()}
@@ -117,7 +117,7 @@ class ControlPlane(Startable):
         return kubectl(self.kubeconfig, *arguments, timeout=KUBECTL_SECONDS, stdin=stdin)
 
     def stop(self) -> None:
-        """Kills every part: with SIGTERM the API server takes seconds."""
+        """Kills every part, because with SIGTERM the API server takes seconds."""
         for name in ("kube-scheduler", "kube-controller-manager", "kube-apiserver", "etcd"):
             self._daemons[name].stop(signal.SIGKILL)
 
@@ -211,7 +211,7 @@ class ControlPlane(Startable):
         return self.folder / "pki" / f"{name}.conf"
 
     def _scheduler_pace(self) -> list[str]:
-        """Writes a configuration file: the scheduler has no flag for this."""
+        """Return the scheduler's options. Writes a configuration file, because the scheduler has no flag for this."""
         if self.scheduler_qps is None:
             return []
         path = self.folder / "scheduler.yaml"

@@ -1,4 +1,4 @@
-"""What can go wrong on the host, said so that a user can mend it."""
+"""Errors of the host, with messages that let a user fix them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ class HostError(Exception):
 
 
 class StateError(HostError):
-    """What is left of a cluster on this machine cannot be read or removed as things are (exit status 1)."""
+    """What is left of a cluster on this machine cannot be read or removed now (exit status 1)."""
 
 
 class ClusterError(Exception):

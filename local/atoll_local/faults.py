@@ -1,4 +1,4 @@
-"""Faults as they happen to real clusters: killed processes. A node loses its power by `Machine.stop`."""
+"""Kills processes, as happens in real clusters. `Machine.stop` cuts a node's power."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def kill_pods(cluster: Cluster, pod_uids: Iterable[str]) -> int:
 
 
 def _is_sandbox(pid: int) -> bool:
-    """The pause process holds the pod's network; killing it is another fault than killing the program."""
+    """Whether this is the pause process, which holds the pod's network. Killing it is a different fault."""
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
             return file.read().split(b"\0")[0] == SANDBOX

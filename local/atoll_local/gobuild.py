@@ -24,7 +24,7 @@ def go_program() -> str | None:
 
 
 def build(program: Program, work: Path, target: Path) -> None:
-    """Builds `program` to `target`; modules of one family share `work`.
+    """Builds `program` to `target`. Modules of one family share `work`.
 
     Raises:
         HostError: no Go, or the build failed (the message ends with the compiler's last lines).
@@ -68,8 +68,8 @@ def _go_mod(go: str, program: Program, work: Path) -> str:
     head = f"module atoll.dev/programs/{work.name}\n\ngo {GO_DIRECTIVE}\n"
     if program.module != "k8s.io/kubernetes":
         return head
-    # k8s.io/kubernetes requires its staging modules as v0.0.0 and replaces them inside its own tree, which
-    # does not count for a dependent: the published versions (v0.36.3 for 1.36.3) are named here.
+    # k8s.io/kubernetes requires its staging modules as v0.0.0 and replaces them inside its own tree. These
+    # replacements do not apply to a dependent, so the published versions (v0.36.3 for 1.36.3) are named here.
     (work / "go.mod").write_text(head)
     _run(go, ["mod", "download", f"{program.module}@v{program.version}"], work)
     cache = _run(go, ["env", "GOMODCACHE"], work).strip()

@@ -56,7 +56,7 @@ def check_machine() -> None:
 
 
 def check_addresses(network: Network, ports: Mapping[int, str]) -> None:
-    """Raises `HostError` when the network or one of `ports` (and what it is for) is in use."""
+    """Raises `HostError` if the network or one of `ports`, which map to their purpose, is in use."""
     if shutil.which("ip") and network.taken():
         raise HostError(
             f"the network {network.subnet} or the bridge {network.bridge} is in use already, and a machine has room "
@@ -67,7 +67,7 @@ def check_addresses(network: Network, ports: Mapping[int, str]) -> None:
 
 
 def check_port(port: int, purpose: str, address: str = "0.0.0.0") -> None:
-    """Raises `HostError` when something listens on `port`."""
+    """Raises `HostError` if something listens on `port`."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -88,7 +88,7 @@ def install(progress: Progress) -> None:
     """Installs the Debian packages that are missing, without starting their services.
 
     Raises:
-        HostError: no apt here, or it failed.
+        HostError: there is no apt, or it failed.
     """
     packages = missing()
     if not packages:
@@ -96,7 +96,7 @@ def install(progress: Progress) -> None:
     if shutil.which("apt-get") is None:
         raise HostError(f"missing on this machine and no apt-get to install them: {', '.join(packages)}")
     progress(f"installing {', '.join(packages)}")
-    # A policy-rc.d with exit status 101 prevents packages from starting daemons: nodes run their own containerd.
+    # A policy-rc.d with exit status 101 keeps packages from starting daemons. Nodes run their own containerd.
     policy = Path("/usr/sbin/policy-rc.d")
     ours = not policy.exists()
     if ours:

@@ -20,8 +20,8 @@ from atoll_local.programs import Progress, find, silent
 from atoll_local.template import Template
 
 ROLES: Mapping[str, Mapping[str, str]] = {"operator": {}, "runtime": {"EXTRAS": "runtime"}}
-"""Each has `images/ROLE.Dockerfile`, which takes these arguments, and becomes `atoll.dev/ROLE:VERSION`. libtpu is not
-in them: here are no TPUs, and it takes 684 MB."""
+"""Build arguments by role. `images/ROLE.Dockerfile` becomes the image `atoll.dev/ROLE:VERSION`. The images do not have
+libtpu, because there are no TPUs here and libtpu takes 684 MB."""
 BUILD_TIMEOUT = 7200.0
 LOCK = "lock"
 """One process at a time builds or copies images."""
@@ -36,7 +36,7 @@ def build_images(progress: Progress = silent, *, force: bool = False) -> None:
     """Builds every image that is missing or outdated; `force` rebuilds all from nothing.
 
     Raises:
-        HostError: a tool or a package cannot be had; the message ends with the tool's last lines.
+        HostError: a tool or a package cannot be obtained; the message ends with the tool's last lines.
     """
     folder = cache_dir() / "images"
     with locked(folder / LOCK):
@@ -67,7 +67,7 @@ def install_images(nodes: Sequence[Path], progress: Progress = silent) -> None:
 
 
 class Builder:
-    """buildah with a store of its own in the cache, so that no configuration of the host counts."""
+    """buildah with its own store in the cache, so that the host's configuration has no effect."""
 
     def __init__(self, folder: Path, progress: Progress) -> None:
         self._folder, self._progress = folder, progress
@@ -79,7 +79,7 @@ class Builder:
         (self._store / "policy.json").write_text('{"default": [{"type": "insecureAcceptAnything"}]}\n')
 
     def program(self, reference: str, program: bytes) -> None:
-        """An image of one static program, which has the image's name."""
+        """Build an image of one static program, which gets the image's name."""
         key, name = hashlib.sha256(program).hexdigest(), reference.rpartition("/")[2].partition(":")[0]
         if self._template.holds(reference, key):
             return
@@ -93,7 +93,7 @@ class Builder:
             self._add(reference, key, context, {})
 
     def role(self, role: str) -> None:
-        """One of our images, from its Dockerfile."""
+        """Build one of our images from its Dockerfile, unless it is up to date."""
         with TemporaryDirectory(prefix="atoll-context-") as temporary:
             context = Path(temporary)
             key = f"{base.KEY}-{write_context(source_root(), f'{role}.Dockerfile', context)}"
@@ -101,7 +101,7 @@ class Builder:
                 self._add(image(role), key, context, {"BASE": self._base(), **ROLES[role]})
 
     def _base(self) -> str:
-        """The reference of the base, which is made if it is not there."""
+        """Return the reference of the base. Makes the base if it does not exist."""
         reference = f"localhost/atoll-base:{base.KEY}"
         if reference in self._buildah("images", "--format", "{{.Name}}:{{.Tag}}").split():
             return reference
@@ -132,7 +132,7 @@ class Builder:
         self._progress(f"images: {reference} built and imported in {time.monotonic() - started:.0f} s")
 
     def _build(self, reference: str, context: Path, arguments: Mapping[str, str]) -> None:
-        """Layers whose input is unchanged are taken from the store."""
+        """Build the image. Layers with unchanged input are taken from the store."""
         with base.pip_mounts() as mounts:
             options = ["--layers", "--isolation=chroot", "--pull-never", self._policy]
             options += [f"--timestamp={TIME}", "--identity-label=false"]

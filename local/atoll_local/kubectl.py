@@ -16,7 +16,7 @@ ESTABLISHED = '--for=jsonpath={.status.conditions[?(@.type=="Established")].stat
 def kubectl(
     kubeconfig: Path, *args: str, check: bool = True, timeout: float = SECONDS, stdin: str | None = None
 ) -> str:
-    """Its output.
+    """Run kubectl and return its output.
 
     Raises:
         ClusterError: it failed (with `check`) or took longer than `timeout` seconds.

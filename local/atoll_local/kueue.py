@@ -28,14 +28,14 @@ from atoll_local.programs import find
 Object = dict[str, Any]
 NAMESPACE = "kueue-system"
 SERVICE = "kueue-webhook-service"
-"""Kueue derives the names of its webhook configurations from it. Its certificate has this name."""
+"""Kueue derives the names of its webhook configurations from this name. Its certificate has the name too."""
 SECRET = "kueue-webhook-server-cert"
 AUTHORITY = "kueue-ca"
-"""Kueue replaces certificates whose authority does not have this name and an RSA key in PKCS #1."""
+"""Kueue replaces a certificate unless its authority has this name and an RSA key in PKCS #1."""
 READY_SECONDS = 180.0
 _WEBHOOKS = {"MutatingWebhookConfiguration": "mutating", "ValidatingWebhookConfiguration": "validating"}
 _OTHERS = ["kube-system", NAMESPACE]
-"""Namespaces whose pods Kueue ignores by default."""
+"""Namespaces in which Kueue ignores pods by default."""
 
 
 class Kueue(Startable):
@@ -52,7 +52,7 @@ class Kueue(Startable):
 
         Raises:
             ClusterError: the API server refused a part of it, or it ended; the message has the end of its log.
-            HostError: the program cannot be had.
+            HostError: the program cannot be obtained.
         """
         program = find("kueue", self._plane.progress)
         parts = module_folder(PROGRAMS["kueue"]) / "config" / "components"
@@ -116,7 +116,7 @@ class Kueue(Startable):
             "leaderElection": {"leaderElect": False},
             "clientConnection": {"qps": 300, "burst": 500},
             "integrations": {"frameworks": ["pod"]},
-            # Its server of pending workloads needs an aggregated API and another port.
+            # Kueue's server of pending workloads needs an aggregated API and another port.
             "featureGates": {"VisibilityOnDemand": False},
         }
 
@@ -124,7 +124,7 @@ class Kueue(Startable):
         return {"url": f"https://127.0.0.1:{self._port}{path}", "caBundle": bundle}
 
     def _webhooks(self, body: Object, bundle: str) -> Object:
-        """A configuration of webhooks, by URL, for pods and Kueue's own objects."""
+        """Reduce a webhook configuration to pods and Kueue's own objects, and call the webhooks by URL."""
         hooks = []
         for hook in body["webhooks"]:
             if not {"", "kueue.x-k8s.io"} & {group for rule in hook["rules"] for group in rule["apiGroups"]}:

@@ -23,12 +23,12 @@ EXIT_CODE = "kwok.atoll.dev/exit-code"
 PARALLEL = 16
 """Concurrent stages. With kwok's default of 4 its latency to the API server would limit a burst."""
 LEASE_SECONDS = 40
-"""As a kubelet's. It is renewed four times as often."""
+"""Duration of a node's lease, as for a kubelet. It is renewed four times in this time."""
 READY_SECONDS = 120.0
 NOT_READY = "node.kubernetes.io/not-ready"
 """Taint of a new node. The controller removes it some time after the node has become Ready."""
 STAGES = Path(__file__).with_name("manifests") / "kwok-stages.yaml"
-"""Used in place of kwok's own ones."""
+"""Stages that replace kwok's own."""
 
 
 def node(
@@ -72,11 +72,11 @@ class Kwok(Startable):
         self.daemon = Daemon("kwok", plane.folder / "run")
 
     def start(self) -> None:
-        """Starts it; nodes come with `add`.
+        """Starts it. `add` creates the nodes.
 
         Raises:
             ClusterError: it ended; the message has the end of its log.
-            HostError: the program cannot be had.
+            HostError: the program cannot be obtained.
         """
         config = self._plane.folder / "kwok.yaml"
         config.write_text(yaml.safe_dump(_options(), sort_keys=False) + "---\n" + STAGES.read_text())
@@ -98,7 +98,7 @@ class Kwok(Startable):
         """Creates nodes and waits until all of them are Ready and without the not-ready taint.
 
         Raises:
-            ClusterError: not within two minutes, or the API server refused one.
+            ClusterError: they were not ready within two minutes, or the API server refused one.
         """
         bodies = list(nodes)
         self._plane.kubectl("create", "-f", "-", body={"apiVersion": "v1", "kind": "List", "items": bodies})
@@ -106,7 +106,7 @@ class Kwok(Startable):
         wait_for("the fake nodes", lambda: wanted <= self._ready(), READY_SECONDS, f"see {self.daemon.log}")
 
     def _ready(self) -> set[str]:
-        # `kubectl wait` looks at one node after the other: 500 of them take minutes.
+        # `kubectl wait` checks one node at a time, so 500 nodes take minutes.
         path = (
             '{range .items[*]}{.metadata.name}{" "}{.status.conditions[?(@.type=="Ready")].status}'
             '{" "}{.spec.taints[*].key}{"\\n"}{end}'
@@ -122,7 +122,7 @@ class Kwok(Startable):
         }
 
     def remove(self, names: Iterable[str]) -> None:
-        """Deletes nodes and thereby their pods, as after the loss of a machine.
+        """Deletes nodes and with them their pods, as after the loss of a machine.
 
         Raises:
             ClusterError: the API server refused.

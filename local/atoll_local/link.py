@@ -1,7 +1,7 @@
 """The link between a node, or another network namespace, and the others: its rate, its delay, and whether it is cut.
 
 `tbf` limits the rate on both ends of the node's veth pair. A relay process delays frames between the node and the
-bridge. A cut makes the bridge drop every frame of the node in silence, as a WAN link that is down does.
+bridge. A cut makes the bridge drop every frame of the node silently, as a WAN link that is down does.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ LEAST_RATE, MOST_RATE = 8_000, 100 * 10**9
 MOST_DELAY = 10.0
 """Seconds."""
 QUEUE_SECONDS, LEAST_QUEUE = 0.1, 16_384
-"""How long a packet waits for a limited link at most, then packets are dropped; bytes that wait there in any case."""
+"""The longest wait of a packet for a limited link, before packets are dropped; the least size of the queue in bytes."""
 BURST_SECONDS = 0.01
-"""What passes at once after a pause takes so long, or is two frames."""
+"""After a pause, as much passes at once as the rate allows in this time, but at least two frames."""
 UP_SECONDS = 10.0
 FORWARDING, DISABLED = "3", "0"
 """States of a port of the bridge."""
@@ -34,12 +34,12 @@ FORWARDING, DISABLED = "3", "0"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """What a node's link is like. The default is a link that nothing limits."""
+    """The properties of a node's link. The default has no limits."""
 
     rate: int | None = None
-    """Bits per second in each direction; None: no limit."""
+    """Bits per second in each direction; None for no limit."""
     delay: float = 0.0
-    """Seconds that it adds in each direction."""
+    """Seconds that the link adds in each direction."""
     cut: bool = False
 
 
@@ -66,10 +66,10 @@ def parse_delay(text: str) -> float:
 
 
 def shape(place: Attached, link: Link) -> None:
-    """Gives a running node or namespace this link, in place of the one that it has.
+    """Gives a running node or namespace this link, which replaces its present one.
 
     Raises:
-        ClusterError: it is off, or a command failed.
+        ClusterError: the node or namespace is off, or a command failed.
     """
     pid, network = place.pid, place.network
     if pid is None:
@@ -79,7 +79,7 @@ def shape(place: Attached, link: Link) -> None:
         _limit(where, device, link.rate, network.mtu)
     _relay(place, inside, port, link.delay)
     bridged = _relay_ends(place)[1] if link.delay else port
-    # A port that comes up goes to forwarding by itself, whatever it was told before.
+    # A port that comes up goes to forwarding by itself, so its state is set only afterwards.
     state = Path(f"/sys/class/net/{bridged}/operstate")
     wait_for(f"the link of {place.name}", lambda: state.read_text() == "up\n", UP_SECONDS, interval=0.01)
     sh("bridge", "link", "set", "dev", bridged, "state", DISABLED if link.cut else FORWARDING)
@@ -109,7 +109,7 @@ def _relay(place: Attached, inside: tuple[str, ...], port: str, delay: float) ->
         sh("ip", "link", "set", port, "master", place.network.bridge)
         return
     place.network.pair(near, far)
-    # The relay moves frames as they are: they must be no longer than the MTU, and have their checksums.
+    # The relay does not change frames, so they must be no longer than the MTU and have their checksums.
     _plain_frames((), far)
     _plain_frames(inside, "eth0")
     sh("ip", "link", "set", port, "nomaster")
@@ -119,5 +119,5 @@ def _relay(place: Attached, inside: tuple[str, ...], port: str, delay: float) ->
 
 
 def _plain_frames(where: tuple[str, ...], device: str) -> None:
-    """The kernel itself cuts and sums what this device sends."""
+    """Makes the kernel segment and checksum what this device sends, instead of the device."""
     sh(*where, "ethtool", "-K", device, "tx", "off", "tso", "off", "gso", "off")

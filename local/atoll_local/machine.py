@@ -22,7 +22,7 @@ PAUSE_IMAGE = "atoll.dev/pause:1"
 
 TEMPLATES = Path(__file__).with_name("manifests") / "node"
 CNI = "10-atoll.conflist"
-"""The template that has a folder of its own: that of all configurations of CNI."""
+"""The template that goes to a separate folder, which holds all CNI configurations."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +50,7 @@ class Machine:
 
     @property
     def relay(self) -> Daemon:
-        """Delays what the node sends and receives, where its link has a delay."""
+        """Delays what the node sends and receives, if its link has a delay."""
         return Daemon("relay", self.root)
 
     @property
@@ -102,7 +102,7 @@ class Machine:
         (self.root / "tpu.json").write_text(json.dumps(plugin))
 
     def start(self) -> None:
-        """Switches the node on, and returns when it has its network. kubelet registers later."""
+        """Switches the node on, and returns when its network is ready. The kubelet registers later."""
         (self.root / "network-ready").unlink(missing_ok=True)
         cgroups.create(self.cgroup)
         unshare = ["unshare", "--net", "--mount", "--pid", "--uts", "--fork", "--kill-child=KILL"]

@@ -19,11 +19,11 @@ from atoll_local.process import Daemon, Startable, wait_for
 PROGRAMS = ("ip", "tc", "bridge", "ethtool", "unshare", "nsenter", "setpriv")
 START_SECONDS = 10.0
 MORTAL = ("setpriv", "--pdeathsig", "KILL")
-"""Ends a process with the thread that started it."""
+"""Command that ends a process together with the thread that started it."""
 
 
 def check_namespaces() -> None:
-    """Raises `HostError` where this machine or user cannot make network namespaces."""
+    """Raises `HostError` if this machine or user cannot make network namespaces."""
     if os.geteuid() != 0:
         raise HostError("network namespaces need root; run it with sudo")
     if missing := [name for name in PROGRAMS if shutil.which(name) is None]:
@@ -48,7 +48,7 @@ class Namespace(Startable):
 
     @property
     def relay(self) -> Daemon:
-        """Delays what it sends and receives, where its link has a delay."""
+        """Delays what the namespace sends and receives, if its link has a delay."""
         return Daemon(f"{self.name}-relay", self.root)
 
     @property
@@ -61,11 +61,11 @@ class Namespace(Startable):
 
     @property
     def inside(self) -> tuple[str, ...]:
-        """A command that runs another in it."""
+        """A command that runs another command in the namespace."""
         return ("nsenter", "-t", str(self.pid), "-n", "-m")
 
     def start(self) -> None:
-        """Makes it, and attaches it to the bridge.
+        """Makes the namespace, and attaches it to the bridge.
 
         Raises:
             ClusterError: a command failed.
@@ -82,14 +82,14 @@ class Namespace(Startable):
         self.network.attach(self.index, pid, 0)
 
     def stop(self) -> None:
-        """Removes it. Processes that run in it lose their network."""
+        """Removes the namespace. Processes that run in it lose their network."""
         self.relay.stop()
         self._holder.stop()
 
     def run(
         self, command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None
     ) -> subprocess.Popen[bytes]:
-        """Starts a process in it, which ends with this thread at the latest; its output is appended to `log`."""
+        """Starts a process in the namespace and appends its output to `log`. It ends with this thread at the latest."""
         with log.open("ab") as output:
             return subprocess.Popen(
                 [*MORTAL, *self.inside, *command],
@@ -97,5 +97,5 @@ class Namespace(Startable):
                 stdout=output,
                 stderr=output,
                 env={**os.environ, **(environment or {})},
-                process_group=0,  # Ctrl-C is for whoever started it, and ends it
+                process_group=0,  # Ctrl-C must reach only the caller, which ends the process
             )

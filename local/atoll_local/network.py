@@ -75,7 +75,7 @@ class Network:
         sh("ip", "route", "replace", self.pod_range(index), "via", self.node(index))
 
     def pair(self, one: str, other: str) -> None:
-        """Two ends of a link."""
+        """Creates a veth pair."""
         mtu = ("mtu", str(self.mtu))
         sh("ip", "link", "add", one, *mtu, "type", "veth", "peer", "name", other, *mtu)
 
@@ -84,7 +84,7 @@ class Network:
         sh("ip", "route", "replace", SERVICE_RANGE, "via", self.node(index))
 
     def down(self) -> None:
-        """Removes links and the bridge, and routes with it. Missing parts are no error."""
+        """Removes links and the bridge, and routes with it. Missing parts are not an error."""
         for line in sh("ip", "-o", "link", "show", check=False).splitlines():
             name = line.split(":")[1].strip().split("@")[0]
             if name.startswith(tuple(f"{self.bridge}-{end}" for end in "npr")):

@@ -1,4 +1,4 @@
-"""The nodes of the local cluster, labelled and tainted as GKE does it."""
+"""The nodes of the local cluster, labelled and tainted as on GKE."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Node:
 def tpu(
     pool: str, machine_type: str, accelerator: str, topology: str, hosts: int, chips: int = 4
 ) -> list[Node]:
-    """The hosts of one slice, which GKE makes one node pool."""
+    """Return the hosts of one slice. On GKE they are one node pool."""
     return [
         Node(
             name=f"{pool}-{host}",
@@ -72,12 +72,12 @@ TPU_ENVIRONMENT = {
     # One thread per process: several learners share the cores.
     "OMP_NUM_THREADS": "1",
     # Keep freed memory. By default glibc returns the arrays of a step to the kernel, which maps and clears them anew
-    # for the next one: a quarter of a step's time. In bytes; one arena, because the others map what exceeds 64 MiB.
+    # for the next one. This takes a quarter of a step. In bytes. One arena, because others map what exceeds 64 MiB.
     "MALLOC_ARENA_MAX": "1",
     "MALLOC_MMAP_THRESHOLD_": str(1 << 30),
     "MALLOC_TRIM_THRESHOLD_": str(1 << 33),
-    # A third of the compiler's time, and steps of the same length. XLA reads no flag after one without dashes.
+    # Compiling takes a third of the time, and steps take the same time. XLA reads no flag after one without dashes.
     "XLA_FLAGS": "--xla_backend_optimization_level=1 --xla_cpu_use_fusion_emitters=false "
     "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1",
 }
-"""CPUs in the place of TPU chips: the environment of a learner's process on this machine."""
+"""Environment of a learner's process on this machine, with CPUs in place of TPU chips."""

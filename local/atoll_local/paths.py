@@ -1,4 +1,4 @@
-"""Where programs, images and the state of clusters lie, and whose turn it is to change the latter."""
+"""Folders of programs, images and the state of clusters, and locks for changes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from atoll_local.errors import HostError
 
 NAME = re.compile(r"[a-z0-9][-a-z0-9]{0,30}")
-"""Of a cluster: it names a folder and a cgroup that are removed, and must lead to no other."""
+"""Valid names of clusters. A folder and a cgroup of this name are removed, so it must not lead elsewhere."""
 
 
 def cache_dir() -> Path:
@@ -29,10 +29,10 @@ def states_dir() -> Path:
 
 
 def state_dir(name: str) -> Path:
-    """Everything of one running cluster.
+    """The folder with everything of one cluster.
 
     Raises:
-        HostError: no cluster can be called so.
+        HostError: the name is not valid for a cluster.
     """
     if not NAME.fullmatch(name):
         raise HostError(
@@ -42,13 +42,13 @@ def state_dir(name: str) -> Path:
 
 
 def record(name: str) -> Path:
-    """Makes a folder the state of a cluster: the key of the content of each of its images."""
+    """The file that marks a folder as the state of a cluster. It has the content keys of the cluster's images."""
     return state_dir(name) / "cluster.json"
 
 
 @contextmanager
 def locked(file: Path) -> Iterator[None]:
-    """One process at a time; the others wait."""
+    """Lets one process at a time in. The others wait."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("w") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
@@ -60,13 +60,13 @@ def claim() -> Iterator[None]:
     """Keeps other commands from the clusters of this machine, which share its network.
 
     Raises:
-        HostError: another one has them.
+        HostError: another command uses them.
     """
     folder = states_dir()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         handle = os.open(folder, os.O_RDONLY)
-    except PermissionError:  # without root the cluster itself says what is wrong
+    except PermissionError:  # without root, the cluster itself reports the error
         yield
         return
     try:

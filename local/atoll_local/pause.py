@@ -1,4 +1,4 @@
-"""The smallest program there is."""
+"""A tiny program that only sleeps."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import struct
 
 from atoll_local.errors import HostError
 
-# for (;;) pause(); with ELF's number of the processor. arm64 has no pause: ppoll(0, 0, 0, 0) there.
+# ELF's number of the processor, and code for (;;) pause(). arm64 has no pause, so it calls ppoll(0, 0, 0, 0).
 _PAUSE_CODE = {
     "x86_64": (62, bytes.fromhex("b8 22 00 00 00  0f 05  eb f7")),
     "aarch64": (183, bytes.fromhex("000080d2 010080d2 020080d2 030080d2 280980d2 010000d4 faffff17")),

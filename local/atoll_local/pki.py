@@ -27,7 +27,7 @@ class Pair:
 def valid_year(
     subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey | rsa.RSAPublicKey
 ) -> x509.CertificateBuilder:
-    """A certificate that is valid for a year, to be signed."""
+    """Return a certificate builder, not signed yet, that is valid for a year."""
     now = datetime.datetime.now(datetime.UTC)
     return x509.CertificateBuilder(
         issuer,

@@ -19,7 +19,7 @@ from typing import Self
 from atoll_local.errors import ClusterError, HostError
 
 LAST_LINES = 4
-"""Of a failed command's output."""
+"""Last lines of a failed command's output that the error shows."""
 
 
 class Startable(ABC):
@@ -73,11 +73,11 @@ def run(
     cwd: Path | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> str:
-    """Output of a command.
+    """Run a command and return its output.
 
     Args:
-        raises: what is raised, with its last lines, if it takes longer than `timeout` seconds or, with `check`, fails.
-        name: of the command in messages; default: its first two words.
+        raises: the error if it takes longer than `timeout` seconds or, with `check`, fails (with its last lines).
+        name: the command's name in messages. The default is its first two words.
         environment: in addition to that of this process.
     """
     words = [str(word) for word in command]
@@ -102,7 +102,7 @@ def run(
 
 
 def start_time(pid: int) -> str:
-    """The kernel's start time of a process, which tells a reused pid from the original; empty: it has ended."""
+    """The kernel's start time of a process, which tells a reused pid from the original; empty if it has ended."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -152,7 +152,7 @@ class Daemon:
         """Waits until `url` answers with status 200.
 
         Raises:
-            ClusterError: the process ended, or it did not answer within `seconds`; the message has its log.
+            ClusterError: the process ended, or did not answer within `seconds`; the message has its log.
         """
 
         def answered() -> bool:

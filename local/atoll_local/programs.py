@@ -19,20 +19,20 @@ Progress = Callable[[str], None]
 
 
 def silent(_: str) -> None:
-    """No progress."""
+    """Print no progress."""
 
 
 def find(name: str, progress: Progress = silent) -> Path:
     """The executable `name`, built if necessary.
 
     Raises:
-        HostError: the name is unknown, a given path is no executable, or the program cannot be obtained.
+        HostError: the name is unknown, a given path is not executable, or the program cannot be obtained.
     """
     program = _known(name)
     if found := _given(program) or _on_path(program):
         return found
     target = _place(program)
-    with locked(target.with_name(target.name + ".lock")):  # whoever waits finds it cached
+    with locked(target.with_name(target.name + ".lock")):  # a process that waited finds it cached
         if target.is_file():
             return target
         started = time.monotonic()
@@ -46,12 +46,12 @@ def find(name: str, progress: Progress = silent) -> Path:
 
 
 def installed(name: str) -> Path:
-    """The user's `name` of any version, for the user's own cluster; else the pinned one if it is cached.
+    """Return the user's program of any version, for the user's own cluster; else the pinned one if it is cached.
 
     Nothing is built.
 
     Raises:
-        HostError: the name is unknown, a given path is no executable, or the program is not on PATH.
+        HostError: the name is unknown, a given path is not executable, or the program is neither on PATH nor cached.
     """
     program = _known(name)
     if found := _given(program) or shutil.which(name):
@@ -89,7 +89,7 @@ def _given(program: Program) -> Path | None:
 
 
 def _place(program: Program) -> Path:
-    """Its path in the cache."""
+    """The program's path in the cache."""
     return cache_dir() / "bin" / f"{program.name}-{program.version}"
 
 

@@ -15,11 +15,11 @@ from collections.abc import Sequence
 
 ETH_P_ALL = 0x0003
 SOL_PACKET, PACKET_IGNORE_OUTGOING = 263, 23
-"""Of linux/if_packet.h; `socket` does not have them."""
+"""Constants of linux/if_packet.h that `socket` does not have."""
 FRAME = 65_550
-"""Bytes that are read at a time: the largest frame that an interface hands over."""
+"""Bytes that are read at a time: the largest frame that an interface delivers."""
 QUEUE_BYTES = 64 * 2**20
-"""Bytes that wait in one direction at most; further frames are dropped, as a full router does."""
+"""The most bytes that wait in one direction. Further frames are dropped, as by a full router."""
 IDLE_SECONDS = 1.0
 
 
@@ -43,7 +43,7 @@ class Direction:
                 self._bytes += len(frame)
 
     def give(self, now: float) -> float:
-        """Sends what is due; returns seconds until the next frame is."""
+        """Sends frames that are due. Returns the seconds until the next one is due."""
         while self._waiting and self._waiting[0][0] <= now:
             _, frame = self._waiting.popleft()
             self._bytes -= len(frame)
@@ -65,7 +65,7 @@ def _interface(name: str) -> socket.socket:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Relays for ever."""
+    """Relays without end."""
     one, other = (_interface(name) for name in arguments[:2])
     delay = float(arguments[2])
     there, back = Direction(one, other, delay), Direction(other, one, delay)

@@ -40,7 +40,7 @@ class Template:
         older = f"{reference}-older"
         with self._containerd() as ctr:
             # Until the new image is unpacked, the older one protects their common snapshots from garbage
-            # collection. The import takes its name, so it is tagged.
+            # collection. The import takes over its name, so it gets another tag.
             known = run([*ctr, "images", "list", "--quiet"], IMPORT_TIMEOUT).split()
             if reference in known:
                 run([*ctr, "images", "tag", "--force", reference, older], IMPORT_TIMEOUT)
@@ -49,7 +49,7 @@ class Template:
         self._write({**keys, reference: key})
 
     def copy_to(self, target: Path) -> None:
-        """Copies the store for one node: databases as files, all else as hard links if possible."""
+        """Copies the store for one node: databases as copies, everything else as hard links if possible."""
         shutil.rmtree(target, ignore_errors=True)
         target.parent.mkdir(parents=True, exist_ok=True)
         linked = subprocess.run(
@@ -59,7 +59,7 @@ class Template:
             timeout=IMPORT_TIMEOUT,
         )
         if linked.returncode != 0:
-            # Another file system: a full copy, which is slow but the same.
+            # Another file system needs a full copy, which is slow but equal.
             shutil.rmtree(target, ignore_errors=True)
             run(["cp", "-a", str(self.store), str(target)], IMPORT_TIMEOUT)
             return

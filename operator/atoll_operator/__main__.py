@@ -1,4 +1,4 @@
-"""`python -m atoll_operator`: reads the settings once and runs until it is told to stop."""
+"""`python -m atoll_operator`: reads the settings once and runs until it is asked to stop."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def main() -> int:
     except (settings.SettingsError, CredentialsError) as error:
         print(f"atoll-operator: {error}", file=sys.stderr)
         return 2
-    # What the modules made stays, and an event is thousands of objects without a cycle. To walk over all of them takes
-    # the collector longer than a pass: `App` asks for that between two passes.
+    # What the modules made lives as long as the process, so it is frozen. An event makes thousands of objects, none in
+    # a cycle. A full collection takes longer than a pass, so `App` runs it between two passes.
     gc.freeze()
     gc.set_threshold(20_000, 5, 1_000_000)
     logs.log(logging.INFO, "starts", server=access.server, namespaces=configured.namespaces or "all")

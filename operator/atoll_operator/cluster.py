@@ -1,4 +1,4 @@
-"""The API client with the kinds that the operator touches."""
+"""The API client with the kinds that the operator uses."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Cluster(ApiClient):
         super().__init__(credentials, RESOURCES, MANAGER, lambda code: count(code).inc(), **options)
 
     async def check_served(self) -> None:
-        """Raises Unreachable where the API server does not serve our kinds."""
+        """Raises Unreachable if the API server does not serve our kinds."""
         prefix = f"/apis/{GROUP}/{VERSION}"
         wanted = {resource.plural for resource in RESOURCES.values() if resource.group == GROUP}
         try:

@@ -32,9 +32,9 @@ from atoll_operator.reconcilers.wakeups import Dispatcher
 from atoll_operator.settings import Settings
 
 COLLECT_SECONDS = 60.0
-"""Between two walks of the garbage collector over all objects: 0.2 s with 10,000 pods."""
+"""Seconds between two full garbage collections. One takes 0.2 s with 10,000 pods."""
 LEASE_TRIES = 4
-"""Tries of a renewal that fit into a lease if each runs into its time-out."""
+"""Tries of a renewal that fit into the lease's duration even if each of them times out."""
 OURS = f"{LABEL_MANAGER}={MANAGER}"
 WATCHES = (
     Watch("TrainingRun"),
@@ -50,14 +50,14 @@ RECONCILERS = {"TrainingRun": RunReconciler, "LearnerUnit": UnitReconciler}
 
 
 class App:
-    """One operator. It fills its inventory from the start; all else waits until this operator leads."""
+    """One operator. It fills its inventory from the start. Everything else waits until this operator leads."""
 
     def __init__(self, settings: Settings, credentials: Credentials) -> None:
         self._settings = settings
         self._metrics = Metrics()
         self._inventory = Inventory()
         self._dispatcher = Dispatcher(self._inventory)
-        # For the Lease and the questions of who may read the metrics, which are eight at a time.
+        # For the Lease, and for the reviews of who may read the metrics, at most eight at a time.
         time_out = aiohttp.ClientTimeout(total=settings.lease_seconds / LEASE_TRIES)
         self._quick_cluster = Cluster(credentials, self._metrics, time_out=time_out)
         self._leadership = Leadership(
@@ -104,7 +104,7 @@ class App:
 
     async def _lead(self, feed: Feed) -> None:
         await feed.filled.wait()
-        gc.freeze()  # what the lists brought stays, as what the modules made
+        gc.freeze()  # the listed objects live long, like those of the modules
         await self._leadership.hold(self._work)
 
     async def _work(self) -> None:
@@ -137,7 +137,7 @@ class App:
 
 
 async def _collect() -> None:
-    """The collector does the young generations by itself, and all of them between two passes."""
+    """Runs full collections between passes. Python collects the young generations by itself."""
     while True:
         await asyncio.sleep(COLLECT_SECONDS)
         gc.collect()

@@ -27,15 +27,15 @@ from atoll_runtime.contract import EvaluatorStatus, Order, SyncerStatus, dump
 
 TIME_OUT = ClientTimeout(total=5, connect=3)
 BODY_LIMIT = 8 * 2**20
-"""Bytes of a report. A unit with the longest name takes 795 with all figures and its ledger (2026-11-22): 3.3 MB for
-the 4,096 units that a run can have; deleted units leave their ledgers."""
+"""Largest report in bytes. A unit with the longest name takes 795 bytes with all figures and its ledger (2026-11-22),
+so the 4,096 units that a run can have take 3.3 MB. The ledgers of deleted units stay in the report too."""
 MAX_SECONDS = 12.0
-"""Between two polls of a syncer that does not answer, or that has many units: a pod that ended because its run did is
-no failure for longer than that (`EXIT_GRACE_SECONDS`)."""
+"""Longest time between two polls of a syncer that does not answer or has many units. It is below `EXIT_GRACE_SECONDS`,
+for which the end of a pod is no failure because its run may have ended."""
 UNITS_PER_SECOND = 100.0
 """Unit reports read per second and run, so that polling costs the same for runs of any size."""
 INTERVALS = 5
-"""Of the syncer's polls between two polls of the evaluator: a result comes per checkpoint, not per step."""
+"""Time between two polls of the evaluator, in `poll_seconds`: it has a new result per checkpoint, not per step."""
 
 S = TypeVar("S", SyncerState, EvaluatorState)
 
@@ -63,14 +63,14 @@ class Poll(Generic[S]):
 
 
 class Poller(Generic[S]):
-    """Keeps one poll for each run, with a task of its own. Subclasses say what is asked where, and how often. `changed`
-    is called with a run's key, the state before a poll and another one after it."""
+    """Keeps one poll for each run, with a task of its own. Subclasses define what is polled, where and how often. If a
+    poll changes the state, `changed` is called with the run's key, the old state and the new one."""
 
     role: str
     kind: Any
     unknown: S
     host: ClassVar[Callable[..., str]]
-    """Name in the pod's certificate, by the run's name and namespace."""
+    """Returns the name in the pod's certificate for a run's name and namespace."""
 
     def __init__(self, settings: Settings, metrics: Metrics, changed: Callable[[Key, S, S], None]) -> None:
         self._settings, self._metrics = settings, metrics
@@ -87,7 +87,7 @@ class Poller(Generic[S]):
         poll.task = asyncio.create_task(self._follow(poll, context), name=f"{type(self).__name__} {run}")
 
     def state(self, run: Key, uid: str) -> S:
-        """What is known."""
+        """The last known state."""
         poll = self._polls.get(run)
         return poll.state if poll is not None and poll.uid == uid else self.unknown
 
@@ -142,7 +142,7 @@ class Poller(Generic[S]):
             return new
 
     async def _fetch(self, poll: Poll[S], session: ClientSession) -> Any:
-        """The report of a pod of this very run. Raises PollFailed."""
+        """The report of a pod of the run with the poll's uid. Raises PollFailed."""
         url, host = self._address(poll.run)
 
         def failed(reason: str, what: str) -> PollFailed:
@@ -180,18 +180,18 @@ class SyncerPoller(Poller[SyncerState]):
     host = staticmethod(partial(shard_host, shard=0))
 
     def stop(self, run: Key) -> None:
-        """Stop polling. A syncer that is not polled any more does not answer."""
+        """Stop polling. A syncer that is no longer polled counts as not answering."""
         super().stop(run)
         if poll := self._polls.get(run):
             poll.state = replace(poll.state, answering_since=None)
 
     def order(self, run: Key, wanted: CheckpointOrder | None) -> None:
-        """Ask for this checkpoint from the next poll on, until it stands; or no longer do so."""
+        """Ask for this checkpoint from the next poll on, until it exists. None: stop asking."""
         if (poll := self._polls.get(run)) and poll.wanted != wanted:
             poll.wanted, poll.state = wanted, replace(poll.state, order=None)
 
     def _seconds(self, poll: Poll[SyncerState]) -> float:
-        """Longer without an answer, and for large runs unless a checkpoint is wanted."""
+        """The interval is longer without an answer, and for large runs unless a checkpoint is wanted."""
         seconds, state = self._settings.poll_seconds, poll.state
         if state.misses:
             return back_off(state.misses, seconds, max(MAX_SECONDS, seconds))
@@ -209,8 +209,8 @@ class SyncerPoller(Poller[SyncerState]):
         return replace(new, order=wanted)
 
     async def _ask(self, run: Key, wanted: CheckpointOrder, session: ClientSession) -> CheckpointOrder:
-        """Ask once more: shard 0 may be killed, or give the checkpoint up. It begins none while one of this step or a
-        later one is under way."""
+        """Ask at every poll, because shard 0 may be killed or give the checkpoint up. It begins no other one while a
+        checkpoint of this step or a later one is under way."""
         url, host = self._address(run)
         try:
             async with session.post(url, server_hostname=host, data=dump(Order(cut=wanted.step))) as response:

@@ -28,14 +28,14 @@ def _parse(value: Any) -> Any:
 
 
 class Settings(BaseModel):
-    """All that the operator can be told."""
+    """All settings of the operator."""
 
     model_config = ConfigDict(
         frozen=True, populate_by_name=True, alias_generator=lambda name: f"ATOLL_{name.upper()}"
     )
 
     runtime_image: str
-    """Of learners and syncers."""
+    """Image of learners, syncers and evaluators."""
     namespaces: Annotated[tuple[str, ...], BeforeValidator(_split)] = ()
     """Empty: the whole cluster."""
     runtime_env: Annotated[
@@ -45,7 +45,7 @@ class Settings(BaseModel):
     ] = {}
     """Added to every runtime pod."""
     limits: Annotated[NamespaceLimits, BeforeValidator(_parse)] = NamespaceLimits()
-    """Of the runs of each namespace."""
+    """Limits for the runs of each namespace."""
     runtime_pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
     health_port: int = Field(8080, ge=0, le=65535)
     metrics_port: int = Field(0, ge=0, le=65535)
@@ -56,13 +56,13 @@ class Settings(BaseModel):
     syncer_url: str = Field(SYNCER_URL, pattern=r"^([^{}]|\{(run|namespace|shard)\})*$")
     evaluator_url: str = Field(EVALUATOR_URL, pattern=r"^([^{}]|\{(run|namespace)\})*$")
     stuck_seconds: float = Field(180.0, ge=1, le=3600)
-    """A key at work for longer makes the process not alive, unless the API server has yet to answer."""
+    """If a key waits or is handled for longer, the process is not alive, unless a request to the API server is open."""
     lease_namespace: str = Field("", pattern=r"^([a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)?$")
-    """Of the Lease by which one of several operators leads. Empty: this one leads without asking."""
+    """Namespace of the Lease that decides which of several operators leads. Empty: this one leads without a Lease."""
     lease_seconds: int = Field(10, ge=3, le=120)
-    """A leader that was killed is followed after this long; one that cannot renew stops after 70 % of it."""
+    """Another operator follows a killed leader after this time. A leader that cannot renew stops after 70 % of it."""
     identity: str = ""
-    """Of this pod in the Lease, and of no other process that may be alive. Empty: made up at the start."""
+    """Name of this pod in the Lease. No other live process may have it. Empty: generated at the start."""
 
 
 def read(environment: Mapping[str, str]) -> Settings:

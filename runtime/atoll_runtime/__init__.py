@@ -1,1 +1,1 @@
-"""What runs in the pods of an Atoll run: learners, the syncer and their protocol."""
+"""The programs in the pods of an Atoll run: learners, the syncer, and their protocol."""

@@ -19,14 +19,14 @@ MAX_TOKENS = 65_536
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """What was measured of one global checkpoint."""
+    """The measurement of one global checkpoint."""
 
     step: int
     """Global step of the checkpoint."""
     loss: float
     """Nats per token."""
     tokens: int
-    """Predicted ones."""
+    """Number of predicted tokens."""
 
 
 def evaluate(
@@ -37,15 +37,15 @@ def evaluate(
     length: int = LENGTH,
     packing: Literal["Stream", "Documents"] = "Stream",
 ) -> Evaluation:
-    """Mean loss over held-out examples, spread evenly and the same ones at every call.
+    """Mean loss over held-out examples, which are evenly spaced and the same at every call.
 
     Args:
-        step: a global checkpoint; `None` for the newest complete one.
+        step: global step of the checkpoint. None: the newest complete one.
         packing: as in the run's `spec.data`.
 
     Raises:
-        StoreError: no such checkpoint, or it is not whole.
-        DataError: no such data.
+        StoreError: there is no such checkpoint, or it is incomplete.
+        DataError: there is no such data.
     """
     store = GlobalStore(checkpoint_uri)
     if step is None:
@@ -66,7 +66,7 @@ def evaluate(
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Prints an `Evaluation` as JSON. Exit status 0; 1 with one sentence on stderr."""
+    """Prints an `Evaluation` as JSON. Exit status 0; after an error 1, with one sentence on stderr."""
     parser = argparse.ArgumentParser(prog="atoll_runtime.evaluate", description=__doc__)
     parser.add_argument("--checkpoint", required=True, metavar="URI", help="the run's checkpoint root")
     parser.add_argument("--step", type=int, help="global step (default: the newest complete one)")

@@ -1,4 +1,4 @@
-"""Files that are whole or not there."""
+"""Files that are either whole or absent."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from contextlib import suppress
 from pathlib import Path
 
 PARTIAL = ".partial"
-"""End of the name of a file that is not whole yet."""
+"""Suffix of a file that is not whole yet."""
 
 
 def sync(folder: Path) -> None:
-    """Makes what was created, renamed and removed in it durable."""
+    """Makes creations, renames and removals in the folder durable."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -21,7 +21,7 @@ def sync(folder: Path) -> None:
 
 
 def make(folder: Path) -> None:
-    """With the folders above it; each new one is durable when this returns."""
+    """Creates a folder and those above it. Each new one is durable when this returns."""
     if folder.is_dir():
         return
     make(folder.parent)
@@ -30,15 +30,15 @@ def make(folder: Path) -> None:
 
 
 def tidy(folder: Path) -> None:
-    """Deletes what `replace` left there when its process was killed; while another one writes there its file, too."""
+    """Deletes partial files that killed processes left in the folder. Also deletes those that are being written."""
     for beside in folder.glob(f".*{PARTIAL}"):
         beside.unlink(missing_ok=True)
 
 
 def replace(path: Path, data: bytes) -> None:
-    """Written beside, then renamed: who is killed or out of space leaves the file that stood before.
-
-    Durable when it returns: after a power loss, too, no file is missing that a later one speaks of.
+    """Replaces a file: writes a partial file beside it, then renames it. A killed process or a full disk leaves the old
+    file. The new file is durable when this returns, so that after a power loss no file is missing that a later one
+    refers to.
     """
     beside = path.with_name(f".{path.name}.{uuid.uuid4().hex}{PARTIAL}")
     try:

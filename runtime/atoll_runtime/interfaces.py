@@ -22,19 +22,19 @@ if TYPE_CHECKING:
     from atoll_runtime.transport.wire import Down, Up
 
 VOLUME_SHARE = 4
-"""An event tape takes a quarter of its volume at most: the journal needs more."""
+"""An event tape takes at most a quarter of its volume, because the journal needs more."""
 
 
 @dataclass(frozen=True)
 class Volume:
-    """What a file system has for this process, in bytes."""
+    """The space of a file system for this process, in bytes."""
 
     size: int
-    """Used and free, without what is kept for root."""
+    """Used and free space, without the space reserved for root."""
     free: int
 
     def share(self, limit: int) -> int:
-        """The most that an event tape of this limit takes of it."""
+        """The most bytes of the volume that an event tape with this limit takes."""
         return min(limit, self.size // VOLUME_SHARE)
 
 
@@ -51,16 +51,16 @@ class Disk(Protocol):
         """Opens a file for appending; `new` creates it or empties it."""
 
     def lock(self, path: Path) -> int:
-        """Takes a lock that ends with the process; raises `BlockingIOError` where another process holds it."""
+        """Takes a lock that ends with the process. Raises `BlockingIOError` if another process holds it."""
 
     def write(self, file: int, parts: Sequence[memoryview]) -> int:
-        """Appends; returns the number of bytes written, which may be fewer."""
+        """Appends. Returns the number of bytes written, which may be less than all."""
 
     def size(self, file: int) -> int:
         """Bytes of an open file."""
 
     def truncate(self, file: int, size: int) -> None:
-        """Cuts an open file off."""
+        """Cuts an open file to `size` bytes."""
 
     def sync(self, file: int) -> None:
         """Returns when the content of an open file is durable."""
@@ -69,16 +69,16 @@ class Disk(Protocol):
         """Returns when the names in a folder are durable."""
 
     def close(self, file: int) -> None:
-        """Closes a file or gives a lock back."""
+        """Closes a file or releases a lock."""
 
     def read(self, path: Path) -> AbstractContextManager[Any]:
-        """The content of a file, to be sliced and searched like bytes."""
+        """The content of a file, which can be sliced and searched like bytes."""
 
     def rename(self, old: Path, new: Path) -> None:
-        """Renames a file or folder; replaces a file of the new name."""
+        """Renames a file or folder. Replaces a file with the new name."""
 
     def remove(self, path: Path) -> None:
-        """Removes a file, or a folder with all that is in it; nothing if it is not there."""
+        """Removes a file, or a folder with its content. Does nothing if it does not exist."""
 
     def volume(self, folder: Path) -> Volume:
         """Size and free bytes of the file system."""
@@ -97,35 +97,35 @@ class Bucket(Protocol):
 
 
 class Network(Protocol):
-    """A learner host's way to one shard; also that of a shard to shard 0. Failures raise `TransportError`."""
+    """A learner host's way to one shard, or a shard's way to shard 0. Failures raise `TransportError`."""
 
     @property
     def broken(self) -> int:
-        """Connections that broke so far while a body was under way on them, which may have gone on over another."""
+        """How many connections broke during a transfer so far. The transfer may have continued over another one."""
 
     def session(self, hello: Hello | ShardHello, outgoing: AsyncIterator[Up]) -> AsyncIterator[Down]:
-        """Opens a session and sends what `outgoing` gives; ends when the shard ends it. Close it with `aclose`."""
+        """Opens a session and sends the messages of `outgoing`. Ends when the shard ends it. Close it with `aclose`."""
 
     async def push(self, header: Header, body: memoryview, wanted: Callable[[], bool]) -> PushReply:
-        """Sends a part; breaks off once it is not `wanted` any more. That may be asked in another thread."""
+        """Sends a part. Breaks off when it is not `wanted` any more. `wanted` may be called in another thread."""
 
     async def fetch(
         self, request: FetchRequest, answered: Callable[[], None]
     ) -> tuple[FetchHead, memoryview]:
-        """Fetches this host's range of a fragment; `answered` is called when the answer begins."""
+        """Fetches this host's range of a fragment. Calls `answered` when the answer begins."""
 
     def tune(self, streams: int, chunk: int) -> None:
-        """Connections of one body, and bytes of its chunks, of transfers that begin from now on."""
+        """Sets the connections of one body and the bytes of its chunks, for transfers that begin from now on."""
 
     async def close(self) -> None:
-        """Frees connections; calls in progress end with `TransportError`."""
+        """Frees connections. Calls in progress end with `TransportError`."""
 
 
 class Arrays(Protocol):
-    """What fragments and contributions contain. Both methods run on a worker thread."""
+    """The operations on the arrays of fragments and contributions. `read` and `merge` run on worker threads."""
 
     def read(self, fragment: Fragment, header: Header, body: memoryview) -> HostPart:
-        """A pushed body as it is merged, and what one read of it shows."""
+        """A pushed body in the form in which it is merged, and the result of scanning it once."""
 
     def merge(
         self,

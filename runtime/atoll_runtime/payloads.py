@@ -1,6 +1,6 @@
-"""What passes through the driver's interfaces: parts of a cut, contributions, and what can be wrong with them.
+"""The data that passes through the driver's interfaces: parts of a cut, contributions, and their errors.
 
-Only numpy is needed, so that the driver runs where neither the bucket's nor the merge's libraries are installed.
+It needs only numpy, so that the driver runs where the libraries of bucket and merge are not installed.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ class Cut:
     theta: dict[str, np.ndarray]
     """Θ, float32, by flat tensor name."""
     momentum: dict[str, np.ndarray]
-    """Outer momentum b, the same names and shapes; empty where it was not loaded."""
+    """Outer momentum b, with the same names and shapes. Empty if it was not loaded."""
     versions: tuple[int, ...]
     """Global step of the last merge of each fragment, shard by shard."""
     meta: dict[str, Any] = field(default_factory=dict)
-    """JSON: `run_uid`, `model`, `fingerprint`, `machines` (of each shard), and what else the syncer wants back."""
+    """JSON: `run_uid`, `model`, `fingerprint`, `machines` (of each shard), and other facts that the syncer restores."""
     shards: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A checkpoint that was passed over."""
+    """A checkpoint that was skipped."""
 
     step: int
     reason: str
     complete: bool = True
-    """It has its manifest, so it was whole once."""
+    """It has a manifest, so it was whole at one time."""
 
     def __str__(self) -> str:
         return f"step {self.step} skipped: {self.reason}"
@@ -49,21 +49,21 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """What one shard owns of a tensor: whole, or some of its layers or bands, one after the other along axis 0."""
+    """A shard's part of a tensor: all of it, or some of its layers or bands, stacked along axis 0."""
 
     theta: np.ndarray
     momentum: np.ndarray
     layers: tuple[int, ...] | None = None
-    """Of which layers or bands; None: the whole tensor."""
+    """The layers or bands that it has. None: the whole tensor."""
     axis: int | None = None
-    """Of the whole tensor, along which bands are cut; None: these are layers."""
+    """The axis of the whole tensor along which bands are cut. None: these are layers."""
 
 
 Region = tuple[Sequence[int], ...]
-"""Which indices along each axis of a whole tensor are wanted, all along those that are not named. Those of layers and
-bands may be any, others a range."""
+"""The wanted indices along each axis of a whole tensor; all of them along axes that are not given. Indices of layers
+and bands may be any; others form a range."""
 Regions = Mapping[str, Region]
-"""By tensor; one that is not named is not wanted."""
+"""Regions by tensor. A tensor that is not named is not wanted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class Part:
     tensors: dict[str, Slice]
     versions: tuple[int, ...]
     meta: dict[str, Any] = field(default_factory=dict)
-    """JSON: `run_uid`; `lineage`, one for each life of the shard's journal; `machine` and its `vector` clock."""
+    """JSON: `run_uid`; `lineage`, a new one for each journal of the shard; `machine` and its `vector` clock."""
 
 
 class MergeError(ValueError):
@@ -85,7 +85,7 @@ class MergeError(ValueError):
 
 @dataclass(frozen=True)
 class Scan:
-    """What one read of a part shows."""
+    """The result of scanning a part once."""
 
     finite: bool
     squares: tuple[float, ...]
@@ -93,7 +93,7 @@ class Scan:
 
     @property
     def square(self) -> float:
-        """Of all pieces; infinite where an element is not finite."""
+        """The sum over all pieces; infinite if an element is not finite."""
         return math.fsum(self.squares) if self.finite else math.inf
 
 

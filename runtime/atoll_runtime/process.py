@@ -1,4 +1,4 @@
-"""How a process of a pod ends: by SIGTERM, or with a reason where Kubernetes reads it."""
+"""How a pod's process ends: by SIGTERM, or with a reason that Kubernetes reads."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ log = logging.getLogger("atoll")
 
 
 def log_to_stderr() -> None:
-    """For the whole process."""
-    # `force`: a library that was imported before may have set a handler of its own.
+    """Sets up logging for the whole process."""
+    # `force`, because a library imported earlier may have set its own handler.
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True
     )
-    logging.getLogger("absl").setLevel(logging.WARNING)  # Orbax tells of each save in twenty lines
+    logging.getLogger("absl").setLevel(logging.WARNING)  # Orbax logs twenty lines for each save
 
 
 def asked_to_end() -> asyncio.Event:
-    """Set by SIGTERM and SIGINT."""
+    """Returns an event that SIGTERM and SIGINT set."""
     ended = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, ended.set)
@@ -31,7 +31,7 @@ def asked_to_end() -> asyncio.Event:
 
 
 async def until(ended: asyncio.Event, work: Awaitable[None]) -> None:
-    """Waits until `work` fails or `ended` is set; what is left of the work is then cancelled."""
+    """Waits until `work` ends or `ended` is set. Then cancels `work` if it still runs, or raises its failure."""
     working, end = asyncio.ensure_future(work), asyncio.create_task(ended.wait())
     await asyncio.wait({working, end}, return_when=asyncio.FIRST_COMPLETED)
     end.cancel()
@@ -43,7 +43,7 @@ async def until(ended: asyncio.Event, work: Awaitable[None]) -> None:
 
 
 def fail(status: int, reason: str, error: Exception) -> int:
-    """Leaves `Reason: message` where Kubernetes reads it, which is there in a pod only."""
+    """Logs `Reason: message`, and writes it to the termination log, which exists only in a pod. Returns `status`."""
     text = f"{reason}: {error}"
     log.error("%s", text)
     place = Path(TERMINATION_LOG)

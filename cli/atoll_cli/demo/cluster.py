@@ -18,37 +18,37 @@ from atoll_local.programs import find
 BUCKET = "atoll"
 """The bucket that the sample names."""
 NAMESPACE = "atoll-demo"
-"""Where the run is."""
+"""Namespace of the run."""
 SYSTEM = "atoll-system"
 RELEASE = "atoll"
 RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
 OPERATOR_READY = 180
-"""Seconds, on two slow cores with room to spare."""
+"""Time limit in seconds. Ample on two slow cores."""
 REMOVED = 120
-"""Seconds for a namespace to go."""
+"""Time limit in seconds for the deletion of a namespace."""
 
 
 class DemoCluster:
-    """What the demo does to its cluster. An operator, a run and checkpoints of an earlier demo are replaced."""
+    """What the demo does to its cluster. It replaces the operator, the run and the checkpoints of an earlier demo."""
 
     def __init__(self, name: str, chart: Path, progress: Callable[[str], None]) -> None:
-        """Raises `HostError` for a name that is none."""
+        """Raises `HostError` if the name is not valid."""
         self.local = Cluster(name, progress)
         self._chart = chart
         self._found_up = self.local.running()
         self._installed = False
         self._held = ExitStack()
-        """For as long as this process lives."""
+        """The claim on this machine's clusters, held while this process lives."""
         self.reached = False
-        """The cluster has answered."""
+        """Whether the cluster is up and can be reached."""
 
     @property
     def bucket_environment(self) -> Mapping[str, str]:
-        """What a client needs to reach the bucket, on this machine and in a pod."""
+        """Variables that a client needs to reach the bucket, on this machine and in a pod."""
         return self.local.bucket.environment()
 
     def up(self) -> None:
-        """Raises `HostError` when this machine cannot run it, `ClusterError` when a part did not come up."""
+        """Starts it. Raises `HostError` if this machine cannot run it, `ClusterError` if a part did not come up."""
         self._held.enter_context(claim())
         self.local.up()
         self.local.bucket.start()
@@ -61,7 +61,7 @@ class DemoCluster:
         """Installs the operator and makes the run's namespace.
 
         Raises:
-            CommandError: it did not come up; the message has a diagnosis.
+            CommandError: the operator did not come up; the message has a diagnosis.
         """
         self._delete_namespaces(NAMESPACE)
         self._installed = True
@@ -75,21 +75,21 @@ class DemoCluster:
             raise CommandError(f"{error}\n{operator_diagnosis(self.kubectl, SYSTEM)}") from error
 
     def leave(self) -> None:
-        """Removes a cluster that the demo started, or what it put on one that was up.
+        """Removes the cluster if the demo started it, else what the demo installed on it.
 
         Raises:
-            CommandError, HostError, ClusterError: something is left.
+            CommandError, HostError, ClusterError: something could not be removed.
         """
         if self._found_up and self._installed:
             self._helm("uninstall", RELEASE, "--ignore-not-found")
             self._delete_namespaces(NAMESPACE, SYSTEM)
-        # A machine that was refused before anything was made: what is there is another's.
+        # If `up` failed before it made anything, what exists belongs to another command.
         if self.local.made and not self._found_up:
             self.local.progress(f"removing the cluster {self.local.name}")
             self.local.down()
 
     def how_to_reach(self) -> str:
-        """The command, for the user of a cluster that stays up."""
+        """The command that a user needs to reach a cluster that stays up."""
         return f"export KUBECONFIG={self.local.kubeconfig}"
 
     def _delete_namespaces(self, *names: str) -> None:

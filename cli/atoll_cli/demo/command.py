@@ -1,4 +1,4 @@
-"""`atoll demo`: options in, exit status out, and the cluster removed whatever happens."""
+"""`atoll demo`: runs the demo, returns its exit status, and removes the cluster also after an error."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from atoll_local.paths import source_root
 from atoll_operator.api.trainingrun import TrainingRunSpec
 
 NEEDED = ("atoll_runtime.checkpoint.bucket", "atoll_runtime.data.writer")
-"""What a later stage imports: where its packages are missing, that is told before a cluster is started."""
+"""Modules that a later stage imports. They are imported early, so that missing packages are reported at once."""
 NODE_LOST_SECONDS, STEPS, KEEP = 75, 10_000, 200
-"""What a run needs that outlives a minute without a link: its node counts as lost later, it lasts until its target is
-lowered, and step 0 is kept nevertheless."""
+"""Values that a run needs to survive a minute without a link: its node counts as lost later, the run lasts until its
+target is lowered, and the checkpoint of step 0 is kept in spite of that."""
 
 
 def run_demo(options: argparse.Namespace) -> int:
-    """0 when all of it was shown, 1 when not.
+    """Return exit status 0 if everything was shown, else 1.
 
     Raises:
-        CommandError: a stage did not come to its end.
+        CommandError: a stage did not finish.
         UsageError: wrong options, or a machine that cannot run it.
         ModuleNotFoundError: packages are missing.
     """
@@ -43,7 +43,7 @@ def run_demo(options: argparse.Namespace) -> int:
     cluster = DemoCluster(options.name, root / "charts" / "atoll", console.say)
     for module in NEEDED:
         importlib.import_module(module)
-    # Both, also where a shell started us with SIGINT ignored: whatever ends the demo, the cluster goes first.
+    # Both, also if a shell started us with SIGINT ignored, so that the cluster is removed before the demo ends.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
     try:
@@ -66,7 +66,7 @@ def _write(path: Path | None, document: Mapping[str, Any]) -> None:
 
 
 def _leave(keep: bool, cluster: DemoCluster, console: Console) -> bool:
-    """True unless something stands that was to go; it is told here, as the demo may have an error of its own."""
+    """Return whether all was removed. An error is printed here, because the demo may raise one of its own."""
     if keep and cluster.reached:
         console.say(f"the cluster stays up:\n  {cluster.how_to_reach()}", indent="")
         return True
@@ -83,7 +83,7 @@ def _leave(keep: bool, cluster: DemoCluster, console: Console) -> bool:
 
 
 def _run(options: argparse.Namespace, root: Path) -> tuple[dict[str, Any], str, TrainingRunSpec]:
-    """The sample with what the options need: its manifest, name and spec. Raises `UsageError`."""
+    """Return the sample's manifest, name and spec, changed as the options need. Raises `UsageError`."""
     if options.record:
         options.record.unlink(missing_ok=True)
     run = root / "manifests" / "samples" / "quickstart.yaml"
@@ -91,6 +91,6 @@ def _run(options: argparse.Namespace, root: Path) -> tuple[dict[str, Any], str, 
     if options.cut_link:
         manifest["spec"]["recovery"] = {"nodeLostSeconds": NODE_LOST_SECONDS}
         manifest["spec"]["target"]["globalSteps"] = STEPS
-        manifest["spec"]["inner"]["schedule"] = "Constant"  # with others the target is fixed
+        manifest["spec"]["inner"]["schedule"] = "Constant"  # with other schedules the target is fixed
         manifest["spec"]["checkpoint"]["keep"] = KEEP
     return manifest, *checked_spec(run, manifest)

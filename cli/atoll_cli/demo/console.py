@@ -12,11 +12,11 @@ from typing import TextIO
 from atoll_cli.text import seconds
 
 PLAIN_INTERVAL = 5.0
-"""Seconds between two live lines where the output is no terminal."""
+"""Seconds between two live lines if the output is not a terminal."""
 
 
 class Console:
-    """Writes to `stream`, or the standard output; a live line is overwritten on a terminal, else repeated seldom."""
+    """Writes to `stream` or standard output. Overwrites the live line on a terminal, else prints it at intervals."""
 
     def __init__(self, stages: int, stream: TextIO | None = None) -> None:
         self.timings: dict[str, float] = {}
@@ -38,12 +38,12 @@ class Console:
         self.say(f"done in {seconds(self.timings[name])}")
 
     def say(self, text: str, indent: str = "      ") -> None:
-        """A line that stays."""
+        """Print lines that stay."""
         self._clear()
         print("\n".join(indent + line for line in text.splitlines()), file=self._stream, flush=True)
 
     def live(self, text: str) -> None:
-        """The line that follows the run."""
+        """Print the line that follows the run."""
         now = time.monotonic()
         stamped = f"      {now - self._started:5.0f} s  {text}"
         if self._terminal:

@@ -1,4 +1,4 @@
-"""Why something did not come: conditions, last events, pods, last log lines, as kubectl tells them."""
+"""Shows why something did not come up: conditions, last events, pods, last log lines, as kubectl prints them."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from atoll_cli.kubectl import Kubectl
 from atoll_operator.api.group import LABEL_RUN
 
 LINES = 40
-"""Of each answer, its last."""
+"""Last lines of each answer that are kept."""
 LOG_LINES = 8
-"""Of each pod."""
+"""Last log lines of each pod."""
 CONDITIONS = (
     "jsonpath={range .items[*]}{.kind} {.metadata.name}: {range .status.conditions[*]}"
     '{.type}={.status} {.reason} ({.message}); {end}{"\\n"}{end}'
@@ -19,7 +19,7 @@ CONDITIONS = (
 
 
 def diagnose(kubectl: Kubectl, namespace: str, run: str) -> str:
-    """What a person would look at first; never raises, for something is broken already."""
+    """Return what a person would look at first. Never raises, because something is already broken."""
     pods = ("-l", f"{LABEL_RUN}={run}")
     return _told(
         kubectl,

@@ -1,4 +1,4 @@
-"""The global model on held-out text, by a process of its own: JAX stays out of this one."""
+"""Evaluates the global model on held-out text in a separate process, so that this one does not load JAX."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def evaluate(
     """Evaluates the checkpoint of global step `step`, or the newest complete one.
 
     Raises:
-        CommandError: it could not be read, or took longer than `TIMEOUT`.
+        CommandError: the evaluation failed, or took longer than `TIMEOUT`.
     """
     command = [sys.executable, "-m", "atoll_runtime.evaluate"]
     command += ["--checkpoint", checkpoints, "--data", data, "--sequence-length", str(length)]

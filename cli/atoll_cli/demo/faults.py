@@ -1,4 +1,4 @@
-"""What the demo breaks: each fault is caused, waited for until it is healed, and noted."""
+"""The demo's faults. Each is caused, observed until it is healed, and recorded."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from atoll_local.link import Link, shape
 
 CUT_SECONDS = 60
 MERGED_STEPS = 50
-"""Global steps since its last merge, of a unit that is merged: two intervals of the sample."""
+"""A unit counts as merged again if its last merge is fewer global steps ago: two intervals of the sample."""
 
 
 class Faults(Healing):
-    """Breaks parts of a run on a cluster that is watched."""
+    """Breaks parts of a watched run on a cluster."""
 
     def __init__(self, cluster: DemoCluster, watch: Watch, console: Console) -> None:
         super().__init__(watch, console, self._end)
@@ -38,7 +38,7 @@ class Faults(Healing):
         self._until_healed(fault, before)
 
     def switch_off_node(self) -> tuple[Fault, Sample]:
-        """Cuts the power of the host of the smallest unit; to be healed by `switch_on_node`."""
+        """Cuts the power of the node of the smallest unit. `switch_on_node` restores it."""
         before = self._watch.look()
         unit = smallest(before)
         node = before.pods_of(unit)[0].node
@@ -48,7 +48,7 @@ class Faults(Healing):
         return fault, before
 
     def switch_on_node(self, fault: Fault, before: Sample) -> None:
-        """Waits until the operator has given the node up, switches it on, returns when the unit learns again."""
+        """Waits until the operator has given the node up, and switches it on. Returns when the unit learns again."""
         incarnation = before.units[fault.unit].incarnation
         self._watch.until(
             f"{fault.unit} leaving the lost node",
@@ -60,8 +60,8 @@ class Faults(Healing):
         self._until_healed(fault, before)
 
     def cut_link(self) -> None:
-        """Cuts the host of the unit between the smallest and the largest off, and gives it its link back after
-        `CUT_SECONDS`; returns when the same incarnation is merged again."""
+        """Cuts the link of the node of the unit that is neither the smallest nor the largest, for `CUT_SECONDS`.
+        Returns when the unit is merged again."""
         before = self._watch.look()
         [unit] = before.units.keys() - {smallest(before), largest(before)}
         node = before.pods_of(unit)[0].node
@@ -83,7 +83,7 @@ class Faults(Healing):
         self._note(fault, back, f"is merged again as incarnation {back.units[unit].incarnation}")
 
     def kill_syncer(self) -> None:
-        """Kill the syncer's processes; return when the same pod merges again and every unit has told it of new steps.
+        """Kill the syncer's processes. Return when it is back and every unit reports new steps, or the run is complete.
 
         A restarted syncer knows the steps of its journal. It is back within a second or two, before each unit has
         pushed again, so its first figures are those from before the kill.
@@ -118,7 +118,7 @@ def _syncer(sample: Sample) -> PodView:
 
 
 def _all_moved(before: Sample, now: Sample) -> bool:
-    """Whether the run and each of its units have made steps since."""
+    """Whether the run and each of its units have made steps since `before`."""
     return now.run.step > before.run.step and all(
         name in now.units and now.units[name].step > unit.step for name, unit in before.units.items()
     )

@@ -1,4 +1,4 @@
-"""A unit is killed, and waited for until it is healed."""
+"""Kills a unit and waits until it is healed."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from atoll_cli.demo.watch import Watch
 from atoll_cli.views import PodView, Sample
 
 HEALED = 600
-"""Seconds, on two slow cores with room to spare; whatever takes longer is broken, not slow."""
+"""Time limit in seconds. Ample on two slow cores: a heal that takes longer is broken, not slow."""
 
 
 class Healing:
-    """Kills units of a run that is watched.
+    """Kills units of a watched run.
 
     Args:
         kill: ends every process of these pods at once by SIGKILL.
@@ -24,7 +24,7 @@ class Healing:
 
     def __init__(self, watch: Watch, console: Console, kill: Callable[[Sequence[PodView]], None]) -> None:
         self.seen: list[Fault] = []
-        """In the order in which they were healed."""
+        """Healed faults, in the order in which they healed."""
         self._watch, self._console, self._kill = watch, console, kill
 
     def kill_unit(self) -> None:

@@ -9,7 +9,7 @@ from atoll_cli.text import loss, seconds, table
 
 
 def render(found: Mapping[str, Any]) -> str:
-    """A few lines, and the verdict. `found`: as `judge` gives it."""
+    """Return a table and the verdict. `found` is the result of `judge`."""
     others = ", ".join(f"{name} {steps}" for name, steps in found["stepsOfOthers"].items())
     by_operator = seconds(found["healSecondsOperator"])
     faults = [

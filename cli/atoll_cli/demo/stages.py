@@ -24,20 +24,20 @@ STAGES = 7
 MARGIN = 1.0
 """Nats per token by which the trained model must beat the untrained one."""
 MORE_STEPS = 30
-"""Global steps after the last fault of a run whose faults take as long as they take."""
+"""Global steps after the last fault, with `--cut-link`. The length of the faults is then not known in advance."""
 
-# Seconds, on two slow cores with room to spare; a stage that passes one of them is broken, not slow.
+# Time limits in seconds. Ample on two slow cores: a stage that takes longer is broken, not slow.
 LEARNING = 600
 HALF_WAY = 1200
 COMPLETE = 1200
 
 
 class Demo:
-    """One passage through the stages.
+    """One pass through the stages.
 
     Args:
         options: what to break, and where observations go.
-        manifest: what is applied, as `name` and `spec` say.
+        manifest: the run to apply; `name` and `spec` are its own.
     """
 
     def __init__(
@@ -53,10 +53,10 @@ class Demo:
         self._cluster, self._console = cluster, console
 
     def execute(self) -> dict[str, Any]:
-        """Every stage; the cluster is left to the caller. Returns the summary.
+        """Runs every stage and returns the summary. The caller removes the cluster.
 
         Raises:
-            CommandError: a stage did not come to its end; the message says why.
+            CommandError: a stage did not finish; the message says why.
         """
         console, options, spec = self._console, self._options, self._spec
         units, target = sum(sizes(spec).values()), spec.target.global_steps or 0
@@ -109,9 +109,9 @@ class Demo:
         return judge(seen, console.timings)
 
     def _write_data(self) -> None:
-        """Writes the data set, and clears the run's folder of what an earlier demo left."""
+        """Writes the data set, and deletes the checkpoints that an earlier demo left."""
         os.environ.update(self._cluster.bucket_environment)
-        # Google's client warns that there is no metadata server; with the emulator there is none to be had.
+        # Google's client warns that there is no metadata server. The emulator has none.
         logging.getLogger("google.auth").setLevel(logging.ERROR)
         from atoll_runtime.checkpoint.bucket import Bucket
         from atoll_runtime.data.writer import write_stdlib

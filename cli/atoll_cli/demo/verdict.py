@@ -1,4 +1,4 @@
-"""From observations to a summary with a verdict. Pure: what happened is judged from the samples alone."""
+"""Makes a summary with a verdict from observations. Pure: it judges only from what was observed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Fault:
     kind: str
     """`pod`, `unit`, `node`, `link` or `syncer`."""
     victim: str
-    """Name of the pod, unit or node."""
+    """Name of the pod, unit or node that the fault hit."""
     unit: str = ""
     """The unit that it hit; empty for the syncer."""
     at: float
@@ -31,11 +31,11 @@ class Observations:
     """Everything that was seen of one demo."""
 
     samples: Sequence[Sample]
-    """In order of time; at least one before the first fault."""
+    """In order of time. At least one is from before the first fault."""
     faults: Sequence[Fault]
-    """Of kind `unit` exactly one, and no other but the syncer's after it."""
+    """Exactly one is of kind `unit`. Only the syncer's may come after it."""
     ledgers: Mapping[str, LedgerView]
-    """Of the run and its units, when it was complete."""
+    """Ledgers of the run and its units, read when the run was complete."""
     untrained: HeldOut
     trained: HeldOut
     margin: float
@@ -49,7 +49,7 @@ def healed(sample: Sample, unit: str, incarnation: int) -> bool:
 
 
 def judge(seen: Observations, timings: Mapping[str, float]) -> dict[str, Any]:
-    """What the demo showed: the document of `--json`, whose keys docs/try.md explains.
+    """Return what the demo showed: the document of `--json`. docs/try.md explains its keys.
 
     Args:
         timings: seconds of each stage.
@@ -110,7 +110,7 @@ def judge(seen: Observations, timings: Mapping[str, float]) -> dict[str, Any]:
 
 
 def _failures(found: Mapping[str, Any]) -> Iterator[str]:
-    """What did not happen and had to."""
+    """Yield what should have happened but did not."""
     if found["healSeconds"] is None:
         yield f"{found['victim']} was not reseeded: no later incarnation of it was merged"
     elif found["seededStep"] is None:
@@ -129,7 +129,7 @@ def _failures(found: Mapping[str, Any]) -> Iterator[str]:
         yield f"the ledger does not balance: {', '.join(found['unbalanced'])}"
     if not found["complete"]:
         yield f"the run did not complete: step {found['globalStep']} of {found['targetStep']}"
-    if not found["margin"] >= found["marginWanted"]:  # a loss that is no number fails too
+    if not found["margin"] >= found["marginWanted"]:  # a loss that is not a number fails too
         yield (
             f"the global model gained {found['margin']:.3f} nats per token on held-out text, "
             f"{found['marginWanted']:.3f} were wanted"
@@ -137,7 +137,7 @@ def _failures(found: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _before(samples: Sequence[Sample], time: float) -> Sample:
-    """The last sample before `time`."""
+    """Return the last sample at or before `time`."""
     found = [sample for sample in samples if sample.time <= time]
     if not found:
         raise ValueError("no sample was taken before the fault")
@@ -160,9 +160,9 @@ def _steps_of_others(seen: Observations, fault: Fault) -> dict[str, int]:
 
 
 def _pods_kept(seen: Observations, fault: Fault) -> bool:
-    """True when the others' processes were all there until the heal, and none is new until then; after the kill, ever.
+    """Return whether the others' processes stayed the same until the heal. After the kill, none may ever be new.
 
-    A finished run has no pods, so that one that goes later is as it must be.
+    A finished run has no pods, so processes may end once the run finishes.
     """
     begin = _before(seen.samples, fault.at)
     for name in _others(seen, fault):
@@ -179,5 +179,5 @@ def _pods_kept(seen: Observations, fault: Fault) -> bool:
 
 
 def _processes(sample: Sample, unit: str) -> set[tuple[str, int]]:
-    """Pods, and the incarnation that they are."""
+    """Return the uid of each pod of the unit, with the unit's incarnation."""
     return {(pod.uid, sample.units[unit].incarnation) for pod in sample.pods_of(unit) if unit in sample.units}

@@ -1,4 +1,4 @@
-"""Looks at a run again and again, shows it, records it, and waits with deadlines."""
+"""Polls a run, shows it, records it, and waits with deadlines."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SILENCE = 60.0
 
 
 class Observer:
-    """Samples of a run on a cluster, with figures as the syncer counts them: a status may be half a minute old."""
+    """Takes samples of a run on a cluster, with the syncer's current figures. A status may be half a minute old."""
 
     def __init__(self, kubectl: Kubectl, namespace: str, run: str, tell: Callable[[str], None]) -> None:
         self._kubectl, self._namespace, self._run, self._tell = kubectl, namespace, run, tell
@@ -36,22 +36,22 @@ class Observer:
         sample = sample_of(self._run, listing["items"], time.time())
         shards = sum(pod.component == "syncer" for pod in sample.pods.values())
         fresh = refreshed(self._kubectl, self._namespace, shards, sample)
-        # A syncer that does not answer now, or is back from its journal, takes nobody's steps away.
+        # Steps do not fall when a syncer does not answer, or has just resumed from its journal.
         self._steps |= {name: max(unit.step, self._steps.get(name, 0)) for name, unit in fresh.units.items()}
         units = {name: replace(unit, step=self._steps[name]) for name, unit in fresh.units.items()}
-        # The clock is that of the status, which falls back to nothing older while a syncer does not answer.
+        # The run's figures are the status's, which do not fall back while a syncer does not answer.
         return replace(fresh, run=sample.run, units=units)
 
 
 class Watch:
-    """Every sample of a run since the watch began.
+    """Takes samples of a run and keeps all of them.
 
     Args:
         observe: takes a sample.
-        diagnose: what a person would look at first, where something did not come.
+        diagnose: returns what a person would look at first if something did not happen.
         record: a file that gets each sample as a JSON line.
         interval: seconds between two looks.
-        patient: a time-out begins again whenever something has changed.
+        patient: a time-out begins again whenever the live line changes.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Watch:
         self._interval, self._patient = interval, patient
 
     def look(self) -> Sample:
-        """One sample more; raises as `observe` does."""
+        """Take one more sample. Raises what `observe` raises."""
         sample = self._observe()
         self.samples.append(sample)
         if self._record:
@@ -78,10 +78,10 @@ class Watch:
         return sample
 
     def until(self, what: str, reached: Callable[[Sample], bool], timeout: float) -> Sample:
-        """The first sample for which `reached` holds.
+        """Take samples, and return the first for which `reached` holds.
 
         Raises:
-            CommandError: not within `timeout` seconds, or the run ended before; the message has a diagnosis.
+            CommandError: not within `timeout` seconds, or the run failed (both with a diagnosis) or was complete.
         """
         deadline, last = time.monotonic() + timeout, ""
         while True:
@@ -102,7 +102,7 @@ class Watch:
 
 
 def all_learning(sample: Sample, units: int) -> bool:
-    """So many units, and each is being merged."""
+    """Whether there are `units` units and each of them is being merged."""
     return len(sample.units) == units and all(unit.learning for unit in sample.units.values())
 
 

@@ -1,1 +1,1 @@
-"""`kubectl atoll`: looks at runs and units, and changes them by patches of their objects."""
+"""`kubectl atoll`: shows runs and units, and changes them with patches of their objects."""

@@ -9,7 +9,7 @@ from atoll_cli import __main__ as atoll
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command of the plugin. Exit status as of `atoll`."""
+    """Run one command of the plugin. The exit status is as for `atoll`."""
     return atoll.main(arguments, commands="atoll_cli.plugin.options")
 
 

@@ -1,7 +1,7 @@
 """`kubectl atoll suspend|resume|scale|checkpoint|heal|drain`: one merge patch of one object.
 
-Requests that are no part of a spec are annotations. Their values name what is to end (an incarnation) or to be passed
-(a global step), so the operator carries each out once, whenever it reads it.
+Requests that are not part of a spec are annotations. The value is the incarnation that must end or the global step that
+must be passed, so the operator carries out each request once, whenever it reads it.
 """
 
 from __future__ import annotations

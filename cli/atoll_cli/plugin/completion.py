@@ -1,4 +1,4 @@
-"""What may follow on the command line, as kubectl asks its plugins: one candidate a line, then `:4` (no file names)."""
+"""Completes the command line as kubectl asks its plugins to: one candidate a line, then `:4` (no file names)."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from atoll_cli.kubectl import Kubectl, find_kubectl
 from atoll_cli.plugin.options import FILES, parser
 
 SECONDS = 3.0
-"""For one listing: a shell waits for it."""
+"""Time limit for one listing, because a shell waits for it."""
 NO_FILES, FILE_NAMES = ":4", ":0"
-"""Directives of cobra: no file names, or those of the shell."""
+"""Directives of cobra: complete no file names, or let the shell complete them."""
 
 
 def execute(words: Sequence[str]) -> int:
-    """Print the candidates for the last word. A cluster that does not answer has none."""
+    """Print the candidates for the last word. Names of objects are missing if the cluster does not answer."""
     *before, last = words or [""]
     if before and before[0] in FILES and not last.startswith("-"):
         print(FILE_NAMES)
@@ -62,7 +62,7 @@ def _candidates(before: Sequence[str], last: str) -> Iterator[str]:
 
 
 def _where(before: Sequence[str]) -> list[str]:
-    """The namespace, and the context, that the words name."""
+    """Return the words that select the namespace and the context."""
     pairs = itertools.pairwise(before)
     return [
         part for flag, value in pairs if flag in ("-n", "--namespace", "--context") for part in (flag, value)

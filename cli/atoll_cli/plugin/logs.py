@@ -1,4 +1,4 @@
-"""`kubectl atoll logs`: of a unit across its hosts and incarnations, of a run's syncer, of the operator."""
+"""`kubectl atoll logs`: logs of a unit across its hosts and incarnations, of a run's syncer, or of the operator."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from atoll_operator.api.group import LABEL_COMPONENT, LABEL_HOST, LABEL_RUN, LAB
 OPERATOR_NAMESPACE = "atoll-system"
 OPERATOR = "app.kubernetes.io/name=atoll"
 CONTAINER = "main"
-"""Of a run's pods; others may be injected."""
+"""Our container in a run's pods. Others may be injected."""
 OVER = ("Complete", "Finished", "Failed", "Suspended")
-"""Phases of a run or a unit after which no process follows by itself."""
+"""Phases of a run or a unit in which no new process starts by itself."""
 AT_ONCE = 64
 """Logs that are followed at once."""
 LOOKS = 10
-"""Looks for a next process, with a back-off: about four minutes in all."""
+"""Polls for the next process, with back-off: about four minutes in all."""
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the logs, as kubectl does, and with `--follow` those of the processes that come after.
+    """Print the logs, as kubectl does, and with `--follow` also those of later processes.
 
     Raises:
         CommandError: there is no such object or no pod, or kubectl failed.
@@ -79,13 +79,13 @@ def _phase(kubectl: Kubectl, where: list[str], owner: tuple[str, str] | None) ->
 
 
 def _process(pod: Mapping[str, Any]) -> str:
-    """Names one process: a container that restarts in its pod is another one."""
+    """Return a name for the pod's process. A container that restarts in its pod gets another one."""
     states = pod.get("status", {}).get("containerStatuses", [])
     return f"{pod['metadata']['uid']}/{sum(state.get('restartCount', 0) for state in states)}"
 
 
 def _print(options: argparse.Namespace, kubectl: Kubectl, where: list[str], pods: list[str]) -> int:
-    """Have one kubectl for each pod print its log; the greatest exit status."""
+    """Print the log of each pod with its own kubectl. Return the highest exit status."""
     container = [] if options.target == "operator" else ["-c", CONTAINER]
     flags = [*where, *container, f"--tail={options.tail}", *(["--prefix"] if len(pods) > 1 else [])]
     flags += [*(["-f"] if options.follow else []), *(["-p"] if options.previous else [])]

@@ -26,7 +26,7 @@ CHANGES = {
 }
 """Commands that change an object: what they take, and what they do."""
 FILES = ("plan", "replay")
-"""Commands that need no cluster, as `atoll` has them."""
+"""Commands that need no cluster. They are the same as in `atoll`."""
 
 
 def execute(arguments: Sequence[str]) -> int:

@@ -1,4 +1,4 @@
-"""`atoll simulate`: what a planner asks before renting chips. Each question is a module with OPTIONS and `answer`."""
+"""`atoll simulate`: questions to ask before renting chips. Each question is a module with OPTIONS and `answer`."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ QUESTIONS = {
 
 
 class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line."""
+    """Reports wrong usage in one line."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """What is not known is wrong, whoever asked."""
+        """Refuse unknown arguments, also when the parser of `atoll` calls this."""
         found, strange = super().parse_known_args(args, namespace)
         if strange:
             self.error(f"{' '.join(strange)}: no such option")
@@ -34,7 +34,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def add_options(simulate: argparse.ArgumentParser) -> None:
-    """The questions and their options."""
+    """Add the questions and their options."""
     questions = simulate.add_subparsers(
         dest="question", required=True, metavar="QUESTION", parser_class=Parser
     )
@@ -44,7 +44,7 @@ def add_options(simulate: argparse.ArgumentParser) -> None:
 
 
 def run_simulate(options: argparse.Namespace) -> int:
-    """Answers one question. Raises `UsageError`: an option's value cannot be used."""
+    """Answer one question. Raises `UsageError` if an option's value cannot be used."""
     found = vars(options)
     report = import_module(f"atoll_cli.simulate.{options.question}").answer(found)
     deliver(report, as_json=bool(options.json), plot=found.get("plot"))

@@ -1,4 +1,4 @@
-"""What the API server would refuse of a run or a unit, by the models and by the patterns and CEL rules of the CRDs."""
+"""Finds what the API server would refuse in a run or a unit, with the models and the CRDs' patterns and CEL rules."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from atoll_operator.api.trainingrun import TrainingRun, TrainingRunSpec
 TOP = ("apiVersion", "kind", "metadata", "spec", "status")
 SCALES = {"m": 1e-3, "": 1.0, **{letter: 1e3**power for power, letter in enumerate("kMGTPE", 1)}}
 SCALES |= {f"{letter}i": 1024.0**power for power, letter in enumerate("KMGTPE", 1)}
-"""Suffixes of Kubernetes' amounts."""
+"""Factors of the suffixes of Kubernetes quantities."""
 
 
 def faults(manifest: Mapping[str, Any]) -> list[str]:
@@ -55,7 +55,7 @@ def _schema(kind: str) -> Schema:
 
 
 def _without_nulls(value: Any) -> Any:
-    """The API server takes a field that is null as one that is not there."""
+    """Remove null fields. The API server treats them as absent."""
     if isinstance(value, dict):
         return {key: _without_nulls(item) for key, item in value.items() if item is not None}
     return [_without_nulls(item) for item in value] if isinstance(value, list) else value
@@ -74,7 +74,7 @@ def _of_top(manifest: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _worded(error: Any, schema: Schema) -> str:
-    """One of the models' errors."""
+    """Return the line for one of the models' errors."""
     place: tuple[int | str, ...] = error["loc"]
     path = "spec" + "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in place)
     if error["type"] == "extra_forbidden":
@@ -166,4 +166,4 @@ _KUBERNETES: Mapping[str, Callable[..., Any]] = {
     "asInteger": int,
     "isGreaterThan": lambda one, other: one > other,
 }
-"""What the API server adds to CEL, as far as the rules use it."""
+"""Functions that the API server adds to CEL and that the rules use."""

@@ -1,4 +1,4 @@
-"""`atoll simulate bandwidth`: Gbit/s that a site needs, of one setting or beside the published figures."""
+"""`atoll simulate bandwidth`: Gbit/s that a site needs, for one setting or beside the published figures."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ UNUSED = {
     "streaming-overlap": (),
     "decoupled": ("utilization",),
 }
-"""Options that a method does not use: what is exchanged whole is not cut, what waits hides nothing."""
+"""Options that a method does not use. If it exchanges the whole model, it has no fragments; if it waits, no overlap."""
 
 
 def answer(found: Values) -> Report:
-    """For one case, or the published table. Raises `UsageError`."""
+    """Answer for one case, or return the published table. Raises `UsageError`."""
     method = found["method"]
     if method is None:
         given = [option.name.removeprefix("--") for option in OPTIONS[1:-1]]
@@ -49,7 +49,7 @@ def answer(found: Values) -> Report:
             raise UsageError(f"--{name.replace('_', '-')}: is wanted with --method {method}")
     try:
         return _case(found)
-    except ValueError as error:  # of the simulation: "field: what is wrong"
+    except ValueError as error:  # from the simulation: "field: what is wrong"
         raise UsageError(f"--{error}") from error
 
 
@@ -85,7 +85,7 @@ def _case(found: Values) -> Report:
 
 
 def _published() -> Report:
-    """A row for each figure; the notes say how far off they are together."""
+    """Return a row for each figure. The notes summarise the errors."""
     from atoll_runtime.simulate.wan.published import DECOUPLED, GRID_RATIO, comparisons
 
     found = comparisons()

@@ -1,4 +1,4 @@
-"""`make figures`: runs the commands of docs/results/README.md, and keeps what they print beside their plots."""
+"""`make figures`: runs the commands of docs/results/README.md, and writes their output beside their plots."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from pathlib import Path
 from atoll_cli.__main__ import main
 
 FOLDER = Path("docs/results")
-"""Below the root of a checkout, where this is called."""
+"""Relative to the root of a checkout, where this must be called."""
 COMMAND = re.compile(r"`atoll (simulate .+?)`")
 
 
 def commands(page: Path) -> list[list[str]]:
-    """Arguments of `atoll` that a page names; each has `--json`."""
+    """Return the arguments of each `atoll simulate` command on a page. Each has `--json`."""
     return [shlex.split(words) for words in COMMAND.findall(page.read_text(encoding="utf-8"))]
 
 
 def write(command: Sequence[str], folder: Path) -> int:
-    """Runs a command with its files in another folder, and writes the JSON there; its exit status."""
+    """Runs a command with its files in another folder, and writes the JSON there. Returns the exit status."""
     moved = [word.replace(f"{FOLDER}/", f"{folder}/") for word in command]
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         status = main(moved)
@@ -39,7 +39,7 @@ def write(command: Sequence[str], folder: Path) -> int:
 
 
 def write_all(folder: Path) -> int:
-    """Every figure; the highest exit status."""
+    """Writes every figure. Returns the highest exit status."""
     worst = 0
     for command in commands(folder / "README.md"):
         begun = time.monotonic()

@@ -1,4 +1,4 @@
-"""`atoll simulate goodput`: the useful share of the chips' time under failures, of one fleet or beside the paper's."""
+"""`atoll simulate goodput`: useful share of the chips' time under failures, for one fleet or for the paper's table."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 METHODS = ("rigid", "elastic", "decoupled", "unit")
 CHIPS, LEARNERS = 1_200_000, 8
-"""Where one of them is not given; rigid and elastic are one learner."""
+"""Defaults for one fleet. Rigid and elastic have one learner."""
 MOST_INTERRUPTIONS = 20_000_000
-"""To simulate at once: a few minutes on one core."""
+"""The most that one command simulates: a few minutes on one core."""
 
 OPTIONS = (
     Option("--method", "M", choice(*METHODS), f"{', '.join(METHODS)} (Atoll's own); without it, the published table"),
@@ -46,7 +46,7 @@ USED_BY = {"patience": ("elastic", "decoupled"), "resize": ("rigid", "elastic", 
 
 
 def answer(found: Values) -> Report:
-    """For one fleet, or the published table. Raises `UsageError`."""
+    """Answer for one fleet, or return the published table. Raises `UsageError`."""
     if found["method"] is None and found["chips"] is None and found["learners"] is None:
         refuse(found, ("quorum",), "--learners is wanted with it")
         return _published(found)
@@ -54,7 +54,7 @@ def answer(found: Values) -> Report:
 
 
 def _asked(found: Values) -> Case:
-    """One fleet, its method and how long it is simulated."""
+    """Return the fleet that the options describe, its method and the time to simulate. Raises `UsageError`."""
     method = found["method"] or "decoupled"
     for name, methods in USED_BY.items():
         if method not in methods:
@@ -92,7 +92,7 @@ def _case(found: Values, chips: int, learners: int, method: Any) -> Case:
 
 
 def _check_work(found: Values, interruptions: float) -> None:
-    """Refuses what would run for hours."""
+    """Refuse a simulation that would run for hours."""
     if interruptions > MOST_INTERRUPTIONS:
         option = "--days" if found["mtbi"] is None else "--mtbi"
         raise UsageError(
@@ -102,7 +102,7 @@ def _check_work(found: Values, interruptions: float) -> None:
 
 
 def _published(found: Values) -> Report:
-    """A row for each cell of the grid; the notes say how far off the known ones are together."""
+    """Return a row for each cell of the grid. The notes summarise the errors of the published cells."""
     from atoll_runtime.simulate.fleet.goodput import estimate
     from atoll_runtime.simulate.fleet.published import CALIBRATED, GRID
 
@@ -181,7 +181,7 @@ def _of_one(case: Case) -> Report:
 
 
 def _constants(case: Case) -> dict[str, Any]:
-    """All that an answer rests on, besides the question's own values; times in seconds."""
+    """Return the constants that an answer depends on, besides the values of the question. Times are in seconds."""
     heal = {f"heal_{name}": value for name, value in asdict(case.heal).items()}
     fleet = {"slice_chips": case.fleet.slice_chips, "quorum": case.fleet.quorum}
     return {**fleet, **asdict(case.recovery), **(heal if case.method == "unit" else {})}

@@ -1,4 +1,4 @@
-"""`atoll simulate heterogeneity`: goodput, and what becomes of the tokens, when learners are not equally fast."""
+"""`atoll simulate heterogeneity`: goodput, and what becomes of the tokens, if learners are not equally fast."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 SPEEDS = "1,1,1,1,1.18,1.18,1.18,1.18"
 """The published mix: two TPU generations, the slower one by 18 % (arXiv 2604.21428, §4.4)."""
 JITTER = 0.1
-"""The variance that was injected there."""
+"""The variance that the paper injected in that experiment."""
 MOST_LEARNERS = 128
 MOST_APART = 20.0
-"""The slowest against the fastest. The paper's envelope is 1.18."""
+"""Largest ratio of the slowest learner's step time to the fastest's. The paper's is 1.18."""
 PUBLISHED = {(8, "auto"): 0.84, (1, "0"): 1.0, (1, "auto"): 1.0}
-"""Goodput by quorum and grace, same place."""
+"""Goodput by quorum and grace, from the same section."""
 
 
 def _speeds(option: str, text: str) -> tuple[float, ...]:
@@ -47,15 +47,15 @@ OPTIONS = (
     Option("--seed", "N", count(0), "of the random numbers", default="0"),
 )  # fmt: skip
 OWN = ("fragments", "interval", "overlap", "steps", "seed")
-"""Options that stand in each row."""
+"""Options that each row repeats."""
 
 
 def answer(found: Values) -> Report:
-    """A row for what was asked for, or the published rows.
+    """Return a row for the options that were given, or the published rows.
 
     Raises:
         UsageError: an option's value cannot be used.
-        Stalled: the clock stands still.
+        Stalled: the simulated clock stands still.
     """
     from atoll_runtime.simulate.fleet.rounds import outcome
 
@@ -114,7 +114,7 @@ def _scenario(found: Values, speeds: tuple[float, ...], jitter: float, quorum: i
 
 
 def _waiting(scenario: Scenario, seed: int) -> float:
-    """Goodput of learners that make no step more than τ rounds ahead of the newest merge they have."""
+    """Return the goodput of learners that make no step more than τ rounds ahead of their newest merge."""
     from numpy.random import default_rng
 
     from atoll_runtime.simulate.fleet.scenario import DRIFT_STEPS, Drift, waiting_goodput

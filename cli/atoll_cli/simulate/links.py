@@ -1,4 +1,4 @@
-"""`atoll simulate links`: units on unequal links to the syncer, by the rules of syncer and learner."""
+"""`atoll simulate links`: units on unequal links to the syncer, under the rules of syncer and learner."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 MOST_UNITS = 128
 LEAST_GBPS, MOST_GBPS = 1e-3, 1e5
 LEAST_INTERVALS = 4
-"""Of a simulation; the first two are not counted."""
+"""The fewest intervals of a simulation. The first two are not counted."""
 Outages = dict[int, list[tuple[float, float]]]
 KEYS = (
     "link_gbps", "need_gbps", "member_share", "merged_share", "hidden_share", "codec", "streams", "period", "rounds",
 )  # fmt: skip
-"""Of a unit."""
+"""Keys of a unit's row."""
 
 
 def _outages(option: str, text: str) -> Outages:
-    """Outages by unit, from a file with a JSON list of objects `{"unit": 0, "from": 600, "until": 720}`."""
+    """Read outages by unit from a file with a JSON list of objects `{"unit": 0, "from": 600, "until": 720}`."""
     try:
         listed = json.loads(Path(text).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -74,11 +74,11 @@ OPTIONS = (
 
 
 def answer(found: Values) -> Report:
-    """A row for each unit.
+    """Return a row for each unit.
 
     Raises:
         UsageError: an option's value cannot be used.
-        Stalled: the clock stands still.
+        Stalled: the simulated clock stands still.
     """
     from numpy.random import default_rng
 

@@ -1,4 +1,4 @@
-"""How an answer leaves: a table on the terminal, JSON, or a plot. One table of words says how figures are shown."""
+"""Prints an answer as a table or as JSON, and draws a plot. `FORMS` says how figures are formatted."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Chart:
-    """Computed lines and published points, a colour for each value of the keys `by`. Pairs of keys are x and y."""
+    """Computed lines and published points, with a colour for each value of the keys `by`. Pairs of keys are x and y."""
 
     by: tuple[str, ...]
     computed: tuple[str, str]
@@ -42,7 +42,7 @@ class Report:
     notes: tuple[str, ...] = ()
     """Lines below the table: constants, mean errors, what was assumed."""
     document: Row | None = None
-    """What JSON says where the answer is one object and not its rows."""
+    """The object to print as JSON instead of the rows."""
     chart: Chart | None = None
 
 
@@ -74,16 +74,16 @@ FORMS: Mapping[str, Callable[[float], str]] = {
     "params": amount,
     "cost": "${:,.2f}".format,
 }
-"""How a number is shown whose key has this word; the first that counts."""
+"""How to format a number, by a word of its key. The first word with a format decides."""
 
 
 def words(key: str) -> str:
-    """Of a key."""
+    """Return a key as words."""
     return key.replace("_", " ")
 
 
 def show(key: str, value: Any, form: Callable[[float], str] | None = None) -> str:
-    """A value of JSON on the terminal. What is inside an object is shown as the object's key says, or else its own."""
+    """Format a JSON value for the terminal. A value in an object uses the format of the object's key, or its own."""
     form = form or next((FORMS[word] for word in key.split("_") if word in FORMS), None)
     if value is None:
         return "never" if form is duration else "-"
@@ -101,14 +101,14 @@ def show(key: str, value: Any, form: Callable[[float], str] | None = None) -> st
 
 
 def grid(rows: Sequence[Row], columns: Sequence[str]) -> str:
-    """A table of some keys of rows."""
+    """Return a table of these keys of the rows."""
     return table(
         [words(key).upper() for key in columns], [[show(key, row[key]) for key in columns] for row in rows]
     )
 
 
 def picture(option: str, text: str) -> Path:
-    """A file for a plot, refused before anything is simulated if it could not be written after it."""
+    """A file for a plot. It is refused before the simulation if it could not be written afterwards."""
     path = new_file(option, text)
     if path.suffix not in PICTURES:
         raise UsageError(f"{option} {text!r}: a name that ends in {', '.join(PICTURES)} is wanted")
@@ -119,7 +119,7 @@ def deliver(report: Report, *, as_json: bool, plot: Path | None = None) -> None:
     """Prints the table, or JSON, and draws the plot.
 
     Raises:
-        UsageError: nothing to draw.
+        UsageError: there is nothing to draw.
         CommandError: the plot cannot be written.
     """
     if plot is not None:

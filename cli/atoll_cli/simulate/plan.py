@@ -21,7 +21,7 @@ LEAST_MTBI = 60.0
 
 
 def _by_pool(least: float) -> Read:
-    """Reads `TIME`, for every pool, or `POOL=TIME`: (pool or "", seconds)."""
+    """Read `TIME` for every pool, or `POOL=TIME`. The value is (pool or "", seconds)."""
 
     def read(option: str, text: str) -> tuple[str, float]:
         pool, _, time = text.rpartition("=")
@@ -49,7 +49,7 @@ OPTIONS = (
 
 
 def answer(found: Values) -> Report:
-    """Raises `UsageError`: a file or an option that cannot be used."""
+    """Return the plan. Raises `UsageError` if the file or an option cannot be used."""
     from atoll_cli.simulate.planview import document, report
     from atoll_cli.simulate.runfile import read_run
     from atoll_runtime.simulate.planner.choices import choose
@@ -66,7 +66,7 @@ def answer(found: Values) -> Report:
 
 
 def assumptions(found: Values, planned: Run) -> Assumptions:
-    """What the options say; what they do not say is the planner's default."""
+    """Return the assumptions of the options. The planner's defaults are used for the others."""
     from atoll_runtime.simulate.planner.run import Assumptions
 
     names = {"mfu": "mfu", "link_gbps": "link_gbps", "seed_gbps": "seed_gbps", "repair": "repair_seconds"}
@@ -80,7 +80,7 @@ def assumptions(found: Values, planned: Run) -> Assumptions:
 
 
 def _times(option: str, given: Sequence[tuple[str, float]], planned: Run) -> dict[str, float]:
-    """Seconds by pool. A time without a pool's name is of all pools that are not named."""
+    """Return seconds by pool. A time without a pool's name is for all pools that are not named."""
     names = [pool.name for pool in planned.pools]
     found: dict[str, float] = {}
     for pool, value in sorted(given, key=lambda each: each[0] != ""):
@@ -89,7 +89,7 @@ def _times(option: str, given: Sequence[tuple[str, float]], planned: Run) -> dic
 
 
 def too_small(syncer: SyncerSpec, planned: Run) -> list[str]:
-    """What the spec gives a shard less of than it needs."""
+    """Return a line for each resource of which the spec gives a shard less than it needs."""
     from atoll_cli.simulate.admission import quantity
     from atoll_runtime.simulate.planner.needs import shard_need
 
@@ -110,7 +110,7 @@ def prices_of(texts: Sequence[str], planned: Run) -> dict[str, float] | None:
     """Dollars a chip-hour by generation; None without `--price`.
 
     Raises:
-        UsageError: a generation that is unknown, or one of the run's without a price.
+        UsageError: a generation is unknown, or a generation of the run has no price.
     """
     from atoll_runtime.simulate.planner.needs import CHIPS
 

@@ -1,4 +1,4 @@
-"""A plan as one object, whose keys are explained in docs/simulate.md, and the same on the terminal."""
+"""A plan as one JSON object and as text for the terminal. docs/simulate.md explains the keys."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from atoll_runtime.simulate.planner.needs import seed_gbps, shard_need
 from atoll_runtime.simulate.planner.run import Assumptions, Run
 
 ELSEWHERE = ("run", "parameters", "chips", "spec", "warnings", "pools", "choice", "choices", "assumed")
-"""Keys that are no line of the summary."""
+"""Keys that have no line in the summary."""
 POOL = ("name", "generation", "units", "chips_per_unit", "step_seconds", "step_source", "tokens_per_step",
         "interruptions_per_day", "goodput", "gbps_link")  # fmt: skip
 LINK = ("name", "link_gbps", "codec", "period", "need_gbps", "member_share", "merged_share", "hidden_share")
@@ -35,15 +35,15 @@ def document(
 
     Args:
         choices: the first is the run as it is.
-        links: by pool, where its link is known.
+        links: figures by pool, for pools with a known link.
         prices: dollars a chip-hour by generation.
-        warnings: what of the spec will not do.
+        warnings: a line for each part of the spec that is too small.
     """
     expected = choices[0].expected
     told, rows = asdict(expected), [_choice(choice) for choice in choices]
     link, pools = told.pop("link"), told.pop("pools")
     cost = None
-    if prices is not None:  # of every rented chip, whether it trains or heals
+    if prices is not None:  # for every rented chip, whether it trains or not
         hourly = sum(pool.all_chips * prices[pool.generation] for pool in planned.pools)
         times = {"per_day": DAY, "to_target": expected.seconds_to_target}
         cost = {name: _finite(hourly * seconds / 3600) for name, seconds in times.items()}
@@ -126,5 +126,5 @@ def _choice(choice: Choice) -> dict[str, Any]:
 
 
 def _finite(value: float) -> float | None:
-    """JSON has no infinity."""
+    """Return None for infinity, which JSON does not have."""
     return value if math.isfinite(value) else None

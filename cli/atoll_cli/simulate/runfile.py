@@ -1,4 +1,4 @@
-"""A TrainingRun in a file, read by the models that write the CRD, as the planner takes it."""
+"""Reads a TrainingRun from a file with the models that define the CRD, and converts it for the planner."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ KIND = "TrainingRun"
 
 
 def read_run(path: Path) -> tuple[TrainingRunSpec, planner.Run]:
-    """Spec of the one TrainingRun of the file, and the run as a plan takes it.
+    """Return the spec of the only TrainingRun of the file, and the run in the planner's form.
 
     Raises:
-        UsageError: no such file, no YAML, no TrainingRun or several, what the API server would refuse, or what no plan
-            can be made of.
+        UsageError: the file does not exist or is not YAML, it has no TrainingRun or several, the API server would
+            refuse the run, or no plan can be made of it.
     """
     name, spec = checked_spec(path, read_manifest(path))
     return spec, _planned(path, name, spec)
 
 
 def checked_spec(path: Path, manifest: Mapping[str, Any]) -> tuple[str, TrainingRunSpec]:
-    """Name and spec of a TrainingRun; raises `UsageError` for what the API server would refuse.
+    """Return a TrainingRun's name and spec. Raises `UsageError` if the API server would refuse the run.
 
     Args:
-        path: of its file, for messages.
+        path: the file, for messages.
     """
     refused = faults(manifest)
     if len(refused) > 1:
@@ -48,7 +48,7 @@ def checked_spec(path: Path, manifest: Mapping[str, Any]) -> tuple[str, Training
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """The one TrainingRun of the file, unchecked. Raises `UsageError`: no such file, no YAML, none or several."""
+    """Return the file's only TrainingRun, unchecked. Raises `UsageError`: no such file, not YAML, none or several."""
     try:
         documents = list(yaml.safe_load_all(path.read_text(encoding="utf-8")))
     except OSError as error:
@@ -66,13 +66,13 @@ def read_manifest(path: Path) -> dict[str, Any]:
 
 
 def _number(text: str) -> float:
-    """As kubectl sends it: a whole number without its fraction."""
+    """Return a number as kubectl sends it: a whole number has no fraction."""
     value = float(text)
     return int(value) if value.is_integer() else value
 
 
 def _planned(path: Path, name: str, spec: TrainingRunSpec) -> planner.Run:
-    """Raises `UsageError`: no plan can be made of it, though the API server takes it."""
+    """Return the planner's run. Raises `UsageError` for a spec that the API server accepts but no plan can use."""
     units, outer, target = sizes(spec), spec.outer, spec.target
     if not any(units.values()):
         raise UsageError(f"{path}: spec.units: 0: nothing trains; a plan needs the units that are to train")

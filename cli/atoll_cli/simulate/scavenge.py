@@ -1,4 +1,4 @@
-"""`atoll simulate scavenge`: what a run gains from learners that are there at night alone."""
+"""`atoll simulate scavenge`: what a run gains from learners that are present only at night."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ PUBLISHED = {
     "data-parallel": {0.0: 1.0, 1.0: 1.02, 3.0: 0.80},
     "decoupled": {0.0: 1.0, 1.0: 0.75, 3.0: 0.62},
 }
-"""Wall-clock relative to no extra learners, by extra compute at night (arXiv 2604.21428)."""
+"""Wall-clock time relative to no extra learners, by extra compute at night (arXiv 2604.21428)."""
 HOUR = 3600.0
 TIMES = ("day", "night", "work", "join", "reconfigure", "change")
 """Fields of the setting, in hours."""
 
 
 def _exchange(option: str, text: str) -> float:
-    """Seconds; shorter ones would take for ever to compute."""
+    """Seconds, at least 60. With fewer, the computation would take too long."""
     value = values.seconds(option, text)
     if value < 60:
         raise UsageError(f"{option} {text!r}: at least 1m is wanted")
@@ -40,11 +40,11 @@ OPTIONS = (
 
 
 def answer(found: Values) -> Report:
-    """A row for each method and number of extra learners.
+    """Return a row for each method and number of extra learners.
 
     Raises:
         UsageError: an option's value cannot be used.
-        CommandError: a row's work is never done.
+        CommandError: the work of a row never ends.
     """
     from atoll_runtime.simulate.fleet.scavenge import Setting, hours_to_work
 

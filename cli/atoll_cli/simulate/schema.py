@@ -1,4 +1,4 @@
-"""From pydantic's JSON schema to the structural schema that the API server takes."""
+"""Converts pydantic's JSON schema to the structural schema that the API server accepts."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _KEPT = (
 )  # fmt: skip
 
 UNSEEN = {"observedGeneration": -1}
-"""Status of an object that the operator has not seen. Tools that follow kstatus would take an empty one for current."""
+"""Status of an object that the operator has not seen. Tools that follow kstatus treat an empty status as current."""
 
 
 def structural(model: type[BaseModel]) -> Schema:
     """The schema of `model` with references inlined. The API server prunes unknown fields.
 
-    Descriptions also have limits and default: `kubectl explain` shows only them, a field's type, and whether it is
-    required.
+    Descriptions also state limits and default, because `kubectl explain` shows only the description, the type, and
+    whether the field is required.
 
     Raises:
         TypeError: a construct that a structural schema cannot express; the message names its place.
@@ -83,13 +83,13 @@ def _convert(node: Schema, definitions: dict[str, Schema], place: str) -> Schema
         result["description"] = " ".join(filter(None, (text, limits(result), default(result))))
     if "[]" in place:
         # GitOps tools compare lists of a custom resource as a whole. A default that the API server adds to an item
-        # would be a difference that no sync removes. The reader of an item fills it in.
+        # would be a difference that no sync removes. The code that reads an item fills it in.
         result.pop("default", None)
     return result
 
 
 def _merged(inner: Schema, outer: Schema, *without: str) -> Schema:
-    """What a model says of itself, and over that what a field of its kind says; the rules of both."""
+    """Merge the schema of a model with that of a field of this type. The field's keys win; rules of both are kept."""
     rules: list[Rule] = [*inner.get(KEY, ()), *outer.get(KEY, ())]
     beside = {key: value for key, value in outer.items() if key not in without}
     return {**inner, **beside, **({KEY: rules} if rules else {})}
@@ -102,7 +102,7 @@ def _without_nulls(value: Any) -> Any:
 
 
 NOTHING: tuple[object, ...] = (None, "", {}, [])
-"""Defaults that are not worth telling: the field is absent."""
+"""Defaults that descriptions omit, because the field is then absent."""
 
 
 def limits(field: Schema) -> str:
@@ -121,7 +121,7 @@ def limits(field: Schema) -> str:
 
 
 def default(field: Schema) -> str:
-    """The default as a sentence; empty if there is none, or if the fields below have it."""
+    """The default as a sentence; empty if there is none, or if the nested fields have it."""
     value = _beyond(field.get("default"), field.get("properties", {}))
     if value in NOTHING:
         return ""
@@ -129,7 +129,7 @@ def default(field: Schema) -> str:
 
 
 def _beyond(value: Any, children: Mapping[str, Schema]) -> Any:
-    """The part of a default that the defaults of the fields below do not say."""
+    """Return the part of a default that the defaults of the nested fields do not give."""
     if not isinstance(value, dict) or not children:
         return value
     found = {}
@@ -150,7 +150,7 @@ def pieces(size: Dimensions) -> int:
 
 
 def with_tables(text: str) -> str:
-    """A rule or a message with the values of its constants."""
+    """Return a rule or a message with its constants replaced by their values."""
     return re.sub(r"\b[A-Z]+_?[A-Z_]*[A-Z]\b", lambda name: _TEXTS.get(name[0], name[0]), text)
 
 
@@ -165,7 +165,7 @@ _FLEXIBLE = [generation for generation in GENERATIONS if generation.flex_start]
 
 
 def _one_host(generations: Iterable[Generation]) -> Iterator[str]:
-    """Slices of one host: with the machine type, and without it where there is only one."""
+    """Slices of one host, with the machine type, and also without it if only one type has the topology."""
     for generation, machine, topology in _SLICES:
         if generation in generations and machine.hosts(topology) == 1:
             yield f"{generation.accelerator} {topology} {machine.name}"
@@ -197,6 +197,6 @@ TABLES: dict[str, Any] = {
     "OUR_VOLUMES": list(VOLUMES),
     "OUR_PATHS": [*PATHS, *KERNEL_PATHS],
 }
-"""Constants that rules name in capitals."""
+"""Values of the constants that rules name in capitals."""
 _TEXTS = {name: str(value) for name, value in TABLES.items()}
-"""Python writes strings, numbers, lists and maps of these as CEL does."""
+"""Python's `str` of these strings, numbers, lists and maps is valid CEL."""

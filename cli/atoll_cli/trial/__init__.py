@@ -1,1 +1,1 @@
-"""`atoll try`: a run on this machine, its pods as processes, by the operator's own plans."""
+"""`atoll try`: a run on this machine. The operator's own plans control it, and its pods are processes."""

@@ -1,4 +1,4 @@
-"""`atoll try`: options in, exit status out, and no process left behind."""
+"""`atoll try`: runs the trial, returns its exit status, and leaves no process behind."""
 
 from __future__ import annotations
 
@@ -33,30 +33,31 @@ from atoll_runtime.data import open_catalogue, write_stdlib
 
 BUILT_IN = Path(__file__).with_name("run.yaml")
 FOLDER = "/FOLDER/"
-"""In the built-in run, the folder of this trial."""
+"""Stands for the folder of this trial in the built-in run."""
 STAGES = 4
 INTERVAL = 0.5
 """Seconds between two looks."""
 SILENCE = 300.0
-"""Longest time in seconds without a change of what is waited for. Whatever takes longer is broken, not slow."""
+"""Longest time in seconds without a change while something is awaited. What takes longer is broken, not slow."""
 FAILURES = 2
-"""Restarts of a unit that nobody killed, after which waiting for it makes no sense."""
+"""Restarts of a unit, before the trial kills one, at which the trial gives up."""
 MOST_PROCESSES = 16
 MARGIN = 1e-3
-"""Nats per token by which the trained model must beat the untrained one: a run of the user's own may be short."""
+"""Nats per token by which the trained model must beat the untrained one. A user's own run may be short."""
 
 
 def run_try(options: argparse.Namespace) -> int:
-    """0 when all of it was shown, 1 when not.
+    """Return exit status 0 if everything was shown, else 1.
 
     Raises:
-        CommandError: a stage did not come to its end.
+        CommandError: a stage did not finish.
         UsageError: wrong options, or a run that this machine cannot show.
     """
     console = Console(STAGES, sys.stderr if options.json else None)
     folder = _folder(options.folder)
     passed = False
-    # The processes are in sessions of their own. A shell's background job starts with SIGINT ignored.
+    # Signals of a terminal reach only us: the processes have their own groups. A shell's background job starts with
+    # SIGINT ignored.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
     try:
@@ -120,7 +121,7 @@ def _read(file: Path | None, folder: Path, steps: int | None) -> tuple[str, Trai
         target = target.model_copy(update={"global_steps": steps, "tokens": None})
     if target.global_steps is None or target.global_steps < 2:
         raise UsageError(f"{path}: spec.target.globalSteps: 2 or more are wanted; or give --steps")
-    # The global model is measured at the end, by a process of its own.
+    # No evaluator: a separate process measures the global model at the end.
     changes = {
         "data": spec.data.model_copy(update={"uri": data}),
         "checkpoint": spec.checkpoint.model_copy(update={"uri": checkpoints}),
@@ -132,7 +133,7 @@ def _read(file: Path | None, folder: Path, steps: int | None) -> tuple[str, Trai
 
 
 def _local(path: Path, manifest: dict[str, Any], section: str) -> str:
-    """Take out the section's file:// URI, and put that of a bucket there, which a cluster would ask for."""
+    """Return the section's file:// URI, and replace it with a bucket's, which a cluster would require."""
     spec = manifest.get("spec")
     part = spec.get(section) if isinstance(spec, dict) else None
     uri = part.get("uri") if isinstance(part, dict) else None
@@ -145,7 +146,7 @@ def _local(path: Path, manifest: dict[str, Any], section: str) -> str:
 def _show(
     name: str, spec: TrainingRunSpec, folder: Path, console: Console, *, built_in: bool
 ) -> dict[str, Any]:
-    """Every stage, and the summary; no process is left whatever happens. Raises `CommandError`."""
+    """Run every stage and return the summary. Leaves no process, also after an error. Raises `CommandError`."""
     target = spec.target.global_steps or 0
     if not built_in:
         open_catalogue(Bucket(spec.data.uri))

@@ -1,4 +1,4 @@
-"""The operator's plans for one run, carried out on this machine."""
+"""Carries out the operator's plans for one run on this machine."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from atoll_runtime.files import replace
 NAMESPACE = "default"
 ANSWER_SECONDS = 5.0
 PASSES = 8
-"""Passes at once over a unit: a new incarnation is written in one and acted on in the next."""
+"""The most passes over a unit at once. One pass writes a new incarnation, and the next acts on it."""
 
 
 @dataclass
 class Unit:
-    """A LearnerUnit: what the API server would keep of it."""
+    """A LearnerUnit: what the API server would store of it, and the unit's pace."""
 
     spec: LearnerUnitSpec
     status: LearnerUnitStatus = field(default_factory=LearnerUnitStatus)
@@ -80,7 +80,7 @@ class Operator:
 
     @property
     def objects(self) -> list[Object]:
-        """Run, units and pods, as far as `atoll_cli.views` reads them."""
+        """Run, units and pods, with the fields that `atoll_cli.views` reads."""
         bodies = [_body("TrainingRun", self.name, self.spec, self.status)]
         bodies += [_body("LearnerUnit", name, unit.spec, unit.status) for name, unit in self.units.items()]
         return bodies + [
@@ -129,7 +129,7 @@ class Operator:
         )
 
     def _apply(self, body: Object, now: float) -> None:
-        """Write `run.json` of the ConfigMap, or create the pods of the StatefulSet."""
+        """Write the ConfigMap's `run.json`, or create the StatefulSet's pods."""
         if body["kind"] == "ConfigMap":
             contract = parse_run(body["data"]["run.json"]).model_copy(update={"shards": self._addresses})
             path, data = self._folder / "run.json", dump(contract).encode()
@@ -142,7 +142,7 @@ class Operator:
                 self.pods.create({"metadata": metadata, "spec": template["spec"]}, syncer(self.name), now)
 
     def _look_at_unit(self, name: str, now: float) -> bool:
-        """Whether the plan changed what the next pass sees, which therefore should follow at once."""
+        """Make one pass over a unit. Return whether the next one should follow at once, because it sees changes."""
         unit, state = self.units[name], self.syncer
         unit.pace = follow(unit.pace, state.report_of(name), state.serving_since, now)
         observed = UnitObserved(
@@ -183,7 +183,7 @@ class Operator:
         return old.heard(status, time.time())
 
     def _certify(self, name: str, uri: str, hosts: tuple[str, ...]) -> Path:
-        """Folder of a certificate, which is written once."""
+        """Return the folder of a certificate. Writes the certificate the first time."""
         folder = self._folder / "certificates" / name
         if not folder.exists():
             now = datetime.datetime.now(datetime.UTC)

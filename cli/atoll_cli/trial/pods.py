@@ -1,4 +1,4 @@
-"""Pods as processes of this machine. What a kubelet does: start, restart in place, end, and tell how it went."""
+"""Runs pods as processes of this machine. Does what a kubelet does: start, restart in place, end, report the end."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from atoll_runtime.contract import (
 )
 
 LEFT_OUT = ("HOME", "NUMBA_CACHE_DIR")
-"""Variables that name paths of a container."""
+"""Variables that are not taken from a pod, because they name paths of a container."""
 NICE = 10
-"""Of a learner that gives way to others."""
+"""Nice value of a learner that gives way to others."""
 TAIL = 64 * 1024
-"""Bytes of a log in which the last error is looked for."""
+"""Bytes at the end of a log that are searched for the last error."""
 _ERROR = re.compile(r" ERROR atoll[.\w]*: (.+)")
 
 
@@ -43,18 +43,18 @@ class Pod:
 
     body: Object
     folder: Path
-    """The pod's own: its log, its temporary files, its journal."""
+    """The pod's own folder: its log, its temporary files, its journal."""
     tls: Path
     created: float
     uid: str = field(default_factory=lambda: str(uuid.uuid4()))
     told: int = 0
-    """Of a learner: the incarnation that its process is to be."""
+    """The incarnation that a learner's process must have; 0 for a syncer."""
     incarnation: int = 0
-    """The one that ended last."""
+    """The incarnation that ended last."""
     process: subprocess.Popen[bytes] | None = None
     started: float = 0.0
     code: int | None = None
-    """Exit status of the last process that ended, as a shell gives it."""
+    """Exit status of the last process that ended, in a shell's form."""
     words: str = ""
     """The last error in its log."""
     finished: float | None = None
@@ -71,7 +71,7 @@ class Pod:
 
     @property
     def view(self) -> PodView:
-        """As the API server would show it."""
+        """The pod as the API server would show it."""
         return replace(
             view(self.body),
             uid=self.uid,
@@ -93,7 +93,7 @@ class Pod:
             self.process.send_signal(number)
 
     def note_end(self, now: float) -> None:
-        """Keep how its process ended, if it has."""
+        """Record how the process ended, if it has."""
         if self.process is not None and not self.alive:
             status = self.process.returncode
             self.code, self.finished, self.process = status if status >= 0 else 128 - status, now, None
@@ -115,7 +115,7 @@ class Pods:
         self._coordinators: dict[tuple[str, int], int] = {}
 
     def port(self) -> int:
-        """A TCP port of its own for a server that is started, and started again, later."""
+        """Return a TCP port for one server alone, which starts later and may restart."""
         while (port := free_port("")) in self._ports:
             pass
         self._ports.add(port)
@@ -128,7 +128,7 @@ class Pods:
         """Create the pod and start its process, unless there is one of this name.
 
         Args:
-            member: who it is by its certificate.
+            member: name of the pod's certificate.
         """
         name = body["metadata"]["name"]
         if name not in self.all:
@@ -158,18 +158,18 @@ class Pods:
         pod.deadline = min(pod.deadline or now + grace, now + grace)
 
     def look(self, now: float) -> None:
-        """Note which processes have ended, and drop the pods that were to go."""
+        """Record which processes have ended, delete pods that were asked to end, and restart syncers."""
         for pod in list(self.all.values()):
             if pod.deadline is not None and pod.deadline <= now:
                 pod.signal(9)
             pod.note_end(now)
             if pod.deadline is not None and pod.process is None:
                 del self.all[pod.name]
-            elif not pod.told and pod.process is None:  # of the syncer, which keeps its journal
+            elif not pod.told and pod.process is None:  # a syncer, which keeps its journal
                 self._start(pod, now)
 
     def give_way(self) -> None:
-        """Let learners that start later have the cores before those of now: on a cluster each has a host of its own."""
+        """Lower the priority of present learners, so that later ones get the cores. On a cluster each has a host."""
         for pod in self.all.values():
             if pod.told and pod.process is not None and pod.alive:
                 os.setpriority(os.PRIO_PGRP, pod.process.pid, NICE)
@@ -187,7 +187,7 @@ class Pods:
         told = {item["name"]: item["value"] for item in main["env"] if "value" in item}
         environment = {name: value for name, value in told.items() if name not in LEFT_OUT}
         environment |= TPU_ENVIRONMENT | dict(self._places(pod, told))
-        _, *arguments = main["command"]  # its own `python` is the image's
+        _, *arguments = main["command"]  # the first word is the image's `python`
         with (pod.folder / "log").open("ab") as log:
             pod.process = subprocess.Popen(
                 [sys.executable, *arguments],
@@ -195,12 +195,12 @@ class Pods:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                process_group=0,  # Ctrl-C is for us; we end them
+                process_group=0,  # Ctrl-C must reach only us; we end them
             )
         pod.started = now
 
     def _places(self, pod: Pod, told: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-        """Files and addresses of this machine in the place of a container's."""
+        """Yield variables with files and addresses of this machine in place of a container's."""
         yield ENV_RUN_FILE, str(self._run_file)
         yield ENV_TLS_DIR, str(pod.tls)
         yield "TMPDIR", str(pod.folder / "tmp")
@@ -218,7 +218,7 @@ class Pods:
 
 
 def _last_error(log: Path) -> str:
-    """The last error that a process wrote, `Reason: message`; a killed one wrote none."""
+    """Return the last error in a log, `Reason: message`; empty if there is none."""
     with log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - TAIL))
         found = _ERROR.findall(file.read().decode(errors="replace"))

@@ -76,9 +76,9 @@ class Resources(Section):
 
 def slice_rules(slices: str) -> tuple[Rule, ...]:
     """Rules of TPU slices, for an object with accelerator, topology and machineType, whose field `slices` says how many
-    slices make a unit. Their tables are beside the generator of the CRDs, `cli/atoll_cli/simulate/schema.py`. One rule
-    for each kind of mistake: the rules of a spec run at each write of a status too, and each field that a rule reads
-    makes the API server copy the schemas of all fields beside it."""
+    slices make a unit. Their tables are beside the generator of the CRDs, `cli/atoll_cli/simulate/schema.py`. There is
+    only one rule for each kind of mistake, because the rules of a spec run at each write of a status too, and for each
+    field that a rule reads the API server copies the schemas of all fields beside it."""
     return (
         rule(
             "(self.accelerator + ' ' + self.topology) in TOPOLOGIES || "
@@ -138,7 +138,7 @@ class CostStatus(Cost):
     """The total, and its parts by reason."""
 
     by_reason: Annotated[dict[str, Cost], Field(max_length=MAX_REASONS)] = Field(default_factory=dict)
-    """By the reason of the failure that began the heal. `Other` sums all reasons after the first fifteen."""
+    """Costs by the reason of the failure that began the heal. `Other` sums all reasons after the first fifteen."""
 
 
 class LedgerStatus(LedgerReport):
@@ -151,13 +151,13 @@ class LedgerStatus(LedgerReport):
     fragments: int = 0
     """Fragments of the model over all shards; a token is merged into each of them."""
     waits: Annotated[tuple[WaitReport, ...], Field(max_length=MAX_WAITS)] = ()
-    """Of a unit: those in flight that wait for its link, by fragment; the first 64."""
+    """For a unit: tokens in flight that wait for its link, by fragment; the first 64."""
 
 
 RUN_CONDITIONS = ("Ready", "Progressing", "Degraded", "Suspended", "Complete", "Failed", "Stalled")
 """`Stalled` is for tools that follow kstatus (Helm, Argo CD, Flux): the run failed, or cannot be as its spec says."""
 EVALUATED = "Evaluated"
-"""Besides, of a run that has `spec.evaluation`."""
+"""A further condition, of a run that has `spec.evaluation`."""
 Time = Annotated[str, Field(max_length=64, json_schema_extra={"format": "date-time"})]
 Reason = Annotated[str, Field(max_length=256, pattern=r"^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$")]
 Message = Annotated[str, Field(max_length=4096)]
@@ -169,7 +169,7 @@ class Condition(Report):
     type: Annotated[str, Field(max_length=64)]
     """Name of the condition, such as `Ready`."""
     status: Literal["True", "False", "Unknown"]
-    """Unknown: it cannot be told now."""
+    """Unknown: it cannot be determined now."""
     reason: Reason
     """Reason in one word, for programs."""
     message: Message = ""

@@ -15,20 +15,20 @@ UNIT_KIND: Final = "LearnerUnit"
 
 LABEL_MANAGER = "app.kubernetes.io/managed-by"
 MANAGER = "atoll"
-"""Of objects by their label, and of their fields."""
+"""Manager of objects, in their label, and of their fields."""
 LABEL_RUN = f"{GROUP}/run"
 LABEL_UNIT = f"{GROUP}/unit"
 LABEL_PLACEMENT = f"{GROUP}/placement"
 LABEL_HOST = f"{GROUP}/host"
 LABEL_SLICE = f"{GROUP}/slice"
-"""Of a host, within its unit."""
+"""Number of a host's slice within its unit."""
 LABEL_HOLDS = f"{GROUP}/holds"
-"""Of pods that hold a node pool for their slice; its value names the slice in the whole cluster."""
+"""On pods that hold a node pool for their slice; its value names the slice in the whole cluster."""
 LABEL_COMPONENT = f"{GROUP}/component"
 ANNOTATION_INCARNATION = f"{GROUP}/incarnation"
-"""On a learner's pod: the incarnation that its process is, or is to become."""
+"""On a learner's pod: the incarnation that its process has, or has to restart for."""
 ANNOTATION_CONTRACT = f"{GROUP}/contract"
-"""On every pod: a digest of what its run said when it was made."""
+"""On every pod: a digest of its run's settings for pods when it was made."""
 LEARNER = "learner"
 SYNCER = "syncer"
 EVALUATOR = "evaluator"
@@ -48,12 +48,12 @@ TPU = "google.com/tpu"
 
 
 def metadata(name: str, namespace: str, run: str, owner: Object) -> Object:
-    """Of an object that belongs to this run, with its controller reference."""
+    """Metadata of an object that belongs to this run, with its controller reference."""
     labels = {LABEL_MANAGER: MANAGER, LABEL_RUN: run}
     return {"name": name, "namespace": namespace, "labels": labels, "ownerReferences": [owner]}
 
 
 def owner(kind: str, name: str, uid: str) -> Object:
-    """A controller reference to one of our own objects: who deletes that in the foreground waits for what it owns."""
+    """A controller reference to one of our own objects. A foreground deletion of that waits for what it owns."""
     reference = {"apiVersion": API_VERSION, "kind": kind, "name": name, "uid": uid}
     return {**reference, "controller": True, "blockOwnerDeletion": True}

@@ -16,7 +16,7 @@ MAX_RESTARTS = 1024
 MAX_SLICES = 64
 """Slices of one unit."""
 MAX_STREAM = 8191
-"""Twice the units that a run may have at once: streams of deleted units are kept for their return."""
+"""Highest stream. A run has twice as many as units at once, because deleted units keep theirs for their return."""
 NEW_UNIT = "delete the unit and its run creates it again"
 FIXED = cel(immutable(NEW_UNIT))
 FIXED_NUMBER = cel(immutable(NEW_UNIT), WHOLE)
@@ -29,7 +29,7 @@ NAMED = rule(
     "self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
     "metadata.name must be a DNS label: lower-case letters, digits and hyphens, beginning with a letter",
 )
-"""Of a run or a unit: Services and hosts are named after it."""
+"""Rule for the name of a run or a unit, after which Services and hosts are named."""
 
 
 class LearnerUnitSpec(Section):
@@ -105,7 +105,7 @@ class Failure(Report):
     exit_code: int | None = None
     """Exit code of its container; absent if no container ended."""
     time: common.Time
-    """When the operator saw it."""
+    """When its container ended, or else when the operator saw the failure."""
 
 
 class HealStages(Report):
@@ -133,7 +133,7 @@ class Heal(Report):
     reason: Annotated[str, Field(max_length=256)]
     """Reason of the failure that started it."""
     started_at: common.Time
-    """When the failure was seen."""
+    """When the container ended, or else when the operator saw the failure."""
     seconds: float
     """Seconds from the failure to the merge."""
     chip_seconds: float = 0.0
@@ -160,11 +160,11 @@ class LearnerUnitStatus(Report):
     placement: int = 0
     """The incarnation in which the unit was last given hosts. A restart on the same hosts keeps it."""
     merged_incarnation: int = 0
-    """The last one that had a contribution merged."""
+    """The last incarnation that had a contribution merged."""
     restarts: Annotated[tuple[Restart, ...], Field(max_length=MAX_RESTARTS)] = ()
     """Restarts within `spec.recovery.windowSeconds` of the run."""
     restart_count: int = 0
-    """All restarts so far, also those outside the budget's window."""
+    """All restarts so far, including those outside the budget's window."""
     last_failure: Failure | None = None
     last_heal_seconds: float | None = None
     """Seconds of the last heal, from the failure to the first merge after it; absent before the first heal."""
@@ -209,7 +209,7 @@ class LearnerUnitStatus(Report):
 
 
 class LearnerUnit(Report):
-    """One island of a TrainingRun: TPU slices that train on a clock of their own and heal alone."""
+    """One island of a TrainingRun: TPU slices that train at their own pace and heal independently of others."""
 
     model_config = checked(
         NAMED,

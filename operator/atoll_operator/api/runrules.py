@@ -5,7 +5,7 @@ from atoll_runtime.contract.rules import immutable_field, rule
 
 NEW_RUN = "make a new TrainingRun"
 CUT = ("outer.fragments", "syncer.shards")
-"""Into how many parts a model is cut, in both ways."""
+"""Fields that say into how many parts a model is cut."""
 RUN_RULES = (
     rule(
         "self.quorum.min <= self.pools.map(p, p.units).sum()",
@@ -95,7 +95,7 @@ RUN_RULES = (
     ),
     immutable_field("serviceAccountName", f"it is the identity of the run for the bucket; {NEW_RUN}"),
 )
-"""Of `spec`."""
+"""Rules of `spec`."""
 NAME_RULES = (
     NAMED,
     rule(
@@ -117,4 +117,4 @@ NAME_RULES = (
         "spec.syncer.shards",
     ),
 )
-"""Of the whole object."""
+"""Rules of the whole object."""

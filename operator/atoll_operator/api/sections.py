@@ -38,8 +38,8 @@ class RecoverySpec(Section):
     after its last heartbeat. If the operator may not read nodes, this is the toleration of the unit's pods, after which
     Kubernetes deletes them."""
     hang_seconds: Annotated[int, Field(ge=0, le=86_400)] = 900
-    """How long a unit may go without a step of which the syncer hears, while its pods run and the syncer answers. An
-    outage of its link counts, too. 0 means for ever."""
+    """How long a unit may go without a step that the syncer hears of, while its pods run and the syncer answers. An
+    outage of its link counts too. 0: no limit."""
     force_delete: bool = False
     """Whether pods that are still terminating 30 s after their grace period are deleted by force. Units do not wait for
     such pods, but the syncer and the evaluator cannot move to another node before. After a forced deletion the
@@ -48,8 +48,8 @@ class RecoverySpec(Section):
     """Global steps between two audits, in which each unit evaluates the same examples with the same version of the
     global model; one whose result differs becomes Suspect. No audits if not set. A change applies to later units."""
     below_quorum: Literal["Wait", "Fail"] = "Wait"
-    """What to do when so many units are out of restarts that fewer than `quorum.min` are left. Wait: wait until
-    somebody repairs or adds units. Fail: fail the run."""
+    """What to do when fewer than `quorum.min` units have restarts left. Wait: wait until somebody repairs or adds
+    units. Fail: fail the run."""
     below_quorum_seconds: Annotated[int, Field(ge=0, le=604_800)] = 600
     """With Fail: how long the run may stay below its quorum."""
 
@@ -139,11 +139,11 @@ class Pool(Section):
     batch: Annotated[int, Field(ge=1, le=1_048_576)] | None = None
     """Sequences of one unit in one inner step. Defaults to `spec.inner.batch`."""
     link: Annotated[float, Field(gt=0, le=100_000)] | None = None
-    """Gbit/s of a unit's link to the syncer, in each direction. The operator does not use it: `atoll simulate plan`
-    tells what it means for the run."""
+    """Gbit/s of a unit's link to the syncer, in each direction. The operator does not use it; `atoll simulate plan`
+    shows what it means for the run."""
     capacity: Literal["OnDemand", "Spot", "Reservation", "FlexStart"] = "OnDemand"
     """Capacity of the nodes. Spot nodes can be taken away at any time. Reservation uses `reservationName`. FlexStart
-    nodes are waited for in the queue of GKE; only for slices of one host, and not for every accelerator."""
+    waits for nodes in GKE's queue; only for slices of one host, and not for every accelerator."""
     reservation_name: (
         Annotated[str, Field(min_length=1, max_length=63, pattern=common.SERVICE_NAME)] | None
     ) = None

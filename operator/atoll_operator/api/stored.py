@@ -14,8 +14,8 @@ M = TypeVar("M", bound=BaseModel)
 
 
 def known(model: type[M], document: Object) -> tuple[M, dict[str, Any]]:
-    """The document without the fields and values that `model` does not know, and these by their paths; no item of a
-    list is left out. Raises ValidationError where something that `model` needs is missing or cannot be read."""
+    """The document without the fields and values that `model` does not know, and those by their paths. No item of a
+    list is left out. Raises ValidationError if something that `model` needs is missing or cannot be read."""
     unknown: dict[str, Any] = {}
     while True:
         try:

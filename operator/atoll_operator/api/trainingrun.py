@@ -72,7 +72,7 @@ _FIELDS: dict[str, Any] = {
     if not each.is_required()
 }
 OptionalSpec = create_model("OptionalSpec", __base__=Section, **_FIELDS)
-"""A spec without its required parts: what its units need of one that cannot be read as a whole."""
+"""A spec without its required parts. Units need no others if it cannot be read as a whole."""
 
 RunPhase = Literal[
     "Pending", "Starting", "Running", "Finishing", "Suspending", "Suspended", "Complete", "Failed"
@@ -155,11 +155,11 @@ class TrainingRunStatus(Report):
     units_ready: int = 0
     """Units that learn."""
     units_wanted: int = 0
-    """Units that the spec asks for, in all pools."""
+    """Units that the spec asks for in all pools, and units created by users."""
     hosts: int | None = None
     """Hosts that the limits of its namespace allow it; absent before it has begun."""
     units_updated: int = 0
-    """Units whose image, batch, resources and placement are those of the spec."""
+    """Units with the image, batch, resources, pod template, queue and choice of nodes of the spec."""
     runtime: RuntimeStatus | None = None
     streams: StreamsStatus | None = None
     selector: Annotated[str, Field(max_length=256)] = ""
@@ -167,7 +167,7 @@ class TrainingRunStatus(Report):
     units_summary: Annotated[str, Field(max_length=32)] = ""
     """`unitsReady` and `unitsWanted`, such as `3/4`."""
     global_step: int = 0
-    """Global step of the syncer; with several shards, of the one that is behind."""
+    """Global step of the syncer; with several shards, that of the one furthest behind."""
     target_steps: int | None = None
     """Global step at which the run ends; absent if `spec.target` has tokens alone."""
     progress_percent: int = 0
@@ -209,7 +209,7 @@ class TrainingRunStatus(Report):
     final_checkpoint: Annotated[str, Field(max_length=1024)] = ""
     """URI of the checkpoint of the last step; empty until the run has reached its target."""
     start_time: common.Time | None = None
-    """When the operator first reconciled the run."""
+    """When the operator first reconciled the run while no limit of its namespace kept it waiting."""
     suspend_time: common.Time | None = None
     """When the present suspension began; absent if `spec.suspend` is false."""
     suspended_seconds: int = 0

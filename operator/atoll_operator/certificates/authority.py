@@ -1,5 +1,5 @@
-"""The certificate authority of a run, who has a certificate of it, and for which host names. Free of the API client:
-`atoll try` uses it, too."""
+"""The certificate authority of a run, its members, and the host names in their certificates. It does not need the API
+client: `atoll try` uses it too."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ class RunOwner:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """Somebody who has a certificate."""
+    """A part of a run that has a certificate."""
 
     name: str
     role: Literal["syncer", "evaluator", "unit"]
     hosts: tuple[str, ...]
     unit_uid: str = ""
-    """Of a unit created by a user, which owns its Secret. Empty: the run owns the Secret."""
+    """Uid of a unit created by a user. That unit owns its Secret. Empty: the run owns the Secret."""
 
     def identity(self, run: RunOwner) -> str:
         return identity(run.namespace, run.name, self.role, self.name)
@@ -65,7 +65,7 @@ class Member:
 
 
 def members(run: RunOwner, shards: int, units: Mapping[str, str], evaluated: bool) -> list[Member]:
-    """Everybody who has a certificate; `units`: uids of units created by users, by name, empty for the run's own."""
+    """All members. `units` maps names to uids for units created by users, and to an empty string for the run's own."""
     run_name, namespace, syncer = run.name, run.namespace, names.syncer(run.name)
     service = (syncer, f"{syncer}.{namespace}", names.syncer_host(run_name, namespace))
     pods = (names.shard_host(run_name, namespace, shard) for shard in range(shards))
@@ -120,7 +120,7 @@ class Authority:
         return _pair(_name(common_name), key, issuer, self._key, now, now + LEAF_LIFE, *extensions)
 
     def accept(self, certificate: bytes, hosts: Sequence[str], now: datetime.datetime) -> bool:
-        """Whether this authority signed a certificate (PEM), which has these DNS names and is not due for renewal."""
+        """Whether a certificate (PEM) is signed by this authority, has these DNS names and is not due for renewal."""
         try:
             found = x509.load_pem_x509_certificate(certificate)
             subjects = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
@@ -130,11 +130,11 @@ class Authority:
         return not is_due(found, now) and set(hosts) <= set(subjects.get_values_for_type(x509.DNSName))
 
     def files(self, pair: Pair) -> dict[str, bytes]:
-        """What a pod of this identity has, by file name."""
+        """The files of a pod with this certificate, by name."""
         return {"ca.crt": self.pair.certificate, "tls.crt": pair.certificate, "tls.key": pair.key}
 
     def write(self, folder: Path, pair: Pair) -> None:
-        """The same, for a process that is no pod."""
+        """Writes these files for a process that does not run in a pod."""
         for name, content in self.files(pair).items():
             (folder / name).write_bytes(content)
 

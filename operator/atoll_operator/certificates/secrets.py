@@ -1,6 +1,6 @@
 """Keeps the Secrets of a run: its authority, and the certificates of its syncer, evaluator and units. They are read by
-name only. Each is checked again when it was changed and once a day, and renewed in place before it expires. The kubelet
-updates the files in the pods, which use them for new connections. No pod restarts."""
+name only. Each is checked after a change and once a day, and renewed in place before it expires. The kubelet updates
+the files in the pods, which use them for new connections. No pod restarts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from atoll_runtime.contract import identity
 
 
 class RunCertificates:
-    """Issues and renews the Secrets of one run. The cache remembers which were checked, and for what."""
+    """Issues and renews the Secrets of one run. Marks in the cache tell which were checked, and for what."""
 
     def __init__(self, cluster: Cluster, cache: Cache, run: RunOwner) -> None:
         self._cluster, self._cache, self.run = cluster, cache, run
@@ -36,9 +36,9 @@ class RunCertificates:
         self._authority: Authority | None = None
 
     async def ensure(self, members: Sequence[Member], now: datetime.datetime) -> None:
-        """Create missing Secrets, and renew those that are due, lack a host name or are of another authority. Raises
+        """Create missing Secrets, and renew those that are due, lack a host name or come from another authority. Raises
         Retry while a Secret of an earlier run or unit of this name exists, and Refused if the authority's Secret cannot
-        be read or another owner has a name."""
+        be read or an object of another owner has one of the names."""
         if self._authority is None or self._mark_of(ca_secret(self.run.name)) != f"{now.date()}":
             self._authority = await self._open(now)
         authority = self._authority

@@ -1,1 +1,1 @@
-"""What any operator needs: events, cache, client, queue, lease, apply, status."""
+"""What any operator needs: watches, cache, client, queue, lease, apply, Events, logs, login."""

@@ -1,4 +1,4 @@
-"""Asks the API server whose a bearer token is, and whether that account may read a path that is no resource."""
+"""Asks the API server to which account a bearer token belongs, and whether it may read a non-resource path."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from atoll_operator.kube.client import ApiClient
 from atoll_operator.kube.errors import ApiError, Unreachable
 
 KEPT_SECONDS = 60.0
-"""For which a token is not asked for again; a right that was withdrawn lasts as long."""
+"""How long an accepted token is kept and not checked again. A right that was withdrawn lasts as long."""
 KEPT = 64
-"""Tokens that are kept at most. Refused ones are not, so whoever makes up tokens drives none out."""
+"""Largest number of kept tokens. Refused ones are not kept, so made-up tokens displace no valid ones."""
 ASK_SECONDS = 3.0
-"""For which a caller waits. While the API server does not answer, a token that is kept counts on."""
+"""How long a caller waits. While the API server does not answer, tokens that are kept stay valid."""
 AT_ONCE = 8
-"""Callers that may wait for the API server at a time; a further one is told to come again."""
+"""Callers that may wait for the API server at a time. Further ones get status 503."""
 
 
 class PathAccess:
-    """Decides on callers of one path; `client` needs the rights of `system:auth-delegator`."""
+    """Decides which callers may read one path; `client` needs the rights of `system:auth-delegator`."""
 
     def __init__(self, client: ApiClient, path: str) -> None:
         self._client, self._path = client, path
         self._slots = asyncio.Semaphore(AT_ONCE)
         self._until: dict[bytes, float] = {}
-        """By digest of a token that may read the path, the monotonic time until which that counts."""
+        """For the digest of each token that may read the path, the monotonic time until which this counts."""
 
     async def status(self, authorization: str) -> int:
         """The HTTP status for a caller with this header: 200; 401 without a valid token; 403 without the right; 503."""

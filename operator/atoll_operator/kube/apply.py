@@ -1,4 +1,4 @@
-"""Applies owned objects by server-side apply: once, and again when they changed or were deleted. An object that is not
+"""Applies owned objects by server-side apply: once, and again after they were changed or deleted. An object that is not
 ours is neither changed nor deleted."""
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from atoll_operator.kube.errors import Conflict, NotFound, Refused, Retry
 
 
 class Applier:
-    """The cache remembers what was applied, until the object has another version. Of the kinds in `complete` it has the
-    objects of others too."""
+    """The cache remembers what was applied, until the object has another version. For the kinds in `complete` the cache
+    has the objects of others too."""
 
     def __init__(self, client: ApiClient, cache: Cache, complete: Collection[str]) -> None:
         self._client, self._cache, self._complete = client, cache, complete
 
     async def apply(self, body: Object, inherit: bool = False) -> None:
-        """Does nothing where the same body was applied and the object is still the version that this made. With
-        `inherit` an object of an earlier owner of the same name is taken over at once. Raises Retry and Refused, as
+        """Does nothing if the same body was applied and the object still has the version from then. With `inherit` it
+        takes over an object of an earlier owner of the same name at once. Raises Retry and Refused like
         `check_owner`."""
         kind, key, owner = body["kind"], key_of(body["kind"], body), body["metadata"]["ownerReferences"][0]
         digest = hashlib.sha256(msgspec.json.encode(body)).hexdigest()
@@ -48,8 +48,8 @@ class Applier:
 
 
 def check_owner(found: Object, owner: Object, inherit: bool = False) -> None:
-    """Checks that the object belongs to the owner in this reference. Raises Retry if it belongs to an earlier one of
-    this kind and name, because the garbage collector deletes it, unless it may `inherit` it; else Refused."""
+    """Checks that the object belongs to the owner in this reference. Raises Retry for an earlier owner of that kind and
+    name, because the garbage collector will delete it, unless `inherit` is set. Raises Refused for others."""
     controller = controller_of(found)
     if controller.get("uid") == owner["uid"]:
         return

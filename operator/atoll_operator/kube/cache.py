@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 TOMBSTONES = 10_000
-"""Uids of deleted objects that are remembered; no event is so late that it refers to an older one."""
+"""Uids of deleted objects that are remembered; no event comes so late that it refers to an older one."""
 Object = dict[str, Any]
 """A Kubernetes object as JSON."""
 Project = Callable[[Object, Any], Any]
@@ -36,13 +36,13 @@ def key_of(kind: str, body: Object) -> Key:
 
 
 def brief(body: Object) -> Object:
-    """The fields by which an object and its state are known."""
+    """The fields that identify an object and its state."""
     names = ("name", "namespace", "uid", "resourceVersion")
     return {"metadata": {name: body["metadata"][name] for name in names if name in body["metadata"]}}
 
 
 def controller_of(body: Object) -> Object:
-    """The reference to the object's controller; empty where it has none."""
+    """The reference to the object's controller; empty if it has none."""
     references = body["metadata"].get("ownerReferences", ())
     return next((each for each in references if each.get("controller")), {})
 
@@ -53,7 +53,7 @@ def controller_uid(body: Object) -> str:
 
 
 def version_of(metadata: Object) -> int:
-    """The resource version, a number that grows over all objects of a kind (KEP-5504); 0 where there is none."""
+    """The resource version, a number that grows over all objects of a kind (KEP-5504); 0 if there is none."""
     text = metadata.get("resourceVersion", "0")
     return int(text) if text.isdigit() else 0
 
@@ -66,12 +66,12 @@ class Entry:
     uid: str
     resource_version: int
     controller: str
-    """Uid of the controller; empty where there is none."""
+    """Uid of the controller; empty if there is none."""
     value: Any
     """What the projection keeps of the body."""
     groups: Mapping[str, Any]
     mark: str = ""
-    """What the operator noted of this version; empty once the object has another version."""
+    """What the operator noted about this version; empty once the object has another version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +90,8 @@ def without_managed_fields(body: Object) -> Object:
 
 
 class Cache:
-    """Not thread-safe: all calls but `version` come from one event loop. `project` says by kind what is kept of a body
-    (by default nothing), `indices` by their names how objects are found besides by their key."""
+    """Not thread-safe: all calls but `version` come from one event loop. `project` says for each kind what is kept of a
+    body (by default nothing). `indices` has ways to find objects other than by key, each under a name."""
 
     def __init__(self, project: Mapping[str, Project], indices: Mapping[str, Index]) -> None:
         self._project, self._indices = project, indices
@@ -100,7 +100,7 @@ class Cache:
         self._deleted: OrderedDict[str, None] = OrderedDict()
 
     def put(self, kind: str, body: Object) -> Change | None:
-        """Takes the state of an object; returns None where it is not newer than what is known."""
+        """Takes the state of an object; returns None if it is not newer than what is known."""
         key, metadata = key_of(kind, body), body["metadata"]
         uid, version, old = metadata["uid"], version_of(metadata), self.get(key)
         if uid in self._deleted or (old is not None and version <= old.resource_version):
@@ -120,14 +120,14 @@ class Cache:
         return Change(key, old, new)
 
     def mark(self, kind: str, body: Object, mark: str) -> None:
-        """Takes an answer of the API server, and notes something of this version of the object."""
+        """Takes an answer of the API server, and attaches `mark` to this version of the object."""
         self.put(kind, body)
         entry = self.get(key_of(kind, body))
         if entry is not None and entry.resource_version == version_of(body["metadata"]):
             self._entries[kind][entry.key] = replace(entry, mark=mark)
 
     def delete(self, key: Key, uid: str) -> Change | None:
-        """The object with this uid was deleted; returns None where it was not known."""
+        """The object with this uid was deleted; returns None if it was not known."""
         self._bury(uid)
         old = self.get(key)
         return self._drop(old) if old is not None and old.uid == uid else None

@@ -32,7 +32,7 @@ METADATA_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v
 
 
 class Resource(NamedTuple):
-    """Where an API server has the objects of a kind. The core group is empty."""
+    """Where an API server serves the objects of a kind. The core group is empty."""
 
     group: str
     version: str
@@ -46,9 +46,9 @@ class Resource(NamedTuple):
 
 class ApiClient:
     """Use as an async context manager. Methods raise ApiError and Unreachable; those that write also NotLeading.
-    `count_error` gets the status code of each error, or `unreachable`. `time_out` is of one try, and bounds the wait
-    between two. `may_write` is asked before each try of a write, so that a process that was paused does not write
-    late."""
+    `count_error` gets the status code of each error, or `unreachable`. `time_out` is for one try, and also bounds the
+    wait between two tries. `may_write` is asked before each try of a write, so that a process that was paused does not
+    write late."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class ApiClient:
         self._longest_wait = min(RETRY_AFTER_SECONDS, time_out.total or RETRY_AFTER_SECONDS)
         self._session: aiohttp.ClientSession | None = None
         self.under_way = 0
-        """Requests, also while they wait for a connection or for their next try."""
+        """Number of open requests, including those that wait for a connection or for their next try."""
         # Requests wait here for a connection, because the time-out of a try must not cover that.
         self._slots = asyncio.Semaphore(CONNECTIONS)
 
@@ -92,8 +92,8 @@ class ApiClient:
     async def list(
         self, kind: str, namespace: str, selector: str = "", names: bool = False
     ) -> tuple[list[Object], int]:
-        """All objects of a namespace, or of the cluster where that is empty, or their names alone, because all metadata
-        of 10,000 pods are 250 MiB; and the list's resource version."""
+        """All objects of a namespace, or of the cluster if that is empty, and the list's resource version. With `names`
+        it keeps only their `brief` parts, because all metadata of 10,000 pods take 250 MiB."""
         parameters = {"limit": str(PAGE)} | ({"labelSelector": selector} if selector else {})
         accept, bodies = METADATA_LIST if names else JSON, list[Object]()
         while True:
@@ -105,7 +105,7 @@ class ApiClient:
             parameters = {**parameters, "continue": token}
 
     async def create(self, body: Object) -> Object:
-        """Raises AlreadyExists also where an earlier try arrived and its answer was lost, and Refused where a field is
+        """Raises AlreadyExists, also if an earlier try arrived and its answer was lost, and Refused if a field is
         unknown."""
         path = self._path(body["kind"], body["metadata"]["namespace"])
         return await self._call("POST", path, body, {**self._manager, "fieldValidation": "Strict"})
@@ -116,13 +116,13 @@ class ApiClient:
         return await self._call("PATCH", self._path_of(body), body, parameters, APPLY)
 
     async def replace(self, body: Object) -> Object:
-        """Writes the whole object. Raises Conflict where it is not the version in `body` any more."""
+        """Writes the whole object. Raises Conflict if it no longer has the version in `body`."""
         return await self._call("PUT", self._path_of(body), body, self._manager)
 
     async def patch_metadata(
         self, kind: str, namespace: str, name: str, uid: str, content_type: str = MERGE, **change: object
     ) -> Object:
-        """Changes metadata of the object with this uid. Raises Conflict where the name has another uid."""
+        """Changes metadata of the object with this uid. Raises Conflict if the object of that name has another uid."""
         path, body = self._path(kind, namespace, name), {"metadata": {"uid": uid, **change}}
         try:
             return await self._call("PATCH", path, body, self._manager, content_type)
@@ -132,8 +132,8 @@ class ApiClient:
             raise
 
     async def write_status(self, body: Object, status: Object) -> Object:
-        """Replaces the whole status; the API server drops fields that its definition lacks. A PUT costs two thirds of a
-        server-side apply. Raises Conflict where the object is not the version in `body` any more."""
+        """Replaces the whole status; the API server drops fields that the CRD lacks. A PUT costs two thirds of a
+        server-side apply. Raises Conflict if the object no longer has the version in `body`."""
         metadata = {key: body["metadata"][key] for key in ("name", "namespace", "resourceVersion", "uid")}
         change = {key: body[key] for key in ("apiVersion", "kind")} | {"metadata": metadata, "status": status}
         return await self._call("PUT", self._path_of(body) + "/status", change, self._manager)
@@ -141,7 +141,7 @@ class ApiClient:
     async def delete(
         self, kind: str, namespace: str, name: str, uid: str, grace_seconds: int | None = None
     ) -> Object:
-        """Deletes the object with this uid; dependants go in the background."""
+        """Deletes the object with this uid. Its dependants are deleted in the background."""
         options: Object = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
         options |= {"preconditions": {"uid": uid}, "gracePeriodSeconds": grace_seconds}
         return await self._call("DELETE", self._path(kind, namespace, name), options)
@@ -179,7 +179,7 @@ class ApiClient:
                         async with self._session.request(
                             method, self.credentials.server + path, params=parameters, data=data, headers=now
                         ) as response:
-                            after = response.headers.get("Retry-After", "")  # a date is not waited for
+                            after = response.headers.get("Retry-After", "")  # a date is ignored
                             asked = min(float(after), self._longest_wait) if after.isdecimal() else 0.0
                             status, answer = response.status, decode(await response.read())
                 except (aiohttp.ClientError, TimeoutError) as error:
@@ -198,7 +198,7 @@ class ApiClient:
 
 
 def decode(content: bytes) -> Object:
-    """An answer; where it is no JSON object, its beginning as a message."""
+    """The answer. If it is not a JSON object, its beginning as a message."""
     with contextlib.suppress(msgspec.DecodeError):
         if isinstance(answer := msgspec.json.decode(content), dict):
             return answer

@@ -8,12 +8,12 @@ _REFUSAL = re.compile(
     "failed to create typed patch object|failed to convert new object|.*failed calling webhook|"
     "admission webhook .* denied the request|.*ValidatingAdmissionPolicy .* denied request"
 )
-"""How a refusal begins whose status says something else: unknown fields and wrong types in a server-side apply, and a
-webhook that fails, have 500; webhooks and policies choose a status."""
+"""Beginnings of messages that are refusals whatever their status. Unknown fields and wrong types in a server-side
+apply, and failing webhooks, have status 500. Webhooks and policies choose theirs."""
 
 
 class ApiError(Exception):
-    """The API server's answer; the message is its own."""
+    """An error that the API server answered, with its message."""
 
 
 class NotFound(ApiError):
@@ -29,7 +29,7 @@ class Conflict(ApiError):
 
 
 class Refused(ApiError):
-    """400, 403, 422, or by a webhook or policy: refused again until somebody changes something."""
+    """400, 403, 422, or by a webhook or policy. A retry is refused too until somebody changes something."""
 
 
 class Unreadable(ApiError):
@@ -37,15 +37,15 @@ class Unreadable(ApiError):
 
 
 class Unreachable(Exception):
-    """No answer of the API server, or 429 and 5xx to the end of all tries."""
+    """No answer from the API server, or 429 or 5xx in every try."""
 
 
 class NotLeading(Exception):
-    """This operator does not hold the lease any more: a write was not sent."""
+    """This operator no longer holds the lease, so a write was not sent."""
 
 
 class Restored(Exception):
-    """The API server has an earlier state than before, as after a restore of etcd: what is known may not be."""
+    """The API server went back to an earlier state, as after a restore of etcd, so what is known may be wrong."""
 
 
 class CredentialsError(Exception):
@@ -53,7 +53,7 @@ class CredentialsError(Exception):
 
 
 class Retry(Exception):
-    """No error: try again after `seconds`, doubled with each further try."""
+    """Not an error: try again after `seconds`, doubled with each further try."""
 
     def __init__(self, seconds: float, reason: str) -> None:
         super().__init__(reason)
@@ -61,7 +61,7 @@ class Retry(Exception):
 
 
 def is_final(status: int, message: str) -> bool:
-    """Whether another try at once would be answered the same."""
+    """Whether another try at once would get the same answer."""
     return bool(_REFUSAL.match(message)) or (status not in (401, 429) and status < 500)
 
 

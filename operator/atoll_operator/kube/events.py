@@ -1,4 +1,4 @@
-"""Events of the watches: kopf in a thread with an event loop of its own, and the way from there to the main loop. This
+"""Events of the watches: kopf in a thread with its own event loop, and the hand-over from there to the main loop. This
 is the only file that imports kopf."""
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from atoll_operator.kube.logs import log
 from atoll_operator.kube.queue import back_off
 
 BACK_OFF = 0.25, 1.0
-"""Seconds between two tries of a request, and until kopf is started again, at first and at most: after an outage heals
-wait for the watches."""
+"""First and longest wait in seconds before the next try of a request, and before kopf is started again. Both are short,
+because heals wait for the watches after an outage."""
 WATCH_SECONDS = 40
-"""A watch is opened again after this long, where its last event was."""
+"""A watch is opened again after this long, and continues after its last event."""
 BATCH = 500
 """Events that are handled in one turn of the main loop."""
 
@@ -35,15 +35,15 @@ class Watch:
 
     kind: str
     selector: str = ""
-    """Of labels, evaluated by the API server."""
+    """Label selector, evaluated by the API server."""
     metadata: bool = False
-    """Only the metadata of the objects is asked for."""
+    """Whether only the metadata of the objects is requested."""
     cluster_scoped: bool = False
     namespace: str = ""
 
 
 class Feed:
-    """Puts into the cache what kopf and the resync see of these namespaces, or of the cluster if there are none.
+    """Puts into the cache what kopf and the resync see in these namespaces, or in the cluster if there are none.
     `changed` gets each change, and `listed` is called after each list. All methods but `post` belong to the main
     loop."""
 
@@ -67,7 +67,7 @@ class Feed:
         self.filled = asyncio.Event()
         """Set when every collection has been listed once."""
         self.back = asyncio.Event()
-        """Set when a request succeeds after a problem: etcd may have been restored meanwhile."""
+        """Set when a request succeeds after a problem, because etcd may have been restored meanwhile."""
         self._main = asyncio.get_running_loop()
         self._buffer: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         self._draining = False
@@ -77,11 +77,11 @@ class Feed:
 
     @property
     def refusal(self) -> str:
-        """The watches that the API server refuses, in its words; empty where it refuses none."""
+        """The watches that the API server refuses, in its words; empty if it refuses none."""
         return "; ".join(f"{path}: {text}" for path, (text, refused) in self._problems.items() if refused)
 
     def event(self, kind: str, deleted: bool, body: Object) -> None:
-        """The object has this state, or was deleted in this state. Skips one that cannot be read: users may create
+        """The object has this state, or was deleted in this state. Skips an unreadable one, because users may create
         any."""
         try:
             gone = key_of(kind, body), body["metadata"]["uid"]
@@ -94,7 +94,7 @@ class Feed:
             log(logging.ERROR, f"cannot be read: {type(error).__name__}: {error}", object=name)
 
     def listed(self, watch: Watch, present: Collection[Key], version: int) -> None:
-        """After the events of a list at this resource version: what it did not have was deleted."""
+        """Called after the events of a list at this resource version: what it does not have was deleted."""
         for change in self.cache.prune(self.cache.keys(watch.kind, watch.namespace), present, version):
             self._changed(change)
         self._when_listed()
@@ -103,7 +103,7 @@ class Feed:
             self.filled.set()
 
     def outcome(self, path: str, problem: str = "", refused: bool = False) -> None:
-        """Logs each problem of a path once; empty: the request succeeded."""
+        """Logs each problem of a path once. An empty one means that the request succeeded."""
         if not problem:
             if self._problems.pop(path, None):
                 self.back.set()
@@ -130,8 +130,8 @@ class Feed:
 
 
 class KopfThread:
-    """One kopf operator, from its start to its end; `session` opens its HTTP session, which keeps in `news`, by uid,
-    the newest event of each object until kopf handles it: whether it was deleted, and its body."""
+    """One kopf operator, from its start to its end. `session` opens its HTTP session. That keeps in `news`, by uid, the
+    newest event of each object until kopf handles it: whether the object was deleted, and its body."""
 
     def __init__(
         self, feed: Feed, session: Callable[[], aiohttp.ClientSession], news: dict[str, tuple[bool, Object]]
@@ -145,7 +145,7 @@ class KopfThread:
         threading.Thread(target=self._run, name="kopf", daemon=True).start()
 
     def stop(self) -> None:
-        """Ends kopf without waiting for it. What it still reports is as true as anything else."""
+        """Ends kopf without waiting for it. What it still reports is valid."""
         with contextlib.suppress(RuntimeError):  # the loop is closed
             if self._loop is not None:
                 self._loop.call_soon_threadsafe(self._stopping.set)
@@ -162,19 +162,19 @@ class KopfThread:
 
     async def _operate(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._loop.set_exception_handler(lambda loop, context: None)  # of kopf's callbacks that were cut off
+        self._loop.set_exception_handler(lambda loop, context: None)  # for kopf's callbacks that are cut off
         stopping = asyncio.create_task(self._stopping.wait())
         async with self._session() as session:
             work = kopf.operator(
                 registry=self._registry(session),
-                identity="operator",  # type: ignore[arg-type] # else kopf asks the system for the user's name
+                identity="operator",  # type: ignore[arg-type] # otherwise kopf asks the system for the user's name
                 standalone=True,
                 clusterwide=not self._feed.namespaces,
                 namespaces=self._feed.namespaces,
             )
             operator = asyncio.create_task(work)
             await asyncio.wait([operator, stopping], return_when=asyncio.FIRST_COMPLETED)
-            # After one watch failed, kopf's other watches wait for a new login, also when cancelled only once.
+            # After one watch has failed, kopf's other watches wait for a new login. One cancellation does not end them.
             while not operator.done():
                 for task in asyncio.all_tasks() - {asyncio.current_task(), operator}:
                     task.cancel()
@@ -189,12 +189,12 @@ class KopfThread:
         async def configure(settings: kopf.OperatorSettings, **_: Any) -> None:
             settings.posting.enabled = False
             settings.scanning.disabled = True
-            settings.persistence.diffbase_storage = kopf.StatusDiffBaseStorage()  # of nothing
-            # Else kopf kills the process ten minutes after its end.
+            settings.persistence.diffbase_storage = kopf.StatusDiffBaseStorage()  # there is nothing to store
+            # Otherwise kopf kills the process ten minutes after kopf's own end.
             settings.process.ultimate_exiting_timeout = None
             settings.networking.request_timeout = 20
             settings.networking.connect_timeout = 5
-            # For some 15 minutes; then kopf ends and is started again.
+            # Enough for about 15 minutes; then kopf ends and is started again.
             settings.networking.error_backoffs = [back_off(n, *BACK_OFF) for n in range(1, 1000)]
             settings.watching.server_timeout = WATCH_SECONDS
             settings.watching.chunk_size = PAGE
@@ -212,7 +212,7 @@ class KopfThread:
             return kopf.AiohttpSession(server=feed.client.credentials.server, aiohttp_session=session)
 
         async def handle(event: Any, resource: kopf.Resource, **_: Any) -> None:
-            # The session reported what it listed, and a newer event may have been handled in place of this one.
+            # The session has reported listed objects, and a newer event may have been handled in place of this one.
             if (news := self._news.pop(event["object"]["metadata"]["uid"], None)) is not None:
                 feed.post(feed.event, resource.kind, *news)
 

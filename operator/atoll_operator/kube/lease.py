@@ -1,6 +1,6 @@
-"""Leader election by a Lease. Each operator uses its own monotonic clock alone. The times in a Lease are not used: a
-Lease has expired when it has not changed for its whole duration. Its holder stops earlier, counted from before it sent
-the last renewal. The rates of two clocks may differ by 40 %."""
+"""Leader election by a Lease. Each operator uses only its own monotonic clock, not the times in a Lease. A Lease has
+expired when it has not changed for its whole duration. Its holder stops earlier: it counts from before it sent the last
+renewal. The rates of two clocks may differ by 40 %."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ RENEW_SHARE = 0.2
 DEADLINE_SHARE = 0.7
 """Share of the lease's length after which a holder that could not renew stops; three renewals were due by then."""
 LOOK_SECONDS = 1.0
-"""Between two reads of another operator's lease, which may be released before it expires."""
+"""Time between two reads of another operator's lease, which may be released before it expires."""
 QUICK_SECONDS = 0.1
-"""Until the next try after a renewal failed."""
+"""Time until the next try after a renewal failed."""
 RELEASE_SECONDS = 2.0
 """Time-out for releasing the lease. If that fails, it expires."""
 
@@ -41,9 +41,9 @@ def lease_name(prefix: str, namespaces: Collection[str]) -> str:
 
 
 class Leadership:
-    """One operator's part in the election; without a namespace it leads without asking. A lease with our identity is
-    ours, also where an earlier process of this pod took it: the kubelet starts a container again only after its last
-    process has ended. The client is its own, because a renewal must wait neither for a connection nor for a long
+    """One operator's part in the election. Without a namespace it always leads. A lease with our identity is ours, even
+    if an earlier process of this pod took it, because the kubelet starts a container again only after its last process
+    has ended. Its client is not that of the reconcilers, because a renewal must not wait for a connection or a long
     time-out."""
 
     def __init__(
@@ -61,9 +61,9 @@ class Leadership:
         self._metadata: Object = {"name": name, "namespace": namespace, "labels": dict(labels)}
         self._identity, self._seconds = identity, seconds
         self._spec: Object = {}
-        """Of the lease, as last read or written."""
+        """Spec of the lease, as last read or written."""
         self._since = 0.0
-        """When it was first seen like that."""
+        """When this spec was first seen."""
         self._until = float("-inf")
 
     def leads(self) -> bool:
@@ -71,8 +71,8 @@ class Leadership:
         return not self._metadata["namespace"] or self._clock() < self._until
 
     async def hold(self, work: Callable[[], Coroutine[None, None, None]]) -> None:
-        """Waits for the lease, runs `work` while it is ours, and cancels it when it is lost; until cancelled. Raises
-        Refused without rights to the lease, and what `work` raises."""
+        """Until cancelled: waits for the lease, runs `work` while the lease is ours, and cancels it when the lease is
+        lost. Raises Refused without rights to the lease, and what `work` raises."""
         if not self._metadata["namespace"]:
             return await work()
         try:
@@ -124,7 +124,7 @@ class Leadership:
         return self._holder not in ("", self._identity) and not expired
 
     async def _take(self) -> bool:
-        """Acquires or renews the lease, unless another operator has it; whether it is ours now."""
+        """Acquires or renews the lease, unless another operator has it. Returns whether it is ours now."""
         sent, moment = self._clock(), _now()
         try:
             body = await self._look()
@@ -142,7 +142,7 @@ class Leadership:
                 body = await self._client.replace({**body, "spec": spec})
         except (Conflict, AlreadyExists):
             return False  # another operator was quicker
-        except (Unreachable, NotFound) as error:  # NotFound: of the namespace
+        except (Unreachable, NotFound) as error:  # NotFound: there is no such namespace
             self._log(logging.WARNING, "cannot take or renew the lease", error=str(error))
             return False
         self._spec, self._since, self._until = body["spec"], sent, sent + DEADLINE_SHARE * self._seconds

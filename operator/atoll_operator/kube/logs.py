@@ -35,7 +35,7 @@ class TextFormatter(logging.Formatter):
 
 
 def configure(log_format: Literal["json", "text"]) -> None:
-    """To stderr; of libraries only what needs attention."""
+    """Log to stderr; from libraries only warnings and errors."""
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)

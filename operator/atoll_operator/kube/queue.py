@@ -1,4 +1,4 @@
-"""Work at the same time: a queue of keys, several coroutines at once, and waits between tries."""
+"""Concurrent work: a queue of keys, several coroutines at once, and waits between tries."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ MAX_BACK_OFF_SECONDS = 60.0
 """Longest time between two tries of a key without a new event."""
 START_SECONDS = 120.0
 SHARED_RATE = 20.0
-"""Passes a second, over all keys, that do no more than tell: when many objects change at once, each covers more of the
-changes."""
+"""Largest number of passes a second, over all keys, that only report a status. When many objects change at once, each
+pass covers more of the changes."""
 WORKERS = 64
 """Enough for many heals to wait for the API server at the same time."""
 
 
 @dataclass(slots=True)
 class _Record:
-    """What is known of one key."""
+    """The state of one key."""
 
     waiting_since: float | None = None
-    """Also while the key is handled, if it was added meanwhile."""
+    """Also set while the key is handled, if it was added meanwhile."""
     handled_since: float | None = None
     forgotten: bool = False
     timer: asyncio.TimerHandle | None = None
-    """Of the next pass; cancelled when it begins."""
+    """Timer of the next pass; cancelled when a pass begins."""
     last_pass: float = float("-inf")
     failures: int = 0
     """Passes that failed since the last change or success."""
     reason: str = ""
 
     def waits_until(self, due: float) -> bool:
-        """A pass is due by then."""
+        """Whether a timer makes a pass due by then."""
         return self.timer is not None and self.timer.when() <= due
 
     def cancel(self) -> None:
@@ -61,11 +61,12 @@ class WorkQueue(Generic[K]):
         self._waiting: asyncio.Queue[K] = asyncio.Queue()
         self._records: dict[K, _Record] = {}
         self._turn = float("-inf")
-        """From when on the last pass that was added as `shared` may begin."""
+        """When the pass that was last added as `shared` may begin."""
 
     def add(self, key: K, seconds: float = 0.0, shared: bool = False) -> None:
-        """Enqueue the key after a change: immediately, or again after the pass that is running. Not within `seconds` of
-        its last pass (of now while it is handled), and where it is `shared` not above `SHARED_RATE`."""
+        """Enqueue the key after a change: immediately, or again after the running pass. The pass begins at least
+        `seconds` after the last one (after now while one runs). Passes that are `shared` begin at most at
+        `SHARED_RATE`."""
         record, now = self._record(key), _now()
         record.failures = 0
         due = (record.last_pass if record.handled_since is None else now) + seconds
@@ -109,7 +110,7 @@ class WorkQueue(Generic[K]):
         return _now() - min((time for time in since if time is not None), default=_now())
 
     async def run(self) -> None:
-        """Handle keys until cancelled. Timers end with it."""
+        """Handle keys until cancelled. Then cancel all timers."""
         try:
             async with asyncio.TaskGroup() as group:
                 for _ in range(self._workers):
@@ -139,7 +140,7 @@ class WorkQueue(Generic[K]):
                 del self._records[key]
 
     def _failed(self, key: K, record: _Record, error: Exception) -> None:
-        """Retry after twice the last delay, or the first one after a change. Log each reason once."""
+        """Retry after twice the last delay, or the first one if the key was added since. Log each reason once."""
         first = error.seconds if isinstance(error, Retry) else BACK_OFF_SECONDS
         record.failures += 1
         wait = back_off(record.failures, first, MAX_BACK_OFF_SECONDS)
@@ -169,14 +170,14 @@ def _now() -> float:
 
 
 def back_off(failures: int, first: float, most: float) -> float:
-    """Seconds before the next try after so many failures in a row: doubled each time, with jitter."""
+    """Seconds before the next try after this number of failures in a row: doubled each time, with jitter."""
     return min(first * 2.0 ** min(failures - 1, 16), most) * random.uniform(0.8, 1.0)
 
 
 async def gather_bounded(works: Iterable[Coroutine[None, None, None]], at_once: int) -> None:
-    """Runs all of them, `at_once` at a time, also when some fail; starts no more once one raised `Unreachable` or
-    `NotLeading`. Takes each from the iterable when it is its turn. Raises the first exception in their order, so that a
-    status that shows it does not change between tries."""
+    """Runs all coroutines, `at_once` at a time, even if some fail. Starts no more after one has raised `Unreachable` or
+    `NotLeading`. Takes each from the iterable only when it can run. Raises the first exception in the order of the
+    coroutines, so that a status that shows it does not change between tries."""
     todo, failures, in_vain = enumerate(works), dict[int, Exception](), False
 
     async def work_off(first: tuple[int, Coroutine[None, None, None]]) -> None:

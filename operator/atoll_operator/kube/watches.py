@@ -29,12 +29,11 @@ SILENT_SECONDS = WATCH_SECONDS + 20.0
 """kopf is started again when it has not asked for a collection for this long: its loop hangs, a connection is dead, or
 the kind was not served yet when it started."""
 STEADY_SECONDS = 30.0
-"""After a run of this length kopf is started again without a growing back-off."""
+"""After a run of at least this length the back-off before the next start of kopf is the first one again."""
 
 
 async def watch(feed: Feed, resync_seconds: float) -> None:
-    """Watches until cancelled, and lists each collection again after `resync_seconds`, or an outage. Raises
-    Restored."""
+    """Watches until cancelled, and lists each collection again after `resync_seconds` or an outage. Raises Restored."""
     await until_first(_run_kopf(feed), _resync(feed, resync_seconds))
 
 
@@ -63,7 +62,7 @@ async def _end_of(kopf: KopfThread, session: KopfSession) -> str:
 
 
 async def _resync(feed: Feed, seconds: float) -> None:
-    await feed.filled.wait()  # by lists of whole objects: these have names alone
+    await feed.filled.wait()  # by lists of whole objects; those below have names alone
     while True:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(feed.back.wait(), seconds * random.uniform(0.9, 1.1))
@@ -81,7 +80,7 @@ async def _resync(feed: Feed, seconds: float) -> None:
 
 
 def check_versions(kind: str, known: Mapping[Key, int], bodies: Iterable[Object], version: int) -> None:
-    """A list is at least as new as what was known when it was asked for, and so is each object in it; else raises
+    """Checks that a list, and each object in it, is at least as new as what was known before. Otherwise raises
     Restored."""
     older = [key for body in bodies if version_of(body["metadata"]) < known.get(key := key_of(kind, body), 0)]
     if older or version < max(known.values(), default=0):
@@ -90,9 +89,9 @@ def check_versions(kind: str, known: Mapping[Key, int], bodies: Iterable[Object]
 
 
 class KopfSession:
-    """The HTTP session of kopf: logs in, asks for metadata alone, reports lists and problems, and keeps the bodies of
-    events, of which kopf gets a few fields: it holds what it gets for seconds, and decodes it slowly. All but its
-    constructor runs in kopf's thread."""
+    """The HTTP session of kopf. It logs in, asks for metadata alone where that is enough, and reports lists and
+    problems. It keeps the bodies of events and gives kopf only a few fields, because kopf decodes slowly and holds what
+    it gets for seconds. All but its constructor runs in kopf's thread."""
 
     def __init__(self, feed: Feed) -> None:
         self._feed = feed
@@ -146,8 +145,9 @@ class KopfSession:
         self._feed.post(self._feed.outcome, path, text or code, code in ("401", "403"))
 
     def _brief_event(self, watch: Watch, line: bytes) -> bytes:
-        """What kopf gets of a line of a watch; a bookmark alone where the state is known, as of the operator's own
-        writes. kopf may drop a line with its stream: the API server sends that state again, or a list has it."""
+        """What kopf gets of a line of a watch: only a bookmark if the state is known, as after the operator's own
+        writes. kopf may drop a line when its stream ends; the API server then sends that state again, or a list has
+        it."""
         event = msgspec.json.decode(line)
         if event["type"] not in ("ADDED", "MODIFIED", "DELETED"):
             return line + b"\n"
@@ -160,8 +160,8 @@ class KopfSession:
         return msgspec.json.encode(event) + b"\n"
 
     def _read(self, url: yarl.URL, content: bytes) -> Any:
-        """Reports lists, and gives kopf empty ones: it does not tell its handlers where one ends, and would begin a
-        task for each object at once."""
+        """Reports lists, and gives kopf empty ones, because kopf does not tell its handlers where a list ends, and
+        would begin a task for each object at once."""
         answer, watch, feed = decode(content), self._feed.watches.get(url.path), self._feed
         if watch is None or "items" not in answer:
             return answer
@@ -181,7 +181,7 @@ class KopfSession:
 
 
 class _Stream:
-    """The body of a watch's response with other lines, where kopf reads it: by `iter_chunked`."""
+    """The body of a watch's response with its lines replaced. kopf reads it by `iter_chunked`."""
 
     def __init__(self, content: aiohttp.StreamReader, line: Callable[[bytes], bytes]) -> None:
         self._content, self._line = content, line

@@ -1,5 +1,5 @@
-"""What Prometheus and probes read of the operator itself; `runs.py` has the runs. No label has more values than there
-are reasons or kinds."""
+"""Metrics and probes of the operator itself; `runs.py` has the metrics of runs. No label has more values than there are
+reasons or kinds."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ Page = Callable[[web.Request], Awaitable[web.Response]]
 async def serving(
     port: int, pages: Mapping[str, Page], tls: ssl.SSLContext | None = None
 ) -> AsyncIterator[None]:
-    """Serves these paths meanwhile. Raises OSError where the port is taken."""
+    """Serves these paths while the context is open. Raises OSError if the port is taken."""
     application = web.Application()
     application.add_routes([web.get(path, page) for path, page in pages.items()])
     runner = web.AppRunner(application, access_log=None)
@@ -76,7 +76,7 @@ def probe(check: Callable[[], tuple[bool, str]]) -> Page:
 
 
 def figures(registry: prometheus.CollectorRegistry, access: PathAccess) -> Page:
-    """The metrics, for whom `access` lets read them."""
+    """A page with the metrics, for callers that `access` allows."""
 
     async def page(request: web.Request) -> web.Response:
         if (status := await access.status(request.headers.get("Authorization", ""))) != 200:

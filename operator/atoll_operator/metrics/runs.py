@@ -23,11 +23,11 @@ FIGURES = {
     "checkpoint_step": ("status.checkpoint.step", "Global step of the newest complete checkpoint."),
     "checkpoint_interval_steps": ("spec.checkpoint.intervalSteps", "Wanted steps between two checkpoints."),
 }
-"""By the end of the gauge's name: the path of its value in the run, and its help text."""
+"""For each ending of a gauge's name: the path of its value in the run, and its help text."""
 
 
 class RunCollector(Collector):
-    """Computes the metrics at each scrape; none unless this operator leads, because each run would be counted twice."""
+    """Computes the metrics at each scrape. Only the leader exports them; otherwise each run would be counted twice."""
 
     def __init__(self, cache: Cache, leads: Callable[[], bool]) -> None:
         self._cache, self._leads = cache, leads
@@ -62,7 +62,7 @@ class RunCollector(Collector):
 
 
 def _counted(name: str, text: str, labels: tuple[str, ...], values: Iterable[Values]) -> GaugeMetricFamily:
-    """How often each combination of the labels' values is there."""
+    """Counts how often each combination of label values occurs."""
     family = GaugeMetricFamily(name, text, labels=labels)
     for each, count in Counter(values).items():
         family.add_metric(each, count)
@@ -70,7 +70,7 @@ def _counted(name: str, text: str, labels: tuple[str, ...], values: Iterable[Val
 
 
 def _at(body: Object, path: str) -> float | None:
-    """The value at a path; None, and so no series, if it is not known yet."""
+    """The value at a path. None if it is not known yet: then there is no series."""
     found: Any = body
     for field in path.split("."):
         found = found.get(field, {})
@@ -78,12 +78,12 @@ def _at(body: Object, path: str) -> float | None:
 
 
 def _run_of(body: Object) -> tuple[str, str]:
-    """Of a run or a unit."""
+    """Namespace and run name of a run or a unit."""
     return body["metadata"]["namespace"], body["spec"].get("run", body["metadata"]["name"])
 
 
 def _condition(unit: Object, name: str) -> Object:
-    """Empty before the first pass."""
+    """The condition; empty before the first pass."""
     conditions = unit.get("status", {}).get("conditions", ())
     return next((each for each in conditions if each["type"] == name), {})
 

@@ -28,9 +28,9 @@ FIGURES = frozenset(
 )  # fmt: skip
 """Progress figures: a write for them alone can wait."""
 LINK_ADEQUATE = "LinkAdequate"
-"""A unit's condition whose message has figures, whatever its status."""
+"""A condition of units. Its message has figures, whatever its status."""
 VERSION_SKEW = "VersionSkew"
-"""An object has parts that this version does not know; the condition is there while that is so."""
+"""A condition that an object has only while it has parts that this version does not know."""
 COUNTED = frozenset({"Placing", "PodsStarting", "Restarting"})
 """Reasons of conditions whose messages count pods."""
 
@@ -53,7 +53,7 @@ def state(value: bool | None, reason: str, message: str = "") -> State:
 def transition(
     old: Sequence[Condition], states: Mapping[str, State], generation: int, now: float
 ) -> tuple[Condition, ...]:
-    """The conditions in the order of `states`; `lastTransitionTime` is kept where the status is unchanged."""
+    """The conditions in the order of `states`; `lastTransitionTime` is kept if the status is unchanged."""
     since = {(condition.type, condition.status): condition.last_transition_time for condition in old}
     return tuple(
         Condition(
@@ -87,7 +87,7 @@ def clip(message: str, limit: int = MESSAGE_LIMIT) -> str:
 
 
 def refused(status: S, old: S, condition: str, message: str, now: float, reason: str = "ObjectRefused") -> S:
-    """The status after the API server refused an object, as this condition shows it; `old`: before this pass."""
+    """The status after the API server refused an object, which this condition shows; `old`: before this pass."""
     shown = states_of(status.conditions)
     shown[condition] = state(condition == "Degraded", reason, message)
     update: dict[str, object] = {} if condition == EVALUATED else {"message": clip(message)}
@@ -96,7 +96,7 @@ def refused(status: S, old: S, condition: str, message: str, now: float, reason:
 
 
 def skew(unknown: Mapping[str, object]) -> dict[str, State]:
-    """`VERSION_SKEW` for these values, by their paths; nothing if there are none."""
+    """The condition `VERSION_SKEW` for these values by path; empty if there are none."""
     parts = ", ".join(f"{path}: {value!r:.100}" for path, value in unknown.items())
     then = "goes on without; upgrade the operator to the version of the CRDs, or remove these fields"
     text = f"this operator does not know {parts}, and {then}"
@@ -109,7 +109,7 @@ def skew_notices(unknown: Mapping[str, object], generation: int) -> Iterator[Not
 
 
 def document(section: BaseModel, **options: Any) -> Object:
-    """A status, or a part of a spec, as it is written: camelCase, without fields that are not known."""
+    """A status, or a part of a spec, as it is written: camelCase, without fields that are None."""
     return section.model_dump(mode="json", by_alias=True, exclude_none=True, **options)
 
 

@@ -1,6 +1,6 @@
 """What failures cost (the time that chips stood still and the steps they would have made), and what became of tokens. A
-`CostStatus` names at most `MAX_REASONS` reasons. In a sum over units, a reason keeps the name it once had, and one that
-found no free name stays in `Other`, so no part of the sum falls while its summands grow."""
+`CostStatus` names at most `MAX_REASONS` reasons. In a sum over units, a reason that once had a name keeps it, and one
+that found no free name stays in `Other`. So no part of the sum falls while its summands grow."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ OTHER = "Other"
 
 
 def of_heal(seconds: float, chips: int, step_seconds: float) -> Cost:
-    """Of one heal of so many seconds; the unit's `step_seconds` are 0 if unknown."""
+    """The cost of one heal of `seconds`; the unit's `step_seconds` are 0 if unknown."""
     seconds = round(seconds, 2)
     steps = round(seconds / step_seconds) if step_seconds > 0 else 0
     return Cost(failures=1, seconds=seconds, chip_seconds=round(seconds * chips, 2), steps=steps)
@@ -25,7 +25,7 @@ def with_heal(old: CostStatus | None, reason: str, heal: Cost) -> CostStatus:
 
 
 def names(cost: CostStatus | None) -> Collection[str]:
-    """Reasons that have a name in it."""
+    """The reasons that this cost names."""
     return cost.by_reason.keys() - {OTHER} if cost is not None else ()
 
 
@@ -41,7 +41,7 @@ def total(costs: Iterable[CostStatus], known: Collection[str]) -> CostStatus:
 
 
 def carried(total: CostStatus, deleted: CostStatus, present: CostStatus) -> CostStatus:
-    """Cost of deleted units: what `total` had and `present` does not explain, and never less than `deleted`."""
+    """Cost of deleted units: the part of `total` that `present` does not explain, and never less than `deleted`."""
     rest = dict[str, Cost]()
     for reason in total.by_reason:
         costs = (each.by_reason.get(reason, Cost()) for each in (total, deleted, present))

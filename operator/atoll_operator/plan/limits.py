@@ -1,6 +1,6 @@
-"""Limits of a namespace: which runs, and which units made by hand, may begin or grow; the older ones first. What has
-begun keeps its hosts, whoever is older and whatever becomes of the limits. One that does not fit does not keep those
-after it waiting."""
+"""Limits of a namespace: which runs, and which units made by hand, may begin or grow. Older ones come first. Those that
+have begun keep their hosts, even if an older one waits or the limits are lowered. One that does not fit does not block
+those after it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from atoll_operator.plan.pods.topology import slice_of
 
 NAMESPACE_LIMIT = "NamespaceLimit"
 LOOK_SECONDS = 10.0
-"""Until one that waits looks for room again."""
+"""Time until a run or unit that waits looks for room again."""
 
 
 class Limits(BaseModel):
@@ -33,10 +33,10 @@ class Limits(BaseModel):
 
 
 class NamespaceLimits(Limits):
-    """Of every namespace."""
+    """Limits of every namespace."""
 
     namespaces: Mapping[str, Limits] = {}
-    """Other limits of some, by name."""
+    """Other limits for single namespaces, by name."""
 
     def of(self, namespace: str) -> Limits:
         own = self.namespaces.get(namespace, Limits()).model_dump(exclude_unset=True)
@@ -55,12 +55,12 @@ class Claim(NamedTuple):
 
 
 class Room(NamedTuple):
-    """What it may have."""
+    """What a run or a unit may have."""
 
     hosts: int | None
     """None: it may not begin."""
     message: str = ""
-    """Which limit keeps it from what it wants."""
+    """Which limit keeps it from what it wants; empty if none does."""
 
 
 def room(mine: Claim, claims: Iterable[Claim], limits: Limits) -> Room:
@@ -87,7 +87,7 @@ def room(mine: Claim, claims: Iterable[Claim], limits: Limits) -> Room:
 
 
 def run_claim(metadata: Mapping[str, Any], run: TrainingRun) -> Claim | None:
-    """None: it is over or suspended."""
+    """None if the run is over or suspended."""
     spec, status = run.spec, run.status
     begun = status.phase not in ("Pending", "Suspended")
     if status.phase in ("Complete", "Failed") or (spec.suspend and not begun):
@@ -99,7 +99,7 @@ def run_claim(metadata: Mapping[str, Any], run: TrainingRun) -> Claim | None:
 
 
 def unit_claim(metadata: Mapping[str, Any], unit: LearnerUnit) -> Claim:
-    """Of a unit made by hand whose run has begun."""
+    """The claim of a unit made by hand, for a run that has begun."""
     wants, status = unit_hosts(unit.spec), unit.status
     waits = find(status.conditions, "Scheduled").reason in ("Suspended", "Finished", NAMESPACE_LIMIT)
     has = wants if status.incarnation and not waits else None
@@ -111,7 +111,7 @@ def unit_hosts(spec: LearnerUnitSpec) -> int:
 
 
 def _hosts(kind: Pool | LearnerUnitSpec, slices: int) -> int:
-    """Hosts of a unit; of a kind that this version does not know, one for each slice."""
+    """Hosts of a unit. If this version does not know its kind, one for each slice."""
     try:
         return slices * slice_of(kind.accelerator, kind.topology, kind.machine_type).hosts
     except ValueError:

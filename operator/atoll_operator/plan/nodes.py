@@ -1,6 +1,6 @@
-"""The view of a node that plans read: are its pods lost, and should they leave it. Kubernetes deletes the pods of a
-silent node only after a toleration, and they stay terminating until the node is back. A unit waits for neither: pods of
-a lost node count as lost at once, and the incarnation fences processes that may still run there."""
+"""The view of a node that plans read: whether its pods are lost, and whether they should leave it. Kubernetes deletes
+the pods of a silent node only after a toleration, and they stay terminating until the node is back. A unit waits for
+neither: pods of a lost node count as lost at once, and the incarnation fences processes that may still run there."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class NodeView:
 
     @property
     def off(self) -> bool:
-        """No process runs on it for certain."""
+        """It is certain that no process runs on it."""
         return self.gone or self.out_of_service
 
     @property
@@ -102,8 +102,8 @@ def sound_chips(nodes: Iterable[NodeView]) -> dict[Kind, dict[str, int]]:
 def lost(
     pod: PodView, node: NodeView | None, seconds: float, now: float, stepped: float | None = None
 ) -> tuple[Cause | None, float | None]:
-    """Why the pod is lost with its node, or else when to check again: the node may be not ready for so many seconds. A
-    pod that has ended is not lost. If its unit `stepped` after the node fell silent (Unix seconds), only the kubelet is
+    """Why the pod is lost with its node, or else when to check again. The node may be not ready for `seconds`. A pod
+    that has ended is not lost. If its unit `stepped` after the node fell silent (Unix seconds), only the kubelet is
     silent, as when it cannot reach the API server."""
     if node is None or pod.ended or not (node.off or node.silent_since is not None):
         return None, None
@@ -125,11 +125,11 @@ def with_shutdown(pod: PodView, nodes: Mapping[str, NodeView]) -> PodView:
     """The pod with what its node says about a shutdown. An announced one is maintenance, also on a Spot node."""
     node = nodes.get(pod.node)
     spot = pod.spot if node is None else (pod.spot or node.spot) and not node.maintenance
-    return pod if spot == pod.spot else replace(pod, spot=spot)  # a copy of each pod takes most of a pass
+    return pod if spot == pod.spot else replace(pod, spot=spot)  # to copy each pod would take most of a pass
 
 
 def leaving(pods: Iterable[PodView], nodes: Mapping[str, NodeView]) -> Cause | None:
-    """Why the unit should move: the first of its pods, in their order, whose node is about to be removed."""
+    """Why the unit should move: the first of its pods, in their order, on a node that is about to be removed."""
     for pod in pods:
         node = nodes.get(pod.node)
         if node is not None and node.maintenance:
@@ -141,9 +141,9 @@ def leaving(pods: Iterable[PodView], nodes: Mapping[str, NodeView]) -> Cause | N
 def of_lost_nodes(
     pods: Iterable[PodView], nodes: Mapping[str, NodeView], seconds: float, force: bool, now: float
 ) -> tuple[tuple[Removal, ...], float | None]:
-    """Pods of StatefulSets on lost nodes that are to be deleted by force, and when to check again. Such a pod has no
-    successor before its object is deleted. It is deleted at once if its node is deleted or out of service. If the node
-    is only silent for longer than `seconds`, it is deleted when it is stuck and `force` is set. A volume with a single
+    """Pods of StatefulSets on lost nodes to delete by force, and when to check again. Such a pod has no successor
+    before its object is deleted. It is deleted at once if its node is deleted or out of service. If the node is only
+    silent for longer than `seconds`, it is deleted when it is stuck and `force` is set. A volume with a single
     attachment keeps the successor from writing beside a process that still runs."""
     found = [(pod, nodes[pod.node]) for pod in pods if pod.node in nodes]
     certain = [Removal(pod.name, pod.uid, 0) for pod, node in found if node.off]

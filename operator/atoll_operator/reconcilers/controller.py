@@ -34,15 +34,15 @@ from atoll_operator.reconcilers.wakeups import FIGURES_SECONDS, SOON_SECONDS, re
 from atoll_operator.settings import Settings
 
 REFUSED_SECONDS = 5.0
-"""Until the next pass after the API server refused an object."""
+"""Time until the next pass after the API server refused an object."""
 NEEDED = frozenset({"status.incarnation", "status.placement", "status.restarts"})
-"""Without these stored no unit can be healed."""
+"""Status fields without which no unit can be healed, so the CRDs must have them."""
 RESYNC_SHARES = 0.8, 1.0
-"""After these shares of the resync time an object without events is reconciled again."""
+"""An object without events is reconciled again after a random share, between these two, of the resync time."""
 
 
 class Controller:
-    """One for each term, because another operator may have acted since the last one."""
+    """Made anew for each term, because another operator may have acted since the last one."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class Controller:
         self._reconcilers = {kind: reconciler(self) for kind, reconciler in reconcilers.items()}
 
     async def run(self) -> None:
-        """Works until cancelled; reconciles first what is known."""
+        """Works until cancelled. All known objects are reconciled first."""
         for kind in self._reconcilers:
             for key in self.inventory.keys(kind):
                 self.queue.add(key)
@@ -74,8 +74,8 @@ class Controller:
             await self.evaluators.close()
 
     async def _reconcile(self, key: Key) -> None:
-        # A resync, at its own time for each key, because a failure waits behind all that is enqueued at once. The
-        # reconciler drops it with a deleted object.
+        # A resync, at a random time for each key: if all keys were enqueued at once, a failure would wait behind them.
+        # The reconciler cancels it when the object is deleted.
         self.queue.add_after(key, self.settings.resync_seconds * random.uniform(*RESYNC_SHARES))
         started = time.monotonic()
         try:
@@ -93,18 +93,18 @@ class Controller:
 
 @dataclass(slots=True)
 class Memory:
-    """What a reconciler remembers of one object; dropped with it."""
+    """What a reconciler remembers of one object until it is deleted."""
 
     uid: str
     figures_due: float = float("-inf")
-    """Monotonic seconds from which figures alone are written to its status again."""
+    """Monotonic time from which a change of figures alone is written to its status again."""
     pace: Pace | None = None
     """How a unit has stepped, for the detection of hangs; by the monotonic clock."""
     certificates: RunCertificates | None = None
     cpu: float = 0.0
-    """Seconds of CPU of the present pass while nothing else ran."""
+    """CPU seconds of those parts of the present pass that await nothing."""
     told: object = None
-    """Phase and spec of a run for which its units were enqueued last."""
+    """Phase and generation of a run in its last pass. Its units are enqueued when they change."""
 
 
 class Reconciler:
@@ -143,7 +143,7 @@ class Reconciler:
 
     @contextmanager
     def _timed(self, memory: Memory) -> Iterator[None]:
-        """Around a part of a pass that awaits nothing."""
+        """Adds the CPU time of a part of a pass that awaits nothing."""
         began = time.thread_time()
         yield
         memory.cpu += time.thread_time() - began
@@ -155,15 +155,15 @@ class Reconciler:
         return pod_settings(defaults, spec, held)
 
     def _room(self, key: Key, claim: Claim | None) -> Room:
-        """What the limits of its namespace leave a run or a unit."""
+        """The room that the limits of its namespace leave for a run or a unit."""
         limits = self._settings.limits.of(key.namespace)
         if claim is None or claim.has == claim.wants or limits == Limits():
             return Room(claim and claim.wants)
         return room(claim, self._inventory.claims(key.namespace), limits)
 
     async def _remove_pod(self, namespace: str, removal: Removal) -> None:
-        """Deletes that very pod, and no other of its name, and has the inventory know at once. Without a grace period
-        its object is gone afterwards. Raises ApiError if it was refused."""
+        """Deletes the pod with this uid, never another of its name, and updates the inventory at once. Without a grace
+        period the object is gone afterwards. Raises ApiError if the API server refuses."""
         name, uid, answer = removal.name, removal.uid, Object()
         with suppress(NotFound, Conflict):
             if removal.finalizer:
@@ -176,9 +176,9 @@ class Reconciler:
             self._inventory.delete(Key("Pod", namespace, name), uid)
 
     async def _write(self, key: Key, body: Object, status: Object, memory: Memory) -> None:
-        """Writes a status once per pass, not without a change, and only over the version that the plan saw. Puts a
-        write of progress figures off where it is not due. Raises Conflict if the object changed meanwhile, as the watch
-        tells, and NotFound if it was deleted."""
+        """Writes a changed status, at most once per pass and only over the version that the plan saw. Postpones a write
+        of progress figures alone until it is due. Raises Conflict if the object has changed meanwhile, which the watch
+        reports too, and NotFound if it was deleted."""
         old = body.get("status", {})
         if status == old:
             return
@@ -196,7 +196,7 @@ class Reconciler:
         # With jitter, because many units begin to train together.
         memory.figures_due = now + FIGURES_SECONDS[key.kind] * random.uniform(1.0, 1.2)
         self._inventory.put(key.kind, answer)
-        # The watch tells nothing new about a write of our own.
+        # The watch reports nothing new after a write of our own.
         if not figures and (run := parent_key(key.kind, body)) is not None:
             self._queue.add(run, SOON_SECONDS)
 

@@ -1,4 +1,4 @@
-"""What is known of the cluster: an informer cache of the watched kinds, and the questions that reconcilers ask it."""
+"""What is known of the cluster: an informer cache of the watched kinds, and the queries of the reconcilers."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ def parent_key(kind: str, body: Object) -> Key | None:
 
 
 class Body(dict[str, Any]):
-    """The body of a run or a unit. Its model is made once, and raises Unreadable."""
+    """The body of a run or a unit. Its model is made when it is first used, which may raise Unreadable."""
 
     unknown: Mapping[str, Any] = MappingProxyType({})
-    """What this version does not know of it, by path."""
+    """Its fields and values that this version does not know, by path."""
 
     @cached_property
     def unit(self) -> LearnerUnit:
@@ -60,7 +60,7 @@ class Body(dict[str, Any]):
 
     @cached_property
     def for_units(self) -> TrainingRun:
-        """The run, or where it is unreadable what its units need of it, and nothing else."""
+        """The run. If it is unreadable, only the parts of it that its units need."""
         with suppress(Unreadable):
             return self.run
         spec = TrainingRunSpec.model_construct(**dict(self._known(OptionalSpec, self["spec"])[0]))
@@ -83,7 +83,7 @@ class Body(dict[str, Any]):
 
 
 class Inventory(Cache):
-    """Bodies of runs and units; views of pods and nodes; of other owned objects the version alone."""
+    """Keeps bodies of runs and units, views of pods and nodes, and only the versions of other objects."""
 
     def __init__(self) -> None:
         kept = ("TrainingRun", "LearnerUnit")
@@ -102,7 +102,7 @@ class Inventory(Cache):
         self._chips: Mapping[NodeKind, Mapping[str, int]] | None = None
 
     def note(self, change: Change) -> None:
-        """Updates what is derived from the nodes after a change that a watch tells."""
+        """Updates what is derived from the nodes after a change that a watch reports."""
         if change.key.kind == "Node":
             name = change.key.name
             self._chips = None
@@ -132,7 +132,7 @@ class Inventory(Cache):
         return [entry.key for entry in self.by(PARENT, run, "LearnerUnit")]
 
     def claims(self, namespace: str) -> list[Claim]:
-        """Of the runs of a namespace, and of the units made by hand for those that have begun."""
+        """Claims of the runs of a namespace, and of the units made by hand for runs that have begun."""
         claims, begun = list[Claim](), set[str]()
         for key in (*self.keys("TrainingRun", namespace), *self.keys("LearnerUnit", namespace)):
             if (body := self.live(key)) is None or (key.kind == "LearnerUnit" and controller_uid(body)):
@@ -155,7 +155,7 @@ class Inventory(Cache):
         return tuple(view for view in views if view.name.rpartition("-")[0] == stateful_set)
 
     def nodes_of(self, pods: Iterable[PodView]) -> dict[str, NodeView]:
-        """The nodes of these pods, as far as they were seen; deleted ones too."""
+        """The nodes of these pods that were seen, including deleted ones."""
         entries = {pod.node: self.get(Key("Node", "", pod.node)) for pod in pods}
         found = (
             (name, entry.value if entry else self._deleted_nodes.get(name)) for name, entry in entries.items()
@@ -170,5 +170,5 @@ class Inventory(Cache):
 
     @property
     def sees_nodes(self) -> bool:
-        """Whether any node was seen; there is none without the right to watch them."""
+        """Whether any node was seen. Without the right to watch nodes, none is."""
         return bool(self._deleted_nodes or self.keys("Node"))

@@ -97,7 +97,7 @@ class RunReconciler(Reconciler):
         )
 
     async def _act(self, key: Key, run: RunObserved, plan: RunPlan, certificates: RunCertificates) -> None:
-        """Carry out the plan in its order, but for the evaluator and the status. Raises Refused."""
+        """Carry out the plan in its order, except for the evaluator and the status. Raises Refused."""
         await self._poll(key, run, plan, certificates)
         await self._apply(plan.apply)
         for removal in plan.remove_pods:
@@ -111,7 +111,7 @@ class RunReconciler(Reconciler):
         await gather_bounded((self._delete_unit(run, unit) for unit in plan.delete_units), AT_ONCE)
 
     async def _poll(self, key: Key, run: RunObserved, plan: RunPlan, certificates: RunCertificates) -> None:
-        """Start or stop polling, with certificates for everybody who takes part."""
+        """Start or stop polling, with certificates for all members."""
         if not plan.poll_syncer and run.spec.suspend:
             self._syncers.forget(key)
         elif not plan.poll_syncer:
@@ -134,7 +134,7 @@ class RunReconciler(Reconciler):
             await self._applier.apply(body)
 
     async def _apply_unit(self, body: Object, certificates: RunCertificates | None) -> None:
-        """Its certificate comes first, if the run has certificates by now."""
+        """Create its certificate before the unit, if the run has certificates by now."""
         if certificates is not None:
             await certificates.ensure([unit_member(body["metadata"]["name"])], datetime.now(UTC))
         unit = await self._cluster.apply(body)
@@ -142,15 +142,15 @@ class RunReconciler(Reconciler):
         self._queue.add(key_of("LearnerUnit", unit))
 
     async def _delete_unit(self, run: RunObserved, unit: UnitFacts) -> None:
-        """Its certificate goes first, because the unit's existence shows that it may exist. The garbage collector
+        """Delete its certificate first, because only the unit shows that a certificate may exist. The garbage collector
         deletes pods and Service."""
         await self._applier.remove(run.uid, Key("Secret", run.namespace, tls_secret(unit.name)))
         with contextlib.suppress(NotFound, Conflict):
             await self._cluster.delete("LearnerUnit", run.namespace, unit.name, unit.uid)
 
     def _wake(self, key: Key, run: RunObserved, plan: RunPlan, memory: Memory) -> None:
-        """Enqueue the run and its units: now if the run has another spec or phase, because what runs can be stopped
-        once that is written; while the syncer is polled, after a while for progress figures."""
+        """Enqueue the run and its units. If the run's spec or phase has changed, do it at once, because its pods can be
+        stopped once the change is written. While the syncer is polled, do it after a while for progress figures."""
         state = plan.status.phase, run.generation
         changed, memory.told = memory.told != state, state
         for each in (key, *self._inventory.unit_keys(key)):

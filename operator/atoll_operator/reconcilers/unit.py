@@ -40,19 +40,19 @@ class UnitReconciler(Reconciler):
             old = body.status_of(LearnerUnitStatus)
             status = refused(old, old, "Scheduled", str(error), now, "SpecInvalid")
             return await self._write(key, body, document(status), memory)
-        if plan.advance and plan.needs_fresh_list:  # a watch that lags behind must cost no incarnation
+        if plan.advance and plan.needs_fresh_list:  # a lagging watch must not cost an incarnation
             listed = await self._cluster.list("Pod", key.namespace, f"{LABEL_UNIT}={key.name}")
             self._inventory.replace_pods(key, *listed)
             plan = plan_unit(self._observe(key, body, memory, now))
         if plan.advance:
-            # Durable before anything of the old incarnation is touched.
+            # Write this before anything of the old incarnation is touched.
             await self._conclude(key, body, memory, plan, now)
             self._queue.add(key)
             if plan.status.restart_count > unit.status.restart_count and plan.status.last_failure is not None:
                 self._metrics.restarts.labels(plan.status.last_failure.reason).inc()
             return
         refusal = await refusal_of(self._act(key, plan))
-        if not refusal and (plan.create or plan.remove):  # of which the watch may tell nothing new
+        if not refusal and (plan.create or plan.remove):  # the watch may report nothing new about these
             self._queue.add(key, 0.0 if plan.remove else SOON_SECONDS, shared=not plan.remove)
             return
         with self._timed(memory):
@@ -79,7 +79,7 @@ class UnitReconciler(Reconciler):
         run_key = Key("TrainingRun", key.namespace, unit.spec.run)
         run = self._inventory.live(run_key)
         if run is not None and controller_uid(body) not in ("", run["metadata"]["uid"]):
-            run = None  # the garbage collector will delete this unit of an earlier run of the name
+            run = None  # this unit of an earlier run of that name will be garbage-collected
         syncer = self._syncers.state(run_key, run["metadata"]["uid"] if run is not None else "")
         pods = self._inventory.pods_of(key, metadata["uid"])
         report, monotonic = syncer.report_of(key.name), time.monotonic()
@@ -106,7 +106,7 @@ class UnitReconciler(Reconciler):
         )
 
     def _from_run(self, run: Body | None) -> dict[str, Any]:
-        """What the run wants of its units: fields of `UnitObserved`."""
+        """What the run wants of its units, as fields of `UnitObserved`."""
         if run is None:
             return {"stop": "RunNotFound"}
         spec, status = run.for_units.spec, run.for_units.status
@@ -122,10 +122,10 @@ class UnitReconciler(Reconciler):
         }
 
     async def _act(self, key: Key, plan: UnitPlan) -> None:
-        """Carries out the plan: the Service; pods that are made and deleted, because a heal waits for the scheduler; then
-        those that stay, also where the API server refused one. Raises Refused."""
+        """Carries out the plan. After the Service it creates and deletes pods, because a heal waits for the scheduler.
+        Then it renews the pods that stay, even if the API server refused one of the others. Raises Refused."""
         if plan.service is not None:
-            # A Service holds nothing of its unit, so a new unit of the name need not wait for the collector.
+            # A Service has no state of its unit, so a new unit of that name need not wait for the garbage collector.
             await self._applier.apply(plan.service, inherit=True)
         removes = (self._remove_pod(key.namespace, removal) for removal in plan.remove)
         renewals = (self._renew(key, pod, plan.status.incarnation) for pod in plan.renew)

@@ -1,4 +1,4 @@
-"""Which key is reconciled after which change, and how soon: docs/decisions/operator.md has the table."""
+"""Which key is reconciled after which change, and how soon. docs/decisions/operator.md has the table."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from atoll_operator.plan.run.syncer_state import SyncerState, run_news, serving,
 from atoll_operator.reconcilers.inventory import NODE, PARENT, Inventory
 
 SOON_SECONDS = 1.0
-"""Between two passes over a run because of its units, and over a unit whose pods come up."""
+"""Time between two passes over a run because of its units, and over a unit while its pods start."""
 PROMPT = ("deletion_time", "disruption", "exit_code", "finished_at", "incarnation")
 """Fields of a pod's view that change when it fails, or gets another incarnation."""
 FIGURES_SECONDS = {"TrainingRun": 10.0, "LearnerUnit": 30.0}
-"""Least time between two writes of a status for the sake of progress figures; the syncer has fresher ones."""
+"""Least time between two writes of a status only for progress figures. The syncer has fresher ones."""
 
 
 def wakeups(change: Change, inventory: Inventory) -> Iterator[tuple[Key, float]]:
-    """The keys to reconcile after a change of the cache, each a number of seconds after its last pass; 0: at once."""
+    """The keys to reconcile after a change of the cache, and how many seconds after their last pass; 0: at once."""
     key, old, new = change.key, change.old, change.new
-    entry: Any = new or old  # one of both is there
+    entry: Any = new or old  # one of them is not None
     parent = entry.groups.get(PARENT)
     if key.kind == "Node":
         if old is None or new is None or old.value != new.value:
@@ -38,7 +38,7 @@ def wakeups(change: Change, inventory: Inventory) -> Iterator[tuple[Key, float]]
 
 
 def _delay(change: Change) -> float | None:
-    """Seconds until the parent of a pod or an owned object is reconciled; None: it need not be."""
+    """Seconds until the parent of a pod or an owned object is reconciled. None: that is not needed."""
     old, new = change.old, change.new
     if change.key.kind != "Pod":
         return None if old is None else SOON_SECONDS
@@ -65,7 +65,7 @@ def report_wakeups(run: Key, old: SyncerState, new: SyncerState, inventory: Inve
 
 
 class Dispatcher:
-    """Enqueues the keys of `wakeups` after what the watches change."""
+    """Enqueues the keys of `wakeups` after each change that a watch reports."""
 
     def __init__(self, inventory: Inventory) -> None:
         self._inventory = inventory
@@ -80,6 +80,6 @@ class Dispatcher:
     def changed(self, change: Change) -> None:
         self._inventory.note(change)
         if self.queue is not None:
-            rises = change.key.kind == "Pod" and change.new is not None  # its status alone waits
+            rises = change.key.kind == "Pod" and change.new is not None  # only the unit's status waits
             for key, delay in wakeups(change, self._inventory):
                 self.queue.add(key, delay, shared=rises and delay > 0)

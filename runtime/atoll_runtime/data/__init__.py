@@ -1,4 +1,4 @@
-"""Index-addressed token data: example i is read without what stands before it."""
+"""Index-addressed token data. Example i can be read without reading earlier ones."""
 
 from atoll_runtime.data.catalogue import Catalogue, DataError, Shard, open_catalogue
 from atoll_runtime.data.prefetch import Prefetch

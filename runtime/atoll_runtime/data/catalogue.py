@@ -18,7 +18,7 @@ TokenizerKind = Literal["bytes", "tokenizers", "sentencepiece"]
 
 
 class DataError(Exception):
-    """A data set that cannot be used, and will not be by trying again; names the URI and the field."""
+    """A data set that cannot be used; a retry does not help. The message names the URI and the field."""
 
 
 def _inside(name: str) -> str:
@@ -29,11 +29,11 @@ def _inside(name: str) -> str:
 
 
 FileName = Annotated[str, Field(min_length=1, max_length=1024), AfterValidator(_inside)]
-"""Of an object of the data set; nothing outside it can be named."""
+"""Name of an object inside the data set. Names of objects outside it are invalid."""
 
 
 class Part(BaseModel):
-    """A part of `meta.json`: unknown keys are errors, immutable."""
+    """A part of `meta.json`. Immutable; unknown keys are errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -44,11 +44,11 @@ class Shard(Part):
     file: FileName
     tokens: Annotated[int, Field(ge=1)]
     crc32c: int
-    """Of the object's bytes."""
+    """Checksum of the object's bytes."""
 
 
 class Split(Part):
-    """Shards in order; example i of length T is tokens [i·T, i·T + T] of their concatenation."""
+    """Shards in order. Example i of length T is tokens i·T to i·T + T, inclusive, of their concatenation."""
 
     shards: Annotated[tuple[Shard, ...], Field(min_length=1)]
 
@@ -59,26 +59,26 @@ class Split(Part):
 
 
 class TokenizerFile(Part):
-    """The file that text was cut into tokens with, stored beside the shards so that they can be read again."""
+    """The tokenizer's file, stored beside the shards so that the tokens can be decoded."""
 
     file: FileName
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 class Catalogue(Part):
-    """`meta.json`. The defaults are those of bytes."""
+    """`meta.json`. The defaults are for byte tokens."""
 
     format: Literal[1] = 1
     dtype: TokenType
     tokenizer: TokenizerKind
     tokenizer_file: TokenizerFile | None = None
-    """None for bytes, which need none."""
+    """None for byte tokens, which need no file."""
     vocabulary: Annotated[int, Field(ge=2, le=2**31)] = 256
     """Every token is less than this."""
     separator: Annotated[int, Field(ge=0)] = 0
-    """The token that ends each document, and stands nowhere else."""
+    """The token that ends each document. It occurs nowhere else."""
     source: str = ""
-    """What the text is, for people."""
+    """A description of the text for people."""
     splits: dict[SplitName, Split]
 
     @property
@@ -91,7 +91,7 @@ def open_catalogue(bucket: Bucket) -> Catalogue:
     """Reads `meta.json`.
 
     Raises:
-        DataError: there is none, or a field of it is wrong.
+        DataError: there is none, or one of its fields is wrong.
         StoreError: the bucket does not answer.
     """
     try:

@@ -19,7 +19,7 @@ def check(uri: str, report: Callable[[int, int], None] | None = None) -> tuple[C
     """Returns the catalogue and the faults found, each with the object's URI.
 
     Args:
-        report: called with bytes read and bytes in all.
+        report: called with the bytes read and the total bytes.
 
     Raises:
         DataError: `meta.json` or the tokenizer's file is invalid.

@@ -1,4 +1,4 @@
-"""Which tokens of an example are of one document."""
+"""Finds which tokens of an example belong to one document."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 
 
 def segments(tokens: Any, separator: int) -> Any:
-    """Documents int32 [B, T+1] of tokens [B, T+1], counted 1, 2, … along each row; NumPy or JAX, as `tokens` is.
+    """Document numbers int32 [B, T+1] of tokens [B, T+1]: 1, 2, … along each row, in NumPy or JAX as `tokens` is.
 
-    A separator belongs to the document that it ends. The loss then leaves out the first token of the next one, for
-    what stands before it says nothing of it; a row that begins within a document goes on with it as document 1.
+    A separator belongs to the document that it ends. So the loss leaves out the first token of each next document,
+    which the tokens before it do not predict. A row that begins inside a document counts the rest as document 1.
     """
     xp = tokens.__array_namespace__()
     ends = xp.astype(tokens[:, :-1] == separator, xp.int32)
@@ -18,7 +18,7 @@ def segments(tokens: Any, separator: int) -> Any:
 
 
 def counted(batch: Mapping[str, Any]) -> Any:
-    """What each target counts, float32 [B, T]: its weight, and nothing where another document begins or in padding."""
+    """The weight of each target, float32 [B, T]. It is 0 where another document begins, and in padding."""
     weights = batch["weights"]
     if "segments" not in batch:
         return weights

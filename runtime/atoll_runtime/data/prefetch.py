@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 AHEAD = 4
-"""Batches read ahead; at least one for each thread."""
+"""Batches read ahead. If there are more threads than that, it is one for each thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +27,9 @@ class Prefetch:
     """Batches from `cursor` on, in order, `size` sequences each.
 
     Args:
-        rows: this host's rows [start, stop) of a batch; rows from `size` on repeat the first ones.
-        example: tokens int32 [T+1] at a cursor; called from the background threads alone.
-        readers: threads. Each reads a whole batch, so `readers` examples are read at the same time.
+        rows: this host's rows [start, stop) of a batch. Rows from `size` on repeat the first ones.
+        example: returns tokens int32 [T+1] at a cursor. Called only from the background threads.
+        readers: number of threads. Each reads a whole batch, so `readers` examples are read at the same time.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Prefetch:
     ) -> None:
         self._example, self._size, self._rows = example, size, rows
         self._cursor = cursor
-        """Of the next batch to be read."""
+        """Cursor of the next batch to read."""
         self._pool = ThreadPoolExecutor(readers, "prefetch")
         self._ready: deque[Future[HostBatch]] = deque()
         for _ in range(max(AHEAD, readers)):
@@ -59,7 +59,7 @@ class Prefetch:
         return found
 
     def close(self, timeout: float = 5.0) -> None:
-        """Ends the threads; waits at most `timeout` seconds for the batches that they read."""
+        """Ends the threads. Waits at most `timeout` seconds for the batches that they are reading."""
         self._pool.shutdown(wait=False, cancel_futures=True)
         # `wait` does not return for a future that was cancelled before a thread took it.
         wait([each for each in self._ready if not each.cancelled()], timeout)

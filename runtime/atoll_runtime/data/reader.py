@@ -1,4 +1,4 @@
-"""Example i of a split, by range reads through a bounded cache of blocks."""
+"""Reads example i of a split, by range reads through a bounded cache of blocks."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from atoll_runtime.payloads import StoreError
 BLOCK = 64 << 10
 """Bytes of one range read."""
 CACHED_BLOCKS = 1024
-"""64 MiB at most."""
+"""Blocks in the cache: at most 64 MiB."""
 READ_SECONDS = 15.0
-"""Time-out of one block, including the client's own retries: 35 kbit/s."""
+"""Time-out of one block, including the client's own retries. It allows for 35 kbit/s."""
 ATTEMPTS = 6
 FIRST_WAIT = 0.2
-"""Seconds before the second attempt; doubles, with jitter: at most 9.3 s in all."""
+"""Seconds before the second attempt. Later waits double, with jitter; together at most 9.3 s."""
 
 
 class Reader:
-    """Examples of `length` + 1 tokens: inputs and, one to the right, targets. Safe to use from several threads."""
+    """Examples of `length` + 1 tokens: the inputs, and the targets one to the right. Safe for several threads."""
 
     readers = 16
     """Useful number of threads. Measured on two cores: 358 examples a second at 20 ms of latency, 282 at 50 ms.
-    Files may be on a network volume; on a fast disk 16 threads are as good as one."""
+    Files may be on a network volume. On a fast disk 16 threads are as fast as one."""
 
     def __init__(self, uri: str, split: str, length: int, *, cached_blocks: int = CACHED_BLOCKS) -> None:
-        """Raises `DataError` for a data set that cannot serve, `StoreError` for a silent bucket."""
+        """Raises `DataError` if the data set cannot be used, `StoreError` if the bucket does not answer."""
         self._bucket = Bucket(uri, READ_SECONDS)
         self.catalogue = open_catalogue(self._bucket)
-        """What `meta.json` says."""
+        """The content of `meta.json`."""
         found = next((content for name, content in self.catalogue.splits.items() if name == split), None)
         if found is None:
             raise DataError(
@@ -52,7 +52,7 @@ class Reader:
 
     @property
     def examples(self) -> int:
-        """Number of examples; the last tokens that fill no example are not used."""
+        """Number of examples. Tokens at the end that do not fill one are not used."""
         return (self._starts[-1] - 1) // self._length
 
     def example(self, index: int) -> np.ndarray:

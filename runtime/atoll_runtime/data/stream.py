@@ -1,10 +1,10 @@
-"""Which example a unit reads at a cursor: a pure function of seed, stream and cursor.
+"""The example that a unit reads at a cursor, a pure function of seed, stream and cursor.
 
-A run that grows deals further streams and changes none that is read. Stream s of n is the examples s, s + n, s + 2n, …
-of the epoch's permutation: its first half is stream s of 2n, its second half stream s + n of 2n from the end. So the
-two divisions fit together: a unit that joins with s + n of 2n begins with what the reader of s of n comes to last, and
-the two meet when both halves have been read once. After that they read the same ones: of each epoch examples / 2n, the
-half of the unit that joined, are read by both in the end.
+A run that grows adds streams and changes none that is being read. Stream s of n has the examples s, s + n, s + 2n, … of
+the epoch's permutation. It reads first the half that is stream s of 2n, then, in reverse order, the half that is stream
+s + n of 2n. So the two divisions are compatible. A unit that joins with stream s + n of 2n begins with the examples
+that the reader of s of n reads last. The two meet when both halves have been read once. After that they read the same
+examples: in each epoch, both read the examples / 2n of the unit that joined.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ _MASK = (1 << 64) - 1
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """One of `streams` disjoint streams over `examples`; each epoch is a new permutation.
+    """One of `streams` disjoint streams over `examples`. Each epoch is a new permutation.
 
-    Disjoint of every stream of this division, and of stream t of a finer one (streams · 2ᵏ) where t % streams is not
-    this stream; where it is, for the part of an epoch that comes before t's examples.
+    It is disjoint from all other streams of this division, and from stream t of a finer one (streams · 2ᵏ) if
+    t % streams is not this stream. If it is, they are disjoint for the part of an epoch before t's examples.
     """
 
     examples: int
@@ -36,18 +36,18 @@ class Stream:
 
     @property
     def per_epoch(self) -> int:
-        """Examples of this stream in one epoch; the remainder of the division is left to other epochs."""
+        """Examples of this stream in one epoch. The remainder of the division is not read in that epoch."""
         return self.examples // self.streams
 
     def index(self, cursor: int) -> int:
-        """The example at `cursor`, which counts this stream's sequences since the run began."""
+        """The example at `cursor`, the number of this stream's sequences read since the run began."""
         epoch, position = divmod(cursor, self.per_epoch)
         place = spread(position, self.per_epoch)
         return permute(place * self.streams + self.stream, self.examples, self.seed, epoch)
 
 
 def spread(rank: int, length: int) -> int:
-    """A bijection of [0, length): even places, then odd ones from the end; and so on within each half."""
+    """A bijection of [0, length): even places first, then odd ones from the end, and the same within each half."""
     place, stride = 0, 1
     while length > 1:
         even = (length + 1) // 2
@@ -60,9 +60,9 @@ def spread(rank: int, length: int) -> int:
 
 
 def permute(index: int, size: int, seed: int, epoch: int) -> int:
-    """A bijection of [0, size): a Feistel network on an even number of bits, walked until it lands inside.
+    """A bijection of [0, size): a Feistel network on an even number of bits, applied until the result is below `size`.
 
-    The network's domain is less than 4·size, so the walk takes under four steps on average.
+    The network's domain is less than 4·size, so it is applied fewer than four times on average.
     """
     half = max(1, ((size - 1).bit_length() + 1) // 2)
     mask = (1 << half) - 1

@@ -1,4 +1,4 @@
-"""Text to tokens and back: bytes, a `tokenizer.json` of Hugging Face's tokenizers, a SentencePiece model."""
+"""Text to tokens and back, by bytes, a `tokenizer.json` of Hugging Face's tokenizers, or a SentencePiece model."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from atoll_runtime.checkpoint.bucket import Bucket
 from atoll_runtime.data.catalogue import Catalogue, DataError, TokenizerKind
 
 SEPARATORS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>", "[SEP]")
-"""Names of separators that are tried when none is given."""
+"""Names of separators to try when none is given."""
 
 
 class Tokenizer(Protocol):
@@ -23,7 +23,7 @@ class Tokenizer(Protocol):
     vocabulary: int
     """Every token is less than this."""
     separator: int
-    """Ends a document; no document holds it."""
+    """The token that ends a document. No document contains it."""
     file: bytes
     """The tokenizer's file; empty for bytes."""
 
@@ -56,12 +56,12 @@ class HuggingFace:
 
     def __init__(self, file: bytes, name: str, separator: str | int | None) -> None:
         """Raises `DataError` for another kind of file or a missing separator. `name` is for the message."""
-        import tokenizers  # an extra: most data sets are bytes
+        import tokenizers  # an optional dependency, because most data sets are bytes
 
         self.file = file
         try:
             self._model = tokenizers.Tokenizer.from_buffer(file)
-        except Exception as error:  # the package raises Exception itself
+        except Exception as error:  # the package raises plain Exception
             raise DataError(f"tokenizer {name}: not a tokenizer.json: {error}") from error
         self._model.no_truncation()
         self._model.no_padding()
@@ -98,7 +98,7 @@ class SentencePiece:
             raise DataError(f"tokenizer {name}: not a SentencePiece model: {error}") from error
         self.vocabulary = int(self._model.get_piece_size())
         pieces = {self._model.id_to_piece(number): number for number in range(self.vocabulary)}
-        end = int(self._model.eos_id())  # negative where it has none
+        end = int(self._model.eos_id())  # negative if there is none
         self.separator = _separator(pieces, name, end if separator is None and end >= 0 else separator)
 
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
@@ -110,10 +110,10 @@ class SentencePiece:
 
 
 def from_path(path: str, separator: str | None = None) -> Tokenizer:
-    """`bytes`, or the file of a tokenizer: `.json` or `.model`.
+    """The tokenizer that `path` names: `bytes`, or a `.json` or `.model` file.
 
     Args:
-        separator: the token that ends a document, as text; None: a usual one.
+        separator: the token that ends a document, as text. None: a common one.
 
     Raises:
         DataError: the file is missing or of another kind.

@@ -1,4 +1,4 @@
-"""Writes text as byte tokens: shards first, `meta.json` last, so that a half-written data set is none."""
+"""Writes text as byte tokens. `meta.json` comes last, so a half-written data set does not count as one."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from atoll_runtime.checkpoint.bucket import Bucket
 from atoll_runtime.data.catalogue import META, Catalogue, DataError, Shard, Split, SplitName
 
 SHARD_BYTES = 1_000_000
-"""Below the 1 MiB from which aiohttp warns that one body holds up its event loop."""
+"""Below 1 MiB, from which aiohttp warns that one body blocks its event loop."""
 SEPARATOR = b"\0"
-"""Stands after each document; text does not hold it."""
+"""Ends each document. Text does not contain it."""
 HELD_OUT_OF_256 = 13
 """About 5 % of the documents, chosen by the hash of their name."""
 
 Progress = Callable[[int, int], None]
-"""Called with documents done and documents in all."""
+"""Called with the number of documents written and the total."""
 
 
 def write_stdlib(uri: str, progress: Progress | None = None) -> Catalogue:
@@ -76,7 +76,7 @@ def write_text(
 
 
 def held_out(name: str) -> bool:
-    """Whether a document is kept for evaluation; depends on its name alone."""
+    """Whether a document is kept for evaluation. It depends only on the name."""
     return hashlib.sha256(name.encode()).digest()[0] < HELD_OUT_OF_256
 
 
@@ -91,13 +91,13 @@ class ShardWriter:
         self._shards: list[Shard] = []
 
     def add(self, tokens: bytes) -> None:
-        """Raises `StoreError`."""
+        """Adds tokens, and writes full shards. Raises `StoreError`."""
         self._pending += tokens
         while len(self._pending) >= self._limit:
             self._write(self._limit)
 
     def end(self) -> tuple[Shard, ...]:
-        """Writes the rest; all shards. Raises `StoreError`."""
+        """Writes the rest, and returns all shards. Raises `StoreError`."""
         if self._pending:
             self._write(len(self._pending))
         return tuple(self._shards)

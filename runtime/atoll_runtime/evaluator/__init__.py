@@ -1,1 +1,1 @@
-"""Evaluates the global model while its run trains: follows the checkpoints in the bucket, on CPUs."""
+"""Evaluates the global model while its run trains. It follows the checkpoints in the bucket, and runs on CPUs."""

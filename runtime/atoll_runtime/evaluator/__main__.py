@@ -56,7 +56,7 @@ ENDS: dict[type[Exception], tuple[int, str]] = {
 
 
 def begin(run: RunContract, spec: EvaluationContract) -> Parts:
-    """Raises `StoreError`: the bucket cannot be used yet; `DataError`, `ModelError`."""
+    """Makes a follower's parts. Raises `StoreError` while the bucket cannot be used; `DataError`, `ModelError`."""
     store = GlobalStore(run.checkpoint.uri)
     length = spec.sequence_length or run.data.sequence_length
     reader = Reader(run.data.uri, spec.split, length)
@@ -84,7 +84,7 @@ async def serve(run: RunContract, spec: EvaluationContract, tls: Tls) -> None:
     web = StatusServer(follower.report, tls.server_context(), spec)
     await web.start()
     try:
-        # A daemon: a running program cannot be interrupted, and the process does not wait for it.
+        # A daemon, so that the process does not wait for it: a running program cannot be interrupted.
         threading.Thread(target=work, name="evaluate", daemon=True).start()
         await until(ended, failed)
     finally:
@@ -93,7 +93,7 @@ async def serve(run: RunContract, spec: EvaluationContract, tls: Tls) -> None:
 
 
 def contract() -> tuple[RunContract, EvaluationContract]:
-    """Raises `ContractInvalid` or `VersionMismatch`."""
+    """Reads the operator's instructions. Raises `ContractInvalid` or `VersionMismatch`."""
     path = Path(os.environ.get(ENV_RUN_FILE, RUN_FILE))
     try:
         return parse_run(path.read_bytes()), parse_evaluation(os.environ[ENV_EVALUATION])
@@ -102,7 +102,7 @@ def contract() -> tuple[RunContract, EvaluationContract]:
 
 
 def main() -> int:
-    """Serves until SIGTERM. After a failure the termination message has the reason."""
+    """Serves until SIGTERM. After a failure, the termination message gives the reason."""
     log_to_stderr()
     try:
         run, spec = contract()
@@ -120,4 +120,4 @@ if __name__ == "__main__":
     status = main()
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(status)  # the interpreter's own exit would close JAX while a program runs
+    os._exit(status)  # a normal exit would close JAX while a program runs

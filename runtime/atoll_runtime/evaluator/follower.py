@@ -1,4 +1,4 @@
-"""Evaluates each complete global checkpoint of a run once, the newest first."""
+"""Evaluates each complete global checkpoint of a run once, beginning with the newest."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from atoll_runtime.evaluator.results import Results, Stored
 from atoll_runtime.syncer.backoff import Backoff
 
 POLL_SECONDS = 5.0
-"""Between two listings of the checkpoints while there is nothing to do."""
+"""Seconds between two listings of the checkpoints while there is nothing to evaluate."""
 FIRST_WAIT, LONGEST_WAIT = 1.0, 60.0
-"""Seconds between attempts while the bucket cannot be used."""
+"""Shortest and longest seconds between attempts while the bucket cannot be used."""
 RETRY_SECONDS = 30.0
-"""Until a checkpoint that could not be evaluated has its turn again; doubles, up to an hour."""
+"""Seconds before a checkpoint that could not be evaluated is tried again. They double, up to an hour."""
 LONGEST_RETRY_SECONDS = 3600.0
 
 log = logging.getLogger("atoll.evaluator")
 
 Parts = tuple[GlobalStore, Results, Callable[[Mapping[str, np.ndarray]], Loss]]
-"""The checkpoints, the results, and what measures parameters by flat name."""
+"""The checkpoints, the results, and a function that measures parameters by flat name."""
 
 
 @dataclass
@@ -44,10 +44,10 @@ class Failure:
 
 
 class Follower:
-    """The work of one thread; `report` may be called from any other.
+    """Evaluates in one thread. `report` may be called from any thread.
 
     Args:
-        begin: makes what it works with; raises `StoreError` while the bucket cannot be used.
+        begin: makes the parts that it works with. Raises `StoreError` while the bucket cannot be used.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Follower:
         self._run_uid, self._split, self._begin, self._clock = run_uid, split, begin, clock
         self._parts: Parts | None = None
         self._known: dict[int, Stored] | None = None
-        """Results by step; None before the bucket was read."""
+        """Results by step. None until the bucket has been read."""
         self._waiting: set[int] = set()
         """Checkpoints without a result at the last listing."""
         self._failures: dict[int, Failure] = {}
@@ -68,7 +68,7 @@ class Follower:
         return self._status
 
     def follow(self, stop: threading.Event) -> None:
-        """Evaluates until `stop` is set; retries while the bucket cannot be used.
+        """Evaluates until `stop` is set. Retries while the bucket cannot be used.
 
         Raises:
             DataError: the data set cannot be used.
@@ -87,7 +87,7 @@ class Follower:
                 stop.wait(POLL_SECONDS * random.uniform(0.9, 1.1))
 
     def advance(self) -> bool:
-        """Evaluates one checkpoint; returns False if there is none to evaluate.
+        """Evaluates one checkpoint. Returns False if there is none to evaluate.
 
         Raises:
             StoreError: the bucket cannot be used.
@@ -126,7 +126,7 @@ class Follower:
         return True
 
     def _update(self, steps: Iterable[int], results: Results) -> dict[int, Stored]:
-        """Results of the present checkpoints; counts removed ones as skipped."""
+        """Results of the present checkpoints. Checkpoints removed before they were evaluated count as skipped."""
         there = set(steps)
         if self._known is None:
             known = results.load(there)
@@ -136,7 +136,7 @@ class Follower:
         self._waiting = there - known.keys()
         self._failures = {step: each for step, each in self._failures.items() if step in there}
         if self._known is None or len(known) < len(self._known):
-            results.prune(there)  # last, so that a retry after an error counts nothing twice
+            results.prune(there)  # last, so that a retry after an error does not count anything twice
         return known
 
     def _due(self, step: int) -> bool:

@@ -1,4 +1,4 @@
-"""The loss of the global model on held-out examples, which are the same at every call."""
+"""Measures the loss of the global model on held-out examples, which are the same at every call."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from atoll_runtime.model.objective import objective
 ROWS = 16
 """Examples in one call of the program; fewer if they are long."""
 TOKENS_AT_ONCE = 2048
-"""Limits logits over a vocabulary of 256 thousand to 2 GiB. At least one example is computed."""
+"""Most tokens in one call, but at least one example. Limits logits over a vocabulary of 256 thousand to 2 GiB."""
 
 
 class WrongTensors(Exception):
@@ -35,7 +35,7 @@ class Loss:
 
 
 class Measure:
-    """Computes the loss by a program that is compiled once, in float32.
+    """Computes the loss in float32, by a program that is compiled once.
 
     With `packing` Documents, as in training, a token attends to its own document only, and the first token of a
     document does not count.
@@ -49,7 +49,7 @@ class Measure:
         tokens: int,
         packing: Literal["Stream", "Documents"] = "Stream",
     ) -> None:
-        """Uses at most `tokens` tokens of `reader`, whose examples have `length`, but at least one example.
+        """Uses at most `tokens` tokens of `reader`, but at least one example. `length`: tokens of an example.
 
         Raises:
             ModelError: the model cannot be built or evaluated.
@@ -61,7 +61,7 @@ class Measure:
         self._separator = reader.catalogue.separator if packing == "Documents" else None
         count = min(max(1, tokens // length), reader.examples)
         self._rows = min(max(1, TOKENS_AT_ONCE // length), ROWS, count)
-        # Spread evenly, and none twice: `count` is at most the number of examples.
+        # Evenly spaced, and none twice, because `count` is at most the number of examples.
         self._examples = np.linspace(0, reader.examples - 1, count).round().astype(int)
 
     def __call__(self, theta: Mapping[str, np.ndarray]) -> Loss:

@@ -15,7 +15,7 @@ from atoll_runtime.data.catalogue import Split
 
 
 class Measured(BaseModel):
-    """The data and settings of a measurement. Losses of different ones cannot be compared."""
+    """The data and settings of a measurement. Losses with different settings cannot be compared."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -29,7 +29,7 @@ class Measured(BaseModel):
 
     @classmethod
     def by(cls, data: DataSpec, spec: EvaluationSpec, split: Split) -> Measured:
-        """Uses the length of the run's examples if `spec` names none."""
+        """The measurement that `spec` describes. Uses the length of the run's examples if `spec` gives none."""
         return cls(
             data=data.uri,
             contents=hashlib.sha256(split.model_dump_json().encode()).hexdigest(),
@@ -41,14 +41,14 @@ class Measured(BaseModel):
 
 
 class Stored(BaseModel):
-    """One object."""
+    """One object in the bucket."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     format: Literal[2] = 2
     measured: Measured
     completed: float
-    """Unix seconds of the checkpoint's manifest, which tells two checkpoints of the same step apart."""
+    """Time of the checkpoint's manifest in Unix seconds. It distinguishes two checkpoints of the same step."""
     result: EvaluationReport
 
 
@@ -65,19 +65,19 @@ class Results:
             try:
                 stored = Stored.model_validate_json(self._bucket.read(layout.evaluation(step)))
             except (ValidationError, MissingObject):
-                continue  # another version, or just removed: the checkpoint is evaluated again
+                continue  # of another version, or just removed; the checkpoint is evaluated again
             if stored.measured == self._measured and stored.completed == self.completed(step):
                 found[step] = stored
         return found
 
     def save(self, result: EvaluationReport, completed: float) -> Stored:
-        """Writes the result, replacing one of another measurement."""
+        """Writes the result. Replaces one of another measurement."""
         stored = Stored(measured=self._measured, completed=completed, result=result)
         self._bucket.write(layout.evaluation(result.step), stored.model_dump_json().encode())
         return stored
 
     def prune(self, steps: Collection[int]) -> None:
-        """Removes results of all but these checkpoints."""
+        """Removes all results except those of these checkpoints."""
         for step in self._steps() - set(steps):
             self._bucket.delete(layout.evaluation(step))
 

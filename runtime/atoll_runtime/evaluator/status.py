@@ -13,7 +13,7 @@ READY = ("Waiting", "Evaluating")
 
 
 def metrics(report: EvaluatorStatus) -> str:
-    """Prometheus text. The pod's labels name the run."""
+    """The report as Prometheus text. The pod's labels name the run."""
     figures: dict[str, float] = {"checkpoints": report.evaluated, "skipped_total": report.skipped}
     lines = []
     if (newest := report.newest) is not None:

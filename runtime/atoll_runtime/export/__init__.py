@@ -1,4 +1,4 @@
-"""A checkpoint's Θ as safetensors, for other tools, and back."""
+"""Converts a checkpoint's Θ to safetensors, for other tools, and back."""
 
 from atoll_runtime.export.layouts import ExportError
 from atoll_runtime.export.reader import Comparison, Export, Theta, compare, read_back

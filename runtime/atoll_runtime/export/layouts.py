@@ -1,12 +1,12 @@
 """Layouts of an export: names and shapes of its tensors, and which part of Θ each one holds.
 
-The layouts of Hugging Face's `transformers` compute the same as our decoder. Llama's definition is ours: rotary
-positions rotate the two halves of a head, RMSNorm multiplies by its gain, key-value head n serves the query heads from
-n·N/K on. Only matrices are transposed, outputs first.
+The layouts of Hugging Face's `transformers` compute the same as Atoll's decoder. Llama has the same definition: rotary
+positions rotate the two halves of a head, RMSNorm multiplies by its gain, and key-value head n serves the N/K query
+heads from n·N/K on. Only matrices are transposed, with outputs first.
 
-With experts a layer also has an MLP for every token, which Mixtral lacks. Qwen2-MoE has it behind a gate: with weights
-of zero the gate is sigmoid(0) = ½, and doubling the MLP's last matrix compensates for it, both exactly. The biases of
-q, k and v are zeros.
+In a model with experts a layer also has an MLP for every token, which Mixtral lacks. Qwen2-MoE has it behind a gate.
+With weights of zero the gate is sigmoid(0) = ½, and doubling the MLP's last matrix compensates for it. Both are exact.
+The biases of q, k and v are zeros.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ class Entry:
     name: str
     shape: tuple[int, ...]
     source: str | None
-    """Flat name of the tensor of Θ that holds it; None: zeros, which Θ does not have."""
+    """Flat name of the tensor of Θ that holds it. None: zeros, which are not in Θ."""
     at: tuple[int, ...] = ()
     """Leading indices of the part, such as layer and expert."""
     transposed: bool = False
-    """Stored as [outputs, inputs], where Θ has inputs first."""
+    """Stored as [outputs, inputs]; Θ has inputs first."""
     factor: float = 1.0
-    """A power of two: multiplication is exact."""
+    """A power of two, so that multiplication is exact."""
 
     @property
     def size(self) -> int:
@@ -53,7 +53,7 @@ class Entry:
         return math.prod(self.shape)
 
     def value(self, tensor: Callable[[str], np.ndarray]) -> np.ndarray:
-        """Its float32 value; `tensor` returns a tensor of Θ by flat name."""
+        """The entry's float32 value. `tensor` returns a tensor of Θ by flat name."""
         if self.source is None:
             return np.zeros(self.shape, np.float32)
         part = np.asarray(tensor(self.source)[self.at])
@@ -73,7 +73,7 @@ class Plan:
     entries: tuple[Entry, ...]
     """Ordered by tensor of Θ, so that each is read once."""
     config: Mapping[str, Any] | None = None
-    """`config.json`, but for dtype and context; None: the layout has none."""
+    """`config.json` without dtype and context. None: the layout has no such file."""
 
 
 SHARED = {
@@ -105,7 +105,7 @@ QWEN2_MOE = SHARED | {
 
 
 def llama(model: ModelSpec, found: Shapes) -> Plan:
-    """`LlamaForCausalLM`, for a dense decoder; raises `ExportError`: another model."""
+    """`LlamaForCausalLM`, for a dense decoder. Raises `ExportError` for another model."""
     size = _decoder(model, found, "llama")
     if size.experts:
         raise ExportError(
@@ -119,7 +119,7 @@ def llama(model: ModelSpec, found: Shapes) -> Plan:
 
 
 def qwen2_moe(model: ModelSpec, found: Shapes) -> Plan:
-    """`Qwen2MoeForCausalLM`, for a mixture of experts; raises `ExportError`: another model."""
+    """`Qwen2MoeForCausalLM`, for a mixture of experts. Raises `ExportError` for another model."""
     size = _decoder(model, found, "qwen2-moe")
     if not size.experts:
         raise ExportError("layout qwen2-moe: this model is dense; llama is its layout")
@@ -157,7 +157,7 @@ def _entries(names: Mapping[str, str], found: Shapes, factors: Mapping[str, floa
         leading = sum(axis in ("layers", "experts") for axis in AXES[source])
         axes, lengths = AXES[source][leading:], shape[leading:]
         matrix = len(axes) > 1 and source != "embedding/table"
-        if matrix:  # width is the inputs or the outputs
+        if matrix:  # either the inputs or the outputs are width
             inputs = math.prod(lengths[:-1]) if axes[-1] == "width" else lengths[0]
             lengths = (math.prod(lengths) // inputs, inputs)
         for at in np.ndindex(shape[:leading]):

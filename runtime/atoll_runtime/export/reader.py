@@ -22,7 +22,7 @@ from atoll_runtime.model.parameters import shapes
 
 
 class Theta:
-    """Θ of one complete checkpoint, tensor by tensor: `GlobalStore.load` would hold the whole model.
+    """Θ of one complete checkpoint, read tensor by tensor, because `GlobalStore.load` holds the whole model in memory.
 
     Reads whole tensors from all shards and verifies their checksums. Caches the last one.
     """
@@ -41,7 +41,7 @@ class Theta:
 
     @classmethod
     def open(cls, uri: str, step: int | None = None) -> Theta:
-        """Reads the manifests of a checkpoint; `step=None` is the newest complete one.
+        """Reads the manifests of a checkpoint. `step=None`: the newest complete one.
 
         Raises:
             ExportError: there is no such checkpoint.
@@ -73,7 +73,7 @@ class Theta:
 
 
 def _shapes(shards: Sequence[manifest.PartManifest]) -> dict[str, tuple[int, ...]]:
-    """Raises `StoreError` if the shards together lack a layer or band of a tensor."""
+    """Shapes of whole tensors. Raises `StoreError` if the shards together lack a layer or band of one."""
     depths = parts.depths(shards)
     return {name: entry.whole(depths.get(name, 0)) for part in shards for name, entry in part.tensors.items()}
 
@@ -84,16 +84,16 @@ DTYPES: dict[str, np.dtype[Any]] = {
     "float32": np.dtype(np.float32),
     "bf16": np.dtype(ml_dtypes.bfloat16),
 }
-"""Data types by their names in options. bf16 is rounded to nearest, ties to even."""
+"""Data types by their names in options. Values in bf16 are rounded to nearest, ties to even."""
 
 
 class Facts(BaseModel):
-    """Origin and format of an export, in the header of each file; keys have PREFIX."""
+    """Origin and format of an export, in the header of each file. The keys begin with PREFIX."""
 
     model_config = ConfigDict(frozen=True)
 
     version: str
-    """Atoll's."""
+    """Version of Atoll."""
     step: int
     """Global step of the checkpoint."""
     model: Json[ModelSpec]
@@ -109,7 +109,7 @@ class Export:
 
     facts: Facts
     files: Mapping[str, safe_open]
-    """By tensor."""
+    """Files by tensor name."""
 
     @classmethod
     def open(cls, path: Path) -> Export:

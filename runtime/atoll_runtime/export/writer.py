@@ -36,14 +36,14 @@ class Vocabulary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """What to export, and where to."""
+    """What to export, and to where."""
 
     out: Path
-    """A folder that is not there, or empty."""
+    """A folder that does not exist or is empty."""
     layout: str = "atoll"
     dtype: str = "float32"
     shard_bytes: int = 5_000_000_000
-    """Of a file's tensors; a larger tensor has a file of its own."""
+    """Most bytes of a file's tensors. A larger tensor has its own file."""
     context: int = 2048
     """`max_position_embeddings` of `config.json`. Rotary positions have no limit; the default is Llama's."""
     vocabulary: Vocabulary | None = None
@@ -61,14 +61,14 @@ class Written:
 
 
 def write(theta: Theta, order: Order, tell: Callable[[str, int], None] = lambda name, size: None) -> Written:
-    """Writes Θ as `order` says. Memory holds the tensors of one file.
+    """Writes Θ according to `order`. Memory holds the tensors of one file at a time.
 
     Args:
-        tell: called with the name and the bytes of each file of tensors once it is written.
+        tell: called with the name and the bytes of each file of tensors after it is written.
 
     Raises:
         ExportError: the order cannot be carried out; nothing was written.
-        StoreError: the checkpoint cannot be read, or the disk not be written.
+        StoreError: the checkpoint cannot be read, or the disk cannot be written.
     """
     _check_place(order.out)
     plan = LAYOUTS[order.layout](theta.model, theta.shapes)
@@ -108,7 +108,7 @@ def read_vocabulary(uri: str) -> Vocabulary:
     """Reads a data set's tokenizer.
 
     Raises:
-        DataError: no data set is there, or its tokenizer cannot be read.
+        DataError: there is no data set, or its tokenizer cannot be read.
         StoreError: the bucket does not answer.
     """
     bucket = Bucket(uri)
@@ -118,7 +118,7 @@ def read_vocabulary(uri: str) -> Vocabulary:
         config = {
             "tokenizer_class": "PreTrainedTokenizerFast",
             "eos_token": found.name(found.separator),
-            "model_input_names": ["input_ids", "attention_mask"],  # neither model has token types
+            "model_input_names": ["input_ids", "attention_mask"],  # neither layout's model has token types
         }
         files = {"tokenizer.json": found.file, "tokenizer_config.json": json.dumps(config, indent=2).encode()}
     elif found.kind == "sentencepiece":
@@ -134,7 +134,7 @@ def _check_place(out: Path) -> None:
 
 
 def _beside(plan: Plan, order: Order) -> dict[str, bytes]:
-    """Files beside those of tensors."""
+    """The files that are written beside those of tensors."""
     files: dict[str, bytes] = {}
     if plan.config is not None:
         config: dict[str, Any] = {
@@ -154,7 +154,7 @@ def _beside(plan: Plan, order: Order) -> dict[str, bytes]:
 
 
 def _shards(entries: Sequence[Entry], limit: int) -> list[list[Entry]]:
-    """Entries in their order, at most `limit` elements in each file, or one entry alone."""
+    """Divides the entries, in order, among files of at most `limit` elements. A larger entry has its own file."""
     shards: list[list[Entry]] = [[]]
     for entry in entries:
         if shards[-1] and sum(each.size for each in shards[-1]) + entry.size > limit:
@@ -180,7 +180,7 @@ def _staged(out: Path) -> Iterator[Path]:
     fresh.mkdir()
     try:
         yield fresh
-        fresh.rename(out)  # replaces an empty folder, and fails for another one
+        fresh.rename(out)  # replaces an empty folder; fails if the folder is not empty
     except OSError as error:
         raise StoreError(f"{out}: {error.strerror or error}") from error
     finally:

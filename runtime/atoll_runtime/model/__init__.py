@@ -1,4 +1,4 @@
-"""What is trained: sizes, tensors by flat name, and (in `objective`) the loss in JAX."""
+"""The trained model: sizes, tensors by flat name, and (in `objective`) the loss in JAX."""
 
 from atoll_runtime.model.model import along, axes_of, check, describe, initial
 from atoll_runtime.model.parameters import flat, tree

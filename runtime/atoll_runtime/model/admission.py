@@ -27,7 +27,7 @@ from atoll_runtime.protocol.fragments import TensorInfo
 WHOLE = ("layers", "scale")
 """Names of dimensions that are never split over devices."""
 LONGEST = 600
-"""Characters of a library's error that are quoted: a pod's termination message has 4096 bytes."""
+"""Most characters quoted from a library's error, because a pod's termination message has 4096 bytes."""
 REMEDY = {
     "import": "the module must be in the run's image, on PYTHONPATH, and so where the run is simulated, and be "
     "imported without an error",
@@ -73,7 +73,7 @@ class Admitted:
         ]
 
     def initial(self, seed: int) -> dict[str, np.ndarray]:
-        """First values, float32, made on the CPU.
+        """Initial values, float32, computed on the CPU.
 
         Raises:
             ModelError: `init` fails although it could be traced.

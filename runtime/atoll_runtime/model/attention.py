@@ -1,6 +1,6 @@
-"""Causal attention with documents: dot products, or the splash kernel of JAX where the chip is a TPU.
+"""Causal attention within documents: by dot products, or by JAX's splash kernel on TPUs.
 
-Array names carry their axes: B batch, T time, N heads, K key-value heads, H of a head.
+Array names carry their axes: B batch, T time, N heads, K key-value heads, H head size.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ Kernel = Literal["dot", "splash"]
 
 ROTARY_BASE = 10_000.0
 LANES = 128
-"""Splash works on blocks of so many positions, and on heads of so many elements without padding."""
+"""Splash works on multiples of this many positions, and without padding on heads of multiples of this size."""
 LARGEST_BLOCK = 512
-"""Positions of a block; not tuned on a chip yet."""
+"""Most positions in a block; not tuned on a chip yet."""
 
 
 def kernel(platform: str, length: int, head: int) -> Kernel:
-    """What computes attention on `platform`: splash is for TPUs, and for lengths that its blocks divide."""
+    """Which kernel computes attention on `platform`. Splash needs a TPU, and sizes that LANES divides."""
     return "splash" if platform == "tpu" and length % LANES == 0 and head % LANES == 0 else "dot"
 
 
 def positions(segments_BT: Array) -> Array:
-    """int32 [B, T]: how far each token is from the first one of its document."""
+    """int32 [B, T]: the distance of each token from the first one of its document."""
     at_T = jnp.arange(segments_BT.shape[1])
     first_BT = jnp.diff(segments_BT, axis=1, prepend=segments_BT[:, :1]) != 0
     return at_T - jax.lax.cummax(jnp.where(first_BT, at_T, 0), axis=1)
@@ -45,7 +45,7 @@ def rotary(positions: Array, head: int) -> tuple[Array, Array]:
 
 
 def rotate(x_BTNH: Array, rotation: tuple[Array, Array]) -> Array:
-    """Turns the two halves of each head by the position's angle."""
+    """Rotates the two halves of each head by the position's angle."""
     sine, cosine = (r.astype(x_BTNH.dtype) for r in rotation)
     left, right = jnp.split(x_BTNH, 2, axis=-1)
     return jnp.concatenate([left * cosine - right * sine, right * cosine + left * sine], axis=-1)
@@ -54,7 +54,7 @@ def rotate(x_BTNH: Array, rotation: tuple[Array, Array]) -> Array:
 def attend(
     q_BTNH: Array, k_BTKH: Array, v_BTKH: Array, segments_BT: Array | None, mesh: Mesh | None
 ) -> Array:
-    """Each token's mixture of the values up to its own, within its document; [B, T, N, H]."""
+    """Each token's mixture of the values up to its own, within its document: [B, T, N, H]."""
     platform = jax.default_backend() if mesh is None else mesh.devices.flat[0].platform
     if kernel(platform, *q_BTNH.shape[1::2]) == "splash":
         return splash(q_BTNH, k_BTKH, v_BTKH, segments_BT, mesh)
@@ -62,7 +62,7 @@ def attend(
 
 
 def dot(q_BTNH: Array, k_BTKH: Array, v_BTKH: Array, segments_BT: Array | None) -> Array:
-    """By matrix products; the mask and the scores of all pairs stand in memory."""
+    """Attention by matrix products. Holds the mask and the scores of all pairs in memory."""
     same_B1TT = (
         None if segments_BT is None else segments_BT[:, None, :, None] == segments_BT[:, None, None, :]
     )
@@ -78,7 +78,7 @@ def splash(
     *,
     interpret: bool = False,
 ) -> Array:
-    """By blocks that stay on the chip; each chip takes its own rows and heads.
+    """Attention by blocks that stay on the chip. Each chip computes its own rows and heads.
 
     Args:
         interpret: run the kernel's steps in JAX, slowly, on any platform.
@@ -101,7 +101,7 @@ def splash(
 def _splash(
     q_BTNH: Array, k_BTKH: Array, v_BTKH: Array, segments_BT: Array | None, *, interpret: bool
 ) -> Array:
-    from jax.experimental.pallas.ops.tpu.splash_attention import (  # 0.4 s, for nothing where there is no TPU
+    from jax.experimental.pallas.ops.tpu.splash_attention import (  # takes 0.4 s, and is needed only on TPUs
         splash_attention_kernel as kernels,
     )
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks

@@ -1,4 +1,4 @@
-"""Where each logical axis lies on a unit's mesh, by the rules: shardings of parameters, activations and batches."""
+"""Places logical axes on a unit's mesh, by the rules: shardings of parameters, activations and batches."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from atoll_runtime.model.rules import MESH, ROWS, RULES
 def partition(
     mesh: Mesh, axes: Sequence[str], shape: Sequence[int], along: Collection[str] = MESH
 ) -> PartitionSpec:
-    """How a tensor of these logical axes is split, by the rules for the mesh axes in `along` alone."""
+    """How a tensor with these logical axes is split, by the rules for the mesh axes in `along` only."""
     split: list[list[str]] = [[] for _ in shape]
     parts = [1 for _ in shape]
     for logical, physical in RULES:
@@ -34,7 +34,7 @@ def placement(mesh: Mesh, axes: Sequence[str], shape: Sequence[int]) -> NamedSha
 
 
 def share(mesh: Mesh, axes: Sequence[str], shape: Sequence[int]) -> tuple[range, ...]:
-    """Along each dimension, what this host's chips hold of a parameter."""
+    """The range of a parameter that this host's chips hold, along each dimension."""
     found = placement(mesh, axes, shape).addressable_devices_indices_map(tuple(shape)).values()
     spans = [[one.indices(length) for one, length in zip(index or (), shape, strict=True)] for index in found]
     return tuple(
@@ -44,7 +44,7 @@ def share(mesh: Mesh, axes: Sequence[str], shape: Sequence[int]) -> tuple[range,
 
 
 def constrain(mesh: Mesh | None, x: Array, axes: Sequence[str], along: Collection[str] = MESH) -> Array:
-    """`x` where the rules put it; without a mesh, as it is."""
+    """Places `x` by the rules. Without a mesh, returns it unchanged."""
     if mesh is None:
         return x
     placed: Array = with_sharding_constraint(x, NamedSharding(mesh, partition(mesh, axes, x.shape, along)))
@@ -52,15 +52,15 @@ def constrain(mesh: Mesh | None, x: Array, axes: Sequence[str], along: Collectio
 
 
 def over_rows(mesh: Mesh) -> NamedSharding:
-    """Axis 0 as a batch's rows."""
+    """Sharding of a batch: axis 0 is split as its rows."""
     return NamedSharding(mesh, PartitionSpec(ROWS))
 
 
 def over_devices(mesh: Mesh) -> NamedSharding:
-    """Axis 0 split evenly over all devices: flat fragments."""
+    """Sharding of flat fragments: axis 0 is split evenly over all devices."""
     return NamedSharding(mesh, PartitionSpec(MESH))
 
 
 def everywhere(mesh: Mesh) -> NamedSharding:
-    """The whole value on each device."""
+    """Sharding with the whole value on each device."""
     return NamedSharding(mesh, PartitionSpec())

@@ -1,6 +1,6 @@
-"""A decoder in pure functions: RMSNorm, rotary positions, grouped-query attention, SwiGLU, experts beside it.
+"""A decoder in pure functions: RMSNorm, rotary positions, grouped-query attention, SwiGLU, and experts beside it.
 
-Array names carry their axes: B batch, T time, D width, N heads, K key-value heads, H of a head, F hidden,
+Array names carry their axes: B batch, T time, D width, N heads, K key-value heads, H head size, F hidden,
 V vocabulary.
 """
 
@@ -25,8 +25,8 @@ from atoll_runtime.model.rules import EXPERT, TENSOR
 
 Params = dict[str, Any]
 Batch = dict[str, Array]
-"""`tokens` int32 [B, T+1]. `weights` float32 [B, T]: how much each target counts, 0 in a row that only fills up.
-`segments` int32 [B, T+1], where documents are packed: the document of each token, 1, 2, … along a row, 0 for padding.
+"""`tokens` int32 [B, T+1]. `weights` float32 [B, T]: the weight of each target, 0 in rows that only fill the batch.
+`segments` int32 [B, T+1], if documents are packed: the document of each token, 1, 2, … along a row, 0 for padding.
 """
 
 NORM_EPSILON = 1e-6
@@ -43,23 +43,23 @@ REMAT: dict[str, Callable[[Layer], Layer]] = {
     ),
     "Full": jax.checkpoint,
 }
-"""What is computed again for the backward pass, by its name in the contract."""
+"""Which activations the backward pass recomputes, by the setting's name in the contract."""
 
 
 @dataclass(frozen=True)
 class Decoder:
-    """The loss of a model whose sizes, but for these, are read from its parameters."""
+    """The loss of a model. Sizes other than these fields are read from its parameters."""
 
     experts_per_token: int = 0
     dtype: Any = jnp.float32
-    """Of the matrix products; parameters, normalisers, router and loss stay float32."""
+    """Dtype of the matrix products. Parameters, normalisers, router and loss stay float32."""
     remat: str = "None"
     z_loss: float = 0.0
     mesh: Mesh | None = None
-    """Where activations are put; None: wherever the compiler likes."""
+    """The mesh on which activations are placed. None: the compiler decides."""
 
     def loss(self, params: Params, batch: Batch, rng: Array | None = None) -> Array:
-        """What is trained on: `evaluate` and the z-losses and load balance, which are means over the same tokens."""
+        """The training loss: that of `evaluate` plus z-losses and load balance, all means over the same tokens."""
         logits_BTV, weights_BT, routed = self._predict(params, batch)
         loss = _mean(_nats(logits_BTV, batch), weights_BT) + routed
         if self.z_loss:
@@ -67,7 +67,7 @@ class Decoder:
         return loss
 
     def evaluate(self, params: Params, batch: Batch) -> Array:
-        """Mean cross-entropy of the next token, in nats, by the targets' weights."""
+        """Mean cross-entropy of the next token in nats, weighted by the targets' weights."""
         logits_BTV, weights_BT, _ = self._predict(params, batch)
         return _mean(_nats(logits_BTV, batch), weights_BT)
 
@@ -76,7 +76,7 @@ class Decoder:
         return self._forward(params, inputs, jnp.ones(inputs["tokens"].shape))[0]
 
     def _predict(self, params: Params, batch: Batch) -> tuple[Array, Array, Array]:
-        """Logits, what each target counts, and the weighted losses of the routers."""
+        """Logits, the weight of each target, and the weighted losses of the routers."""
         inputs: Batch = {key: batch[key][:, :-1] for key in ("tokens", "segments") if key in batch}
         weights_BT = counted(batch)
         logits_BTV, routed = self._forward(params, inputs, weights_BT)
@@ -114,8 +114,8 @@ class Decoder:
         return self._place(logits_BTV, "vocabulary"), jnp.mean(losses_L)
 
     def _embed(self, table_VD: Array, tokens_BT: Array) -> Array:
-        """The tokens' rows, rounded once they are chosen: a row's gradient is a sum over all places of its token, which
-        in bf16 stands still from a few hundred of them on."""
+        """The tokens' rows, rounded after the lookup. A row's gradient is a sum over all places of its token, and in
+        bf16 such a sum stops growing after a few hundred terms."""
         whole_VD = constrain(self.mesh, table_VD, AXES["embedding/table"], (TENSOR,))
         return whole_VD[tokens_BT].astype(self.dtype)
 
@@ -131,7 +131,7 @@ class Decoder:
         return jnp.einsum("BTNH,NHD->BTD", mixed_BTNH, weights["wo"])
 
     def _gather(self, name: str, weight: Array, skip: int = 0) -> Array:
-        """A parameter as a layer uses it: in the products' dtype, and whole but for the tensor and expert axes."""
+        """A parameter as a layer uses it: in the products' dtype, and split only along the tensor and expert axes."""
         if not name.endswith(("/router", "/norm")):
             weight = weight.astype(self.dtype)
         along = (TENSOR, EXPERT) if "experts" in AXES[name] else (TENSOR,)
@@ -142,7 +142,7 @@ class Decoder:
 
 
 def normalise(x_BTD: Array, scale_D: Array) -> Array:
-    """RMSNorm in float32 throughout: the gradient of `scale_D`, too, is a sum over all tokens."""
+    """RMSNorm in float32 throughout, because the gradient of `scale_D` is also a sum over all tokens."""
     exact_BTD = x_BTD.astype(jnp.float32)
     mean_BT1 = jnp.mean(jnp.square(exact_BTD), axis=-1, keepdims=True)
     return (exact_BTD * jax.lax.rsqrt(mean_BT1 + NORM_EPSILON) * scale_D).astype(x_BTD.dtype)
@@ -162,6 +162,6 @@ def _nats(logits_BTV: Array, batch: Batch) -> Array:
 
 
 def _mean(values_BT: Array, weights_BT: Array) -> Array:
-    """By weight; 0 where nothing counts."""
+    """Weighted mean; 0 if all weights are 0."""
     total = jnp.sum(weights_BT)
     return jnp.sum(values_BT * weights_BT) / jnp.where(total > 0, total, 1)

@@ -1,6 +1,6 @@
-"""A mixture of experts: each token goes to its best few, none is dropped, whatever the load.
+"""A mixture of experts. Each token goes to its best few experts, and none is dropped at any load.
 
-Array names carry their axes: B batch, T time, D width, E experts, C chosen ones, S tokens, M = S·C rows by expert.
+Array names carry their axes: B batch, T time, D width, E experts, C chosen experts, S tokens, M = S·C rows by expert.
 Top-k routing with load balance as in Switch Transformers (arXiv 2101.03961), z-loss as in ST-MoE (arXiv 2202.08906).
 """
 
@@ -19,21 +19,21 @@ EXACT = jax.lax.Precision.HIGHEST
 
 
 class Routes(NamedTuple):
-    """Where each token goes, and what the router pays for it."""
+    """The experts of each token, and the router's losses."""
 
     experts_BTC: Array
     """int32"""
     shares_BTC: Array
-    """float32, of a token 1 in all."""
+    """float32; the shares of one token sum to 1."""
     balance: Array
-    """Load-balance loss: 1 where all experts get the same, at most E/C."""
+    """Load-balance loss: 1 if all experts get equal load, at most E/C."""
     z: Array
     """Mean square of the router's log-normaliser."""
 
 
 def route(router_DE: Array, x_BTD: Array, count: int, weights_BT: Array) -> Routes:
-    """The `count` best experts of each token; float32 throughout, also on chips that multiply in bf16 where nothing
-    is said. Losses are means over tokens by their weight."""
+    """The `count` best experts of each token, in float32 throughout, also on chips that multiply in bf16 by default.
+    Losses are weighted means over tokens."""
     logits_BTE = jnp.einsum("BTD,DE->BTE", x_BTD.astype(jnp.float32), router_DE, precision=EXACT)
     chances_BTE = jax.nn.softmax(logits_BTE)
     best_BTC, experts_BTC = jax.lax.top_k(chances_BTE, count)
@@ -49,7 +49,7 @@ def route(router_DE: Array, x_BTD: Array, count: int, weights_BT: Array) -> Rout
 
 
 def mix(weights: dict[str, Array], x_BTD: Array, routes: Routes, mesh: Mesh | None) -> Array:
-    """What the experts of each token say, by their shares: SwiGLU with `gate`, `up` [E, D, F], `down` [E, F, D]."""
+    """The outputs of each token's experts, summed by share: SwiGLU with `gate`, `up` [E, D, F], `down` [E, F, D]."""
     gate, up, down = weights["gate"], weights["up"], weights["down"]
     if mesh is None:
         return _own(gate, up, down, x_BTD, routes.experts_BTC, routes.shares_BTC)
@@ -65,7 +65,7 @@ def mix(weights: dict[str, Array], x_BTD: Array, routes: Routes, mesh: Mesh | No
 
 
 def _shard(gate: Array, up: Array, down: Array, x_BTD: Array, experts_BTC: Array, shares_BTC: Array) -> Array:
-    """One chip: its experts see the tokens of all chips that share the layer's experts with it."""
+    """The work of one chip. Its experts process the tokens of all chips that share the layer's experts with it."""
     x_BTD, experts_BTC, shares_BTC = (
         jax.lax.all_gather(each, EXPERT, axis=0, tiled=True) for each in (x_BTD, experts_BTC, shares_BTC)
     )
@@ -77,16 +77,16 @@ def _shard(gate: Array, up: Array, down: Array, x_BTD: Array, experts_BTC: Array
 
 
 def _own(gate: Array, up: Array, down: Array, x_BTD: Array, experts_BTC: Array, shares_BTC: Array) -> Array:
-    """The part of the experts at hand, 0 … E-1; a token's other experts stand outside that range."""
+    """The output of the local experts, 0 … E-1. A token's other experts have numbers outside that range."""
     count, chosen = gate.shape[0], experts_BTC.shape[-1]
     x_SD = x_BTD.reshape(-1, x_BTD.shape[-1])
     experts_M = experts_BTC.reshape(-1)
     here_M = (experts_M >= 0) & (experts_M < count)
-    experts_M = jnp.where(here_M, experts_M, count)  # the others come last, in no group
+    experts_M = jnp.where(here_M, experts_M, count)  # rows of other experts come last, in no group
     order_M = jnp.argsort(experts_M, stable=True)
     sizes_E = jnp.bincount(experts_M, length=count + 1)[:count].astype(jnp.int32)
 
-    # Rows that belong to no group are whatever the chip left there, in the products and in their gradients.
+    # Rows in no group have undefined values in the products and in their gradients, so they are masked.
     grouped_M1 = (jnp.arange(experts_M.size) < jnp.sum(sizes_E))[:, None]
     x_MD = jnp.where(grouped_M1, x_SD[order_M // chosen], 0)
     inner_MF = jax.nn.silu(jax.lax.ragged_dot(x_MD, gate, sizes_E)) * jax.lax.ragged_dot(x_MD, up, sizes_E)

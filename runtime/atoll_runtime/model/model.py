@@ -1,4 +1,4 @@
-"""What `spec.model` names, the decoder or a task of the user's own: its tensors and their first values."""
+"""The model that `spec.model` names, the decoder or a user's task: its tensors and their initial values."""
 
 from __future__ import annotations
 
@@ -17,34 +17,34 @@ if TYPE_CHECKING:
 
 
 def describe(spec: ModelSpec) -> list[TensorInfo]:
-    """The tensors as the protocol cuts them. Of a task `init` is traced: no device is touched.
+    """The tensors as the protocol partitions them. A task's `init` is only traced, so no device is used.
 
     Raises:
-        ModelError: see `resolve`; of a task, see `admit`.
+        ModelError: see `resolve`; for a task, see `admit`.
     """
     return parameters.describe(resolve(spec)) if spec.task is None else _admitted(spec.task).describe()
 
 
 def axes_of(spec: ModelSpec) -> parameters.Axes:
-    """What each dimension of each tensor is, by flat name; raises as `describe`."""
+    """The logical axes of each tensor by flat name. Raises as `describe` does."""
     if spec.task is not None:
         return _admitted(spec.task).axes
     return {name: parameters.AXES[name] for name in parameters.shapes(resolve(spec))}
 
 
 def along(spec: ModelSpec) -> dict[str, int]:
-    """The dimension along which a unit's hosts split each tensor, if any; raises as `describe`."""
+    """The dimension along which a unit's hosts split each tensor, if any. Raises as `describe` does."""
     found = {name: first_split(each) for name, each in axes_of(spec).items()}
     return {name: at for name, at in found.items() if at is not None}
 
 
 def check(spec: ModelSpec, length: int, packing: str, trained: bool = True) -> None:
-    """Traces what a task of the user's own computes, which `describe` does not; of a decoder nothing is left to check.
+    """Traces the computations of a user's task, which `describe` does not. A decoder needs no further check.
 
     Args:
         length: tokens of an example.
         packing: of the data, as in the contract.
-        trained: its loss and the gradient too, not its evaluation alone.
+        trained: also trace the loss and its gradient, not only the evaluation.
 
     Raises:
         ModelError: see `admit` and `Admitted.check`.
@@ -54,10 +54,10 @@ def check(spec: ModelSpec, length: int, packing: str, trained: bool = True) -> N
 
 
 def initial(spec: ModelSpec) -> dict[str, np.ndarray]:
-    """First values, float32: of the decoder the same for a seed on every machine.
+    """Initial values, float32. The decoder's are the same for a seed on every machine.
 
     Raises:
-        ModelError: see `resolve`; of a task, see `admit` and `Admitted.initial`.
+        ModelError: see `resolve`; for a task, see `admit` and `Admitted.initial`.
     """
     if spec.task is None:
         return parameters.initial(resolve(spec), spec.seed)
@@ -65,7 +65,7 @@ def initial(spec: ModelSpec) -> dict[str, np.ndarray]:
 
 
 def _admitted(path: str) -> Admitted:
-    """By JAX, which the syncer of a decoder and a planner on a laptop do without."""
+    """Admits a task. Only this needs JAX; the syncer of a decoder and a planner on a laptop run without it."""
     try:
         from atoll_runtime.model.admission import admit
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""What a unit trains: a loss of parameters by flat name, of the built-in decoder or of a task of the user's own."""
+"""The loss that a unit trains, of parameters by flat name: that of the built-in decoder or of a user's task."""
 
 from __future__ import annotations
 
@@ -22,35 +22,35 @@ from atoll_runtime.model.model import axes_of
 from atoll_runtime.model.presets import fits, resolve
 
 REMAT_FROM = 100_000_000
-"""Parameters from which on `remat: Auto` computes a layer's activations again instead of keeping them."""
+"""With at least this many parameters, `remat: Auto` recomputes a layer's activations instead of keeping them."""
 
 Tensors = Mapping[str, Array]
-"""By flat name."""
+"""Arrays by flat name."""
 Loss = Callable[[Tensors, Batch, Array], Array]
-"""Of parameters, a batch and a key: a mean by the targets' weights, a scalar."""
+"""Maps parameters, a batch and a key to a scalar: a mean weighted by the targets' weights."""
 
 
 @dataclass(frozen=True)
 class Objective:
-    """A loss of parameters by flat name, and where these lie on the mesh."""
+    """A loss of parameters by flat name, and the logical axes that place them on the mesh."""
 
     loss: Loss
     evaluate: Callable[[Tensors, Batch], Array]
     axes: parameters.Axes
     products: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext
-    """Under which a gradient of `loss` is traced: a kernel's own backward pass is traced apart from it."""
+    """Context in which to trace a gradient of `loss`, because a kernel's own backward pass is traced separately."""
 
     @property
     def matrices(self) -> dict[str, bool]:
-        """Which tensors have two dimensions or more in each layer; these alone decay."""
+        """Whether each tensor has two or more dimensions in a layer. Only these have weight decay."""
         return {name: len(each) - each.count("layers") > 1 for name, each in self.axes.items()}
 
 
 def objective(spec: ModelSpec, inner: InnerSpec | None = None, mesh: Mesh | None = None) -> Objective:
-    """What is trained, as `inner` says, on `mesh`.
+    """The objective of a model, with the settings of `inner`, on `mesh`.
 
     Raises:
-        ModelError: it cannot be built, or not be split over the mesh; names the field.
+        ModelError: the model cannot be built or split over the mesh; names the field.
     """
     inner = inner or InnerSpec()
     if spec.task is not None:
@@ -69,7 +69,7 @@ def objective(spec: ModelSpec, inner: InnerSpec | None = None, mesh: Mesh | None
         z_loss=inner.z_loss,
         mesh=mesh,
     )
-    # Of float32 matrices a TPU multiplies bf16 roundings where nothing is said.
+    # By default a TPU rounds float32 matrices to bf16 before it multiplies them.
     products = contextlib.nullcontext if bf16 else functools.partial(jax.default_matmul_precision, "highest")
 
     def loss(theta: Tensors, batch: Batch, rng: Array) -> Array:

@@ -1,6 +1,6 @@
-"""The decoder's parameters by flat name: axes, shapes, first values, and the way to and from a nested tree.
+"""The decoder's parameters by flat name: axes, shapes, initial values, and conversion to and from a nested tree.
 
-Numpy only: the syncer makes Θ of step 0 from here and needs no accelerator.
+Uses only numpy, because the syncer makes Θ of step 0 with it and has no accelerator.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from atoll_runtime.contract import Dimensions
 from atoll_runtime.protocol.fragments import TensorInfo
 
 Axes = Mapping[str, tuple[str, ...]]
-"""By flat name, what each dimension of a tensor is."""
+"""By flat name, the logical axis of each dimension of a tensor."""
 
 AXES: dict[str, tuple[str, ...]] = {
     "embedding/table": ("vocabulary", "width"),
@@ -35,7 +35,7 @@ AXES: dict[str, tuple[str, ...]] = {
     "final/norm": ("scale",),
     "head/table": ("width", "vocabulary"),
 }
-"""Every tensor's logical axes; its shape, sharding, initial scale and cut into fragments follow from them."""
+"""Every tensor's logical axes. They determine its shape, sharding, initial scale and partition into fragments."""
 
 EMBEDDING_SCALE = 0.02
 
@@ -64,7 +64,7 @@ def shapes(size: Dimensions) -> dict[str, tuple[int, ...]]:
 
 
 def describe(size: Dimensions) -> list[TensorInfo]:
-    """The tensors as the protocol cuts them: layers apart, embedding and head averaged directly."""
+    """The tensors as the protocol partitions them: by layer; embedding and head are merged by the direct mean."""
     return [
         TensorInfo(
             name=name,
@@ -77,12 +77,12 @@ def describe(size: Dimensions) -> list[TensorInfo]:
 
 
 def initial(size: Dimensions, seed: int) -> dict[str, np.ndarray]:
-    """First values, float32: the same for a seed on every machine and in any order of tensors."""
+    """Initial values, float32. They are the same for a seed on every machine and in any order of tensors."""
     return {name: _first(name, shape, size, seed) for name, shape in shapes(size).items()}
 
 
 def _first(name: str, shape: tuple[int, ...], size: Dimensions, seed: int) -> np.ndarray:
-    """Normal, variance 1/fan-in; what writes to the residual stream is scaled down by depth."""
+    """Normal with variance 1/fan-in. Tensors that write to the residual stream are scaled down by depth."""
     if name.endswith("/norm"):
         return np.ones(shape, np.float32)
     values = np.random.default_rng([seed, zlib.crc32(name.encode())]).standard_normal(shape, np.float32)

@@ -1,4 +1,4 @@
-"""Which size a run's model has, and the checks that it must pass."""
+"""The size of a run's model, and the checks that it must pass."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ class ModelError(ValueError):
 
 
 def resolve(spec: ModelSpec) -> Dimensions:
-    """The dimensions of a decoder that `spec` means.
+    """The dimensions of the decoder that `spec` describes.
 
     Raises:
-        ModelError: not one of preset, dimensions and task, a task, an unknown preset, sizes that do not fit.
+        ModelError: `spec` has not exactly one of preset, dimensions and task; it has a task or an unknown preset; or
+            the sizes do not fit.
     """
     if [spec.preset, spec.dimensions, spec.task].count(None) != 2:
         raise ModelError("model: give one of preset, dimensions and task, and no more")
@@ -43,7 +44,7 @@ def resolve(spec: ModelSpec) -> Dimensions:
 
 
 def fits(size: Dimensions, mesh: MeshSpec) -> None:
-    """Raises `ModelError` where a part of the model cannot be split as `mesh` says."""
+    """Raises `ModelError` if a part of the model cannot be split as `mesh` says."""
     split = {"heads": size.heads, "kvHeads": size.kv_heads, "hidden": size.hidden}
     if size.experts:
         split["expertHidden"] = size.expert_hidden

@@ -1,4 +1,4 @@
-"""Re-runs an event tape: the same machine and the same merge, every decision and every bit compared."""
+"""Re-runs an event tape with the same machine and the same merge, and compares every decision and every bit."""
 
 from atoll_runtime.replay.player import Difference, Replay, replay
 from atoll_runtime.replay.reader import facts_of, records

@@ -1,4 +1,4 @@
-"""Drives the machine with recorded events, and compares what it decides and what its merges give."""
+"""Drives the machine with recorded events, and compares its decisions and the results of its merges."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from atoll_runtime.syncer.state import Version
 
 @dataclass(frozen=True)
 class Difference:
-    """The first place where the re-run does not do what was recorded."""
+    """The first place where the re-run differs from the recording."""
 
     segment: str
     byte: int
-    """Where the record stands in the segment."""
+    """Offset of the record in the segment."""
     what: str
     recorded: object
     found: object
@@ -47,32 +47,32 @@ class Difference:
 
 @dataclass
 class Replay:
-    """What a re-run found. Up to a difference, all is identical to the recording."""
+    """The result of a re-run. Up to a difference, everything is identical to the recording."""
 
     facts: Facts
     depth: TapeDepth
     segments: int = 0
     gaps: int = 0
-    """Times that the recorder fell behind; what happened meanwhile is not on the tape."""
+    """How often the recorder fell behind. Events meanwhile are not on the tape."""
     restarts: int = 0
-    """Times that the syncer's process began again."""
+    """How often the syncer's process restarted."""
     events: int = 0
     decisions: int = 0
     merges: int = 0
-    """Computed again, to the same bits."""
+    """Merges that were computed again with the same bits."""
     torn: int = 0
-    """Bytes behind the last whole records, of processes that were killed."""
+    """Bytes after the last whole records, left by processes that were killed."""
     seconds: float = 0.0
     """From the first record to the last."""
     step: int = 0
     units: dict[str, int] = field(default_factory=dict)
-    """Incarnation of each."""
+    """Incarnation of each unit."""
     versions: tuple[int, ...] = ()
     """Newest durable version of each fragment."""
     held: list[Version] = field(default_factory=list)
-    """The newest versions; empty without contributions on the tape."""
+    """The newest versions. Empty if the tape has no contributions."""
     wanted: list[Version] = field(default_factory=list)
-    """Those that were asked for with `at`; empty when the run was never there."""
+    """The versions that were asked for with `at`. Empty if the run never had them."""
     difference: Difference | None = None
 
 
@@ -80,11 +80,11 @@ def replay(path: Path, at: Sequence[int] | None = None) -> Replay:
     """Re-runs a tape: a folder of segments, or one segment. Ends at the first difference.
 
     Args:
-        at: versions, one for each fragment: `wanted` is the state when they were the newest durable ones.
+        at: one version for each fragment. `wanted` is the state when these were the newest durable versions.
 
     Raises:
-        TapeError: no tape, a damaged one, or one of another version of this program.
-        OSError: it cannot be read.
+        TapeError: there is no tape, it is damaged, or another version of this program wrote it.
+        OSError: the tape cannot be read.
     """
     player: Player | None = None
     for stored in read(path):
@@ -100,7 +100,7 @@ def replay(path: Path, at: Sequence[int] | None = None) -> Replay:
 
 
 class Player(Replay):
-    """A shard as the tape has it so far. Merges are computed by what computes them in the syncer."""
+    """A shard in the state of the tape so far. Merges are computed by the syncer's own code."""
 
     def __init__(self, first: Opening, at: tuple[int, ...] | None) -> None:
         super().__init__(first.facts, first.depth)
@@ -108,15 +108,15 @@ class Player(Replay):
         self._machine: Syncer
         self._arrays = NumpyArrays(first.facts.spec, first.facts.layout)
         self._offset = 0.0
-        """From the machine's clock to seconds since the tape began."""
+        """Difference between seconds since the tape began and the machine's clock."""
         self._fresh: dict[RoundId, Version | None] = {}
-        """Merges that are not durable yet; None: one that gave no usable fragment."""
+        """Merges that are not durable yet. None: the merge gave no usable fragment."""
         self._known: dict[tuple[int, int], tuple[int, int]] = {}
-        """Checksums by fragment and version, from before a restart or a gap."""
+        """Checksums by fragment and version, also from before a restart or a gap."""
         self._last: Stored | None = None
 
     def play(self, stored: Stored) -> None:
-        """Takes a record; sets `difference` when it does not fit."""
+        """Plays a record. Sets `difference` if the re-run differs from it."""
         before, self._last = self._last, stored
         match stored.entry:
             case Opening() as opening:
@@ -129,7 +129,7 @@ class Player(Replay):
                 self._compute(round_id, (theta, momentum))
 
     def end(self) -> None:
-        """There is no more to play."""
+        """Ends the re-run after the last record."""
         self._arrays.close()
         if self._last is not None and self.difference is None:
             self.torn += self._last.left
@@ -163,7 +163,7 @@ class Player(Replay):
         what = f"decisions about {plain(event)}"
         try:
             effects = machine.handle(event, decided.now)
-        except Exception as error:  # whatever a machine does that is told what it never was told
+        except Exception as error:  # an event that the machine never had may cause any error
             self._differ(what, plain(decided.decisions), f"{type(error).__name__}: {error}")
             return
         self._compare(what, decided.decisions, decisions(effects))
@@ -183,7 +183,7 @@ class Player(Replay):
         round_id, facts, at = contributed.round, self.facts, 0
         fragment, parts = facts.layout.fragments[round_id.fragment], {}
         for share in contributed.shares:
-            part = memoryview(body[at : at + share.size])  # a copy: a tape's bytes lie at odd addresses
+            part = memoryview(body[at : at + share.size])  # a copy, because the tape's bytes are not aligned
             scanned = scan(fragment, part, facts.spec.codec, share.start)
             parts[share.unit, share.host] = HostPart(share.start, part, scanned)
             at += share.size
@@ -225,7 +225,7 @@ class Player(Replay):
         return self._last.segment
 
     def _compare(self, what: str, recorded: object, found: object) -> None:
-        """In a form in which NaN is equal to itself, and sets have an order."""
+        """Compares in a form in which NaN equals itself and sets are ordered."""
         a, b = plain(recorded), plain(found)
         if a != b:
             self._differ(what, a, b)
@@ -236,7 +236,7 @@ class Player(Replay):
 
 
 def snapshot(opening: Opening, body: bytes) -> list[Version]:
-    """Every fragment at the start of a segment."""
+    """Every fragment's version at the start of a segment."""
     flat, at, found = np.frombuffer(body, np.float32), 0, []
     for fragment, version in zip(opening.facts.layout.fragments, opening.versions, strict=True):
         theta, momentum = flat[at : at + 2 * fragment.size].reshape(2, fragment.size)

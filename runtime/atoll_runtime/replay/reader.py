@@ -1,4 +1,4 @@
-"""A tape on the disk, as it is read: a folder of segments, or one segment."""
+"""Reads a tape on the disk: a folder of segments, or one segment."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from atoll_runtime.syncer.segments import PATTERN, number
 
 @dataclass(frozen=True)
 class Stored:
-    """A record as read, and where it stands."""
+    """A record as read, and its place on the tape."""
 
     segment: str
     start: int
     entry: AnyEntry
     body: bytes
     left: int
-    """Bytes of the segment behind it."""
+    """Bytes of the segment after the record."""
 
 
 def read(path: Path) -> Iterator[Stored]:
-    """Every record, segment by segment, without torn tails.
+    """Yields every record, segment by segment, without torn tails.
 
     Raises:
-        TapeError: no tape, a damaged one, or one of another version of this program.
-        OSError: it cannot be read.
+        TapeError: there is no tape, it is damaged, or another version of this program wrote it.
+        OSError: the tape cannot be read.
     """
     paths = sorted((each for each in path.glob(PATTERN) if each.is_file()), key=number)
     if path.is_dir() and not paths:
@@ -55,7 +55,7 @@ def read(path: Path) -> Iterator[Stored]:
 
 
 def decoded(frame: frames.Frame, name: str) -> AnyEntry:
-    """Raises `TapeError` for what this version does not know."""
+    """Decodes a record. Raises `TapeError` if this version does not know it."""
     try:
         entry: AnyEntry = msgspec.msgpack.decode(frame.head, type=AnyEntry)
     except msgspec.MsgspecError as error:
@@ -68,13 +68,13 @@ def decoded(frame: frames.Frame, name: str) -> AnyEntry:
 
 
 def facts_of(path: Path) -> Facts:
-    """Whose tape it is. Raises as `read` does."""
+    """The facts of the shard that wrote the tape. Raises as `read` does."""
     first = next(read(path)).entry
     assert isinstance(first, Opening)
     return first.facts
 
 
 def records(path: Path) -> Iterator[dict[str, object]]:
-    """Each record as a JSON object to be read, without its arrays. Raises as `read` does."""
+    """Yields each record as a readable JSON object, without its arrays. Raises as `read` does."""
     for stored in read(path):
         yield {"segment": stored.segment, "byte": stored.start, **plain(stored.entry)}

@@ -1,4 +1,4 @@
-"""The model that the tapes of all shards hold: put together, and compared with a checkpoint."""
+"""Assembles the model from the tapes of all shards, and compares it with a checkpoint."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from atoll_runtime.protocol.fragments import Array
 from atoll_runtime.protocol.tape import Facts, TapeError
 from atoll_runtime.syncer.state import Version
 
-if TYPE_CHECKING:  # the checkpoint's machinery takes seconds to import
+if TYPE_CHECKING:  # the checkpoint modules take seconds to import
     from atoll_runtime.checkpoint import Cut
 
 
 def tensors(parts: Sequence[tuple[Facts, Sequence[Version]]]) -> tuple[dict[str, Array], dict[str, Array]]:
-    """Θ and momentum by tensor name, of all shards together.
+    """Θ and momentum of all shards together, by tensor name.
 
     Raises:
-        TapeError: the shards are not all there, or not of one run.
+        TapeError: a shard or its arrays are missing, or the tapes are of different runs.
     """
     first = parts[0][0]
     if {(facts.uid, facts.shards) for facts, _ in parts} != {(first.uid, first.shards)}:
@@ -42,7 +42,7 @@ def tensors(parts: Sequence[tuple[Facts, Sequence[Version]]]) -> tuple[dict[str,
 
 
 def differing(cut: Cut, theta: dict[str, Array], momentum: dict[str, Array]) -> list[str]:
-    """Tensors of the checkpoint that are not the same bits; every one of it must be there."""
+    """Tensors that are not equal bit by bit in the checkpoint and here, or are missing on one side."""
     wrong = []
     for kind, saved, found in (("theta", cut.theta, theta), ("momentum", cut.momentum, momentum)):
         for name in sorted(saved.keys() | found.keys()):

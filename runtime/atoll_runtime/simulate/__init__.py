@@ -1,1 +1,1 @@
-"""What is answered in simulated time: `fleet` and `wan` forecast what users rent, `training` compares methods."""
+"""Simulations in simulated time: `fleet`, `wan` and `planner` forecast what users rent, `training` compares methods."""

@@ -1,4 +1,4 @@
-"""A run without numbers: contract, layout, arrays, and what a training loop runs on."""
+"""A run without tensor values: contract, layout, arrays, and the parts that a training loop needs."""
 
 from __future__ import annotations
 
@@ -29,11 +29,12 @@ from atoll_runtime.protocol.rules import Rules
 from atoll_runtime.syncer.state import Version
 
 NO_CUTS = 10**6
-"""Global steps between two checkpoints, which stop nobody."""
+"""Global steps between two cuts: too many for a simulated run, so that it takes none."""
 
 
 def blank_layout(sizes: Sequence[Sequence[int]]) -> Layout:
-    """Elements of each fragment, by shard: as many tensors of a fragment as shards should own a part of it."""
+    """Builds a layout from the elements of each fragment, by shard. A fragment has one tensor for each shard that owns
+    a part of it."""
     fragments = []
     for p, each in enumerate(zip(*sizes, strict=True)):
         count, size = max(1, sum(map(bool, each))), max(each) or 10
@@ -48,7 +49,7 @@ ADAPTIVE, FIXED = CommunicationSpec(), CommunicationSpec(codec="float32")
 def blank_contract(
     rules: Rules, codec: Codec = "float32", communication: CommunicationSpec = FIXED
 ) -> RunContract:
-    """As the operator would write it, where driver and client read it."""
+    """Returns a contract as the operator writes it, in the fields that driver and client read."""
     return RunContract(
         name="run",
         namespace="default",
@@ -72,14 +73,14 @@ def blank_contract(
 
 
 def unit_contract(name: str, incarnation: int, **more: int) -> UnitContract:
-    """Of a unit of one host and one stream of data, unless `more` says otherwise."""
+    """Returns the contract of a unit with one host and one data stream, unless `more` says otherwise."""
     single = {"host": 0, "hosts": 1, "batch": 1, "stream": 0, "streams": 1}
     facts: dict[str, Any] = {**single, **more}
     return UnitContract(unit=name, incarnation=incarnation, coordinator="simulated:1", **facts)
 
 
 class BlankArrays:
-    """See `interfaces.Arrays`. A merge changes nothing but the version and its encodings."""
+    """See `interfaces.Arrays`. A merge changes only the version and its encodings."""
 
     def __init__(self, codec: str) -> None:
         self._codec = codec
@@ -100,7 +101,7 @@ class BlankArrays:
 
 
 class BlankIsland:
-    """As `Inner`, `Batches`, `Snapshots` and `Encoders` of a training loop, but for what the caller counts itself."""
+    """Stands for `Inner`, `Batches`, `Snapshots` and `Encoders` of a training loop. Subclasses count steps."""
 
     cursor: int
     theta: Any = None
@@ -129,5 +130,5 @@ class BlankIsland:
 
 
 def whole_body(body: object) -> tuple[Any, ...]:
-    """What `Fragments.extract` gives where a host's part is this array of bytes."""
+    """Returns the result of `Fragments.extract` for a host's part with these bytes."""
     return (SimpleNamespace(addressable_shards=[SimpleNamespace(index=(slice(0),), data=body)]),)

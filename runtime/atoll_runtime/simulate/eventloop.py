@@ -1,7 +1,8 @@
-"""An event loop in simulated time, on which processes can be killed between any two callbacks.
+"""An event loop in simulated time. Processes can be killed between any two callbacks.
 
-Every callback belongs to the process in whose context it was scheduled. A dead process's callbacks do not run: it ends
-as by `kill -9`, without its `finally` clauses. Jobs for an executor take simulated seconds and run at one instant.
+Every callback belongs to the process in the context of which it was scheduled. Callbacks of a dead process do not run,
+so it ends as by `kill -9`, without its `finally` clauses. Jobs for an executor take simulated seconds and run at one
+instant.
 """
 
 from __future__ import annotations
@@ -16,18 +17,18 @@ from typing import Any
 
 
 class Killed(BaseException):
-    """The process that runs now has been killed; unwinds a job that was in the middle of its work."""
+    """The process that runs now has been killed. Unwinds a job that was at work."""
 
 
 class Process:
-    """One process: what it has scheduled is void once it is dead."""
+    """One process. Once it is dead, its scheduled callbacks do not run."""
 
     def __init__(self, loop: SimLoop) -> None:
         self.loop, self.alive = loop, True
         self.context = copy_context()
         self.context.run(PROCESS.set, self)
         self.at_death: dict[object, Callable[[], None]] = {}
-        """What others do when it dies, by themselves."""
+        """Callbacks of other parties for when it dies, by a key of the party's own."""
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Starts a task of this process."""
@@ -52,7 +53,7 @@ PROCESS: ContextVar[Process | None] = ContextVar("process", default=None)
 
 
 class SimHandle:
-    """A callback, perhaps at a time."""
+    """A callback, at a time or as soon as possible."""
 
     __slots__ = ("_args", "_callback", "_cancelled", "_context", "_process", "_when")
 
@@ -72,7 +73,7 @@ class SimHandle:
 
 
 class SimLoop(asyncio.AbstractEventLoop):
-    """`before` is called before each callback, with its process, and may kill that; `seconds`: how long a job takes."""
+    """`before` is called before each callback with its process, and may kill it. `seconds`: how long a job takes."""
 
     HOP = 0.003
     """Seconds from a worker back to the event loop."""
@@ -84,7 +85,7 @@ class SimLoop(asyncio.AbstractEventLoop):
     ) -> None:
         self.now, self.steps = 0.0, 0
         self.outside = copy_context()
-        """Of what belongs to no process."""
+        """The context of callbacks that belong to no process."""
         self.failures: list[BaseException] = []
         self.tasks: list[asyncio.Task[Any]] = []
         self._before, self._seconds, self._closed = before, seconds, False
@@ -92,14 +93,14 @@ class SimLoop(asyncio.AbstractEventLoop):
         self._heap: list[tuple[float, int, SimHandle]] = []
         self._count = 0
         self._free: dict[object, float] = {}
-        """When an executor of one worker has done what it was given."""
+        """When an executor with one worker has done all its jobs."""
 
     def plan(self, when: float, owner: Process | None, job: Callable[..., Any], *facts: object) -> None:
-        """Calls `job` at that time, in the order of plans; not at all if its owner is dead by then."""
+        """Calls `job` at the time `when`, unless its owner is dead by then. Equal times keep the order of plans."""
         self.call_at(when, job, *facts, context=self.outside if owner is None else owner.context)
 
     def advance(self) -> bool:
-        """Runs the next callback as asyncio would, and raises what has failed; False when nothing will ever happen."""
+        """Runs the next callback as asyncio would. Raises the first failure. Returns False if nothing is left."""
         if self._ready:
             handle = self._ready.popleft()
         else:
@@ -129,7 +130,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         return True
 
     def next_time(self) -> float | None:
-        """When the next callback runs."""
+        """Returns when the next callback runs; None when there is none."""
         if self._ready:
             return self.now
         while self._heap and self._heap[0][2]._cancelled:
@@ -137,12 +138,12 @@ class SimLoop(asyncio.AbstractEventLoop):
         return self._heap[0][0] if self._heap else None
 
     def close(self) -> None:
-        """Nothing runs any more: ends what is suspended without a word."""
+        """Ends the loop: drops all callbacks, and closes suspended tasks without logging."""
         self._closed = True
         self._ready.clear()
         self._heap.clear()
-        # What a `finally` clause still starts is given to this loop, which closes it, and not to the thread's. What it
-        # logs is of no interest: everybody is torn down in the middle of something.
+        # Tasks that a `finally` clause starts go to this loop, which closes them, and not to the thread's loop. Logging
+        # is disabled, because everything is torn down in the middle of its work.
         asyncio._set_running_loop(self)
         silent = logging.root.manager.disable
         logging.disable()
@@ -156,7 +157,7 @@ class SimLoop(asyncio.AbstractEventLoop):
             asyncio._set_running_loop(None)
         self.tasks.clear()
 
-    # what asyncio calls
+    # methods that asyncio calls
 
     def time(self) -> float:
         return self.now
@@ -195,7 +196,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         return task
 
     def run_in_executor(self, executor: Any, func: Any, *args: Any) -> Any:  # type: ignore[override]
-        """The executor itself is never used, but one with a single worker does its jobs in order."""
+        """Runs a job on this loop; the executor is not used. Jobs of an executor with one worker run in order."""
         future = self.create_future()
         if self._closed:
             return future
@@ -232,11 +233,11 @@ class SimLoop(asyncio.AbstractEventLoop):
         pass
 
     def call_exception_handler(self, context: Any) -> None:
-        """Futures whose exception nobody asked for come here when they are forgotten."""
+        """Ignores exceptions that were never retrieved from a future."""
 
 
 def end(coroutine: Any) -> None:
-    """Closes a suspended coroutine, whatever its `finally` clauses wait for."""
+    """Closes a suspended coroutine, even if its `finally` clauses wait for something."""
     for _ in range(10):
         try:
             coroutine.close()

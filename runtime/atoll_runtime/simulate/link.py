@@ -10,29 +10,29 @@ from atoll_runtime.simulate.network import Party, Server, SimNetwork
 from atoll_runtime.transport.messages import FetchHead, FetchRequest
 
 PIECES = 4
-"""In which a contribution crosses the link: between two of them its sender may break off."""
+"""A contribution crosses the link in this many pieces. Between two of them its sender may break off."""
 
 
 @dataclass(frozen=True)
 class Wire:
-    """Both directions carry as much at the same time."""
+    """A link with the same capacity in both directions, which are independent."""
 
     push: float
-    """Seconds of a contribution in `codec`; one in another takes as much more or less as it has bits."""
+    """Seconds of a contribution in `codec`. In another codec they scale with the bits of an element."""
     fetch: float
-    """The same of a version."""
+    """Seconds of a version, in the same way."""
     delay: float = 0.0
-    """Seconds that a message or the first byte of a body is under way."""
+    """Latency in seconds of a message or of the first byte of a body."""
     outages: tuple[tuple[float, float], ...] = ()
-    """From when until when it carries nothing, in seconds since the run began, in order and apart."""
+    """Begin and end of each time without transfers, in seconds since the run began. Ascending and disjoint."""
     codec: str = "float32"
 
     def scale(self, codec: str) -> float:
-        """Bits of an element in `codec`, for each bit of one in the wire's."""
+        """Returns the bits of an element in `codec`, relative to those in the wire's codec."""
         return BITS[codec] / BITS[self.codec]
 
     def seconds(self, begun: float, seconds: float) -> float:
-        """How long a body takes that needs so many seconds of the link; an outage only holds it up."""
+        """Returns how long a body takes that needs `seconds` of the link. An outage delays it and does not break it."""
         end = begun + seconds
         for first, last in self.outages:
             if first < end and last > begun:

@@ -1,4 +1,4 @@
-"""The network in simulated time: sessions, first in, first out until they break, and transfers."""
+"""The network in simulated time: transfers, and sessions that deliver in order until they break."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Party(Process):
     def __init__(self, loop: SimLoop) -> None:
         super().__init__(loop)
         self.channels: dict[Channel, None] = {}
-        """Those that are open."""
+        """The open sessions."""
 
 
 class Server(Party):
@@ -33,11 +33,11 @@ class Server(Party):
     def __init__(self, loop: SimLoop) -> None:
         super().__init__(loop)
         self.service: Service | None = None
-        """None until it has recovered."""
+        """None until the server has recovered."""
 
 
 class Channel:
-    """One session, as both ends hold it."""
+    """One session, shared by both ends."""
 
     def __init__(self, network: SimNetwork, server: Server) -> None:
         self.network, self.client, self.server, self.open = network, network.client, server, True
@@ -50,7 +50,7 @@ class Channel:
         self.client.at_death[self] = server.at_death[self] = self.cut
 
     def up(self, message: Up) -> None:
-        """The client says something."""
+        """Sends a message from the client."""
         if self.open and not self.network.breaks():
             self._up_at = max(self._up_at, self._loop.now + self.network.delay())
             self._loop.plan(self._up_at, self.server, self._arrive_up, message)
@@ -58,7 +58,7 @@ class Channel:
             self.cut()
 
     def down(self, message: Down | None) -> None:
-        """The shard says something; None ends the session."""
+        """Sends a message from the shard. None ends the session."""
         if not self.open:
             return
         if self.network.breaks():
@@ -69,7 +69,7 @@ class Channel:
         self._loop.plan(self._down_at, self.client, self._arrive_down, message)
 
     def cut(self) -> None:
-        """The session breaks: what is under way on it is lost."""
+        """Breaks the session. Messages in flight are lost."""
         if not self.open:
             return
         self.open = False
@@ -106,47 +106,47 @@ class Channel:
 
 
 class SimNetwork:
-    """A host's way to one shard, or another shard's to shard 0: see `interfaces.Network`. A subclass says what is slow,
-    and what is lost."""
+    """A host's way to one shard, or another shard's way to shard 0; see `interfaces.Network`. Subclasses define delays
+    and losses."""
 
     def __init__(self, client: Party) -> None:
         self.client, self.loop = client, client.loop
         self.broken = 0
-        """See `Network`: a transfer in simulated time has no connections."""
+        """See `Network`. Always 0, because a simulated transfer has no connections."""
 
     def reach(self) -> Server:
-        """The process at the other end. Raises `TransportError`."""
+        """Returns the process at the other end. Raises `TransportError`."""
         raise NotImplementedError
 
     def delay(self) -> float:
-        """Seconds that a message or the first byte of a body is under way."""
+        """Returns the latency in seconds of a message or of the first byte of a body."""
         return 0.0
 
     def push_seconds(self, codec: str) -> Iterator[float]:
-        """Of each piece of a body; between two of them its sender may break off."""
+        """Yields the seconds of each piece of a body. Between two pieces its sender may break off."""
         yield 0.0
 
     def fetch_seconds(self, request: FetchRequest, head: FetchHead) -> float:
-        """Of a body."""
+        """Returns the seconds of a fetched body."""
         return 0.0
 
     def breaks(self) -> bool:
-        """A message breaks its session."""
+        """Whether a message breaks its session."""
         return False
 
     def lost(self) -> bool:
-        """A body or an answer is lost."""
+        """Whether a body or an answer is lost."""
         return False
 
     def notice(self) -> float:
-        """Seconds until one end notices that a session or call broke."""
+        """Returns the seconds until one end notices that a session or call broke."""
         return 0.0
 
     def sent(self, server: Server, message: Down | None) -> None:
-        """Called with what the shard says, when it says it."""
+        """Is called with each message of the shard when it is sent."""
 
     def served(self, server: Server, head: FetchHead, body: memoryview) -> None:
-        """Called with what is fetched, when its transfer begins."""
+        """Is called with each fetched part when its transfer begins."""
 
     async def session(self, hello: Hello | ShardHello, outgoing: AsyncIterator[Up]) -> AsyncIterator[Down]:
         await asyncio.sleep(self.delay())
@@ -206,13 +206,13 @@ class SimNetwork:
         return await self._call(server, serve)
 
     def tune(self, streams: int, chunk: int) -> None:
-        """See `Network`. Simulated links are filled by one."""
+        """See `Network`. One simulated stream fills the link, so this does nothing."""
 
     async def close(self) -> None:
         """See `Network`."""
 
     async def _call(self, server: Server, work: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
-        """Serves a call in the process at the other end; broken when that dies, or the answer is lost."""
+        """Serves a call in the process at the other end. The call breaks if that process dies or the answer is lost."""
         loop = self.loop
         answer: asyncio.Future[_T] = loop.create_future()
 

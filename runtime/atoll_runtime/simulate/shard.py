@@ -1,4 +1,4 @@
-"""The syncer's one shard in simulated time: the driver, service and journal of the pods."""
+"""The syncer's only shard in simulated time, with the driver, service and journal that run in the pods."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ UNLIMITED = 1 << 62
 
 
 class Stalled(RuntimeError):
-    """The target is out of reach."""
+    """The run does not reach its target."""
 
 
 @dataclass(frozen=True)
 class Costs:
-    """Seconds of what is not an inner step; the defaults fit steps of about a second.
+    """Seconds of all work other than inner steps. The defaults fit steps of about a second.
 
-    Together 0.6 of a step: an overlap of τ = 2 steps hides them and leaves room for grace. Goodput does not depend on
-    them as long as they are hidden.
+    Together they take 0.6 of a step. An overlap of τ = 2 steps hides them and leaves room for grace. Goodput does not
+    depend on them as long as they are hidden.
     """
 
     push: float = 0.2
@@ -49,7 +49,7 @@ class Costs:
     fetch: float = 0.2
 
     def of(self, job: Callable[..., Any]) -> float:
-        """Of a job of a worker thread: merges and writes of merges cost something, all else nothing."""
+        """Returns the seconds of a worker thread's job. Only merges and writes of merges take time."""
         function = getattr(job.func, "__func__", None) if isinstance(job, functools.partial) else None
         if function is Journal.merge:
             return self.write
@@ -60,7 +60,7 @@ COSTS = Costs()
 
 
 class Shard(Server):
-    """It is never killed, and its event loop is that of all who take part."""
+    """A shard that is never killed. All parties share its event loop."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class Shard(Server):
         costs: Costs,
     ) -> None:
         """`first`: θ of step 0, by tensor."""
-        # What no program of the pods calls is missing from the loop.
+        # The loop lacks the methods that no program of the pods calls.
         super().__init__(SimLoop(costs.of))  # type: ignore[abstract]
         self.bucket, self.tape = MemoryBucket(), Tally()
         self.run, self.layout, self._arrays = run, layout, arrays
@@ -82,10 +82,10 @@ class Shard(Server):
         self.machine: Syncer = self._recovered.machine
 
     def until_end(self, longest: float) -> Iterator[RoundId]:
-        """Serves, and tells every merge once it is durable, until the target is reached and no round is in flight.
+        """Serves until the target is reached and no round is in flight. Yields merges when they are durable.
 
         Raises:
-            Stalled: that takes more than `longest` seconds.
+            Stalled: it takes more than `longest` seconds.
         """
         self.spawn(self._serve())
         loop, merges, told = self.loop, self.tape.merges, 0
@@ -108,7 +108,7 @@ class Shard(Server):
 
     @property
     def fragments(self) -> Sequence[Version]:
-        """The newest durable version of each."""
+        """The newest durable version of each fragment."""
         return self._recovered.state.fragments
 
     async def _serve(self) -> None:
@@ -121,13 +121,13 @@ class Shard(Server):
 
 
 class Tally(Tape):
-    """Keeps the members of each durable merge and what was refused, and writes nothing."""
+    """Records the members of each durable merge and the refused contributions. Writes nothing."""
 
     def __init__(self) -> None:
         super().__init__(Path("/tape"), "Decisions")
         self.merges: dict[RoundId, tuple[Part, ...]] = {}
         self.refused: dict[str, set[RoundId]] = {}
-        """By unit: rounds in which its contribution was refused for what it is, or had been merged before."""
+        """By unit: rounds in which its contribution was refused for its content, or had been merged before."""
         self._frozen: dict[RoundId, tuple[Part, ...]] = {}
 
     def begin(self, facts: object, snapshot: object) -> None:
@@ -149,7 +149,7 @@ class Tally(Tape):
 
 
 def refuses(entry: Mapping[str, Any]) -> bool:
-    """A contribution is refused for what it is, or because its work is merged already."""
+    """Whether a contribution is refused for its content, or because its work is merged already."""
     again = entry["event"] == "dropped" and any(
         reason in entry["why"] for reason in ("was merged already", "has its fate already")
     )

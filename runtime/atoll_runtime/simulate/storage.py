@@ -1,4 +1,4 @@
-"""Disk and bucket in memory, for shards that are never started anew."""
+"""Disk and bucket in memory, for shards that never restart."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from atoll_runtime.payloads import Cut, Part, Regions, Skipped, StoreError
 
 
 class ScratchDisk:
-    """See `interfaces.Disk`. It counts what is written and keeps none of it, so that a large model fits in memory."""
+    """See `interfaces.Disk`. It counts the bytes written and keeps none, so that a large model fits in memory."""
 
     def __init__(self) -> None:
         self._sizes: list[int] = []
@@ -61,12 +61,12 @@ class ScratchDisk:
         """See `Disk`."""
 
     def volume(self, folder: Path) -> Volume:
-        """See `Disk`. It has no end."""
+        """See `Disk`. Its size is unlimited."""
         return Volume(sys.maxsize, sys.maxsize)
 
 
 class MemoryBucket:
-    """See `interfaces.Bucket`. The newest cut of one shard; units are seeded from it."""
+    """See `interfaces.Bucket`. Holds the newest cut of one shard, from which units are seeded."""
 
     uri = "memory://"
 

@@ -1,4 +1,4 @@
-"""`python -m atoll_runtime.syncer`: one run's syncer, as its pod starts it."""
+"""`python -m atoll_runtime.syncer`: one shard of a run's syncer, as its pod starts it."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ log = logging.getLogger("atoll.syncer")
 
 
 def main() -> int:
-    """Serves until SIGTERM; the exit status tells the operator why it ended otherwise."""
+    """Serves until SIGTERM. If it ends otherwise, the exit status tells the operator why."""
     log_to_stderr()
     try:
         run, layout, rules = contract()
         tls = Tls.read(os.environ.get(ENV_TLS_DIR, TLS_DIR))
         directory = Path(os.environ.get(ENV_JOURNAL_DIR, JOURNAL_DIR))
-        # Not `asyncio.run`: it would wait for threads, and one may wait for a silent bucket for minutes.
+        # Not `asyncio.run`, which waits for threads: one may wait minutes for a bucket that does not answer.
         asyncio.new_event_loop().run_until_complete(serve(run, layout, rules, tls, directory))
     except Terminal as error:
         return fail(EXIT_TERMINAL, error.reason, error)
@@ -75,7 +75,7 @@ def main() -> int:
 
 
 def contract() -> tuple[RunContract, Layout, Rules]:
-    """Raises `Terminal` or `VersionMismatch` naming the field that is wrong."""
+    """Reads the contract. Raises `Terminal` or `VersionMismatch`, which name the wrong field."""
     path = Path(os.environ.get(ENV_RUN_FILE, RUN_FILE))
     try:
         run = parse_run(path.read_bytes())
@@ -92,7 +92,7 @@ def contract() -> tuple[RunContract, Layout, Rules]:
 
 
 async def serve(run: RunContract, layout: Layout, rules: Rules, tls: Tls, directory: Path) -> None:
-    """One shard: status from the first moment, learners once the state stands, until SIGTERM or a failure."""
+    """Serves one shard until SIGTERM or a failure: its status at once, learners once the state is recovered."""
     ended = asked_to_end()
     status, address = Status(run, rules.shard), run.shards[rules.shard]
     web = StatusServer(status, tls.server_context(), address.status_port, address.health_port)
@@ -100,7 +100,7 @@ async def serve(run: RunContract, layout: Layout, rules: Rules, tls: Tls, direct
     try:
         await until(ended, run_service(run, layout, rules, tls, directory, status))
     except Terminal as error:
-        # Of no other error: the operator takes this phase for the run's end.
+        # For no other error, because the operator reads this phase as the end of the run.
         status.phase, status.message = "Failed", str(error)
         raise
     except JournalError as error:
@@ -113,7 +113,7 @@ async def serve(run: RunContract, layout: Layout, rules: Rules, tls: Tls, direct
 async def run_service(
     run: RunContract, layout: Layout, rules: Rules, tls: Tls, directory: Path, status: Status
 ) -> None:
-    """Recovers and serves learners, until cancelled or failed."""
+    """Recovers, then serves learners until cancelled or failed."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -142,10 +142,10 @@ async def run_service(
 async def recovered(
     run: RunContract, layout: Layout, rules: Rules, directory: Path, status: Status
 ) -> tuple[Bucket, Start]:
-    """Tries again for as long as the bucket cannot be used; the status says why.
+    """Retries while the bucket cannot be used; the status says why.
 
     Raises:
-        Terminal: see `recover`; or the model's first values cannot be made.
+        Terminal: see `recover`; or the initial model cannot be built.
     """
     backoff = Backoff(0.5, 30.0)
     while True:
@@ -168,4 +168,4 @@ if __name__ == "__main__":
     status = main()
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(status)  # the interpreter's own exit would wait for a thread that still asks the bucket
+    os._exit(status)  # a normal exit would wait for a thread that still waits for the bucket

@@ -18,7 +18,7 @@ from atoll_runtime.syncer.state import Version
 from atoll_runtime.transport import codecs
 
 VERSION_BYTES = 12
-"""An element of a version, at most: Θ, momentum and the wire, with room to spare."""
+"""Upper bound of the bytes of one element of a version: Θ, momentum and the wire, with a margin."""
 
 
 class NumpyArrays:
@@ -71,7 +71,7 @@ class NumpyArrays:
 def gradients(
     members: Sequence[Part], parts: Mapping[tuple[str, int], HostPart], spec: OuterSpec, version: int
 ) -> list[Gradient]:
-    """Each member's outer gradient, as its hosts' parts in their order, to be merged into this version."""
+    """Returns each member's outer gradient, as its hosts' parts in order, to be merged into this version."""
     own = [
         tuple(part for (unit, _), part in sorted(parts.items()) if unit == member.unit) for member in members
     ]

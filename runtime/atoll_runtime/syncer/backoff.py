@@ -1,4 +1,4 @@
-"""Waits between attempts: longer each time, with jitter, up to a limit."""
+"""Waits between attempts, longer each time, with jitter, up to a limit."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import random
 
 
 class Backoff:
-    """`first` and `longest` in seconds."""
+    """`first` and `longest` are in seconds."""
 
     def __init__(self, first: float, longest: float) -> None:
         self._first, self._longest = first, longest
         self._attempt = 0
 
     def seconds(self) -> float:
-        """Until the next attempt; each call counts one."""
+        """Returns the seconds until the next attempt, and counts the attempt."""
         seconds = min(self._longest, self._first * 2.0 ** min(self._attempt, 16))
         self._attempt += 1
         return seconds * random.uniform(0.5, 1.0)

@@ -1,4 +1,4 @@
-"""A shard's part of each consistent cut, saved off the event loop; the coordinator makes the cut whole."""
+"""Saves a shard's part of each consistent cut, off the event loop. The coordinator makes the cut whole."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from atoll_runtime.syncer.backoff import Backoff
 log = logging.getLogger(__name__)
 
 GATHER_SECONDS = 120.0
-"""Patience with a cut whose parts are not all there. The final one is never given up, for it ends the run."""
+"""Seconds after which a cut with missing parts is given up. The final cut, which ends the run, is never given up."""
 POLL_SECONDS = (0.05, 2.0)
-"""First and longest wait between two looks at what the other shards have told of their parts."""
+"""First and longest wait between two checks of which parts the other shards have reported."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """A recorded cut, to be saved. `make` copies the arrays, on another thread."""
+    """A recorded cut to save. `make` copies the arrays; it runs on another thread."""
 
     cut: CutId
     make: Callable[[], Part]
 
 
 class Cuts:
-    """Saves one cut at a time. A bucket that fails is tried again; training goes on."""
+    """Saves one cut at a time. If the bucket fails, it retries; training continues."""
 
     def __init__(
         self,
@@ -46,13 +46,14 @@ class Cuts:
         meta: Callable[[], Mapping[str, Any]],
         ended: Callable[[CutId, bool, bool], None],
     ) -> None:
-        """All three are called on the event loop.
+        """All three functions are called on the event loop.
 
         Args:
-            missing: other shards whose part of the newest cut does not stand. None: this is not shard 0, which alone
-                makes a cut whole.
-            meta: of the manifest.
-            ended: when a cut is whole (this shard's part, where it is not shard 0), or was given up; see `CutEnded`.
+            missing: returns the other shards whose part of the newest cut is not saved. None except on shard 0,
+                which alone makes a cut whole.
+            meta: returns the facts of the manifest.
+            ended: is called when a cut is whole (except on shard 0: when its own part is saved) or was given up; see
+                `CutEnded`.
         """
         self.newest, self.error = newest, ""
         self._spec, self._store, self._shards, self._missing = spec, store, shards, missing
@@ -61,12 +62,12 @@ class Cuts:
         self._arrived = asyncio.Event()
 
     def submit(self, job: Job) -> None:
-        """To be saved now; one that is under way is given up for it."""
+        """Submits a cut to be saved now. A cut that is being saved is given up for it."""
         self._next = job
         self._arrived.set()
 
     async def serve(self) -> None:
-        """Saves what is submitted, until cancelled."""
+        """Saves submitted cuts until cancelled."""
         while True:
             await self._arrived.wait()
             self._arrived.clear()
@@ -82,7 +83,7 @@ class Cuts:
             self._ended(job.cut, whole, bool(saved))
 
     async def _save(self, job: Job) -> bool | None:
-        """This shard's part, until it stands, see `_save_now`; None when a newer cut was submitted first."""
+        """Retries `_save_now` until it succeeds, and returns its result; None when a newer cut was submitted first."""
         backoff = Backoff(1.0, 60.0)
         while self._next is None:
             try:
@@ -93,7 +94,7 @@ class Cuts:
         return None
 
     async def _whole(self, job: Job) -> bool:
-        """Waits until every part stands, and writes the manifest. False when given up."""
+        """Waits until every part is saved, and writes the manifest. Returns False when it gave up."""
         if self._missing is None:
             return True
         clock = asyncio.get_running_loop().time
@@ -104,7 +105,7 @@ class Cuts:
             waiting = f"no part of shard {', '.join(map(str, missing))} for the cut of global step {step}"
             if not missing:
                 try:
-                    meta = dict(self._meta())  # on the loop, which writes to it
+                    meta = dict(self._meta())  # on the event loop, which also modifies it
                     await asyncio.to_thread(self._store.complete, step, self._shards, meta)
                 except StoreError as error:
                     waiting = str(error)
@@ -118,7 +119,8 @@ class Cuts:
         return False
 
     def _save_now(self, job: Job) -> bool:
-        """False where the cut is complete already, with what this shard had before it lost its journal."""
+        """Saves this shard's part. Returns False if the cut was complete already, with the part that this shard saved
+        before it lost its journal."""
         part = job.make()
         saved = self._store.save_part(part)
         if saved and job.cut.final:
@@ -126,8 +128,7 @@ class Cuts:
         return saved
 
     def _prune(self, saved: int) -> None:
-        """Removes cuts before the one that was saved. What cannot be removed harms none that stands; the next cut
-        tries again."""
+        """Removes cuts before the one that was saved. A failure harms no complete cut, and the next cut tries again."""
         try:
             self._store.prune(self._spec.keep, saved, time.time())
         except StoreError as error:
@@ -140,7 +141,7 @@ class Cuts:
 
 
 def verify(part: Part, found: Part, uri: str) -> None:
-    """Raises `StoreError` when what was read back is not what was saved."""
+    """Raises `StoreError` if the part that was read back differs from the one that was saved."""
     if found.versions != part.versions or found.tensors.keys() != part.tensors.keys():
         raise StoreError(f"{uri}: step {part.step} read back is another cut: versions {found.versions}")
     for name, own in part.tensors.items():

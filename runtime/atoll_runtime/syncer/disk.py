@@ -17,7 +17,7 @@ from atoll_runtime.interfaces import Disk, Volume
 
 
 class LocalDisk(Disk):
-    """See `interfaces.Disk`, also for what each method does."""
+    """See `interfaces.Disk` for each method."""
 
     def make(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -29,7 +29,7 @@ class LocalDisk(Disk):
         return os.open(path, os.O_WRONLY | os.O_APPEND | (os.O_CREAT | os.O_TRUNC if new else 0), 0o644)
 
     def lock(self, path: Path) -> int:
-        # The kernel gives it back when the process ends, however it ends.
+        # The kernel releases the lock when the process ends, in whatever way it ends.
         file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -76,7 +76,7 @@ class LocalDisk(Disk):
 
     def volume(self, folder: Path) -> Volume:
         found = os.statvfs(folder)
-        if not found.f_blocks:  # it does not say how large it is
+        if not found.f_blocks:  # the file system does not report its size
             return Volume(sys.maxsize, sys.maxsize)
         usable = found.f_blocks - found.f_bfree + found.f_bavail
         return Volume(usable * found.f_frsize, found.f_bavail * found.f_frsize)

@@ -1,6 +1,6 @@
 """Drives a shard's state machine: events in, effects out to sessions, worker and disk.
 
-Everything here runs on one event loop, but merges and journal writes, which one worker thread does in order.
+Everything here runs on one event loop, except merges and journal writes. One worker thread does these in order.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from atoll_runtime.transport import codecs
 from atoll_runtime.transport.messages import Marker, Stop
 
 LEVELS = {"refused": logging.WARNING, "suspect": logging.WARNING, "finished": logging.INFO}
-"""By what happened."""
+"""Log level by the event of a note; all others are DEBUG."""
 
 log = logging.getLogger(__name__)
 
@@ -79,7 +79,7 @@ class Driver:
         self.journal, self.tape = start.journal, tape
         self.sessions = Sessions()
         self.news: Latest[Any] = Latest(self.machine.news)
-        """`Orders` that shard 0 has announced; the `Standing` that another shard has told it."""
+        """Shard 0: the `Orders` that it announced last. Another shard: the `Standing` that it told shard 0 last."""
         width = codecs.DTYPES[run.outer.codec].itemsize
         self.parts = Parts(budget() if byte_budget is None else byte_budget, width)
         self.machine.rounds.capacity = self.parts.budget / width
@@ -97,7 +97,7 @@ class Driver:
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._loop = asyncio.get_running_loop()
         self._worker = ThreadPoolExecutor(1, "syncer-worker")
-        if arrays is None:  # imported here: simulations do without what it needs
+        if arrays is None:  # imported here because simulations run without its dependencies
             from atoll_runtime.syncer.arrays import NumpyArrays
 
             arrays = NumpyArrays(run.outer, start.state.layout)
@@ -105,14 +105,14 @@ class Driver:
         self._fresh: dict[RoundId, Version] = {}
         self._written: asyncio.Future[None] | None = None
         self._orders: asyncio.Queue[Orders] = asyncio.Queue()
-        """That must be on the disk first."""
+        """Orders to announce once they are on the disk."""
         self._remembering: asyncio.Task[None] | None = None
-        """Will write the machine's record."""
+        """The task that will write the machine's record; None when none waits to begin."""
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
-        """Begins to save cuts; a run that is at its target goes on to its end."""
+        """Starts the tape and the saving of cuts. A run that has reached its target continues to its end."""
         self.tape.begin(
             Facts.of(self.run, self.machine.rules.shard, self.state.layout),
             lambda: Snapshot(self.machine, self.now(), tuple(self.state.fragments)),
@@ -124,7 +124,7 @@ class Driver:
         self.feed(Tick())
 
     async def close(self) -> None:
-        """Ends sessions, lets the worker finish what it is writing, closes the journal."""
+        """Ends sessions, lets the worker finish its writes, and closes the journal."""
         if self._timer is not None:
             self._timer.cancel()
         self.failed.cancel()
@@ -138,12 +138,12 @@ class Driver:
         self.journal.close()
 
     def now(self) -> float:
-        """The machine's clock."""
+        """Seconds of the machine's clock."""
         return self._loop.time()
 
     def feed(self, event: Event) -> None:
-        """Hands an event to the machine, and carries out what it asks for. A failure ends the process: the machine is
-        ahead of what was done, and the next process begins from the journal."""
+        """Hands an event to the machine, and carries out the effects that it asks for. A failure ends the process,
+        because the machine is then ahead of the effects. The next process begins from the journal."""
         if self.failed.done():
             return
         now = self.now()
@@ -157,7 +157,7 @@ class Driver:
             raise
 
     async def durable(self) -> None:
-        """Waits until everything that was to be written so far is on the disk."""
+        """Waits until all writes requested so far are on the disk."""
         if self._remembering is not None:
             await asyncio.shield(self._remembering)
         if self._written is not None:
@@ -165,7 +165,7 @@ class Driver:
 
     def _carry_out(self, effect: Effect) -> None:
         match effect:
-            case Wake(at):  # first: there is one after almost each event
+            case Wake(at):  # first, because almost every event asks for one
                 if self._timer is not None:
                     self._timer.cancel()
                 self._timer = self._loop.call_later(max(0.0, at - self.now()), self.feed, Tick())
@@ -210,14 +210,15 @@ class Driver:
             self.feed(Merged(effect.round, time.time()))
 
     async def _remember(self) -> None:
-        """After the write that is under way: the units that join meanwhile, hundreds after a restart, are in it too."""
+        """Writes the machine's record after the write under way. After a restart hundreds of units join meanwhile; this
+        one write covers them all."""
         if self._written is not None:
             await asyncio.shield(self._written)
         self._remembering = None
         self._write(functools.partial(self.journal.remember, self._facts(self.machine.record())))
 
     def _persist(self, round_id: RoundId, facts: dict[str, Any]) -> None:
-        """Hands the write over at once: in the machine's order, no record tells of a later merge."""
+        """Hands the write to the worker at once, in the machine's order, so that no record mentions a later merge."""
         new = self._fresh.pop(round_id)
         written = self._write(functools.partial(self.journal.merge, round_id.fragment, new, facts))
 
@@ -229,13 +230,13 @@ class Driver:
         self.spawn(publish())
 
     def _record(self, cut: CutId, record: Mapping[str, Any]) -> None:
-        """Fixes the durable fragments, which are never written to, and has them saved."""
+        """Takes the durable fragments, which are never modified, and submits them to be saved."""
         fragments, layout, rules = tuple(self.state.fragments), self.state.layout, self.machine.rules
         run, lineage = self.run, self.journal.lineage
         job = Job(cut, lambda: part_of(run, rules, layout, cut.step, fragments, record, lineage))
 
         async def submit() -> None:
-            await self.durable()  # a cut that stands in the bucket must not be forgotten by its shard
+            await self.durable()  # the shard must remember every cut that is in the bucket
             self.cuts.submit(job)
 
         self.spawn(submit())
@@ -245,11 +246,11 @@ class Driver:
             self.feed(FinalCut(f"{self._store.uri}/global/{cut.step}"))
         else:
             self.feed(CutEnded(cut, whole, own))
-        if not whole and self.cuts.newest is None:  # units are seeded from the first that stands
+        if not whole and self.cuts.newest is None:  # units are seeded from the first complete cut
             self.feed(CutOrdered(cut.step))
 
     async def _announce(self) -> None:
-        """Tells others of each decision once the disk has it."""
+        """Announces each decision to the other shards and to the hosts once it is on the disk."""
         while True:
             orders = await self._orders.get()
             await self.durable()
@@ -265,7 +266,7 @@ class Driver:
                 self.sessions.send_all(Stop(self.machine.step))
 
     def _missing(self) -> list[int]:
-        """Shards whose part of the newest cut does not stand, as they have told."""
+        """Shards that have not reported that their part of the newest cut is saved."""
         parts = self.machine.cuts.parts
         return [shard for shard in range(1, self.machine.rules.shards) if shard not in parts]
 
@@ -273,13 +274,13 @@ class Driver:
         return durable(record, self.restarts, self.cuts.newest)
 
     def _write(self, job: Callable[[], None]) -> asyncio.Future[None]:
-        """Hands a write to the worker, which does them in order. A volume that fails ends the process."""
+        """Hands a write to the worker, which does writes in order. A volume that fails ends the process."""
         self._written = self._loop.run_in_executor(self._worker, job)
         self._written.add_done_callback(self._check)
         return self._written
 
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """A task whose failure ends the process."""
+        """Starts a task. If it fails, the process ends."""
         task = self._loop.create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

@@ -1,4 +1,4 @@
-"""Why a syncer ends. `Terminal`: a restart cannot mend it. `JournalError`: the volume failed."""
+"""Errors that end a syncer. `Terminal`: a restart does not help. `JournalError`: the volume failed."""
 
 from __future__ import annotations
 

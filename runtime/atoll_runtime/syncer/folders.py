@@ -1,4 +1,4 @@
-"""The folders of journals on a volume: a run's, an earlier run's, those of earlier numbers of shards."""
+"""The folders of journals on a volume: of this run, of an earlier run, and of earlier numbers of shards."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from atoll_runtime.interfaces import Disk
 log = logging.getLogger(__name__)
 
 LAYOUT = "layout-"
-"""How the folder of a layout begins (`plan/pods/syncer.py`)."""
+"""The prefix of a layout's folder (`plan/pods/syncer.py`)."""
 
 
 def forget_others(directory: Path) -> None:
-    """Removes what the layouts before this one left on the volume, once a journal of this one stands in `directory`."""
+    """Removes the folders of earlier layouts. Call it once `directory` holds a journal of the present layout."""
     if not directory.name.startswith(LAYOUT):
         return
     for other in directory.parent.glob(f"{LAYOUT}*"):
@@ -35,14 +35,14 @@ def fragment(directory: Path, p: int, place: int) -> Path:
 
 
 def tidy(disk: Disk, directory: Path, newest: Path) -> None:
-    """Removes all logs but the newest. Not synced: one that comes back is removed by the next `resume`."""
+    """Removes all logs except the newest. It does not sync; the next `resume` removes any that come back."""
     for old in disk.files(directory, "log-*"):
         if old != newest:
             disk.remove(old)
 
 
 def set_aside(disk: Disk, directory: Path, uid: str) -> None:
-    """Moves another run's journal out of the way; one of each run is kept."""
+    """Moves another run's journal aside. One journal of each run is kept."""
     target = directory.with_name(f"{directory.name}-of-{uid}")
     disk.remove(target)
     disk.rename(directory, target)

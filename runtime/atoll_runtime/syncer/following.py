@@ -1,4 +1,4 @@
-"""The session of another shard with shard 0, at both ends: what shard 0 decides, and where the other shard is."""
+"""Both ends of another shard's session with shard 0, which carries shard 0's decisions and the other's standing."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ log = logging.getLogger(__name__)
 BACKOFF_SECONDS = (0.2, 5.0)
 """First and longest wait between two attempts."""
 FIGURES_SECONDS = (1.0, 15.0)
-"""Between two reports of this shard, of a run of few units and of one of very many."""
+"""Seconds between two reports of this shard: the least, for few units, and the most, for very many."""
 UNITS_PER_SECOND = 100.0
-"""Reports of units that are sent, so that they cost the same for runs of any size."""
+"""Unit reports sent per second on average, so that reporting costs about the same for runs of any size."""
 
 
 class Following:
-    """Connects for ever, with back-off and jitter. While shard 0 is away no round is opened here."""
+    """Keeps a session with shard 0, and reconnects with back-off and jitter. Without one this shard opens no round."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class Following:
         self._backoff = Backoff(*BACKOFF_SECONDS)
 
     async def serve(self) -> None:
-        """Until cancelled."""
+        """Runs until cancelled."""
         last = ""
         while True:
             try:
@@ -53,14 +53,14 @@ class Following:
                 reason = "it ended the session"
             except TransportError as error:
                 reason = str(error)
-            kind = reason.split(";")[0]  # behind it stands the address tried last, which changes
+            kind = reason.split(";")[0]  # after it comes the address tried last, which changes
             if kind != last:
                 log.warning("no session with shard 0, no round is opened: %s", reason)
                 last = kind
             await self._backoff.wait()
 
     async def _follow(self) -> None:
-        """One session."""
+        """Holds one session."""
         rules = self._driver.machine.rules
         standing = self._driver.machine.standing
         hello = ShardHello(PROTOCOL, self._driver.run.uid, rules.shard, rules.shards, standing)
@@ -83,7 +83,7 @@ class Following:
                 least, most = self._figures
                 due = clock() + min(max(least, len(report.units) / UNITS_PER_SECOND), most)
             with contextlib.suppress(TimeoutError):
-                # Not `wait_for`: of Python 3.11, it may lose a cancellation.
+                # Not `wait_for`, which may lose a cancellation in Python 3.11.
                 async with asyncio.timeout(due - clock()):
                     standing = await self._driver.news.after(standing)
                 yield standing
@@ -91,7 +91,7 @@ class Following:
 
 @contextlib.contextmanager
 def followed(driver: Driver, known: Other, hello: ShardHello, incoming: AsyncIterator[Up]) -> Iterator[None]:
-    """At shard 0: hears another shard, as long as its session lasts."""
+    """On shard 0: reads the messages of another shard while its session lasts."""
     shard, mine = hello.shard, object()
     known.session = mine
     driver.feed(ShardTold(shard, hello.standing))

@@ -1,4 +1,4 @@
-"""Who may take part in a run, and what a host is that begins a session."""
+"""Checks who may take part in a run: hosts and shards that begin a session."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from atoll_runtime.transport.messages import PROTOCOL, Fenced, Refused, ShardHel
 from atoll_runtime.transport.transport import Peer
 
 MOST_UNITS = 8192
-"""Twice what 16 pools of 256 units have at a time: a unit that is gone for good still stands in the token ledger."""
+"""The most units in a run's life: twice those of 16 pools of 256. The token ledger keeps units that never return."""
 MOST_HOSTS = 4096
-"""Of a unit."""
+"""The most hosts of one unit."""
 
 
 def stranger(run: RunContract, peer: Peer, unit: str) -> str:
-    """Why the peer is not a host of `unit`, by its certificate; empty when it is."""
+    """Returns why the peer's certificate does not allow it to be a host of `unit`; empty when it does."""
     name = identity(run.namespace, run.name, "unit", unit)
     return "" if peer.may_be(name) else f"the certificate names {', '.join(peer.identities)}, not {name}"
 
@@ -27,7 +27,7 @@ def stranger(run: RunContract, peer: Peer, unit: str) -> str:
 def refusal(
     run: RunContract, layout: Layout, peer: Peer, hello: Hello, units: Mapping[str, Unit]
 ) -> Refused | Fenced | None:
-    """Why this host cannot take part; None when it can. `units`: those that the shard knows."""
+    """Returns why this host cannot take part; None when it can. `units`: all units that the shard knows."""
     foreign = stranger(run, peer, hello.unit)
     if foreign:
         return Refused(foreign)
@@ -56,7 +56,7 @@ def refusal(
 
 
 def shard_refusal(run: RunContract, rules: Rules, peer: Peer, hello: ShardHello) -> Refused | None:
-    """Why this is no other shard of the run for shard 0; None when it is."""
+    """Returns why shard 0 refuses this peer as another shard of the run; None when it accepts it."""
     role = identity(run.namespace, run.name, "syncer", "")
     if peer.identities and not any(name.startswith(role) for name in peer.identities):
         return Refused(f"the certificate names {', '.join(peer.identities)}, no syncer of this run")

@@ -1,4 +1,4 @@
-"""The connected hosts: what waits to be sent to each, and what none of them can contribute."""
+"""The connected hosts: the messages that wait for each, and which contributions are malformed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from atoll_runtime.transport.wire import Down
 log = logging.getLogger(__name__)
 
 BACKLOG = 4096
-"""Messages that wait for one host; with more it is disconnected, and starts afresh with a Hello."""
+"""Messages that may wait for one host. Beyond that it is disconnected, and starts again with a Hello."""
 
 
 @dataclass(eq=False)
@@ -47,14 +47,14 @@ class Sessions:
         self._open: dict[str, dict[int, Session]] = {}
 
     def add(self, session: Session) -> None:
-        """An older session of the same host ends."""
+        """Adds a session, and ends an older session of the same host."""
         hosts = self._open.setdefault(session.unit, {})
         old, hosts[session.host] = hosts.get(session.host), session
         if old is not None:
             old.send(None)
 
     def remove(self, session: Session) -> bool:
-        """False when a newer session took its place."""
+        """Removes a session. Returns False when a newer session had replaced it."""
         hosts = self._open.get(session.unit, {})
         if hosts.get(session.host) is not session:
             return False
@@ -71,7 +71,7 @@ class Sessions:
                 session.send(message)
 
     def carry_out(self, effect: Effect) -> None:
-        """Sends what the machine wants hosts to be told; of other effects nothing."""
+        """Sends the messages that an effect has for hosts; ignores effects that have none."""
         match effect:
             case SendPull(round_id, unit, least):
                 self.send(unit, Pull(round_id, least))
@@ -89,7 +89,7 @@ class Sessions:
                 self.fence(unit, newest)
 
     def fence(self, unit: str, newest: int) -> None:
-        """Ends the sessions of incarnations before `newest`; they are not this unit's any more."""
+        """Ends and forgets the sessions of incarnations before `newest`."""
         for session in list(self._open.get(unit, {}).values()):
             if session.incarnation < newest:
                 session.send(Fenced(newest))
@@ -104,7 +104,7 @@ class Sessions:
 
 
 def malformed(header: Header, layout: Layout, codec: str) -> str:
-    """What a contribution cannot be in this run, by its layout and codec; empty when it can."""
+    """Returns why the run's layout or codec does not allow this contribution; empty when they do."""
     part, p = header.part, header.part.round.fragment
     if not 0 <= p < len(layout.fragments):
         return f"fragment: {p} of {len(layout.fragments)} does not exist"

@@ -1,10 +1,10 @@
 """The write-ahead journal: a merge is on the disk before any learner hears of it.
 
-Each fragment has two files. A merge writes the one that does not hold the newest version. Then a record of it goes to
-the log, with the machine's state: it says which file counts. So no version is written twice, and a log is short; one
-that has grown long is replaced. A torn last record was never acknowledged to anyone: it is cut off. A record that is
-damaged and not the last was, and so was a fragment that the log tells of: the journal is refused. One process at a time
-holds the lock beside the folder.
+Each fragment has two files. A merge writes the file that does not hold the newest version. Then it appends a record to
+the log, with the machine's state and the number of the file that counts. So no version is written twice and the log
+stays short; a log that has grown long is replaced. A torn last record was never acknowledged, so it is cut off. If an
+earlier record is damaged, or a version that the log names, acknowledged state is lost, so the journal is refused. One
+process at a time holds the lock beside the folder.
 """
 
 from __future__ import annotations
@@ -27,41 +27,41 @@ from atoll_runtime.syncer.state import Version
 log = logging.getLogger(__name__)
 
 ELEMENT = 8
-"""Bytes of an element: Θ and momentum."""
+"""Bytes of an element: Θ and momentum, float32."""
 LOG, LOG_SHARE = 64 << 20, 32
-"""Bytes at which a log is replaced, of a small volume at most this part."""
+"""A log is replaced at LOG bytes, or at one part in LOG_SHARE of the volume if that is less."""
 LEAST_LOG = 4
-"""Times its first records' length at which it is replaced at the earliest."""
+"""A log is not replaced before it has this many times the length of its first records."""
 
 
 class Journal:
-    """Open for appending. One writer thread at a time. A write that fails closes it: `resume` cuts its rest off."""
+    """Open for appending, by one writer thread at a time. A failed write closes it; `resume` cuts off its remains."""
 
     def __init__(
         self, directory: Path, uid: str, layout: Layout, lineage: str, tape: int = 0, disk: Disk = LOCAL
     ) -> None:
-        """`tape`: bytes that an event tape may grow to on the same volume."""
+        """`tape`: the largest size of an event tape on the same volume, in bytes."""
         self._disk = disk
         self._directory, self._uid, self._layout, self._tape = directory, uid, layout, tape
         self.lineage = lineage
         self._newest: list[tuple[int, int]] = [(-1, 1)] * len(layout.fragments)
-        """Version and file of each fragment's newest."""
+        """The newest version of each fragment, and its file."""
         self._machine: dict[str, Any] = {}
         self._lock: int | None = None
         self._file: int | None = None
         self._number = self._length = self._limit = 0
-        """Of the log; bytes beyond which it is replaced."""
+        """The log's number, its length in bytes, and the length above which it is replaced."""
 
     @classmethod
     def resume(
         cls, directory: Path, uid: str, layout: Layout, codec: str, tape: int = 0, disk: Disk = LOCAL
     ) -> tuple[Journal, Replay] | None:
-        """The journal of this run, its log cut off behind the last whole record; None without one.
+        """Opens the journal of this run, with its log cut off after the last whole record. Returns None without one.
 
-        What it gives is durable, also where the process that wrote it was killed before it had synced it.
+        The result is durable, even if the process that wrote it was killed before it synced.
 
         Raises:
-            Terminal: the journal is this run's, of another layout; or the volume is too small for it.
+            Terminal: the journal of this run has another layout, or the volume is too small for it.
             JournalError: the volume fails, another process holds it, or it lost what it had acknowledged.
         """
         journal = cls(directory, uid, layout, "", tape, disk)
@@ -79,11 +79,11 @@ class Journal:
         return journal, replay
 
     def begin(self, fragments: Sequence[Version], machine: Mapping[str, Any]) -> None:
-        """Starts a journal where none is.
+        """Starts a journal where there is none.
 
         Raises:
             Terminal: the volume is too small for this layout.
-            JournalError: the volume is full or fails, another process holds it, or a journal is there.
+            JournalError: the volume is full or fails, another process holds it, or there is a journal already.
         """
         disk = self._disk
         with self._writing():
@@ -96,36 +96,36 @@ class Journal:
             for p, each in enumerate(fragments):
                 disk.close(disk.open(fragment(self._directory, p, 1), new=True))
                 self._put(p, each)
-            disk.sync_folder(self._directory)  # before a log has a name that tells of these files
+            disk.sync_folder(self._directory)  # before there is a log that names these files
             self._machine = dict(machine)
             self._replace()
 
     def merge(self, p: int, new: Version, machine: Mapping[str, Any]) -> None:
-        """Durable when it returns. Raises `JournalError`."""
+        """Writes a merge. It is durable when this returns. Raises `JournalError`."""
         with self._writing():
             self._check_open()
             self._put(p, new)
             self._append(Head("Merge", dict(machine), p, *self._newest[p]))
 
     def remember(self, machine: Mapping[str, Any]) -> None:
-        """Durable when it returns. Raises `JournalError`."""
+        """Writes the machine's record. It is durable when this returns. Raises `JournalError`."""
         with self._writing():
             self._append(Head("State", dict(machine)))
 
     def advance(self, clock: int) -> None:
-        """The run's clock, which shard 0 keeps: durable when it returns. Raises `JournalError`."""
+        """Writes the run's clock, which shard 0 keeps. It is durable when this returns. Raises `JournalError`."""
         with self._writing():
             self._append(Head("Clock", {"machine": {"clock": clock}}))
 
     def close(self) -> None:
-        """Lets another process have it. What was written is durable already."""
+        """Closes the log and releases the lock. What was written is durable already."""
         handles, self._file, self._lock = (self._file, self._lock), None, None
         for handle in handles:
             if handle is not None:
                 self._disk.close(handle)
 
     def _put(self, p: int, new: Version) -> None:
-        """Writes a version to the file that does not hold the newest one. It counts once the log says so."""
+        """Writes a version to the file that does not hold the newest one. The version counts once the log names it."""
         place = 1 - self._newest[p][1]
         file = self._disk.open(fragment(self._directory, p, place), new=True)
         try:
@@ -145,7 +145,7 @@ class Journal:
             self._replace()
 
     def _replace(self) -> None:
-        """Writes a new log, with what counts now, and removes the one before."""
+        """Writes a new log with the present state, and removes the old one."""
         disk, path = self._disk, self._directory / f"log-{self._number + 1:08d}.wal"
         draft = path.with_suffix(".draft")
         facts = {"uid": self._uid, "fingerprint": self._layout.fingerprint, "lineage": self.lineage}
@@ -160,7 +160,7 @@ class Journal:
         self._use(path, file, length, length)
 
     def _use(self, path: Path, file: int, length: int, first: int) -> None:
-        """Goes on with this log. `first`: bytes of its first records, or of one of them."""
+        """Continues with this log. `first`: bytes of its first records, or 0 when not known."""
         self._file, self._number, self._length = file, int(path.stem.removeprefix("log-")), length
         most = room(self._layout, self._disk.volume(self._directory), self._tape)
         self._limit = max(most, LEAST_LOG * first)
@@ -173,7 +173,8 @@ class Journal:
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
-        """Half a record may be there after a failure, or one that is not synced: nothing may follow it."""
+        """Closes the journal after a failure. The log may then end in half a record, or in one that is not synced, and
+        nothing may follow it."""
         try:
             yield
         except OSError as error:
@@ -197,7 +198,7 @@ class Journal:
         found = logs(disk, self._directory)
         if not found:
             return None
-        path = found[-1]  # the older ones were left by a kill: the newest was whole before it had its name
+        path = found[-1]  # older logs were left by a kill; the newest was whole before it got its name
         try:
             replay, end = records.recall(disk, path, self._uid, self._layout, codec)
         except AnotherRun as other:
@@ -216,10 +217,10 @@ class Journal:
 
 
 def room(layout: Layout, volume: Volume, tape: int) -> int:
-    """Bytes that a log may have, of which there may be two besides the fragments' files.
+    """Returns the bytes that a log may have. There may be two logs besides the fragments' files.
 
     Raises:
-        Terminal: two versions of every fragment do not fit.
+        Terminal: the volume has no room for two versions of every fragment.
     """
     most = min(LOG, volume.size // LOG_SHARE)
     needed, kept = 2 * ELEMENT * layout.size, volume.share(tape) + 2 * most

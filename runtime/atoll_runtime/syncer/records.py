@@ -1,4 +1,4 @@
-"""The journal's records on disk, and what they tell. The event tape appends its own in the same way."""
+"""The journal's records on disk, and the state that they hold. The event tape appends its records in the same way."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class Head(msgspec.Struct, frozen=True):
     kind: Literal["Run", "Fragment", "Merge", "State", "Clock"]
     facts: dict[str, Any] = {}
     """`Run`: uid, fingerprint, lineage, newest (version and file of each fragment). `State` and `Merge`: the machine's
-    record. `Clock`: what of it is new."""
+    record. `Clock`: the changed fields of that record."""
     fragment: int = -1
     version: int = -1
     place: int = -1
-    """Which of its two files holds it."""
+    """Which of the fragment's two files holds the version."""
 
     def __str__(self) -> str:
         named = f"{self.kind} of fragment {self.fragment}, version {self.version}"
@@ -40,7 +40,7 @@ class Head(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Record:
-    """A record as read, and the offset behind it."""
+    """A record as read, and the offset of its end."""
 
     head: Head
     body: bytes
@@ -48,10 +48,10 @@ class Record:
 
 
 def write(disk: Disk, file: int, head: Head, *arrays: memoryview) -> int:
-    """Appends a record to an open file; gives its length in bytes. Does not sync.
+    """Appends a record to an open file; returns its length in bytes. Does not sync.
 
     Raises:
-        OSError: the record may be there in part.
+        OSError: the write failed; the file may hold a part of the record.
         JournalError: a number does not fit into a record; nothing was written.
     """
     try:
@@ -62,7 +62,7 @@ def write(disk: Disk, file: int, head: Head, *arrays: memoryview) -> int:
 
 
 def append(disk: Disk, file: int, head: bytes, *bodies: Buffer) -> int:
-    """Appends an encoded record to an open file; gives its length in bytes. Raises `OSError`."""
+    """Appends an encoded record to an open file; returns its length in bytes. Raises `OSError`."""
     left, total = frames.whole(head, *bodies), 0
     while left:  # a write may be short
         written = disk.write(file, left)
@@ -77,10 +77,10 @@ def append(disk: Disk, file: int, head: bytes, *bodies: Buffer) -> int:
 
 
 def read(disk: Disk, path: Path) -> Iterator[Record]:
-    """Every whole record in order. What is behind the last one is a torn tail, never acknowledged to anyone.
+    """Yields every whole record in order. Bytes after the last one are a torn tail, which was acknowledged to nobody.
 
     Raises:
-        JournalError: a record is damaged that was acknowledged, for a whole one stands behind it.
+        JournalError: a record is damaged and a whole one follows it, so the damaged one had been acknowledged.
     """
 
     def decoded(found: Frame) -> Record:
@@ -102,7 +102,7 @@ def read(disk: Disk, path: Path) -> Iterator[Record]:
 
 
 def remedy(path: Path) -> str:
-    """What to do with a journal that cannot be used whole."""
+    """Advice for the user about a journal that cannot be used whole."""
     return (
         "nothing is cut off, for learners may have seen those merges. Restore the volume, as new as there is: merges "
         "that it then lacks are lost, and learners take the versions before them. Or, to lose more and go on from the "
@@ -111,7 +111,7 @@ def remedy(path: Path) -> str:
 
 
 class AnotherRun(Exception):
-    """The journal is of the run `uid`."""
+    """The journal belongs to another run, `uid`."""
 
     def __init__(self, uid: str) -> None:
         super().__init__(uid)
@@ -125,17 +125,17 @@ class Replay:
     lineage: str
     fragments: tuple[Version, ...]
     newest: tuple[tuple[int, int], ...]
-    """Version and file of each."""
+    """Version and file of each fragment."""
     machine: dict[str, Any]
 
 
 def recall(disk: Disk, path: Path, uid: str, layout: Layout, codec: str) -> tuple[Replay, int]:
-    """What the log at `path` tells of, and the offset behind its last whole record.
+    """Returns the state that the log at `path` describes, and the offset of the end of its last whole record.
 
     Raises:
-        AnotherRun: the journal is not of the run `uid`.
-        Terminal: it is of another layout.
-        JournalError: it lost what it had acknowledged.
+        AnotherRun: the journal does not belong to the run `uid`.
+        Terminal: the journal has another layout.
+        JournalError: the journal lost something that it had acknowledged.
     """
     lineage, machine, end = "", dict[str, Any](), 0
     newest: list[tuple[int, int]] = []
@@ -158,7 +158,7 @@ def recall(disk: Disk, path: Path, uid: str, layout: Layout, codec: str) -> tupl
 
 
 def known(machine: dict[str, Any], head: Head) -> dict[str, Any]:
-    """What is known of the machine after another record."""
+    """Returns the machine's record, brought up to date with one more journal record."""
     if head.kind == "Clock":
         return {**machine, "machine": {**machine["machine"], **head.facts["machine"]}}
     return head.facts if head.kind in ("Merge", "State") else machine
@@ -174,7 +174,7 @@ def _check(path: Path, found: str, wanted: str) -> None:
 
 
 def _version(disk: Disk, directory: Path, p: int, version: int, place: int, codec: str) -> Version:
-    """From a fragment's file: Θ, then momentum."""
+    """Reads a version from a fragment's file, which holds Θ, then momentum."""
     path = fragment(directory, p, place)
     found = next(read(disk, path), None)
     if found is None or (found.head.fragment, found.head.version) != (p, version):

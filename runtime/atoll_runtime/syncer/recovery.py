@@ -1,4 +1,4 @@
-"""What a shard starts from: its journal, else the newest complete checkpoint, else the initial model."""
+"""Finds what a shard starts from: its journal, else the newest complete checkpoint, else the initial model."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Start:
-    """Everything that a service needs to go on."""
+    """Everything that a service needs to start."""
 
     machine: Syncer
     state: State
     journal: Journal
     restarts: int
-    """Times that this shard resumed from its journal."""
+    """How often this shard has resumed from its journal."""
     newest_cut: int | None
     """Step of the newest checkpoint known to be complete; None before the first."""
     message: str
@@ -54,18 +54,18 @@ def recover(
     disk: Disk = LOCAL,
     now: Callable[[], float] = time.time,
 ) -> Start:
-    """One shard's start. Blocks on disk and bucket.
+    """Returns the start of one shard. Blocks on disk and bucket.
 
     Args:
-        whole: the layout in the run's number of shards.
+        whole: the layout of all shards.
         now: Unix seconds.
 
     Raises:
-        StoreError: the bucket does not answer, or every complete checkpoint in it is damaged; worth another try.
-        Terminal: journal or checkpoint are of another layout, or the volume is too small for the journal.
+        StoreError: the bucket does not answer, or every complete checkpoint in it is damaged. The caller may retry.
+        Terminal: journal or checkpoint have another layout, or the volume is too small for the journal.
         JournalError: the volume fails.
     """
-    # Of this life alone: what a volume says may have been another life's before it came back.
+    # New in each process and not read from the volume, because a restored volume describes an earlier process.
     series, started = uuid.uuid4().hex, int(now()) - CUT_EPOCH
     layout = whole.shard(rules.shard)
     sizes = tuple(fragment.size for fragment in layout.fragments)
@@ -87,7 +87,7 @@ def recover(
     message = "; ".join(str(each) for each in skipped)
     if cut is None:
         if any(each.complete for each in skipped):
-            # What was acknowledged as trained must not be thrown away because it cannot be read just now.
+            # Acknowledged training must not be thrown away because it cannot be read at the moment.
             raise StoreError(
                 f"{store.uri}: no complete checkpoint can be read ({message}); mend or remove them"
             )
@@ -114,7 +114,7 @@ def recover(
 
 
 def durable(record: Mapping[str, Any], restarts: int, newest_cut: int | None) -> dict[str, Any]:
-    """The facts that go into the journal with the machine's `record`."""
+    """Returns what the journal stores: the machine's `record` and two facts that the machine does not know."""
     return {"machine": dict(record), "restarts": restarts, "newest_cut": newest_cut}
 
 
@@ -127,7 +127,7 @@ def part_of(
     record: Mapping[str, Any],
     lineage: str,
 ) -> Part:
-    """This shard's part of a cut. `record`: the machine's, with its vector clock."""
+    """Returns this shard's part of a cut. `record`: the machine's record, with its vector clock."""
     machine = dict(record)
     meta = {"run_uid": run.uid, "lineage": lineage, "vector": machine.pop("vector"), "machine": machine}
     versions = tuple(each.version for each in fragments)
@@ -135,7 +135,7 @@ def part_of(
 
 
 def meta_of(run: RunContract, whole: Layout, marks: Mapping[str, Mapping[str, int]]) -> dict[str, Any]:
-    """What the manifest says besides. `marks`: the vector clocks of the units that recorded themselves."""
+    """Returns the manifest's facts about the run. `marks`: vector clocks of the units that recorded themselves."""
     return {
         "run": run.name,
         "run_uid": run.uid,
@@ -147,12 +147,12 @@ def meta_of(run: RunContract, whole: Layout, marks: Mapping[str, Mapping[str, in
 
 
 def target_of(run: RunContract) -> dict[str, Any]:
-    """A finished run whose target was raised goes on."""
+    """Returns the target as the manifest stores it. A finished run whose target was raised continues."""
     return run.target.model_dump(by_alias=True, exclude_none=True)
 
 
 def check(cut: Cut, layout: Layout, uri: str) -> None:
-    """Raises `Terminal` for a checkpoint of another layout."""
+    """Raises `Terminal` if the checkpoint has another layout."""
     found = cut.meta.get("fingerprint")
     if found != layout.fingerprint:
         raise Terminal(
@@ -165,10 +165,10 @@ def check(cut: Cut, layout: Layout, uri: str) -> None:
 def restored(
     run: RunContract, rules: Rules, sizes: tuple[int, ...], cut: Cut, versions: Sequence[int], uri: str
 ) -> Syncer:
-    """The machine as of a cut, in whatever number of shards it was taken."""
-    if cut.meta.get("run_uid") != run.uid:  # an earlier run's model; its units are not ours to fence
+    """Returns the machine as it was at a cut. The cut may have been taken with another number of shards."""
+    if cut.meta.get("run_uid") != run.uid:  # of an earlier run: do not fence its units
         return restoring.begin(rules, sizes, list(versions), cut.step)
-    # Another shard has it from shard 0 that the run is finished.
+    # Other shards learn from shard 0 that the run is finished.
     same = rules.shard == COORDINATOR and cut.meta.get("target") == target_of(run)
     return restoring.continued(rules, sizes, cut.meta["machines"], versions, cut.step, uri if same else "")
 

@@ -1,4 +1,4 @@
-"""The files of an event tape: numbered segments whose bytes together never exceed a limit."""
+"""The files of an event tape: numbered segments, together never larger than a limit."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ PATTERN = "tape-*.atl"
 
 
 class Segments:
-    """Appends to the newest segment; the oldest ones make room. One thread at a time; raises `OSError`."""
+    """Appends to the newest segment, and removes the oldest ones to make room. Use it from one thread at a time. Its
+    methods raise `OSError`."""
 
     def __init__(self, disk: Disk, folder: Path, limit: int) -> None:
-        """`limit`: bytes of all segments. Those of earlier processes are counted."""
+        """`limit`: bytes of all segments, including those of earlier processes."""
         self._disk, self._folder, self._limit = disk, folder, limit
         self._sizes: dict[Path, int] = {}
         """Oldest first."""
@@ -36,7 +37,7 @@ class Segments:
         self._file = self._disk.open(self._path, new=True)
 
     def append(self, head: bytes, bodies: Sequence[Buffer]) -> None:
-        """Adds a record; not synced."""
+        """Adds a record. Does not sync."""
         size = FRAME.size + len(head) + sum(memoryview(body).nbytes for body in bodies)
         for oldest in list(self._sizes):
             if sum(self._sizes.values()) + size <= self._limit:
@@ -55,6 +56,6 @@ class Segments:
 
 
 def number(path: Path) -> int:
-    """A segment's place in its tape."""
+    """Returns a segment's number in its tape."""
     digits = path.stem.removeprefix("tape-")
     return int(digits) if digits.isdecimal() else 0

@@ -1,4 +1,4 @@
-"""What a learner's host can ask of a shard: a session, to hand in parts and fetch versions, to know of other units."""
+"""What a learner's host can ask of a shard: to open a session, push parts, fetch versions, and list other units."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ class Service:
         self.run, self.machine, self.state = driver.run, driver.machine, driver.state
         self.bytes_in = self.bytes_out = 0
         self._reports: dict[str, tuple[int, Report]] = {}
-        """Of each unit: an incarnation, and what that reported last. Not on disk: the next one says it again."""
+        """Of each unit: an incarnation and its last report. Not on disk, because the next report repeats it."""
         self.others = {shard: Other(time.time()) for shard in range(1, self.machine.rules.shards)}
-        """What shard 0 knows of the others, for the operator."""
+        """What shard 0 knows about the other shards, for the operator."""
 
     def report_of(self, unit: Unit) -> Report | None:
-        """What its incarnation reported last; None where it has not yet."""
+        """The last report of its present incarnation; None before the first."""
         incarnation, report = self._reports.get(unit.name, (0, None))
         return report if incarnation == unit.incarnation else None
 
@@ -121,7 +121,7 @@ class Service:
         try:
             refusal = await self._receive(header, receive)
         except WireError:
-            if self.machine.admit(header.part):  # no other attempt is wanted, so nothing is kept for it
+            if self.machine.admit(header.part):  # not wanted any more, so nothing is kept
                 self.driver.parts.unreserve(header)
             raise
         finally:
@@ -129,7 +129,7 @@ class Service:
         return PushReply(not refusal, refusal)
 
     def _admit(self, peer: Peer, header: Header) -> str:
-        """Why a part is not wanted, before its body is read; empty when it is, and its bytes are reserved."""
+        """Reserves the bytes of a part before its body is read. Returns why it is not wanted; empty when it is."""
         part = header.part
         foreign = handshake.stranger(self.run, peer, part.unit)
         if foreign:
@@ -142,7 +142,7 @@ class Service:
         return refusal
 
     async def _receive(self, header: Header, receive: Receive) -> str:
-        """Reads the body and gives it to the machine; why that does not take it, or empty."""
+        """Reads the body and gives it to the machine. Returns why it was refused; empty when it was accepted."""
         part, parts = header.part, self.driver.parts
         pushed = await parts.receive(header, receive)
         self.bytes_in += len(pushed)
@@ -207,12 +207,12 @@ class Service:
                 log.warning("refused a header of host %d of %s: %s", session.host, session.unit, wrong)
             else:
                 self.driver.feed(message)
-        elif session.host == 0 and isinstance(message, Report | Mark | Audit):  # it speaks for its unit
+        elif session.host == 0 and isinstance(message, Report | Mark | Audit):  # host 0 speaks for its unit
             news = self._news(session, message) if isinstance(message, Report) else message
             self.driver.feed(Said(session.unit, session.incarnation, news))
 
     def _news(self, session: Session, report: Report) -> Report:
-        """Without what the machine has no use for: of the link it is told changes alone."""
+        """Returns the report without what the machine does not use: the link stays only if its use changed."""
         incarnation, before = self._reports.get(session.unit, (0, None))
         self._reports[session.unit] = session.incarnation, report
         known = before if incarnation == session.incarnation else None

@@ -13,7 +13,7 @@ from atoll_runtime.syncer.state import Version
 
 
 def slices(layout: Layout, fragments: Sequence[Version]) -> dict[str, Slice]:
-    """Θ and momentum of a shard by tensor name: of its own tensors, layers and bands. Copies."""
+    """Returns copies of a shard's Θ and momentum by tensor name: its own tensors, layers and bands."""
     held: dict[str, dict[Piece, tuple[Array, Array]]] = {}
     for fragment, version in zip(layout.fragments, fragments, strict=True):
         for (piece, theta), (_, momentum) in zip(
@@ -31,7 +31,7 @@ def _slice(held: Mapping[Piece, tuple[Array, Array]]) -> Slice:
 
 
 def owned(layout: Layout) -> dict[str, Region]:
-    """What a shard reads of a checkpoint: the tensors of its pieces, or the layers or bands of them."""
+    """Returns what a shard reads of a checkpoint: by tensor of its pieces, all of it or its own layers or bands."""
     pieces = sorted((piece for fragment in layout.fragments for piece in fragment.pieces), key=order)
     return {
         name: _region(list(own), layout.shapes[name])
@@ -40,7 +40,7 @@ def owned(layout: Layout) -> dict[str, Region]:
 
 
 def _region(pieces: Sequence[Piece], shape: tuple[int, ...]) -> Region:
-    """Where these pieces lie in their tensor of this shape."""
+    """Returns the region of these pieces in their tensor of this shape."""
     axis = pieces[0].axis or 0
     wanted: list[int] = []
     for piece in pieces:

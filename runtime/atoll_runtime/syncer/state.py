@@ -31,9 +31,9 @@ from atoll_runtime.transport.wire import WireError
 
 LEAST_BUDGET = 64 << 20
 SHARE = 4
-"""A quarter of the memory may hold contributions."""
+"""Contributions may take a quarter of the memory."""
 ASKED_MERGES = 1024
-"""An encoding is made for so many merges of the shard after a host has fetched it last."""
+"""Merges of the shard for which an encoding is made after a host fetched it last."""
 
 if TYPE_CHECKING:
     from atoll_runtime.merge.rda import Result
@@ -47,25 +47,25 @@ class Version:
     theta: Array
     momentum: Array
     wire: memoryview
-    """Θ in the dtype of the run's codec, without padding; in a run whose codec is int4, W."""
+    """Θ in the dtype of the run's codec, without padding. With int4 as the run's codec, W."""
     held: memoryview | None = None
-    """W: what hosts hold that fetch changes; see `transport/changes.py`."""
+    """W: what the hosts that fetch changes hold; see `transport/changes.py`."""
     change: Change | None = None
-    """From the version before, where it can be sent in the place of W."""
+    """Change from the version before, where it can be sent instead of W."""
     int8: Blocks | None = None
-    """Θ."""
+    """Θ in int8."""
     asked: dict[str, int] = field(default_factory=dict)
-    """Narrower codecs in which hosts fetch: for how many merges each is made. Of all fragments of a shard the same
-    object, so that who has asked for one finds the others made."""
+    """Narrower codecs in which hosts fetch, and for how many more merges each is made. All fragments of a shard
+    share this object, so a host that has fetched one fragment in a codec finds the others in it too."""
 
     @classmethod
     def make(cls, version: int, theta: Array, momentum: Array, codec: str) -> Version:
-        """The first one of a series."""
+        """Returns the first version of a series."""
         return cls(version, theta, momentum, codecs.encode(theta, codec, theta.size))
 
     def next(self, version: int, merged: Result, codec: str, pool: Executor | None = None) -> Version:
-        """The version that a merge has made of this one, with the encodings that hosts fetch. With int4 its `wire` is
-        written anew."""
+        """Returns the version that a merge made from this one, with the encodings that hosts fetch. If the run's codec
+        is int4, this overwrites `merged.wire` with W."""
         asked = [name for name, merges in list(self.asked.items()) if merges > 0]
         for name in asked:
             self.asked[name] -= 1
@@ -81,12 +81,12 @@ class Version:
         return Version(version, merged.theta, merged.momentum, merged.wire, held, change, int8, self.asked)
 
     def body(self, start: int, stop: int, codec: str, run: str, held: int) -> tuple[str, int, memoryview]:
-        """Elements [start, stop) of the padded fragment as near to `codec` as there is: the codec of the body, the
-        version that it is a change of or WHOLE, and bytes that may end where the fragment does.
+        """Returns elements [start, stop) of the padded fragment in the available encoding closest to `codec`: the codec
+        of the body, the version that it changes or WHOLE, and bytes. The bytes may end where the fragment ends.
 
         Args:
             run: the run's codec.
-            held: version that the host holds of this series.
+            held: the version of this series that the host holds.
         """
         whole, wire = codecs.whole(run), self.wire
         if codec != whole:
@@ -102,11 +102,11 @@ class Version:
 
 
 class State:
-    """The newest durable version of every fragment, which are never written to: a tuple of them is a consistent cut.
-    Touched on the event loop alone.
+    """The newest durable version of every fragment. Versions are never modified, so a tuple of them is a consistent
+    cut. Used on the event loop only.
 
     Args:
-        series: names this life of the shard: only in it are changes counted from one version to the next.
+        series: names this life of the shard. A change from one version to the next is valid only within it.
     """
 
     def __init__(self, layout: Layout, codec: str, fragments: Sequence[Version], series: str) -> None:
@@ -124,7 +124,7 @@ class State:
         versions: Sequence[int],
         series: str,
     ) -> State:
-        """Without `momentum`, it is zero."""
+        """Builds the state from whole tensors. If `momentum` is None, it is zero."""
         fragments = []
         for fragment, version in zip(layout.fragments, versions, strict=True):
             flat = layout.flatten(theta, fragment.id)
@@ -133,7 +133,7 @@ class State:
         return cls(layout, codec, fragments, series)
 
     def fetch(self, request: FetchRequest) -> tuple[FetchHead, memoryview]:
-        """A part of the newest version, behind whose bytes zeros come up to the size that the head tells."""
+        """Returns a part of the newest version. The sender fills its bytes with zeros up to the size in the head."""
         p, start, stop = request.fragment, request.start, request.stop
         found = self.fragments[p]
         held = request.held if request.series == self.series else WHOLE
@@ -153,18 +153,18 @@ class Push:
     header: Header
     assembly: Assembly
     deadline: asyncio.Timeout | None = None
-    """Of its body, while that is awaited."""
+    """Deadline of its body, while it is awaited."""
     broken: bool = False
-    """Nothing comes any more; what has come is kept for the same part's next push, as long as there is room."""
+    """The connection broke. What has arrived is kept for the next push of the same part, as long as there is room."""
 
 
 class Parts:
-    """What hosts pushed, by round, unit and host. Bytes are reserved before a body is read.
+    """The parts that hosts pushed, by round, unit and host. Bytes are reserved before a body is read.
 
     Args:
         budget: bytes.
-        width: of an element as it is held, in bytes.
-        seconds: that a body may take; its sender waits no longer.
+        width: bytes of an element as it is held.
+        seconds: the longest that a body may take. Its sender waits no longer.
     """
 
     def __init__(self, budget: int, width: int, seconds: float = TRANSFER_SECONDS) -> None:
@@ -172,14 +172,14 @@ class Parts:
         self._width = width
         self._seconds = seconds
         self._pushes: dict[tuple[RoundId, str, int], Push] = {}
-        """Of each part the newest."""
+        """The newest push of each part."""
         self._parts: dict[tuple[RoundId, str, int], HostPart] = {}
 
     def reserve(self, header: Header) -> str:
-        """Why a part cannot be held now; empty when it can, and its bytes are reserved.
+        """Reserves a part's bytes and returns an empty text, or returns why there is no room for it now.
 
-        A host has them once for a part: an earlier push of the same part, which is under way, ends, and this one goes
-        on with what has come. Broken pushes of other parts make room, the oldest first.
+        A part has its bytes once. An earlier push of the same part ends, and this one continues with what has arrived
+        if part and codec are the same. Broken pushes of other parts make room, the oldest first.
         """
         older, size = self._pushes.get(header.key), self._room(header)
         used = self.used - (0 if older is None else self._room(older.header))
@@ -200,11 +200,11 @@ class Parts:
         return ""
 
     async def receive(self, header: Header, receive: Receive) -> memoryview:
-        """The body of a push whose bytes are reserved.
+        """Returns the body of a push whose bytes are reserved.
 
         Raises:
-            WireError: it did not arrive whole.
-            TimeoutError: it took too long, or its sender has begun it anew.
+            WireError: the body did not arrive whole.
+            TimeoutError: it took too long, or its sender began the push again.
         """
         push = self._pushes[header.key]
         async with asyncio.timeout(self._seconds) as push.deadline:
@@ -218,30 +218,30 @@ class Parts:
         return push.assembly.body
 
     def reserved(self, header: Header) -> bool:
-        """This push still has its bytes: the same object, for the one that took its place may be equal to it."""
+        """Whether this push still has its bytes. Compares identity, because a later push may have an equal header."""
         push = self._pushes.get(header.key)
         return push is not None and push.header is header
 
     def unreserve(self, header: Header) -> None:
-        """Gives the bytes of this push back, if it still has them."""
+        """Frees the bytes of this push, if it still has them."""
         if self.reserved(header):
             del self._pushes[header.key]
             self.used -= self._room(header)
 
     def end(self, header: Header) -> None:
-        """The same, but for a broken push: it keeps them for the next one."""
+        """Frees the bytes of this push, unless it is broken: then they are kept for the next push of the part."""
         if self.reserved(header) and not self._pushes[header.key].broken:
             self.unreserve(header)
 
     def hold(self, header: Header, held: HostPart) -> None:
-        """Keeps a part whose bytes are reserved, in place of an earlier one of the same host."""
+        """Keeps a part whose bytes are reserved. It replaces an earlier one of the same host."""
         del self._pushes[header.key]
         if header.key in self._parts:
             self.used -= self._parts[header.key].body.nbytes
         self._parts[header.key] = held
 
     def release(self, release: Release) -> None:
-        """Forgets parts, and those whose push broke."""
+        """Forgets the parts of a release, and its broken pushes."""
         for push in [each for each in self._pushes.values() if each.broken]:
             if release.of(push.header.part.round, push.header.part.unit):
                 self.unreserve(push.header)
@@ -249,17 +249,17 @@ class Parts:
             self.used -= self._parts.pop(key).body.nbytes
 
     def _room(self, header: Header) -> int:
-        """Bytes that a part takes until it is merged, in the dtype of the run's codec."""
+        """Returns the bytes that a part takes until it is merged, in the dtype of the run's codec."""
         return (header.part.stop - header.part.start) * self._width
 
     def take(self, members: Sequence[Part]) -> dict[tuple[str, int], HostPart]:
-        """A round's parts, for the merge, by unit and host."""
+        """Returns the members' parts for a merge, by unit and host."""
         wanted = {(member.round, member.unit) for member in members}
         return {key[1:]: part for key, part in self._parts.items() if key[:2] in wanted}
 
 
 def budget() -> int:
-    """Bytes for contributions: a share of the container's memory, or of the machine's without a limit."""
+    """Returns the bytes for contributions: a share of the container's memory limit, else of the machine's memory."""
     sizes = []
     for path in ("/sys/fs/cgroup/memory.max", "/proc/meminfo"):
         words = Path(path).read_text().split() if Path(path).exists() else []

@@ -41,7 +41,7 @@ PREFIX = "atoll_syncer"
 
 @dataclass
 class Status:
-    """What can be told at any time, before there is a service and after it failed."""
+    """What the syncer reports at any time, also before there is a service and after it failed."""
 
     run: RunContract
     shard: int = 0
@@ -50,14 +50,14 @@ class Status:
     service: Service | None = None
 
     def report(self) -> SyncerStatus:
-        """Of the whole run, where this is shard 0."""
+        """Returns the report of the whole run on shard 0, else of this shard."""
         own, service = self.own(), self.service
         if service is None or not service.machine.coordinates or not service.others:
             return own
         return summary(own, list(service.others.values()))
 
     def own(self) -> SyncerStatus:
-        """Of this shard."""
+        """Returns the report of this shard."""
         service = self.service
         if service is None:
             return SyncerStatus(
@@ -77,7 +77,7 @@ class Status:
             run_uid=self.run.uid,
             phase=self.phase if self.phase == "Failed" else phase,
             message=self.message if self.phase == "Failed" else why(machine, now),
-            # The clock may stand a few steps further; a kill takes those back, but no merge that is on disk.
+            # The clock may be a few steps ahead. A kill loses those steps, but no merge that is on disk.
             global_step=machine.step
             if machine.final
             else max(each.version for each in service.state.fragments),
@@ -111,7 +111,7 @@ class Status:
 
 
 def unit_report(machine: Syncer, unit: Unit, report: Report | None) -> UnitReport:
-    """One unit, for the operator."""
+    """Returns the report of one unit, for the operator."""
     beginning = report and report.beginning
     connected: Literal["Learning", "Joining"] = "Learning" if unit.contributions else "Joining"
     return UnitReport(
@@ -141,13 +141,13 @@ def unit_report(machine: Syncer, unit: Unit, report: Report | None) -> UnitRepor
 
 
 def link_report(link: LinkReading) -> LinkReport:
-    """What its host says of a link."""
+    """Returns what a host measured of its link."""
     facts = dict(vars(link))
     return LinkReport(**vars(facts.pop("use")), **facts)
 
 
 def ledger_report(unit: Unit) -> LedgerReport:
-    """What became of a unit's tokens."""
+    """Returns what happened to a unit's tokens."""
     account = unit.account
     return LedgerReport(
         trained=account.trained,
@@ -158,14 +158,14 @@ def ledger_report(unit: Unit) -> LedgerReport:
 
 
 def mean_loss(units: list[Unit]) -> float | None:
-    """Weighted by the tokens of a step."""
+    """Returns the mean of the units' losses, weighted by the tokens of a step."""
     losses = [(unit.tokens / unit.steps, unit.loss) for unit in units if unit.loss is not None and unit.steps]
     total = sum(tokens for tokens, _ in losses)
     return sum(tokens * loss for tokens, loss in losses) / total if total else None
 
 
 def metrics(report: SyncerStatus) -> str:
-    """Prometheus text."""
+    """Returns the report as Prometheus text."""
     run = {
         "global_step": report.global_step,
         "rounds_total": report.rounds,
@@ -179,7 +179,7 @@ def metrics(report: SyncerStatus) -> str:
     lines = prometheus(PREFIX, run)
 
     def gauge(name: str, values: Mapping[str, object]) -> None:
-        """`values`: by labels."""
+        """Adds a gauge. `values`: by labels."""
         lines.append(f"# TYPE {PREFIX}_{name} gauge")
         lines.extend(f"{PREFIX}_{name}{{{labels}}} {value}" for labels, value in values.items())
 
@@ -203,7 +203,7 @@ def metrics(report: SyncerStatus) -> str:
 
 
 class StatusServer(WebServer[SyncerStatus]):
-    """Besides, takes the operator's orders."""
+    """Serves the report, and takes the operator's orders."""
 
     def __init__(self, status: Status, context: ssl.SSLContext, port: int, health_port: int) -> None:
         self._status = status
@@ -211,7 +211,7 @@ class StatusServer(WebServer[SyncerStatus]):
         self.secure.router.add_post("/status", self._order)
 
     async def _order(self, request: web.Request) -> web.Response:
-        """The operator's alone: another member of the run has no say in its checkpoints."""
+        """Takes an order for a cut. Only the operator may give one; other members of the run may not."""
         run, service = self._status.run, self._status.service
         operator = identity(run.namespace, run.name, "operator", "operator")
         certificate = request.get_extra_info("peercert") or {}
@@ -223,5 +223,5 @@ class StatusServer(WebServer[SyncerStatus]):
             return web.Response(status=400, text=f"not an order: {error}\n")
         if service is None:
             return web.Response(status=503, text=f"{self._status.message}\n")
-        service.driver.feed(CutOrdered(order.cut))  # the report says when it stands in the bucket
+        service.driver.feed(CutOrdered(order.cut))  # the report says when the cut is in the bucket
         return web.Response(status=202)

@@ -1,7 +1,8 @@
-"""One status of a run from those of its shards, as shard 0 tells the operator.
+"""Combines the status of all shards into the status of the run, which shard 0 gives to the operator.
 
-A shard owns whole tensors of every fragment, so the model is where the slowest shard is. Units report to shard 0, so
-what they do is taken from it. Figures come from every shard that was ever heard of, units from those that are here.
+A shard owns whole tensors of every fragment, so the run is as far as its slowest shard. Units report to shard 0, so
+shard 0 says what they do. Figures include every shard that has ever reported. Unit states include only shards with a
+session now.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from atoll_runtime.contract import LedgerReport, SyncerStatus, UnitReport
 
 MAX_GROUPS = 4
-"""Different messages of shards that are shown together."""
+"""The most different messages of shards that are shown."""
 
 
 @dataclass
@@ -22,15 +23,15 @@ class Other:
     """Another shard, as shard 0 knows it."""
 
     away_since: float | None
-    """Unix seconds since when it has no session with shard 0; None: it has one."""
+    """Since when it has no session with shard 0, in Unix seconds. None while it has one."""
     report: SyncerStatus | None = None
-    """Its newest one, of this session or an earlier one."""
+    """Its newest report, from this session or an earlier one."""
     session: object = None
-    """The newest one."""
+    """Identity of its newest session; None when it has ended."""
 
     @property
     def absence(self) -> str:
-        """Why its tensors are not merged; empty when they are."""
+        """Why its tensors are not merged at the moment; empty when they are."""
         if self.away_since is None:
             return ""
         since = datetime.datetime.fromtimestamp(int(self.away_since), datetime.UTC)
@@ -38,7 +39,7 @@ class Other:
 
 
 def summary(own: SyncerStatus, others: Sequence[Other]) -> SyncerStatus:
-    """Shard 0's status, made that of the run by shards 1, 2, …"""
+    """Returns the status of the run, from shard 0's own and those of shards 1, 2, …"""
     reports = [own, *(other.report for other in others if other.report is not None)]
     here = [own, *(other.report for other in others if other.report is not None and not other.absence)]
     owning, serving = _with_tensors(reports), _with_tensors(here)
@@ -66,7 +67,7 @@ def summary(own: SyncerStatus, others: Sequence[Other]) -> SyncerStatus:
 
 
 def join_messages(messages: Sequence[str]) -> str:
-    """One text from the messages of shards 0, 1, …, such as `shard 1: a; shards 0, 2: b`; empty ones are left out."""
+    """Joins the messages of shards 0, 1, …, to a text such as `shard 1: a; shards 0, 2: b`. Leaves empty ones out."""
     shards: dict[str, list[str]] = {}
     for index, text in enumerate(messages):
         shards.setdefault(text, []).append(str(index))
@@ -82,12 +83,12 @@ def join_messages(messages: Sequence[str]) -> str:
 
 
 def _with_tensors(reports: Sequence[SyncerStatus]) -> Sequence[SyncerStatus]:
-    """Leave out shards that have nothing to merge: those beyond the tensors."""
+    """Leaves out shards that own no tensors, unless no shard owns any."""
     return [report for report in reports if report.fragments] or reports
 
 
 def _unit(own: UnitReport, name: str, shards: Sequence[SyncerStatus]) -> UnitReport:
-    """One unit, as the shard sees it that has least of it. A shard that knows only an older incarnation has nothing."""
+    """Returns a unit's report: the least that any shard has. A shard with only an older incarnation has nothing."""
     reports = [shard.units.get(name) for shard in shards]
     seen = [report for report in reports if report is not None and report.incarnation == own.incarnation]
     known = len(seen) == len(reports)

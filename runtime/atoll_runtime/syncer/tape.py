@@ -1,7 +1,7 @@
-"""Writes a shard's event tape on its volume, from a thread of its own: the run never waits for it.
+"""Writes a shard's event tape to its volume, from a thread of its own, so that the run never waits for it.
 
-Best effort: a volume that fails ends the tape with one warning; one that is too slow leaves a gap, behind which a
-new segment starts with a fresh snapshot. Nothing is synced, so a lost machine may lose the last records.
+The tape is best effort. A volume that fails ends the tape with one warning. A volume that is too slow causes a gap,
+after which a new segment starts with a new snapshot. Nothing is synced, so a lost machine may lose the last records.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ log = logging.getLogger(__name__)
 LIMITS: dict[TapeDepth, int] = {"Decisions": 128 << 20, "Contributions": 4 << 30}
 """Bytes of a whole tape, by depth."""
 SEGMENTS = 4
-"""A segment is full when a quarter of the limit stands behind its snapshot."""
+"""A segment is full when its records after the snapshot take a quarter of the limit."""
 BACKLOG = 256 << 20
-"""Bytes that may wait for the disk, and one record more; beyond that, records are left out."""
+"""Bytes that may wait for the disk, plus one record. Beyond that, records are left out."""
 CLOSE_SECONDS = 10.0
 
 
@@ -69,16 +69,16 @@ class Job:
     """A record for the writer."""
 
     head: Callable[[], bytes]
-    """Encodes it, or only hands it over: checksums of arrays are left to the writer."""
+    """Returns the encoded record. The writer calls it, so checksums of arrays are computed on the writer's thread."""
     bodies: tuple[Buffer, ...]
     opens: bool
-    """It starts a segment."""
+    """The record starts a segment."""
     size: int
-    """Bytes, about."""
+    """Approximate bytes."""
 
 
 class Tape:
-    """Open for one life of a process. Calls come from one thread; all but `close` never wait for the disk."""
+    """Open for the life of one process. All calls come from one thread. Only `begin` and `close` use the disk there."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class Tape:
         backlog: int = BACKLOG,
         disk: Disk = LOCAL,
     ) -> None:
-        """`folder` is made when it is not there; `limit`, in bytes, replaces the default of the depth."""
+        """`folder` is created if it does not exist. `limit`, in bytes, replaces the default of the depth."""
         self._folder, self._depth, self._backlog, self._disk = folder, depth, backlog, disk
         self._limit = LIMITS[depth] if limit is None else limit
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
@@ -98,7 +98,7 @@ class Tape:
         """Bytes until this segment is full."""
         self._failed = self._gap = False
         self._pending: dict[RoundId, list[Job]] = {}
-        """Merges that are not durable: a new segment needs them again, since its snapshot is of before them."""
+        """Records of merges that are not durable. A new segment repeats them, because its snapshot lacks the merges."""
         self._thread: threading.Thread | None = None
 
     @property
@@ -127,7 +127,7 @@ class Tape:
         self._open("Started")
 
     def event(self, event: Event, now: float, effects: Sequence[Effect]) -> None:
-        """What `machine.handle(event, now)` gave: call it at once, before an effect is carried out."""
+        """Records what `machine.handle(event, now)` returned. Call it at once, before any effect is carried out."""
         if isinstance(event, Persisted | MergeFailed):
             self._pending.pop(event.round, None)
         if not self._records:
@@ -138,7 +138,7 @@ class Tape:
                 self._open("Full")
         elif not self._waiting:
             self._gap = False
-            self._open("Gap")  # the snapshot is of after this event
+            self._open("Gap")  # the snapshot includes this event
 
     def contributions(
         self,
@@ -146,7 +146,7 @@ class Tape:
         members: tuple[Part, ...],
         parts: Mapping[tuple[str, int], tuple[int, Buffer]],
     ) -> None:
-        """What goes into a merge: by (unit, host), the first element and the body as it is merged."""
+        """Records the input of a merge: by (unit, host), the first element and the body as it is merged."""
         if not self._records or self._depth != "Contributions":
             return
         units = {member.unit for member in members}
@@ -156,7 +156,7 @@ class Tape:
         self._pending[round_id] = [self._put(lambda: Contributed(round_id, shares), bodies)]
 
     def merged(self, round_id: RoundId, theta: Array, momentum: Array) -> None:
-        """What came out: call it before `Merged` is handed to the machine."""
+        """Records the output of a merge. Call it before `Merged` is handed to the machine."""
         if round_id in self._pending:
 
             def head() -> bytes:
@@ -167,7 +167,7 @@ class Tape:
             self._hand_over(job)
 
     def close(self) -> None:
-        """Writes what waits, for at most `CLOSE_SECONDS`. Blocks: not for an event loop."""
+        """Writes what is waiting, for at most `CLOSE_SECONDS`. It blocks, so do not call it on an event loop."""
         thread, self._thread = self._thread, None
         if thread is not None:
             self._jobs.put(None)
@@ -193,7 +193,7 @@ class Tape:
     def _put(
         self, entry: Callable[[], Entry], bodies: tuple[Buffer, ...] = (), *, opens: bool = False
     ) -> Job:
-        """Encodes now, since the machine goes on."""
+        """Encodes an entry now, because the machine changes afterwards, and hands it over."""
         try:
             head = encode(entry())
         except TapeError as error:
@@ -222,7 +222,7 @@ class Tape:
         self._failed = True
 
     def _write(self) -> None:
-        """The writer thread. After a failure it only takes jobs away."""
+        """The writer thread. After a failure it only discards jobs."""
         segments: Segments | None = None
         while (job := self._jobs.get()) is not None:
             try:

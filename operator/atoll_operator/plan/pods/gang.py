@@ -52,9 +52,9 @@ class PodPlacement:
     pool: str = ""
     """The node pool; empty: any."""
     holds: bool = False
-    """No pod that holds for another slice may be in the same pool."""
+    """Whether it holds its pool: no pod that holds for another slice may be there."""
     near: bool = False
-    """In the pool of the slice's other pods, by affinity, because the pool's name is not known."""
+    """Whether it follows the slice's other pods by affinity, because the name of their pool is not known."""
     avoid: tuple[str, ...] = ()
     """Pools that lack hosts or still run an old pod of the unit; taken only if no other pool has room."""
 
@@ -64,7 +64,7 @@ def service(unit: UnitObserved) -> Object:
 
 
 def pods(unit: UnitObserved, places: Mapping[int, PodPlacement]) -> tuple[Callable[[], Object], ...]:
-    """Each makes one body. All bodies of a large unit together would take too much memory, and time in one pass."""
+    """Functions that make one body each. All bodies of a large unit at once would take too much memory and time."""
     return tuple(partial(_pod, unit, host, places[host]) for host in sorted(places))
 
 
@@ -101,11 +101,11 @@ def _pod(unit: UnitObserved, host: int, place: PodPlacement) -> Object:
 
 
 def _enqueue(pod: Object, unit: UnitObserved) -> None:
-    """Make the pod one of its placement's group in Kueue, if the unit names a queue: admitted together by quota, and
-    gated until then. Kueue returns the quota when the group's last pod has ended, because none is ever replaced.
-    Kueue's webhook would add the label `managed` and the gate. The operator sets them so that no pod runs without
-    admission, even if the webhook excludes the namespace or Kueue is not installed yet. Only Kueue adds and removes its
-    finalizer."""
+    """If the unit names a queue, put the pod into the group of its placement in Kueue. Kueue admits a group's pods
+    together by quota, and gates them until then. It returns the quota when the last pod has ended, because none is ever
+    replaced. Kueue's webhook would add the label `managed` and the gate. The operator sets them so that no pod runs
+    without admission, even if the webhook excludes the namespace or Kueue is not installed yet. Only Kueue adds and
+    removes its finalizer."""
     spec, metadata = unit.spec, pod["metadata"]
     if spec.queue_name is None:
         return
@@ -128,9 +128,9 @@ def _node_choice(unit: UnitObserved, place: PodPlacement, holder: str, peers: Ma
         selector["node.kubernetes.io/instance-type"] = unit.slice.machine
     if place.pool:
         selector[group.NODE_POOL] = place.pool
-    # An operator that sees no nodes learns of a lost one by the deletion of its pods. That should come when it would
-    # have judged: the 40 to 55 s until a node is not ready would be more than a minute with the default. One that sees
-    # them judges by itself, and Kubernetes must not delete the pods before.
+    # An operator that sees no nodes learns of a lost one when Kubernetes deletes its pods. With `LEAVE_SECONDS` after
+    # the 40 to 55 s until a node is not ready, that would take more than a minute. An operator that sees nodes judges
+    # by itself, and Kubernetes must not delete the pods before.
     leave_seconds = max(unit.recovery.node_lost_seconds, template.LEAVE_SECONDS if unit.sees_nodes else 0)
     tpus: Object = {"key": group.TPU, "operator": "Exists"}
     tolerations = [tpus, *template.lost_nodes(leave_seconds), *map(document, spec.tolerations)]
@@ -186,10 +186,10 @@ def tpu_environment(
     shape: Slice, slices: int, host: int, host_name: Callable[[int], str], arguments: str = ""
 ) -> dict[str, str]:
     """Variables for libtpu and JAX of one host of a unit, counted slice by slice; `arguments` are libtpu flags of the
-    administrator, which come last and override ours. All are computed from the spec, never from live pods, because a
-    stale value hangs a mesh. They name only hosts of the own unit: JAX makes one cluster of all processes that
-    `MEGASCALE_*` joins, and that cluster fails as a whole. Learners make the lists of hosts themselves, from one name
-    in their contract: such lists grow with the square of the slice, and the pods of 2,304 hosts would have 0.5 GB."""
+    user or the administrator, which come last and override ours. All are computed from the spec, never from live pods,
+    because a stale value hangs a mesh. They name only hosts of this unit, because JAX makes one cluster of all
+    processes that `MEGASCALE_*` joins, and that cluster fails as a whole. Learners make the lists of hosts from one
+    name in their contract. In the pods, such lists grow with the square of the slice: 0.5 GB for 2,304 hosts."""
     number, worker = divmod(host, shape.hosts)
     several = {
         "MEGASCALE_NUM_SLICES": str(slices),

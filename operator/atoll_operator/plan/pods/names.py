@@ -11,9 +11,9 @@ NAMES_LIMIT = LABEL_LIMIT - len(f"--{MAX_UNITS - 1}-{MAX_INCARNATION}-{MAX_HOSTS
 """Characters that the names of run and pool may have together: `<run>-<pool>-<index>-<number>-<host>`. The number is an
 incarnation: in a pod's name the one for which it was created, in its hostname the placement."""
 EVALUATED_LIMIT = LABEL_LIMIT - len("-evaluator-") - 10
-"""Characters of a run that is evaluated: the StatefulSet's controller labels its pod with its name and a hash."""
+"""Characters of an evaluated run's name: the evaluator's pod has a label with its StatefulSet's name and a hash."""
 UNIT_NAME_LIMIT = LABEL_LIMIT - len(f"-{MAX_INCARNATION}-{MAX_HOSTS - 1}")
-"""Characters of a unit that somebody makes by hand."""
+"""Characters of the name of a unit made by hand."""
 
 
 def unit_name(run: str, pool: str, index: int) -> str:
@@ -21,7 +21,7 @@ def unit_name(run: str, pool: str, index: int) -> str:
 
 
 def pod_name(unit: str, number: int, host: int | str) -> str:
-    """The pod's name, with the incarnation for which it is created; the pod's hostname, with the placement."""
+    """The pod's name if `number` is the incarnation for which it is created; its hostname if it is the placement."""
     return f"{unit}-{number}-{host}"
 
 
@@ -35,7 +35,7 @@ def ca_secret(run: str) -> str:
 
 
 def tls_secret(member: str) -> str:
-    """Of a unit, of `syncer(run)` or of `evaluator(run)`."""
+    """The Secret of a unit, of `syncer(run)` or of `evaluator(run)`."""
     return f"{member}-tls"
 
 
@@ -44,12 +44,12 @@ def config_map(run: str) -> str:
 
 
 def syncer(run: str) -> str:
-    """StatefulSet and Service."""
+    """Name of StatefulSet and Service."""
     return f"{run}-syncer"
 
 
 def syncer_host(run: str, namespace: str) -> str:
-    """All shards' pods together."""
+    """Host name of all shards' pods together."""
     return f"{syncer(run)}.{namespace}.svc"
 
 

@@ -1,10 +1,10 @@
 """What all pods of a run have in common: Pod Security `restricted`, no API token, certificates, configuration, the
 settings of the run, and a hash by which its pods are replaced when these change.
 
-The defaults of a newer operator are for runs that begin under it. An existing run changes its image, and the operator's
-variables with it, only when its user sets or clears `spec.image` (docs/decisions/changes.md). A new operator may also
-change the template of syncer and evaluator. So their StatefulSets have `updateStrategy: OnDelete`, and the operator
-deletes, one by one, the pods whose hash differs.
+The defaults of a newer operator apply only to runs that begin under it. An existing run changes its image, and the
+operator's variables with it, only when its user sets or clears `spec.image` (docs/decisions/changes.md). A new operator
+may also change the template of syncer and evaluator. So their StatefulSets have `updateStrategy: OnDelete`, and the
+operator deletes, one by one, the pods whose hash differs.
 """
 
 from __future__ import annotations
@@ -162,8 +162,8 @@ def pod_metadata(settings: PodSettings, labels: Mapping[str, str], annotations: 
 
 
 def headless(metadata: Object, selector: Mapping[str, str], ports: Mapping[str, int]) -> Object:
-    """A headless Service. Pods get their DNS names before they are ready: the hosts of a mesh look for each other then,
-    and the operator reads from syncer and evaluator why they are not ready."""
+    """A headless Service. Pods get their DNS names before they are ready, because the hosts of a mesh look for each
+    other then, and the operator reads from syncer and evaluator why they are not ready."""
     spec = {
         "clusterIP": "None",
         "publishNotReadyAddresses": True,

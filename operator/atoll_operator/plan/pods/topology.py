@@ -1,4 +1,4 @@
-"""TPU shapes on GKE: accelerator, topology and machine type to hosts and chips. Sources: xpk
+"""TPU shapes on GKE: from accelerator, topology and machine type to hosts and chips. Sources: xpk
 `system_characteristics.py`; for slices of one host GKE's cluster autoscaler; for bounds, links and
 `TPU_ACCELERATOR_TYPE` GKE's device plugin. v4 is not offered."""
 
@@ -24,12 +24,12 @@ MAX_HOSTS = 4096
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A machine type of so many chips, and the slices that consist of it."""
+    """A machine type, its chips, and the slices that consist of such machines."""
 
     name: str
     chips: int
     topologies: tuple[str, ...]
-    """Except slices of whole cubes."""
+    """Topologies of its slices, except those of whole cubes."""
     cubes: int = 0
     """Largest number of 4x4x4 cubes in a slice of whole cubes (sides in ascending order); 0: no such slices."""
 
@@ -49,7 +49,7 @@ class Generation:
     """Prefix of `TPU_ACCELERATOR_TYPE`, such as `v6e` in `v6e-8`."""
     machines: tuple[Machine, ...]
     cores_per_chip: int = 1
-    """Units per chip in the number of `TPU_ACCELERATOR_TYPE`: TensorCores of v5p and tpu7x, chips of v5e and v6e."""
+    """What the number in `TPU_ACCELERATOR_TYPE` counts per chip: TensorCores of v5p and tpu7x, chips of v5e and v6e."""
     devices_per_chip: int = 1
     """JAX devices per chip: the two TensorCores of a v5p chip are one device, those of a tpu7x chip are two."""
     flex_start: bool = True
@@ -59,7 +59,7 @@ class Generation:
         return [machine for machine in self.machines if topology in machine.all_topologies()]
 
     def topologies(self) -> tuple[str, ...]:
-        """Each once, by size."""
+        """All its topologies, each once, by size."""
         names = {topology for machine in self.machines for topology in machine.all_topologies()}
         return tuple(sorted(names, key=lambda topology: (chips_of(topology), topology)))
 
@@ -103,7 +103,7 @@ def _cubes(most: int) -> tuple[str, ...]:
 
 
 def _machines(family: str, by_chips: Mapping[int, tuple[str, ...]], cubes: int = 0) -> tuple[Machine, ...]:
-    """Machine types by their chips. Those of four make up the slices of whole cubes."""
+    """Machine types by their chips. Those with four chips make up the slices of whole cubes."""
     return tuple(
         Machine(f"{family}-{chips}t", chips, names, cubes if chips == CHIPS else 0)
         for chips, names in by_chips.items()

@@ -29,7 +29,7 @@ class PodView:
     uid: str = ""
     placement: int = 0
     incarnation: int = 0
-    """The incarnation in its annotation: its process has it, or is to restart for it."""
+    """The incarnation in its annotation. Its process has it, or has to restart for it."""
     made_for: int = 0
     """The incarnation for which the pod was created; it is part of the pod's name."""
     host: int = 0
@@ -78,7 +78,7 @@ class PodView:
         return self.ended or self.deletion_time is not None
 
     def missed(self, incarnation: int) -> bool:
-        """Whether no process of this incarnation has run in this pod, or may still run."""
+        """Whether no process of this incarnation has run in this pod or can still run there."""
         if self.incarnation < incarnation:
             return True  # its annotation is older
         restarted = not self.ended and self.ended_incarnation == incarnation - 1
@@ -139,7 +139,7 @@ def view(pod: Object) -> PodView:
 
 
 def _number(text: str | None) -> int:
-    """The number in a label or annotation, which anyone may have written; 0 if it is not a number."""
+    """The number in a label or annotation, which anyone may have written; 0 if there is none."""
     return int(text) if text and _NUMBER.fullmatch(text) else 0
 
 

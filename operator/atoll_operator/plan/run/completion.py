@@ -1,5 +1,5 @@
-"""`Complete` and `Failed`: how a run ends, and when it is deleted after that. A run also ends at its deadline, and if
-`recovery.belowQuorum` says so when so many units are out of restarts that fewer than `quorum.min` are left."""
+"""`Complete` and `Failed`: how a run ends, and when it is deleted after that. A run also ends at its deadline. If
+`recovery.belowQuorum` is Fail, it ends some time after fewer than `quorum.min` units have restarts left."""
 
 from __future__ import annotations
 
@@ -74,9 +74,9 @@ def plan_completion(run: RunObserved, lost: QuorumLost | None, now: float) -> Ou
 def quorum_lost(
     spec: TrainingRunSpec, wanted: int, units: Mapping[str, LearnerUnitStatus], known: str | None, now: float
 ) -> QuorumLost | None:
-    """None while enough units learn or may come back, while the run is suspended, or if too few units are wanted. Of
-    the `wanted` units these exist. `known` is since when the status says so: units may have failed long before too many
-    had."""
+    """None while enough units learn or may come back, while the run is suspended, or if too few units are wanted.
+    `units` are the existing ones of the `wanted` units. `known` is the time from the status, if it has one: units may
+    have failed long before too many had."""
     needed, recovery = spec.quorum.min, spec.recovery
     failed = sum(unit.phase == "Failed" for unit in units.values())
     if spec.suspend or wanted < needed or failed <= wanted - needed:

@@ -1,7 +1,7 @@
 """`pools` and `units`: how many units each pool has, which stream of the data each unit reads, and their specs. A unit
 keeps its stream while other units come and go, and gets it back if it comes back itself. So running units are not
 touched, and a unit that was scaled away continues where it stopped. `atoll_runtime.data.stream` says how much of an
-epoch a finer division repeats; nobody reads a stream whose unit is away."""
+epoch a finer division repeats. While a unit is away, its stream is not read."""
 
 from __future__ import annotations
 
@@ -103,8 +103,8 @@ def deal(
     wanted: Sequence[Place],
     others: Collection[int] = (),
 ) -> StreamsStatus:
-    """Give every wanted place a stream, in their order; places that are not wanted any more keep theirs. `known` are
-    stream and division of existing units, which a status that was not written may lack; `others` are streams of units
+    """Give every wanted place a stream, in their order; places that are no longer wanted keep theirs. `known` are
+    stream and division of existing units, which the status may lack if a write failed; `others` are streams of units
     created by users, which are not dealt again."""
     first = min((streams for _, streams in known.values()), default=max(len(wanted), 1))
     base = first if old is None else old.base
@@ -150,6 +150,6 @@ def capacity_labels(pool: Pool) -> dict[str, str]:
 
 
 def capacity_tolerations(pool: Pool) -> tuple[Toleration, ...]:
-    """Tolerations for the taints of such nodes."""
+    """Tolerations for the taints of the pool's nodes."""
     label = _CAPACITY.get(pool.capacity)
     return () if label is None else (Toleration(key=label, value="true", effect="NoSchedule"),)

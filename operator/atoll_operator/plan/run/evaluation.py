@@ -24,7 +24,7 @@ class EvaluationPlan:
     """What to do for the evaluation of one run."""
 
     replicas: int | None = None
-    """Of its StatefulSet; None: its objects are not wanted."""
+    """Replicas of the evaluator's StatefulSet. None: its objects are not wanted."""
     status: EvaluationStatus | None = None
     states: Mapping[str, State] = field(default_factory=dict)
     """The condition `Evaluated`; empty for a run that is not to be evaluated."""
@@ -75,7 +75,7 @@ def _after_the_end(
 
 
 def _verdict(run: RunObserved) -> State:
-    """While the run trains."""
+    """The condition while the run trains."""
     report, reason = run.evaluator.status, run.evaluator.reason
     known = find(run.status.conditions, EVALUATED)
     if report is None and not reason and known.status == "True":
@@ -101,7 +101,7 @@ def _result(report: EvaluationReport) -> State:
 
 
 def _trouble(run: RunObserved, text: str = "") -> str:
-    """Why there is no result, after `text`: from its report while it answers, otherwise from its pod."""
+    """`text`, and why there is no result: from the evaluator's report while it answers, otherwise from its pod."""
     known = run.evaluator
     if known.status is not None and not known.reason:
         why = known.status.error

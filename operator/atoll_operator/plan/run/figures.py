@@ -1,7 +1,7 @@
-"""Figures of a run's status, from its syncer's report and its units' statuses. Sums over units do not fall when one of
-these is deleted: what a sum had and the present units do not explain belongs to deleted ones, so no list of them is
-needed. A unit's last change is missing if the operator dies before it writes the run's status, and so is what other
-units add in the same second in which a unit is deleted. A heal under way that ends with the deletion of its unit is not
+"""Figures of a run's status, from its syncer's report and its units' statuses. Sums over units do not fall when a unit
+is deleted. The part of a sum that the present units do not explain belongs to deleted ones, so no list of them is
+needed. A unit's last change is missing if the operator dies before it writes the run's status. So is what other units
+add in the second in which a unit is deleted. A heal under way that ends with the deletion of its unit is not
 counted."""
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def syncer_figures(run: RunObserved, report: SyncerStatus) -> dict[str, object]:
         "gbit_per_second_in": round(traffic.into, 3) if answers else 0.0,
         "gbit_per_second_out": round(traffic.out, 3) if answers else 0.0,
         "syncer_restarts": max(report.restarts, least.syncer_restarts),
-        "checkpoint": saved if checkpoint.uri else old.checkpoint,  # else shard 0 was not heard of yet
+        "checkpoint": saved if checkpoint.uri else old.checkpoint,  # empty before shard 0 reports
         "ledger": cost.shown_ledger(LedgerReport.total(ledgers), report.fragments) if ledgers else old.ledger,
         "final_checkpoint": report.final_checkpoint,
         "estimated_seconds_left": _seconds_left(min(done, 1.0), report) if answers else None,
@@ -73,7 +73,7 @@ def syncer_figures(run: RunObserved, report: SyncerStatus) -> dict[str, object]:
 
 
 def _seconds_left(done: float, report: SyncerStatus) -> int | None:
-    """At the present speed, if further steps take as many tokens as those so far."""
+    """Seconds at the present speed, if further steps take as many tokens as those so far."""
     if done <= 0 or report.tokens <= 0 or report.tokens_per_second <= 0:
         return None
     return round(report.tokens * (1 - done) / done / report.tokens_per_second)

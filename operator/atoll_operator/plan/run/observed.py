@@ -45,14 +45,14 @@ class UnitFacts:
 
     @property
     def learning(self) -> bool:
-        """With its present spec."""
+        """Whether it learns, with its present spec."""
         current = self.status.observed_generation == self.generation
         return current and is_true(self.status.conditions, "Learning")
 
     def idle(self, serving_since: float | None, now: float) -> bool:
-        """Whether nothing is lost with its pods: it has none, or has merged nothing, or nothing for ten minutes. It is
-        not enough that it does not learn: for some seconds after a restart of the syncer no unit does. The whole syncer
-        serves since `serving_since`, if it does."""
+        """Whether nothing is lost with its pods: it has none, or has merged nothing, or nothing for ten minutes. That
+        it does not learn is not enough, because no unit does for some seconds after a restart of the syncer. The whole
+        syncer serves since `serving_since`; None if it does not."""
         if self.learning:
             return False
         status, learning = self.status, find(self.status.conditions, "Learning")

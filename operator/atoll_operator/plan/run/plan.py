@@ -29,11 +29,11 @@ class RunPlan:
     """What to do for a run: delete it, or carry out the other fields in their order."""
 
     delete_run: bool = False
-    """Its time to live after the end is over."""
+    """Whether its time to live after its end is over."""
     poll_syncer: bool = False
     poll_evaluator: bool = False
     checkpoint: CheckpointOrder | None = None
-    """A checkpoint that the syncer is to save."""
+    """A checkpoint that the syncer should save."""
     apply: tuple[Object, ...] = ()
     """Objects of the run and its syncer."""
     remove_pods: tuple[Removal, ...] = ()
@@ -41,14 +41,14 @@ class RunPlan:
     apply_units: tuple[Object, ...] = ()
     """LearnerUnits to create, or to change to a new spec."""
     delete: tuple[tuple[str, str], ...] = ()
-    """Kinds and names of objects that the run does not need, as far as they exist."""
+    """Kinds and names of objects that the run does not need, if they exist."""
     delete_units: tuple[UnitFacts, ...] = ()
     apply_evaluator: tuple[Object, ...] = ()
     """Objects of the evaluator. They come last because training does not depend on them."""
     status: TrainingRunStatus
     notices: tuple[Notice, ...] = ()
     wake: float | None = None
-    """Unix seconds when the time alone changes the plan."""
+    """Unix seconds at which time alone changes the plan."""
 
 
 def plan_run(run: RunObserved, now: float) -> RunPlan:
@@ -96,7 +96,7 @@ def plan_run(run: RunObserved, now: float) -> RunPlan:
         return RunPlan(status=plan.status, notices=told, wake=now + LOOK_SECONDS)
     stopped = suspended and suspension is not None and suspension.written
     syncer_set = syncer_objects(run, 0 if stopped else spec.syncer.shards, _layout(run))
-    # What the operator has made of a pool by another version's knowledge is better than what it would make of it now.
+    # What another version has made of a pool is better than what this one would make of a pool that it does not know.
     changing = rollout.now if run.knows("pools", "podTemplate") else ()
     new = fitting(run.room, wanted, run.units)
     checkpoint = suspension.checkpoint if suspension is not None else wanted_checkpoint(run)
@@ -131,7 +131,7 @@ def plan_run(run: RunObserved, now: float) -> RunPlan:
 def _both_workloads(
     run: RunObserved, evaluation: EvaluationPlan, status: TrainingRunStatus, now: float
 ) -> RunPlan:
-    """The plan for the evaluator, and for pods on lost nodes, whatever becomes of the run."""
+    """The plan for the evaluator, and for pods on lost nodes, whether or not the run has ended."""
     pods, recovery = (*run.syncer_pods, *run.evaluator_pods), run.spec.recovery
     lost, wake = of_lost_nodes(pods, run.nodes, recovery.node_lost_seconds, recovery.force_delete, now)
     evaluator_set = evaluator_objects(run, evaluation.replicas)
@@ -172,12 +172,12 @@ def _layout(run: RunObserved) -> int:
 
 
 CHECKPOINT = "atoll.dev/checkpoint"
-"""Its value is the global step that the run had: a checkpoint of that step or a later one is wanted."""
+"""Annotation by which a user wants a checkpoint. Its value is the run's global step then; a later one counts too."""
 DIGITS = 15
 
 
 def wanted_checkpoint(run: RunObserved) -> CheckpointOrder | None:
-    """A checkpoint that a user wants and that does not stand yet."""
+    """A checkpoint that a user wants and that does not exist yet."""
     text, report = run.annotations.get(CHECKPOINT, ""), run.syncer.status
     if report is None or not text.isdecimal() or len(text) > DIGITS:
         return None
@@ -186,14 +186,14 @@ def wanted_checkpoint(run: RunObserved) -> CheckpointOrder | None:
 
 
 def kept_config(run: RunObserved) -> tuple[Object, ...]:
-    """The ConfigMap; nothing if it exists and tells the pods of sections that this version does not know entirely."""
+    """The ConfigMap. Nothing if it exists and this version does not fully know the sections that pods read from it."""
     known = run.knows(*COPIED, "recovery", "syncer")
     return (config_map(run),) if known or not run.configured else ()
 
 
 def notices(run: RunObserved, new: TrainingRunStatus, wanted: CheckpointOrder | None) -> Iterator[Notice]:
-    """Events for what a user has changed between two statuses, for a checkpoint that a user wants, and for what a run
-    may not have or does not know."""
+    """Events for what a user has changed between two statuses, for a checkpoint that a user wants, for the namespace's
+    limits, and for unknown fields."""
     old = run.status
     if old.suspend_time is None and new.suspend_time is not None:
         yield Notice("Normal", "SuspendRequested", "spec.suspend is true", new.suspend_time)

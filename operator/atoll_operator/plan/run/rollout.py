@@ -24,16 +24,16 @@ class Rollout:
     outdated: tuple[str, ...] = ()
     """Units whose spec is not the wanted one, including those in `now`."""
     message: str = ""
-    """Why the other ones wait; empty if none does."""
+    """Why the others wait; empty if none does."""
 
 
 def plan_rollout(run: RunObserved, wanted: Mapping[str, LearnerUnitSpec], now: float) -> Rollout:
     """Plan the next step. An idle unit has nothing to lose and is changed at once, so a broken image can be replaced. A
     unit that learns, or that has lost the syncer, is changed when all other units learn and K of them are left, so at
     most one is away at a time; units created by users count as others that learn. A unit with the new spec that has
-    found no hosts for ten minutes does not block the others, unless the change says where pods may run: then the change
-    may be the cause. A unit that failed with the new spec does block them. The units' conditions are current while the
-    whole syncer serves, since `serving_since`."""
+    found no hosts for ten minutes does not block the others, unless the change says where pods may run, because then
+    the change may be the cause. A unit that failed with the new spec does block them. The units' conditions are current
+    while the whole syncer serves, since `serving_since`."""
     units, quorum, serving_since = run.own_units, run.spec.quorum.min, run.syncer.serving_since
     own = {name: unit for name, unit in units.items() if unit.owned and name in wanted}
     outdated = tuple(name for name, unit in sorted(own.items()) if _differs(unit, wanted[name], ROLLED))

@@ -28,7 +28,7 @@ FALSE = {
 RATES: dict[str, object] = {
     "tokens_per_second": 0.0, "gbit_per_second_in": 0.0, "gbit_per_second_out": 0.0, "estimated_seconds_left": None,
 }  # fmt: skip
-"""Of a run that is over."""
+"""Rates of a run that is over."""
 
 
 def describe(
@@ -59,7 +59,7 @@ def describe(
 
 
 def _figures(facts: RunFacts) -> dict[str, object]:
-    """Those of the syncer stay as they are without a report, and while it starts and has not read its journal."""
+    """The figures. Those of the syncer stay as they are without a report, and while it starts and reads its journal."""
     run, old, units = facts.run, facts.run.status, facts.run.own_units.values()
     over = old.phase in ("Complete", "Failed")
     ready, report = old.units_ready if over else facts.learning, run.syncer.status
@@ -96,8 +96,8 @@ def _phase(facts: RunFacts) -> RunPhase:
 
 
 def _running(facts: RunFacts) -> dict[str, State]:
-    """The states of a run that is neither over nor suspended. A new operator must not report a sound run as degraded:
-    what depends on the syncer stays as last written."""
+    """The states of a run that is neither over nor suspended. A new operator must not report a sound run as degraded,
+    so what depends on the syncer stays as last written."""
     syncer, ready, old = facts.run.syncer, _ready(facts), facts.run.status
     report = syncer.status
     merging = ready[0] == "True" and facts.wanted > 0
@@ -238,6 +238,6 @@ class RunFacts:
 
     @property
     def syncer_wait(self) -> str:
-        """Why the syncer does not answer: pods that do not exist count only after they were polled in vain."""
+        """Why the syncer does not answer. Pods that do not exist count only after a poll has failed."""
         missing = self.run.spec.syncer.shards if self.run.syncer.reason == UNAVAILABLE else 0
         return hindrances(syncer(self.run.name), missing, self.run.syncer_pods)

@@ -1,5 +1,5 @@
 """`suspend`: the units give their chips back, a last checkpoint is saved, the syncer stops. The chips are given back
-first, because nothing that follows needs them. Once no unit has pods nothing can be merged any more. So the checkpoint
+first, because nothing that follows needs them. Once no unit has pods, nothing more can be merged. So the checkpoint
 that is saved then holds everything, and the run resumes at its step."""
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from atoll_operator.plan.run.observed import RunObserved, UnitFacts
 from atoll_operator.plan.run.syncer_state import CheckpointOrder, next_checkpoint_step
 
 LIMIT_SECONDS = 180.0
-"""For the whole suspension: a pod's grace period, the removal of a lost pod, and a checkpoint of some gigabytes. The
-journals have the state in any case, so the syncer does not run longer for a bucket that cannot be written."""
+"""Limit of the whole suspension: a pod's grace period, the removal of a lost pod, and a checkpoint of some gigabytes.
+The journals have the state in any case, so the syncer does not run longer for a bucket that cannot be written."""
 NOT_SAVED = "NotSaved"
 """Reason of `Suspended` if the newest checkpoint lacks merges that only the journals have."""
 
@@ -29,13 +29,13 @@ class Suspension:
     is written: another operator would not know of the checkpoint and would start the syncer for a new one."""
     checkpoint: CheckpointOrder | None = None
     reason: str = "Suspended"
-    """Of the condition once it is done."""
+    """Reason of the condition once the suspension is done."""
     message: str = ""
     wake: float | None = None
 
 
 def plan_suspension(run: RunObserved, now: float) -> Suspension | None:
-    """None if the run is not to be suspended."""
+    """None if the run should not be suspended."""
     if not run.spec.suspend:
         return None
     old, report = run.status, run.syncer.status

@@ -1,5 +1,5 @@
 """What is known of a run's syncer: its last report, whether it answers now, the checkpoint it was asked for. A change
-of its state has to be acted on at once, unless only progress figures changed: these are written at a bounded rate."""
+of its state has to be acted on at once, unless only progress figures changed, which are written at a bounded rate."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ UNIT_NEWS = (
     "incarnation", "hosts", "state", "seeded_step", "seed_message", "first_merge_time", "beginning", "suspect",
     "link.codec",
 )  # fmt: skip
-"""The same of a `UnitReport`, besides that it has a loss for the first time, and what its link is judged by."""
+"""The same for a `UnitReport`. `unit_news` adds whether it has a loss and slow steps, and how its link is judged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +30,11 @@ class CheckpointOrder:
     """A checkpoint that shard 0 is, or was, asked for."""
 
     step: int
-    """Global step; a later one is as good."""
+    """Global step. A checkpoint of a later step counts too."""
     last: bool = False
     """It holds everything that was merged."""
     refused: str = ""
-    """Why shard 0 refuses; if it does not answer it is asked again."""
+    """Why shard 0 refuses. If it does not answer, it is asked again."""
 
     def stands(self, report: SyncerStatus) -> bool:
         newest = report.checkpoint.newest_step
@@ -63,14 +63,14 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncerState:
-    """State of the syncer, as shard 0 tells it."""
+    """State of the syncer, as shard 0 reports it."""
 
     status: SyncerStatus | None = None
     reason: str = ""
     """Why it does not answer; empty while it does, and before the first poll."""
     message: str = ""
     answering_since: float | None = None
-    """None while it does not answer. The times of a poll's state are by the monotonic clock; plans get Unix seconds."""
+    """None while it does not answer. Times are monotonic in a poll's state, and Unix seconds in what plans get."""
     traffic: Traffic = Traffic()
     order: CheckpointOrder | None = None
     """The checkpoint that it was asked for when it answered last."""
@@ -101,8 +101,8 @@ class SyncerState:
 
     @property
     def finishing(self) -> bool:
-        """The target is reached and the syncer does the rest: pods may end, and none is replaced. Of several shards one
-        may still have rounds to merge, so they need the units until the last one has finished."""
+        """The target is reached and the syncer does the rest: pods may end, and none is replaced. If there are several
+        shards, one may still have rounds to merge, so they need the units until the last shard has finished."""
         phase, shards = (self.status.phase, self.status.shards) if self.status is not None else ("", 0)
         return phase == "Finished" or (phase == "Finishing" and shards == 1)
 
@@ -111,7 +111,7 @@ class SyncerState:
         return self.status.units.get(unit) if self.status is not None and self.answers else None
 
     def dated(self, offset: float) -> SyncerState:
-        """With times by another clock, which is ahead by so many seconds."""
+        """The state with times of another clock, which is ahead by `offset` seconds."""
         times = {name: getattr(self, name) for name in ("answering_since", "heard_at")}
         return replace(self, **{name: time + offset for name, time in times.items() if time is not None})
 
@@ -129,7 +129,7 @@ class SyncerState:
         )
 
     def missed(self, reason: str, message: str) -> SyncerState:
-        """State after a failed poll. A wrong answer counts at once, no answer only the second time."""
+        """State after a failed poll. A wrong answer counts at once. No answer counts only the second time."""
         misses = self.misses + 1
         if reason == UNAVAILABLE and misses < MISSES and not self.reason:
             return replace(self, misses=misses)
@@ -147,7 +147,7 @@ def run_news(state: SyncerState) -> object:
 
 
 def unit_news(state: SyncerState) -> dict[str, object]:
-    """By unit; the unit and its run are reconciled when this changes."""
+    """News by unit. A unit and its run are reconciled when its news change."""
     news = attrgetter(*UNIT_NEWS)
     reports = state.status.units.items() if state.status is not None else ()
     return {
@@ -165,9 +165,9 @@ def unit_news(state: SyncerState) -> dict[str, object]:
 
 
 def next_checkpoint_step(report: SyncerStatus, old: CheckpointOrder | None) -> int:
-    """The global step of a checkpoint that holds everything merged, where every learner has gone. This is the newest,
-    or one of the step that the run has reached: one more if a checkpoint of that step exists and lacks what was merged
-    after it."""
+    """The global step of a checkpoint that holds everything merged, when all learners have ended. It is that of the
+    newest checkpoint if this one holds everything. Otherwise it is the step that the run has reached, or one more if a
+    checkpoint of that step exists and lacks what was merged after it."""
     newest = -1 if report.checkpoint.newest_step is None else report.checkpoint.newest_step
     if report.checkpoint.current:
         return newest

@@ -1,4 +1,4 @@
-"""The objects of a run: the ConfigMap that every pod reads, and of syncer and evaluator a headless Service and a
+"""The objects of a run: the ConfigMap that every pod reads, and for syncer and evaluator each a headless Service and a
 StatefulSet, which gives its pods fixed names for their certificates and for the operator. The syncer has one pod and
 one journal volume per shard. The evaluator has one pod without a volume: results are kept in the bucket."""
 
@@ -30,7 +30,7 @@ COPIED = ("model", "data", "inner", "outer", "communication", "quorum", "target"
 
 
 def metadata(run: RunObserved, name: str) -> Object:
-    """Of an object that the run owns."""
+    """Metadata of an object that the run owns."""
     owner = group.owner(group.RUN_KIND, run.name, run.uid)
     return group.metadata(name, run.namespace, run.name, owner)
 
@@ -58,7 +58,7 @@ def config_map(run: RunObserved) -> Object:
 
 
 def batches(run: RunObserved) -> dict[str, tuple[int, ...]]:
-    """See `SyncerContract`: what the spec wants, and what units have that are not changed yet."""
+    """For `SyncerContract`: the batches of the spec, and those of units that are not changed yet."""
     wanted = {pool.name: pool.batch or run.spec.inner.batch for pool in run.spec.pools}
     found = {f"{run.name}-{pool}": {batch} for pool, batch in wanted.items()}
     for name, unit in run.own_units.items():
@@ -70,14 +70,14 @@ def batches(run: RunObserved) -> dict[str, tuple[int, ...]]:
 
 def syncer_objects(run: RunObserved, replicas: int, layout: int) -> tuple[Object, ...]:
     """Service, StatefulSet and PodDisruptionBudget. Scaling the set to 0 keeps the journals (suspended, failed);
-    deleting it deletes them (finished). `layout` is the number of changes of `spec.shards`. Each layout has its own
-    folder on the volumes, because a journal of an older layout may have the same number of shards but an abandoned
+    deleting it deletes them (finished). `layout` is the number of changes of `spec.syncer.shards`. Each layout has its
+    own folder on the volumes, because a journal of an older layout may have the same number of shards but an abandoned
     history. A shard removes older folders."""
     spec = run.spec.syncer
     environment = {
         contract.ENV_SYNCER: contract.brief(SyncerContract(batches=batches(run))),
         contract.ENV_JOURNAL_DIR: f"{contract.JOURNAL_DIR}/layout-{layout}",
-        # A restart does not compile the merge again.
+        # So a restart does not compile the merge again.
         "NUMBA_CACHE_DIR": f"{contract.JOURNAL_DIR}/compiled",
         # Return large freed arrays to the system: saves a third of the memory at a checkpoint (2026-11-22).
         "MALLOC_MMAP_THRESHOLD_": "262144",
@@ -100,8 +100,8 @@ def syncer_objects(run: RunObserved, replicas: int, layout: int) -> tuple[Object
 
 
 def _budget(service: Object) -> Object:
-    """Evictions take one shard at a time, because all shards take part in a round. One may always go, and so may one
-    that is not ready: a drain waits for the start of a shard, not for the end of the run."""
+    """Evictions take one shard at a time, because all shards take part in a round. One shard may always be evicted, and
+    so may one that is not ready. So a drain waits for the start of a shard, not for the end of the run."""
     pods = {"matchLabels": service["spec"]["selector"]}
     spec = {"maxUnavailable": 1, "unhealthyPodEvictionPolicy": "AlwaysAllow", "selector": pods}
     named = dict(service["metadata"])
@@ -113,10 +113,10 @@ def syncer_digest(run: RunObserved) -> str:
     spec, own = run.spec, run.spec.syncer
     pod = said(own, "resources", "shards", "storage", "storage_class_name")
     read = said(spec.quorum), said(spec.target), said(spec.checkpoint)
-    # Where no pool sets one, nothing: their batch does not change.
+    # Nothing if no pool sets a batch, because then it does not change.
     pools = {pool.name: pool.batch or spec.inner.batch for pool in spec.pools}
     told: list[Object] = [pools] if any(pool.batch for pool in spec.pools) else []
-    # Of a unit that it was not told of, the syncer takes the largest batch that it knows.
+    # For a unit that is not in its contract, the syncer takes the largest batch that it knows.
     by_hand = [unit.spec.batch for unit in run.own_units.values() if unit.by_hand and unit.spec is not None]
     if (largest := max(by_hand, default=0)) > max(pools.values()):
         told.append({"byHand": largest})
@@ -147,8 +147,8 @@ def _workload(
     digest: str,
     **more: Any,
 ) -> tuple[Object, Object]:
-    """Service and StatefulSet, whose spec has `more` fields. `digest` is of what the pods are made of and read at their
-    start: a pod with another one is replaced."""
+    """Service and StatefulSet; `more` are further fields of the latter's spec. `digest` covers what the pods are made
+    of and read at their start: a pod with another digest is replaced."""
     settings, name = run.settings, f"{run.name}-{component}"
     selector = {group.LABEL_RUN: run.name, group.LABEL_COMPONENT: component}
     named = metadata(run, name)
@@ -183,8 +183,8 @@ def _probe(path: str, period: int, failures: int) -> Object:
 
 
 def outdated(pods: Sequence[PodView], workload: Iterable[Object]) -> Iterator[Removal]:
-    """Pods to delete now because they were made of an older template than their StatefulSet's: all that are not ready;
-    otherwise one, when all pods are ready. A pod without a hash is not from a template and is left alone."""
+    """Pods to delete now because they were made from an older template: all of these that are not ready, or else one of
+    them if all pods are ready. A pod without a hash is not from a template and is left alone."""
     for spec in (
         body["spec"] for body in workload if body["kind"] == "StatefulSet" and body["spec"]["replicas"]
     ):

@@ -1,6 +1,6 @@
 """Failures that no single pod shows: `startupSeconds` and `hangSeconds`, judged by the clock and the syncer's reports,
-a syncer that does not trust a unit's results, and a user's request to restart. While the syncer does not answer no step
-is judged, and the time starts again when it is back."""
+a syncer that does not trust a unit's results, and a user's request to restart. While the syncer does not answer, no
+step is judged. The time starts again when the syncer is back."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ once, and checks each pod every 60 to 90 s. A process that is stopped, or hangs 
 AGAIN_SECONDS = 2.0
 """Time until the next check for an answer of the syncer, which is polled every 12 s in a large run."""
 SUSPECT_ROOM = 3_500
-"""Characters of what is told of a suspect unit, which leave room for what a condition says of the next try."""
+"""Longest message about a suspect unit, in characters. It leaves room for what a condition says about the next try."""
 Finding = tuple[Cause | None, float | None]
 """Why the incarnation is lost, or else when to check again."""
 NOTHING: Finding = (None, None)
@@ -33,7 +33,7 @@ def follow(
     known: Pace | None, report: UnitReport | None, answering_since: float | None, now: float
 ) -> Pace | None:
     """The pace after another report; None while the syncer does not answer or does not know the unit. A step seen
-    before the syncer answered counts as seen now: the syncer was away."""
+    before `answering_since` counts as seen now, because the syncer was away."""
     if report is None or answering_since is None:
         return None
     pace = Pace(report.incarnation, report.step, report.loss is not None, now)
@@ -43,7 +43,7 @@ def follow(
 
 
 def overdue(unit: UnitObserved, pods: Pods) -> Finding:
-    """Whether a deadline has passed: to have restarted, to be connected to the syncer, and then to step. The pods are
+    """Whether a deadline has passed: for the restart, for the connection to the syncer, or for a step. The pods are
     those of the mesh in order of hosts; some may be missing."""
     if unit.is_asked(HEAL):
         return Cause(failure.RESTART_REQUESTED, f"annotation {HEAL}", "", action=Action.RESTART_PROCESS), None
@@ -60,7 +60,7 @@ def overdue(unit: UnitObserved, pods: Pods) -> Finding:
         message = f"the last incarnation is still there {RENEWAL_SECONDS:.0f} s after the order to restart"
         cause = Cause(STARTUP_TIMED_OUT, message, behind[0].name, behind[0].node)
         return _due(unit, since + RENEWAL_SECONDS, cause)
-    if len(pods) < unit.hosts:  # the API server may refuse them
+    if len(pods) < unit.hosts:  # the API server may refuse the others
         return NOTHING
     new = [pod for pod in pods if since is None or pod.made_for == unit.status.incarnation]
     if late := [pod for pod in new if pod.started_at is None]:
@@ -95,8 +95,8 @@ def _not_started(unit: UnitObserved, late: Pods) -> Finding:
 
 
 def _not_connected(unit: UnitObserved, pods: Pods) -> Finding:
-    """The time to connect runs while all pods have started and the syncer answers. A restarted pod has started once: a
-    kubelet that holds its container back gets no longer than that."""
+    """The time to connect runs while all pods have started and the syncer answers. For a restarted pod without a
+    running container it runs from the restart: a kubelet that holds the container back gets no more time."""
     since, seconds = unit.restarted_at, unit.recovery.startup_seconds
     moments = [unit.syncer.serving_since, *(pod.started_at or since for pod in pods)]
     if None in moments:
@@ -109,7 +109,7 @@ def _not_connected(unit: UnitObserved, pods: Pods) -> Finding:
 
 
 def _hangs(unit: UnitObserved, pods: Pods) -> Finding:
-    """Until the first step the unit has `startupSeconds`, as before its hosts are connected: seeding, compilation."""
+    """For seeding and compilation the unit has at least `startupSeconds` until its first step."""
     pace, seconds = unit.pace, unit.recovery.hang_seconds
     started = all(pod.started_at is not None for pod in pods)
     if pace is None or pace.incarnation != unit.status.incarnation or seconds == 0 or not started:

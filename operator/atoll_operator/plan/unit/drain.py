@@ -28,8 +28,8 @@ def under_way(unit: UnitObserved) -> bool:
 
 
 def may_begin(unit: UnitObserved, budget: incarnation.Budget) -> bool:
-    """A unit leaves at once, but waits if its last restart was a move already: a pool that tolerates every taint would
-    move for ever."""
+    """A unit leaves at once, but waits for its back-off if its last restart was such a move already. Otherwise a pool
+    that tolerates every taint would move for ever."""
     restarts = unit.status.restarts
     return budget.not_before <= unit.now or not restarts or restarts[-1].reason != HOST_MAINTENANCE
 
@@ -43,8 +43,8 @@ def begin(unit: UnitObserved, cause: Cause) -> UnitPlan:
 
 
 def carry_out(unit: UnitObserved, budget: incarnation.Budget) -> UnitPlan:
-    """Delete the pods with a grace period. When they have ended, or it is over, give the unit new hosts, but not within
-    the back-off of an earlier failure."""
+    """Delete the pods with a grace period. When they have ended, or that period is over, give the unit new hosts, but
+    not within the back-off of an earlier failure."""
     now = unit.now
     current = [pod for pod in unit.pods if pod.placement == unit.status.placement]
     if untold := [pod for pod in current if not pod.leaves]:

@@ -79,7 +79,7 @@ class Cause:
 
     @property
     def text(self) -> str:
-        """For an Event."""
+        """The text of an Event."""
         return f"{self.pod}: {self.message}" if self.pod else self.message
 
 
@@ -149,8 +149,8 @@ def _of_host(pod: PodView, reason: str) -> str:
 
 
 def most_specific(causes: Iterable[Cause]) -> Cause | None:
-    """The most specific cause, and among those the pod that ended first: its peers fail as a consequence. A pod that
-    was deleted, is missing or ended by SIGTERM is less specific than one that ended by itself."""
+    """The most specific cause; of several, that of the pod that ended first, because its peers fail as a consequence. A
+    pod that was deleted, is missing or ended by SIGTERM is less specific than one that ended by itself."""
     return min(causes, key=_specificity, default=None)
 
 

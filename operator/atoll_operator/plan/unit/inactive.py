@@ -1,5 +1,5 @@
-"""A unit that has no pods, or keeps what it has: there is no run, the run stops, the unit failed for good, its spec is
-invalid, or the syncer has to answer first."""
+"""A unit that gets no new pods: there is no run, the run stops, the unit is `Failed`, a limit keeps it waiting, its
+spec is invalid, or the syncer has to answer first."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from atoll_operator.plan.unit.status import ended_heal, with_ledger
 from atoll_operator.plan.unit.unit import RUN_NOT_FOUND, UnitObserved, UnitPlan, lost
 
 GRACE_SECONDS = {"Suspended": DRAIN_SECONDS, "Finished": 5}
-"""For the pods of a run that is suspended, and of one that is over."""
+"""Grace period for the pods of a run that is suspended, and of one that is over."""
 
 
 def inactive(unit: UnitObserved) -> UnitPlan | None:
     """The plan for a unit that should do nothing; None if it should run."""
-    if unit.stop == RUN_NOT_FOUND:  # a unit made by hand outlives its run; its pods would train for nobody
+    if unit.stop == RUN_NOT_FOUND:  # a unit made by hand outlives its run, but its pods would be of no use
         remove, wake = removals(unit.pods, DRAIN_SECONDS, False, unit.now)
         unit = replace(unit, status=ended_heal(unit.status, unit.now)[0])
         plan = _idle(unit, RUN_NOT_FOUND, f"there is no TrainingRun {unit.spec.run!r}")
@@ -42,7 +42,7 @@ def inactive(unit: UnitObserved) -> UnitPlan | None:
     silent = unit.report is None and unit.syncer.serving_since is None
     if unit.status.incarnation == 0 and unit.begun and silent:
         why = "the syncer does not answer: it may know incarnations of an earlier unit of this name"
-        # The syncer's answer wakes nobody for a unit that it does not know.
+        # The syncer's answer enqueues no unit that the syncer does not know.
         return replace(_idle(unit, "SyncerUnavailable", why), wake=unit.now + AGAIN_SECONDS)
     return None
 
@@ -55,14 +55,14 @@ def _idle(unit: UnitObserved, reason: str, message: str) -> UnitPlan:
 
 
 def _allowed_more(unit: UnitObserved) -> bool:
-    """Whether a unit was given up that would not have been under today's budget."""
+    """Whether a unit that was given up could restart under the present budget."""
     restarts = unit.status.restarts  # those of the window in which it was given up
     last = parse_time(restarts[-1].time) if restarts else 0.0
     return not budget_of(restarts, unit.recovery, last, 0.0).exhausted
 
 
 def _stopped(unit: UnitObserved) -> UnitPlan:
-    """The pods go, the figures stay. Pods of a lost node are not waited for."""
+    """The pods are deleted and the figures stay. The unit does not wait for pods of a lost node."""
     phase, recovery, now = unit.stop, unit.recovery, unit.now
     assert phase in ("Suspended", "Finished")
     remove, wake = removals(unit.pods, GRACE_SECONDS[phase], recovery.force_delete, now)

@@ -20,10 +20,10 @@ from atoll_operator.plan.unit.unit import BACK_OFF, RUN_NOT_FOUND, UnitObserved,
 from atoll_runtime.contract import VERSION_MISMATCH
 
 LIMIT = 2
-"""Restarts on the same hosts after which the unit leaves them: without a merge between them, or within the memory of
-the kubelets, which restart a container at once, then after 10 s, then after 20 s."""
+"""Restarts on the same hosts after which the unit leaves them. They count if no merge came between them, or if the
+kubelets remember them: these restart a container at once, then after 10 s, then after 20 s."""
 KUBELET_MEMORY_SECONDS = 600.0
-"""After which a kubelet forgets a container's restarts: twice its longest back-off."""
+"""Time after which a kubelet forgets a container's restarts: twice its longest back-off."""
 BASE_SECONDS = 5.0
 MAX_SECONDS = 300.0
 SPREAD = 0.2
@@ -49,9 +49,9 @@ class Budget:
 
 
 def budget_of(restarts: Sequence[Restart], recovery: RecoverySpec, now: float, jitter: float) -> Budget:
-    """The first heal in a window is immediate; the n-th after it waits 5 s · 2ⁿ⁻¹, at most 300 s, after the last, with
-    a jitter from 0 to 1 that is the same for the same wait. A restart that lies in the future comes from a wrong clock,
-    and is ignored."""
+    """The first heal in a window is immediate; the n-th after it waits 5 s · 2ⁿ⁻¹, at most 300 s, after the last.
+    `jitter`, from 0 to 1, changes this by up to `SPREAD`, and is the same for the same wait. A restart in the future
+    comes from a wrong clock and is ignored."""
     begin, end = now - recovery.window_seconds, now + SKEW_SECONDS
     recent = tuple(item for item in restarts if begin < parse_time(item.time) <= end)[-(MAX_RESTARTS - 1) :]
     counted = sum(not spared(item.reason, recent[:index]) for index, item in enumerate(recent))
@@ -68,14 +68,14 @@ def spared(reason: str, before: Sequence[Restart]) -> bool:
 
 
 def jitter(uid: str, incarnation: int) -> float:
-    """From 0 to 1, the same for one wait of one unit, also in an operator that was restarted meanwhile."""
+    """A number from 0 to 1 that is the same for one wait of one unit, even after a restart of the operator."""
     return zlib.crc32(f"{uid}/{incarnation}".encode()) / 2**32
 
 
 def without_failure(unit: UnitObserved, budget: Budget) -> UnitPlan | None:
     """The plan for a unit that needs an incarnation on new hosts though nothing failed; None if it needs none."""
     status = unit.status
-    # The operator itself took the pods away, so that the next incarnation follows no failure.
+    # The operator itself deleted the pods, so the next incarnation follows no failure.
     waited = find(status.conditions, "Scheduled").reason in (RUN_NOT_FOUND, NAMESPACE_LIMIT)
     inactive = status.phase in ("Suspended", "Finished") or waited
     failed = status.phase == "Failed"
@@ -85,7 +85,7 @@ def without_failure(unit: UnitObserved, budget: Budget) -> UnitPlan | None:
         return raise_incarnation(unit, status)
     if failed:  # the budget was raised
         return raise_incarnation(unit, charged(unit, status, budget, last_reason(status)))
-    # The syncer may know an earlier unit of this name, and fences this one then.
+    # The syncer may know a later incarnation of an earlier unit of this name. Then it fences this one.
     return raise_incarnation(unit, status) if unit.known_incarnation > status.incarnation else None
 
 
@@ -111,7 +111,7 @@ def after_failure(
 
 
 def for_capacity(unit: UnitObserved, why: str, budget: Budget) -> UnitPlan:
-    """There is no room where the unit is or is to be. Nothing failed: only the back-off counts it."""
+    """There is no room at the unit's place. Nothing failed, so only the back-off counts this move."""
     restart = Restart(time=format_time(unit.now), reason=CAPACITY_UNAVAILABLE)
     plan = raise_incarnation(unit, unit.status.model_copy(update={"restarts": (*budget.recent, restart)}))
     message = f"looks for another place: {why}"
@@ -122,7 +122,7 @@ def for_capacity(unit: UnitObserved, why: str, budget: Budget) -> UnitPlan:
 def raise_incarnation(
     unit: UnitObserved, status: LearnerUnitStatus, action: Action = Action.LEAVE_PLACE, replaced: int = 0
 ) -> UnitPlan:
-    """To the next incarnation: above ours, and above any that the syncer knows of a unit of this name."""
+    """Raise the incarnation above ours, and above any that the syncer knows of a unit of this name."""
     incarnation = max(status.incarnation, unit.known_incarnation) + 1
     stays, healing = action < Action.LEAVE_PLACE, status.heal_start_time is not None
     reason = "SpecChanged" if status.incarnation and unit.spec_changed else "Created"
@@ -184,7 +184,7 @@ def charged(
 
 
 def _give_up(unit: UnitObserved, status: LearnerUnitStatus, notice: Notice, budget: Budget) -> UnitPlan:
-    """No more tries. The failed unit is kept to be looked at, without its running pods."""
+    """No more tries. The failed unit is kept for inspection; its running pods are deleted."""
     message = (
         f"{unit.recovery.max_restarts} restarts within {unit.recovery.window_seconds} s are the limit; "
         f"last failure: {notice.reason}: {notice.message}. Delete this LearnerUnit to try again"

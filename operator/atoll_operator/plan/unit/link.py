@@ -10,8 +10,8 @@ from atoll_runtime.contract import CommunicationSpec, LinkReport
 
 
 def adequate(link: LinkReport | None, widest: str, fixed: CommunicationSpec) -> dict[str, State]:
-    """The condition of a unit whose run has `widest` as its `outer.codec` and these `fixed` settings. A unit that is to
-    take part in one of four rounds does not do so for want of a link."""
+    """The condition of a unit whose run has `widest` as its `outer.codec` and these `fixed` settings. If these settings
+    fix a longer period, such as one of four rounds, its link is not the reason."""
     if link is None or not link.load:
         return {LINK_ADEQUATE: state(None, "NotMeasured", "too little was sent yet to measure the link by")}
     rounds = f"one of {link.period:g} rounds" if link.period > 1 else "every round"
@@ -28,7 +28,7 @@ def adequate(link: LinkReport | None, widest: str, fixed: CommunicationSpec) -> 
 
 
 def notices(old: tuple[Condition, ...], new: tuple[Condition, ...]) -> tuple[Notice, ...]:
-    """An Event when the link is not adequate, is so again, or needs another codec; not when all is well at first."""
+    """An Event when the link becomes inadequate, recovers, or needs another codec; not if it is adequate at first."""
     before, now = find(old, LINK_ADEQUATE), find(new, LINK_ADEQUATE)
     well = now.status == "True" and before.status == "Unknown"
     if before.reason == now.reason or now.status == "Unknown" or well:

@@ -1,7 +1,7 @@
-"""Which missing pods of a unit may be created now, and in which node pool each goes. A slice of several hosts is one
-node pool, alone in it. Pods that may be the first of their slice in a pool *hold* it: no two slices hold one pool. The
-others follow their leader, host 0 of the slice, once it is bound: a plain selector for its pool, which costs the
-scheduler next to nothing (docs/decisions/placement.md)."""
+"""Which missing pods of a unit may be created now, and in which node pool each goes. A slice of several hosts has a
+node pool of its own. Pods that may be the first of their slice in a pool *hold* it: no two slices hold one pool. The
+others follow their leader, host 0 of the slice, once it is bound. They have a plain selector for its pool, which costs
+the scheduler almost nothing (docs/decisions/placement.md)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RETURN_SECONDS = 15.0
 AVOIDED = 100
 """Largest number of pools in a leader's affinity."""
 HOSTS_SECONDS = 60.0
-"""How long a slice waits in a pool that lacks hosts while another pool of its kind does not."""
+"""How long a slice waits in a pool that lacks hosts while another pool of its kind lacks none."""
 SLICES_SECONDS = 600.0
 """How long a unit holds some of its slices while it waits for the others. An autoscaler creates a pool in minutes."""
 GIVE_WAY_SECONDS = 30.0
@@ -28,8 +28,8 @@ a new one at once."""
 
 
 def place(unit: UnitObserved, kept: Pods, outgoing: Pods, stale: Pods) -> Places:
-    """The pods that may be created now, by host. Of the placement some pods are kept, and some are replaced once they
-    have ended; all others, `stale`, have their hosts until they have ended."""
+    """The pods that may be created now, by host. Of the pods of this placement, `kept` stay, and `outgoing` are
+    replaced once they have ended. All others, `stale`, have their hosts until they have ended."""
     if unit.now < _gives_way_until(unit):
         return {}
     taken = {pod.host for pod in (*kept, *(pod for pod in outgoing if not pod.ended))}
@@ -48,12 +48,12 @@ def _place_slice(unit: UnitObserved, hosts: range, here: Pods, gone: Pods, stale
         pool = unit.pool_of(leader)
         return dict.fromkeys(hosts, PodPlacement(pool) if pool else PodPlacement(near=True))
     pool = next((pod.pool for pod in here if pod.pool), "") or unit.spec.node_selector.get(NODE_POOL, "")
-    if not pool and not here:  # all pods are replaced: in their pool, if they were in one
+    if not pool and not here:  # all pods are replaced: in their pool, if they shared one
         pools = {unit.pool_of(pod) for pod in gone}
         pool = pools.pop() if len(pools) == 1 else ""
     if pool:
         return dict.fromkeys(hosts, PodPlacement(pool, holds=True))
-    # A queue admits all pods or none, and by then another unit may have any pool.
+    # A queue admits all pods or none, and by then another unit may have taken any pool.
     at_once = unit.spec.queue_name is not None or not unit.sees_nodes
     if at_once or (here and leader is None):
         return dict.fromkeys(hosts, PodPlacement(holds=True, near=True))
@@ -76,15 +76,15 @@ def _gives_way_until(unit: UnitObserved) -> float:
 
 
 def overdue(unit: UnitObserved, kept: Pods, stale: Pods) -> tuple[str, float | None]:
-    """Why the unit should leave its place for want of room, or nothing; and when to look again. A host that a replaced
-    pod wants may be taken by now. And two units of several slices may each hold what the other one waits for."""
+    """Why the unit should leave its place because there is no room (empty if it should not), and when to look again.
+    The host of a replaced pod may be taken. Two units of several slices may each hold what the other waits for."""
     way = _gives_way_until(unit)
     wake = way if unit.now < way else None
     size = unit.slice.hosts
     placed = [pod for pod in kept if pod.node]
     bound = {pod.host // size for pod in placed}
     held = max((pod.scheduled_at or 0.0 for pod in placed), default=0.0)
-    ours = NODE_POOL not in unit.spec.node_selector  # else the user chose the pool
+    ours = NODE_POOL not in unit.spec.node_selector  # otherwise the user chose the pool
     short = _short_pools(unit, stale)
     for pod in kept:
         if (since := pod.unschedulable_since) is None:
@@ -98,7 +98,7 @@ def overdue(unit: UnitObserved, kept: Pods, stale: Pods) -> tuple[str, float | N
             end, why = since + HOSTS_SECONDS, f"node pool {pod.pool} lacks hosts, and another one does not"
         elif host == 0 and bound - {number}:
             why = f"{len(bound)} of {unit.spec.slices} slices have a place and are given back"
-            # By unit, so that two units that wait for each other do not give up together.
+            # The jitter is by unit, so that two units that wait for each other do not give up together.
             end = max(since, held) + SLICES_SECONDS * (1 + jitter(unit.uid, unit.status.placement))
         else:
             continue

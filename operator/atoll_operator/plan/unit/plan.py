@@ -1,8 +1,8 @@
 """What to do for one LearnerUnit in one pass: judge its hosts, one slot each, and then raise the incarnation or
 reconcile each slot (docs/healing.md has the table). A slot with a cause needs a new incarnation of the unit, which is
-stored first. In the next pass the failed pod is one that never ran the new incarnation, so its slot has no cause any
-more, and is reconciled without another charge. So a crash between any two writes is harmless: what a slot needs follows
-from the stored status and the pods alone."""
+stored first. In the next pass the failed pod is one that never ran the new incarnation. So its slot has no cause any
+more, and is reconciled without another charge. A crash between any two writes is harmless, because what a slot needs
+follows from the stored status and the pods alone."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from atoll_operator.plan.unit.failure import POD_DELETED, Action, Cause, classif
 from atoll_operator.plan.unit.unit import UnitObserved, UnitPlan
 
 EXIT_GRACE_SECONDS = 15.0
-"""A pod that ends with 0 may have learned of the run's end before the operator did."""
+"""How long exit status 0 is no failure: the pod may have learned of the run's end before the operator did."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +109,8 @@ def observe(unit: UnitObserved) -> tuple[Slot, ...]:
 
 
 def judge(unit: UnitObserved, host: int, pod: PodView | None, replaceable: Callable[[], bool]) -> Slot:
-    """What this host, with this newest pod, needs; `replaceable`: another pod may take its place, as far as the run and
-    the unit's other pods allow it."""
+    """What this host needs; `pod` is its newest pod. `replaceable` tells whether the run and the unit's other pods
+    allow another pod in its place."""
     incarnation = unit.status.incarnation
     if pod is None:
         if not unit.met:
@@ -126,7 +126,7 @@ def judge(unit: UnitObserved, host: int, pod: PodView | None, replaceable: Calla
     if (patience := _exit_grace_end(pod)) is not None and patience > unit.now:
         return Slot(pod, Action.SERVING, wake=patience)
     found = classify(pod, incarnation)
-    # Nothing is known against pod and node, so that the slot will survive a restart.
+    # If nothing is known against pod and node, the slot will survive a restart.
     reliable = not pod.disruption and (node is None or node.sound)
     if found is None:
         return Slot(pod, Action.SERVING if reliable else Action.LEAVE_PLACE, wake=wake)
@@ -139,8 +139,8 @@ def judge(unit: UnitObserved, host: int, pod: PodView | None, replaceable: Calla
 
 
 def _may_replace(unit: UnitObserved, pods: tuple[PodView, ...]) -> bool:
-    """Whether single pods may be replaced. Kueue counts the pods of a group and keeps those that have ended; all pods
-    of a mesh must be made from the same contract; and a pod that is gone may be so because its pool lost a host."""
+    """Whether single pods may be replaced: not in a queue, where Kueue counts also ended pods; not from another
+    contract than the other pods of the mesh; and not in a pool that lacks hosts, because the pod's own may be gone."""
     if not unit.recovery.in_place or unit.spec.queue_name is not None:
         return False
     contract = unit.contract

@@ -1,8 +1,7 @@
 """The status of a unit, from what its pods and its syncer say. A heal (`status.lastHeal`, `status.lost`) begins with a
 failure, and ends with a merge, or with the end of the unit or its run. The stages of a heal come from the statuses of
 pods and the syncer's report, and their sum is the heal. Pods report whole seconds, rounded down, and clocks of nodes
-differ a little. So each stage ends where the next one begins, and between the end of the one before and the end of the
-heal."""
+differ a little. So each stage begins where the previous one ends, and ends by the end of the heal."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ from atoll_runtime.contract import BeginningReport, UnitReport
 
 
 def describe(unit: UnitObserved, plan: UnitPlan) -> UnitPlan:
-    """The plan; for a unit that runs, with its status, the heal that ends now, and Events."""
+    """The plan. For a unit that runs, it gets the status, with a heal that ends now, and Events."""
     if (pods := plan.members) is None:
         return plan
     hosts = unit.hosts
@@ -65,12 +64,12 @@ def describe(unit: UnitObserved, plan: UnitPlan) -> UnitPlan:
 
 
 def _reached(name: str, reached: bool, wait: tuple[str, str] | None, reason: str, message: str) -> State:
-    """A condition that is True, or False because of a wait or else for this reason."""
+    """A condition that is True, or False: because of a wait, or if there is none, for this reason."""
     return state(True, name) if reached else state(False, *(wait or (reason, message)))
 
 
 def _progress(unit: UnitObserved) -> dict[str, State]:
-    """`Seeded` and `Learning`. While the syncer does not answer, as last known: the unit trains on."""
+    """`Seeded` and `Learning`. They stay as last known while the syncer does not answer, because the unit trains on."""
     report = unit.current_report
     if report is None:
         unknown = state(False, "NotConnected", "the syncer has not heard of this incarnation yet")
@@ -90,7 +89,7 @@ def _progress(unit: UnitObserved) -> dict[str, State]:
 
 
 def _seeded(unit: UnitObserved, report: UnitReport) -> State:
-    """With seeds from peers only the unit knows which peer it was; its message says so."""
+    """With seeds from peers, only the unit knows which peer it was, and its message says so."""
     if report.seeded_step is None:
         return state(False, "Seeding", report.seed_message)
     from_peers = unit.recovery.seed == "Peer"
@@ -129,7 +128,7 @@ def last_reason(status: LearnerUnitStatus) -> str:
 
 
 def ended_heal(status: LearnerUnitStatus, moment: float) -> tuple[LearnerUnitStatus, Heal | None]:
-    """The status without a heal under way, whose cost is added to `lost`; and that heal."""
+    """The status after the end of the heal under way, with its cost added to `lost`; and that heal."""
     if status.heal_start_time is None:
         return status, None
     reason, started = status.heal_reason or last_reason(status), parse_time(status.heal_start_time)
@@ -141,8 +140,8 @@ def ended_heal(status: LearnerUnitStatus, moment: float) -> tuple[LearnerUnitSta
 
 
 def _stages(started: float, merged: float, pods: Pods, beginning: BeginningReport | None) -> HealStages:
-    """Seconds of each stage from the failure to the first merge after it. One whose end is not known is None, and its
-    time belongs to the next known one."""
+    """Seconds of each stage from the failure to the first merge after it. A stage without a known end is None, and its
+    time belongs to the next known stage."""
     scheduled, begun = [pod.scheduled_at for pod in pods], [pod.started_at for pod in pods]
     ends = {"schedule": _last(scheduled), "pull": _last(begun)}
     if beginning is not None:
@@ -161,7 +160,7 @@ def _stages(started: float, merged: float, pods: Pods, beginning: BeginningRepor
 
 
 def _with_stages(status: LearnerUnitStatus, pods: Pods, report: UnitReport | None) -> LearnerUnitStatus:
-    """The status with the last heal's stages as far as they are known. A merge may be reported before the step."""
+    """The status with the known stages of the last heal. A merge may be reported before the first step."""
     heal = status.last_heal
     if heal is None or heal.incarnation != status.incarnation or heal.stages.catch_up is not None:
         return status

@@ -1,4 +1,4 @@
-"""What is known of one LearnerUnit when it is planned, and what to do about it."""
+"""What is known of one LearnerUnit when it is planned, and the plan for it."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ RUN_NOT_FOUND = "RunNotFound"
 BACK_OFF = "BackOff"
 """Reason of `Healing` while a lost unit waits for its next restart."""
 _NO_SETTINGS = PodSettings(run="", image="", pull_policy="", environment={})
-"""Of a unit without a run: it has no pods."""
+"""Settings of a unit without a run, which has no pods."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """The last observed progress of one unit, seen first at `since`."""
+    """The last observed progress of one unit, first seen at `since`."""
 
     incarnation: int
     step: int
@@ -65,7 +65,7 @@ class UnitObserved:
     codec: Codec = "bf16"
     settings: PodSettings = _NO_SETTINGS
     begun: bool = False
-    """Something was merged, so that the syncer may know incarnations of an earlier unit of the same name."""
+    """Whether something was merged: then the syncer may know incarnations of an earlier unit of the same name."""
 
     syncer: SyncerState = field(default_factory=SyncerState)
     pace: Pace | None = None
@@ -78,12 +78,12 @@ class UnitObserved:
 
     @property
     def report(self) -> UnitReport | None:
-        """None when the syncer knows no such unit or does not answer."""
+        """The syncer's report. None if the syncer does not know the unit or does not answer."""
         return self.syncer.report_of(self.name)
 
     @property
     def current_report(self) -> UnitReport | None:
-        """None also when the syncer has not heard of this incarnation yet."""
+        """The report of this incarnation. None also if the syncer has not heard of that yet."""
         report = self.report
         return report if report is not None and report.incarnation == self.status.incarnation else None
 
@@ -100,12 +100,12 @@ class UnitObserved:
 
     @cached_property
     def slice(self) -> Slice:
-        """Raises ValueError, as `slice_of`."""
+        """Raises ValueError like `slice_of`."""
         return slice_of(self.spec.accelerator, self.spec.topology, self.spec.machine_type)
 
     @property
     def hosts(self) -> int:
-        """Of all slices. The first slice has the first hosts, and so on."""
+        """Hosts of all slices. The first slice has the first hosts, and so on."""
         return self.spec.slices * self.slice.hosts
 
     def host_name(self, host: int | str) -> str:
@@ -123,18 +123,18 @@ class UnitObserved:
         return tuple(sorted(pool for pool, chips in self.sound_chips.items() if chips < needed))
 
     def pool_of(self, pod: PodView) -> str:
-        """The pod's node pool, as far as it is known."""
+        """The pod's node pool; empty if it is not known."""
         node = self.nodes.get(pod.node)
         return pod.pool or (node.pool if node is not None else "")
 
     @property
     def spec_changed(self) -> bool:
-        """The spec changed after the status was written: the pods are those of the old one."""
+        """The spec changed after the status was written, so the pods are those of the old one."""
         return self.status.observed_generation not in (0, self.generation)
 
     @property
     def known_incarnation(self) -> int:
-        """The newest incarnation of this name that the syncer knows. It may be of an earlier unit."""
+        """The newest incarnation of this name that the syncer knows. It may belong to an earlier unit."""
         return self.report.incarnation if self.report is not None else 0
 
     @cached_property
@@ -158,7 +158,7 @@ class UnitObserved:
 
     @property
     def restarted_at(self) -> float | None:
-        """When the restart was that began this incarnation; None if the unit was given new hosts for it."""
+        """When the restart that began this incarnation was decided. None if the unit was given new hosts for it."""
         status = self.status
         if status.incarnation == status.placement or not status.restarts:
             return None
@@ -194,20 +194,20 @@ def lost(reason: str, message: str) -> dict[str, State]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnitPlan:
-    """What to do. With `advance` only the status is written, over its version; the next plan acts on it."""
+    """What to do. With `advance` only the status is written, over its version, and the next plan acts on it."""
 
     status: LearnerUnitStatus
     advance: bool = False
     needs_fresh_list: bool = False
-    """The plan follows from the absence of a pod. A watch that lags shows the same: list the pods, and plan again."""
+    """The plan follows from a missing pod. A watch that lags looks the same, so list the pods and plan again."""
     service: Object | None = None
     create: tuple[Callable[[], Object], ...] = ()
-    """Makes the body of each pod when it is sent."""
+    """Functions that make the body of each pod when it is sent."""
     remove: tuple[Removal, ...] = ()
     renew: tuple[PodView, ...] = ()
     """Pods whose annotation gets the incarnation in `status`; their process restarts for it."""
     members: tuple[PodView, ...] | None = None
-    """The pods that stay, in order of hosts, of a unit that runs: `status.describe` follows when nothing is created."""
+    """The pods that stay, in order of hosts, if the unit runs. `status.describe` follows if no pod comes or goes."""
     notices: tuple[Notice, ...] = ()
     wake: float | None = None
     """When to plan again without an event."""

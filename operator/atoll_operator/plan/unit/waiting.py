@@ -12,7 +12,7 @@ from atoll_operator.plan.unit.failure import CAPACITY_UNAVAILABLE, terminated
 QUEUED = "Queued"
 """Pods wait for admission by a queue of Kueue."""
 GATED = "SchedulingGated"
-"""Another gate holds a pod; it is Kubernetes' own word."""
+"""Another scheduling gate holds a pod. Kubernetes uses the same word."""
 IMAGE_PULL = "ImagePull"
 CONTAINER_CREATING = "ContainerCreating"
 HOLDS = frozenset(
@@ -24,8 +24,8 @@ _IMAGE = ("ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ErrImageNever
 
 
 def waiting(pods: Pods, seconds: float, now: float) -> tuple[str, str] | None:
-    """Reason and message if something keeps a pod from starting. A kubelet may take so many seconds to start a
-    container; a volume or a sandbox may fail there."""
+    """Reason and message if something keeps a pod from starting. A kubelet may take `seconds` to start a container;
+    after that a volume or a sandbox may have failed."""
     if gated := [pod for pod in pods if pod.gates]:
         return _gated(gated, len(pods))
     for pod in pods:
@@ -70,8 +70,8 @@ def hindrance(pod: PodView) -> str:
 
 
 def hindrances(name: str, replicas: int, pods: Pods) -> str:
-    """What keeps `replicas` pods of a StatefulSet from running, with those that its controller has not created. The
-    controller reports a quota, or a webhook that refuses its pods, in Events only."""
+    """What keeps `replicas` pods of a StatefulSet from running, including pods that its controller has not created. If
+    a quota or a webhook refuses these, the controller reports it in Events only."""
     there = {pod.name for pod in pods}
     missing = [f"{name}-{ordinal}" for ordinal in range(replicas) if f"{name}-{ordinal}" not in there]
     absent = f"no pod {', '.join(missing)}: see kubectl describe statefulset {name}" if missing else ""

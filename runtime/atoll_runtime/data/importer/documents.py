@@ -75,7 +75,7 @@ class Source:
         return _text(value[self.field], f"{where}: field {self.field!r}")
 
     def _rows(self) -> Iterator[tuple[str, float]]:
-        from pyarrow import ArrowException, parquet  # an extra, for these files alone
+        from pyarrow import ArrowException, parquet  # an optional dependency, only for these files
 
         try:
             with parquet.ParquetFile(self.path) as file:

@@ -1,1 +1,1 @@
-"""A fleet of learners in simulated time: failures and recovery, speeds and rounds, learners that come and go."""
+"""A fleet of learners in simulated time: failures and recovery, speeds and rounds, learners that join and leave."""

@@ -1,4 +1,4 @@
-"""Goodput and uptime of a fleet under failures: one stretch of time, and the mean of many."""
+"""Goodput and uptime of a fleet under failures, of one run and as the mean of several."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from atoll_runtime.simulate.fleet.timeline import CAUSES, Account, Interruptions
 
 REPEATS = 8
 STUDENT = 2.365
-"""Student's t at 97.5 % for the mean of so many."""
+"""Student's t at 97.5 % for the mean of `REPEATS` values."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One question. Repeat r of any case has the same luck for one seed."""
+    """What to simulate. For one seed, repeat r of every case uses the same random numbers."""
 
     fleet: Fleet
     method: Method
     recovery: Recovery = field(default_factory=Recovery)
     heal: Heal = field(default_factory=Heal)
-    """Of method "unit" alone."""
+    """Used by method "unit" only."""
     seconds: float = DAY
-    """Of one repeat."""
+    """Seconds of one repeat."""
     seed: int = 0
 
     @property
     def interruptions(self) -> float:
-        """Expected, over all repeats."""
+        """Expected number over all repeats."""
         return self.fleet.chips * self.seconds / self.fleet.mtbi_seconds * REPEATS
 
 
@@ -43,14 +43,15 @@ class Estimate:
     goodput: float
     uptime: float
     interval: tuple[float, float]
-    """95 % for the goodput."""
+    """95 % interval of the goodput."""
     share: Mapping[str, float]
-    """Of the chip-time, by cause (`timeline.CAUSES`); they sum to 1."""
+    """Shares of the chip-time by cause (`timeline.CAUSES`); they sum to 1."""
     interruptions_a_day: float
 
 
 def simulate(case: Case, rng: np.random.Generator) -> Account:
-    """One run. Every learner by itself, from its own interruptions; together they are up, and have a quorum or not."""
+    """Simulates one run. Each learner is simulated alone, with its own interruptions. Uptime and quorum are computed
+    from all of them."""
     fleet, seconds = case.fleet, case.seconds
     lines = [
         _learner(case, draw(fleet.learner_chips, fleet.mtbi_seconds, seconds, luck))
@@ -60,7 +61,7 @@ def simulate(case: Case, rng: np.random.Generator) -> Account:
 
 
 def estimate(case: Case) -> Estimate:
-    """The mean of `REPEATS` runs."""
+    """Returns the mean of `REPEATS` runs."""
     accounts = [simulate(case, np.random.default_rng([case.seed, turn])) for turn in range(REPEATS)]
     goodputs = [one.goodput for one in accounts]
     mean, half = fmean(goodputs), STUDENT * stdev(goodputs) / REPEATS**0.5

@@ -1,4 +1,4 @@
-"""A unit of one host in simulated time: the training loop and the client that run in the pods, without numbers."""
+"""A unit of one host in simulated time: the training loop and client of the pods, without tensor values."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from atoll_runtime.simulate.shard import Shard
 from atoll_runtime.transport import codecs
 
 TOKENS = 1000
-"""Of an inner step: a learner's batch does not depend on its speed."""
+"""Tokens of an inner step. A learner's batch does not depend on its speed."""
 MOMENT = 1e-6
-"""Seconds between two steps: messages that follow from a step's report arrive before the next step begins."""
+"""Seconds between two steps, so that messages caused by a step's report arrive before the next step begins."""
 LONGEST_LOOK = 0.02
-"""Between two looks for the syncer's welcome."""
+"""Longest pause in seconds between two checks for the syncer's welcome."""
 
 
 @dataclass
@@ -36,11 +36,11 @@ class Hours:
     busy: float = 0.0
     """In inner steps that have ended."""
     idle: float = 0.0
-    """Between two of them."""
+    """Between two inner steps."""
 
 
 class Learner(BlankIsland, Party):
-    """From the beginning of the run to its end."""
+    """A learner from the beginning of the run to its end."""
 
     tokens = TOKENS
 
@@ -50,11 +50,11 @@ class Learner(BlankIsland, Party):
         self._scenario, self._unit, self._shard, self._drift = scenario, unit, shard, drift
 
     def start(self) -> None:
-        """Trains from now on."""
+        """Starts to train."""
         self.spawn(self._train())
 
     async def _train(self) -> None:
-        """As `learner/island.py`, a step at a time."""
+        """Trains step by step, as `learner/island.py` does."""
         loop = await self._connected()
         ended = self.loop.time()
         while (proposal := loop.propose()).ending is Ending.NONE:
@@ -69,7 +69,7 @@ class Learner(BlankIsland, Party):
             ended = self.loop.time()
 
     async def _connected(self) -> Loop:
-        """Welcomed by the syncer, with the initial model."""
+        """Connects to the syncer with the initial model. Returns the training loop."""
         shard, unit, costs = self._shard, self._unit, self._scenario.costs
         while (service := shard.service) is None:
             await asyncio.sleep(MOMENT)
@@ -89,7 +89,7 @@ class Learner(BlankIsland, Party):
         start = Start(versions, versions)
         return Loop(shard.run, me, me, client, me, me, start, threading.Event(), me, clock=self.loop.time)
 
-    # as `Fragments`
+    # methods of `Fragments`
 
     def extract(self, theta: object, number: int, codec: str) -> Any:
         return whole_body(np.zeros(codecs.size(1, codec), np.uint8))

@@ -1,4 +1,4 @@
-"""Units on unequal links: how often each is a member of a round, and how much of its work is merged."""
+"""Simulates units on unequal links: how often each is a member of a round, and how much of its work is merged."""
 
 from __future__ import annotations
 
@@ -19,76 +19,76 @@ from atoll_runtime.simulate.shard import Costs
 from atoll_runtime.simulate.wan.traffic import GIGA
 
 WARM_UP = 2
-"""Intervals at the beginning that are not counted: links are not measured yet."""
+"""Intervals at the beginning that are not counted, because the links are not measured yet."""
 MERGE_STEPS = 0.02
-"""Steps that a merge takes, and writing it."""
+"""Duration of a merge in steps, and of its write."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Links:
-    """What is asked."""
+    """The input of the simulation."""
 
     gbps: Sequence[float]
-    """Of each unit's link, in each direction."""
+    """Gbit/s of each unit's link, in each direction."""
     params: float
     step_seconds: Sequence[float]
-    """Of each unit."""
+    """Seconds of a step of each unit."""
     fragments: int
     interval: int
     overlap: int = 2
     codec: Codec = "bf16"
-    """The widest that units use."""
+    """The widest codec that units use."""
     communication: CommunicationSpec = ADAPTIVE
-    """What is fixed; each unit chooses the rest."""
+    """The fixed settings; each unit chooses the rest."""
     quorum: int = 1
     delay: float = 0.0
     """Seconds, one way."""
     outages: Mapping[int, Sequence[tuple[float, float]]] = field(default_factory=dict)
-    """By unit, from when until when, in seconds since the run began."""
+    """By unit: begin and end of each outage, in seconds since the run began."""
     steps: int = 600
     """Global steps."""
 
     def need_gbps(self, used: Communication) -> float:
-        """Gbit/s with which a unit that communicates so is a member of every round. The slowest unit sets the syncer's
-        clock."""
+        """Returns the Gbit/s with which a unit that communicates as in `used` is a member of every round. The slowest
+        unit sets the syncer's clock."""
         return self.params * max(used.bits) / (self.interval * max(self.step_seconds) * GIGA)
 
     @property
     def fragment_seconds(self) -> tuple[float, ...]:
-        """Of one transfer of a fragment in the widest codec, by unit."""
+        """Seconds to transfer one fragment in the widest codec, by unit."""
         bits = self.params * BITS[self.codec] / self.fragments
         return tuple(bits / (each * GIGA) for each in self.gbps)
 
 
 @dataclass(frozen=True, kw_only=True)
 class UnitOnLink:
-    """What became of one unit. Shares are of what came after the warm-up. Its link is used so at the end."""
+    """The result for one unit. Shares of rounds and tokens exclude the warm-up. Link figures are those at the end."""
 
     need_gbps: float
-    """With which it would be a member of every round."""
+    """Gbit/s with which it would be a member of every round."""
     member_share: float
-    """Of rounds."""
+    """Share of the rounds of which it was a member."""
     merged_share: float
-    """Of the tokens that it trained on, those that were merged. The rest is under way at the end, or came too late."""
+    """Share of its trained tokens that were merged. The rest was in flight at the end, or came too late."""
     hidden_share: float
-    """Of its time, what it spent in inner steps: it never waits for its link."""
+    """Share of its time in inner steps. It never waits for its link."""
     codec: str
     streams: int
-    """That its link would be given."""
+    """Number of streams that its link would be given."""
     period: float
-    """It takes part in one of so many rounds."""
+    """It takes part in one of `period` rounds."""
     rounds: int
-    """Of which it was a member."""
+    """Number of rounds of which it was a member."""
     advice: str
-    """What would make it a member of every round; empty where its link carries all."""
+    """Setting with which it would be a member of every round; empty if its link carries all rounds."""
 
 
 def on_links(asked: Links, rng: Generator) -> tuple[tuple[UnitOnLink, ...], float]:
-    """What becomes of each unit, by the syncer's and the learner's own rules; and goodput: the share of all units' time
-    in inner steps.
+    """Returns the result for each unit, by the syncer's and the learner's own rules, and the goodput: the share of all
+    units' time in inner steps.
 
     Raises:
-        Stalled: the target is out of reach.
+        Stalled: the run does not reach its target.
     """
     names = [f"unit-{i:04}" for i in range(len(asked.gbps))]
     world = World(_scenario(asked, names), rng)
@@ -117,7 +117,7 @@ def on_links(asked: Links, rng: Generator) -> tuple[tuple[UnitOnLink, ...], floa
                 merged_share=min(1.0, merged / trained) if trained else 0.0,
                 hidden_share=hours.busy / time if time else 0.0,
                 codec=used.codec,
-                # Transfers in simulated time carry no bytes to speak of.
+                # Simulated transfers carry almost no bytes, so the choice of `used` does not apply.
                 streams=streams(1, gbps * GIGA, 2 * asked.delay),
                 period=used.period,
                 rounds=members[name],
@@ -148,7 +148,7 @@ def _scenario(asked: Links, names: Sequence[str]) -> Scenario:
 
 
 def _advice(asked: Links, gbps: float, used: Communication) -> str:
-    """What carries every round over this link; empty where what is used does."""
+    """Returns a setting with which this link carries every round; empty if it does already."""
     if used.advice or asked.need_gbps(used) <= gbps:
         return used.advice
     seconds = BITS["int4"] * asked.params / (gbps * GIGA)
@@ -156,6 +156,6 @@ def _advice(asked: Links, gbps: float, used: Communication) -> str:
 
 
 def _merged(world: World, name: str) -> tuple[int, int]:
-    """Tokens merged and trained so far, in token-fragments."""
+    """Returns the token-fragments merged and trained so far."""
     account = world.accounts[name]
     return account.merged, account.trained

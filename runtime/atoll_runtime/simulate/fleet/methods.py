@@ -1,4 +1,4 @@
-"""How a learner meets interruptions: with the slices that it has, or as a whole."""
+"""How a learner handles interruptions: with its remaining slices, or by stopping as a whole."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from atoll_runtime.simulate.fleet.timeline import Interruptions, Timeline
 
 
 def elastic(slices: int, recovery: Recovery, interruptions: Interruptions, seconds: float) -> Timeline:
-    """Slices leave and join in pauses; whatever happens before a pause ends is settled by that pause."""
+    """Simulates a learner that takes slices out and in during pauses. A pause handles all changes before its end."""
     line = Timeline()
     mesh = _Mesh(slices, recovery, interruptions, line)
     now = 0.0
-    while now < seconds:  # each round passes an interruption or a return, or reaches the end
+    while now < seconds:  # each pass handles an interruption or a return, or reaches the end
         scale_down, scale_up = mesh.next_hit() + recovery.notice, mesh.next_join()
         start = min(scale_down, scale_up, seconds)
         line.step(now, start, mesh.members)
@@ -29,13 +29,13 @@ def elastic(slices: int, recovery: Recovery, interruptions: Interruptions, secon
 
 
 class _Mesh:
-    """The slices that a learner trains with, those that are away, and those that are back and wait to join."""
+    """The slices of a learner: those that train, those that are away, and those that are back and wait to join."""
 
     def __init__(self, slices: int, recovery: Recovery, interruptions: Interruptions, line: Timeline) -> None:
         self.slices = self.members = slices
         self._standing = 0
         self._away: deque[float] = deque()
-        """When each is back, ascending."""
+        """When each returns, ascending."""
         self._recovery, self._line = recovery, line
         self._coming = zip(interruptions.times, interruptions.marks, strict=True)
         self._pass()
@@ -44,19 +44,20 @@ class _Mesh:
         self._at, self._mark = next(self._coming, (inf, 0.0))
 
     def next_hit(self) -> float:
-        """When a member is interrupted next. What hits a slice that is away counts for nothing."""
+        """Returns when a member is interrupted next. Interruptions of other slices are ignored."""
         while self._mark * self.slices >= self.members and self._at < inf:
             self._pass()
         return self._at
 
     def next_join(self) -> float:
-        """When the next slice to return will have waited for as long as its wait costs less than a pause."""
+        """Returns when the next slice to return joins: after `patience`, or earlier if its wait has cost as much
+        chip-time as a pause."""
         if not self._away:
             return inf
         return self._away[0] + min(self._recovery.patience, self._recovery.pause * self.members)
 
     def advance(self, start: float, end: float) -> None:
-        """Charges what the slices outside the mesh did, and moves those that are back."""
+        """Accounts for the time of the slices outside the mesh, and moves those that have returned to stand-by."""
         self._line.idle["standby"] += self._standing * (end - start)
         for back in self._away:
             until = min(back, end)
@@ -67,7 +68,7 @@ class _Mesh:
             self._standing += 1
 
     def lose(self, now: float) -> bool:
-        """Takes out the members that were interrupted until now; whether there was any."""
+        """Removes the members that were interrupted until `now`. Returns whether there were any."""
         hit = False
         while self.next_hit() <= now:
             hit = True
@@ -78,15 +79,15 @@ class _Mesh:
         return hit
 
     def join(self) -> None:
-        """Takes in all that wait."""
+        """Adds all waiting slices to the members."""
         self.members, self._standing = self.members + self._standing, 0
 
 
 def rigid(slices: int, recovery: Recovery, interruptions: Interruptions, seconds: float) -> Timeline:
-    """Everything stops until the hardware is back, and for a pause after that.
+    """Simulates a learner that stops until the hardware is back, and for a pause after that.
 
-    What is interrupted meanwhile is replaced with it: the published row is far above what one wait after the
-    other would leave.
+    Hardware that is interrupted meanwhile is replaced at the same time. With one wait after another the goodput would
+    be far below the published row.
     """
     line, now = Timeline(), 0.0
     for hit in (*interruptions.times, inf):
@@ -107,11 +108,11 @@ def rigid(slices: int, recovery: Recovery, interruptions: Interruptions, seconds
 def unit(
     slices: int, recovery: Recovery, heal: Heal, interruptions: Interruptions, seconds: float
 ) -> Timeline:
-    """The gang is re-created and seeded; an interruption before the heal has ended begins it anew."""
+    """Simulates a unit that is re-created and seeded. An interruption during the heal starts the heal again."""
     line, now = Timeline(), 0.0
     hits = iter((*interruptions.times, inf))
     hit = next(hits)
-    while now < seconds:  # each round passes an interruption or reaches the end
+    while now < seconds:  # each pass handles an interruption or reaches the end
         stop = min(hit + recovery.notice, seconds)
         line.step(now, stop, slices, min(heal.unmerged, stop - now) if hit < inf else 0.0)
         now = hardware = stop
@@ -124,7 +125,7 @@ def unit(
 
 
 def _heal(line: Timeline, slices: int, heal: Heal, start: float, hardware: float, limit: float) -> float:
-    """Charges one attempt to heal, up to `limit`; when it ended."""
+    """Accounts for one attempt to heal, up to `limit`. Returns when it ended."""
     created = start + heal.detect + heal.schedule
     bound = max(created, hardware)
     started = bound + heal.pull + heal.start

@@ -1,4 +1,4 @@
-"""The published goodput table (Decoupled DiLoCo, arXiv 2604.21428, Table 1), and which cells set our constants."""
+"""The published goodput table (Decoupled DiLoCo, arXiv 2604.21428, Table 1), and the cells that set our constants."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ROWS: dict[tuple[Method, int], tuple[int | None, ...]] = {
 
 
 class Cell(NamedTuple):
-    """One place of the table."""
+    """One cell of the table."""
 
     method: Method
     learners: int
@@ -30,10 +30,10 @@ GRID: dict[Cell, int | None] = {
     for row, percents in _ROWS.items()
     for chips, percent in zip(SIZES, percents, strict=True)
 }
-"""Goodput in per cent, whole numbers, by every cell that is printed. The paper has more cells than are known here."""
+"""Goodput in whole per cent, by cell. The paper has more values than are known here; None: not known."""
 CALIBRATED = {
     Cell("rigid", 1, 1_200_000): "repair",
     Cell("elastic", 1, 2_400_000): "pause",
     Cell("decoupled", 8, 1_200_000): "patience",
 }
-"""The cells, and the constant that each has set; all three are confirmed by two or more readings of the paper."""
+"""The calibration cells, and the constant that each sets. Two or more readings of the paper confirm each value."""

@@ -1,4 +1,4 @@
-"""Learners of given speeds and a syncer in simulated time: the programs that run in the pods, without numbers."""
+"""Learners of given speeds and a syncer in simulated time: the programs of the pods, without tensor values."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from atoll_runtime.simulate.fleet.scenario import DRIFT_STEPS, Drift, Scenario
 from atoll_runtime.simulate.shard import Shard
 
 SLOWNESS = 8
-"""A run that takes so many times the time of its steps has come to a stop."""
+"""A run has stalled when it takes more than this many times the time of its steps."""
 
 
 @dataclass(frozen=True)
@@ -31,15 +31,15 @@ class Outcome:
     """Share of the learners' time that was spent in inner steps."""
     merged_share: float
     discarded: Mapping[str, float]
-    """By reason, as the ledger names them."""
+    """By reason, with the ledger's names."""
     in_flight: float
-    """Not decided yet when the run ended."""
+    """Neither merged nor discarded when the run ended."""
     mean_members: float
-    """Learners in a merge."""
+    """Mean number of learners in a merge."""
 
 
 class World:
-    """One run of a scenario. Iterate over `merges` once; the rest tells what it has come to."""
+    """One run of a scenario. Iterate over `merges` once; afterwards the other members hold the results."""
 
     def __init__(self, scenario: Scenario, rng: Generator) -> None:
         rules = scenario.rules
@@ -50,7 +50,7 @@ class World:
         self.shard = Shard(run, rules, layout, first, BlankArrays(scenario.codec), scenario.costs)
         self.loop = self.shard.loop
         self.loop.HOP = 0.0
-        # A stream of chance for each, so that learners keep their paces when only a policy changes.
+        # Each learner has its own random stream, so that paces stay the same when only a policy changes.
         self.learners = {
             unit.name: Learner(
                 scenario, unit, self.shard, Drift(unit.pace, scenario.jitter, DRIFT_STEPS, chance)
@@ -64,10 +64,10 @@ class World:
         return {name: unit.account for name, unit in self.shard.machine.units.items()}
 
     def merges(self) -> Iterator[tuple[RoundId, tuple[Part, ...]]]:
-        """Every merge as it becomes durable, until the target is reached and no round is in flight.
+        """Yields merges as they become durable, until the target is reached and no round is in flight.
 
         Raises:
-            Stalled: the target is out of reach.
+            Stalled: the run does not reach its target.
         """
         steps = self.scenario.rules.target_steps or 0
         longest = SLOWNESS * steps * max(unit.pace for unit in self.scenario.units)
@@ -81,7 +81,7 @@ def outcome(scenario: Scenario, seed: int) -> Outcome:
     """Runs the scenario to its end.
 
     Raises:
-        Stalled: the target is out of reach.
+        Stalled: the run does not reach its target.
     """
     world = World(scenario, np.random.default_rng(seed))
     members = [len(taken) for _, taken in world.merges()]

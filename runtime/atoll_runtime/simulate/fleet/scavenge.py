@@ -1,7 +1,7 @@
-"""Learners that come for the night: time to a number of tokens, decoupled and data-parallel.
+"""Learners that are added at night: the time to train a number of tokens, decoupled and data-parallel.
 
-The run begins in the morning with the learners that stay. At dusk others join them, at dawn these leave; in the night
-the pool changes now and then: one of them is taken back and another one comes.
+The run begins in the morning with the learners that stay. Extra learners join at dusk and leave at dawn. During the
+night the pool changes at intervals: one extra learner is taken away and another joins.
 """
 
 from __future__ import annotations
@@ -12,46 +12,46 @@ from typing import Literal
 
 Method = Literal["data-parallel", "decoupled"]
 DAYS = 1000
-"""Days that are looked at, at most."""
+"""The most days simulated."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """Times in hours. One set of constants for every row."""
+    """Times in hours. Every row of the table uses the same constants."""
 
     learners: int = 4
-    """By day."""
+    """Learners by day."""
     day: float = 12.0
     night: float = 12.0
     work: float = 24.0
-    """Tokens to train on, told as the hours that the day's learners take alone."""
+    """Tokens to train on, as the hours that the day's learners take alone."""
     join: float = 3 / 60
-    """From a learner's start to its first step that counts: image, compilation, seeding. The others train on."""
+    """From a learner's start to its first step that counts: image, compilation, seeding. The others keep training."""
     reconfigure: float = 10 / 60
-    """Data-parallel: everyone stops at a change of the world until it is built, compiled and loaded anew (the Gemini
-    2.5 report: 10 minutes and more, where no slice-granular elasticity is prepared)."""
+    """Data-parallel: at a change of the world all learners stop until it is rebuilt, recompiled and reloaded (the
+    Gemini 2.5 report: 10 minutes and more, without slice-granular elasticity)."""
     change: float = 23 / 60
-    """Between two changes of the night's pool, whatever its size: capacity is lent and taken back by one owner. The
-    paper does not tell it. The one constant that is calibrated, on one cell: data-parallel at +100 %."""
+    """Between two changes of the night's pool, for any size, because one owner lends and takes back the capacity. The
+    paper does not give it. It is the only calibrated constant, on one cell: data-parallel at +100 %."""
     allreduce: float = 4 / 27
-    """Exposed all-reduce of data-parallel, as a share of a day's compute in a step, in a ring of very many; of n
-    learners (n−1)/n of it. With 4 it makes a compute utilisation of 90 %, for which links are bought."""
+    """Exposed all-reduce of data-parallel training in a very large ring, as a share of a step's compute by day; with n
+    learners, (n−1)/n of it. With 4 learners it gives a compute utilisation of 90 %, for which links are bought."""
 
 
 @dataclass(frozen=True)
 class Stretch:
-    """A time at one rate."""
+    """A period with a constant rate."""
 
     hours: float
     rate: float
-    """Learners of the day whose work is done."""
+    """Speed of the work, in day learners."""
 
 
 def hours_to_work(setting: Setting, method: Method, extra: int) -> float:
-    """Wall-clock hours until the work is done, with `extra` learners at night.
+    """Returns the wall-clock hours until the work is done, with `extra` learners at night.
 
     Raises:
-        ValueError: the method makes no progress with this setting.
+        ValueError: the work is not done within `DAYS` days.
     """
     left, hours = setting.work, 0.0
     for stretch in _stretches(setting, method, extra):
@@ -63,8 +63,8 @@ def hours_to_work(setting: Setting, method: Method, extra: int) -> float:
 
 
 def speed(setting: Setting, learners: int) -> float:
-    """Data-parallel on so many learners, in learners of the day: the batch stays, so a step is cut in more parts, and
-    the all-reduce is not."""
+    """Returns the speed of data-parallel training on `learners`, in day learners. The batch stays the same, so more
+    learners shorten the compute of a step, but not its all-reduce."""
 
     def step(n: int) -> float:
         return setting.learners / n + setting.allreduce * (n - 1) / n
@@ -80,7 +80,7 @@ def _stretches(setting: Setting, method: Method, extra: int) -> Iterator[Stretch
             yield Stretch(setting.day, setting.learners)
         left = setting.night
         new = extra
-        while left > 0:  # ends: each turn takes `change` off it
+        while left > 0:  # ends, because each turn reduces it
             piece = min(setting.change, left) if extra else left
             if method == "data-parallel" and extra:
                 yield from _paused(setting, piece, setting.learners + extra)
@@ -92,7 +92,7 @@ def _stretches(setting: Setting, method: Method, extra: int) -> Iterator[Stretch
 
 
 def _paused(setting: Setting, hours: float, learners: int) -> Iterator[Stretch]:
-    """A world that is built anew, and then works."""
+    """Yields the period in which the world is rebuilt, then the one in which it works."""
     pause = min(setting.reconfigure, hours)
     yield Stretch(pause, 0.0)
     yield Stretch(hours - pause, speed(setting, learners))

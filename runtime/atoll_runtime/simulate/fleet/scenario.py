@@ -1,4 +1,4 @@
-"""What the simulation of rounds is asked for: who is there, how long steps take, and the time that things take."""
+"""The input of the simulation of rounds: units, durations of their steps, and costs of all other work."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from atoll_runtime.simulate.shard import COSTS, Costs
 DRIFT_STEPS = 24
 """Steps for which a learner keeps a drawn pace: one interval H.
 
-The paper injects "variance" without saying how long it lasts. What makes hosts uneven (neighbours, heat, input) lasts
-for longer than the τ = 2 steps that overlap hides; drawn anew at each step, most of it would average out there.
+The paper injects "variance" without saying how long it lasts. The causes of uneven hosts (neighbours, heat, input)
+last longer than the τ = 2 steps that overlap hides. With a new draw at each step, overlap would average most of it out.
 """
 LEAST = 0.1
-"""A drawn pace is at least this share of the learner's own: no step takes no time."""
+"""A drawn pace is at least this share of the learner's mean pace, so that every step takes time."""
 
 
 @dataclass
 class Drift:
-    """One learner's step times: normal around `pace` with a relative spread, held for `steps` steps each."""
+    """One learner's step times: normal around `pace` with a relative spread. Each draw holds for `steps` steps."""
 
     pace: float
     """Mean seconds of a step."""
@@ -37,7 +37,8 @@ class Drift:
     _now: float = 0.0
 
     def next(self) -> float:
-        """Seconds of the next step. Learners that begin together change at different moments."""
+        """Returns the seconds of the next step. The first draw holds for a random number of steps, so that learners
+        that begin together change at different times."""
         if self._left == 0:
             first = self._now == 0.0
             self._left = int(self.rng.integers(1, self.steps + 1)) if first else self.steps
@@ -47,17 +48,17 @@ class Drift:
 
 
 def waiting_goodput(drifts: Sequence[Drift], steps: int, ahead: int) -> float:
-    """Share of the learners' time in inner steps, where a merge of step t takes in every learner's step t.
+    """Returns the share of time in inner steps of synchronous learners, with a merge of all learners at each step.
 
-    Such synchronous learners are not ours: they wait for merges, and pay for the slowest (arXiv 2604.21428, §4.4).
+    This is not Atoll's method: these learners wait for merges, and so for the slowest (arXiv 2604.21428, §4.4).
 
     Args:
-        ahead: steps that a learner makes at most beyond the newest merge it has taken.
+        ahead: the most steps of a learner beyond the newest merge that it has received.
     """
     exchange = COSTS.push + COSTS.merge + COSTS.write + COSTS.fetch
     ended_M, busy = np.zeros(len(drifts)), 0.0
     merged = [0.0] * (steps + 1)
-    """When each step's merge is with the learners."""
+    """When each step's merge reaches the learners."""
     for step in range(1, steps + 1):
         seconds_M = np.array([drift.next() for drift in drifts])
         ended_M = np.maximum(ended_M, merged[max(0, step - ahead)]) + seconds_M
@@ -69,7 +70,7 @@ def waiting_goodput(drifts: Sequence[Drift], steps: int, ahead: int) -> float:
 def simulated_rules(
     *, fragments: int, interval: int, overlap: int, quorum: int, grace: GraceSpec, steps: int
 ) -> Rules:
-    """Rules of one shard that takes no cut, until its clock has made so many steps."""
+    """Returns the rules of one shard that takes no cut, with a target of `steps` global steps."""
     return Rules(
         fragments=fragments,
         interval=interval,
@@ -85,13 +86,13 @@ def simulated_rules(
 
 @dataclass(frozen=True)
 class Unit:
-    """A learner that stays from the beginning to the end."""
+    """A learner that runs from the beginning to the end."""
 
     name: str
     pace: float
     """Mean seconds of an inner step."""
     wire: Wire | None = None
-    """None: as the scenario's costs say."""
+    """None: a link according to the scenario's costs."""
 
 
 @dataclass(frozen=True)
@@ -99,11 +100,11 @@ class Scenario:
     """What is simulated, until the clock reaches the rules' target."""
 
     rules: Rules
-    """Of one shard, with a target in steps; no cut is taken, since it stops nobody."""
+    """Of one shard, with a target in steps. No cut is taken, because a cut does not delay anyone."""
     units: tuple[Unit, ...]
     jitter: float = 0.0
     """Relative spread of a learner's pace."""
     costs: Costs = COSTS
     codec: Codec = "float32"
-    """Of the run."""
+    """The run's codec."""
     communication: CommunicationSpec = FIXED

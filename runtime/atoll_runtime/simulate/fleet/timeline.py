@@ -1,4 +1,4 @@
-"""What interrupts a learner, what it does with its time, and a fleet's chip-seconds by what they were spent on."""
+"""A learner's interruptions, how it spends its time, and a fleet's chip-seconds by cause."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from atoll_runtime.simulate.fleet.setting import Fleet
 
 MARGIN = 10.0
-"""Standard deviations by which draws exceed what is expected; to need more has odds below 1e-20."""
+"""Standard deviations by which the number of draws exceeds the mean. More are needed with odds below 1e-20."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """A learner steps from `start` to `end` with `slices` of its slices; the last `lost` seconds come to nothing."""
+    """A learner steps from `start` to `end` with `slices` of its slices. Work of the last `lost` seconds is lost."""
 
     start: float
     end: float
@@ -28,12 +28,12 @@ class Stretch:
 
 @dataclass
 class Timeline:
-    """Stretches in which the learner steps, and slice-seconds of all else by cause."""
+    """Stretches in which the learner steps, and all other slice-seconds by cause."""
 
     stretches: list[Stretch] = field(default_factory=list)
     idle: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     interruptions: int = 0
-    """That hit a slice in use."""
+    """Number of interruptions that hit a slice in use."""
 
     def step(self, start: float, end: float, slices: int, lost: float = 0.0) -> None:
         if end > start and slices:
@@ -42,16 +42,16 @@ class Timeline:
 
 @dataclass(frozen=True)
 class Interruptions:
-    """Of one learner: ascending times in seconds, and for each a mark in [0, 1) that says which slice it hits."""
+    """One learner's interruptions: ascending times in seconds, each with a mark in [0, 1) that selects the slice."""
 
     times: list[float]
     marks: list[float]
 
 
 def draw(chips: float, mtbi_seconds: float, seconds: float, rng: np.random.Generator) -> Interruptions:
-    """Exponential interruptions of so many chips.
+    """Draws exponential interruptions of `chips` chips.
 
-    One generator gives the same pattern, stretched, for any rate: fleets are compared on equal luck.
+    For any rate the same generator gives the same pattern, stretched in time, so that fleets are comparable.
     """
     gaps, marks = rng.spawn(2)
     mean = mtbi_seconds / chips
@@ -83,18 +83,18 @@ class Account:
     chip_seconds: Mapping[str, float]
     seconds: float
     stepping_seconds: float
-    """At least one learner steps."""
+    """Seconds in which at least one learner steps."""
     interruptions: int
 
     @property
     def share(self) -> dict[str, float]:
-        """Of the chip-time, by cause."""
+        """Shares of the chip-time by cause."""
         whole = sum(self.chip_seconds.values())
         return {cause: spent / whole for cause, spent in self.chip_seconds.items()}
 
     @property
     def goodput(self) -> float:
-        """Useful training's share of the chip-time."""
+        """The share of the chip-time spent on useful training."""
         return self.share["useful"]
 
     @property
@@ -104,7 +104,7 @@ class Account:
 
 
 def account(fleet: Fleet, lines: Sequence[Timeline], seconds: float) -> Account:
-    """Adds up the learners' time-lines."""
+    """Sums the learners' time-lines."""
     spent = dict.fromkeys(CAUSES, 0.0)
     for line in lines:
         for cause, slice_seconds in line.idle.items():
@@ -125,7 +125,7 @@ def account(fleet: Fleet, lines: Sequence[Timeline], seconds: float) -> Account:
 
 
 def _together(lines: Sequence[Timeline], merges: Sequence[bool]) -> tuple[float, float]:
-    """Seconds in which any learner steps, and slice-seconds of steps that count while nothing can be merged."""
+    """Returns the seconds in which any learner steps, and the useful slice-seconds in which nothing can be merged."""
     live: Counter[float] = Counter()
     useful: Counter[float] = Counter()
     for line in lines:

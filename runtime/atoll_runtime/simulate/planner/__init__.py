@@ -1,1 +1,1 @@
-"""What to expect of a run before its chips are rented, and which of its knobs would do better."""
+"""Estimates what to expect of a run before its chips are rented, and which values of its knobs would be better."""

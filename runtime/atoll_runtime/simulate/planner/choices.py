@@ -1,7 +1,7 @@
-"""Which M, K, H and codec a run would do better with: one knob after the other, a few values each.
+"""Looks for a better M, codec, H and K for a run: one knob after another, with a few values each.
 
-The chips and the batch of all units together stay as they are. M comes first, for it alone moves the goodput by much;
-then what decides the traffic, codec and H; then K. Each knob is tried with the others as chosen so far.
+The chips and the total batch of all units stay the same. M comes first, because only M has a large effect on goodput.
+Then come codec and H, which decide the traffic, then K. Each knob is tried with the earlier ones as chosen.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from atoll_runtime.simulate.planner.run import Assumptions, Run
 
 Knob = Literal["as it is", "M", "codec", "H", "K"]
 SPLITS = ((1, 4), (1, 2), (2, 1), (4, 1), (8, 1))
-"""Units for each unit that there is now."""
+"""New units for each present unit, as numerator and denominator."""
 INTERVALS = (24, 48, 96)
-"""H: the main experiments', and as far as Streaming DiLoCo's 100, up to which no loss of quality is published."""
+"""H: from that of the main experiments to near Streaming DiLoCo's 100, up to which no quality loss is published."""
 MOST_QUORUM = 1024
-"""K is at most so many (`contract.QuorumSpec`)."""
+"""The largest K (`contract.QuorumSpec`)."""
 TOLERANCE = 0.5
-"""Points. What is as good as this stays as the user wrote it: the simulation knows no better, nor do the constants."""
+"""Points. A smaller gain does not change what the user wrote, because simulation and constants are not more precise."""
 STATE_BYTES = 16
-"""A parameter's in a unit's memory: weight, gradient and two moments, float32. Activations come on top."""
+"""Bytes of a parameter in a unit's memory: weight, gradient and two moments, float32, without activations."""
 
 DOUBLING = 0.9
-"""M=8 → M=16: 55.4 → 54.5 with RDA. The paper recovers it with a larger token budget. Up to 8 nothing is lost."""
+"""M=8 → M=16: 55.4 → 54.5 with RDA. The paper recovers the loss with a larger token budget. Up to 8 nothing is lost."""
 FREE_UNITS = 8
 ABLATED_UNITS = 16
-"""Beyond it the same loss for each further doubling is an extrapolation."""
+"""Beyond this number the same loss for each further doubling is an extrapolation."""
 ALONE = 3.0
 """K=M → K=1 without grace, on units of unequal speed: 54.4 → 51.4. With the adaptive grace K=1 is 55.3."""
 CODEC = {"float32": 0.0, "bf16": 0.0, "int8": 0.1, "int4": 0.1}
@@ -40,8 +40,9 @@ CODEC = {"float32": 0.0, "bf16": 0.0, "int8": 0.1, "int4": 0.1}
 
 
 def points_lost(run: Run) -> float:
-    """Of the text average, by the published ablations (arXiv 2604.21428); 0 for the published setting, M=8, K=1 with
-    grace, bf16. They are of 2B to 5B models; of what lies between their points nothing is known but the order.
+    """Returns the points of the text average that are lost, by the published ablations (arXiv 2604.21428): 0 for the
+    published setting, M=8, K=1 with grace, bf16. They are of 2B to 5B models. Between their points only the
+    order is known.
     """
     units = DOUBLING * max(0.0, math.log2(run.units / FREE_UNITS))
     unsure = 0.0 if run.grace or run.units == 1 else (run.units - run.quorum) / (run.units - 1)
@@ -50,28 +51,28 @@ def points_lost(run: Run) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """One set of knobs, and what it would do."""
+    """One set of knobs, and what to expect of it."""
 
     knob: Knob
-    """Which one was turned."""
+    """The knob that was changed."""
     run: Run
     expected: Expectation
     points_lost: float
     """Of the text average, by the published ablations."""
     fits_link: bool
     refusal: str
-    """Why it cannot be chosen; empty where it can."""
+    """Why it cannot be chosen; empty when it can."""
     best: bool = False
     reason: str = ""
 
     @property
     def score(self) -> float:
-        """Points: goodput less lost quality, one for one. That exchange is a judgement; the rows show both."""
+        """Points of goodput minus points of lost quality. To weigh them equally is a judgement; the rows show both."""
         return 100 * self.expected.goodput - self.points_lost
 
 
 def choose(run: Run, assumed: Assumptions) -> tuple[Choice, ...]:
-    """The run as it is, and each other set that was tried; exactly one is the best, with the reason in words."""
+    """Returns the run as it is and every other set tried. Exactly one is the best, with the reason in words."""
     rows = [current := _judged("as it is", run, assumed)]
     for knob in ("M", "codec", "H", "K"):
         others = [_judged(knob, other, assumed) for other in _values(knob, current.run)]
@@ -82,7 +83,7 @@ def choose(run: Run, assumed: Assumptions) -> tuple[Choice, ...]:
 
 
 def _values(knob: Knob, run: Run) -> Iterator[Run]:
-    """Other values of one knob."""
+    """Yields the run with other values of one knob."""
     if knob == "M":
         for numerator, denominator in SPLITS:
             pools = [pool.split(numerator, denominator) for pool in run.pools]
@@ -124,7 +125,8 @@ def _refusal(run: Run) -> str:
 
 
 def _better(current: Choice, others: Sequence[Choice], *, for_link: bool) -> Choice:
-    """The one to go on with. What cannot be is left; and `for_link`, what does not fit, for the one that is nearest."""
+    """Returns the choice to continue with, among the possible ones. With `for_link`, only those that fit the link
+    count; if none fits, the one that needs the least of it."""
     able = [choice for choice in (current, *others) if not choice.refusal] or [current]
     if for_link:
         fitting = [choice for choice in able if choice.fits_link]
@@ -134,7 +136,7 @@ def _better(current: Choice, others: Sequence[Choice], *, for_link: bool) -> Cho
 
 
 def _reason(before: Choice, after: Choice, assumed: Assumptions) -> str:
-    """Why `after` and not the run as it is, with the figures that decided."""
+    """Returns why `after` is chosen over the run as it is, with the figures that decided."""
     old = before.run.knobs
     turned = ", ".join(
         f"{knob}={value}" for knob, value in after.run.knobs.items() if knob != "tau" and value != old[knob]

@@ -1,4 +1,4 @@
-"""What to expect of a run: steps, goodput and what is lost, traffic, checkpoints, heals, time to the target."""
+"""Estimates what to expect of a run: steps, goodput, losses, traffic, checkpoints, heals, time to the target."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from atoll_runtime.simulate.wan.bandwidth import streaming_need
 from atoll_runtime.simulate.wan.traffic import Need, Traffic, shares
 
 INTERRUPTIONS = 200
-"""That a pool sees in one simulated stretch at least: the goodput is then known to a few per cent of what is lost."""
+"""The least number of interruptions of a pool in one simulated stretch, to know lost goodput to a few per cent."""
 MOST_INTERRUPTIONS = 20_000
-"""At most: a tenth of a second."""
+"""The largest number of interruptions in one stretch. They take a tenth of a second to simulate."""
 STEPPING = ("useful", "lost_work", "below_quorum")
-"""What a unit does while it trains."""
+"""The causes of time in which a unit trains."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolEstimate:
-    """One pool, all its units together unless said otherwise."""
+    """One pool. Figures are of all its units together unless stated otherwise."""
 
     name: str
     generation: str
@@ -45,16 +45,16 @@ class PoolEstimate:
     chips_per_unit: int
     chips: int
     step_seconds: float
-    """Of one unit."""
+    """One unit's."""
     step_source: str
     tokens_per_step: int
-    """Of one unit."""
+    """One unit's."""
     interruptions_per_day: float
     live: float
     """Share of time in which a unit trains."""
     goodput: float
     interval: tuple[float, float]
-    """95 %, of the goodput."""
+    """95 % interval of the goodput."""
     lost_chip_hours_per_day: Mapping[str, float]
     """By cause."""
 
@@ -73,26 +73,26 @@ class Expectation:
     lost_chip_hours_per_day: Mapping[str, float]
     """By cause."""
     step_seconds: float
-    """Of the syncer's clock."""
+    """Seconds of a step of the syncer's clock."""
     link: Need
-    """Of one unit."""
+    """One unit's link."""
     checkpoint: CheckpointTraffic
     heal_seconds: Mapping[str, float]
     """By stage."""
     merged_share: float
-    """Of the trained tokens."""
+    """Share of the trained tokens that is merged."""
     tokens_per_second: float
-    """Merged."""
+    """Merged tokens."""
     seconds_to_target: float
-    """Whichever of the run's targets comes first; infinite where none is in reach."""
+    """Until the first of the run's targets is reached; infinite if none can be reached."""
     pools: tuple[PoolEstimate, ...]
 
 
 def expect(run: Run, assumed: Assumptions) -> Expectation:
     """Simulates every pool under failures, and computes the rest.
 
-    Units fail independently of each other, so that each pool is simulated by itself and the quorum, which is of all
-    of them, is counted over their shares of living units.
+    Units fail independently, so each pool is simulated alone. The quorum counts units of all pools, so it is computed
+    from the pools' shares of living units.
     """
     step_seconds = global_step(run, assumed)
     heal = heal_of(run, step_seconds, assumed)
@@ -135,7 +135,7 @@ def expect(run: Run, assumed: Assumptions) -> Expectation:
 
 
 def link_need(run: Run, step_seconds: float) -> Need:
-    """Of one unit's link, with the fragments as the model is cut."""
+    """Returns the need of one unit's link, with the real sizes of the model's fragments."""
     return streaming_need(
         Traffic(
             params=run.parameters,
@@ -166,7 +166,7 @@ def _pool(
     live: list[tuple[int, float]],
     stalled: float,
 ) -> PoolEstimate:
-    """`stalled`: of the time that a unit of this pool lives, the share in which too few live with it."""
+    """`stalled`: the share of a unit's live time in which too few other units live."""
     pool = run.pools[index]
     hours = pool.all_chips * DAY / 3600
     lost = {cause: share * hours for cause, share in fleet.share.items() if cause != "useful" and share > 0}
@@ -201,9 +201,9 @@ def _seconds_to_target(run: Run, steps_per_second: float, tokens_per_second: flo
 
 
 def living(shares: Sequence[tuple[int, float]]) -> NDArray[np.float64]:
-    """Probability of 0, 1, … living units, which fail and heal independently of each other.
+    """Returns the probabilities of 0, 1, … living units, which fail and heal independently.
 
-    `shares`: units, and the share of time that each lives, by pool.
+    `shares`: by pool, its number of units and the share of time that each lives.
     """
     result = np.ones(1)
     for units, share in shares:
@@ -213,12 +213,12 @@ def living(shares: Sequence[tuple[int, float]]) -> NDArray[np.float64]:
 
 
 def below(shares: Sequence[tuple[int, float]], quorum: int) -> float:
-    """Share of time in which fewer than `quorum` units live."""
+    """Returns the share of time in which fewer than `quorum` units live."""
     return float(living(shares)[:quorum].sum())
 
 
 def below_while_living(shares: Sequence[tuple[int, float]], quorum: int, pool: int) -> float:
-    """Of the time that one unit of pool number `pool` lives, the share in which too few live with it."""
+    """Returns the share of the live time of a unit of pool number `pool` in which too few other units live."""
     others = [
         (units - (index == pool), share)
         for index, (units, share) in enumerate(shares)

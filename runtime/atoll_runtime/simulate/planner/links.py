@@ -1,4 +1,4 @@
-"""What the pools' links mean for a run, by the rules of syncer and learner."""
+"""Simulates what the pools' links mean for a run, by the rules of syncer and learner."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from atoll_runtime.simulate.planner.needs import step_of
 from atoll_runtime.simulate.planner.run import Assumptions, Run
 
 MOST_UNITS = 16
-"""Simulated: of more, each pool has its part."""
+"""The most units simulated. Of more units, each pool gets its proportion, at least one."""
 INTERVALS = 10
-"""Simulated."""
+"""Intervals simulated."""
 UNLIMITED_GBPS = 1e5
-"""Of a pool whose link nobody told."""
+"""Gbit/s assumed for a pool if its link is not known."""
 SHARES = ("member_share", "merged_share", "hidden_share")
-"""Of a pool's units, the mean is told."""
+"""Figures that are reported as the mean over a pool's units."""
 SAME = ("need_gbps", "codec", "period", "advice")
-"""Of a pool's units, the first one's is told: all have the same link."""
+"""Figures that are reported of a pool's first unit, because all its units have the same link."""
 
 
 def on_their_links(run: Run, assumed: Assumptions) -> dict[str, dict[str, Any]]:
-    """By pool, where its link is known: its bandwidth, and what it means for the units."""
+    """Returns, by pool with a known link, the bandwidth and what it means for the units."""
     links = [assumed.link_of(pool) for pool in run.pools]
     if not any(links):
         return {}

@@ -1,4 +1,4 @@
-"""Which share of the trained tokens merges take: the product's own programs, on units of the run's paces that stay."""
+"""The share of trained tokens that is merged, by the product's own programs, with units that never fail."""
 
 from __future__ import annotations
 
@@ -13,19 +13,20 @@ from atoll_runtime.simulate.fleet.scenario import Scenario, Unit, simulated_rule
 from atoll_runtime.simulate.planner.run import Run
 
 MOST_UNITS = 4
-"""Simulated: of more, each quarter by speed stands for its part. Twice as many change the share by less than 0.1 %."""
+"""The most units simulated. Of more units, one stands for each quarter by speed. Twice as many change the share by less
+than 0.1 %."""
 MOST_FRAGMENTS = 6
-"""Simulated; the share of a fragment hardly depends on how many others there are."""
+"""The most fragments simulated. A fragment's share hardly depends on the number of others."""
 LONGEST_INTERVAL = 48
-"""Simulated, in place of longer ones: with a quorum of one and no grace 2 points more are discarded than in 96."""
+"""The longest interval simulated. With a quorum of one and no grace it discards 2 points more than one of 96."""
 INTERVALS = 16
-"""Simulated. Nothing is discarded in the first ones, until anchors are too old."""
+"""Intervals simulated. In the first ones nothing is discarded, because no anchor is too old yet."""
 
 
 def merged_share(run: Run, step_seconds: Sequence[float]) -> float:
-    """0…1, of the tokens that have a fate; `step_seconds` by pool.
+    """Returns the merged share, 0…1, of the tokens that are merged or discarded. `step_seconds`: by pool.
 
-    Speeds are relative to the slowest: its step stands for one second, in which the exchange is hidden.
+    Speeds are relative to the slowest unit. Its step is simulated as one second, in which the exchange is hidden.
     """
     every = [
         seconds for pool, seconds in zip(run.pools, step_seconds, strict=True) for _ in range(pool.units)

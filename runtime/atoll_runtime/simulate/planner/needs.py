@@ -1,4 +1,4 @@
-"""What a run needs: time for a step and for a heal, and bytes for its state."""
+"""Computes what a run needs: time for a step and a heal, and bytes for its state."""
 
 from __future__ import annotations
 
@@ -12,26 +12,27 @@ from atoll_runtime.syncer.state import SHARE
 from atoll_runtime.syncer.tape import LIMITS
 
 LEAST_SECONDS = 0.01
-"""Of an inner step: dispatch, input, and a collective of the unit's hosts take a few milliseconds however small the
-model is. A judgement; it counts for models below a billion parameters alone."""
+"""Least seconds of an inner step. Dispatch, input and a collective of the unit's hosts take a few milliseconds for any
+model. The value is a judgement; it matters only below a billion parameters."""
 FLOPS_PER_PARAMETER = 6.0
-"""And token, forward and backward (Kaplan et al., arXiv 2001.08361); attention over the sequence is left out."""
+"""FLOPs per parameter and token, forward and backward (Kaplan et al., arXiv 2001.08361), without attention."""
 SEED_BYTES = 12
-"""A parameter's of a unit that heals: Θ without the momentum, and both moments (`atoll_runtime.learner.seed`)."""
+"""Bytes that a healing unit loads per parameter: Θ without the outer momentum, and both moments
+(`atoll_runtime.learner.seed`)."""
 SEED_GBPS = {"Checkpoint": 32.0, "Peer": 200.0}
-"""Gbit/s at which one replica of the state comes in, assumed: a bucket that many units read at a time, and the
-memory of another unit, as fast as one host's network."""
+"""Assumed Gbit/s at which one replica of the state arrives: from a bucket that many units read at the same time, and
+from the memory of another unit, as fast as one host's network."""
 PULL = 30.0
-"""A slice that was replaced has no image yet: one or two gigabytes from a registry close by."""
+"""Seconds to pull the image, one or two gigabytes from a near registry. A replaced slice does not have it yet."""
 CUT_BYTES = 8
-"""A parameter's in a global cut or on a shard's volume: Θ and the outer momentum, float32."""
+"""Bytes of a parameter in a global cut or on a shard's volume: Θ and the outer momentum, float32."""
 MOMENTS_BYTES = 8
-"""A parameter's in a unit's save: AdamW's two moments, float32 (`atoll_runtime.checkpoint.units`)."""
+"""Bytes of a parameter in a unit's save: AdamW's two moments, float32 (`atoll_runtime.checkpoint.units`)."""
 PROCESS_BYTES = 0.4e9
-"""Of a shard's process without a model: 0.37 GB were measured (2026-11-22)."""
+"""Memory of a shard's process without a model. Measured: 0.37 GB (2026-11-22)."""
 ELEMENT_BYTES = 50
-"""Memory of an element at most: Θ, momentum and the wire take 10; the rest is for merges, and for a cut on its way to
-the bucket. 45 and 48 were measured with 10 and 36 million elements in one shard (2026-11-22)."""
+"""Upper bound of the memory per element. Θ, momentum and the wire take 10; the rest is for merges and for a cut on its
+way to the bucket. Measured: 45 and 48 with 10 and 36 million elements in one shard (2026-11-22)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,7 @@ CHIPS = {
     "v6e": Chip(918e12, 32e9),
     "tpu7x": Chip(2307e12, 192e9),
 }
-"""By generation, as in the vendor's pages of v5e, v5p, v6e and TPU7x."""
+"""By generation, from the vendor's pages on v5e, v5p, v6e and TPU7x."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +61,11 @@ class Step:
     seconds: float
     tokens: int
     source: str
-    """`compute`, `least` where the model is too small for its chips, or `given`."""
+    """`compute`, `given`, or `least` if the model is too small for its chips."""
 
 
 def step_of(pool: Pool, run: Run, assumed: Assumptions) -> Step:
-    """Of one unit of `pool`."""
+    """Returns the inner step of one unit of `pool`."""
     tokens = pool.batch * run.sequence_length
     given = assumed.step_seconds.get(pool.name)
     if given is not None:
@@ -77,16 +78,16 @@ def step_of(pool: Pool, run: Run, assumed: Assumptions) -> Step:
 
 
 def global_step(run: Run, assumed: Assumptions) -> float:
-    """Seconds of a step of the syncer's clock: the slowest unit's (`protocol.pace`)."""
+    """Returns the seconds of a step of the syncer's clock: those of the slowest unit (`protocol.pace`)."""
     return max(step_of(pool, run, assumed).seconds for pool in run.pools)
 
 
 def heal_of(run: Run, step_seconds: float, assumed: Assumptions) -> Heal:
-    """Of a unit that loses a host; `step_seconds` of the syncer's clock.
+    """Returns the heal of a unit that loses a host. `step_seconds`: of the syncer's clock.
 
-    From the bucket Θ is as old as the newest cut, so that all fragments come once more from the syncer; a peer's are
-    of now. Then it is counted in with the next fragment that is due. What dies with it are the steps since each
-    fragment was sent last, half an interval on average, and what was in flight.
+    Θ from the bucket is as old as the newest cut, so all fragments must be fetched again from the syncer; those of a
+    peer are current. The unit then contributes to the next fragment that is due. It loses the steps since each
+    fragment was last sent, half an interval on average, and what was in flight.
     """
     rate = seed_gbps(run, assumed)
     stale = run.parameters * BITS[run.codec] if run.seed == "Checkpoint" else 0.0
@@ -100,12 +101,12 @@ def heal_of(run: Run, step_seconds: float, assumed: Assumptions) -> Heal:
 
 
 def seed_gbps(run: Run, assumed: Assumptions) -> float:
-    """At which a unit of this run gets its state."""
+    """Returns the Gbit/s at which a unit of this run receives its state."""
     return assumed.seed_gbps or SEED_GBPS[run.seed]
 
 
 def stages(heal: Heal, repair_seconds: float) -> dict[str, float]:
-    """Seconds of each stage, in their order, and of all together."""
+    """Returns the seconds of each stage, in order, and their total."""
     found = {
         "detect": heal.detect,
         "schedule": heal.schedule,
@@ -120,19 +121,19 @@ def stages(heal: Heal, repair_seconds: float) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointTraffic:
-    """Of a whole run."""
+    """The checkpoint traffic of a whole run."""
 
     seconds_between_cuts: float
     cut_bytes: int
     moments_bytes: int
-    """Of all units together, at each cut."""
+    """Moments of all units together, at each cut."""
     bytes_per_day: float
     gbps: float
     """Gbit/s into the bucket, on average."""
 
 
 def checkpoint_traffic(run: Run, step_seconds: float) -> CheckpointTraffic:
-    """What is written when every cut is: the syncer's Θ and momentum, and each unit's moments."""
+    """Returns the traffic if every cut is written: the syncer's Θ and momentum, and each unit's moments."""
     between = run.checkpoint_steps * step_seconds
     cut = CUT_BYTES * run.parameters
     moments = MOMENTS_BYTES * run.parameters * run.units
@@ -142,16 +143,16 @@ def checkpoint_traffic(run: Run, step_seconds: float) -> CheckpointTraffic:
 
 @dataclass(frozen=True, slots=True)
 class ShardNeed:
-    """Of the syncer's largest shard, in bytes."""
+    """Bytes that the syncer's largest shard needs."""
 
     memory: float
-    """The most that it holds at once."""
+    """The most memory that it holds at once."""
     volume: float
-    """What journal and tape take: of the journal two versions of all, and two logs."""
+    """Space of journal and tape. The journal takes two versions of every fragment, and two logs."""
 
 
 def shard_need(run: Run) -> ShardNeed:
-    """From the spec alone."""
+    """Returns the need of the largest shard, from the spec only."""
     shards = run.shard_layouts
     elements = max(shard.size for shard in shards)
     fragment = max(each.size for shard in shards for each in shard.fragments)

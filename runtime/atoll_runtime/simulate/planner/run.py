@@ -1,4 +1,4 @@
-"""What the planner is told: a run, and what is assumed of the world."""
+"""The planner's input: a run, and assumptions about the hardware."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ class Pool:
     link_gbps: float | None = None
     """Gbit/s of a unit's link, in each direction; None: not known."""
     sizes: tuple[int, ...] = ()
-    """Chips of the units that this accelerator's slices make, one or several; none: only as it is."""
+    """Possible chips of a unit with this accelerator, of one slice or several. Empty: only the present number."""
     most_units: int = 256
-    """That a pool may have."""
+    """The most units that a pool may have."""
 
     @property
     def all_chips(self) -> int:
         return self.units * self.chips
 
     def split(self, numerator: int, denominator: int) -> Pool | None:
-        """The same chips and the same batch in units·n/d units, or None where no such slice or batch exists."""
+        """Returns the pool with the same chips and batch in units·n/d units; None if no such slice or batch exists."""
         units, rest = divmod(self.units * numerator, denominator)
         chips, chips_rest = divmod(self.chips * denominator, numerator)
         batch, batch_rest = divmod(self.batch * denominator, numerator)
@@ -50,7 +50,7 @@ class Pool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """A training run: what of a TrainingRun's spec has a price."""
+    """A training run: the parts of a TrainingRun's spec that affect its cost."""
 
     name: str
     tensors: tuple[TensorInfo, ...]
@@ -63,17 +63,17 @@ class Run:
     overlap: int
     """τ."""
     codec: Codec
-    """The widest that units use."""
+    """The widest codec that units use."""
     quorum: int
     """K."""
     grace_fraction: float
     """γ."""
     grace_steps: float
-    """A round waits for more than K for so many steps at most."""
+    """The most steps that a round waits for more than K units."""
     checkpoint_steps: int
     """Global steps between two cuts."""
     communication: CommunicationSpec = ADAPTIVE
-    """What of their links' use is fixed."""
+    """The fixed parts of how units use their links."""
     seed: SeedSource = "Checkpoint"
     shards: int = 1
     """S."""
@@ -88,7 +88,7 @@ class Run:
 
     @property
     def knobs(self) -> dict[str, int | str]:
-        """What can be chosen, by the paper's symbols."""
+        """The values that can be chosen, by the paper's symbols."""
         return {
             "M": self.units,
             "K": self.quorum,
@@ -100,7 +100,7 @@ class Run:
 
     @property
     def grace(self) -> bool:
-        """A round waits a little for more than K."""
+        """Whether a round waits a little for more than K units."""
         return self.grace_fraction > 0 and self.grace_steps > 0
 
     @property
@@ -109,12 +109,12 @@ class Run:
 
     @property
     def layout(self) -> Layout:
-        """The model in fragments, as syncer and learners cut it. Raises `LayoutError`."""
+        """The fragments into which syncer and learners cut the model. Raises `LayoutError`."""
         return _layout(self.tensors, self.fragments)
 
     @property
     def shard_layouts(self) -> list[Layout]:
-        """The same as each shard of the syncer has it. Raises `LayoutError`."""
+        """The layout of each shard of the syncer. Raises `LayoutError`."""
         whole = _layout(self.tensors, self.fragments, self.shards)
         return [whole.shard(s) for s in range(self.shards)]
 
@@ -135,35 +135,35 @@ def _layout(tensors: tuple[TensorInfo, ...], fragments: int, shards: int = 1) ->
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assumptions:
-    """What the run's spec does not say."""
+    """Values that the run's spec does not give."""
 
     mtbi: float = YEAR
-    """Mean seconds between interruptions of one chip: the failure study's, which it calls aggressive."""
+    """Mean seconds between interruptions of one chip, from the failure study, which calls the value aggressive."""
     pool_mtbi: Mapping[str, float] = field(default_factory=dict)
-    """By pool, where it is another one: Spot capacity."""
+    """By pool, where it differs, as for Spot capacity."""
     mfu: float = 0.4
-    """Share of the chips' peak that an inner step reaches: 0.36 to 0.41 were measured in INTELLECT-1 (arXiv
-    2412.01152); the simulators of the DiLoCo papers assume 0.6."""
+    """Share of the chips' peak that an inner step reaches. INTELLECT-1 measured 0.36 to 0.41 (arXiv 2412.01152); the
+    simulators of the DiLoCo papers assume 0.6."""
     step_seconds: Mapping[str, float] = field(default_factory=dict)
     """Seconds of an inner step by pool, where it was measured."""
     link_gbps: float | None = None
-    """Of a unit in a pool whose link the run does not tell."""
+    """Gbit/s of a unit's link in a pool where the run does not give it."""
     seed_gbps: float | None = None
-    """At which a healing unit gets its state; None: as the fleet's simulation assumes of the bucket and of a peer."""
+    """Gbit/s at which a healing unit receives its state. None: `needs.SEED_GBPS` of the run's seed source."""
     repair_seconds: float = 600.0
-    """From the loss of a host until a slice stands in its place: a TPU node under repair was back after about ten
-    minutes. 0: the host is healthy, or a spare slice waits."""
+    """From the loss of a host until a slice replaces it. A TPU node under repair was back after about ten minutes.
+    0: the host is healthy, or there is a spare slice."""
     seed: int = 0
-    """Of the random numbers."""
+    """Seed of the random numbers."""
 
     def link_of(self, pool: Pool) -> float | None:
         """Gbit/s of a unit's link, in each direction; None: not known."""
         return self.link_gbps if pool.link_gbps is None else pool.link_gbps
 
     def least_link(self, run: Run) -> float | None:
-        """Gbit/s of the slowest link that is known."""
+        """Gbit/s of the slowest known link; None: no link is known."""
         return min(filter(None, map(self.link_of, run.pools)), default=None)
 
     def mtbi_of(self, pool: Pool) -> float:
-        """Of one chip of `pool`."""
+        """Mean seconds between interruptions of one chip of `pool`."""
         return self.pool_mtbi.get(pool.name, self.mtbi)

@@ -1,1 +1,1 @@
-"""Training in simulated time: the protocol's own parts around real inner steps of JAX, all in one process."""
+"""Training in simulated time, in one process: the real programs of the protocol with real inner steps in JAX."""

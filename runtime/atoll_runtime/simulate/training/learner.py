@@ -1,4 +1,4 @@
-"""One incarnation of a learner in simulated time: the training loop and the client that run in the pods."""
+"""One incarnation of a learner in simulated time, with the training loop and client that run in the pods."""
 
 from __future__ import annotations
 
@@ -25,30 +25,30 @@ from atoll_runtime.simulate.training.programs import Programs, Share
 from atoll_runtime.simulate.training.setting import Setting
 
 LOOK_SECONDS = 0.01
-"""Between two looks for the first cut, and for the syncer's answer."""
+"""Between two checks for the first cut, and for the syncer's answer."""
 TURN_SECONDS = 0.001
-"""Between two steps: messages that follow from a step's report arrive before the next step begins."""
+"""Between two steps, so that messages caused by a step's report arrive before the next step begins."""
 
 
 @dataclass
 class Island:
-    """A learner through all its incarnations."""
+    """A learner over all its incarnations."""
 
     name: str
     number: int
     drift: Drift
     client: type[SyncerClient] = SyncerClient
     programs: Programs | None = None
-    """Its own, where it computes by others than the training's."""
+    """Its own programs, if it computes with others than the rest of the training."""
     moments: Moments | None = None
-    """Of its last save, with which its next incarnation begins."""
+    """Moments of its last save, with which its next incarnation begins."""
     incarnations: int = 0
     tokens: int = 0
-    """Of steps that have ended."""
+    """Tokens of the steps that have ended."""
 
 
 class Learner(Party):
-    """From its seeding to its loss, or the run's end."""
+    """One incarnation, from its seeding until it is lost or the run ends."""
 
     def __init__(self, setting: Setting, programs: Programs, shard: Shard, island: Island) -> None:
         super().__init__(shard.loop)
@@ -59,7 +59,7 @@ class Learner(Party):
         self.spawn(self._train())
 
     async def _train(self) -> None:
-        """As `learner/island.py`: seeds, connects, trains to the end."""
+        """Seeds, connects and trains to the end, as `learner/island.py` does."""
         while (cut := self._shard.bucket.cut) is None or self._shard.service is None:
             await asyncio.sleep(LOOK_SECONDS)
         loop = await self._connected(cut)
@@ -71,7 +71,7 @@ class Learner(Party):
             await asyncio.sleep(TURN_SECONDS)
 
     async def _connected(self, cut: Cut) -> Loop:
-        """Seeded from the newest cut, and welcomed by the syncer."""
+        """Seeds the learner from the newest cut and connects it to the syncer. Returns its training loop."""
         programs, island, learners = self._programs, self._island, self._setting.learners
         run, layout, moments = programs.run, programs.layout, island.moments
         inner = programs.inner.twin(cut.theta, moments, island.number)
@@ -105,12 +105,12 @@ class Learner(Party):
         )
 
     def _save(self, snapshot: Snapshot) -> None:
-        """The unit's save for a cut stands in the bucket."""
+        """Stands for the unit's save of a cut to the bucket."""
         self._island.moments = moments_of(snapshot, self._programs.layout)
 
 
 def moments_of(snapshot: Snapshot, layout: Layout) -> Moments:
-    """Whole tensors from a snapshot's fragments."""
+    """Returns the moments as whole tensors, from a snapshot's fragments."""
     found = Moments({}, {}, snapshot.count)
     for capture in snapshot.captures:
         size = layout.fragments[capture.number].size

@@ -1,4 +1,4 @@
-"""What a training reads, and what is compiled once and shared by all its learners."""
+"""The data that a training reads, and the programs that are compiled once for all its learners."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from atoll_runtime.simulate.training.setting import HELD_OUT, STREAMS, TOGETHER
 
 
 class Share:
-    """Batches of every `learners`-th stream of STREAMS, from stream `first` on.
+    """Batches from every `learners`-th of the STREAMS streams, beginning with stream `first`.
 
     Args:
-        cursor: sequences that were read of these streams.
-        batch: sequences of a step.
+        cursor: sequences already read from these streams.
+        batch: sequences in a step.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class Share:
         ]
 
     def take(self, timeout: float = 0.0) -> HostBatch:
-        """The next batch, at once."""
+        """Returns the next batch, without waiting."""
         width = len(self._streams)
         rows = [
             self._streams[at % width].index(at // width)
@@ -48,7 +48,7 @@ class Share:
 
 
 class Programs:
-    """Of one contract and one size of batch. All devices of the process are one mesh."""
+    """The programs of one contract and batch size. All devices of the process form one mesh."""
 
     def __init__(self, run: RunContract, batch: int) -> None:
         self.run = run
@@ -58,7 +58,7 @@ class Programs:
         """θ of step 0."""
         self.agreement = Agreement(self.mesh)
         self.inner = Inner(self.mesh, run.model, run.inner, self.first, batch, run.data.sequence_length)
-        """Never stepped itself: learners are its twins."""
+        """Makes no steps itself; learners train twins of it."""
         self.train = Reader(run.data.uri, "train", run.data.sequence_length)
         self.audit: Evaluate | None = None
         if run.audit is not None:
@@ -72,13 +72,13 @@ class Programs:
         return sum(value.size for value in self.first.values())
 
     def loss(self, theta: Mapping[str, Array | jax.Array]) -> float:
-        """Mean held-out loss, nats per token."""
+        """Returns the mean held-out loss in nats per token."""
         weights = np.ones((TOGETHER, self.run.data.sequence_length), np.float32)
         losses = [self._loss(theta, {"tokens": tokens, "weights": weights}) for tokens in self._held_out]
         return float(np.mean([float(loss) for loss in losses]))
 
     def _examples(self) -> np.ndarray:
-        """int32 [evaluations, TOGETHER, T+1]."""
+        """Returns the held-out examples, int32 [evaluations, TOGETHER, T+1]."""
         reader = Reader(self.run.data.uri, "heldout", self.run.data.sequence_length)
         groups = min(HELD_OUT, reader.examples) // TOGETHER
         if groups == 0:

@@ -1,4 +1,4 @@
-"""What is trained, by how many learners, at which speeds, and what happens to them."""
+"""The setting of a training: model, data, learners, their speeds, and their failures."""
 
 from __future__ import annotations
 
@@ -21,25 +21,24 @@ from atoll_runtime.contract import (
 from atoll_runtime.simulate.shard import COSTS, Costs
 
 STREAMS = 8
-"""Streams of data, dealt to the learners in turns: so many learners at most. Whatever their number, all together read
-the same examples in the same global step, as long as they step together."""
+"""Streams of data, dealt to the learners in turn; also the most learners. Whatever their number, all learners together
+read the same examples in the same global step, as long as they step together."""
 HELD_OUT = 1024
-"""Sequences of the held-out split by which a model is judged, at most: its examples at even distances, always the
-same."""
+"""The most sequences of the held-out split on which a model is evaluated: always the same examples, evenly spaced."""
 TOGETHER = 64
-"""Of them in one evaluation; what fills none is left out."""
+"""Held-out sequences in one evaluation. A rest that does not fill one is left out."""
 FIRST_STEPS = 1
-"""Inner steps more than global ones: two reports make a pace, after which the syncer's clock makes up for lost time."""
+"""Inner steps beyond the global ones. A pace needs two reports, after which the syncer's clock makes up lost time."""
 CUT_STEPS = 100
-"""Global steps between two cuts, from which a lost learner is seeded again; the contract's default."""
+"""Global steps between two cuts, the contract's default. A lost learner is seeded again from a cut."""
 
 
 @dataclass(frozen=True)
 class Failures:
-    """Losses of learners, each by itself, at exponential intervals."""
+    """Losses of learners, independent of each other, at exponential intervals."""
 
     every: float
-    """Mean seconds that a learner trains until it is lost."""
+    """Mean seconds that a learner trains before it is lost."""
     away: float
     """Seconds from its loss to the first step of its next incarnation."""
 
@@ -51,7 +50,7 @@ class Failures:
 
 @dataclass(frozen=True)
 class Setting:
-    """One training, but for its seed. Simulated seconds: a step of the slowest learner takes about one."""
+    """One training without its seed. Seconds are simulated; a step of the slowest learner takes about one."""
 
     model: ModelSpec
     inner: InnerSpec
@@ -62,9 +61,9 @@ class Setting:
     length: int
     """Tokens of a sequence."""
     sequences: int
-    """Of all learners in one step, a multiple of STREAMS."""
+    """Sequences of all learners in one step, a multiple of STREAMS."""
     steps: int
-    """Steps of plain data-parallel training that have the same number of tokens."""
+    """Steps of plain data-parallel training with the same number of tokens."""
     paces: tuple[float, ...] = (1.0,)
     """Mean seconds of an inner step of each learner."""
     jitter: float = 0.0
@@ -72,7 +71,7 @@ class Setting:
     failures: Failures | None = None
     costs: Costs = COSTS
     audit: int | None = None
-    """Global steps between two audits of the learners' results."""
+    """Global steps between two audits of the learners' results. None: no audits."""
 
     def __post_init__(self) -> None:
         if self.sequences % STREAMS:
@@ -92,19 +91,19 @@ class Setting:
 
     @property
     def global_steps(self) -> int:
-        """Of the syncer's clock, which runs at the slowest learner's pace, for the tokens of `steps`.
+        """Steps of the syncer's clock, at the slowest learner's pace, that are expected to train the tokens of `steps`.
 
-        As expected: what a training has in the end differs by what chance does to speeds and losses.
+        The tokens of one training differ from that, because speeds and failures are random.
         """
         peers = self.paces.count(max(self.paces))
-        latest = NormalDist().inv_cdf((peers - 0.375) / (peers + 0.25))  # of so many (Blom, 1958)
+        latest = NormalDist().inv_cdf((peers - 0.375) / (peers + 0.25))  # of `peers` draws (Blom, 1958)
         slowest = max(self.paces) * (1 + self.jitter * latest)
         made = sum(slowest / pace for pace in self.paces) / self.learners
         present = self.failures.present if self.failures else 1.0
         return max(1, math.ceil(self.steps / (made * present)) - FIRST_STEPS)
 
     def run(self, seed: int) -> RunContract:
-        """The contract of a run that trains so; `seed` is the model's and the data's."""
+        """Returns the contract of a run with this setting. `seed` is the seed of model and data."""
         return RunContract(
             name="parity",
             namespace="default",

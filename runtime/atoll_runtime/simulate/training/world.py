@@ -1,4 +1,4 @@
-"""One training: with a syncer and learners in simulated time, or plain data-parallel."""
+"""One training, either with a syncer and learners in simulated time or plain data-parallel."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ from atoll_runtime.simulate.training.setting import Setting
 from atoll_runtime.syncer.arrays import NumpyArrays
 
 SLOWNESS = 4
-"""A training that takes so many times the time of its steps has come to a stop."""
+"""A training has stalled when it takes more than this many times the time of its steps."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """The global model's held-out loss, and how it came about."""
+    """The global model's held-out loss, and figures of its training."""
 
     loss: float
-    """Nats per token, of held-out text."""
+    """Nats per token, on held-out text."""
     tokens: int
-    """Trained by all learners together, those of lost incarnations included."""
+    """Trained by all learners together, including lost incarnations."""
     merged_tokens: int
-    """Of these, what reached the global model, averaged over fragments."""
+    """Of these, the tokens that were merged into the global model, averaged over fragments."""
     parameters: int
     steps: int
-    """Of the global clock; of data-parallel training its own."""
+    """Steps of the global clock; in data-parallel training, of the training itself."""
     seconds: float = 0.0
-    """Simulated."""
+    """Simulated seconds."""
     merges: int = 0
     members: float = 0.0
-    """Learners in a merge, on average."""
+    """Mean number of learners in a merge."""
     real_interval: float = 0.0
     """H as measured."""
     losses: int = 0
-    """Learners that were lost."""
+    """How often a learner was lost."""
     refused: int = 0
     """Contributions that the guard refused, or that had been merged already."""
 
@@ -58,18 +58,18 @@ class World:
         last: type[SyncerClient] = SyncerClient,
         programs: Programs | None = None,
     ) -> None:
-        """`last`: the client of the last learner. `programs`: of the same setting and seed, where they are there."""
+        """`last`: the client of the last learner. `programs`: existing ones of the same setting and seed."""
         self.setting = setting
         run = setting.run(seed)
         self.programs = programs or Programs(run, setting.batch)
         names = [f"u{number}" for number in range(setting.learners)]
         rules = Rules.of(run, batches=dict.fromkeys(names, (setting.batch,)))
-        rules = replace(rules, silence=UNLIMITED)  # one that computes is never silent in simulated time
+        rules = replace(rules, silence=UNLIMITED)  # a computing unit is never silent in simulated time
         layout, first = self.programs.layout, self.programs.first
         self.shard = Shard(run, rules, layout, first, NumpyArrays(run.outer, layout), setting.costs)
         self.loop = self.shard.loop
         self.losses = 0
-        # A stream of chance for each, so that learners keep their paces and losses when only a policy changes.
+        # Each learner has its own random stream, so that paces and losses stay the same when only a policy changes.
         paces, self._chances = (rng.spawn(setting.learners) for rng in np.random.default_rng(seed).spawn(2))
         self.islands = [
             Island(name, number, Drift(pace, setting.jitter, DRIFT_STEPS, rng))
@@ -78,11 +78,11 @@ class World:
         self.islands[-1].client = last
 
     def train(self) -> Result:
-        """To the end of the run.
+        """Trains to the end of the run.
 
         Raises:
-            LossNotFinite: of a learner.
-            Stalled: the target is out of reach.
+            LossNotFinite: a learner's loss is not finite.
+            Stalled: the run does not reach its target.
         """
         for island in self.islands:
             self.loop.plan(0.0, None, self._begin, island)
@@ -108,7 +108,7 @@ class World:
         )
 
     def theta(self) -> dict[str, Array]:
-        """The global model, float32, by flat name."""
+        """Returns the global model, float32, by flat name."""
         tensors: dict[str, Array] = {}
         for p, version in enumerate(self.shard.fragments):
             self.programs.layout.unflatten(p, version.theta, tensors)
@@ -131,8 +131,8 @@ def decoupled(setting: Setting, seed: int) -> Result:
     """Trains with the setting's learners.
 
     Raises:
-        LossNotFinite: of a learner.
-        Stalled: the target is out of reach.
+        LossNotFinite: a learner's loss is not finite.
+        Stalled: the run does not reach its target.
     """
     return World(setting, seed).train()
 

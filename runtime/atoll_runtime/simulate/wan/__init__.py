@@ -1,1 +1,1 @@
-"""Bandwidth between sites: what each method of training needs, and what a link allows."""
+"""Bandwidth between sites: what each training method needs, and the utilisation that a link allows."""

@@ -10,21 +10,21 @@ import numpy as np
 from atoll_runtime.simulate.wan.traffic import GIGA, Method, Need, Rounds, Traffic, rounds, volume
 
 FORWARD = 1 / 3
-"""Of a step: 2 of the 6 FLOPs of a parameter and token (Kaplan et al., arXiv 2001.08361)."""
+"""The forward pass's share of a step: 2 of 6 FLOPs per parameter and token (Kaplan et al., arXiv 2001.08361)."""
 
 WARM = 2
-"""Intervals before the measurement, in which the queue of the link fills."""
+"""Intervals before the measurement begins. In them the queue of the link fills."""
 MEASURED = 2
 """Intervals measured."""
 
 
 def compute_share(rounds: Rounds, step: float, transfer: float) -> float:
-    """Share of the time in which a site computes, 0…1, with a method that waits for what it exchanges.
+    """Returns the share of time in which a site computes, 0…1, with a method that waits for its exchanges.
 
-    Layers run forward one after the other, then backward in the other order. A layer that is exchanged joins the
-    queue of the link as soon as its backward pass has ended; the forward pass of a later step stops at that layer
-    until it is there. This is what hides a part of every exchange (Streaming DiLoCo, arXiv 2501.18512, section on
-    compute utilisation, and its authors' simulator: reductions overlap the backward pass).
+    The forward pass takes the layers in order, the backward pass in reverse order. A layer that is exchanged joins
+    the queue of the link when its backward pass has ended. The forward pass of a later step waits at that layer until
+    it has arrived. So a part of every exchange is hidden (Streaming DiLoCo, arXiv 2501.18512, section on compute
+    utilisation, and its authors' simulator, in which reductions overlap the backward pass).
 
     Args:
         step: seconds of one step.
@@ -41,7 +41,7 @@ def compute_share(rounds: Rounds, step: float, transfer: float) -> float:
     arrivals: dict[int, dict[int, float]] = {}
     clock = link_free = begun = 0.0
     done = 0
-    for number in sorted(used | leaving.keys()):  # in the other steps nothing leaves and nothing is awaited
+    for number in sorted(used | leaving.keys()):  # in other steps nothing is sent or awaited
         clock += (number - done) * step
         if number == start:
             begun = clock
@@ -57,16 +57,16 @@ def compute_share(rounds: Rounds, step: float, transfer: float) -> float:
         clock += step
         done = number + 1
     measured = MEASURED * rounds.interval * step / (clock - begun)
-    # Under a long overlap a link that is a little too thin falls behind for many intervals before training waits.
+    # With a long overlap, a link that is slightly too slow falls behind for many intervals before training waits.
     return min(measured, rounds.interval * step / (rounds.layers * transfer))
 
 
 def streaming_need(traffic: Traffic) -> Need:
-    """Of the schedule, whatever the learners' utilisation: they do not wait.
+    """Returns what the schedule needs. It does not depend on the learners' utilisation, because they do not wait.
 
-    Fragments that are on their way at the same time share the link: any run of them must be through between
-    the step after which the first one leaves and the one at which the last is used. Runs longer than an interval lie
-    between these and the mean.
+    Fragments that are in flight at the same time share the link. Any sequence of consecutive fragments must pass
+    between the step after which the first is sent and the step at which the last is used. The need of a sequence
+    longer than an interval lies between the need of the shorter ones and the mean.
     """
     schedule = rounds(Method.DECOUPLED, traffic)
     sizes = traffic.sizes or (1 / schedule.fragments,) * schedule.fragments
@@ -77,7 +77,7 @@ def streaming_need(traffic: Traffic) -> Need:
 
 
 def _densest(schedule: Rounds, sizes: Sequence[float]) -> float:
-    """The most that must pass in any run of up to P fragments, in models per step."""
+    """Returns the highest rate that any sequence of up to P fragments needs, in models per step."""
     count = schedule.fragments
     phases = np.array([schedule.phase(p) for p in range(count)])
     steps = np.concatenate([phases, phases + schedule.interval])
@@ -94,20 +94,20 @@ def _densest(schedule: Rounds, sizes: Sequence[float]) -> float:
 
 
 PRECISION = 1e-7
-"""Relative; of the search."""
+"""Relative precision of the search."""
 
 
 def need(method: Method, traffic: Traffic, share: float = 0.95) -> Need:
-    """The least bandwidth for a share of the time, above 0 and below 1, in which the site computes.
+    """Returns the least bandwidth with which a site computes for `share` of the time, above 0 and below 1.
 
-    Decoupled learners do not wait: for them it is the bandwidth that keeps the schedule.
+    Decoupled learners do not wait. For them it is the bandwidth that keeps the schedule.
 
     Raises:
-        ValueError: a schedule that does not fit; the message names the field.
+        ValueError: the schedule does not fit; the message names the field.
     """
     if method is Method.DECOUPLED:
         return streaming_need(traffic)
-    # A link can do no less than carry everything in the time there is.
+    # The link must at least carry everything in the time available.
     seconds = rounds(method, traffic).interval * traffic.step_seconds / share
     mean = volume(method, traffic) / seconds / GIGA
     link = _least(method, traffic, share, mean)
@@ -115,7 +115,7 @@ def need(method: Method, traffic: Traffic, share: float = 0.95) -> Need:
 
 
 def utilization(method: Method, traffic: Traffic, gbps: float) -> float:
-    """Share of the time in which a site computes, 0…1, on a link of so many Gbit/s in each direction."""
+    """Returns the share of time in which a site computes, 0…1, on a link of `gbps` Gbit/s in each direction."""
     if method is Method.DECOUPLED:
         return 1.0
     schedule = rounds(method, traffic)
@@ -124,9 +124,9 @@ def utilization(method: Method, traffic: Traffic, gbps: float) -> float:
 
 
 def _least(method: Method, traffic: Traffic, share: float, low: float) -> float:
-    """The smallest bandwidth from `low` up that is enough, to `PRECISION`."""
+    """Returns the smallest sufficient bandwidth from `low` up, to `PRECISION`."""
     high = low
-    while utilization(method, traffic, high) < share:  # ends: an unlimited link leaves no waiting
+    while utilization(method, traffic, high) < share:  # ends, because nothing waits on an unlimited link
         low, high = high, 2 * high
     while high / low > 1 + PRECISION:
         middle = math.sqrt(low * high)

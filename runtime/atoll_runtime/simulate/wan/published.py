@@ -1,7 +1,7 @@
-"""The published figures on bandwidth, each beside what the same setting gives here.
+"""The published figures on bandwidth, each beside the figure that this simulation gives for the same setting.
 
-Streaming DiLoCo: Table 4 of arXiv 2501.18512. Decoupled DiLoCo: arXiv 2604.21428, whose model, step and
-utilisation are not known for every figure; `DECOUPLED` says what was taken.
+Streaming DiLoCo: Table 4 of arXiv 2501.18512. Decoupled DiLoCo: arXiv 2604.21428. It does not state model, step and
+utilisation for every figure; `DECOUPLED` says what is assumed.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from atoll_runtime.simulate.wan.bandwidth import need, utilization
 from atoll_runtime.simulate.wan.traffic import Method, Traffic
 
 GRID_RATIO = 10 ** (4 / 49)
-"""The values of Table 4 are 50 points from 0.1 to 1000 Gbit/s, evenly spaced in the logarithm: a step is 21 %."""
+"""The values of Table 4 are 50 points from 0.1 to 1000 Gbit/s, evenly spaced in the logarithm. One step is 21 %."""
 
 UTILIZATIONS = (0.5, 0.8, 0.9, 0.95, 0.99)
 
 SITES = 2
-"""Of Table 4: with two, a ring all-reduce moves the model once in each direction."""
+"""Assumed for Table 4. With two sites a ring all-reduce moves the model once in each direction."""
 
 DP, DILOCO, STREAMING, OVERLAP = (
     Method.DATA_PARALLEL,
@@ -47,15 +47,15 @@ TABLE_4: dict[tuple[str, float, float, int], tuple[tuple[Method, int, tuple[floa
 """Model, N, ξ_step in seconds, layers → method, bits, Gbit/s at `UTILIZATIONS`."""
 
 DECOUPLED = "5B, 1 s steps, P = H = 24, int4; data-parallel: bf16, 95 % with 8 sites, 90 % with 2"
-"""Taken for the figures of Decoupled DiLoCo: with it 0.84 Gbit/s is the load of one direction, 1.7 of both."""
+"""Assumed for the figures of Decoupled DiLoCo. It gives 0.84 Gbit/s in one direction and 1.7 in both."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A published figure and ours."""
+    """A published figure, and the one computed here."""
 
     figure: str
-    """Where it stands, and what it is of."""
+    """Where it was published, and what it describes."""
     computed: float
     published: float
     """The figure, or the lower end of a range."""
@@ -64,7 +64,7 @@ class Comparison:
     unit: str = "Gbit/s"
     utilization: float | None = None
     gridded: bool = False
-    """It stands in Table 4, whose values are points of a grid."""
+    """The figure is from Table 4, where the values are points of a grid."""
 
     @property
     def error(self) -> float:

@@ -1,4 +1,4 @@
-"""What crosses the links between sites: how much, how often, and when it must have arrived."""
+"""The traffic between sites: how much, how often, and when it must have arrived."""
 
 from __future__ import annotations
 
@@ -10,38 +10,38 @@ from atoll_runtime.protocol.schedule import offset
 
 GIGA = 1e9
 LAYERS_OF_1B = 24
-"""Layers of the published 1B model. N = 12·L·width² (Kaplan) at a constant width/L makes L grow with N^(1/3):
-52 at 10B and 111 at 100B, which were published with 48 and 108."""
+"""Layers of the published 1B model. N = 12·L·width² (Kaplan) at a constant width/L makes L grow with N^(1/3).
+That gives 52 at 10B and 111 at 100B; the published models have 48 and 108."""
 
 LAYERS_PER_FRAGMENT = 3
 """Streaming DiLoCo (arXiv 2501.18512)."""
 
 
 class Method(StrEnum):
-    """How the sites keep to one model."""
+    """How the sites keep one model."""
 
     DATA_PARALLEL = "data-parallel"
     """Gradients are reduced at every step."""
     DILOCO = "diloco"
-    """Outer gradients of the whole model, once in H steps; training waits."""
+    """Outer gradients of the whole model are exchanged once in H steps; training waits."""
     STREAMING = "streaming"
-    """A fragment at a time; training waits for it."""
+    """One fragment at a time is exchanged; training waits for it."""
     STREAMING_OVERLAP = "streaming-overlap"
-    """A fragment at a time, used τ steps later; training waits only for a late one."""
+    """One fragment at a time is exchanged and used τ steps later; training waits only for a late one."""
     DECOUPLED = "decoupled"
-    """To and from a syncer, a fragment at a time; training never waits."""
+    """One fragment at a time goes to and from a syncer; training never waits."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Traffic:
-    """A model trained at several sites. None: as the method was published."""
+    """A model trained at several sites. None stands for the value with which the method was published."""
 
     params: float
     """N."""
     step_seconds: float
-    """ξ_step: one inner step where nothing has to be waited for."""
+    """ξ_step: an inner step without waiting."""
     bits: float = 16
-    """b: of a parameter on the wire."""
+    """b: bits of a parameter on the wire."""
     sites: int = 8
     """M, at least 2."""
     interval: int | None = None
@@ -51,9 +51,9 @@ class Traffic:
     overlap: int | None = None
     """τ: steps after which a fragment is used."""
     layers: int | None = None
-    """None: from N."""
+    """None: computed from N."""
     sizes: tuple[float, ...] | None = None
-    """Shares of the fragments in the model, in the order of the schedule (`shares`); None: equal."""
+    """Each fragment's share of the model, in the order of the schedule (`shares`). None: equal shares."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,20 +61,20 @@ class Need:
     """Gbit/s of one site's link, in one direction."""
 
     gbps_peak: float
-    """While something is on its way. Decoupled: of the largest fragment's stream, N·b/(P·τ·ξ_step) where all are equal,
-    so less than `gbps_link` where several are on their way at once (τ > H/P)."""
+    """While something is in flight. Decoupled: the rate of the largest fragment's stream, N·b/(P·τ·ξ_step) where all
+    are equal. It is less than `gbps_link` where several streams are in flight at once (τ > H/P)."""
     gbps_mean: float
-    """Over the whole time of training; decoupled: N·b/(H·ξ_step)."""
+    """Mean over the whole training. Decoupled: N·b/(H·ξ_step)."""
     gbps_link: float
-    """What the link must carry. Decoupled: the least at which a first-in, first-out link has every fragment there in
-    time."""
+    """What the link must carry. Decoupled: the least rate at which a first-in, first-out link delivers every fragment
+    in time."""
     gbps_both_directions: float
     """`gbps_peak`, sending and receiving."""
 
 
 @dataclass(frozen=True)
 class Rounds:
-    """The schedule of a method: which layers leave after which step."""
+    """The schedule of a method: which layers are sent after which step."""
 
     interval: int
     fragments: int
@@ -83,11 +83,11 @@ class Rounds:
     """A multiple of `fragments`."""
 
     def content(self, p: int) -> range:
-        """Layers of fragment `p`: every P-th, as published (strided)."""
+        """Layers of fragment `p`: every P-th one, as published (strided)."""
         return range(p, self.layers, self.fragments)
 
     def phase(self, p: int) -> int:
-        """The step within an interval after which fragment `p` leaves; the product's own rule."""
+        """The step within an interval after which fragment `p` is sent, by the product's own rule."""
         return offset(p, self.fragments, self.interval)
 
 
@@ -95,7 +95,7 @@ def rounds(method: Method, traffic: Traffic) -> Rounds:
     """The schedule, with the method's published values where `traffic` gives none.
 
     Raises:
-        ValueError: fragments or an overlap that do not fit the interval.
+        ValueError: fragments or overlap do not fit the interval.
     """
     layers = traffic.layers or LAYERS_PER_FRAGMENT * max(
         1, round(LAYERS_OF_1B / LAYERS_PER_FRAGMENT * (traffic.params / 1e9) ** (1 / 3))
@@ -104,8 +104,8 @@ def rounds(method: Method, traffic: Traffic) -> Rounds:
         return Rounds(interval=1, fragments=1, overlap=0, layers=layers)
     if method is Method.DILOCO:
         return Rounds(interval=traffic.interval or 100, fragments=1, overlap=0, layers=layers)
-    # Table 4 of arXiv 2501.18512 has H = 100 and, as its overlapped rows show, τ = 1;
-    # the main experiments of Decoupled DiLoCo (arXiv 2604.21428) have P = H = 24 and τ = 2.
+    # Table 4 of arXiv 2501.18512 has H = 100 and, as its overlapped rows show, τ = 1.
+    # The main experiments of Decoupled DiLoCo (arXiv 2604.21428) have P = H = 24 and τ = 2.
     interval, fragments, overlap = 100, max(1, layers // LAYERS_PER_FRAGMENT), 1
     if method is Method.DECOUPLED:
         interval, fragments, overlap = 24, 24, 2
@@ -125,15 +125,15 @@ def rounds(method: Method, traffic: Traffic) -> Rounds:
 def volume(method: Method, traffic: Traffic) -> float:
     """Bits that one site's link carries in one interval, in one direction.
 
-    A ring all-reduce among M sites moves 2(M−1)/M of the model; a learner sends its outer gradients to the
-    syncer, and receives the fragments, once.
+    A ring all-reduce among M sites moves 2(M−1)/M of the model. With a syncer, a learner sends its outer gradients
+    once and receives the fragments once.
     """
     ring = 1.0 if method is Method.DECOUPLED else 2 * (traffic.sites - 1) / traffic.sites
     return ring * traffic.params * traffic.bits
 
 
 def shares(layout: Layout) -> tuple[float, ...]:
-    """What part of the model each fragment is, all shards together."""
+    """Returns each fragment's share of the model, over all shards."""
     width = layout.width
     return tuple(
         sum(fragment.size for fragment in layout.fragments[p::width]) / layout.size for p in range(width)
