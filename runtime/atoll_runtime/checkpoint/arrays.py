@@ -1,6 +1,6 @@
 """Arrays in the bucket, in bounded time: Orbax or TensorStore writes them, TensorStore reads any part of them.
 
-The format is that of Orbax: zarr in OCDBT, here without compression, for float32 weights hardly shrink.
+The format is that of Orbax: zarr in OCDBT, here without compression, because float32 weights hardly shrink.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ from atoll_runtime.payloads import StoreError
 logging.getLogger("absl").setLevel(logging.WARNING)  # Orbax writes a dozen lines for each save
 
 TIMEOUT = 120.0
-"""Seconds for one call, besides those that its bytes take. A small save takes one on an idle machine."""
+"""Seconds for one call, in addition to those for its bytes. A small save takes one second on an idle machine."""
 MOST_LATE = 2
-"""Calls that did not come back in time and still run, each with its arrays: no other is begun beside so many."""
+"""Maximum number of calls that were given up and still run, each with its arrays. At this number no other begins."""
 ATTEMPTS = 3
-"""To read arrays in a bucket that answers, before they are called damaged."""
+"""Attempts to read arrays from a bucket that answers, before they count as damaged."""
 FIRST_WAIT = 0.5
 """Seconds before the second attempt; doubles, with jitter."""
 PIECE = 4 << 30
-"""Bytes that one call reads, where no array is larger: one that hangs is given up after six minutes."""
+"""Bytes that one call reads, if no array is larger. A call that hangs is given up after six minutes."""
 
 CACHE = 100_000_000
-"""Bytes for the folders' indices, so that each is read once."""
+"""Bytes of the cache for the folders' indices, so that each is read once."""
 
 MERGED = {
     "experimental_read_coalescing_threshold_bytes": 0,
     "experimental_read_coalescing_merged_bytes": 16 << 20,
     "experimental_read_coalescing_interval": "2ms",
 }
-"""Blocks that lie side by side in a file are read by one request of so many bytes."""
+"""Adjacent blocks of a file are read by one request of up to this many bytes."""
 
 Index = tuple[Any, ...]
-"""What is read of an array, as NumPy indexes one."""
+"""The part of an array to read, as a NumPy index."""
 T = TypeVar("T")
 
 _late: list[threading.Thread] = []
@@ -62,7 +62,7 @@ class Chunked:
 
     @property
     def chunk(self) -> tuple[int, ...]:
-        """Its shape."""
+        """Shape of a chunk."""
         return tuple(1 if at in self.axes else length for at, length in enumerate(self.value.shape))
 
 
@@ -75,7 +75,7 @@ class Request:
     """A part of an array in a folder."""
 
     uri: str
-    """Of the folder."""
+    """URI of the folder."""
     group: str
     name: str
     index: Index
@@ -84,19 +84,19 @@ class Request:
 
 
 class _Unreadable(Exception):
-    """The array at a request's place, for a reason of TensorStore's."""
+    """TensorStore cannot read the array of a request; the message has its reason."""
 
 
 def write(bucket: Bucket, item: str, tree: Tree, *, alone: bool = False) -> str:
-    """Saves arrays in the folder `item`, over whatever an earlier attempt left there, and returns the folder: another
-    one after each write that was given up and may go on.
+    """Saves arrays in the folder `item`, over whatever an earlier attempt left there, and returns the folder. After
+    each write that was given up it uses another folder, because that write may continue.
 
     Args:
-        alone: this host of several writes a folder of its own. Orbax would write NumPy arrays on process 0 alone, so
-            TensorStore writes the same format without Orbax's metadata.
+        alone: this is one of several hosts, and writes a folder of its own. Orbax would write NumPy arrays only on
+            process 0, so TensorStore writes the same format without Orbax's metadata.
 
     Raises:
-        StoreError: it cannot be written, or did not end in time.
+        StoreError: the arrays cannot be written, or not in time.
     """
     global _given_up
     item += f".{_given_up}" if _given_up else ""
@@ -115,7 +115,7 @@ def read(requests: Iterable[Request], ask: Callable[[], object]) -> Iterator[np.
     """Each request's values, in their order, `PIECE` bytes at a time.
 
     Args:
-        ask: reads something else from the bucket, and raises `StoreError` where that does not answer.
+        ask: reads something else from the bucket, and raises `StoreError` if the bucket does not answer.
 
     Raises:
         Damaged: there is no such array, or it cannot be read.
@@ -126,14 +126,14 @@ def read(requests: Iterable[Request], ask: Callable[[], object]) -> Iterator[np.
 
 
 def late() -> int:
-    """Calls that were given up and still run."""
+    """How many calls were given up and still run."""
     with _lock:
         _late[:] = [thread for thread in _late if thread.is_alive()]
         return len(_late)
 
 
 def _pieces(requests: Iterable[Request]) -> Iterator[list[Request]]:
-    """Requests of at most `PIECE` bytes together, or one."""
+    """Lists of requests, of at most `PIECE` bytes together or of one request."""
     piece: list[Request] = []
     for request in requests:
         if piece and sum(each.size for each in piece) + request.size > PIECE:
@@ -152,8 +152,8 @@ def _patiently(piece: list[Request], ask: Callable[[], object]) -> list[np.ndarr
         except TimeoutError as error:
             raise StoreError(f"{piece[0].uri}: cannot be read: {error}") from error
         except _Unreadable as error:
-            # TensorStore raises the same for a bucket that fails as for damage. So the bucket is asked: where it does
-            # not answer, that is the error.
+            # TensorStore raises the same error for a bucket that fails as for damage. If the bucket does not answer,
+            # `ask` raises that instead.
             ask()
             if attempt == ATTEMPTS:
                 raise Damaged(str(error)) from error
@@ -162,7 +162,7 @@ def _patiently(piece: list[Request], ask: Callable[[], object]) -> list[np.ndarr
 
 
 def _in_time(seconds: float, call: Callable[[], T]) -> T:
-    """In a thread, for neither library can be interrupted."""
+    """Makes the call in a thread, because neither library can be interrupted."""
     earlier = late()
     if earlier >= MOST_LATE:
         raise TimeoutError(f"{earlier} earlier calls have not come back")
@@ -185,8 +185,8 @@ def _in_time(seconds: float, call: Callable[[], T]) -> T:
 
 
 def _write(uri: str, tree: Tree) -> None:
-    """By the synchronous v0 `Checkpointer`: v1 must be called from the main thread, the syncer saves from a worker."""
-    import orbax.checkpoint as ocp  # with JAX a second; most processes that read never write
+    """Uses the synchronous v0 `Checkpointer`: the syncer saves from a worker, and v1 works only in the main thread."""
+    import orbax.checkpoint as ocp  # takes a second; most processes that read never write
     from etils import epath
 
     items = {key: {name: each.value for name, each in group.items()} for key, group in tree.items()}
@@ -212,7 +212,7 @@ def _write_alone(uri: str, tree: Tree) -> None:
 
 
 def _read(requests: Sequence[Request]) -> list[np.ndarray]:
-    """All at the same time."""
+    """Reads all requests at the same time."""
     context = tensorstore.Context({"cache_pool": {"total_bytes_limit": CACHE}})
 
     async def one(request: Request) -> np.ndarray:

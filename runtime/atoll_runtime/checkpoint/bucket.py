@@ -15,17 +15,17 @@ from atoll_runtime import files
 from atoll_runtime.payloads import StoreError
 
 TIMEOUT = 60.0
-"""Seconds for one call of a few bytes, the client's own retries included."""
+"""Seconds for one call of a few bytes, including the client's own retries."""
 SLOWEST = 16 << 20
-"""Bytes a second; a bucket that moves a large object slower counts as silent."""
+"""Bytes a second. A bucket that moves a large object more slowly counts as not answering."""
 
 
 class Damaged(StoreError):
-    """What is there is not what was written; asking again does not mend it, as it may mend another `StoreError`."""
+    """The content is not what was written. A retry does not help, while it may after another `StoreError`."""
 
 
 class MissingObject(Damaged):
-    """The object is not there."""
+    """The object does not exist."""
 
 
 def patience(size: int, timeout: float = TIMEOUT) -> float:
@@ -51,7 +51,7 @@ class Bucket:
         return f"{self.uri}/{path}" if path else self.uri
 
     def list(self, prefix: str = "") -> list[str]:
-        """Every object below `prefix`, sorted, relative to the bucket's URI; empty where there is none."""
+        """Every object below `prefix`, sorted, relative to the bucket's URI; empty if there is none."""
         try:
             found = self._call("find", prefix)
         except MissingObject:
@@ -62,7 +62,7 @@ class Bucket:
         )
 
     def read(self, path: str, start: int | None = None, stop: int | None = None) -> bytes:
-        """Bytes [start, stop) of an object; give `stop` for a large one, which has more time then.
+        """Bytes [start, stop) of an object. Give `stop` for a large one, so that the call has more time.
 
         Raises:
             MissingObject: there is no such object.
@@ -72,7 +72,7 @@ class Bucket:
         return bytes(self._call("cat_file", path, size=size, start=start, end=stop))
 
     def write(self, path: str, data: bytes) -> None:
-        """Writes an object over an older one: whole, or not at all."""
+        """Writes an object, replacing an older one: whole, or not at all."""
         if self._files.async_impl:
             self._call("pipe_file", path, data, size=len(data))
             return
@@ -82,15 +82,15 @@ class Bucket:
             files.replace(where, data)
 
     def delete(self, path: str) -> None:
-        """Removes one object; one that is gone already is no error."""
+        """Removes one object, if it exists."""
         try:
             self._call("rm_file", path)
         except MissingObject:
             return
 
     def tidy(self, prefix: str) -> None:
-        """Removes what writers that were killed left directly in `prefix`, which `list` does not tell; no other writer
-        may be at work there."""
+        """Removes partial files, which `list` does not show, that killed writers left directly in `prefix`. No other
+        writer may be active there."""
         if not self._files.async_impl:
             with self._named(prefix, self._timeout):
                 files.tidy(Path(self._where(prefix)))
@@ -103,7 +103,7 @@ class Bucket:
             return
 
     def _call(self, name: str, path: str, *args: Any, size: int = 0, **options: Any) -> Any:
-        """`size`: bytes that it moves."""
+        """Calls the file system. `size`: bytes that the call moves."""
         timeout = patience(size, self._timeout)
         with self._named(path, timeout):
             if self._files.async_impl:
@@ -117,7 +117,7 @@ class Bucket:
 
     @contextmanager
     def _named(self, path: str, timeout: float) -> Iterator[None]:
-        """Errors of a call as `StoreError`."""
+        """Turns errors of a call into `StoreError`."""
         try:
             yield
         except FileNotFoundError as error:

@@ -1,4 +1,4 @@
-"""Where things lie below a run's checkpoint URI."""
+"""Paths of folders and objects below a run's checkpoint URI."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 GLOBAL = "global"
 UNITS = "units"
 EVALUATIONS = "evaluations"
-"""Beside the checkpoints: no reader and no clean-up of those meets a result."""
+"""Beside the checkpoints, so that no reader or clean-up of checkpoints finds a result."""
 CACHE = "cache"
 """Compiled programs; see `atoll_runtime.learner.compilation_store`."""
 
@@ -29,12 +29,12 @@ def item(step: int, shard: int, shards: int) -> str:
 
 
 def part(step: int, shard: int, shards: int) -> str:
-    """The object whose existence makes a shard's part complete."""
+    """The object that makes a shard's part complete."""
     return f"{GLOBAL}/{step}/shard-{shard}-of-{shards}.json"
 
 
 def manifest(step: int) -> str:
-    """The object whose existence makes a checkpoint complete."""
+    """The object that makes a checkpoint complete."""
     return f"{GLOBAL}/{step}/manifest.json"
 
 
@@ -69,12 +69,12 @@ def unit_item(unit: str, cut: int, host: int, hosts: int) -> str:
 
 
 def unit_manifest(unit: str, cut: int, host: int, hosts: int) -> str:
-    """Written after one host's parts; those of all hosts make the save complete."""
+    """The object that is written after one host's parts. Those of all hosts make the save complete."""
     return f"{UNITS}/{unit}/{cut}/host-{host}-of-{hosts}.json"
 
 
 def unit_manifests(paths: list[str]) -> dict[str, int]:
-    """Those of hosts among the objects of unit saves, each with the number of hosts that it speaks of."""
+    """Manifests of hosts among the objects of unit saves, each with the number of hosts in its name."""
     found = {path: _UNIT.fullmatch(path) for path in paths}
     return {
         path: int(host[2]) for path, match in found.items() if match and (host := _HOST.fullmatch(match[3]))
@@ -82,7 +82,7 @@ def unit_manifests(paths: list[str]) -> dict[str, int]:
 
 
 def unit_saves(paths: list[str]) -> dict[str, dict[int, int]]:
-    """By unit, its cuts, newest first; of each the number of hosts whose manifests all stand, 0 where none do."""
+    """The cuts of each unit, newest first, each with its number of hosts if all their manifests exist, else with 0."""
     found: dict[str, dict[int, dict[int, set[int]]]] = {}
     for path in paths:
         if match := _UNIT.fullmatch(path):

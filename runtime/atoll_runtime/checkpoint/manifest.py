@@ -1,4 +1,4 @@
-"""Manifests: what each shard and each host of a unit saved, with checksums, and that all shards did."""
+"""Manifests: what each shard and each host of a unit saved, with checksums, and that all shards have saved."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CHUNK = 16 << 20
 
 
 class TensorEntry(BaseModel):
-    """A tensor, or some layers or bands of one, in blocks: each is cut into `parts` equal ones along `axis`.
+    """A tensor, or some of its layers or bands. Each of these is cut into `parts` equal blocks along `axis`.
 
     Each block has a checksum: crc32c of its little-endian float32 bytes in C order.
     """
@@ -25,16 +25,16 @@ class TensorEntry(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     shape: tuple[int, ...]
-    """Of what is saved here."""
+    """Shape of what is saved here."""
     layers: tuple[int, ...] | None = None
     """Which layers or bands of the whole tensor these are, along axis 0; None for all of it."""
     band: int | None = None
     """The axis of the whole tensor along which bands are cut; None: these are layers."""
     axis: int = 0
-    """Of what is saved here."""
+    """An axis of what is saved here."""
     parts: int = 1
     theta: tuple[int, ...] = ()
-    """Of each block: layer by layer, or band by band, its parts in order."""
+    """Checksums of the blocks, by layer or band and then by part."""
     momentum: tuple[int, ...] = ()
 
     def whole(self, count: int) -> tuple[int, ...]:
@@ -47,7 +47,7 @@ class TensorEntry(BaseModel):
         return (*one[: self.band], count * one[self.band], *one[self.band + 1 :])
 
     def stacked(self, whole: np.ndarray) -> np.ndarray:
-        """The whole tensor, seen as its layers or bands along axis 0 and each one's parts before `axis`."""
+        """A view of the whole tensor with layers or bands along axis 0 and their parts along an axis before `axis`."""
         if self.band is not None:
             bands = whole.reshape(*whole.shape[: self.band], -1, *self.shape[self.band + 1 :])
             whole = np.moveaxis(bands, self.band, 0)
@@ -57,18 +57,18 @@ class TensorEntry(BaseModel):
 
     @property
     def blocked(self) -> tuple[int, ...]:
-        """The shape with an axis of the parts before `axis`: so the array is stored."""
+        """The shape in which the array is stored: with an axis of the parts before `axis`."""
         rest = self.shape[self.axis :]
         inner = (rest[0] // self.parts, *rest[1:]) if rest else ()
         return (*self.shape[: self.axis], self.parts, *inner)
 
     @property
     def axes(self) -> tuple[int, ...]:
-        """Of the stored array, those along which each index is a block."""
+        """Axes of the stored array along which each index is a block."""
         return (self.axis,) if self.layers is None else (0, self.axis)
 
     def checksums(self, blocks: np.ndarray) -> tuple[int, ...]:
-        """Of blocks as they are stored, or of some of them."""
+        """Checksums of all blocks or of some of them, in the shape in which they are stored."""
         first = np.moveaxis(blocks, self.axes, range(len(self.axes)))
         return tuple(checksum(first[at]) for at in np.ndindex(first.shape[: len(self.axes)]))
 
@@ -89,11 +89,11 @@ class PartManifest(BaseModel):
     """Unix seconds of the save."""
     tensors: dict[str, TensorEntry]
     meta: dict[str, Any]
-    """See `atoll_runtime.checkpoint.parts.Part`."""
+    """See `atoll_runtime.payloads.Part`."""
 
 
 class Manifest(BaseModel):
-    """`global/<step>/manifest.json`: every shard's part stands. Written last."""
+    """`global/<step>/manifest.json`: every shard's part is complete. Written last."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -101,7 +101,7 @@ class Manifest(BaseModel):
     step: int
     shards: int
     versions: tuple[int, ...]
-    """Of every fragment, shard by shard."""
+    """Version of every fragment, shard by shard."""
     time: float
     meta: dict[str, Any]
 
@@ -130,7 +130,7 @@ class HostManifest(BaseModel):
     host: int
     hosts: int
     cut: int
-    """Global step of the cut; the four figures below are of the inner step at which the unit recorded itself."""
+    """Global step of the cut; the four fields below are of the inner step at which the unit recorded itself."""
     inner_step: int
     tokens: int
     """Trained by this incarnation."""
@@ -153,7 +153,7 @@ M = TypeVar("M", bound=BaseModel)
 
 
 def parse(kind: type[M], text: bytes, where: str) -> M:
-    """Raises `Damaged` with the first wrong field of the manifest at `where`."""
+    """Parses the manifest at `where`. Raises `Damaged` with its first wrong field."""
     try:
         return kind.model_validate_json(text)
     except ValidationError as error:
@@ -163,7 +163,7 @@ def parse(kind: type[M], text: bytes, where: str) -> M:
 
 
 def model_of(meta: Mapping[str, object], where: str) -> ModelSpec:
-    """What the checkpoint is of; raises `Damaged`: the manifest at `where` does not say it."""
+    """The model of a checkpoint. Raises `Damaged` if the manifest at `where` does not have it."""
     try:
         return ModelSpec.model_validate(meta.get("model"))
     except ValidationError as error:
@@ -171,7 +171,7 @@ def model_of(meta: Mapping[str, object], where: str) -> ModelSpec:
 
 
 def checksum(tensor: np.ndarray) -> int:
-    """crc32c of a tensor's bytes, without a copy of them all."""
+    """crc32c of a tensor's bytes, without copying all of them at once."""
     raw = np.ascontiguousarray(tensor).reshape(-1).view(np.uint8)
     total = google_crc32c.value(b"")
     for start in range(0, raw.size, CHUNK):

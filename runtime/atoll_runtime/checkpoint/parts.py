@@ -18,9 +18,9 @@ from atoll_runtime.checkpoint.manifest import PartManifest, TensorEntry
 from atoll_runtime.payloads import Part, Region, Regions, Slice
 
 MOST_PARTS = 64
-"""Blocks of a layer or band. So hosts up to that number, a power of two, each read their own blocks alone."""
+"""Maximum number of blocks of a layer or band. So up to this many hosts, a power of two, read only their own blocks."""
 LEAST_BLOCK = 128 << 10
-"""Bytes: more and smaller ones would take longer to read than they save."""
+"""Minimum bytes of a block. Smaller blocks would take more time to read than they save."""
 READERS = 8
 """Manifests that are read at the same time."""
 
@@ -29,7 +29,7 @@ Tensors = dict[str, np.ndarray]
 
 
 def name_of(part: Part) -> str:
-    """Of its manifest, relative to the run's URI."""
+    """Path of the part's manifest, relative to the run's URI."""
     return layout.part(part.step, part.shard, part.shards)
 
 
@@ -49,19 +49,19 @@ class _Selection:
 
     @property
     def index(self) -> arrays.Index:
-        """Of the stored array."""
+        """Index of these blocks in the stored array."""
         rows = () if self.entry.layers is None else (list(self.rows),)
         between = (slice(None),) * (self.entry.axis - len(rows))
         return (*rows, *between, slice(self.start, self.stop))
 
     @property
     def size(self) -> int:
-        """Bytes of one kind."""
+        """Bytes of these blocks, of one kind."""
         whole = 4 * math.prod(self.entry.shape) * (self.stop - self.start) // self.entry.parts
         return whole if self.entry.layers is None else whole * len(self.rows) // self.entry.shape[0]
 
     def verify(self, kind: Kind, blocks: np.ndarray) -> None:
-        """Raises `Damaged`: these are not the bytes that were saved."""
+        """Raises `Damaged` if these are not the bytes that were saved."""
         saved = getattr(self.entry, kind)
         wanted = [
             saved[row * self.entry.parts + at] for row in self.rows for at in range(self.start, self.stop)
@@ -77,7 +77,7 @@ class _Selection:
 
 
 def write(bucket: Bucket, part: Part, entries: Mapping[str, TensorEntry]) -> None:
-    """Arrays, then the manifest; raises `StoreError`: they cannot be written."""
+    """Writes the arrays, then the manifest. Raises `StoreError` if they cannot be written."""
     tree = {
         kind: {
             name: Chunked(getattr(own, kind).reshape(entries[name].blocked), entries[name].axes)
@@ -100,7 +100,7 @@ def write(bucket: Bucket, part: Part, entries: Mapping[str, TensorEntry]) -> Non
 
 
 def entries_of(part: Part, along: Mapping[str, int]) -> dict[str, TensorEntry]:
-    """Shapes, blocks and checksums of what `part` holds. `along`: the axis along which hosts split a tensor."""
+    """Shapes, blocks and checksums of what `part` holds. `along`: the axis along which hosts split each tensor."""
     return {name: _entry(own, along.get(name)) for name, own in part.tensors.items()}
 
 
@@ -110,7 +110,7 @@ def _entry(own: Slice, axis: int | None) -> TensorEntry:
         axis = min(int(stacked), len(shape))
     elif own.axis is not None:
         axis += 1
-    # What is cut into bands along an axis is not cut along it again.
+    # A tensor that is cut into bands along an axis is not cut along it again.
     length = shape[axis] if axis < len(shape) and own.axis != axis - 1 else 1
     layer = 4 * math.prod(shape[stacked:])
     parts = math.gcd(length, MOST_PARTS)
@@ -124,13 +124,13 @@ def _entry(own: Slice, axis: int | None) -> TensorEntry:
 
 
 def find(bucket: Bucket, step: int, shard: int, shards: int) -> PartManifest:
-    """Raises `Damaged`: there is none, or it is none; `StoreError`: the bucket does not answer."""
+    """Reads a manifest. Raises `Damaged` if it is missing or invalid, `StoreError` if the bucket does not answer."""
     name = layout.part(step, shard, shards)
     return manifest.parse(PartManifest, bucket.read(name), bucket.address(name))
 
 
 def find_all(bucket: Bucket, step: int, shards: int) -> list[PartManifest]:
-    """Those of all shards; raises as `find`."""
+    """Reads the manifests of all shards' parts; raises as `find`."""
     with ThreadPoolExecutor(READERS) as pool:
         return list(pool.map(lambda shard: find(bucket, step, shard, shards), range(shards)))
 
@@ -150,7 +150,7 @@ def read(bucket: Bucket, found: PartManifest) -> Part:
 def tensors(
     bucket: Bucket, shards: Sequence[PartManifest], kinds: Sequence[Kind], regions: Regions | None = None
 ) -> dict[Kind, Tensors]:
-    """Verified arrays of these shards, put together by tensor; what is not wanted of one has arbitrary values.
+    """Verified arrays of these shards, joined into whole tensors. Values that are not wanted are arbitrary.
 
     Args:
         regions: what is wanted; None: all.
@@ -167,7 +167,7 @@ def tensors(
         if in_order and blocks.shape == entry.blocked:
             whole[each.name] = blocks.reshape(entry.whole(count))
             continue
-        if each.name not in whole:  # memory that nobody writes to is not taken
+        if each.name not in whole:  # unwritten parts of it take no memory
             whole[each.name] = np.empty(entry.whole(count), np.float32)
         index = each.index
         if entry.layers is not None:
@@ -177,7 +177,7 @@ def tensors(
 
 
 def depths(shards: Sequence[PartManifest]) -> dict[str, int]:
-    """Layers or bands of each tensor that has any. Raises `Damaged` if the shards together lack one."""
+    """Number of layers or bands of each tensor that has any. Raises `Damaged` if the shards together lack one."""
     layers: dict[str, list[int]] = {}
     for part in shards:
         for name, entry in part.tensors.items():
@@ -190,7 +190,7 @@ def depths(shards: Sequence[PartManifest]) -> dict[str, int]:
 
 
 def _select(shards: Iterable[PartManifest], regions: Regions | None) -> Iterator[_Selection]:
-    """The blocks that hold what is wanted."""
+    """The blocks that hold the wanted regions."""
     for part in shards:
         for name, entry in part.tensors.items():
             if regions is not None and name not in regions:
@@ -210,7 +210,7 @@ def _select(shards: Iterable[PartManifest], regions: Regions | None) -> Iterator
 
 
 def _layers(entry: TensorEntry, region: Region) -> Collection[int]:
-    """Those that hold what is wanted of an entry's layers or bands."""
+    """The layers or bands of an entry that hold the wanted region."""
     assert entry.layers is not None
     axis = entry.band or 0
     if len(region) <= axis:

@@ -14,15 +14,15 @@ from atoll_runtime.payloads import Cut, Part, Regions, Skipped, Slice, StoreErro
 from atoll_runtime.protocol import clocks
 
 READING_SECONDS = 600.0
-"""That a reader of the newest checkpoint has at least: as long as a unit tries to be seeded from one."""
+"""Minimum time for a reader of the newest checkpoint. A unit tries to be seeded from one for as long."""
 MOST_KEPT = 4
-"""Times `keep`, where cuts follow each other so fast that more of them are younger."""
+"""Maximum number of checkpoints to keep, as a multiple of `keep`, if cuts are so frequent that more are younger."""
 
 
 class GlobalStore:
     """`<uri>/global/<step>/`: each shard's arrays and part manifest, and a manifest, last, that makes it complete.
 
-    Calls block, raise `StoreError`, and may come from any thread; saves and prunes from one at a time.
+    Calls block, raise `StoreError`, and may come from any thread; saves and prunes only from one at a time.
 
     Args:
         along: the axis along which a unit's hosts split a tensor, by name, so that each can read its own share of what
@@ -42,10 +42,10 @@ class GlobalStore:
         return layout.complete_steps(self.bucket.list(layout.GLOBAL))
 
     def save_part(self, part: Part) -> bool:
-        """Writes a shard's arrays, then its manifest; what stands there whole and is the same is left as it is.
+        """Writes a shard's arrays, then its manifest. Leaves a part that is complete and the same as it is.
 
-        What another run, or an earlier life of the shard's journal, left of this step goes: `False` where that is
-        a complete cut of the same run, which stays.
+        Removes what another run, or an earlier life of the shard's journal, left of this step. If that is a complete
+        cut of the same run, keeps it and returns `False`.
         """
         entries = parts.entries_of(part, self._along)
         there = self.bucket.list(layout.step_folder(part.step))
@@ -66,10 +66,10 @@ class GlobalStore:
         return parts.read(self.bucket, parts.find(self.bucket, step, shard, shards))
 
     def complete(self, step: int, shards: int, meta: dict[str, Any]) -> None:
-        """Writes the manifest over all parts, which stand.
+        """Writes the manifest that covers all parts, which must exist.
 
         Raises:
-            StoreError: a part is missing or another run's, or the parts are no consistent cut.
+            StoreError: a part is missing or of another run, or the parts are not a consistent cut.
         """
         if self.is_complete(step):
             return
@@ -96,7 +96,7 @@ class GlobalStore:
         self.bucket.write(layout.manifest(step), whole.model_dump_json().encode())
 
     def is_complete(self, step: int) -> bool:
-        """The cut's manifest stands, whole."""
+        """Whether the cut's manifest exists and is not damaged."""
         try:
             self._manifest(step)
         except Damaged:
@@ -104,7 +104,7 @@ class GlobalStore:
         return True
 
     def save(self, cut: Cut) -> None:
-        """A whole cut of one shard, at once."""
+        """Saves a whole cut of a run with one shard."""
         if cut.theta.keys() != cut.momentum.keys():
             odd = sorted(cut.theta.keys() ^ cut.momentum.keys())
             raise StoreError(f"{self.uri}: theta and momentum differ in their tensors: {', '.join(odd)}")
@@ -116,7 +116,7 @@ class GlobalStore:
         """Reads and verifies one checkpoint; `momentum=False` leaves the outer momentum in the bucket.
 
         Args:
-            own: what is read of Θ and momentum, by tensor; None: all. The rest has arbitrary values, or is not there.
+            own: what is read of Θ and momentum, by tensor; None: all. The rest has arbitrary values, or is missing.
 
         Raises:
             Damaged: no manifest, unreadable arrays, or a wrong checksum.
@@ -152,13 +152,13 @@ class GlobalStore:
         return None, skipped
 
     def prune(self, keep: int, saved: int, now: float) -> None:
-        """Keeps the newest `keep` complete ones up to `saved`, just completed; of the rest, the manifest goes first.
+        """Keeps the newest `keep` complete checkpoints up to `saved`, just completed. Of the rest, manifests go first.
 
-        Besides, those that were the newest less than `READING_SECONDS` before `now`, in Unix seconds: whoever began
-        to read one of them may be at it yet. Those are few where cuts are rare, and MOST_KEPT times `keep` at most.
-        What is newer than `saved` belongs to a history that was rolled back, perhaps because it cannot be read: it
-        stays, for the run finds it again, and takes nobody's place. Half-written leftovers older than the newest that
-        is kept go too; newer ones may be a save under way.
+        Also keeps those that were the newest less than `READING_SECONDS` before `now`, in Unix seconds, because a
+        reader may still use them. They are few if cuts are rare. With them it keeps MOST_KEPT times `keep` at most.
+        A checkpoint newer than `saved` is of a history that was rolled back, perhaps because it cannot be read. It
+        stays, because the run reaches its step again, and does not count for `keep`. Half-written checkpoints older
+        than the newest that is kept are removed too; newer ones may be a save under way.
         """
         paths = self.bucket.list(layout.GLOBAL)
         own = [step for step in layout.complete_steps(paths) if step <= saved]
@@ -172,7 +172,7 @@ class GlobalStore:
             self.bucket.delete_tree(layout.step_folder(step))
 
     def _being_read(self, steps: Sequence[int], now: float) -> Iterator[int]:
-        """Those behind the first that have not been succeeded for long; the one before each is its successor."""
+        """Those after the first, while the successor of each, the one before it, is younger than `READING_SECONDS`."""
         for successor, step in pairwise(steps):
             try:
                 if now - self._manifest(successor).time >= READING_SECONDS:
@@ -186,7 +186,7 @@ class GlobalStore:
         return manifest.parse(manifest.Manifest, self.bucket.read(name), self.bucket.address(name))
 
     def _stands(self, part: Part, entries: dict[str, manifest.TensorEntry]) -> bool:
-        """Whether the part that is there is this one, and can be read."""
+        """Whether the stored part is the same as this one and can be read."""
         try:
             found = parts.find(self.bucket, part.step, part.shard, part.shards)
             same = (found.versions, found.tensors) == (part.versions, entries)
@@ -198,7 +198,7 @@ class GlobalStore:
         return True
 
     def _completed_before(self, part: Part) -> bool:
-        """Whether this very cut is complete with a part of this shard's from an earlier life of its journal."""
+        """Whether the same cut is complete, with a part from an earlier life of this shard's journal."""
         try:
             found = parts.find(self.bucket, part.step, part.shard, part.shards)
             if _mixture([found], part.meta.get("run_uid")) or _history(found) == _history(part):
@@ -217,12 +217,12 @@ def _history(part: Part | manifest.PartManifest) -> tuple[object, object]:
 
 
 def _cut(part: Part | manifest.PartManifest) -> object:
-    """Step, and whether it is the final one: both may be begun at the same step, in two lives of shard 0."""
+    """Step, and whether the cut is final. In two lives of shard 0, both kinds of cut may begin at the same step."""
     return part.meta.get("machine", {}).get("cut")
 
 
 def _mixture(found: Sequence[manifest.PartManifest], run: object) -> str:
-    """Why these parts are not all of one cut of this run; empty when they are."""
+    """Why these parts are not all of one cut of this run; empty if they are."""
     for part in found:
         other = part.meta.get("run_uid")
         if other != run:

@@ -1,6 +1,6 @@
-"""A unit's own saves: AdamW's moments and where it was. Each host writes its part; all parts make a save complete.
+"""A unit's own saves: AdamW's moments and its position. Each host writes its part; all parts make a save complete.
 
-Each host writes a folder of its own: Orbax would write on process 0 alone, or wait for all hosts at a barrier.
+Each host writes a folder of its own, because Orbax would write only on process 0, or wait for all hosts at a barrier.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class FragmentPart:
     start: int
     stop: int
     version: int
-    """Of the fragment when its moments were copied."""
+    """Version of the fragment when its moments were copied."""
     mu: NDArray[np.float32]
     nu: NDArray[np.float32]
 
@@ -58,7 +58,7 @@ class UnitSave:
 class UnitStore:
     """`<uri>/units/<unit>/<cut>/`. Calls block, raise `StoreError`, and may come from any thread.
 
-    Saves of other runs may lie at the same URI: each says whose it is.
+    Saves of other runs may be at the same URI. Each names its run.
     """
 
     def __init__(self, uri: str, run_uid: str) -> None:
@@ -66,12 +66,12 @@ class UnitStore:
         self.run_uid = run_uid
 
     def save(self, facts: HostManifest, parts: Mapping[int, FragmentPart]) -> None:
-        """Writes one host's parts, the manifest last; no other host is waited for."""
+        """Writes one host's parts, the manifest last. Does not wait for other hosts."""
         where = facts.unit, facts.cut, facts.host, facts.hosts
         there = layout.unit_manifests(self.bucket.list(layout.unit_folder(facts.unit, facts.cut)))
         own = layout.unit_manifest(*where)
         for path, hosts in there.items():
-            if path == own or hosts != facts.hosts:  # of an earlier save: no half of each may stand
+            if path == own or hosts != facts.hosts:  # of an earlier save, which must not mix with this
                 self.bucket.delete(path)
         tree = {kind: {str(n): Chunked(getattr(part, kind)) for n, part in parts.items()} for kind in KINDS}
         item = arrays.write(self.bucket, layout.unit_item(*where), tree, alone=True)
@@ -88,12 +88,12 @@ class UnitStore:
         self.bucket.write(own, whole.model_dump_json().encode())
 
     def saves(self) -> dict[str, dict[int, int]]:
-        """By unit, its cuts, newest first, and their hosts: 0 of a half-written one. A listing of all units' saves,
-        which takes the longer the more units there are."""
+        """The cuts of each unit, newest first, each with its number of hosts, or with 0 if it is half-written. Lists
+        the saves of all units, which takes longer the more units there are."""
         return layout.unit_saves(self.bucket.list(layout.UNITS))
 
     def cuts(self, unit: str) -> dict[int, int]:
-        """As `saves` of one unit, by a listing of its own ones alone."""
+        """As `saves`, for one unit. Lists only its own saves."""
         return layout.unit_saves(self.bucket.list(f"{layout.UNITS}/{unit}")).get(unit, {})
 
     def newest(
@@ -106,8 +106,8 @@ class UnitStore:
         """The unit's newest save that loads whole, and those newer ones that are damaged, with the reason.
 
         Args:
-            runs: whose saves count besides this run's; those of others are as good as not there.
-            cuts: the unit's, where they are known; None: they are listed.
+            runs: other runs to take saves from, besides this run; saves of further runs are ignored.
+            cuts: the unit's cuts, if they are known; None: they are listed.
 
         Raises:
             StoreError: the bucket does not answer.
@@ -126,13 +126,13 @@ class UnitStore:
         return None, skipped
 
     def prune(self, unit: str, keep: int, saved: int, incarnation: int, began: float) -> None:
-        """Keeps the unit's newest `keep` complete saves; of the rest, manifests go first.
+        """Keeps the unit's newest `keep` complete saves up to `saved`; removes the rest, manifests first.
 
-        An incarnation saves its cuts in their order. So what is newer than `saved`, which host 0 has just written, and
-        complete, was left by another run or by a history that was rolled back: it goes, once one of `saved` or before
-        is complete. Half-written ones older than that go too; newer ones may be under way on other hosts.
-        Nothing goes where a later incarnation has saved since `began`, the Unix time at which this one did, for then
-        the unit's saves are no more this one's to remove. One that saved before is of a history that was rolled back.
+        An incarnation saves its cuts in order, and host 0 has just written `saved`. So a complete save that is newer
+        was left by another run or by a history that was rolled back. It is removed once a save up to `saved` is
+        complete. Half-written saves older than that one are removed too; newer ones may be under way on other hosts.
+        Removes nothing if a later incarnation has saved since `began`, the Unix time at which this one began, because
+        the saves then belong to that one. If it saved before `began`, it is of a history that was rolled back.
         """
         saves = self.cuts(unit)
         complete = [cut for cut, hosts in saves.items() if hosts]
@@ -148,7 +148,7 @@ class UnitStore:
             self.bucket.delete_tree(folder)
 
     def _succeeded(self, unit: str, cut: int, hosts: int, incarnation: int, began: float) -> bool:
-        """The save is a later incarnation's, of this run, and later than `began`."""
+        """Whether the save is by a later incarnation of this run, and later than `began`."""
         try:
             first = self._manifest(unit, cut, 0, hosts)
         except Damaged:
@@ -156,7 +156,7 @@ class UnitStore:
         return first.run_uid == self.run_uid and first.incarnation > incarnation and first.time > began
 
     def _manifests(self, unit: str, cut: int, hosts: int) -> list[HostManifest]:
-        """Of all hosts; raises `Damaged`: one is not there, or they are not of one save."""
+        """The manifests of all hosts. Raises `Damaged` if one is missing, or if they are not of one save."""
         parts = [self._manifest(unit, cut, host, hosts) for host in range(hosts)]
         where = self.bucket.address(layout.unit_folder(unit, cut))
         for name in ("run_uid", "incarnation", "inner_step"):
@@ -215,10 +215,10 @@ class UnitStore:
 
 
 def tile(parts: list[tuple[int, int, Array]], size: int) -> Array:
-    """`size` elements from (start, stop, values) of all hosts, which lie end to end; what is beyond is padding.
+    """`size` elements from (start, stop, values) of all hosts, which must be contiguous. The rest is padding.
 
     Raises:
-        ValueError: a gap, an overlap, a part of another length than it says, or a value that is not finite.
+        ValueError: a gap, an overlap, a part with another length than its bounds, or a value that is not finite.
     """
     flat, filled = np.empty(size, np.float32), 0
     for start, stop, values in sorted(parts, key=lambda part: part[:2]):

@@ -60,7 +60,7 @@ def main() -> int:
         networks = [TlsNetwork(shard, tls) for shard in run.shards]
         ending = train(run, unit, networks, _leave_cleanly, tls)
     except NotRestarted as error:
-        log.error("%s", error)  # its predecessor's last words are its own
+        log.error("%s", error)  # the predecessor's last words also stand for this process
         return EXIT_RETRY
     except Terminal as error:
         return _fail(incarnation, EXIT_TERMINAL, error.reason, error)
@@ -77,7 +77,7 @@ def main() -> int:
 
 
 def _leave_cleanly() -> threading.Event:
-    """From now on SIGTERM sets the event: the loop ends at a step, on all hosts of the unit."""
+    """From now on SIGTERM sets the returned event, so that the loop ends at a step on all hosts of the unit."""
     terminated = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: terminated.set())
     return terminated
@@ -102,5 +102,5 @@ if __name__ == "__main__":
     status = main()
     sys.stdout.flush()
     sys.stderr.flush()
-    # At a failure, jax.distributed's own exit would wait for hosts that may be gone, and abort.
+    # After a failure, jax.distributed's own exit would wait for hosts that may be gone, and then abort.
     os._exit(status)

@@ -1,8 +1,8 @@
-"""What all hosts of a unit know: element-wise minimum and maximum of a small vector over the hosts, and what host 0 has
-found, bit for bit.
+"""Shares values among all hosts of a unit: the element-wise minimum and maximum of a small vector over the hosts, and
+what host 0 has found, bit for bit.
 
-JAX runs the same programs in the same order on every host, so an arriving fragment may be applied, and a pull
-answered, only between two steps and only where all hosts agree. A single host asks nobody.
+JAX runs the same programs in the same order on every host. So an arriving fragment may be applied, and a pull
+answered, only between two steps and only if all hosts agree. A single host needs no communication.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from atoll_runtime.protocol.fragments import Array as HostArray
 Extremes = tuple[np.ndarray, np.ndarray]
 """Minimum and maximum, int32."""
 WORDS = 1 << 20
-"""int32 values of one collective: 4 MiB on each device. The size is fixed, so that it is compiled once."""
+"""int32 values of one collective: 4 MiB on each device. The size is fixed, so that the program is compiled once."""
 POLL = 0.2
 """Seconds between two polls of host 0, so that no collective waits for long."""
 LEAST = np.iinfo(np.int32).min
-"""The other hosts' values; host 0's are never less."""
+"""The other hosts' values if the maximum must be host 0's. Host 0's values are never less."""
 
 T = TypeVar("T")
 S = TypeVar("S", bound=msgspec.Struct)
 
 
 class Agreement:
-    """One small collective a call, made by every host at the same place of the program."""
+    """Small collectives. Every host must make the same calls at the same points of the program."""
 
     def __init__(self, mesh: Mesh) -> None:
         self._mesh = mesh
@@ -65,7 +65,7 @@ class Agreement:
         """Runs `work` on host 0. Returns its facts, of this kind, on every host, and the rest on host 0 alone.
 
         Raises:
-            Exception: whatever `work` raises, on host 0 alone, whose end ends the other hosts.
+            Exception: whatever `work` raises, on host 0 alone. When host 0 ends, the other hosts end too.
         """
         with ThreadPoolExecutor(1, "seed") as pool:
             future = pool.submit(work) if jax.process_index() == 0 else None
@@ -89,7 +89,7 @@ class Agreement:
         return result
 
     def _words(self, mine: np.ndarray) -> np.ndarray:
-        """Host 0's, on every host."""
+        """Host 0's words, on every host."""
         if self._hosts == 1:
             return mine
         first, result = jax.process_index() == 0, np.empty_like(mine)

@@ -1,9 +1,9 @@
-"""The unit's part of an audit: the loss of the same few examples with the same version of the global model as others.
+"""The unit's part of an audit: the loss of the same few examples with the same version of the global model.
 
-A unit holds the version of global step T when each of its anchors is the newest of its fragment up to T. Versions pass
-by one after the other, so the unit keeps back those that are newer than T, for some steps at most, until it holds T.
-All hosts keep back the same ones, because they hold the same. A unit that was no member of one of the rounds has no
-such version, and takes part in the next audit.
+A unit holds the version of global step T when each of its anchors is the newest of its fragment up to T. Versions
+arrive one after the other, so the unit holds back those newer than T until it has T, for a limited number of steps.
+All hosts have the same versions, so they hold back the same ones. A unit that was not a member of one of the rounds
+does not get that version, and takes part in the next audit.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from atoll_runtime.protocol import schedule
 from atoll_runtime.protocol.fragments import Layout, Piece, order
 
 EXAMPLES = 2
-"""Each share of the mesh evaluates them, so that every chip takes part."""
+"""Examples of an audit. Each share of the mesh evaluates all of them, so that every chip takes part."""
 
 Evaluate = Callable[[Sequence[Array]], Array]
-"""The loss of the global model whose flat fragments these are."""
+"""Takes the flat fragments of a global model; returns its loss."""
 
 
 def examples_of(reader: Reader) -> np.ndarray:
-    """Those of every audit: int32 [n, T+1]."""
+    """The examples of every audit: int32 [n, T+1]."""
     return np.stack([reader.example(at) for at in range(min(EXAMPLES, reader.examples))])
 
 
 def evaluation(inner: Inner, layout: Layout, examples: np.ndarray, programs: Wrap = uncached) -> Evaluate:
-    """Compiles the loss of `examples`, int32 [n, T+1]."""
+    """Makes the function that computes the loss of `examples`, int32 [n, T+1]."""
     batch = inner.same_on_all_shares(examples)
 
     def loss(anchors: Sequence[Array], batch: dict[str, Array]) -> Array:
@@ -49,7 +49,7 @@ def evaluation(inner: Inner, layout: Layout, examples: np.ndarray, programs: Wra
 
 
 class Audit:
-    """Of one incarnation.
+    """The audits of one incarnation.
 
     Args:
         every: global steps between two audits.
@@ -69,19 +69,19 @@ class Audit:
         chips, shape = inner.mesh.devices, "x".join(map(str, inner.mesh.devices.shape))
         self._kind = f"{chips.flat[0].device_kind}, mesh {shape}"
         self._patience = 4 + 4 * -(-outer.overlap * outer.interval // outer.fragments)
-        """Steps for which versions are kept back."""
+        """Maximum number of steps for which versions are held back."""
         self._waited = 0
         self._found: tuple[int, Array] | None = None
         self._choose(held)
 
     def admitted(self, arrivals: dict[int, Arrival]) -> dict[int, Arrival]:
-        """What of these the unit may take now."""
+        """The arrivals that the unit may take now."""
         early = {number: one for number, one in arrivals.items() if one.version <= self._step}
         self._waited = self._waited + 1 if len(early) < len(arrivals) else 0
         return arrivals if self._waited > self._patience else early
 
     def look(self, versions: Sequence[int], anchors: Sequence[Array]) -> None:
-        """Begins the evaluation where the unit holds the version of the audit; all hosts do so at the same step."""
+        """Begins the evaluation if the unit holds the version of the audit; all hosts do so at the same step."""
         if tuple(versions) == self._wanted:
             self._found = self._step, self._evaluate(anchors)
             self._choose((self._step + 1,))
@@ -89,14 +89,14 @@ class Audit:
             self._choose(versions)
 
     def tell(self, client: SyncerClient) -> None:
-        """Tells the result of an evaluation that has begun, when the step is over beneath which it was computed."""
+        """Tells the result of an evaluation that has begun. Call after the step during which it was computed."""
         if self._found is not None:
             step, loss = self._found
             self._found = None
             client.audit(step, self._kind, float(loss))
 
     def _choose(self, versions: Sequence[int]) -> None:
-        """The next audit is the first one after these versions of which each fragment has been due."""
+        """The next audit is the first at or after these versions by which each fragment has been due."""
         first = max(max(versions), self._outer.interval)
         self._step = -(-first // self._every) * self._every
         width, outer = self._layout.width, self._outer
@@ -116,7 +116,7 @@ def _tensors(layout: Layout, flats: Sequence[Array]) -> Mapping[str, Array]:
 
 
 def _joined(found: Sequence[tuple[Piece, Array]]) -> Array:
-    """A tensor of all its pieces, in their order."""
+    """A tensor from all its pieces, which are in order."""
     first, parts = found[0][0], [part for _, part in found]
     if first.index is None:
         return parts[0]

@@ -1,6 +1,6 @@
-"""This host's TPU chips: that JAX uses them, and nothing else in their place.
+"""Makes sure that JAX uses this host's TPU chips, and no other devices instead.
 
-JAX by itself takes the CPU where it has no libtpu, or libtpu no chip, and says so in a line of its log: a unit would
+By default JAX uses the CPU if it has no libtpu or libtpu has no chip, and only logs a line about it. A unit would then
 train on, orders of magnitude slower, on nodes that are paid for their chips.
 """
 
@@ -18,14 +18,14 @@ MISSING = "ChipsMissing"
 
 
 class ChipsUnavailable(Exception):
-    """JAX cannot use the chips now: another process holds them, the node is a bad one, or it may not lock memory."""
+    """JAX cannot use the chips now: another process holds them, the node is faulty, or it may not lock memory."""
 
 
 def claim(chips: int) -> None:
-    """Has JAX fail where it would take the CPU in the place of this host's chips; before it looks for any device.
+    """Makes JAX fail if it would use the CPU instead of this host's chips. Call before JAX looks for any device.
 
     Args:
-        chips: that this host was given; 0 where nobody said.
+        chips: how many this host was given; 0 if unknown.
 
     Raises:
         Terminal: this image cannot use a TPU.
@@ -43,11 +43,11 @@ def claim(chips: int) -> None:
 
 
 def devices(chips: int) -> list[jax.Device]:
-    """All of the unit, when those of this host are what it was given.
+    """All devices of the unit, once those of this host are checked against what it was given.
 
     Raises:
         Terminal: JAX has other devices, or fewer.
-        ChipsUnavailable: it cannot use them now.
+        ChipsUnavailable: JAX cannot use them now.
     """
     if not _wanted(chips):
         return jax.devices()
@@ -60,10 +60,10 @@ def devices(chips: int) -> list[jax.Device]:
 
 
 def check(chips: int, platforms: Sequence[str]) -> None:
-    """Whether these are the devices of so many chips: one a chip, or one for each of its cores (TPU7x).
+    """Checks that these are the devices of `chips` chips: one for each chip, or one for each core of a chip (TPU7x).
 
     Args:
-        platforms: of each of this host's devices.
+        platforms: one for each of this host's devices.
 
     Raises:
         Terminal: they are not.
@@ -76,6 +76,6 @@ def check(chips: int, platforms: Sequence[str]) -> None:
 
 
 def _wanted(chips: int) -> bool:
-    """Unless the environment names other platforms, as the device plugin of the local cluster does."""
+    """Whether JAX must use chips. False if the environment names other platforms, as in the local cluster."""
     named = jax.config.values["jax_platforms"]
     return chips > 0 and (not named or "tpu" in named.split(","))

@@ -1,7 +1,8 @@
 """One host's client of the syncer: a session with each shard, all on one event loop. The training loop waits for none.
 
 The event loop runs in a thread of its own, or is the caller's, as in simulated time. The training loop's thread uses
-the client; every method returns at once but those with a time-out. It numbers fragment p of shard s as s·P + p.
+the client. Every method returns at once, except those with a time-out. The client numbers fragment p of shard s as
+s·P + p.
 """
 
 from __future__ import annotations
@@ -35,13 +36,13 @@ T = TypeVar("T")
 
 
 class SyncerClient:
-    """What a host and the shards tell each other.
+    """Exchanges messages, contributions and versions between this host and all shards.
 
     Args:
         bounds: this host's [start, stop) in each padded fragment.
         padded: elements of each fragment, padded to the unit's devices.
         networks: one for each shard of the layout.
-        clock: seconds, by which links are measured.
+        clock: gives seconds; links are measured with it.
     """
 
     def __init__(
@@ -71,7 +72,7 @@ class SyncerClient:
     def start(
         self, versions: Sequence[int], seeded_step: int, seed_message: str, lineages: Sequence[str] = ()
     ) -> None:
-        """`connect` on an event loop in a thread of its own."""
+        """Calls `connect` on an event loop in a thread of its own."""
         loop, begun = asyncio.new_event_loop(), threading.Event()
         loop.call_soon(self.connect, versions, seeded_step, seed_message, lineages)
         loop.call_soon(begun.set)
@@ -87,13 +88,14 @@ class SyncerClient:
     def connect(
         self, versions: Sequence[int], seeded_step: int, seed_message: str, lineages: Sequence[str] = ()
     ) -> None:
-        """Says what this host holds; connects to every shard in the background, on the event loop of the caller.
+        """Starts to connect to every shard, in the background on the caller's event loop.
 
         Args:
-            lineages: that the versions belong to, by shard; empty where that is not known.
+            versions: those that this host holds, by fragment.
+            lineages: the lineages of the versions, by shard; empty if unknown.
         """
         sizes = [fragment.size for fragment in self._layout.fragments]
-        # Of a fragment without elements there is nothing to hold.
+        # A fragment without elements has no version to hold.
         held = tuple(version if size else 0 for version, size in zip(versions, sizes, strict=True))
         self._signals.start()
         for s, network in enumerate(self._networks):
@@ -117,8 +119,8 @@ class SyncerClient:
             self._tasks += [asyncio.create_task(self._signals.work(job)) for job in session.jobs]
 
     def welcome(self, timeout: float) -> Welcome | None:
-        """The first answers as one: `versions` are of every fragment, of a shard that has not answered what this host
-        holds. Waits at most `timeout` seconds for all shards, so only before training starts."""
+        """The shards' first answers, merged into one; None if no shard has answered. For a shard that has not answered,
+        `versions` has those that this host holds. Waits at most `timeout` seconds, so use it only before training."""
         with self._signals.lock:
             self._signals.lock.wait_for(lambda: self.answered, timeout)
         known = [session.welcome for session in self._sessions if session.welcome is not None]
@@ -134,56 +136,56 @@ class SyncerClient:
         return msgspec.structs.replace(known[0], **furthest, versions=tuple(versions), merged=self.merged())
 
     def begin(self, beginning: Beginning) -> None:
-        """The first step has ended; told with the reports that follow."""
+        """Call when the first step has ended. The following reports carry `beginning`."""
         self._sessions[COORDINATOR].beginning = beginning
 
     def report(self, step: int, tokens: int, loss: float, step_seconds: float, cursor: int) -> None:
-        """Each inner step; host 0 tells shard 0. `tokens`: of the unit; `cursor`: the next position in its data."""
+        """Call at each inner step. Host 0 tells shard 0. `tokens`: of the unit; `cursor`: next position in its data."""
         self._inner_step = step
         if self._unit.host == 0:
             with self._signals.changing():
                 self._sessions[COORDINATOR].report(step, tokens, loss, step_seconds, cursor)
 
     def audit(self, step: int, kind: str, loss: float) -> None:
-        """What the unit got from the examples of an audit; see `learner/audit.py`."""
+        """Tells shard 0 the loss that the unit computed for an audit; see `learner/audit.py`."""
         self._say(Audit(step, kind, loss))
 
     def mark(self, cut: CutId, trained: int) -> None:
-        """The unit has recorded itself for a cut: tells shard 0."""
+        """Tells shard 0 that the unit has recorded itself for a cut."""
         self._say(Mark(cut, trained))
 
     def arrived(self) -> dict[int, Arrival]:
-        """The newest complete version of each fragment, if it was not given out yet."""
+        """The newest complete version of each fragment, unless this method has returned it before."""
         with self._signals.lock:
             return self._numbered(session.transfers.take() for session in self._sessions)
 
     def adopt(self, number: int, arrival: Arrival) -> None:
-        """The loop has taken an arrival: it is the anchor now."""
+        """Call when the training loop has taken an arrival, which is the anchor now."""
         s, p = divmod(number, self._layout.width)
         with self._signals.changing():
             self._sessions[s].link.adopt(p, arrival.version, arrival.lineage)
 
     def need(self, number: int, version: int) -> None:
-        """Fetches this version, or a newer one: another host of the unit has it."""
+        """Fetches this version, or a newer one, because another host of the unit has it."""
         s, p = divmod(number, self._layout.width)
         with self._signals.changing():
             self._sessions[s].link.need(p, version)
 
     def pulls(self) -> dict[int, Ask]:
-        """The open rounds that want a contribution, by fragment, once the version they need was taken."""
+        """Open rounds that want a contribution, by fragment, if the training loop has taken their least anchor."""
         with self._signals.lock:
             return self._numbered(session.transfers.pulls() for session in self._sessions)
 
     @property
     def communication(self) -> Communication:
-        """What the host uses its link for now: the codec of contributions, and more."""
+        """How the host uses its link now: the codec of contributions, and more."""
         return self._policy.now
 
     def contribute(
         self, number: int, ask: Ask, codec: str, body: memoryview, offer: Offer, cursor: int
     ) -> None:
-        """Queues this host's part of anchor − θ, encoded; dropped and counted when it comes late. Raises `ValueError`
-        for one that is not of this host's size."""
+        """Queues this host's encoded part of anchor − θ. A late part is dropped and counted. Raises `ValueError` for
+        a part of the wrong size."""
         start, stop = self._bounds[number]
         if len(body) != codecs.size(stop - start, codec):
             raise ValueError(f"part: {len(body)} bytes of {codec} must be those of {stop - start} elements")
@@ -204,25 +206,25 @@ class SyncerClient:
             self._sessions[number // self._layout.width].transfers.contribute(part, codec, body)
 
     def cut(self) -> CutId:
-        """The newest cut that any shard has told of. Ask after `arrived`: it covers what came."""
+        """The newest cut that any shard has announced. Call it after `arrived`, so that it covers the arrivals."""
         return max(session.link.cut for session in self._sessions)
 
     def merged(self) -> int:
-        """Tokens merged, as shard 0 counts them, as far as this host has heard."""
+        """Merged tokens by the count of shard 0, as far as this host knows."""
         return self._sessions[COORDINATOR].link.merged
 
     def stop(self) -> Stop | None:
-        """The final cut is safe: leave cleanly."""
+        """The syncer's message that the final cut is safe and the unit may leave; None before."""
         word = self._signals.last_word
         return word if isinstance(word, Stop) else None
 
     def error(self) -> Fenced | Refused | None:
-        """Terminal: a newer incarnation, a foreign layout, the wrong run."""
+        """The message that ended the client: a newer incarnation, a foreign layout or the wrong run. Else None."""
         word = self._signals.last_word
         return None if isinstance(word, Stop) else word
 
     def check(self) -> None:
-        """Raises what ended the client for good."""
+        """Raises the exception that ended the client, if there was one."""
         if self._signals.failure is not None:
             raise self._signals.failure
 
@@ -236,7 +238,7 @@ class SyncerClient:
             loop.call_soon_threadsafe(loop.stop)
 
     async def disconnect(self) -> None:
-        """The same, on the event loop of the caller."""
+        """Ends every session, on the caller's event loop."""
         self._signals.end()
         for task in self._tasks:
             task.cancel()
@@ -245,11 +247,11 @@ class SyncerClient:
 
     @property
     def answered(self) -> bool:
-        """Every shard has answered, or will not."""
+        """Whether every shard has answered, or no more answers will come."""
         return self._signals.ended or all(session.welcome is not None for session in self._sessions)
 
     def _say(self, message: Mark | Audit) -> None:
-        """Host 0 speaks for its unit, to shard 0."""
+        """Sends a message to shard 0, if this is host 0. Host 0 speaks for its unit."""
         if self._unit.host == 0:
             with self._signals.changing():
                 self._sessions[COORDINATOR].say(message)
@@ -259,5 +261,5 @@ class SyncerClient:
         return slice(s * self._layout.width, (s + 1) * self._layout.width)
 
     def _numbered(self, found: Iterable[dict[int, T]]) -> dict[int, T]:
-        """What the sessions have, by the island's numbers."""
+        """Merges what the sessions have, with the client's numbers of fragments."""
         return {s * self._layout.width + p: each for s, own in enumerate(found) for p, each in own.items()}

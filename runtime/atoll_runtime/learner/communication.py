@@ -1,4 +1,4 @@
-"""What one host uses its link for, by what its transfers to all shards show."""
+"""Decides how one host uses its link, from measurements of its transfers to all shards."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Counters:
     connections: int = 0
     pushed: int = 0
     dropped: int = 0
-    """Contributions that did not reach a round: over or refused."""
+    """Contributions that did not reach a round, because it was over or they were refused."""
     bytes_in: int = 0
     bytes_out: int = 0
 
@@ -32,8 +32,8 @@ class LinkPolicy:
 
     Args:
         elements: of this host's parts of all fragments.
-        networks: to each shard; they are told the streams and the chunk.
-        clock: seconds.
+        networks: one for each shard; the policy sets their streams and chunk.
+        clock: gives seconds.
     """
 
     def __init__(
@@ -48,23 +48,23 @@ class LinkPolicy:
 
     @property
     def exact(self) -> bool:
-        """All units must hold the same bits of a version."""
+        """Whether all units must hold the same bits of a version."""
         return self._rules.exact
 
     def share(self, fragments: int, elements: int) -> LinkShare:
-        """Of one shard, which has so many fragments with so many elements of this host."""
+        """The share for one shard; `elements`: of this host, in all `fragments` of the shard."""
         share = LinkShare(fragments, period=float(self._rules.fixed.period or 1))
         self._shares.append((share, elements / max(fragments, 1)))
         self._expect()
         return share
 
     def reading(self) -> LinkReading:
-        """What the link shows, and what it is used for."""
+        """What was measured of the link, and how it is used."""
         reading = self.meter.reading(self.clock(), self.now.use)
         return replace(reading, failures=reading.failures + sum(each.broken for each in self._networks))
 
     def look(self) -> None:
-        """Something was measured, or time has passed."""
+        """Chooses again. Call after a measurement, or when time has passed."""
         now, before = self.clock(), self.now
         seen = Observed(
             self.meter.rate("up", now),
@@ -86,6 +86,6 @@ class LinkPolicy:
             network.tune(self.now.streams, self.now.chunk_kib << 10)
 
     def _expect(self) -> None:
-        """What a transfer has in the codec of now."""
+        """Tells the shares the bits of an average transfer in the present codec."""
         for share, elements in self._shares:
             share.push_bits, share.fetch_bits = (bits * elements for bits in self.now.bits)

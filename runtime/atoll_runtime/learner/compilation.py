@@ -2,7 +2,7 @@
 
 JAX's own cache does not serve a unit of several hosts on CPUs (JAX 0.10): its keys differ by process, and process 0
 alone writes, so host 0 loads what the others compile. Gloo waits only 30 s for the members of a new group, so a host
-that is a compilation ahead fails. Here the hosts decide together, program by program: all load it or all compile it.
+that is ahead by one compilation fails. Here the hosts decide together for each program: all load it or all compile it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Programs:
         """Total time between the first call of each program and its start."""
 
     def __call__(self, name: str, jitted: Any) -> Callable[..., Any]:
-        """See `Wrap`: a program for each signature that it is called with."""
+        """See `Wrap`. Makes one program for each signature that the function is called with."""
         variants: dict[Any, Compiled] = {}
 
         def call(*arguments: Any, **static: Any) -> Any:
@@ -80,7 +80,7 @@ class Programs:
         else:
             self.compiled += 1
             program = lowered.compile()
-            # A callback's address is valid in this process alone.
+            # A callback's address is valid only in this process.
             if self._store is not None and "callback" not in text:
                 self._store.put(key, lambda: serialize_executable.serialize(program)[0])
         self.seconds += time.perf_counter() - begun
@@ -107,8 +107,8 @@ def _kind(leaf: Any) -> Any:
 
 
 def _digest(text: str) -> str:
-    """Digest of the program and this process's place among the devices. The store's folder names all else that the
-    compiler's result depends on."""
+    """Digest of the program and this process's place among the devices. The store's folder names everything else that
+    the compiler's result depends on."""
     client = jax.devices()[0].client
     devices = [(device.id, device.process_index, device.device_kind) for device in jax.devices()]
     parts = [client.platform, client.platform_version, repr(devices), str(jax.process_index()), text]

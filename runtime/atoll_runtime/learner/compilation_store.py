@@ -1,8 +1,8 @@
 """Stores one host's compiled programs in the run's bucket: `cache/<versions>/<shape>/host-<h>/<program>`.
 
-`<versions>` names the packages, `<shape>` all else that is known before JAX starts. Programs are stored with gzip, for
-its checksum. No failure here is an error for the caller: what cannot be read is compiled, what cannot be written is
-logged.
+`<versions>` names the packages, `<shape>` everything else that is known before JAX starts. Programs are stored with
+gzip, for its checksum. No failure here is an error for the caller: a program that cannot be read is compiled, and a
+failed upload is logged.
 """
 
 from __future__ import annotations
@@ -76,12 +76,12 @@ class CompilationStore:
 
     @classmethod
     def of(cls, run: RunContract, unit: UnitContract) -> CompilationStore | None:
-        """The run's store for this host; None where the user has turned caches off or has given JAX one of its own.
+        """The run's store for this host; None if the user has turned caches off or has given JAX one of its own.
 
         On CPUs JAX cannot serialise a program that it has loaded: functions are missing when it runs (JAX 0.10).
 
         Raises:
-            StoreError: the checkpoint's URI is not of a bucket.
+            StoreError: the checkpoint's URI does not name a bucket.
         """
         own = jax.config.values["jax_compilation_cache_dir"]
         if own or not jax.config.values["jax_enable_compilation_cache"]:

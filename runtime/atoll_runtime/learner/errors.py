@@ -1,16 +1,16 @@
 """Why an island ends before its run does.
 
-`Terminal`: a restart cannot mend it; the process exits with `EXIT_TERMINAL` and the reason in its termination
+`Terminal`: a restart cannot fix it; the process exits with `EXIT_TERMINAL` and the reason in its termination
 message.
 `FencedOff`: a newer incarnation of the unit is registered.
-Everything else is worth a restart of the gang.
+After any other exception, a restart of the gang may help.
 """
 
 from __future__ import annotations
 
 
 class Terminal(Exception):
-    """Ends the unit for good; `reason` is one word for a condition."""
+    """Ends the unit permanently; `reason` is one word for a condition."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
@@ -18,7 +18,7 @@ class Terminal(Exception):
 
 
 class LossNotFinite(Terminal):
-    """The training loss is NaN or infinite: nothing of this unit may be merged any more."""
+    """The training loss is NaN or infinite, so nothing more of this unit may be merged."""
 
     def __init__(self, step: int, loss: float) -> None:
         super().__init__("LossNotFinite", f"loss {loss} at inner step {step}")
@@ -29,4 +29,4 @@ class FencedOff(Exception):
 
 
 class SeedUnavailable(Exception):
-    """No complete global checkpoint came in time."""
+    """No complete global checkpoint was available in time."""

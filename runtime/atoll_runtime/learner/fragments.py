@@ -1,6 +1,6 @@
-"""Fragments on the mesh: out as a flat outer gradient, encoded, in as a flat part; both split evenly over the devices.
+"""Moves fragments off the mesh as encoded flat outer gradients, and onto it as flat parts.
 
-No host ever holds more of a fragment than its own devices' contiguous part.
+Both are split evenly over the devices. No host ever holds more of a fragment than its own devices' contiguous part.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from atoll_runtime.protocol.fragments import BLOCK, Fragment, Layout, Piece, par
 from atoll_runtime.transport.blocks import LEVELS, TINY
 
 Programs = dict[int, Callable[[Array, Array], tuple[Array, ...]]]
-"""By size of the part."""
+"""Compiled encoders, by size of the part."""
 A = TypeVar("A", bound=tuple[Array, ...])
 
 
 class Fragments:
-    """The anchors (what this unit last received), and the moves of a fragment, which may be empty. Float32."""
+    """The anchors (what this unit last received), and the moves of fragments, which may be empty. Float32."""
 
     def __init__(
         self, mesh: Mesh, layout: Layout, theta: dict[str, Array], programs: Wrap = uncached
@@ -36,14 +36,14 @@ class Fragments:
         """Takes the seeded θ as the anchors.
 
         Args:
-            programs: takes what is to be compiled.
+            programs: wraps the functions to compile.
         """
         devices = mesh.devices.size
         first, last = local_range(mesh)
         self._layout = layout
         local = jax.sharding.Mesh(np.array(list(mesh.devices.flat)[first:last]), ("parts",))
         self._local = NamedSharding(local, PartitionSpec("parts"))
-        """Of this host's parts alone."""
+        """Sharding of this host's parts alone."""
         self._sharding = over_devices(mesh)
         splits = [part_bounds(fragment.size, devices) for fragment in layout.fragments]
         self.padded = [split[-1][1] for split in splits]
@@ -60,7 +60,7 @@ class Fragments:
                     _apply,
                     static_argnames=("kinds",),
                     donate_argnums=0,
-                    # As the step leaves them, or what comes after is compiled again for each set of tensors.
+                    # The step's shardings. With others, programs would be compiled again for each set of tensors.
                     out_shardings=({name: theta[name].sharding for name in names}, self._sharding),
                 ),
             )
@@ -68,7 +68,7 @@ class Fragments:
         }
         self._anchors = [self._flat(theta, number) for number in range(len(layout.fragments))]
         self._sent: dict[int, Array] = {}
-        """θ of a fragment as it was when its newest contribution was taken, until a version of it arrives."""
+        """θ of a fragment when its newest contribution was taken; kept until a version of it arrives."""
 
     @property
     def anchors(self) -> Sequence[Array]:
@@ -76,8 +76,8 @@ class Fragments:
         return self._anchors
 
     def extract(self, theta: dict[str, Array], number: int, codec: str) -> tuple[Array, ...]:
-        """Δ = anchor − θ of this host's part of one fragment, as `transport/codecs.py` packs it, in columns that follow
-        each other; their copies to the host are under way."""
+        """Δ = anchor − θ of this host's part of one fragment, packed as in `transport/codecs.py`, in consecutive
+        columns. Starts to copy them to the host."""
         sent = self._sent[number] = self._flat(theta, number)
         return _copying(self.encoders.encode(self._here(self._anchors[number]), self._here(sent), codec))
 
@@ -90,18 +90,18 @@ class Fragments:
     def capture(
         self, mu: Mapping[str, Array], nu: Mapping[str, Array], number: int
     ) -> tuple[Array, Array, Array]:
-        """Anchor and the optimiser's moments of one fragment (zero where it has none), flat; their copies to the host
-        are under way."""
+        """Anchor and the optimiser's moments of one fragment (zero if it has none), flat. Starts to copy them to the
+        host."""
         return _copying((self._anchors[number], self._flat(mu, number), self._flat(nu, number)))
 
     def receive(self, theta: dict[str, Array], number: int, part: np.ndarray) -> dict[str, Array]:
-        """Puts what arrived in the place of one fragment of θ; it becomes the anchor. Steps made since the fragment's
-        newest contribution was taken are kept: they are in no version yet.
+        """Replaces one fragment of θ by the version that arrived, which becomes the anchor. Keeps the steps made since
+        the fragment's newest contribution was taken, because no version has them yet.
 
-        The tensors that the fragment touches are donated: go on with those returned.
+        The tensors that the fragment touches are donated, so use the returned ones.
 
         Args:
-            part: this host's.
+            part: this host's part of the version.
         """
         fragment = self._layout.fragments[number]
         names = _names(fragment)
@@ -117,7 +117,7 @@ class Fragments:
         return {**theta, **touched}
 
     def _flat(self, tensors: Mapping[str, Array], number: int) -> Array:
-        """One fragment of `tensors`, or zeros where there are none."""
+        """One fragment of `tensors`, or zeros if there are none."""
         fragment = self._layout.fragments[number]
         if not tensors or not fragment.pieces:
             zeros: Array = self._flatten({}, [], kinds=(), padded=self.padded[number])
@@ -130,11 +130,11 @@ class Fragments:
 
 
 class Encoders:
-    """Programs of the host alone, which need no agreement with the unit's other hosts.
+    """Programs that run on this host alone and need no agreement with the unit's other hosts.
 
     Args:
         sizes: elements of this host's part of each fragment.
-        sharding: of these parts.
+        sharding: that of these parts.
     """
 
     def __init__(self, sizes: Collection[int], sharding: NamedSharding) -> None:
@@ -145,8 +145,8 @@ class Encoders:
         self._codec = ""
 
     def choose(self, codec: str) -> str:
-        """The codec to use now: this one once its programs are compiled, which another thread does while training goes
-        on with the last one. The first is waited for. Raises what the compiler raised."""
+        """The codec to use now: this one once its programs are compiled, the last one until then. Another thread
+        compiles while training continues. Waits only for the first codec. Raises what the compiler raised."""
         programs = self._compiled(codec)
         if programs.done() or not self._codec:
             programs.result()
@@ -154,8 +154,8 @@ class Encoders:
         return self._codec
 
     def encode(self, anchor: Array, flat: Array, codec: str) -> tuple[Array, ...]:
-        """anchor − flat in columns that follow each other, the same bits as `transport/codecs.py`. Waits for the
-        compiler where `choose` did not give this codec."""
+        """anchor − flat in consecutive columns, the same bits as `transport/codecs.py` gives. Waits for the compiler if
+        `choose` did not return this codec."""
         return self._compiled(codec).result()[anchor.size](anchor, flat)
 
     def _compiled(self, codec: str) -> Future[Programs]:
@@ -171,7 +171,7 @@ class Encoders:
 
 
 def _copying(arrays: A) -> A:
-    """Begins to copy them to the host."""
+    """Starts to copy the arrays to the host, and returns them."""
     for array in arrays:
         for shard in array.addressable_shards:
             shard.data.copy_to_host_async()
@@ -179,22 +179,22 @@ def _copying(arrays: A) -> A:
 
 
 def _names(fragment: Fragment) -> tuple[str, ...]:
-    """The tensors that it has pieces of."""
+    """The tensors that the fragment has pieces of."""
     return tuple(sorted({piece.tensor for piece in fragment.pieces}))
 
 
 def _kinds(fragment: Fragment) -> tuple[Piece, ...]:
-    """Its pieces without their indices: fragments of the same kinds share one compilation."""
+    """The fragment's pieces without their indices, so that fragments of the same kinds share one compilation."""
     return tuple(replace(piece, index=None if piece.index is None else 0) for piece in fragment.pieces)
 
 
 def _indices(fragment: Fragment) -> list[Any]:
-    """Those of its pieces, as values of a compiled program."""
+    """The indices of the fragment's pieces, as arguments of a compiled program."""
     return [None if piece.index is None else np.int32(piece.index) for piece in fragment.pieces]
 
 
 def _extent(piece: Piece) -> tuple[int, tuple[int, ...]]:
-    """The axis along which layers or bands of a tensor follow each other, and the shape of one with that axis."""
+    """The axis along which layers or bands of a tensor are stacked, and the shape of one with that axis."""
     return (0, (1, *piece.shape)) if piece.axis is None else (piece.axis, piece.shape)
 
 
@@ -225,7 +225,7 @@ def _apply(
 ) -> tuple[dict[str, Array], Array]:
     anchor = flat.astype(jnp.float32)
     kept = now - sent
-    # Weights that are not finite would stay so for ever: contributions of them are refused.
+    # Weights that are not finite would stay so, because the syncer refuses contributions of them.
     local = anchor + jnp.where(jnp.isfinite(kept), kept, 0.0)
     offset = 0
     for piece, index in zip(kinds, indices, strict=True):

@@ -1,8 +1,8 @@
-"""Which incarnation a learner's process is: told by a file that follows its pod's annotation, and used once.
+"""Determines the incarnation of a learner's process. A file that follows its pod's annotation holds the number.
 
-The kubelet restarts a container that ends with an error, at once and alone. What it starts waits here for a greater
-number than its predecessor had; the operator gives one to all pods of the unit, and hosts whose processes still run
-end them for it.
+Each number is used once. When a container ends with an error, the kubelet restarts it at once, without the others. The
+new process waits here for a greater number than that of its predecessor. The operator gives one to all pods of the
+unit, and processes that still run end when they see it.
 """
 
 from __future__ import annotations
@@ -20,38 +20,38 @@ from atoll_runtime import files
 from atoll_runtime.contract import EXIT_RESTART, LastWords, UnitContract
 
 WAIT_SECONDS = 900.0
-"""For a greater number. The operator's longest back-off is 360 s; after more than that it is down, and the container
-ends as its predecessor did, which the operator finds when it is back."""
+"""Longest wait for a greater number. The operator's longest back-off is 360 s, so after a longer wait it is down. The
+container then ends as its predecessor did, and the operator finds that when it is back."""
 POLL_SECONDS = 0.25
 MEMORY_FILE = "/tmp/last-words"
 """On the pod's own volume."""
 MESSAGE_LIMIT = 4000
-"""Bytes of last words. The kubelet keeps the last 4096 of a longer message, and so would lose the number."""
+"""Bytes of last words. The kubelet keeps the last 4096 of a longer message, and would lose the number."""
 
 log = logging.getLogger(__name__)
 
 
 class NotRestarted(Exception):
-    """No greater number came."""
+    """No greater number came in time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """How a process and its pod speak to each other."""
+    """The files through which a process and its pod communicate."""
 
     told: Path
-    """The number, from the pod's annotation."""
+    """The incarnation's number, from the pod's annotation."""
     memory: Path
     """The last words of the container's processes so far; on a volume that outlives them."""
     termination: Path
-    """What the kubelet reads when the container has ended; there in a pod only."""
+    """What the kubelet reads when the container has ended; exists only in a pod."""
 
 
 class Incarnation:
-    """One process's own number, and what it leaves behind.
+    """The number of one process, and the last words that it leaves.
 
     Args:
-        number: 0 while none is known.
+        number: 0 while it is unknown.
     """
 
     def __init__(self, files: Files, number: int = 0) -> None:
@@ -61,7 +61,7 @@ class Incarnation:
     def claim(
         self, unit: UnitContract, wait: float = WAIT_SECONDS, poll: float = POLL_SECONDS
     ) -> UnitContract:
-        """The contract of this process. What is killed from now on without a word has left its number.
+        """The contract of this process. Leaves the number at once, in case the process is killed without last words.
 
         Raises:
             NotRestarted: no number above the predecessor's came within `wait` seconds.
@@ -83,7 +83,7 @@ class Incarnation:
     def watch(
         self, end: Callable[[int], None] = os._exit, poll: float = POLL_SECONDS
     ) -> threading.Thread | None:
-        """Ends the process as soon as a greater number is told, whatever it is doing: its unit waits for it."""
+        """Ends the process at once when there is a greater number, whatever it is doing, because its unit waits."""
         if not self._files.told.exists():
             return None
         thread = threading.Thread(target=self._follow, args=(end, poll), name="incarnation", daemon=True)
@@ -91,7 +91,7 @@ class Incarnation:
         return thread
 
     def leave(self, text: str) -> None:
-        """Last words, `Reason: message` or none, where the kubelet and a successor read them."""
+        """Writes last words, `Reason: message` or none, to where the kubelet and a successor read them."""
         words = text if not self.number else str(LastWords(self.number, text))
         content = words.encode()[:MESSAGE_LIMIT].decode(errors="ignore").encode()
         if self._files.termination.exists():
@@ -100,7 +100,7 @@ class Incarnation:
             files.replace(self._files.memory, content)
 
     def _recall(self) -> int:
-        """The predecessor's number. Until there is a greater one its last words stand for this process too."""
+        """The predecessor's number. Its last words also stand for this process until there is a greater number."""
         if not self._files.memory.exists():
             return 0
         content = self._files.memory.read_bytes()
@@ -127,6 +127,6 @@ class Incarnation:
 
 
 def _coordinator(first: str, restarts: int) -> str:
-    """`COORDINATOR_PORT` and `SPARE_COORDINATOR_PORT` in turns."""
+    """Alternates between `COORDINATOR_PORT` and `SPARE_COORDINATOR_PORT`."""
     host, _, port = first.rpartition(":")
     return f"{host}:{int(port) + restarts % 2}"

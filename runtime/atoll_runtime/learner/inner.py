@@ -43,12 +43,12 @@ class Inner:
         separator: int | None = None,
         programs: Wrap = uncached,
     ) -> None:
-        """Puts `theta` and `moments` (zero where None) on the mesh; `batch` sequences of `length` tokens a step.
+        """Puts `theta` and `moments` (None: zero) on the mesh. A step trains on `batch` sequences of `length` tokens.
 
         Args:
-            stream: of the unit's data; with the model's seed it seeds whatever a task draws.
-            separator: the token that ends a document; where given, each token sees its own document alone.
-            programs: takes what is to be compiled.
+            stream: of the unit's data; together with the model's seed it seeds a task's random numbers.
+            separator: the token that ends a document; if given, each token sees only its own document.
+            programs: wraps the functions to compile.
 
         Raises:
             ModelError, OptimiserError: see `objective` and `optimiser.build`.
@@ -68,9 +68,9 @@ class Inner:
         self._init = programs("init", jax.jit(self._optimiser.init, out_shardings=self._placed))
         self._state = self._init(self.theta)
         self.restorable = optimiser.slots(shapes, self.theta) is not None
-        """Whether all of the optimiser's state can be saved; else a healed unit begins with it anew."""
+        """Whether all of the optimiser's state can be saved; if not, a healed unit begins with a new one."""
         self.updates = 0
-        """That the optimiser's state has seen, those before a restart included."""
+        """Updates that the optimiser's state has seen, including those before a restart."""
         if moments is not None:
             self._restore(moments)
         self._seed = np.array([model.seed, stream], np.uint32)
@@ -88,7 +88,7 @@ class Inner:
         self._gradient = accumulated(self._objective.loss, parts)
         shares = math.prod(mesh.shape[axis] for axis in ROWS) * parts
         self._rows = -(-batch // shares) * shares
-        """Of the whole batch, filled up so that all shares of it are equal."""
+        """Rows of the whole batch, filled up so that all its shares are equal."""
         mine = over_rows(mesh).addressable_devices_indices_map((self._rows,)).values()
         spans = [index[0].indices(self._rows) for index in mine if index is not None]
         self.rows = (min(start for start, _, _ in spans), max(stop for _, stop, _ in spans))
@@ -97,7 +97,7 @@ class Inner:
         self._weights = self._global(np.tile(weights.astype(np.float32), length))
 
     def twin(self, theta: Mapping[str, np.ndarray], moments: Moments | None = None, stream: int = 0) -> Inner:
-        """Another unit's training by the same compiled programs, with a state of its own."""
+        """Returns another unit's training: the same compiled programs with a state of its own."""
         other = copy.copy(self)
         other.theta = {name: _put(value, self.theta[name].sharding) for name, value in theta.items()}
         other._state = self._init(other.theta)
@@ -114,12 +114,12 @@ class Inner:
 
     @property
     def mu(self) -> Mapping[str, Array]:
-        """The optimiser's first tensor for each parameter, AdamW's first moments; empty where there is none to save."""
+        """The optimiser's first tensor for each parameter, AdamW's first moments; empty if there is none to save."""
         return self._slot(0)
 
     @property
     def nu(self) -> Mapping[str, Array]:
-        """Its second one, AdamW's second moments."""
+        """The optimiser's second tensor for each parameter, AdamW's second moments; empty if there is none to save."""
         return self._slot(1)
 
     def _slot(self, number: int) -> Mapping[str, Array]:
@@ -127,9 +127,9 @@ class Inner:
         return found[number] if number < len(found) else {}
 
     def step(self, tokens: np.ndarray, rate: float) -> Array:
-        """One step on this host's rows int32 [rows, T+1]; returns the loss, not waited for.
+        """Starts one step on this host's rows int32 [rows, T+1]; returns the loss without waiting for it.
 
-        The loss is NaN when the gradient is not finite: θ is of no use then.
+        The loss is NaN if the gradient is not finite, because θ is then unusable.
         """
         batch = {"tokens": self._global(tokens), "weights": self._weights}
         when = np.append(self._seed, np.uint32(self.updates))
@@ -139,13 +139,13 @@ class Inner:
         return loss
 
     def same_on_all_shares(self, examples: np.ndarray) -> Batch:
-        """A batch of these rows int32 [n, T+1], once for each share of the mesh."""
+        """A batch that repeats these rows, int32 [n, T+1], for each share of the mesh."""
         shares = math.prod(self.mesh.shape[axis] for axis in ROWS)
         rows, where = np.tile(examples, (shares, 1)), over_rows(self.mesh)
         return {"tokens": _put(rows, where), "weights": _put(np.ones_like(rows[:, 1:], np.float32), where)}
 
     def evaluate(self, theta: Mapping[str, Array], batch: Batch) -> Array:
-        """The loss of any parameters, to be traced: they are put on the mesh like its own."""
+        """The loss of any parameters, placed on the mesh like `theta`. For use in a traced function."""
         placed = {
             name: jax.lax.with_sharding_constraint(value, self.theta[name].sharding)
             for name, value in theta.items()
@@ -153,11 +153,11 @@ class Inner:
         return self._objective.evaluate(placed, self._documents(batch))
 
     def _documents(self, batch: Batch) -> Batch:
-        """The batch with the document of each token, where each sees its own alone."""
+        """Adds each token's document to the batch, if tokens see only their own document."""
         if self._separator is None:
             return batch
         batch = batch | {"segments": segments(batch["tokens"], self._separator)}
-        return batch | {"weights": counted(batch)}  # a task's own loss weighs by these alone
+        return batch | {"weights": counted(batch)}  # a task's own loss uses only these weights
 
     def _advance(
         self, theta: dict[str, Array], state: Any, batch: Batch, rate: Array, when: Array
@@ -175,7 +175,7 @@ class Inner:
         return theta, state, jnp.where(jnp.isfinite(optax.tree.norm(gradient)), value, jnp.nan)
 
     def _restore(self, moments: Moments) -> None:
-        """Goes on with moments that this unit or another one had, where the optimiser's state is made of them."""
+        """Continues with moments of this unit or of another one, if the optimiser's state can be restored from them."""
         if not self.restorable:
             return
         self.updates = moments.count
@@ -186,26 +186,26 @@ class Inner:
         self.go_on_with(mu, nu)
 
     def go_on_with(self, mu: Mapping[str, Array], nu: Mapping[str, Array]) -> None:
-        """Takes these moments, which lie on the mesh as `mu` and `nu` do, in the place of its own."""
+        """Replaces the moments by these, which are placed on the mesh like `mu` and `nu`."""
         self._state = optimiser.restored(self._state, self.theta, (mu, nu), self.updates)
 
     def _global(self, local: np.ndarray) -> Array:
-        """One array over the mesh from each host's rows."""
+        """One array over the mesh, of the rows of all hosts."""
         shape = (self._rows, *local.shape[1:])
         whole: Array = jax.make_array_from_process_local_data(over_rows(self.mesh), local, shape)
         return whole
 
 
 def _put(value: np.ndarray, sharding: jax.sharding.Sharding) -> Array:
-    """A host array that every host holds whole, onto the mesh: each device takes its slice."""
+    """Puts an array that every host holds whole on the mesh: each device takes its slice."""
     return jax.make_array_from_callback(value.shape, sharding, lambda index: value[index])
 
 
 def accumulated(loss: Loss, parts: int) -> Gradient:
-    """Value and gradient of `loss`, a mean by weight over the batch, for batches that `parts` divides: one part after
-    the other, so that activations of one stand in memory at a time.
+    """Value and gradient of `loss`, a weighted mean over the batch, for batches that `parts` divides. They are computed
+    for one part after the other, so that memory holds the activations of one part at a time.
 
-    The losses of a mixture's routers are means over a part then, not over the batch.
+    The losses of a mixture's routers are then means over a part, not over the batch.
     """
     plain = jax.value_and_grad(loss)
     if parts == 1:
@@ -222,7 +222,7 @@ def accumulated(loss: Loss, parts: int) -> Gradient:
             found = plain(theta, mine, jax.random.fold_in(rng, number))
             return jax.tree.map(lambda old, new: old + share * new, sums, found), None
 
-        # Every parts-th row, for rows lie on the mesh in order: each device finds its share of a part on itself.
+        # A part is every parts-th row: rows lie on the mesh in order, so each device holds its share of each part.
         split = jax.tree.map(lambda x: x.reshape(-1, parts, *x.shape[1:]).swapaxes(0, 1), batch)
         zero = jax.tree.map(jnp.zeros_like, (jnp.zeros(()), theta))
         sums: tuple[Array, Any] = jax.lax.scan(add, zero, (split, jnp.arange(parts)))[0]

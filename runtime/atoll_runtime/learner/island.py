@@ -1,4 +1,4 @@
-"""One host of a unit from its contracts to its end: join, seed, connect, train, leave."""
+"""Runs one host of a unit, from its contracts to its end: join, seed, connect, train, leave."""
 
 from __future__ import annotations
 
@@ -53,24 +53,24 @@ def train(
     leave_cleanly: Callable[[], threading.Event],
     tls: Tls | None = None,
 ) -> Ending:
-    """Trains until the run's end, or until the event that `leave_cleanly` returns when training begins.
+    """Trains until the run's end, or until the event is set that `leave_cleanly` returns when training begins.
 
     Args:
         networks: one for each shard of the syncer.
-        tls: this pod's identity towards other units; without one, none are asked or served.
+        tls: this pod's identity towards other units; if None, no unit is asked or served.
 
     Raises:
-        Terminal: a restart cannot mend it.
+        Terminal: a restart cannot fix it.
         VersionMismatch: the syncer speaks another protocol.
         FencedOff: a newer incarnation took over.
-        SeedUnavailable, StoreError, TimeoutError: worth a restart.
+        SeedUnavailable, StoreError, TimeoutError: a restart may help.
     """
     layout = _layout(run)
     reader, stream = _data(run, unit)
     compiled = CompilationStore.of(run, unit)
     try:
         mesh = join(unit, run.inner.mesh)
-        # Not before: a loss may ask for devices, and then the hosts could not join any more.
+        # Only after joining: a loss may ask for devices, and then the hosts could no longer join.
         check(run.model, run.data.sequence_length, run.data.packing)
     except ModelError as error:
         raise Terminal("ModelInvalid", str(error)) from error
@@ -99,7 +99,7 @@ def train(
     if seeded.moments is not None and not inner.restorable:
         seeded = replace(seeded, message=f"{seeded.message}; not taken: this optimiser begins anew")
     cold = seeded.moments is None or not inner.restorable
-    seeded.cut.theta.clear()  # the host's copies of the model are not needed any more
+    seeded.cut.theta.clear()  # the host's copies of the model are no longer needed
     if seeded.moments is not None:
         seeded.moments.mu.clear()
         seeded.moments.nu.clear()
@@ -161,7 +161,7 @@ def _seed(
     peers: Peers | None,
     own: Regions,
 ) -> seed.Seed:
-    """From a peer where the run says so and one can be had, else from the bucket, of which this host reads `own`."""
+    """Seeds from a peer if the run says so and one serves it, else from the bucket, of which this host reads `own`."""
     why = ""
     if run.seed == "Peer" and peers is not None:
         found = seed.from_peer(peers, unit, layout, agreement)
@@ -203,7 +203,7 @@ def _layout(run: RunContract) -> Layout:
 
 
 def _data(run: RunContract, unit: UnitContract) -> tuple[Reader, Stream]:
-    """The unit's part of the data, which must be such as the model can take."""
+    """The unit's part of the data. Raises `Terminal` if it does not fit the model."""
     try:
         reader = Reader(run.data.uri, "train", run.data.sequence_length)
         stream = Stream(reader.examples, run.data.seed, unit.stream, unit.streams)

@@ -1,4 +1,4 @@
-"""How much memory this process may lock: a TPU's driver pins what the chips read and write by themselves."""
+"""Sets how much memory this process may lock. A TPU's driver pins the memory that the chips read and write directly."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ log = logging.getLogger(__name__)
 
 
 def raise_limit(environment: Mapping[str, str]) -> None:
-    """To the hard limit; to none where the pod was given the right to, which needs CAP_SYS_RESOURCE.
+    """Raises the limit to the hard limit, or removes it if the pod has the right to, which needs CAP_SYS_RESOURCE.
 
     Raises:
-        Terminal: the pod was said to have that right, and has not.
+        Terminal: the limit cannot be raised, although the pod was said to have that right.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     most = resource.RLIM_INFINITY if environment.get(ENV_LOCK_MEMORY) == "true" else hard

@@ -1,8 +1,8 @@
 """The inner loop: agree, record, extract, apply what arrived, step, send, report. It never waits for the network.
 
-A pull that comes during a step is answered when that step ends, for a round gives a unit one step's grace at
-most. So the hosts agree between two steps, and the devices stand still for it (a collective of some hundred
-bytes); the copy of an extracted fragment to the host goes on beneath the next step.
+A pull that comes during a step is answered when that step ends, because by default the grace window of a round is
+one step at most. So the hosts agree between two steps, and the devices are idle meanwhile (a collective of some
+hundred bytes). The copy of an extracted fragment to the host continues during the next step.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from atoll_runtime.protocol.link import Ask
 from atoll_runtime.protocol.progress import Offer, Progress
 from atoll_runtime.transport.messages import Fenced
 
-if TYPE_CHECKING:  # simulations do without JAX
+if TYPE_CHECKING:  # simulations run without JAX
     from jax import Array
 
     from atoll_runtime.data.prefetch import HostBatch
@@ -78,7 +78,7 @@ class Loop:
     """Called when the first step has ended."""
     audit: Audit | None = None
     clock: Callable[[], float] = time.monotonic
-    """Seconds, by which a step's time is told."""
+    """Gives seconds; measures the time of a step."""
 
     def __post_init__(self) -> None:
         self.progress = Progress(self.start.versions)
@@ -86,9 +86,9 @@ class Loop:
         self._cursor = self.start.cursor
         self._seen = self.start.global_step, self.step
         self._done = self._of_target(self.start.merged)
-        """How much of the target in tokens is merged, of `WHOLE`; on all hosts the same."""
+        """How much of the target in tokens is merged, where `WHOLE` is all of it. The same on all hosts."""
         self._arrivals: dict[int, Arrival] = {}
-        """Not agreed upon yet."""
+        """Arrivals that the hosts have not agreed on yet."""
         self._finished: float | None = None
         self._unreported = 0
 
@@ -96,16 +96,16 @@ class Loop:
         """Trains until the syncer's clock stops it, or this unit must end.
 
         Raises:
-            LossNotFinite: nothing computed from the bad step on has been handed to the syncer.
-            DataError, StoreError, TimeoutError: the training data does not come.
-            Exception: a link to the syncer ended in one, and only another process can make it anew.
+            LossNotFinite: the syncer has been given nothing that was computed in the bad step or later.
+            DataError, StoreError, TimeoutError: the training data cannot be read, or not in time.
+            Exception: it ended a link to the syncer, and only a new process can restore the link.
         """
         while (ending := self.advance()) is Ending.NONE:
             pass
         return ending
 
     def advance(self) -> Ending:
-        """One inner step and what is due before it; anything but `NONE` comes in place of the step.
+        """Does what is due and then one inner step. If it returns anything but `NONE`, it made no step.
 
         Raises:
             see `until_end`.
@@ -123,7 +123,7 @@ class Loop:
         return proposal.agreed(*self.agreement.extremes(proposal.values(len(self.start.versions))))
 
     def propose(self) -> Proposal:
-        """What this host can do before the next step. The cut is asked for after the arrivals."""
+        """What this host can do before the next step. Reads the cut after the arrivals, so that it covers them."""
         self.client.check()
         self._arrivals.update(self.client.arrived())
         capture = self.snapshots.wanted(self.progress.versions)
@@ -133,7 +133,7 @@ class Loop:
         return Proposal(arrivals, pulls, cut, capture, self._ending(), done)
 
     def begin(self, agreed: Proposal) -> tuple[Array, int]:
-        """Does what all hosts agreed on, and begins the step; gives its loss and the data position after it."""
+        """Does what all hosts agreed on and begins the step; returns its loss and the data position after it."""
         self._done = max(self._done, agreed.done)
         self._record(agreed.cut)
         for number, version in agreed.missing.items():
@@ -154,7 +154,7 @@ class Loop:
         return loss, batch.cursor
 
     def _record(self, cut: CutId) -> None:
-        """Records the unit for a cut that is news: before anything is sent or taken that comes after it."""
+        """Records the unit for a new cut, before anything is sent or taken that comes after the cut."""
         if not self.progress.see(cut):
             return
         if self.progress.trained > 0 and not cut.final:  # before the first step there is nothing to save
@@ -180,10 +180,10 @@ class Loop:
         return Ending.STOPPED if self.client.stop() is not None else Ending.NONE
 
     def _extract(self, pulls: dict[int, Ask]) -> list[Parcel]:
-        """Starts the pulled fragments' way to the host.
+        """Starts to copy the pulled fragments to the host.
 
-        A fragment that has made no step yet, or is still behind the version that start or round ask for, stays
-        where it is: its round may be open yet when it has caught up.
+        Skips a fragment that has made no step yet, or that has an older version than the round asks for. Its round may
+        still be open when it has caught up.
         """
         parcels, codec = [], self.fragments.encoders.choose(self.client.communication.codec)
         for number, ask in pulls.items():
@@ -194,7 +194,7 @@ class Loop:
         return parcels
 
     def _receive(self, arrivals: dict[int, Arrival]) -> None:
-        """Takes versions of fragments. AdamW's moments stay, and steps made since a fragment's contribution too."""
+        """Takes versions of fragments. Keeps AdamW's moments, and the steps made since a fragment's contribution."""
         for number, arrival in arrivals.items():
             self.inner.theta = self.fragments.receive(self.inner.theta, number, arrival.part)
             self.progress.adopt(number, arrival.version)
@@ -203,7 +203,7 @@ class Loop:
                 self._seen = arrival.version, self.step
 
     def _rate(self) -> float:
-        """Learning rate by the newest global step seen and the steps since, at most an interval of them."""
+        """Learning rate at the newest global step seen plus the inner steps since, at most one interval of them."""
         newest, since = self._seen
         return learning_rate(
             self.run.inner,
@@ -219,7 +219,7 @@ class Loop:
         return 0 if target is None else min(merged, target) * WHOLE // target
 
     def _send(self, parcels: list[Parcel]) -> None:
-        """Hands this host's parts to the client, beneath the step that is under way."""
+        """Gives this host's parts to the client, during the step that is under way."""
         for parcel in parcels:
             body = host_body(parcel.delta)
             self.client.contribute(parcel.number, parcel.ask, parcel.codec, body, parcel.offer, self._cursor)
@@ -235,7 +235,7 @@ class Loop:
         self.progress.step(self.inner.tokens)
         now = self.clock()
         self._unreported += self.inner.tokens
-        # The first step took the compiler's time; its tokens go with the second.
+        # The first step's time includes compilation, so its tokens are reported with the second.
         if self._finished is not None:
             self.client.report(self.step, self._unreported, loss, now - self._finished, cursor)
             self._unreported = 0
@@ -245,6 +245,6 @@ class Loop:
 
 
 def host_body(columns: Sequence[Array]) -> memoryview:
-    """This host's parts of flat arrays over the mesh, one behind the other, as bytes; waits for the copies."""
+    """This host's parts of flat arrays over the mesh, concatenated, as bytes; waits for the copies."""
     parts = [np.ascontiguousarray(host_part(column)).view(np.uint8) for column in columns]
     return memoryview((parts[0] if len(parts) == 1 else np.concatenate(parts)).data)

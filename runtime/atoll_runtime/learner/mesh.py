@@ -12,7 +12,7 @@ from atoll_runtime.model import ModelError
 from atoll_runtime.model.rules import MESH
 
 INITIALISATION_TIMEOUT = 300
-"""Seconds that a host waits for the others of its gang; images and nodes come up at different times."""
+"""Seconds that a host waits for the others of its gang, because images and nodes are not ready at the same time."""
 HEARTBEAT_TIMEOUT = 10
 """Seconds until a dead host ends the others, so that the operator sees the whole gang fail."""
 SHUTDOWN_TIMEOUT = 20
@@ -23,7 +23,7 @@ def join(unit: UnitContract, shape: MeshSpec) -> Mesh:
     """Waits for the unit's other hosts and spans a mesh over all devices, host by host.
 
     Raises:
-        RuntimeError: the others did not come in time.
+        RuntimeError: the others did not join in time.
         ModelError: see `span`.
         Terminal, ChipsUnavailable: see `chips`.
     """
@@ -41,10 +41,10 @@ def join(unit: UnitContract, shape: MeshSpec) -> Mesh:
 
 
 def span(devices: list[jax.Device], shape: MeshSpec | None = None) -> Mesh:
-    """A mesh in whose flat order each host's devices are neighbours; fully sharded data-parallel if nothing is said.
+    """Returns a mesh with each host's devices side by side in flat order. Default: fully sharded data-parallel.
 
     Raises:
-        ModelError: the devices cannot be split so.
+        ModelError: tensor × expert does not divide the number of devices.
     """
     shape = shape or MeshSpec()
     inner = shape.tensor * shape.expert
@@ -64,6 +64,6 @@ def local_range(mesh: Mesh) -> tuple[int, int]:
 
 
 def leave() -> None:
-    """Ends the link to the unit's other hosts; no error where there is none."""
+    """Ends the link to the unit's other hosts, if there is one."""
     if jax.distributed.is_initialized():
         jax.distributed.shutdown()

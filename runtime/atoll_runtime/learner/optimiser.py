@@ -1,7 +1,7 @@
-"""The inner optimiser, told its learning rate at each step: AdamW, or any of optax's by name and arguments.
+"""The inner optimiser: AdamW, or another one of optax by name and arguments. It gets its learning rate at each step.
 
-A unit saves up to two tensors for each parameter and counts of steps. What an optimiser keeps beyond that, such as
-Adafactor's factored moments, begins anew in a healed unit, after a short warm-up.
+A unit saves up to two tensors for each parameter and counts of steps. If an optimiser's state has more, such as
+Adafactor's factored moments, a healed unit begins with a new state and a short warm-up.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from atoll_runtime.contract import OPTIMIZERS, InnerSpec, OptimizerSpec
 SAVED = 2
 """Tensors for each parameter that a unit saves."""
 LONGEST = 300
-"""Characters of an error of optax that are repeated."""
+"""Maximum number of characters of an optax error that a message repeats."""
 MASKS = ("mask", "weight_decay_mask")
-"""Optax's names for which tensors decay."""
+"""Optax's names of the argument that says which tensors decay."""
 
 Rate = jax.typing.ArrayLike
 State = Any
@@ -33,16 +33,16 @@ class OptimiserError(ValueError):
 
 
 def build(spec: InnerSpec, matrices: Mapping[str, bool]) -> optax.GradientTransformationExtraArgs:
-    """What of a gradient is taken from θ, at the learning rate that `update` is given as `rate`.
+    """Builds the optimiser. Its `update` takes the learning rate as `rate`; θ minus the result is the new θ.
 
-    Optax's own optimiser is made for each rate, for some take momentum of what the rate has scaled already, and a
-    factor afterwards would be another optimiser when the rate changes.
+    Optax's own optimiser is made for each rate. Some optimisers keep momentum of values that the rate has already
+    scaled, so a factor afterwards would be a different optimiser when the rate changes.
 
     Args:
         matrices: which tensors decay, by flat name.
 
     Raises:
-        OptimiserError: an unknown optimiser or argument, or a value that it cannot have.
+        OptimiserError: an unknown optimiser or argument, or a value that is not allowed.
     """
     clip = optax.clip_by_global_norm(spec.clip_norm)
     chosen = spec.optimizer or OptimizerSpec(
@@ -60,7 +60,7 @@ def build(spec: InnerSpec, matrices: Mapping[str, bool]) -> optax.GradientTransf
         return optax.chain(clip, make(1.0)).init(theta)
 
     one = {name: jax.ShapeDtypeStruct((1, 1), jnp.float32) for name in matrices}
-    # Traced: no device may be taken before the hosts have joined. Optax makes use of some values only here.
+    # Traced, because no device may be used before the hosts have joined. Optax uses some values only here.
     try:
         jax.eval_shape(lambda theta: update(theta, init(theta), theta), one)
     except (ArithmeticError, ValueError, TypeError) as error:
@@ -73,7 +73,7 @@ def build(spec: InnerSpec, matrices: Mapping[str, bool]) -> optax.GradientTransf
 
 
 def slots(state: State, theta: Tensors) -> list[dict[str, Any]] | None:
-    """The state's tensors for each parameter; None where it holds more of them than are saved, or something else."""
+    """The state's tensors for each parameter; None if it has more of them than are saved, or other arrays."""
     parts, _ = _parts(state, theta)
     found = [part for part in parts if isinstance(part, dict)]
     rest = [part for part in parts if not isinstance(part, dict)]
@@ -82,7 +82,7 @@ def slots(state: State, theta: Tensors) -> list[dict[str, Any]] | None:
 
 
 def restored(state: State, theta: Tensors, saved: tuple[Tensors, Tensors], count: int) -> State:
-    """`state` with its slots as they were saved and its counts at `count`, where `slots` are not None."""
+    """`state` with the saved slots and with its counts at `count`. `slots` of the state must not be None."""
     parts, structure = _parts(state, theta)
     values = iter(saved)
     filled = [dict(next(values)) if isinstance(part, dict) else _count_like(part, count) for part in parts]
@@ -90,7 +90,7 @@ def restored(state: State, theta: Tensors, saved: tuple[Tensors, Tensors], count
 
 
 def shardings(state: State, theta: Tensors, elsewhere: Any) -> State:
-    """Where the state lies: what has a parameter's shape as the parameter does, the rest `elsewhere`."""
+    """Shardings of the state: that of the parameter for arrays of its shape, `elsewhere` for the rest."""
     parts, structure = _parts(state, theta)
 
     def one(value: Any, parameter: Any) -> Any:
@@ -106,7 +106,7 @@ def shardings(state: State, theta: Tensors, elsewhere: Any) -> State:
 
 
 def _named(spec: OptimizerSpec, matrices: dict[str, bool]) -> Callable[[Rate], optax.GradientTransformation]:
-    """Optax's optimiser of that name, by its learning rate."""
+    """Returns a function that makes optax's optimiser of that name for a learning rate."""
     if spec.name not in OPTIMIZERS:
         raise OptimiserError(f"inner.optimizer.name: {spec.name!r} is not one of {', '.join(OPTIMIZERS)}")
     make: Callable[..., Any] = getattr(optax, spec.name)
@@ -137,7 +137,7 @@ def _named(spec: OptimizerSpec, matrices: dict[str, bool]) -> Callable[[Rate], o
 
 
 def _kind(parameter: inspect.Parameter) -> type[bool] | type[int] | type[float] | None:
-    """What an argument is, by its default or else its annotation; None for what a number cannot say."""
+    """Type of an argument, from its default or else its annotation; None if a number cannot express it."""
     if isinstance(parameter.default, (bool, int, float)):
         return type(parameter.default)
     text = str(parameter.annotation)
@@ -153,7 +153,7 @@ def _kind(parameter: inspect.Parameter) -> type[bool] | type[int] | type[float] 
 
 
 def _parts(state: State, theta: Tensors) -> tuple[list[Any], Any]:
-    """The state's leaves and structure, with each mapping by the parameters' names as one leaf."""
+    """The state's leaves and structure. Each mapping with the parameters' names as keys is one leaf."""
     return jax.tree.flatten(
         state, is_leaf=lambda node: isinstance(node, dict) and node.keys() == theta.keys()
     )

@@ -1,5 +1,5 @@
 """A unit's side of seeding from a peer: which peers are asked, for how long, what happens when one fails, and how the
-parts of all its hosts become its state."""
+parts of all hosts of a peer form its state."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from atoll_runtime.transport.peer import Busy, PeerClient, Piece
 from atoll_runtime.transport.transport import TransportError
 
 ATTEMPTS = 3
-"""Rounds through the directory: it may be incomplete, as after a restart of a shard, or every peer may be busy."""
+"""Rounds through the directory, which may be incomplete (as after a restart of a shard), or all peers may be busy."""
 POLL = 0.2
 
 log = logging.getLogger(__name__)
@@ -91,8 +91,8 @@ class Peers:
     Args:
         budget: seconds for all peers together; half of the default `startupSeconds` (1800). The other half is for the
             checkpoint, which is awaited for 600 s at most.
-        patience: after so many seconds a peer is given up when it has sent a smaller share of its fragments than has
-            passed of the time that it had. It sends at most one in each of its steps.
+        patience: after this many seconds a peer is given up if the share of its fragments that it has sent is smaller
+            than the share of its time that has passed. A peer sends at most one fragment in each of its steps.
         first_wait: seconds before the second round through the directory.
     """
 
@@ -104,7 +104,7 @@ class Peers:
     first_wait: float = 1.0
 
     def pull(self, unit: UnitContract, layout: Layout) -> tuple[Pulled | None, str]:
-        """Returns the state of the first peer that sends all of it, or None; and why the last other one did not.
+        """Returns the state of the first peer that sends all of it, or None, and the reason of the last failure.
 
         Peers that decline are asked again in the next round. Peers that fail are not.
         """

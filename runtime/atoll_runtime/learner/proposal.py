@@ -1,4 +1,4 @@
-"""What a host could do at a step, and what all hosts of the unit can."""
+"""What one host can do before a step, and what all hosts of the unit can do."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from atoll_runtime.protocol.identifiers import NO_CUT, CutId
 from atoll_runtime.protocol.link import Ask
 
 NOTHING = -1
-"""No arrival, no pull."""
+"""No arrival, pull or capture."""
 WHOLE = 2**30
-"""All of a target, where hosts agree on how much of it is done: they agree in int32, and tokens are more."""
+"""Stands for a whole target when hosts agree on how much of it is done. They use int32, which tokens can exceed."""
 
 
 class Ending(IntEnum):
-    """Why the loop ends; of several hosts' reasons the highest counts."""
+    """Why the loop ends. If the hosts have several reasons, the highest counts."""
 
     NONE = 0
     STOPPED = 1
@@ -34,7 +34,7 @@ class Ending(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """One host's newest arrivals and pulls, by fragment; what it has seen of cuts, and would copy to the host."""
+    """One host's newest arrivals and pulls, by fragment, its newest cut, and the fragment that it would capture."""
 
     arrivals: dict[int, Arrival]
     pulls: dict[int, Ask]
@@ -43,9 +43,9 @@ class Proposal:
     """The fragment to take a snapshot of."""
     ending: Ending = Ending.NONE
     done: int = 0
-    """How much of the target in tokens is merged, of `WHOLE`."""
+    """How much of the target in tokens is merged, where `WHOLE` is all of it."""
     missing: dict[int, int] = field(default_factory=dict)
-    """Once agreed: versions that another host has and this one has not, by fragment."""
+    """Once agreed: newer versions that another host has and this one does not, by fragment."""
 
     def values(self, fragments: int) -> np.ndarray:
         """int32 [4·fragments + 5]: versions, their lineages, round steps, attempts; then the facts."""
@@ -61,11 +61,12 @@ class Proposal:
         return np.array(values, np.int32)
 
     def agreed(self, low: np.ndarray, high: np.ndarray) -> Proposal:
-        """What every host proposed: where minimum and maximum over the hosts are equal.
+        """What every host proposed: arrivals and pulls for which minimum and maximum over the hosts are equal.
 
-        A cut that any host has seen counts for all, for a message sent after it may be next at any of them; and
-        what any host would copy, all copy, for it is a collective program. Of the target, what all know is done.
-        Hosts that fetched at different times may have different versions: all need the newest of them.
+        A cut that any host has seen counts for all, because a message sent after it may come next at any of them.
+        If any host would capture a fragment, all do, because a capture is a collective program. Of what the hosts know
+        to be done of the target, the smallest part counts. Hosts that fetched at different times may have different
+        versions; then all need the newest of them.
         """
         *least, _, _, _, _, done = low.tolist()
         *most, cut, step, capture, ending, _ = high.tolist()

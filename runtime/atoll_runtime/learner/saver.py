@@ -1,4 +1,4 @@
-"""Writes a host's snapshots to the bucket from a thread of its own; training neither waits for it nor ends with it."""
+"""Writes a host's snapshots to the bucket in a thread of its own. Training does not wait for it or end if it fails."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from atoll_runtime.protocol.fragments import Layout
 from atoll_runtime.syncer.backoff import Backoff
 
 KEEP = 2
-"""Complete saves of a unit: a damaged newest one has a predecessor."""
+"""Complete saves of a unit that are kept. If the newest is damaged, there is an older one."""
 FIRST_WAIT = 1.0
 LONGEST_WAIT = 60.0
 
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 class Saver:
-    """One snapshot is being written and one waits at most: a newer one takes the place of the waiting one.
+    """At most one snapshot is being written and one waits. A newer one replaces the waiting one.
 
     Args:
         bounds: this host's [start, stop) in each padded fragment.
@@ -39,18 +39,18 @@ class Saver:
         self._closed = False
         self.saved = 0
         self.failed = 0
-        """Attempts; each is tried again, with whatever is newest then."""
+        """Failed attempts. The next attempt writes the newest snapshot at that time."""
         self._thread = threading.Thread(target=self._write_all, name="unit-saves", daemon=True)
         self._thread.start()
 
     def put(self, snapshot: Snapshot) -> None:
-        """To be written as soon as the one before is."""
+        """Queues a snapshot, which is written after the one before it."""
         with self._lock:
             self._waiting = snapshot
             self._lock.notify_all()
 
     def close(self, timeout: float) -> None:
-        """Waits at most `timeout` seconds for the save under way; none is begun any more."""
+        """Begins no more saves, and waits at most `timeout` seconds for the one under way."""
         with self._lock:
             self._closed = True
             self._lock.notify_all()
@@ -109,7 +109,7 @@ class Saver:
         return True
 
     def _prune(self, cut: int) -> None:
-        """Removes older saves. What cannot be removed harms none that stands; the next save tries again."""
+        """Removes older saves. A failure does not harm other saves, and the next save tries again."""
         try:
             self._store.prune(self._unit.unit, KEEP, cut, self._unit.incarnation, self._began)
         except StoreError as error:

@@ -1,4 +1,4 @@
-"""The inner learning rate: by the *global* step and the tokens merged, so that a healed unit is where others are."""
+"""The inner learning rate. It follows the *global* step and the merged tokens, so that a heal does not set it back."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 from atoll_runtime.contract import InnerSpec
 
 REWARM = 20
-"""Steps of a second, short warm-up after a heal without moments: AdamW's start at zero then, and its first steps
+"""Steps of a second, short warm-up after a heal without moments. AdamW's moments then start at zero, so its first steps
 are as long as the learning rate allows in every coordinate."""
 
 
@@ -17,12 +17,12 @@ def learning_rate(
     """Learning rate of one inner step.
 
     Args:
-        target: global steps of the run; `None`: its target is in tokens alone.
+        target: global steps of the run; `None`: its target is only in tokens.
         step: the global step as far as this unit knows it.
         since_seed: inner steps of this incarnation.
         healed: whether this incarnation began after step 0 with moments of zero.
-        done: the part of the target in tokens that is merged, 0 without one. Whichever target is nearer counts, for it
-            ends the run.
+        done: the part of the target in tokens that is merged, 0 without such a target. The nearer target counts,
+            because it ends the run.
     """
     rate = inner.learning_rate
     if step < inner.warmup_steps:

@@ -1,4 +1,4 @@
-"""Chooses the state with which an incarnation begins: of a checkpoint or of a peer, the same on every host."""
+"""Chooses the state that an incarnation begins with: of a checkpoint or of a peer, the same on every host."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ DEADLINE = 600.0
 FIRST_WAIT = 0.5
 LONGEST_WAIT = 8.0
 MOMENTS_ATTEMPTS = 5
-"""Reads of the moments while the bucket does not answer. A unit can train without any."""
+"""Reads of the moments while the bucket does not answer. A unit can train without moments."""
 NO_STEP = -1
 LOOKS = 32
-"""Other units whose saves are examined when the unit has none of its own: each costs a few reads."""
+"""At most this many other units are examined for saves if the unit has none of its own. Each costs a few reads."""
 
 log = logging.getLogger(__name__)
 
@@ -160,14 +160,15 @@ def _for_shards(cut: Cut, layout: Layout) -> Cut:
     if cut.shards == layout.shards:
         return cut
     versions = translate(cut.versions, layout.split(cut.shards), layout, cut.step)
-    meta = {**cut.meta, "lineages": []}  # other shards, other histories
+    meta = {**cut.meta, "lineages": []}  # those of other shards do not apply
     return replace(cut, versions=versions, shards=layout.shards, meta=meta)
 
 
 def _newest_moments(
     units: UnitStore, unit: str, layout: Layout, runs: Collection[str]
 ) -> tuple[UnitSave | None, str]:
-    """Tries again while the bucket does not answer, and then returns the reason; older moments are not used instead."""
+    """The newest moments, or the reasons why there are none. While the bucket does not answer, tries again, and then
+    returns the reason instead of older moments."""
     backoff, why = Backoff(FIRST_WAIT, LONGEST_WAIT), ""
     for attempt in range(MOMENTS_ATTEMPTS):
         if attempt:
@@ -187,7 +188,7 @@ def _newest_moments(
 
 
 def _candidates(units: UnitStore, unit: str) -> Iterator[tuple[str, Mapping[int, int]]]:
-    """Whose moments to take, and their cuts: the unit's own ones, then those of others, the newest first."""
+    """Yields units to take moments from, with their cuts: this unit, then the others by their newest cut."""
     yield unit, units.cuts(unit)
     saves = units.saves()
     newest = {

@@ -26,14 +26,14 @@ REPORT_SECONDS = 0.1
 
 
 class ShardSession:
-    """Connects for ever, with back-off and jitter, until it is closed or told to stop.
+    """Connects again and again, with back-off and jitter, until it is closed or the syncer stops it.
 
     Args:
-        hello: what this host says first, with the versions that it holds now.
-        lineage: that these belong to; empty where it is not known.
+        hello: this host's first message, with the versions that it holds now.
+        lineage: the lineage of these versions; empty if unknown.
         bounds: this host's [start, stop) in each padded fragment of the shard.
-        policy: what the host uses its link to all shards for.
-        signals: of its client.
+        policy: how the host uses its link to all shards.
+        signals: those of its client.
     """
 
     def __init__(
@@ -47,30 +47,30 @@ class ShardSession:
         signals: Signals,
     ) -> None:
         self.welcome: Welcome | None = None
-        """The first one."""
+        """The shard's first answer."""
         self._shard, self._hello, self._network, self._signals = shard, hello, network, signals
         self._policy, self._clock, self._meter = policy, policy.clock, policy.meter
         empty = frozenset(p for p, (start, stop) in enumerate(bounds) if start == stop)
         self.link = Link(list(hello.versions), lineage=lineage, empty=empty)
         self.transfers = Transfers(hello, bounds, network, policy, self.link, signals)
         self.jobs = self._keep_linked, self.transfers.fetch_all, self.transfers.push_all
-        """To be run until the end."""
+        """The tasks to run until the end."""
         self.beginning: Beginning | None = None
-        """Goes with every report, once the unit's first step has ended."""
+        """Sent with every report, once the unit's first step has ended."""
         self._last: dict[type[Up], Report | Mark | Audit] = {}
-        """Of each kind what the training loop said last; a new session begins with them."""
+        """The training loop's last message of each kind; a new session sends them again."""
         self._unsent: set[type[Up]] = set()
         self._quiet_until = 0.0
         """When the next report may be sent."""
 
     def report(self, step: int, tokens: int, loss: float, step_seconds: float, cursor: int) -> None:
-        """Adds an inner step to the sums; what was not sent yet is replaced. With the lock held."""
+        """Adds an inner step to the sums. Replaces a report that was not sent yet. Call with the lock held."""
         last = self._last.get(Report)
         steps, total = (last.steps, last.tokens) if isinstance(last, Report) else (0, 0)
         self.say(Report(step, steps + 1, total + tokens, loss, step_seconds, cursor, self.beginning))
 
     def say(self, message: Report | Mark | Audit) -> None:
-        """Takes the place of the last one of its kind that was not sent yet. With the lock held."""
+        """Queues a message. It replaces one of its kind that was not sent yet. Call with the lock held."""
         self._last[type(message)] = message
         self._unsent.add(type(message))
 
@@ -83,19 +83,19 @@ class ShardSession:
                 reason = "the syncer ended the session"
             except TransportError as error:
                 reason = str(error)
-            with self._signals.lock:  # bodies of what was answered go on
+            with self._signals.lock:  # bodies of contributions continue
                 self.link.disconnected()
                 self.transfers.headers.clear()
             self._signals.wake()
-            kind = reason.split(";")[0]  # behind it stands the address tried last, which changes
+            kind = reason.split(";")[0]  # the rest names the address tried last, which changes
             if kind != last and not self._signals.ended:
                 log.warning("no link to shard %d of the syncer, training goes on: %s", self._shard, reason)
                 last = kind
             await self._signals.until(lambda: False, backoff.seconds())
 
     async def _serve_link(self) -> bool:
-        """One session from Hello to its end; true when it was welcomed."""
-        with self._signals.lock:  # the last of each is due again
+        """Runs one session from Hello to its end; returns true if it was welcomed."""
+        with self._signals.lock:  # the last message of each kind is due again
             hello = msgspec.structs.replace(self._hello, versions=tuple(self.link.held))
             self._unsent = set(self._last)
         welcomed, began = False, self._clock()
@@ -117,7 +117,7 @@ class ShardSession:
         return welcomed
 
     def take(self, message: Down) -> None:
-        """A message of the shard."""
+        """Handles a message of the shard."""
         with self._signals.lock:
             match message:
                 case Welcome():
@@ -133,7 +133,7 @@ class ShardSession:
                         message.series,
                         message.taking,
                     ):
-                        self.transfers.arrivals.clear()  # of a history that ended
+                        self.transfers.arrivals.clear()  # they are of a history that ended
                 case Pull(round_id, least):
                     self.link.asked(round_id, least)
                     self.transfers.asked(round_id.fragment, round_id.step)
@@ -148,7 +148,7 @@ class ShardSession:
         self._signals.wake()
 
     async def _outgoing(self) -> AsyncIterator[Up]:
-        """Marks and headers at once, a report not before its time."""
+        """Yields marks and headers at once; audits and reports not before `_quiet_until`."""
         while await self._signals.until(lambda: self._unsent or self.transfers.headers):
             wait = self._quiet_until - self._clock()
             if wait > 0 and not self._urgent:
@@ -164,7 +164,7 @@ class ShardSession:
         return Mark in self._unsent or bool(self.transfers.headers)
 
     def _next_up(self) -> Up | None:
-        """A mark comes before the report that follows it."""
+        """The next message to send: a mark before the report that follows it."""
         if self.transfers.headers and Mark not in self._unsent:
             return self.transfers.headers.popleft()
         kind = next((kind for kind in (Mark, Audit, Report) if kind in self._unsent), None)

@@ -1,4 +1,4 @@
-"""What wakes the tasks of a host's client of the syncer, and what ends them."""
+"""Wakes and ends the tasks of a host's client of the syncer."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ class Signals:
 
     def __init__(self) -> None:
         self.lock = threading.Condition()
-        """Of all that the training loop shares with the tasks; notified of a shard's first answer, and of the end."""
+        """Guards all that the training loop shares with the tasks. Notified at a `Welcome`, and at the end."""
         self.ended = False
-        """Nothing more will be exchanged."""
+        """Whether the exchange with the syncer has ended."""
         self.last_word: Stop | Fenced | Refused | None = None
-        """Of the shard that has ended it."""
+        """The message by which a shard has ended the exchange."""
         self.failure: Exception | None = None
-        """Ended a task."""
+        """The error that ended a task."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._changed = asyncio.Event()
         self._noticed = False
-        """The tasks will look at what has changed."""
+        """Whether `wake` is scheduled on the event loop."""
 
     def start(self) -> None:
-        """The tasks run on the event loop of the caller."""
+        """Call on the event loop that the tasks run on."""
         self._loop = asyncio.get_running_loop()
 
     @contextlib.contextmanager
     def changing(self) -> Iterator[None]:
-        """Holds the lock, and has the tasks look at what has changed. In any thread."""
+        """Holds the lock, then has the tasks look at what has changed. Use it in any thread."""
         with self.lock:
             yield
             if self._loop is not None and not (self._noticed or self.ended):
@@ -45,20 +45,20 @@ class Signals:
                 self._loop.call_soon_threadsafe(self.wake)
 
     def wake(self) -> None:
-        """Has the tasks look at what has changed. On the event loop."""
+        """Has the tasks look at what has changed. Call on the event loop."""
         self._noticed = False
         before, self._changed = self._changed, asyncio.Event()
         before.set()
 
     def end(self, last_word: Stop | Fenced | Refused | None = None) -> None:
-        """Nothing more will be exchanged. On the event loop."""
+        """Ends the exchange and the tasks. Call on the event loop."""
         with self.lock:
             self.ended, self.last_word = True, self.last_word or last_word
             self.lock.notify_all()
         self.wake()
 
     async def until(self, due: Callable[[], object], seconds: float | None = None) -> bool:
-        """Waits for something to do, for so many seconds at most; false at the end."""
+        """Waits until `due` or the end, for at most `seconds`; returns false at the end."""
         if seconds is None:
             while not (self.ended or due()):
                 await self._changed.wait()
@@ -69,8 +69,8 @@ class Signals:
         return not self.ended
 
     async def work(self, job: Callable[..., Coroutine[Any, Any, None]], *facts: object) -> None:
-        """A task. What it does not mend itself (no memory, no further thread) ends the process by way of the training
-        loop: without this task the unit would train on, alone, and say nothing."""
+        """Runs a task. An error that it does not handle (no memory, no further thread) ends the process, by way of the
+        training loop. Otherwise the unit would train on alone and report nothing."""
         try:
             await job(*facts)
         except Exception as error:

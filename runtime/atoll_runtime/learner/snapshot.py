@@ -1,8 +1,8 @@
-"""Snapshots of a unit that is training: one fragment's anchor and AdamW moments at each inner step, for whoever waits.
+"""Snapshots of a unit that is training: one fragment's anchor and AdamW moments at each step, for readers.
 
-A snapshot rolls over S·P steps, so that no step carries more than one fragment's copy and the loop never stops.
-Moments are running means over more steps than that: that fragments are some steps apart does not matter. What must be
-exact (cursor, inner step, versions) is recorded at the step at which the roll begins, or with each fragment.
+A snapshot rolls over S·P steps, so that each step copies at most one fragment and the loop never stops. Moments are
+running means over more steps than that, so it does not matter that fragments are some steps apart. Values that must be
+exact (cursor, inner step, versions) are recorded at the step at which the roll begins, or with each fragment.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 NOTHING = -1
 BACKLOG = 4
-"""Captures that wait for one reader; while there are so many, no more are taken for it."""
+"""Maximum number of captures that wait for one reader. At this number no more are taken for it."""
 READERS = 2
-"""At the same time: each holds a few fragments in this host's memory."""
+"""Maximum number of readers at the same time. Each holds a few fragments in this host's memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Capture:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What one host saves of a cut. The captures' anchors are of no use to it and empty."""
+    """What one host saves of a cut. The captures' anchors are not needed and empty."""
 
     facts: Facts
     captures: tuple[Capture, ...]
@@ -73,10 +73,10 @@ class Snapshot:
 
 
 class Tap:
-    """What one reader, in another thread, is sent of the captures: see `peer.Snapshots`.
+    """The captures for one reader, in another thread; see `peer.Snapshots`.
 
     Args:
-        least: version of each fragment from which on it is wanted.
+        least: oldest version of each fragment that is wanted.
         bounds: this host's [start, stop) in each padded fragment.
     """
 
@@ -86,7 +86,7 @@ class Tap:
         self._closed = False
 
     def __iter__(self) -> Iterator[tuple[SnapshotHead, Parts]]:
-        """Captures as they come, of each fragment again and again, until the tap is closed."""
+        """Yields captures as they come, of each fragment repeatedly, until the tap is closed."""
         lock = self._snapshots.lock
         while True:
             with lock:
@@ -98,7 +98,7 @@ class Tap:
             yield head, (found.anchor, found.mu, found.nu)
 
     def close(self) -> None:
-        """Nothing more is taken for it; from any thread."""
+        """Takes no more captures. Call from any thread."""
         with self._snapshots.lock:
             self._closed = True
             self._snapshots.taps.discard(self)
@@ -106,11 +106,11 @@ class Tap:
 
     @property
     def full(self) -> bool:
-        """Whether its reader is behind. Holds the lock."""
+        """Whether its reader is behind. Call with the lock of the snapshots held."""
         return len(self._ready) >= BACKLOG
 
     def offer(self, capture: Capture) -> None:
-        """Holds the lock."""
+        """Takes a capture, if it is wanted and its reader is not behind. Call with the lock of the snapshots held."""
         if not self.full and capture.version >= self._least[capture.number]:
             self._ready.append(capture)
 
@@ -118,7 +118,7 @@ class Tap:
 class Snapshots:
     """Called by the training loop at each step; read by the saver and by those who serve peers.
 
-    Every host of the unit captures what any of them wants, at the same step: a capture is a collective program.
+    Every host of the unit captures what any of them wants, at the same step, because a capture is a collective program.
     """
 
     def __init__(
@@ -130,13 +130,13 @@ class Snapshots:
         """
         Args:
             sizes: elements of each fragment; empty ones are never captured.
-            targets: versions to be held before the unit's state is of use to others.
-            save: takes a complete snapshot, at once.
+            targets: versions that the unit must hold before its state is useful to others.
+            save: takes a complete snapshot; must return at once.
         """
         self.lock = threading.Condition()
         self.taps: set[Tap] = set()
         self.versions: tuple[int, ...] = (0,) * len(sizes)
-        """Of each anchor, at the last step."""
+        """Version of each anchor, at the last step."""
         self._numbers = [number for number, size in enumerate(sizes) if size > 0]
         self._targets, self._save = tuple(targets), save
         self._steps = 0
@@ -149,20 +149,20 @@ class Snapshots:
 
     @property
     def healthy(self) -> bool:
-        """The unit holds what it was asked to hold at its start, and has trained on it."""
+        """Whether the unit holds what it was asked to hold at its start, and has trained on it."""
         return self._steps > 1 and all(
             held >= target for held, target in zip(self.versions, self._targets, strict=True)
         )
 
     def record(self, facts: Facts) -> None:
-        """A cut begins, at this step on all hosts. While one rolls, only the newest that came is kept for later."""
+        """Begins the snapshot of a cut, at this step on all hosts. While one rolls, only the newest other cut waits."""
         if self._facts is None:
             self._facts = facts
         else:
             self._next = facts
 
     def wanted(self, versions: Sequence[int]) -> int:
-        """The fragment to capture next, `NOTHING` for none; `versions` of the anchors now. Once a step."""
+        """The fragment to capture next, or `NOTHING`; `versions`: of the anchors now. Call once a step."""
         with self.lock:
             self.versions = tuple(versions)
             self._steps += 1
@@ -173,12 +173,12 @@ class Snapshots:
             return next((number for number in self._numbers if number > self._last), self._numbers[0])
 
     def capture(self, number: int, version: int, inner: Inner, fragments: Fragments) -> None:
-        """Starts one fragment's way to the host, between two steps; `version` is its anchor's."""
+        """Starts to copy one fragment to the host, between two steps; `version` is that of its anchor."""
         self._last = number
         self._started = number, version, inner.updates, fragments.capture(inner.mu, inner.nu, number)
 
     def collect(self) -> None:
-        """Hands on what was started, beneath the step that is under way."""
+        """Passes on the capture that was started, during the step that is under way."""
         if self._started is None:
             return
         number, version, count, flats = self._started
@@ -191,7 +191,7 @@ class Snapshots:
         self._roll(capture)
 
     def tap(self, least: Sequence[int], bounds: Sequence[tuple[int, int]]) -> Tap | None:
-        """A reader of every fragment at version `least` or newer; from any thread. None beside `READERS` others."""
+        """A reader of every fragment at version `least` or newer; None if there are `READERS`. Call from any thread."""
         with self.lock:
             if len(self.taps) >= READERS:
                 return None
@@ -200,13 +200,13 @@ class Snapshots:
         return tap
 
     def close(self) -> None:
-        """The loop has ended: readers get no more."""
+        """Call when the loop has ended: readers get no more."""
         with self.lock:
             for tap in tuple(self.taps):
                 tap.close()
 
     def _roll(self, capture: Capture) -> None:
-        """Keeps a capture for the save under way; a complete one is handed on."""
+        """Keeps a capture for the save under way, and saves the snapshot once it is complete."""
         if self._facts is None:
             return
         empty = np.empty(0, np.float32)

@@ -1,4 +1,4 @@
-"""Where an incarnation begins: by what the shards tell it, or without them by its checkpoint."""
+"""Determines where an incarnation begins: from the shards' answers or, without any, from its checkpoint."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from atoll_runtime.payloads import Cut
 from atoll_runtime.transport.messages import Welcome
 
-if TYPE_CHECKING:  # simulations do without JAX
+if TYPE_CHECKING:  # simulations run without JAX
     from atoll_runtime.learner.agree import Agreement
 
 log = logging.getLogger(__name__)
@@ -23,9 +23,9 @@ class Start:
     """Where an incarnation begins."""
 
     versions: tuple[int, ...]
-    """Of each fragment held."""
+    """The version of each fragment that it holds."""
     targets: tuple[int, ...]
-    """Of each fragment to be held before the unit's state is of use to others."""
+    """The version of each fragment that it must hold before its state is useful to others."""
     global_step: int = 0
     inner_step: int = 0
     cursor: int = 0
@@ -33,11 +33,11 @@ class Start:
     merged: int = 0
     """Tokens, of all units of the run."""
     cold: bool = False
-    """It goes on from a trained model with moments of zero."""
+    """It continues from a trained model with moments of zero."""
 
 
 def start_of(welcome: Welcome | None, agreement: Agreement, cut: Cut, unit: str, cold: bool) -> Start:
-    """What host 0 was told, on every host; without a syncer, what the checkpoint tells of this unit."""
+    """Host 0's answer from the syncer, on every host; without one, what the checkpoint records of this unit."""
     if welcome is None:
         log.warning("no answer from the syncer: training on from step %d, the link follows", cut.step)
         records = [machine.get("units", {}).get(unit, {}) for machine in cut.meta.get("machines", [])]
@@ -58,7 +58,7 @@ def start_of(welcome: Welcome | None, agreement: Agreement, cut: Cut, unit: str,
 
 
 def _merged(machine: Mapping[str, Any]) -> int:
-    """Tokens that a shard had merged when it recorded itself so."""
+    """Tokens that a shard had merged when it recorded this state."""
     accounts = [record["account"] for record in machine.get("units", {}).values() if "account" in record]
     owned = max((len(account["owned"]) for account in accounts), default=0)
     return sum(int(account["merged"]) for account in accounts) // max(owned, 1)

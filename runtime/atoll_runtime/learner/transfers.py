@@ -1,4 +1,4 @@
-"""One host's contributions to one shard and versions from it: as many at once as a round trip holds."""
+"""One host's contributions to one shard and versions from it, as many at once as a round trip holds."""
 
 from __future__ import annotations
 
@@ -34,22 +34,22 @@ BACKOFF_SECONDS = (0.2, 5.0)
 
 @dataclass(frozen=True)
 class Arrival:
-    """A version of a fragment that this host has received whole."""
+    """A version of a fragment of which this host has received its whole part."""
 
     version: int
     part: NDArray[Any]
     """This host's contiguous part of the padded fragment, in the wire's dtype (bfloat16 or float32)."""
     lineage: str = ""
-    """That the version belongs to."""
+    """The lineage of the version."""
 
 
 class Transfers:
-    """`take`, `pulls`, `contribute`, `asked`, and all that `link` is asked, are called with the lock of `signals` held.
+    """Call `take`, `pulls`, `contribute`, `asked`, and the methods of `link` with the lock of `signals` held.
 
     Args:
-        hello: what this host says first.
+        hello: this host's first message.
         bounds: this host's [start, stop) in each padded fragment of the shard.
-        policy: what the host uses its link to all shards for.
+        policy: how the host uses its link to all shards.
     """
 
     def __init__(
@@ -62,9 +62,9 @@ class Transfers:
         signals: Signals,
     ) -> None:
         self.arrivals: dict[int, Arrival] = {}
-        """Not taken by the training loop yet."""
+        """Arrivals that the training loop has not taken yet."""
         self.headers: deque[Header] = deque()
-        """Of contributions; they wait for the session."""
+        """Headers of contributions that wait for the session."""
         self._hello, self._bounds, self._network = hello, bounds, network
         self._policy, self._clock, self._meter = policy, policy.clock, policy.meter
         self._counters = policy.counters
@@ -73,13 +73,13 @@ class Transfers:
         self._share = policy.share(len(bounds) - len(link.empty), elements)
         self._holdings = Holdings(hello.codec, bounds, policy.exact)
         self._waiting: deque[tuple[Header, memoryview]] = deque()
-        """Contributions."""
+        """Contributions that wait for the link."""
         self._pushing, self._fetching = 0, set[int]()
-        """Contributions on the link, and fragments of versions."""
+        """How many contributions are being sent, and the fragments that are being fetched."""
         self._fetch_backoff = Backoff(*BACKOFF_SECONDS)
 
     def asked(self, p: int, step: int) -> None:
-        """The round of `step` asks for fragment `p`."""
+        """Call when the round of `step` asks for fragment `p`."""
         self._share.asked(p, step, self._clock())
         self._policy.look()
 
@@ -89,7 +89,7 @@ class Transfers:
         return taken
 
     def pulls(self) -> dict[int, Ask]:
-        """Open rounds whose least anchor the training loop has taken, and in which the link can take part."""
+        """Open rounds in which the link can take part, if the training loop has taken their least anchor."""
         asks = self._link.answerable()
         if not asks:  # after most steps
             return asks
@@ -97,8 +97,8 @@ class Transfers:
         return {p: ask for p, ask in asks.items() if self._share.ready(p, now, pushes, fetches)}
 
     def contribute(self, part: Part, codec: str, body: memoryview) -> None:
-        """Answers a pull: its header goes out at once, its body when the link is free. Dropped and counted when its
-        round is over."""
+        """Answers a pull. The header is sent at once, the body when the link is free. If the round is over, the
+        contribution is dropped and counted."""
         if not self._link.answered(part.round):
             self._counters.dropped += 1
             return
@@ -111,7 +111,7 @@ class Transfers:
         self._waiting.append((header, body))
 
     async def fetch_all(self) -> None:
-        """Fetches what is wanted, to the end."""
+        """Fetches the wanted versions until the end."""
         async with asyncio.TaskGroup() as tasks:
             while await self._signals.until(lambda: self._errand):
                 errand = self._errand
@@ -120,7 +120,7 @@ class Transfers:
                 tasks.create_task(self._signals.work(self._fetch, errand))
 
     async def push_all(self) -> None:
-        """Pushes what waits, to the end."""
+        """Pushes waiting contributions until the end."""
         async with asyncio.TaskGroup() as tasks:
             while await self._signals.until(lambda: self._waiting and self._pushing < self._share.beside):
                 with self._signals.lock:
@@ -130,7 +130,7 @@ class Transfers:
 
     @property
     def _errand(self) -> Errand | None:
-        """What to fetch now."""
+        """What to fetch next; None if there is nothing, or enough is being fetched."""
         if len(self._fetching) >= self._share.beside:
             return None
         with self._signals.lock:
@@ -173,9 +173,9 @@ class Transfers:
         self._signals.wake()
 
     async def _receive(self, request: FetchRequest) -> tuple[FetchHead, memoryview]:
-        """Head and body."""
+        """Fetches head and body, and measures the link."""
         began, bits, elements = self._clock(), 0.0, request.stop - request.start
-        # A shard that has no such encoding sends the version whole.
+        # The most that may come: a shard without the requested encoding sends the version whole.
         transfer = self._meter.began("down", began, BITS[codecs.whole(self._hello.codec)] * elements)
         try:
             head, body = await self._network.fetch(
@@ -202,14 +202,14 @@ class Transfers:
         self._signals.wake()
 
     async def _send(self, header: Header, body: memoryview) -> tuple[bool, float]:
-        """Sends until an answer comes, the round is over (the next waits for the link), or the attempts are used up.
-        Says whether it was accepted, and the seconds of the last attempt."""
-        # The header went ahead on the session. Its answer may be here before the body begins.
+        """Sends until an answer comes, the round is over (so that the next one gets the link), or no attempts are left.
+        Returns whether it was accepted, and the seconds of the last attempt."""
+        # The header was sent first, on the session. Its answer may arrive before the body begins.
         await asyncio.to_thread(lambda: None)
         round_id, backoff, seconds = header.part.round, Backoff(*BACKOFF_SECONDS), 0.0
 
         def over() -> bool:
-            """The round wants no contribution any more, as far as this host knows."""
+            """As far as this host knows, the round no longer wants a contribution."""
             return self._signals.ended or round_id not in self._link.open
 
         for _ in range(PUSH_ATTEMPTS):
@@ -241,12 +241,12 @@ class Transfers:
         return reply
 
     def _seconds(self, began: float) -> float:
-        """Of a transfer, without the round trip."""
+        """Seconds of a transfer that began then, without the round trip."""
         now = self._clock()
         self._share.round_trip = self._meter.round_trip(now)
         return max(now - began - self._share.round_trip, LEAST_SECONDS)
 
 
 def _bits(header: Header) -> float:
-    """Of a contribution."""
+    """Bits of a contribution."""
     return BITS[header.codec] * (header.part.stop - header.part.start)

@@ -1,1 +1,1 @@
-"""How learners and shards talk: messages, codecs, and TLS sockets."""
+"""How learners and shards communicate: messages, codecs, and TLS sockets."""

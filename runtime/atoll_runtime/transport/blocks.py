@@ -2,8 +2,8 @@
 
 A body holds the blocks' scales, bfloat16, then the elements as multiples of the scale of their block, in two's
 complement: -7 … 7, two a byte, the first in the low half (int4, 4.25 bits an element); or -127 … 127, one a byte (int8,
-8.25 bits). A learner's part starts a block; the last one is filled up with zeros. Against powers of two (E3M0) the even
-steps halve the error of normally distributed values.
+8.25 bits). A learner's part begins at a block. The last block is filled up with zeros. Compared with powers of two
+(E3M0), even steps halve the error of normally distributed values.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TINY = float(np.finfo(np.float32).tiny)
 CHUNK = 1 << 18
 """Elements converted at a time, so that temporaries stay small; a multiple of BLOCK."""
 KEPT = 2
-"""Bodies' worth of parts that are kept: as many ways to divide a fragment among a unit's hosts."""
+"""Parts of this many bodies together are kept: enough for as many ways to divide a fragment among a unit's hosts."""
 
 
 def size(elements: int, codec: str) -> int:
@@ -34,7 +34,7 @@ def size(elements: int, codec: str) -> int:
 
 
 def encode(values: NDArray[Any], codec: str) -> memoryview:
-    """A body from float values of any width. A block with a value that is not finite is decoded to such values."""
+    """A body from float values of any width. A block with a value that is not finite decodes to such values."""
     out = np.zeros(size(values.size, codec), np.uint8)
     scales, levels = _split(out, codec)
     most = LEVELS[codec]
@@ -47,7 +47,7 @@ def encode(values: NDArray[Any], codec: str) -> memoryview:
         scale = (np.abs(table).max(axis=1) * np.float32(1 / most)).astype(SCALE)
         scales[first : first + count] = scale
         divisor = scale.astype(np.float32)
-        divisor[~(np.isfinite(divisor) & (divisor >= TINY))] = np.inf  # all zeros: the scale says the rest
+        divisor[~(np.isfinite(divisor) & (divisor >= TINY))] = np.inf  # levels of 0: the scale says the rest
         with np.errstate(invalid="ignore"):
             steps = np.nan_to_num(np.rint(table / divisor[:, None]))
         found = np.clip(steps, -most, most).astype(np.int8).view(np.uint8)
@@ -83,10 +83,10 @@ class Blocks:
     codec: str
     body: memoryview
     _parts: dict[tuple[int, int], memoryview] = field(default_factory=dict, repr=False, compare=False)
-    """By first block and the one after the last: hosts of like units fetch the same ones."""
+    """By first block and the one after the last. Hosts of equal units fetch the same parts."""
 
     def part(self, start: int, stop: int) -> memoryview:
-        """The blocks that hold elements [start, stop) of the padded fragment: zeros beyond its end. For one thread."""
+        """The blocks with elements [start, stop) of the padded fragment; zeros beyond its end. For one thread."""
         first, last = start // BLOCK, -(-stop // BLOCK)
         if (first, last) == (0, len(self.body) // size(1, self.codec)):
             return self.body
@@ -107,7 +107,7 @@ class Blocks:
 
 
 def joined(codec: str, bodies: Sequence[memoryview]) -> Blocks:
-    """Bodies of neighbours, each of whole blocks but the last, as one."""
+    """Joins the bodies of consecutive spans into one. All but the last consist of whole blocks."""
     pairs = [_split(np.frombuffer(body, np.uint8), codec) for body in bodies]
     columns = [*(scales.view(np.uint8) for scales, _ in pairs), *(levels.reshape(-1) for _, levels in pairs)]
     return Blocks(codec, memoryview(np.concatenate([*columns, np.empty(0, np.uint8)]).data))
@@ -119,7 +119,7 @@ def _width(codec: str) -> int:
 
 
 def _split(body: NDArray[np.uint8], codec: str) -> tuple[NDArray[Any], NDArray[np.uint8]]:
-    """Scales [blocks], and the levels' bytes [blocks, width]: views."""
+    """Views of the scales [blocks] and the levels' bytes [blocks, width]."""
     blocks = body.size // size(1, codec)
     edge = blocks * SCALE.itemsize
     return body[:edge].view(SCALE), body[edge:].reshape(blocks, _width(codec))

@@ -1,10 +1,11 @@
-"""A fragment's next version as what it changes in the one before, in four bits an element (numpy only).
+"""A fragment's next version as its change from the one before, in four bits an element (numpy only).
 
-The syncer keeps what learners that fetch changes hold: W, bfloat16. Of a new Θ it sends Q = int4(Θ − W), and both go on
-with W′ = bf16(W + Q), computed by the same lines here. What Q and bfloat16 leave out is in Θ − W′, and goes with the
-next change: errors do not add up (error feedback; Richtárik et al., EF21-P, arXiv 2209.15218). The first W is bf16(Θ).
-Whoever does not hold W gets a version whole: W′, or, where int8 is made too, Θ in int8. What int8 leaves out of that
-grows by a half in two hundred changes, because both ends add the same ones. So after `FRESH` of them it is sent anew.
+The syncer keeps W, bfloat16, which learners that fetch changes also hold. For a new Θ it sends Q = int4(Θ − W). Both
+ends then continue with W′ = bf16(W + Q), computed by the same lines here. The errors of Q and bfloat16 are in Θ − W′
+and part of the next change, so they do not add up (error feedback; Richtárik et al., EF21-P, arXiv 2209.15218).
+The first W is bf16(Θ). A host that does not hold W gets a whole version: W′, or Θ in int8 if the syncer encodes that
+too. The error of int8 grows by a half in two hundred changes, because both ends add the same changes. So a host
+fetches a whole version after `FRESH` changes.
 """
 
 from __future__ import annotations
@@ -29,15 +30,15 @@ FRESH = 128
 
 @dataclass(frozen=True)
 class Change:
-    """From a fragment's version `base` to the next one."""
+    """The change from a fragment's version `base` to the next one."""
 
     base: int
     blocks: Blocks
-    """int4, of the whole fragment."""
+    """The whole fragment, int4."""
 
 
 def advance(held: memoryview, theta: Array, out: memoryview, pool: Executor | None = None) -> Blocks:
-    """What leads from `held`, W, towards `theta`, float32; writes W′ to `out`. All of one length."""
+    """The change Q from `held`, W, towards `theta`, float32. Writes W′ to `out`. All have the same length."""
     old, new = np.frombuffer(held, codecs.BF16), np.frombuffer(out, codecs.BF16)
 
     def run(span: slice) -> memoryview:
@@ -54,7 +55,7 @@ def encoded(theta: Array, codec: str, pool: Executor | None = None) -> Blocks:
 
 
 def applied(held: NDArray[Any], body: memoryview) -> NDArray[Any]:
-    """W′ from W, `held`, bfloat16, and the same part of a change. Both start a block."""
+    """W′ from W, `held`, bfloat16, and the same part of a change. Both begin at a block."""
     steps = blocks.decode(body, "int4", held.size)
     new = np.empty_like(held)
     for span in _spans(held.size):
@@ -64,25 +65,25 @@ def applied(held: NDArray[Any], body: memoryview) -> NDArray[Any]:
 
 @dataclass(frozen=True)
 class Holding:
-    """This host's part of a fragment, bfloat16: W of that version and series, but for what the first body left out."""
+    """This host's part of a fragment, bfloat16: W of that version and series, except for the first body's error."""
 
     version: int
     series: str
     part: NDArray[Any]
     changes: int = 0
-    """Since it came whole."""
+    """Changes applied since it came whole."""
 
 
 NOTHING = Holding(WHOLE, "", np.empty(0))
 
 
 class Holdings:
-    """This host's parts of one shard's fragments: two bytes an element of those that are fetched as changes.
+    """This host's parts of one shard's fragments. Keeps those that are fetched as changes, two bytes an element.
 
     Args:
-        codec: of the run; parts are given out in its dtype.
+        codec: that of the run; parts are returned in its dtype.
         bounds: this host's [start, stop) in each padded fragment.
-        exact: they must be the shard's own bits.
+        exact: parts must have the same bits as the shard's.
     """
 
     def __init__(self, codec: str, bounds: Sequence[tuple[int, int]], exact: bool = False) -> None:
@@ -90,21 +91,21 @@ class Holdings:
         self._held: dict[int, Holding] = {}
 
     def of(self, p: int) -> Holding:
-        """What a fetch names as held."""
+        """The part that a fetch names as held."""
         return self._held.get(p, NOTHING)
 
     def wanted(self, p: int, codec: str) -> str:
-        """The codec to ask for: where nothing is held yet, or for long, a whole version comes in place of a change."""
+        """The codec to ask for: int8, a whole version, instead of int4 if nothing is held or after `FRESH` changes."""
         if codec != "int4" or self._codec == "int4" or self._exact:
             return codec
         held = self.of(p)
         return "int8" if held is NOTHING or held.changes >= FRESH else "int4"
 
     def take(self, head: FetchHead, body: memoryview, changes: bool) -> NDArray[Any]:
-        """The part that has come, in the dtype of the run's codec; it is never written to again.
+        """The part from a fetched body, in the dtype of the run's codec. It is not written to again.
 
         Args:
-            changes: the next version shall come as a change of it.
+            changes: keep the part, so that the next version can come as a change of it.
 
         Raises:
             TransportError: the body is not what was asked for.
@@ -129,7 +130,7 @@ class Holdings:
 
 
 def _moved(held: NDArray[Any], steps: Array) -> NDArray[Any]:
-    """To nearest even; the sum is rounded to float32 before."""
+    """bf16(W + Q), to nearest even; the sum is rounded to float32 first."""
     return (held.astype(np.float32) + steps).astype(codecs.BF16)
 
 
@@ -138,6 +139,6 @@ def _spans(elements: int) -> list[slice]:
 
 
 def _joined(elements: int, codec: str, run: Callable[[slice], memoryview], pool: Executor | None) -> Blocks:
-    """The bodies that `run` makes of the spans of a vector, as one of the whole."""
+    """Joins the bodies that `run` makes of the spans of a vector into one body."""
     spans = _spans(elements)
     return blocks.joined(codec, list(map(run, spans) if pool is None else pool.map(run, spans)))

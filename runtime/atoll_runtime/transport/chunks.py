@@ -1,4 +1,4 @@
-"""A body in chunks: what has come of it, and what is to be sent. TLS tells whether a chunk has come unharmed."""
+"""A body in chunks: which have arrived, and which must still be sent. TLS checks that chunks arrive undamaged."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import numpy as np
 from atoll_runtime.transport.wire import WireError
 
 BLOCK = 64 << 10
-"""Bytes. Chunks begin at multiples of it; both ends keep a bit for each."""
+"""Bytes of a block. Chunks begin at multiples of it. Both ends have a bit for each block."""
 CHUNK, MOST_CHUNK = 1 << 20, 4 << 20
-"""Bytes of a chunk where nothing else is set, and of the largest one."""
+"""Bytes of a chunk by default, and of the largest chunk."""
 
 Span = tuple[int, int]
 """Bytes [start, stop) of a body."""
 
 
 def filled(body: memoryview, size: int) -> memoryview:
-    """A copy of `body` with zeros behind it up to `size` bytes, as it arrives at the other end."""
+    """A copy of `body` that is filled with zeros up to `size` bytes, as it arrives at the other end."""
     return memoryview(bytearray(body).ljust(size, b"\0"))
 
 
@@ -29,7 +29,7 @@ class Claim:
     bytes takes over, or the chunk is whole.
 
     Args:
-        shut: breaks the connection that the chunk comes over, in any thread.
+        shut: breaks the connection of the chunk; callable in any thread.
     """
 
     def __init__(self, span: Span, view: memoryview, shut: Callable[[], None]) -> None:
@@ -37,7 +37,7 @@ class Claim:
         self._view, self._shut, self._lock = view, shut, threading.Lock()
 
     def fill(self, read: Callable[[memoryview], int]) -> None:
-        """Reads the chunk. Raises `WireError` where the connection or this claim has ended."""
+        """Reads the chunk. Raises `WireError` if the connection or this claim ends."""
         with self._lock:
             rest = self._view
             while rest and self.live:
@@ -46,23 +46,23 @@ class Claim:
             raise WireError("another connection sends the same chunk")
 
     def end(self) -> None:
-        """Nothing more is written. The claim may have ended already."""
+        """Ends the claim, after which nothing more is written. It may have ended already."""
         self.live = False
         if not self._lock.acquire(blocking=False):
-            self._shut()  # it may wait for bytes that never come
+            self._shut()  # `fill` may wait for bytes that never come
             self._lock.acquire()
         self._lock.release()
 
 
 def received(count: int) -> int:
-    """Bytes that were read. Raises `WireError` at the end of the connection."""
+    """Returns the number of bytes that were read. Raises `WireError` at the end of the connection."""
     if not count:
         raise WireError("the other end has closed the connection")
     return count
 
 
 class Assembly:
-    """A body that comes in chunks: in any order, over several connections, some more than once. For any thread."""
+    """A body that arrives in chunks: in any order, over several connections, some more than once. For any thread."""
 
     def __init__(self, size: int) -> None:
         self.body = memoryview(np.empty(size, np.uint8).data)
@@ -76,18 +76,18 @@ class Assembly:
         return self.filled == len(self.body)
 
     def held(self) -> bytes:
-        """A bit for each block that has come."""
+        """One bit for each block: whether it has arrived."""
         with self._lock:
             return np.packbits(self._held).tobytes()
 
     def claim(self, start: int, size: int, shut: Callable[[], None]) -> Claim:
-        """Where to receive a chunk. One that has come before is received, but not kept.
+        """Returns a claim with the memory for a chunk. A chunk that has arrived before is received but not kept.
 
         Args:
-            shut: as of `Claim`.
+            shut: see `Claim`.
 
         Raises:
-            WireError: no chunk has this place.
+            WireError: no chunk can have this place.
         """
         stop, whole = start + size, len(self.body)
         if start % BLOCK or not 0 < size <= MOST_CHUNK or stop > whole or (stop % BLOCK and stop != whole):
@@ -104,7 +104,7 @@ class Assembly:
         return claim
 
     def hold(self, claim: Claim) -> None:
-        """A chunk is whole. Raises `WireError` where another claim has taken over."""
+        """Call when a chunk is whole. Raises `WireError` if another claim has taken over."""
         with self._lock:
             if claim in self._claims:
                 self._claims.discard(claim)
@@ -115,13 +115,13 @@ class Assembly:
                 raise WireError("another connection sends the same chunk")
 
     def drop(self, claim: Claim) -> None:
-        """Its connection broke."""
+        """Gives up a claim, if it has not been held: its connection broke."""
         claim.end()
         with self._lock:
             self._claims.discard(claim)
 
     def fill(self, body: memoryview) -> None:
-        """The whole body, where no connection carries it."""
+        """Sets the whole body at once, if no connection carries it."""
         self.body[:] = body
         self._held[:], self.filled = True, len(body)
 
@@ -130,7 +130,7 @@ class Assembly:
 
 
 class Share:
-    """What one connection has taken of a body to send."""
+    """The chunks of a body that one connection has taken to send."""
 
     def __init__(self) -> None:
         self.taken: list[Span] = []
@@ -138,12 +138,12 @@ class Share:
 
 
 class Sending:
-    """A body on its way over several connections, each of which takes the next chunk when it has sent the last. For any
+    """A body that is sent over several connections. Each takes the next chunk when it has sent the last. For any
     thread.
 
     Args:
         size: bytes; zeros follow a shorter `body`.
-        chunk: bytes, rounded down to blocks.
+        chunk: bytes, rounded down to whole blocks.
     """
 
     def __init__(self, body: memoryview, size: int, chunk: int) -> None:
@@ -155,10 +155,10 @@ class Sending:
         self._lock = threading.Lock()
 
     def attached(self, number: int, held: bytes) -> Share:
-        """Connection `number` begins, or begins anew; the other end has these blocks.
+        """Call when connection `number` begins, or begins again; the other end has the blocks of `held`.
 
         Raises:
-            WireError: `held` is of another size.
+            WireError: `held` has the wrong size.
         """
         if held and len(held) != -(-self._blocks // 8):
             raise WireError(f"held: {len(held)} bytes for {self._blocks} blocks")
@@ -176,7 +176,7 @@ class Sending:
         return share
 
     def next(self, share: Share) -> Span | None:
-        """The chunk to send next; None where there is none, or the connection has begun anew."""
+        """The chunk to send next; None if there is none, or if the connection has begun again."""
         with self._lock:
             if not (self._todo and share.live):
                 return None
@@ -185,7 +185,7 @@ class Sending:
         return span
 
     def data(self, span: Span) -> memoryview:
-        """Bytes of a chunk; copied only where there are zeros among them."""
+        """Bytes of a chunk. They are copied only if the chunk goes beyond the end of the body."""
         start, stop = span
         inside = self._body[start:stop]
         return inside if len(inside) == stop - start else filled(inside, stop - start)

@@ -1,4 +1,4 @@
-"""What a fragment is on the wire: bfloat16 or float32, little-endian, or blocks of eight or four bits (numpy only)."""
+"""A fragment on the wire: bfloat16 or float32, little-endian, or blocks of eight or four bits (numpy only)."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from atoll_runtime.transport import blocks
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 DTYPES: dict[str, np.dtype[Any]] = {"float32": np.dtype("<f4"), "bf16": BF16, "int8": BF16, "int4": BF16}
-"""By the run's codec, the dtype in which contributions are merged and learners take versions."""
+"""The dtype in which contributions are merged and learners take versions, by the run's codec."""
 BLOCK = 1 << 18
 """Elements converted at a time, so that temporaries stay small."""
 
 
 def whole(run: str) -> str:
-    """The codec in which a run of this codec has its versions whole."""
+    """The codec of whole versions in a run of codec `run`."""
     return "float32" if run == "float32" else "bf16"
 
 
 def encode(values: Array, codec: str, padded: int) -> memoryview:
-    """A float32 vector in the codec's dtype, zeros up to `padded` elements. Rounds to nearest even."""
+    """A float32 vector in the codec's dtype, filled with zeros up to `padded` elements. Rounds to nearest even."""
     out = np.zeros(padded, DTYPES[codec])
     for start in range(0, values.size, BLOCK):
         out[start : start + BLOCK][: values.size - start] = values[start : start + BLOCK]
@@ -42,14 +42,14 @@ def size(elements: int, codec: str) -> int:
 
 
 def pack(part: NDArray[Any], codec: str) -> memoryview:
-    """Float values of any width as they are sent."""
+    """The wire bytes of float values of any width."""
     if codec in blocks.LEVELS:
         return blocks.encode(part, codec)
     return memoryview(np.ascontiguousarray(part.astype(DTYPES[codec], copy=False)).view(np.uint8).data)
 
 
 def unpack(body: memoryview, codec: str, elements: int, run: str) -> memoryview:
-    """What was sent in `codec`, in the dtype of the run's codec."""
+    """Converts a body that was sent in `codec` to the dtype of the run's codec."""
     if codec in blocks.LEVELS:
         return encode(blocks.decode(body, codec, elements), run, elements)
     if DTYPES[codec] != DTYPES[run]:
@@ -58,8 +58,8 @@ def unpack(body: memoryview, codec: str, elements: int, run: str) -> memoryview:
 
 
 def decode(body: bytearray | memoryview, codec: str, out: Array) -> None:
-    """Writes the elements of `body`, in the codec's dtype, into float32 `out`; what lies beyond its end (padding) is
-    left out."""
+    """Writes the elements of `body`, in the codec's dtype, into float32 `out`. Leaves out elements beyond the end of
+    `out`, which are padding."""
     wire = view(body, codec)[: out.size]
     for start in range(0, out.size, BLOCK):
         block = wire[start : start + BLOCK]

@@ -1,4 +1,4 @@
-"""A port on which TLS connections are taken, each served by a thread of its own."""
+"""A port that accepts TLS connections and serves each in a thread of its own."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ log = logging.getLogger(__name__)
 
 HANDSHAKE_SECONDS = 10.0
 IDLE_SECONDS = 150.0
-"""Between two requests on one connection. Clients give theirs up earlier."""
+"""Longest time between two requests on one connection. Clients drop an idle connection earlier."""
 MOST_CONNECTIONS = 8192
-"""Fewer where the process may have fewer files. At the limit the one that has been idle for longest goes."""
+"""Fewer if the process may open fewer files. At the limit, the connection that has been idle for longest is closed."""
 SPARE_FILES = 256
 END_SECONDS = 5.0
 
 
 class Listener:
-    """Begins to serve when it is made. Raises `OSError` when the port is taken."""
+    """Starts to serve when it is created. Raises `OSError` if the port is taken."""
 
     def __init__(self, tls: Tls, port: int, name: str) -> None:
-        """`name`: of the threads."""
+        """`name`: that of the threads."""
         self.streams: dict[Stream, threading.Thread] = {}
         self._tls, self._name, self._most = tls, name, _most_connections()
         self._idle: dict[Stream, None] = {}
-        """Before the end of their handshake, or between two requests; the longest first."""
+        """Connections before the end of their handshake or between two requests; those idle for longest first."""
         self._ended = False
         self._socket = listening(port)
         self.port: int = self._socket.getsockname()[1]
@@ -43,11 +43,11 @@ class Listener:
         log.info("serving %s on port %d", name, self.port)
 
     def serve(self, stream: Stream, peer: Peer, request: Message) -> None:
-        """Answers a request; raises `OSError` or `WireError` where the connection is of no use any more."""
+        """Answers a request; raises `OSError` or `WireError` if the connection can no longer be used."""
         raise NotImplementedError
 
     def close(self) -> None:
-        """Breaks all connections. Blocks for some seconds at most."""
+        """Breaks all connections. Blocks for a few seconds at most."""
         self._ended = True
         with contextlib.suppress(OSError):  # it was closed before
             self._socket.shutdown(socket.SHUT_RDWR)  # ends `accept`
@@ -96,7 +96,7 @@ class Listener:
 
 
 def _most_connections() -> int:
-    """As many as the process may have files, which are as many as it is allowed to have."""
+    """Raises the process's limit of open files to the hard one, and returns how many connections that allows."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     files = MOST_CONNECTIONS if hard == resource.RLIM_INFINITY else hard - SPARE_FILES

@@ -1,4 +1,4 @@
-"""The wire messages of the protocol besides those that are events. Versions are global steps; sizes are bytes."""
+"""The wire messages of the protocol that are not events. Versions are global steps; sizes are bytes."""
 
 from __future__ import annotations
 
@@ -6,37 +6,37 @@ from atoll_runtime.protocol.identifiers import NO_CUT, CutId, RoundId
 from atoll_runtime.protocol.messages import Header, Message, Standing
 
 PROTOCOL = 11
-"""Both ends must speak the same. What `Hello` and `Refused` have in common stays as it is: by them two versions find
-out."""
+"""Both ends must speak the same protocol. The fields by which `Hello` and `Refused` show a difference must not
+change."""
 
 
 WHOLE = -1
-"""In the place of a version: none."""
+"""Stands for no version."""
 
 
 class Welcome(Message, frozen=True, tag=True):
-    """The syncer's answer to Hello: its clock, and where a new incarnation goes on."""
+    """The syncer's answer to Hello: its clock, and where a new incarnation continues."""
 
     lineage: str
-    """Names the history that versions belong to; another one means that held versions say nothing."""
+    """Names the history that versions belong to. If it is another one, held versions have no meaning."""
     global_step: int
     versions: tuple[int, ...]
     least: tuple[int, ...]
-    """Of each fragment the oldest version that a contribution of this unit may be taken against."""
+    """The oldest version of each fragment that a contribution of this unit may be taken against."""
     cursor: int
     inner_step: int
     cut: CutId = NO_CUT
     """The newest cut that the shard has recorded itself for."""
     merged: int = 0
-    """Tokens, of all units: the learning rate follows a target in tokens by them."""
+    """Tokens of all units; the learning rate uses them if the run has a target in tokens."""
     series: str = ""
     """Names the life of the shard, as in `FetchHead`."""
     taking: tuple[RoundId, ...] = ()
-    """Open rounds that have an answer of this host: its body may be on its way still."""
+    """Open rounds that have an answer of this host. Its body may still be on its way."""
 
 
 class Marker(Message, frozen=True, tag=True):
-    """Shard 0 has begun a cut: what follows comes after the cut."""
+    """Shard 0 has begun a cut. Messages that follow come after the cut."""
 
     cut: CutId
 
@@ -46,11 +46,11 @@ class Pull(Message, frozen=True, tag=True):
 
     round: RoundId
     least: int
-    """Least version that a contribution may be taken against: what was merged once does not count again."""
+    """Least version that a contribution may be taken against, so that no work is merged twice."""
 
 
 class Over(Message, frozen=True, tag=True):
-    """The round is frozen without this unit, merged or discarded: a contribution to it is not wanted any more."""
+    """The round is frozen without this unit, merged or discarded. It no longer wants a contribution."""
 
     round: RoundId
 
@@ -61,12 +61,12 @@ class Announce(Message, frozen=True, tag=True):
     fragment: int
     version: int
     needed: bool
-    """The unit that is told can contribute against no older one: it holds a contribution of its own, or there is none
-    yet."""
+    """Whether the receiving unit must contribute against it or a newer one: it has the unit's contribution, or the unit
+    has none in this fragment yet."""
 
 
 class Stop(Message, frozen=True, tag=True):
-    """The syncer's clock has reached the target and the final cut is safe: leave cleanly."""
+    """The syncer's clock has reached the target and the final cut is safe. The unit leaves cleanly."""
 
     global_step: int
 
@@ -75,7 +75,7 @@ class Fenced(Message, frozen=True, tag=True):
     """A newer incarnation of this unit is registered; this one must end."""
 
     incarnation: int
-    """The newest one."""
+    """The newest incarnation."""
 
 
 class Refused(Message, frozen=True, tag=True):
@@ -83,11 +83,11 @@ class Refused(Message, frozen=True, tag=True):
 
     reason: str
     version: bool = False
-    """It speaks another protocol: another image of it, or of the syncer, makes it welcome."""
+    """It speaks another protocol. With another image, of it or of the syncer, it can take part."""
 
 
 class PushReply(Message, frozen=True, tag=True):
-    """What became of a part: the answer on the connection that brought its last chunk, or to one that is not wanted."""
+    """What became of a part: sent on the connection of its last chunk, or at once if the part is not wanted."""
 
     accepted: bool
     reason: str = ""
@@ -103,12 +103,12 @@ class FetchRequest(Message, frozen=True, tag=True):
     start: int
     stop: int
     codec: str
-    """What this host would have: int4 is the change from what it holds. While the shard has no such encoding, it sends
-    a wider one."""
+    """The codec that this host wants; int4 is the change from what it holds. While the shard does not have that
+    encoding, it sends a wider one."""
     held: int = WHOLE
-    """Version that this host has fetched last of this part, from which a change may be sent."""
+    """The version of this part that this host has fetched last, from which a change may be sent."""
     series: str = ""
-    """That `held` belongs to."""
+    """The series of `held`."""
 
 
 class FetchHead(Message, frozen=True, tag=True):
@@ -118,11 +118,11 @@ class FetchHead(Message, frozen=True, tag=True):
     version: int
     size: int
     codec: str
-    """Of the body."""
+    """Codec of the body."""
     base: int = WHOLE
-    """Version that the body is a change of, in int4; else it is the version itself."""
+    """For int4, the version that the body is a change of. Otherwise the body is the version itself."""
     series: str = ""
-    """Names the life of a shard: versions of two lives are not the same bits."""
+    """Names the life of a shard. The bits of a version differ between two lives."""
     cut: CutId = NO_CUT
     """The newest cut that the shard had recorded itself for."""
     merged: int = 0
@@ -130,27 +130,27 @@ class FetchHead(Message, frozen=True, tag=True):
 
 
 class Attach(Message, frozen=True, tag=True):
-    """A connection for bodies takes part in a transfer. A broken one attaches again, and goes on."""
+    """A connection for bodies takes part in a transfer. A broken one attaches again and continues."""
 
     what: Header | FetchRequest
     transfer: int
-    """Number that a host has given to this fetch: all its connections get the same version."""
+    """Number that the host has given to this fetch, so that all its connections get the same version."""
     stream: int
-    """Number of the connection in it."""
+    """Number of the connection in the transfer."""
     chunk: int
-    """Bytes of a chunk that is fetched."""
+    """Bytes of a chunk, for a fetch."""
     held: bytes = b""
-    """A bit for each block of a fetched body that has come before; empty: none."""
+    """One bit for each block of a fetched body: whether it has arrived before. Empty if none has."""
 
 
 class Held(Message, frozen=True, tag=True):
-    """A part is wanted; of its body these blocks have come before."""
+    """The part is wanted. `blocks`: one bit for each block of its body, whether it has arrived before."""
 
     blocks: bytes
 
 
 class Ended(Message, frozen=True, tag=True):
-    """What this connection was to carry has come; others may still carry more."""
+    """All that this connection had to carry has arrived. Other connections may still carry more."""
 
 
 class Declined(Message, frozen=True, tag=True):
@@ -160,14 +160,14 @@ class Declined(Message, frozen=True, tag=True):
 
 
 class DirectoryRequest(Message, frozen=True, tag=True):
-    """Which units can seed this one, and what has it to catch up with?"""
+    """Asks which units can seed this one, and for the versions that it must reach."""
 
     unit: str
     incarnation: int
 
 
 class PeerAddress(Message, frozen=True, tag=True):
-    """A unit that learns, and where its hosts serve their snapshots, by host."""
+    """A unit that is learning, and the addresses at which its hosts serve their snapshots, by host."""
 
     unit: str
     incarnation: int
@@ -175,7 +175,7 @@ class PeerAddress(Message, frozen=True, tag=True):
 
 
 class DirectoryReply(Message, frozen=True, tag=True):
-    """The shard's versions now, and the units whose contributions it counts, by name."""
+    """The shard's present versions, and the units whose contributions it counts, by name."""
 
     lineage: str
     versions: tuple[int, ...]
@@ -215,7 +215,7 @@ class ShardHello(Message, frozen=True, tag=True):
 
 
 class Figures(Message, frozen=True, tag=True):
-    """What a shard reports of itself, from time to time: shard 0 tells the operator of the whole run."""
+    """A shard's regular report of itself. Shard 0 reports the whole run to the operator."""
 
     report: bytes
     """A `SyncerStatus`."""

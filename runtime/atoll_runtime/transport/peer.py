@@ -1,4 +1,4 @@
-"""Between learners: one connection on which a host sends its part of every fragment, each in a thread."""
+"""Connections between learners. On each, a host sends its part of every fragment, in a thread of its own."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Parts = tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]
 
 
 class Busy(TransportError):
-    """A peer answered that it does not serve now; it may later."""
+    """A peer answered that it does not serve now. It may later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Piece:
 
 
 class Snapshots(Protocol):
-    """What a host sends to one client."""
+    """The snapshots that a host sends to one client."""
 
     def __iter__(self) -> Iterator[tuple[SnapshotHead, Parts]]:
         """Yields heads with anchor, mu and nu."""
@@ -96,7 +96,7 @@ def _close_when_left(stream: Stream, snapshots: Snapshots) -> None:
 
 
 class PeerClient:
-    """A connection to one host of another unit; `name` is the unit's, which its certificate must show."""
+    """A connection to one host of another unit; `name` is the unit's name, which the certificate must show."""
 
     def __init__(self, address: str, tls: Tls, name: str) -> None:
         self._address, self._tls, self._name = address, tls, name
@@ -146,7 +146,7 @@ def _array(stream: Stream, elements: int) -> NDArray[np.float32]:
 
 
 def checked(head: Message, sizes: tuple[int, ...]) -> SnapshotHead:
-    """Raises `WireError` for a head that does not fit the layout."""
+    """Returns the head. Raises `WireError` if it does not fit the layout."""
     if not isinstance(head, SnapshotHead) or not 0 <= head.number < len(sizes):
         raise WireError(f"{head} is no head of one of {len(sizes)} fragments")
     if not 0 <= head.start <= head.stop <= sizes[head.number] + MOST_PADDING:

@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 class TlsNetwork(TransferClient):
-    """See `interfaces.Network`. Each session has a connection of its own, with the certificate of then."""
+    """See `interfaces.Network`. Each session has a connection of its own, with the certificate at that time."""
 
     def __init__(self, shard: SyncerAddress, tls: Tls) -> None:
         super().__init__(shard.host, shard.transfer_port, tls)
@@ -40,7 +40,7 @@ class TlsNetwork(TransferClient):
         tune(writer.get_extra_info("socket"))
 
         async def say() -> None:
-            with contextlib.suppress(OSError):  # it has ended: who reads it is told
+            with contextlib.suppress(OSError):  # the connection has ended, which its reader finds out
                 writer.write(framed(hello))
                 async for message in outgoing:
                     writer.write(framed(message))
@@ -136,11 +136,11 @@ class SessionServer:
 
 
 async def _heard(reader: asyncio.StreamReader) -> Message | None:
-    """The next message; None for a length of 0, which says that there is no more.
+    """The next message; None for a length of 0, which ends the messages.
 
     Raises:
-        IncompleteReadError: the connection ended without it, as when the other process is killed.
-        OSError, WireError: it is of no use any more.
+        IncompleteReadError: the connection broke, as when the other process is killed.
+        OSError, WireError: the connection can no longer be used.
     """
     size = length(await reader.readexactly(LENGTH.size))
     return decode(await reader.readexactly(size)) if size else None

@@ -1,4 +1,4 @@
-"""One TLS connection whose thread waits for it: messages with their length before them, and what bodies consist of."""
+"""One TLS connection with a thread that waits for it. It carries messages with their length before them, and chunks."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from atoll_runtime.transport.tls import Identity
 from atoll_runtime.transport.wire import WireError, decode, encode
 
 STALL_SECONDS = 30.0
-"""Without a byte, where nothing else is said."""
+"""Longest time without a byte, unless a method says otherwise."""
 UNSENT_BYTES = 512 << 10
-"""That the kernel takes before it can send them: a break loses no more than what is on its way."""
+"""Bytes that the kernel takes before it can send them. So a break loses little more than what is on its way."""
 LARGEST_MESSAGE = 4 << 20
 """Bytes."""
 LENGTH, CHUNK_HEAD = struct.Struct("!I"), struct.Struct("!QI")
-"""Before a message its bytes; before a chunk where it begins, and its bytes. No bytes: there is no more."""
+"""Before a message: its bytes. Before a chunk: where it begins, and its bytes. Zero bytes: there is no more."""
 OPTIONS = (
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
     (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 10),
@@ -32,22 +32,22 @@ OPTIONS = (
     (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
     (socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES),
 )
-"""Buffers are left to the kernel, which sizes them by the link."""
+"""Buffer sizes are not set, because the kernel adapts them to the link."""
 
 
 class Stream:
-    """Takes a connected socket over. What it does raises `OSError` or `WireError` when the connection is of no use any
-    more. For one thread, but for `shut`."""
+    """Takes over a connected socket. Its methods raise `OSError` or `WireError` once the connection can no longer be
+    used. For one thread, except `shut`."""
 
     def __init__(self, sock: socket.socket, identity: Identity, server: str | None = None) -> None:
-        """`server`: the name that the other end must show; None where this is the server. Raises `OSError`, and closes
-        `sock`, when the connection has ended."""
+        """`server`: the name that the other end must show; None if this end is the server. Raises `OSError`, and closes
+        `sock`, if the connection has ended."""
         self.identity = identity
         context = identity.server if server is None else identity.client
         try:
             sock.settimeout(STALL_SECONDS)
             tune(sock)
-            sock.getpeername()  # `wrap_socket` would leave one open that was reset already
+            sock.getpeername()  # `wrap_socket` would not close a socket that was reset already
             self._sock = context.wrap_socket(
                 sock, server_side=server is None, server_hostname=server, do_handshake_on_connect=False
             )
@@ -55,11 +55,11 @@ class Stream:
             sock.close()
             raise
         self.heard = 0
-        """Messages that have come."""
+        """How many messages have arrived."""
 
     @classmethod
     def connect(cls, address: tuple[str, int], identity: Identity, name: str, seconds: float) -> Stream:
-        """To a server that shows this name. Raises `OSError`."""
+        """Connects to a server that shows this name. Raises `OSError`."""
         stream = cls(socket.create_connection(address, seconds), identity, name)
         try:
             stream.handshake(seconds)
@@ -74,16 +74,16 @@ class Stream:
         return names(self._sock.getpeercert())
 
     def handshake(self, seconds: float) -> None:
-        """TLS, within so many seconds."""
+        """Performs the TLS handshake, within `seconds`."""
         with self._within(seconds):
             self._sock.do_handshake()
 
     def send(self, message: Message) -> None:
-        """A message."""
+        """Sends a message."""
         self.write(memoryview(framed(message)))
 
     def receive(self, seconds: float = STALL_SECONDS) -> Message:
-        """The next message, whose first byte must come within so many seconds."""
+        """The next message. Its first byte must come within `seconds`."""
         with self._within(seconds):
             first = self._read(1)
         data = self._read(length(first + self._read(LENGTH.size - 1)))
@@ -91,8 +91,8 @@ class Stream:
         return decode(data)
 
     def send_chunks(self, sending: Sending, share: Share, wanted: Callable[[], bool]) -> None:
-        """What this connection can take of a body; then says that it has no more. Raises `WireError` once the body is
-        not wanted any more."""
+        """Sends chunks of a body until none is left for this connection, then an end mark. Raises `WireError` if the
+        body is no longer wanted."""
         while (span := sending.next(share)) is not None:
             if not wanted():
                 raise WireError("the body is not wanted any more")
@@ -102,7 +102,7 @@ class Stream:
         self.write(memoryview(CHUNK_HEAD.pack(0, 0)))
 
     def receive_chunks(self, assembly: Assembly) -> None:
-        """Chunks, until the other end has no more for this connection."""
+        """Receives chunks until the other end has no more for this connection."""
         while True:
             start, size = CHUNK_HEAD.unpack(self._read(CHUNK_HEAD.size))
             if not size:
@@ -115,29 +115,29 @@ class Stream:
                 assembly.drop(claim)
 
     def write(self, data: memoryview) -> None:
-        """Bytes."""
+        """Sends all of `data`."""
         sent = 0
         while sent < len(data):
             sent += self._sock.send(data[sent:])
 
     def read_into(self, rest: memoryview) -> None:
-        """Bytes."""
+        """Receives bytes until `rest` is full."""
         while rest:
             rest = rest[received(self._sock.recv_into(rest)) :]
 
     def until_left(self) -> None:
-        """Waits, in another thread, until the other end leaves, or says more than it was asked for; or until `shut`."""
+        """Waits until the other end leaves or sends anything, or until `shut`. Call it in another thread."""
         watch = select.poll()
         watch.register(self._sock, select.POLLIN | select.POLLRDHUP)
         watch.poll()
 
     def shut(self) -> None:
-        """Breaks the connection, in any thread; its own finds out. `SSLSocket.shutdown` would disturb what TLS does."""
+        """Breaks the connection, from any thread; its own thread notices. `SSLSocket.shutdown` would disturb TLS."""
         with contextlib.suppress(OSError):  # it has ended already
             socket.socket.shutdown(self._sock, socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Frees the connection. For its own thread, or where it has none."""
+        """Frees the connection. Call in its own thread, or if it has none."""
         self._sock.close()
 
     def _read(self, size: int) -> bytes:
@@ -147,26 +147,26 @@ class Stream:
 
     @contextlib.contextmanager
     def _within(self, seconds: float) -> Iterator[None]:
-        """What waits for the other end, waits so long."""
+        """Within it, each wait for the other end takes at most `seconds`."""
         self._sock.settimeout(seconds)
         yield
         self._sock.settimeout(STALL_SECONDS)
 
 
 def names(certificate: Any) -> tuple[str, ...]:
-    """Its URI names, as `Peer` has them."""
+    """URI names of a certificate, as `Peer` has them."""
     found = tuple(value for kind, value in (certificate or {}).get("subjectAltName", ()) if kind == "URI")
     return found or ("",)
 
 
 def tune(sock: socket.socket) -> None:
-    """Sets what every connection has. Raises `OSError` when it has ended."""
+    """Sets the options of every connection. Raises `OSError` if it has ended."""
     for level, name, value in OPTIONS:
         sock.setsockopt(level, name, value)
 
 
 def listening(port: int) -> socket.socket:
-    """A socket on this port, of IPv6 too where there is that. Raises `OSError` when it is taken."""
+    """A socket on this port, for IPv4 and, if available, IPv6. Raises `OSError` if the port is taken."""
     both = socket.has_dualstack_ipv6()
     family = socket.AF_INET6 if both else socket.AF_INET
     return socket.create_server(("", port), family=family, dualstack_ipv6=both, backlog=1024)
@@ -179,7 +179,7 @@ def framed(message: Message) -> bytes:
 
 
 def length(prefix: bytes) -> int:
-    """What stands before a message. Raises `WireError` where that is too long for one."""
+    """The length before a message. Raises `WireError` if it is too long for a message."""
     (size,) = LENGTH.unpack(prefix)
     if size > LARGEST_MESSAGE:
         raise WireError(f"a message of {size} bytes, where {LARGEST_MESSAGE} are the most")

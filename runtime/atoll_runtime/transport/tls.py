@@ -1,7 +1,7 @@
-"""A pod's own identity: the CA of its run and its key pair, as the files hold them now.
+"""A pod's own identity: the CA of its run and its key pair, as they are in the files now.
 
-The operator renews a certificate in its Secret and the kubelet replaces the files. New connections use what the files
-hold by then; those that stand are not touched, and no process is restarted.
+The operator renews a certificate in its Secret and the kubelet replaces the files. New connections use what is
+then in the files. Open connections are not touched, and no process is restarted.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ Stamp = tuple[tuple[int, int, int], ...]
 
 
 class TlsError(Exception):
-    """The files are missing, unreadable, or do not belong together; the message names them."""
+    """The files are missing, unreadable, or do not match; the message names them."""
 
 
 @dataclass(frozen=True, eq=False)
 class Identity:
-    """What a server and a client show, and whom they trust."""
+    """The certificate that a server and a client show, and the CA that they trust."""
 
     server: ssl.SSLContext
     client: ssl.SSLContext
@@ -44,7 +44,7 @@ class Tls:
         return cls(Path(directory))
 
     def identity(self) -> Identity:
-        """The newest that could be read: files that are just being replaced leave the last one in place."""
+        """The newest identity that could be read. While files are being replaced, this is the previous one."""
         try:
             if _stamp(self._directory) != self._stamp:
                 self._stamp, self._identity = _load(self._directory)
@@ -54,8 +54,8 @@ class Tls:
         return self._identity
 
     def server_context(self) -> ssl.SSLContext:
-        """For a server that keeps one: each handshake uses the newest. A client without a certificate of the run's
-        CA is refused."""
+        """A context that a server can keep: each handshake uses the newest identity. A client without a certificate of
+        the run's CA is refused."""
         first = self.identity().server
 
         def choose(connection: ssl.SSLObject | ssl.SSLSocket, _: str | None, __: ssl.SSLContext) -> None:
@@ -77,7 +77,7 @@ def _stamp(directory: Path) -> Stamp:
 
 
 def _load(directory: Path) -> tuple[Stamp, Identity]:
-    """All three of one generation: the kubelet turns one link that all three names go through."""
+    """Reads all three files of one generation. The kubelet switches one link that all three names go through."""
     stamp = _stamp(directory)
     server, client = (ssl.SSLContext(kind) for kind in (ssl.PROTOCOL_TLS_SERVER, ssl.PROTOCOL_TLS_CLIENT))
     for context in (server, client):

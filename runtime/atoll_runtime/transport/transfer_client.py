@@ -36,41 +36,41 @@ from atoll_runtime.transport.wire import WireError
 
 CONNECT_SECONDS = 10.0
 IDLE_SECONDS = 60.0
-"""After which a connection is not used again: the shard, or a firewall, may have forgotten it."""
+"""A connection that was idle for longer is not used again. The shard or a firewall may have dropped it."""
 STREAMS = 2
-"""Where nothing else is set."""
+"""Connections of one body, by default."""
 BESIDE = 4
-"""Transfers whose connections are kept for the next ones: two each way."""
+"""How many transfers' connections are kept for later transfers: two in each direction."""
 RECONNECTS = 4
-"""Of a connection that broke, one after the other: then the transfer is given up, and what has come is kept for the
-next."""
+"""Consecutive reconnects of a broken connection. Then the transfer is given up. What has arrived is kept for the
+next one."""
 BACKOFF_SECONDS = (0.1, 2.0)
 
 T = TypeVar("T")
 
 
 class Transfer(Generic[T]):
-    """One body over several streams, each in a thread of its own. `asked`: whether it is wanted still."""
+    """One body over several streams, each in a thread of its own. `asked`: whether it is still wanted."""
 
     def __init__(self, chunk: int, streams: int, asked: Callable[[], bool] = lambda: True) -> None:
         self.number, self.chunk, self._asked = secrets.randbits(63), chunk, asked
         self.result: Future[T] = Future()
         self.streams: set[Stream] = set()
-        """That carry it now."""
+        """Streams that carry it now."""
         self._lock, self._left = threading.Lock(), streams
         """Streams that have not sent or received their last chunk."""
 
     def carry(self, stream: Stream, number: int) -> T | None:
-        """What one stream does; the result, if it brings that. Raises `OSError` or `WireError` when it breaks."""
+        """Does the work of one stream. Returns the result if this stream brings it. Raises `OSError` or `WireError`."""
         raise NotImplementedError
 
     def wanted(self) -> bool:
-        """Somebody waits for it."""
+        """Whether somebody still waits for it."""
         return not self.result.done() and self._asked()
 
     def settle(self, result: T | TransportError) -> None:
-        """The first result counts. A failure breaks all streams."""
-        with contextlib.suppress(InvalidStateError):  # there is one, or who waited for it has gone
+        """Sets the result, unless there is one. A failure breaks all streams."""
+        with contextlib.suppress(InvalidStateError):  # there is a result, or nobody waits for it
             if isinstance(result, TransportError):
                 self.result.set_exception(result)
             else:
@@ -80,7 +80,7 @@ class Transfer(Generic[T]):
                 stream.shut()
 
     def leave(self) -> None:
-        """One stream has nothing more to do."""
+        """Call when one stream has nothing more to do."""
         with self._lock:
             self._left -= 1
         if not self._left:
@@ -134,7 +134,7 @@ class Fetch(Transfer[tuple[FetchHead, memoryview]]):
         if not isinstance(head, FetchHead):
             raise WireError(f"{type(head).__name__} came instead of FetchHead")
         first, assembly = self._begin(head)
-        if msgspec.structs.replace(head, cut=first.cut, merged=first.merged) != first:  # these two go on
+        if msgspec.structs.replace(head, cut=first.cut, merged=first.merged) != first:  # these two may change
             self.settle(TransportError(f"version {head.version} came in the place of {first.version}"))
             raise WireError("another version")
         stream.receive_chunks(assembly)
@@ -142,7 +142,7 @@ class Fetch(Transfer[tuple[FetchHead, memoryview]]):
         return (first, assembly.body) if assembly.whole else None
 
     def _begin(self, head: FetchHead) -> tuple[FetchHead, Assembly]:
-        """Of all streams the first one's."""
+        """Head and assembly of the stream that came first, for all streams."""
         with self._lock:
             if self._begun is None:
                 self._begun = head, Assembly(head.size)
@@ -152,15 +152,15 @@ class Fetch(Transfer[tuple[FetchHead, memoryview]]):
 
 
 class TransferClient:
-    """Pushes and fetches over a few connections, which the next transfers use again. After a renewal of the certificate
-    new ones are made."""
+    """Pushes and fetches over a few connections, which later transfers use again. After a renewal of the certificate it
+    makes new ones."""
 
     def __init__(self, host: str, port: int, tls: Tls) -> None:
         self._place, self._address, self._tls = (host, port), f"{host}:{port}", tls
         self.streams, self.chunk = STREAMS, CHUNK
-        """Connections of one body, and bytes of a chunk, of the transfers that begin from now on."""
+        """Connections of one body and bytes of a chunk, for transfers that begin from now on."""
         self._idle: deque[tuple[Stream, float]] = deque()
-        """With the time since when; the newest last."""
+        """Idle connections and since when they are idle; the newest last."""
         self.broken = 0
         """See `Network`."""
         self._lock = threading.Lock()
@@ -215,14 +215,14 @@ class TransferClient:
             self._transfers.discard(transfer)
 
     def _work(self, transfer: Transfer[Any], number: int) -> None:
-        """One stream of a transfer: a thread."""
+        """Runs one stream of a transfer, in its own thread."""
         try:
             self._carry(transfer, number)
         finally:
             transfer.leave()
 
     def _carry(self, transfer: Transfer[Any], number: int) -> None:
-        """Connects again when the stream breaks."""
+        """Carries the stream, and connects again if it breaks."""
         backoff, attempts, connected = Backoff(*BACKOFF_SECONDS), 0, False
         while not transfer.result.done():
             stream = used = self._used()
@@ -257,13 +257,13 @@ class TransferClient:
                 time.sleep(backoff.seconds())
             else:
                 transfer.streams.discard(stream)
-                self._keep(stream)  # before the caller goes on: its next transfer finds it
+                self._keep(stream)  # before the caller continues, so that its next transfer finds it
                 if result is not None:
                     transfer.settle(result)
                 return
 
     def _used(self) -> Stream | None:
-        """A connection that stands."""
+        """An idle connection that can be used again, or None."""
         while True:
             try:
                 stream, since = self._idle.pop()

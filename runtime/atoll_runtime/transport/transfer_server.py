@@ -1,5 +1,5 @@
-"""The shard's end of the connections that carry bodies. The event loop admits and finishes; a thread of each connection
-moves the bytes, from and to memory that the endpoint owns."""
+"""The shard's end of the connections that carry bodies. The event loop admits and finishes transfers. Each connection
+has a thread that moves the bytes, from and to memory that the endpoint owns."""
 
 from __future__ import annotations
 
@@ -35,31 +35,31 @@ from atoll_runtime.transport.wire import WireError
 log = logging.getLogger(__name__)
 
 RESUME_SECONDS = 30.0
-"""What became of a part is kept for so long, and a version whose connections broke: for the same transfer to go on."""
+"""How long the reply to a part and a version with broken connections are kept, so that their transfer can continue."""
 MOST_BROKEN = 256
-"""Fetches that are kept so."""
+"""Maximum number of fetches with broken connections that are kept."""
 
 T = TypeVar("T")
 
 
 class Pushed:
-    """A part that comes over some connections, while the endpoint waits for it. On the event loop."""
+    """A part that comes over some connections while the endpoint waits for it. For the event loop only."""
 
     def __init__(self, header: Header) -> None:
         self.header, self.streams = header, set[Stream]()
         self.assembly: Assembly | None = None
         self.ready, self._come = (asyncio.get_running_loop().create_future() for _ in range(2))
-        """The endpoint wants it; all of it has come."""
+        """Done when the endpoint wants the part, and when all of it has arrived."""
         self.reply: asyncio.Task[PushReply] | None = None
 
     async def receive(self, assembly: Assembly) -> None:
-        """Waits until the body is whole. Raises `WireError` where all its connections have ended before."""
+        """Waits until the body is whole. Raises `WireError` if all its connections end before."""
         self.assembly = assembly
         self.ready.set_result(None)
         try:
             await self._come
         finally:
-            if not assembly.whole:  # it is given up: nothing may be written to it any more
+            if not assembly.whole:  # it is given up, so nothing more may be written to it
                 for stream in self.streams:
                     stream.shut()
             self.assembly = None
@@ -69,7 +69,7 @@ class Pushed:
         return (mine.part, mine.codec, mine.size) == (header.part, header.codec, header.size)
 
     def looked_at(self) -> None:
-        """A connection has sent all that it had, or has ended."""
+        """Call when a connection has sent all that it had, or has ended."""
         assembly = self.assembly
         if assembly is None or self._come.done():
             return
@@ -81,7 +81,7 @@ class Pushed:
 
 
 class Fetched:
-    """A version that goes out over some connections. On the event loop, but for `sending`."""
+    """A version that is sent over some connections. For the event loop only, except `sending`."""
 
     def __init__(self, transfer: int, head: FetchHead, body: memoryview, chunk: int) -> None:
         self.transfer, self.head, self.sending = transfer, head, Sending(body, head.size, chunk)
@@ -91,10 +91,10 @@ class Fetched:
 
 
 class TransferServer(Listener):
-    """Serves one endpoint on one port, on the event loop of its maker.
+    """Serves one endpoint on one port, on the event loop on which it is made.
 
-    A host that reads slowly keeps an old version in memory: of each part it has one fetch at a time, for `seconds` at
-    most.
+    A host that reads slowly keeps an old version in memory. So it has one fetch of each part at a time, for at most
+    `seconds`.
     """
 
     def __init__(self, endpoint: Endpoint, tls: Tls, port: int, seconds: float = TRANSFER_SECONDS) -> None:
@@ -129,7 +129,7 @@ class TransferServer(Listener):
             self._give(stream, peer, request, request.what)
 
     def _take(self, stream: Stream, peer: Peer, header: Header) -> None:
-        """A push."""
+        """Serves one connection of a push."""
         found = self._asked(self._begin_push(stream, peer, header))
         answer: Message
         if isinstance(found, PushReply):
@@ -145,7 +145,7 @@ class TransferServer(Listener):
         stream.send(answer)
 
     def _give(self, stream: Stream, peer: Peer, attach: Attach, request: FetchRequest) -> None:
-        """A fetch."""
+        """Serves one connection of a fetch."""
         key = peer.identities, request.unit, request.incarnation, request.fragment, request.start
         found = self._asked(self._begin_fetch(key, stream, peer, attach, request))
         if isinstance(found, str):
@@ -161,7 +161,7 @@ class TransferServer(Listener):
             self._tell(self._leave_fetch, key, found, stream, done)
 
     def _asked(self, work: Coroutine[Any, Any, T]) -> T:
-        """What the event loop says. Raises `WireError` where it ends."""
+        """Runs `work` on the event loop and returns its result. Raises `WireError` if the event loop ends."""
         try:
             return asyncio.run_coroutine_threadsafe(work, self._loop).result()
         except (RuntimeError, CancelledError) as error:
@@ -211,7 +211,7 @@ class TransferServer(Listener):
             log.error("a push failed", exc_info=error)
         if task.cancelled() or error is not None or not task.result().accepted:
             self._forget_push(key, push)
-        else:  # its answer may get lost, and another of its connections come late
+        else:  # its answer may be lost, or another of its connections may come late
             self._loop.call_later(RESUME_SECONDS, self._forget_push, key, push)
 
     def _forget_push(self, key: tuple[Any, ...], push: Pushed) -> None:

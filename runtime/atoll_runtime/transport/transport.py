@@ -1,4 +1,4 @@
-"""What the syncer offers to whoever a network brings to it. The other end of the network is `interfaces.Network`."""
+"""What the syncer offers to the peers of a network. The other end of the network is `interfaces.Network`."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from atoll_runtime.transport.messages import (
 from atoll_runtime.transport.wire import Down, Up
 
 Receive = Callable[[Assembly], Awaitable[None]]
-"""Returns when the body is whole. Raises `WireError` where nothing more comes."""
+"""Returns when the body is whole. Raises `WireError` if no more of it comes."""
 
 
 class TransportError(Exception):
-    """The syncer was not reached, or the link broke; worth another try later. The message says why."""
+    """The syncer was not reached, or the link broke. A later attempt may succeed. The message says why."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Peer:
     """Who is at the other end, as its certificate says."""
 
     identities: tuple[str, ...]
-    """URI names of the certificate; empty in process, where there is nothing to check."""
+    """URI names of the certificate; empty within one process, where there is nothing to check."""
     address: str
 
     def may_be(self, identity: str) -> bool:
@@ -38,21 +38,21 @@ class Peer:
 
 
 class Endpoint(Protocol):
-    """Syncer side: what a server of any transport calls, on the syncer's event loop."""
+    """The syncer's side: methods that a server of any transport calls, on the syncer's event loop."""
 
     def session(self, peer: Peer, incoming: AsyncIterator[Up]) -> AsyncIterator[Down]:
         """Serves one host, or another shard at shard 0, until either side ends."""
 
     async def push(self, peer: Peer, header: Header, receive: Receive) -> PushReply:
-        """Takes a part, unless it is not wanted: `receive` is called once, with the memory for its body.
+        """Takes a part if it is wanted. `receive` is then called once, with the memory for its body.
 
         Raises:
-            WireError: the body did not arrive whole. What has come is kept for another attempt.
-            TimeoutError: it took too long, or its sender has begun it anew.
+            WireError: the body did not arrive whole. The received chunks are kept for another attempt.
+            TimeoutError: it took too long, or its sender has begun again.
         """
 
     def fetch(self, peer: Peer, request: FetchRequest) -> tuple[FetchHead, memoryview] | str:
-        """The encoded part, or why there is none. The body may be shorter than it says: zeros follow it."""
+        """The encoded part, or why there is none. The body may be shorter than the head says; the rest is zeros."""
 
     def directory(self, peer: Peer, request: DirectoryRequest) -> DirectoryReply | str:
         """Units to seed from, or why the peer may not ask."""

@@ -14,13 +14,13 @@ R = TypeVar("R", SyncerStatus, EvaluatorStatus)
 
 
 class WebServer(Generic[R]):
-    """`/status` in one; `/healthz`, `/readyz` and `/metrics` in the other. Up from the process's start to its end.
+    """`/status` in one; `/healthz`, `/readyz` and `/metrics` in the other. They run as long as the process.
 
     Args:
-        report: what can be told at any time.
-        ready: phases in which the pod is.
+        report: returns the present report; called at any time.
+        ready: phases in which the pod is ready.
         metrics: Prometheus text of a report.
-        own: the report by which this pod is probed and scraped, where `report` is about more.
+        own: returns the report for probes and metrics of this pod, if `report` covers more than this pod.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class WebServer(Generic[R]):
 
 
 def prometheus(prefix: str, figures: Mapping[str, float]) -> list[str]:
-    """Lines of figures without labels; those whose names end in `_total` are counters."""
+    """Lines of figures without labels. A figure is a counter if its name ends in `_total`."""
     lines = []
     for name, value in figures.items():
         kind = "counter" if name.endswith("_total") else "gauge"

@@ -23,7 +23,7 @@ from atoll_runtime.transport.messages import (
 
 Up = Hello | Report | Mark | Audit | Header | ShardHello | Standing | Figures
 Down = Welcome | Marker | Pull | Over | Announce | Stop | Fenced | Refused | Orders
-"""What is said on a session."""
+"""The messages of a session."""
 
 _encoder = msgspec.msgpack.Encoder()
 _every: Any = Union[tuple(Message.__subclasses__())]  # noqa: UP007
@@ -31,7 +31,7 @@ _messages: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(_every)
 
 
 class WireError(Exception):
-    """Bytes that are not a message of this protocol, or that do not come as they should."""
+    """Bytes that are not a message of this protocol, or that do not arrive as expected."""
 
 
 def encode(message: Message) -> bytes:
@@ -40,7 +40,7 @@ def encode(message: Message) -> bytes:
 
 
 def decode(data: bytes) -> Message:
-    """Raises `WireError` for anything that is no `Message`."""
+    """Raises `WireError` for bytes that are no `Message`."""
     try:
         return _messages.decode(data)
     except msgspec.DecodeError as error:
