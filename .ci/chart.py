@@ -1,7 +1,7 @@
-"""The table of values in charts/atoll/README.md, from the comments of values.yaml.
+"""Writes the table of values in charts/atoll/README.md from the comments of values.yaml.
 
 python .ci/chart.py            write it
-python .ci/chart.py --check    exit with 1 if it is not what values.yaml says
+python .ci/chart.py --check    exit with 1 if it differs from values.yaml
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ HEAD = ("| value | default | |", "|---|---|---|")
 
 
 def rows(text: str) -> Iterator[str]:
-    """A row for each value that is no map of others, and for each map that has a comment."""
+    """A row for each value that is not a map of other values, and for each map with a comment."""
     values, path, comment = yaml.safe_load(text), list[str](), list[str]()
     for line in text.splitlines():
         if line.strip().startswith("#"):
@@ -50,7 +50,7 @@ def _at(values: Any, path: list[str]) -> Any:
 
 
 def page() -> str:
-    """The README with today's table."""
+    """The README with the current table."""
     text = (CHART / "README.md").read_text()
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)

@@ -1,4 +1,4 @@
-"""The CRDs and docs/fields.md, from the models of the API.
+"""Writes the CRDs and docs/fields.md from the models of the API.
 
 python .ci/crds.py            write them
 python .ci/crds.py --check    exit with 1 if a file differs
@@ -145,7 +145,7 @@ def main(arguments: list[str]) -> int:
 
 
 def fields(schema: Schema, path: str = "") -> Iterator[tuple[str, Schema, bool]]:
-    """Each field below `schema`, outer fields first: its path such as `pools[].name`, its schema, whether it is
+    """Each field below `schema`, outer fields first: its path such as `pools[].name`, its schema, and whether it is
     required."""
     for name, field in schema.get("properties", {}).items():
         here = f"{path}.{name}" if path else name

@@ -1,7 +1,7 @@
-"""Lines of Python per area, product and tests, against those in docs/size.json: no total may grow unnoticed.
+"""Compares lines of Python per area, product and tests with those in docs/size.json, so that no total grows unnoticed.
 
 python .ci/size.py            print the table; exit with 1 if a total grew by more than 2 %
-python .ci/size.py --write    record today's lines; say in the commit message why they grew
+python .ci/size.py --write    record the current lines; say in the commit message why they grew
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PRODUCT = ("operator", "runtime", "cli", "local", "bench")
 OPERATOR_TESTS = re.compile(
     r"tests/((unit|control|support)/operator/|control/conftest\.py|schedules/test_operator_)"
 )
-"""The tests of `operator/atoll_operator`, and what they alone use. They count as an area of their own."""
+"""The tests of `operator/atoll_operator`, and support code that only they use. They count as a separate area."""
 GROWTH = 0.02
 """The share by which a total may exceed the recorded one."""
 
@@ -29,7 +29,7 @@ Sizes = dict[str, dict[str, int]]
 
 
 def area(path: str) -> tuple[str, str] | None:
-    """The total and the area that count this file; None for a file that none counts."""
+    """The total and the area in which this file counts; None if it counts in none."""
     first, *rest = path.split("/")
     if OPERATOR_TESTS.match(path):
         return "tests", "operator"
@@ -48,7 +48,7 @@ def measure(root: Path, paths: Iterable[str]) -> Sizes:
 
 
 def table(now: Sizes, recorded: Sizes) -> str:
-    """One row per area and one per total: lines now, as recorded, and the difference."""
+    """One row per area and one per total: current lines, recorded lines, and the difference."""
     rows = [f"{'lines':<22}{'now':>8}{'recorded':>10}{'change':>8}"]
     for total in now:
         areas = sorted({*now[total], *recorded[total]})

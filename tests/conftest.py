@@ -1,4 +1,4 @@
-"""What every suite shares: how Hypothesis draws, what a library says in a thread, who runs which tests."""
+"""Settings of every suite: Hypothesis profiles, an ignored warning, garbage collection, and distribution to workers."""
 
 import gc
 
@@ -6,20 +6,20 @@ import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
-# The same examples on every machine, in whatever time they take: one that took long says that the machine was busy.
-# `--hypothesis-profile=search` draws others at each run.
+# The same examples on every machine and without a deadline, because a slow example only shows that the machine was
+# busy. `--hypothesis-profile=search` draws new examples at each run.
 settings.register_profile(
     "same", deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.register_profile("search", settings.get_profile("same"), derandomize=False)
 settings.load_profile("same")
 
-# Orbax leaves its event loop at the first array that cannot be read. TensorStore tells the others' ends to the closed
-# loop, from a thread of its own: at any time, and so in any test that runs by then.
+# Orbax closes its event loop at the first array that cannot be read. TensorStore later reports the other arrays to the
+# closed loop from its own thread, so the warning may appear in any test.
 LATE_READ = r"(?s)Exception ignored in. None.*call_soon_threadsafe.*RuntimeError. Event loop is closed"
 
 SPREAD = ("tests/schedules/",)
-"""Folders and files whose tests share no fixture worth keeping: the workers take them one by one, after the others."""
+"""Folders and files of tests without costly shared fixtures. The workers take these one by one, after the others."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -27,13 +27,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Collect garbage rarely: simulated worlds, full of cycles, take a twelfth of their time for it otherwise."""
+    """Collect garbage rarely. Otherwise it takes a twelfth of the time of simulated worlds, which have many cycles."""
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
 
 
 class Scheduling(LoadScopeScheduling):
-    """Gives each worker whole files, because tests of a file share fixtures, and single tests of what is in SPREAD."""
+    """Gives workers whole files, because tests of a file share fixtures, but single tests from what is in SPREAD."""
 
     def _split_scope(self, nodeid: str) -> str:
         return nodeid if nodeid.startswith(SPREAD) else nodeid.partition("::")[0]

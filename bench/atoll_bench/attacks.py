@@ -1,6 +1,6 @@
-"""One of eight learners attacks: the held-out loss beside that of the clean run, and what was refused.
+"""Measures held-out loss while one of eight learners attacks, beside that of the clean run, and counts refusals.
 
-The syncer, the learners' loop and their clients are those of the pods, in simulated time (see `atoll bench parity`).
+The syncer, the learners' loop and their clients run the code of the pods in simulated time (see `atoll bench parity`).
 The attacker's client sends wrong contributions or reports.
 """
 
@@ -29,11 +29,11 @@ from atoll_runtime.transport import codecs
 
 SCALE = 1e4
 BITS_SHARE = 0.01
-"""Part of the elements in which a bit of the exponent flips."""
+"""Share of the elements in which a bit of the exponent flips."""
 MOST_STEPS = 10**9
 MOST_TOKENS = 10**15
 SLOW_SECONDS = 7200.0
-"""That a step is reported to take."""
+"""Reported seconds of a step."""
 
 
 class Attacker(SyncerClient):
@@ -52,12 +52,12 @@ class Attacker(SyncerClient):
         super().contribute(number, ask, codec, codecs.pack(changed, codec), told, cursor)
 
     def change(self, number: int, values: NDArray[Any], offer: Offer) -> tuple[NDArray[Any], Offer]:
-        """What is sent in place of this contribution to a fragment; `values` may be written to."""
+        """Returns what is sent in place of this contribution to a fragment. It may change `values` in place."""
         return values, offer
 
 
 class NotFinite(Attacker):
-    """One element is NaN, in the next contribution infinite."""
+    """One element is NaN in one contribution and infinite in the next one, in turn."""
 
     turn = False
 
@@ -68,7 +68,7 @@ class NotFinite(Attacker):
 
 
 class Scaled(Attacker):
-    """Ten thousand times as long."""
+    """The contribution is multiplied by ten thousand."""
 
     def change(self, number: int, values: NDArray[Any], offer: Offer) -> tuple[NDArray[Any], Offer]:
         return (values.astype(np.float32) * SCALE).astype(values.dtype), offer
@@ -79,7 +79,7 @@ class Flipped(Attacker):
 
     def change(self, number: int, values: NDArray[Any], offer: Offer) -> tuple[NDArray[Any], Offer]:
         bits = values.view(np.uint16 if values.itemsize == 2 else np.uint32)
-        first = 8 * values.itemsize - 9  # of eight, in bfloat16 and float32
+        first = 8 * values.itemsize - 9  # of the eight bits of the exponent, in bfloat16 and float32
         struck = self.chance.random(bits.size) < BITS_SHARE
         struck[self.chance.integers(bits.size)] = True
         places = self.chance.integers(first, first + 8, np.count_nonzero(struck))
@@ -88,8 +88,8 @@ class Flipped(Attacker):
 
 
 class Boastful(Attacker):
-    """Of each fragment it claims 10⁹ steps with the tokens of its batch at first, which nothing shows to be wrong, and
-    10¹⁵ tokens later on."""
+    """In its first contribution to a fragment it claims 10⁹ steps with the tokens of its batch, which nothing shows to
+    be wrong. In later ones it claims 10¹⁵ tokens."""
 
     def __init__(self, *facts: Any) -> None:
         super().__init__(*facts)
@@ -115,21 +115,21 @@ class Repeating(Attacker):
 
 
 class Dawdling(Attacker):
-    """It reports steps of hours."""
+    """It reports that each step takes two hours."""
 
     def report(self, step: int, tokens: int, loss: float, step_seconds: float, cursor: int) -> None:
         super().report(step, tokens, loss, SLOW_SECONDS, cursor)
 
 
 class Opposed(Attacker):
-    """It points the other way."""
+    """The contribution has the opposite sign."""
 
     def change(self, number: int, values: NDArray[Any], offer: Offer) -> tuple[NDArray[Any], Offer]:
         return -values, offer
 
 
 class Noise(Attacker):
-    """Noise of the same norm."""
+    """The contribution is noise of the same norm."""
 
     def change(self, number: int, values: NDArray[Any], offer: Offer) -> tuple[NDArray[Any], Offer]:
         noise = self.chance.standard_normal(values.size)
@@ -148,14 +148,14 @@ ATTACKS: dict[str, type[SyncerClient]] = {
     "sign": Opposed,
     "noise": Noise,
 }
-"""By their names on the command line."""
+"""Clients by the attack's name on the command line."""
 
 
 LEARNERS = 8
 QUORUM = 4
-"""K, with the default grace. With K = M no round is merged without the one that attacks."""
+"""K, with the default grace. With K = M no round is merged without the attacker."""
 RATE = 16e-3
-"""What the proof's tuning chose for this size and number of learners."""
+"""Learning rate that the proof's tuning chose for this size and number of learners."""
 CLEAN = "none"
 
 
@@ -166,13 +166,13 @@ class Outcome:
     attack: str
     seed: int
     loss: float | None
-    """Held-out, nats per byte; None where the run came to no end, or to no finite loss."""
+    """Held-out, nats per byte; None if the run did not end or its loss was not finite."""
     clean_loss: float | None
-    """Of the same seed without an attack."""
+    """The loss with the same seed and no attack."""
     refused: int
     """Contributions of the attacker that were refused."""
     false_refusals: int
-    """Of the other seven."""
+    """Refused contributions of the other seven learners."""
 
 
 def setting(size: str, steps: int, data: str) -> Setting:
@@ -184,7 +184,8 @@ def setting(size: str, steps: int, data: str) -> Setting:
 def train(
     trained: Setting, attack: str, seed: int, programs: Programs | None = None
 ) -> tuple[float | None, int, int]:
-    """Loss, and how many contributions of the attacker and of the others were refused. `programs`: see `World`."""
+    """Returns the loss, and how many contributions of the attacker and of the others were refused. `programs`: see
+    `World`."""
     world = World(trained, seed, ATTACKS[attack], programs)
     try:
         loss: float | None = world.train().loss
@@ -196,7 +197,7 @@ def train(
 
 
 def measure(attack: Sequence[str], seed: Sequence[int], size: str, steps: int) -> Iterator[Outcome]:
-    """As they come; the clean run of each seed is trained first, whether or not it is asked for."""
+    """Yields each outcome as it is known. The clean run of each seed is always trained first, even if not asked for."""
     with tempfile.TemporaryDirectory(prefix="atoll-attacks-") as scratch:
         data = f"file://{scratch}/data"
         write_stdlib(data)

@@ -1,4 +1,4 @@
-"""A bare asynchronous client of an API server: no tries, no cache, no logic."""
+"""A bare asynchronous client of an API server, without retries, cache or logic."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LINE_LIMIT = 2**20
 
 
 class Client:
-    """Use as an async context manager. `connections` is the number of calls under way at a time."""
+    """Use as an async context manager. `connections` is the largest number of concurrent calls."""
 
     def __init__(self, server: str, context: ssl.SSLContext, token: str = "", connections: int = 32) -> None:
         self._server = server
@@ -49,7 +49,7 @@ class Client:
     async def call(
         self, method: str, path: str, body: Object | None = None, *, kind: str = JSON, missing: bool = False
     ) -> Object:
-        """The answer; empty for a 404 where `missing` is fine.
+        """Returns the answer, or an empty one for a 404 if `missing`.
 
         Raises:
             CommandError: the API server refused.
@@ -65,12 +65,12 @@ class Client:
             return found
 
     async def text(self, path: str) -> str:
-        """What is no JSON, such as metrics."""
+        """Returns an answer that is not JSON, such as metrics."""
         async with self._open.get(path) as answer:
             return await answer.text()
 
     async def watch(self, path: str) -> AsyncIterator[bytes]:
-        """The lines of a watch, until it ends."""
+        """Yields the lines of a watch until it ends."""
         timeout = aiohttp.ClientTimeout(total=None, sock_read=None)
         async with self._open.get(path, timeout=timeout, read_bufsize=LINE_LIMIT) as answer:
             if answer.status != 200:
@@ -80,13 +80,13 @@ class Client:
 
 
 def url(kind: str, namespace: str, name: str = "") -> str:
-    """Of a kind's collection in a namespace, or of one object; `kind` is its plural."""
+    """The path of a kind's collection in a namespace, or of one object. `kind` is the plural."""
     group = "apis/atoll.dev/v1alpha1" if kind in ("learnerunits", "trainingruns") else "api/v1"
     return f"/{group}/namespaces/{namespace}/{kind}" + (f"/{name}" if name else "")
 
 
 async def fail(client: Client, namespace: str, name: str, exit_code: int = 1) -> None:
-    """Ends a pod as its kubelet would say; one that is gone already cannot."""
+    """Reports a pod as failed, as its kubelet would. Does nothing if the pod is gone already."""
     ended = {"exitCode": exit_code, "reason": "Error"}
     container = {
         "name": "main",

@@ -29,14 +29,14 @@ class Figure:
     """Takes the options by name."""
     what: str
     extras: str
-    """Of pyproject.toml, that it needs."""
+    """The extras of pyproject.toml that it needs."""
     options: tuple[Option, ...]
     name: str = ""
-    """The value of `figure` in each JSON object; empty: there is no such key."""
+    """The value of `figure` in each JSON object. If empty, there is no such key."""
 
 
 def each(read: Read) -> Read:
-    """Several, with commas between them."""
+    """Reads several values, separated by commas."""
     return lambda option, text: [read(option, part) for part in text.split(",")]
 
 

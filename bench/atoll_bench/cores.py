@@ -16,7 +16,7 @@ def usable() -> tuple[int, ...]:
 
 
 def pin(process: int, cores: Iterable[int]) -> None:
-    """Pins every thread of a process. Repeats until no new thread was found; later threads inherit it."""
+    """Pins every thread of a process. Repeats until it finds no new thread; later threads inherit the cores."""
     wanted, seen = set(cores), set[str]()
     while new := {thread.name for thread in Path(f"/proc/{process}/task").iterdir()} - seen:
         for thread in new:

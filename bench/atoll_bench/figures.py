@@ -16,8 +16,8 @@ def spread(samples: Sequence[float]) -> tuple[float, float, float]:
 
 
 def document(name: str, figure: Any) -> dict[str, Any]:
-    """A dataclass as JSON types, with `"figure": name` where it has a name, and floats to six digits; a dictionary as
-    it is."""
+    """Returns a dataclass as JSON types, with floats to six digits, and with `"figure": name` if `name` is not empty.
+    Returns a dictionary unchanged."""
     if isinstance(figure, dict):
         return figure
     return ({"figure": name} if name else {}) | {key: _short(value) for key, value in asdict(figure).items()}

@@ -1,4 +1,4 @@
-"""The two training loops that are compared, in this process: an island's, and a plain one without Atoll."""
+"""The two training loops that are compared: an island's, and a plain one without Atoll. Both run in this process."""
 
 from __future__ import annotations
 
@@ -86,16 +86,16 @@ CLOSE_TIMEOUT = 5.0
 
 
 def batches(run: RunContract, unit: UnitContract) -> Prefetch:
-    """The unit's stream from its beginning; each loop has its own."""
+    """Reads the unit's stream from its beginning. Each loop has its own reader."""
     reader = Reader(run.data.uri, "train", run.data.sequence_length)
     stream = Stream(reader.examples, run.data.seed, unit.stream, unit.streams)
     return Prefetch(lambda at: reader.example(stream.index(at)), 0, unit.batch, (0, unit.batch))
 
 
 class Island:
-    """A unit of one host as `learner.island.train` builds it, without a peer server. It is paused between phases.
+    """A unit of one host as `learner.island.train` builds it, without a peer server.
 
-    Its clock does not include the pauses.
+    It is paused between phases. Its clock does not include the pauses.
     """
 
     def __init__(self, run: RunContract, unit: UnitContract, tls: Tls) -> None:
@@ -138,7 +138,7 @@ class Island:
 
     @property
     def warm(self) -> bool:
-        """Whether every fragment was merged and received and the moments were saved: all programs are compiled."""
+        """Whether all programs are compiled: every fragment was merged and received, and the moments were saved."""
         versions = self.loop.progress.versions
         return self.saver.saved > 0 and all(versions[number] for number in self._filled)
 

@@ -1,4 +1,4 @@
-"""What a merge waits for while it is written to the syncer's journal."""
+"""Measures how long a merge waits while it is written to the syncer's journal."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ class JournalFigure:
     megabytes: int
     """Of all fragments."""
     begin: float
-    """To write all of them."""
+    """To write all fragments."""
     merge: float
-    """To write one, and its record: median."""
+    """To write one fragment and its record; median."""
     merge_p99: float
     merge_most: float
 
 
 def measure(megabytes: int, merges: int) -> Iterator[JournalFigure]:
-    """Writes merges of all fragments in turns, in the folder for temporary files.
+    """Writes merges of the fragments in turn, in the folder for temporary files.
 
     Raises:
         JournalError, Terminal: there is no room, or the volume fails.
@@ -44,7 +44,7 @@ def measure(megabytes: int, merges: int) -> Iterator[JournalFigure]:
     wire = memoryview(b"")
     times = list[float]()
     with tempfile.TemporaryDirectory(prefix="atoll-bench-journal-") as folder:
-        room(layout, LOCAL.volume(Path(folder)), 0)  # before so many numbers are made
+        room(layout, LOCAL.volume(Path(folder)), 0)  # fails early, before the numbers are made
         theta, momentum = np.random.default_rng(0).standard_normal((2, size), np.float32)
         journal = Journal(Path(folder) / "journal", "bench", layout, "bench")
         first = [Version(0, theta, momentum, wire)] * FRAGMENTS

@@ -1,13 +1,13 @@
 """Compares inner steps per second of an island that exchanges with a plain loop of the same model.
 
-One process has both loops, which run phases of equal steps in turn (plain, island, island, plain, …) and are idle
-otherwise. The syncer is another process, on a core of its own where there are two. A phase of the island ends when its
-threads (transfers, saves) are idle: their CPU seconds after its last step are added to the phase. So the whole cost of
-the exchange is in the island's phases.
+One process runs both loops in turns, in phases of equal steps (plain, island, island, plain, …). A loop is idle while
+the other one runs. The syncer is another process, on a core of its own if there are two. A phase of the island ends
+when its threads (transfers, saves) are idle, and their CPU seconds after its last step are added to the phase.
+Therefore the island's phases contain the whole cost of the exchange.
 
-With `gbps` the syncer is in a network namespace behind a shaped link, which carries bodies while the plain loop
-runs. So the link is scaled to the seconds from one of the island's steps to the next, those of the plain loop included.
-The island reaches it through proxies on localhost, whose name is in the syncer's certificate.
+With `gbps` the syncer is in a network namespace behind a shaped link. The link carries bodies while the plain loop runs
+too, so it is scaled to the seconds from one of the island's steps to the next, including those of the plain loop. The
+island reaches the syncer through proxies on localhost, because that name is in the syncer's certificate.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ from atoll_runtime.transport.tls import Tls
 
 UNIT, PLACE = "unit", "far"
 MTU = 9000
-"""Bytes of a frame on a shaped link, so that its relay takes little of the cores that are measured."""
+"""Bytes of a frame on a shaped link: large, so that its relay takes little of the measured cores."""
 WARM_STEPS = 200
-"""Most steps, besides those until the first cut, until every program is compiled."""
+"""Every program must be compiled within this many steps more than those until the first cut."""
 REST_SECONDS = 0.25
 REST = 0.05
-"""A process that uses less of a core over REST_SECONDS is idle."""
+"""A process is idle if it uses no more than this share of a core over REST_SECONDS."""
 REST_TIMEOUT = 15.0
-"""A unit counts as silent after 30 s."""
+"""Less than the 30 s after which a unit counts as silent."""
 
 
 @dataclass(frozen=True)
@@ -76,9 +76,9 @@ class Setting:
     seconds: float
     """Approximate seconds of a phase of the plain loop."""
     gbps: float | None = None
-    """Of the link to the syncer, for a model of 12 billion parameters with steps of 5 s; None: loopback."""
+    """Rate of the link to the syncer for a model of 12 billion parameters with steps of 5 s; None: loopback."""
     delay: float = 0.0
-    """Milliseconds, one way, that this link adds."""
+    """Milliseconds that this link adds, one way."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class LearnerFigure(Rates):
     """One line of `atoll bench learner --json`."""
 
     cores: int
-    """2: learner and syncer have one each; 1: they share it."""
+    """2 if learner and syncer have one each, 1 if they share one."""
     preset: str
     parameters: int
     batch: int
@@ -96,13 +96,13 @@ class LearnerFigure(Rates):
     """Completed saves of the unit's moments."""
     gbps: float | None
     codec: str
-    """Of the unit at the end."""
+    """The unit's codec at the end."""
     load: float
-    """Share of an interval that its transfers took, as it measured them."""
+    """Share of an interval that the unit's transfers took, as it measured them."""
 
 
 def measure(**options: Any) -> Iterator[LearnerFigure]:
-    """`options`: of a `Setting`. Raises `CommandError` if the measurement failed."""
+    """`options` are the fields of a `Setting`. Raises `CommandError` if the measurement failed."""
     setting, before = Setting(**options), cores.usable()
     cores.pin(os.getpid(), before[:1])  # before JAX counts them
     try:
@@ -132,7 +132,7 @@ def measure(**options: Any) -> Iterator[LearnerFigure]:
 
 
 class _Bench:
-    """Both loops, and the syncer, as `contract` reaches it."""
+    """Both loops, and the syncer at the ports of `contract`."""
 
     def __init__(self, setting: Setting, run: Run, contract: RunContract, wan: Wan | None) -> None:
         self.setting, self.run, self.wan = setting, run, wan
@@ -191,7 +191,7 @@ class _Bench:
         return self.run.until("the syncer answers", lambda _: True)
 
     def _warm(self) -> int:
-        """Compiles all programs; returns the steps of a phase."""
+        """Compiles all programs. Returns the number of steps of a phase."""
         self.plain.advance(2)
         limit = WARM_STEPS + self.setting.checkpoint_interval
         while not self.island.warm:
@@ -201,7 +201,7 @@ class _Bench:
         return max(2, round(self.setting.seconds * 4 / self._plain(4).seconds))
 
     def _limit(self, wan: Wan, steps: int) -> None:
-        """Gives the link its rate, and lets the island find out: for two intervals."""
+        """Gives the link its rate, and runs for two intervals so that the island measures it."""
         began = time.monotonic()
         self._plain(steps)
         self._island(steps)
@@ -235,7 +235,7 @@ class _Bench:
 
 
 def _proxied(contract: RunContract, address: str, stack: contextlib.ExitStack) -> RunContract:
-    """With the syncer's ports of proxies on localhost, which forward to `address`."""
+    """Returns the contract with the ports of proxies on localhost, which forward to the syncer at `address`."""
     (shard,) = contract.shards
     ports = {
         name: stack.enter_context(SlowLink(address, getattr(shard, name))).port
@@ -245,7 +245,7 @@ def _proxied(contract: RunContract, address: str, stack: contextlib.ExitStack) -
 
 
 def _contract(folder: Path, setting: Setting) -> RunContract:
-    """A run of one unit whose data is the standard library's text."""
+    """A run of one unit, trained on the text of the standard library."""
     data = f"file://{folder}/data"
     write_stdlib(data)
     port, status, health, transfer = (free_port() for _ in range(4))

@@ -1,10 +1,9 @@
-"""What the cluster alone can do: a bare client that creates the same objects, deletes and tells the same pods, and
-decides nothing.
+"""A bare client that shows what the cluster alone can do.
 
-Same bodies but for their owner, same rights, as many calls at a time as the operator makes; a refusal ends the bench.
-It writes no status.
-The bodies are those that the operator came to in the end: what it had to wait for, such as the node pool that a
-leader was bound in, the bare client knows beforehand.
+It creates the same objects as the operator, and deletes and patches the same pods, but decides nothing and writes no
+status. It has the operator's rights and makes as many calls at a time. A refusal ends the bench. Its bodies are the
+operator's final ones without their owner. So it knows in advance what the operator had to wait for, such as the node
+pool in which a leader was bound.
 """
 
 from __future__ import annotations
@@ -17,14 +16,14 @@ from atoll_bench.client import MERGE, Client, Object, url
 from atoll_operator.api.group import NODE_POOL
 
 LEAVE_SECONDS = 1
-"""Grace of a pod that still runs, as the operator gives it; 0 for one that has ended."""
+"""Grace period of a pod that still runs, as in the operator. A pod that has ended gets 0."""
 
 
 def body(pod: Object, namespace: str) -> Object:
-    """A pod as it was sent to the API server, for another namespace; what the cluster added is left out.
+    """Returns a pod as it was sent to the API server, for another namespace and without what the cluster added.
 
-    Every pod names the pool that it ran in, which is one fake node of that name: a leader that came to another one
-    would be in the way of the successors of (c), which go where their gang was.
+    Every pod selects the pool that it ran in, which is one fake node of that name. Otherwise a leader could be bound
+    in another pool and block the successors of (c), which go where their gang was.
     """
     spec = {key: value for key, value in pod["spec"].items() if key != "nodeName"}
     spec["nodeSelector"] = {**spec["nodeSelector"], NODE_POOL: pod["spec"]["nodeName"]}
@@ -34,12 +33,12 @@ def body(pod: Object, namespace: str) -> Object:
 
 
 async def create(client: Client, pods: Iterable[Object], kind: str = "pods") -> None:
-    """All of them, as many at a time as the client has connections."""
+    """Creates all of them, as many at a time as the client has connections."""
     await asyncio.gather(*(client.call("POST", url(kind, pod["metadata"]["namespace"]), pod) for pod in pods))
 
 
 async def create_objects(client: Client, found: Mapping[str, Iterable[Object]], namespace: str) -> None:
-    """What a run has besides pods, by kind, for another namespace."""
+    """Creates a run's objects other than pods, given by kind, in another namespace."""
     for kind, bodies in found.items():
         await create(client, (_copy(body, namespace) for body in bodies), kind)
 
@@ -52,16 +51,16 @@ def _copy(found: Object, namespace: str) -> Object:
 
 @dataclass(frozen=True)
 class Heal:
-    """What becomes of the pods of one unit, as bodies for the bare client."""
+    """The changes of one unit's pods, as bodies for the bare client."""
 
     gone: Sequence[Object]
     made: Sequence[Object]
     told: Sequence[Object]
-    """Those that stay, with what they are told."""
+    """Pods that stay, with their new annotations."""
 
 
 def heal(before: Sequence[Object], after: Sequence[Object], namespace: str) -> Heal:
-    """Of a unit's pods as the API server had them before and after."""
+    """Returns the difference between a unit's pods as the API server had them before and after."""
     old, new = ({pod["metadata"]["uid"]: pod for pod in pods} for pods in (before, after))
     return Heal(
         gone=[body(pod, namespace) for uid, pod in old.items() if uid not in new],
@@ -71,7 +70,7 @@ def heal(before: Sequence[Object], after: Sequence[Object], namespace: str) -> H
 
 
 async def replace(client: Client, heals: Iterable[Heal], ended: frozenset[str]) -> None:
-    """All units at a time; `ended` names the pods that run no more."""
+    """Replaces the pods of all units concurrently. `ended` names the pods that have ended."""
     await asyncio.gather(*(_replace(client, heal, ended) for heal in heals))
 
 

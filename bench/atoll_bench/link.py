@@ -1,6 +1,7 @@
-"""How well bodies fill a link: on loopback against plain TLS sockets, on a shaped link against its rate, after a break.
+"""Measures how well bodies fill a link: on loopback against plain TLS sockets, on a shaped link against its rate, and
+after a break.
 
-Every end is a process of its own (`linkends`). Those of the shaped link are in network namespaces.
+Each end is a process of its own (`linkends`). The ends of the shaped link are in network namespaces.
 """
 
 from __future__ import annotations
@@ -26,15 +27,15 @@ from atoll_runtime.protocol import communication
 RATE, ROUND_TRIP = 2.5e9, 0.1
 """Bits a second and seconds of the shaped link."""
 MTU = 65_000
-"""Bytes of a frame, so that the relay has few."""
+"""Bytes of a frame: large, so that the relay handles few frames."""
 SEVERAL = communication.FIRST_STREAMS
-"""Streams on loopback, as the product begins with; the figures of one stream stand beside."""
+"""Streams on loopback: as many as the product begins with. One stream is measured too."""
 SIZE = 256 << 20
-"""Bytes of the body that breaks, and of each that crosses the shaped link."""
+"""Bytes of the body in the break case, and of each body on the shaped link."""
 COLD, BESIDE, BODIES = 2, 4, 6
-"""On the shaped link: turns before TCP knows what its connections carry; transfers at a time; bodies of each."""
+"""For the shaped link: turns until TCP knows what its connections carry; concurrent transfers; bodies of each."""
 PROXY_BYTES = 128 << 10
-"""That the kernel keeps at each end of the proxy which breaks connections: a router keeps little either."""
+"""Bytes that the kernel keeps at each end of the proxy that breaks connections. A router keeps little too."""
 END_SECONDS = 600.0
 
 
@@ -44,7 +45,7 @@ class LinkFigure:
 
     case: str
     ratio: float | None = None
-    """The smaller one of the two directions: over plain TLS sockets in turns with it, or over the shaped rate."""
+    """The smaller ratio of the two directions: to plain TLS sockets in turns with it, or to the shaped rate."""
     push_ratio: float | None = None
     fetch_ratio: float | None = None
     ratio_quartiles: tuple[float, float] | None = None
@@ -53,18 +54,18 @@ class LinkFigure:
     fetch: float | None = None
     streams: int = 1
     one_stream_push_ratio: float | None = None
-    """On loopback, besides."""
+    """On loopback alone."""
     one_stream_fetch_ratio: float | None = None
     loop_lag_p99: float | None = None
-    """Seconds by which the shard's event loop woke too late while bodies came and went."""
+    """Seconds by which the shard's event loop woke late during transfers."""
     loop_seconds_per_gib: float | None = None
-    """Of a core, that the event loop took for each GiB that the shard received or sent."""
+    """CPU seconds of the event loop for each GiB that the shard received or sent."""
     resent_share: float | None = None
-    """Bytes that came through twice, over those of the body."""
+    """Bytes that were sent twice, divided by the bytes of the body."""
 
 
 def measure(case: Sequence[str], megabytes: int, repeat: int) -> Iterator[LinkFigure]:
-    """Raises `CommandError` when an end fails; `ClusterError`, `HostError` where the shaped link cannot be made."""
+    """Raises `CommandError` if an end fails; `ClusterError` or `HostError` if the shaped link cannot be made."""
     with tempfile.TemporaryDirectory(prefix="atoll-bench-link-") as name:
         folder = Path(name)
         certify(folder, "bench", [UNIT], NAME, SITE)
@@ -80,7 +81,7 @@ def measure(case: Sequence[str], megabytes: int, repeat: int) -> Iterator[LinkFi
 
 
 class Served:
-    """The shard's end, for as long as it is entered; `told` afterwards."""
+    """The shard's end, which runs while the context is entered. `told` is known after that."""
 
     def __init__(self, folder: Path, size: int, streams: int, *inside: str) -> None:
         command = end("serve", inside, folder=str(folder / SYNCER), size=size, streams=streams)
@@ -105,12 +106,12 @@ class Served:
 
 
 def end(what: str, inside: Sequence[str], **arguments: Any) -> list[str]:
-    """The command of one end, which runs behind `inside`."""
+    """The command of one end. `inside` is its prefix, which enters a network namespace."""
     return [*inside, sys.executable, "-m", "atoll_bench.linkends", what, json.dumps(arguments)]
 
 
 def rates(folder: Path, inside: Sequence[str] = (), **arguments: Any) -> dict[str, list[float]]:
-    """What the unit's end measures: see `linkends.measure`."""
+    """Returns what the unit's end measures; see `linkends.measure`."""
     command = end("measure", inside, folder=str(folder / UNIT), **arguments)
     found = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=END_SECONDS)
     if found.returncode:
@@ -120,7 +121,7 @@ def rates(folder: Path, inside: Sequence[str] = (), **arguments: Any) -> dict[st
 
 
 def loopback(folder: Path, size: int, streams: int, repeat: int) -> LinkFigure:
-    """Against plain sockets."""
+    """Measures the product against plain sockets."""
     with Served(folder, size, streams) as served:
         place: dict[str, Any] = {"host": NAME, "port": served.port, "plain": served.plain}
         found = rates(folder, **place, size=size, streams=streams, cold=1, repeat=repeat)
@@ -132,7 +133,7 @@ def loopback(folder: Path, size: int, streams: int, repeat: int) -> LinkFigure:
 
 
 def shaped(folder: Path, repeat: int) -> LinkFigure:
-    """Against the rate of the link."""
+    """Measures the product against the rate of the link."""
     streams = communication.streams(1, RATE, ROUND_TRIP)
     check_namespaces()
     region = Region(UNIT, RATE / 1e9, ROUND_TRIP / 2)
@@ -149,7 +150,7 @@ def shaped(folder: Path, repeat: int) -> LinkFigure:
 
 
 def broken(folder: Path) -> LinkFigure:
-    """What comes through a proxy that breaks all connections half-way, beyond what comes through one that does not."""
+    """Measures how much more passes a proxy that breaks all connections half-way than one that does not."""
     passed = []
     for cut in (False, True):
         with Served(folder, SIZE, 2) as served, SlowLink(NAME, served.port, PROXY_BYTES) as link:

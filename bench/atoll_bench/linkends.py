@@ -1,8 +1,8 @@
-"""The two ends of a link that is measured, each a process: bodies as the product moves them, and plain TLS sockets.
+"""The two ends of a measured link, each a process. They use the product's transfers, and plain TLS sockets.
 
-`python -m atoll_bench.linkends serve ARGUMENTS` serves both until its input ends, and then tells what its event loop
-did meanwhile. `… measure ARGUMENTS` tells rates. ARGUMENTS are those of the function, as a JSON object. One JSON line
-each.
+`python -m atoll_bench.linkends serve ARGUMENTS` serves both until its input ends, and then prints what its event loop
+did meanwhile. `… measure ARGUMENTS` prints rates. ARGUMENTS are those of the function, as a JSON object. Each prints
+JSON lines.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ NAME = "localhost"
 PLAIN = ("plain_push", "plain_fetch")
 NAMES = (PLAIN[0], "push", PLAIN[1], "fetch")
 LAG_SECONDS = 0.05
-"""The event loop is to wake so often."""
+"""Seconds between two planned wake-ups of the event loop."""
 
 
 class Memory:
-    """An endpoint that takes every body, and gives the same one to everybody: the transfer, and no more."""
+    """An endpoint that takes every body and sends the same one to everybody, so that only the transfer is measured."""
 
     def __init__(self, size: int) -> None:
         self.body = memoryview(np.random.default_rng(0).bytes(size))
@@ -51,7 +51,7 @@ class Memory:
         self._assemblies: dict[object, Assembly] = {}
 
     async def push(self, peer: Peer, header: Header, receive: Receive) -> PushReply:
-        """See `Endpoint`. A body that broke is kept."""
+        """See `Endpoint`. What came of a body before a break is kept."""
         await receive(self._assemblies.setdefault(header.key, Assembly(header.size)))
         del self._assemblies[header.key]
         self.moved += header.size
@@ -63,7 +63,7 @@ class Memory:
 
 
 def tuned(sock: socket.socket) -> socket.socket:
-    """With the options that the product sets."""
+    """Returns the socket with the options that the product sets."""
     tune(sock)
     return sock
 
@@ -83,17 +83,17 @@ def receive(sock: ssl.SSLSocket, data: memoryview) -> None:
 
 
 def header(size: int, step: int = 0) -> Header:
-    """Of another part at each step."""
+    """The header of a part. Each step gives another part."""
     return Header(Part(UNIT, 1, 0, 1, RoundId(step, 0, 0), 0, 1, 8, 0, 0, 0, 1, 1, 8), "bf16", size)
 
 
 def fresh(size: int) -> memoryview:
-    """Memory as the product receives to: what has come is kept by somebody."""
+    """New memory for each body. The product receives into new memory too, because it keeps what has come."""
     return memoryview(np.empty(size, np.uint8).data)
 
 
 async def serve(folder: str, size: int, streams: int) -> dict[str, float]:
-    """Until the input ends; what the event loop did."""
+    """Serves until the input ends. Returns what the event loop did."""
     tls, loop = Tls.read(folder), asyncio.get_running_loop()
     memory = Memory(size)
     server = TransferServer(memory, tls, 0)  # type: ignore[arg-type]
@@ -142,12 +142,12 @@ async def measure(
     beside: int = 1,
     bodies: int = 1,
 ) -> dict[str, list[float]]:
-    """Bytes a second of plain sockets and the product, in turns.
+    """Returns bytes a second of plain sockets and the product, measured in turns.
 
     Args:
-        plain: port of plain sockets; 0: the product alone.
-        cold: turns that do not count, while connections are made and TCP finds out what they carry.
-        beside: transfers of the product at a time, each of `bodies` bodies, one after the other.
+        plain: port of plain sockets; 0: only the product is measured.
+        cold: uncounted turns in which connections are made and TCP learns what they carry.
+        beside: concurrent transfers of the product, each of `bodies` bodies, one after the other.
     """
     rates, tls = dict[str, list[float]](), Tls.read(folder)
     client = TransferClient(host, port, tls)

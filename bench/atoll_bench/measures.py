@@ -1,7 +1,7 @@
-"""The figures of `atoll bench`, as they are measured. Imports packages only when needed.
+"""Functions that measure the figures of `atoll bench`. They import packages only when needed.
 
-Each function gets parsed options by name and yields lines of JSON: dataclasses, or documents. It raises `UsageError`
-where the options do not fit, `CommandError` where nothing could be measured.
+Each function gets parsed options by name and yields one object for each line of JSON: a dataclass or a dictionary. It
+raises `UsageError` if the options do not fit together, and `CommandError` if nothing could be measured.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def of(module: str) -> Callable[..., Iterable[Any]]:
-    """`measure` of a module of this package, which takes the options as they are."""
+    """Calls `measure` of a module of this package with the options unchanged."""
     return lambda **options: import_module(f"atoll_bench.{module}").measure(**options)
 
 
@@ -41,7 +41,7 @@ def attacks(**options: Any) -> Iterable[Any]:
     from atoll_bench.attacks import measure
 
     logging.disable(logging.WARNING)  # a line for each refusal
-    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})  # models so small are slower on more cores
+    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})  # such small models are slower on more cores
     return measure(**options)
 
 
@@ -85,7 +85,7 @@ def operator(case: Sequence[str], repeat: int, scheduler_qps: int | None) -> Ite
 
 
 def _leave_nothing() -> None:
-    """Whatever ends this process, its context managers end what it has started."""
+    """Makes SIGTERM and SIGHUP raise `KeyboardInterrupt`, so that context managers end what this process started."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
 

@@ -1,9 +1,9 @@
 """Compares bytes per second of the merge with a copy of the same bytes, in turns in one process.
 
 A merge of n elements from M learners reads M·n elements in the codec's width, Θ and momentum (8·n bytes), and writes
-Θ and momentum (8·n bytes); that sum B is the figure's bytes. The merge also writes Θ in the codec for the wire, which
+Θ and momentum (8·n bytes). The sum B is the figure's bytes. The merge also writes Θ in the codec for the wire, which
 is not counted. The copy reads B/2 and writes B/2 bytes with all threads. Fragments are merged one after the other, as
-by a syncer, and the memory of replaced versions is used again.
+in a syncer, and the memory of replaced versions is used again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from atoll_runtime.payloads import HostPart
 from atoll_runtime.protocol.fragments import Fragment, Layout, LayoutError, build_layout
 
 COLD = 256 << 20
-"""Bytes over which inputs and copies rotate, so that no cache holds the next ones."""
+"""Bytes over which inputs and copies rotate, so that the next ones are in no cache."""
 LAYER = Dimensions(layers=1, width=768, heads=12, kv_heads=4, hidden=2048)
 """The layers of the preset 125m."""
 CODECS: tuple[Codec, ...] = ("bf16", "float32")
@@ -48,7 +48,7 @@ class MergeFigure:
     copy: float
     """Bytes per second of the copy."""
     ratio: float
-    """Median over pairs of a merge and the copy right after it, of copy's seconds / merge's seconds."""
+    """Seconds of a copy / seconds of the merge right before it; the median over all such pairs."""
     ratio_spread: tuple[float, float]
 
 
@@ -65,7 +65,7 @@ def layout_of(parameters: int, fragments: int) -> Layout:
 
 
 def model_of(parameters: int) -> ModelSpec:
-    """The decoder of `layout_of`; raises as it."""
+    """The decoder of `layout_of`. Raises the same error."""
     layer = sum(math.prod(tensor.shape) for tensor in describe(_model(1)) if tensor.stacked)
     layers = max(1, -(-parameters // layer))
     if layers > 512:
@@ -111,7 +111,7 @@ class _Turn:
 
 
 class _Bench:
-    """The model and its inputs; a turn merges and copies for one fragment."""
+    """The model and its inputs. A turn merges one fragment and then copies as many bytes."""
 
     def __init__(
         self,
@@ -171,7 +171,7 @@ class _Bench:
         return _Turn(moved, merged, copied)
 
     def copy(self, moved: int) -> None:
-        """Reads moved/2 bytes and writes as many, at another place each time, shared equally by the threads."""
+        """Reads and writes moved/2 bytes, at another place each time. The threads take equal shares."""
         half = moved // 2
         if self.copied + half > self.source.size:
             self.copied = 0

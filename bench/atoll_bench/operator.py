@@ -1,12 +1,12 @@
-"""The operator on a real API server with fake nodes, against what the cluster alone can do.
+"""Measures the operator on a real API server with fake nodes, against what the cluster alone can do (the limit).
 
 Cases: (a) a run from its creation until all pods run, (b) one pod fails, (c) fifty pods fail at once, (d) idle, and
-then training with figures that move, (e) a pod fails while the operator is down, (f) more than 10,000 pods in units of
-2,304 hosts, and then another operator that finds them. Scheduler and controller-manager are
-the real ones, with their defaults: 50 bindings a second after a burst of 100, which bound (c) and its limit, and the
-leaders of (a), unless the caller raises them. kwok plays the kubelets. Slices are of 16 or 4 hosts, for none has 15.
-A time begins before the request that causes it and ends when a watch tells of its end. The limit takes turns with the
-operator in the same cluster.
+then training with changing figures, (e) a pod fails while the operator is down, (f) more than 10,000 pods in units of
+2,304 hosts, and then another operator that finds them. Scheduler and controller-manager are the real ones with their
+defaults. The default of 50 bindings a second after a burst of 100 bounds (c) and its limit, and the leaders of (a),
+unless the caller raises it. kwok plays the kubelets. Slices have 16 or 4 hosts, because no slice has 15. A time begins
+before the request that causes the change and ends when a watch reports the result. The limit is measured in turns with
+the operator in the same cluster.
 """
 
 from __future__ import annotations
@@ -34,14 +34,13 @@ BURST = 50
 def measure(
     cases: Collection[str], repeat: int, progress: Callable[[str], None], scheduler_qps: int | None = None
 ) -> list[Figure]:
-    """Runs the cases so many times, one after the other, and returns their medians. A round that fails gives no
-    figures.
+    """Runs the cases `repeat` times, one after the other, and returns medians. A round that fails gives no figures.
 
     Args:
         scheduler_qps: requests a second of the scheduler; None for its default.
 
     Raises:
-        CommandError: in every round something did not happen in time; the message says what.
+        CommandError: every round failed, because something did not happen in time. The message says what.
         ClusterError, HostError: the control plane did not start.
     """
     try:
@@ -63,7 +62,7 @@ async def _measure(
                 await _warm(bed)
             for turn in range(repeat):
                 for shape in _shapes(cases):
-                    bed.ends = shape is HUGE and turn + 1 == repeat  # to delete its pods takes minutes
+                    bed.ends = shape is HUGE and turn + 1 == repeat  # deleting its pods takes minutes
                     progress(f"round {turn + 1} of {repeat}: {shape.units} units of {shape.hosts} pods")
                     found = Samples()
                     try:
@@ -80,9 +79,9 @@ async def _measure(
 
 
 async def _warm(bed: Testbed) -> None:
-    """A burst before those that count: in the first one of its life the API server's memory of pods is too small for
-    it, and cuts off the watch of the fake kubelets again and again. That would be the operator's loss alone, which is
-    first in its turns."""
+    """Creates a burst of pods that is not measured. The API server's cache of pods is too small for the first burst
+    after its start, so it ends the watch of the fake kubelets again and again. Without this burst that would slow down
+    only the operator, which is measured first."""
     async with namespace(bed, MANY, "warm") as seen:
         await limit.create(bed.bare, [plain_pod(MANY, "warm", number) for number in range(MANY.pods)])
         await seen.until_running(MANY.pods, PATIENCE_SECONDS)
@@ -100,7 +99,7 @@ def _shapes(cases: Collection[str]) -> Iterator[Shape]:
 
 
 async def _round(bed: Testbed, shape: Shape, cases: Collection[str], turn: int, samples: Samples) -> None:
-    """All cases of this shape once, then their limit."""
+    """Measures all cases of this shape once, then their limit."""
     rng = random.Random(turn)
     failed: tuple[str, ...] = ()
     successors: list[Object] = []
@@ -143,11 +142,11 @@ async def _limits(
     failed: tuple[str, ...],
     successors: Sequence[Object],
 ) -> dict[str, dict[str, float]]:
-    """By case; with no operator.
+    """Measures the limit, without an operator. Returns figures by case.
 
     Args:
         failed: names of the pods that failed in case (c).
-        successors: the pods that the operator made then.
+        successors: the pods of the failed units after the operator had healed them.
     """
     found: dict[str, dict[str, float]] = {}
     pods = [limit.body(pod, name) for pod in bodies]

@@ -33,7 +33,7 @@ class _Pod(msgspec.Struct):
 
 
 class Event(msgspec.Struct):
-    """The used part of a line of a watch."""
+    """The part of a watch's line that is used."""
 
     type: str
     object: _Pod
@@ -44,7 +44,7 @@ _decode = msgspec.json.Decoder(Event).decode
 
 @dataclass(slots=True)
 class Life:
-    """One pod. Times are monotonic seconds at which the watch reported a change; None: not yet."""
+    """One pod. Times are the monotonic seconds at which the watch reported a change; None if it has not yet."""
 
     name: str
     unit: str
@@ -54,7 +54,7 @@ class Life:
     told: float
     running: float | None = None
     ended: float | None = None
-    """Failed or succeeded."""
+    """When it failed or succeeded."""
     deleting: float | None = None
     gone: float | None = None
 
@@ -65,7 +65,7 @@ class Life:
 
 
 class Pods:
-    """Learners' pods by uid, without pods of the syncer."""
+    """Pods of learners by uid. Pods of the syncer are ignored."""
 
     def __init__(self) -> None:
         self.lives: dict[str, Life] = {}
@@ -139,7 +139,7 @@ class Pods:
                 raise CommandError(f"not within {seconds:.0f} s: {what}; {state}") from None
 
     async def until_running(self, count: int, seconds: float) -> None:
-        """Waits until `count` pods run and there is no other one."""
+        """Waits until `count` pods run and no other pod is alive."""
         await self.until(f"{count} pods run", lambda: self.alive == self.running == count, seconds)
 
     def born_since(self, start: float) -> list[Life]:
@@ -162,7 +162,7 @@ class Pods:
 
 
 def touched(lives: Iterable[Life], units: Iterable[str], since: float) -> tuple[int, int]:
-    """Number of pods created, ended or deleted since then: of these units, and of others."""
+    """Returns how many pods of these units, and of others, were created, ended or deleted from `since` on."""
     ours, others, wanted = 0, 0, frozenset(units)
     for life in lives:
         times = (life.created, life.ended, life.deleting, life.gone)

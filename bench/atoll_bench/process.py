@@ -27,7 +27,7 @@ class Operator:
     def __init__(
         self, environment: Mapping[str, str], health: int, metrics: int, token: str, process: Daemon
     ) -> None:
-        """Ports on which it serves probes and metrics; the token is of an account that may read the latter."""
+        """Takes the ports for probes and metrics, and the token of an account that may read the metrics."""
         self._health = f"http://127.0.0.1:{health}/readyz"
         self._metrics = urllib.request.Request(
             f"https://127.0.0.1:{metrics}/metrics", headers={"Authorization": f"Bearer {token}"}
@@ -63,8 +63,8 @@ class Operator:
         return now, most
 
     def longest_plan(self) -> float:
-        """Seconds that no plan has exceeded: the bound of a bucket of its histogram."""
-        unchecked = ssl._create_unverified_context()  # its certificate is its own
+        """Returns seconds that no plan has exceeded: the bound of a bucket of the histogram."""
+        unchecked = ssl._create_unverified_context()  # its certificate is self-signed
         with urllib.request.urlopen(self._metrics, timeout=10, context=unchecked) as answer:
             families = text_string_to_metric_families(answer.read().decode())
         plans = next(each.samples for each in families if each.name == "atoll_plan_seconds")
@@ -81,7 +81,7 @@ class Operator:
         return max(bounds.values())
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
-        """Ends it, by SIGKILL after 20 s."""
+        """Ends it with this signal, or with SIGKILL after 20 s."""
         self._process.stop(number, END_SECONDS)
 
     def tail(self) -> str:

@@ -27,14 +27,15 @@ class Rates:
     plain: float
     ours: float
     ratio: float
-    """Plain seconds / our seconds of a pair."""
+    """Seconds of the plain phase / seconds of our phase in a pair."""
     ratio_quartiles: tuple[float, float]
     ratio_of_core_time: float
-    """The same of CPU seconds in all pairs: close to the ratio on an idle machine, whatever else runs here."""
+    """The same ratio for the CPU seconds of all pairs. Close to `ratio` on an idle machine; other load changes it
+    little."""
 
 
 def timed(work: Callable[[int], None], steps: int) -> Phase:
-    """A phase of so many steps."""
+    """Runs a phase of `steps` steps."""
     began, used = time.perf_counter(), time.process_time()
     work(steps)
     return Phase(time.perf_counter() - began, time.process_time() - used)
@@ -50,7 +51,7 @@ def in_turns(pairs: int, steps: int, plain: Callable[[int], Phase], ours: Callab
 
 
 def rates(steps: int, plain: Sequence[Phase], ours: Sequence[Phase]) -> Rates:
-    """Rates of at least one pair of phases, each of so many steps."""
+    """Rates of at least one pair of phases of `steps` steps each."""
     ratio, low, high = spread([one.seconds / other.seconds for one, other in zip(plain, ours, strict=True)])
     return Rates(
         pairs=len(plain),

@@ -1,8 +1,8 @@
-"""What a starting shard and a seeded host read from the bucket, against one copy of the same bytes.
+"""Compares what a starting shard and a seeded host read from the bucket with one copy of the same bytes.
 
-A checkpoint of 8 shards is saved on a real bucket server. One process then reads as a shard that has lost its journal,
-or as a host of a unit of several hosts, and copies one object as long as its part: in turns, directly. Another process
-reads once through a proxy that counts the bytes.
+A checkpoint of 8 shards is saved on a real bucket server. One process reads once through a proxy that counts the bytes.
+It reads as a shard that has lost its journal, or as a host of a unit of several hosts. Another process does the same
+without the proxy, in turns with a copy of one object as long as its part.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from atoll_runtime.syncer.state import State
 
 SHARDS = 8
 HOSTS = 4
-"""Of the unit whose host is seeded."""
+"""Hosts of the unit to which the seeded host belongs."""
 FRAGMENTS = 24
 STEP = 100
 URI = "gs://bench/run"
@@ -46,13 +46,14 @@ class RestoreFigure:
 
     what: str
     bytes_ratio: float
-    """Bytes received, over those of its part in float32: of a shard Θ and momentum, of a host its share of Θ."""
+    """Bytes received, over those of its part in float32. A shard's part is Θ and momentum, a host's is its share of
+    Θ."""
     seconds_ratio: float
-    """Median over pairs of a restore and a copy of as many bytes right after it, of their seconds."""
+    """Seconds of a restore over those of a copy of as many bytes right after it; the median over pairs."""
 
 
 def measure(parameters: int, repeat: int) -> Iterator[RestoreFigure]:
-    """Raises as `merge.layout_of`, and `ClusterError`, `StoreError`: the bucket server cannot be used."""
+    """Raises what `merge.layout_of` raises, and `ClusterError` or `StoreError` if the bucket server cannot be used."""
     layout = layout_of(parameters, FRAGMENTS).split(SHARDS)
     split = along(model_of(parameters))
     largest = max((layout.shard(shard) for shard in range(SHARDS)), key=lambda shard: shard.size)
@@ -80,14 +81,14 @@ def measure(parameters: int, repeat: int) -> Iterator[RestoreFigure]:
 
 
 def _share(shape: tuple[int, ...], axis: int | None) -> Region:
-    """A host's part of a tensor: of some the whole."""
+    """A host's part of a tensor, or the whole of a tensor that is not split."""
     if axis is None:
         return ()
     return (*map(range, shape[:axis]), range(shape[axis] // HOSTS))
 
 
 def save(layout: Layout, split: Mapping[str, int], parts: Mapping[str, int]) -> None:
-    """A whole checkpoint of random numbers, and objects as long as each part."""
+    """Saves a whole checkpoint of random numbers, and objects as long as each part."""
     store, random = GlobalStore(URI, split), np.random.default_rng(0)
     theta, momentum = (
         {name: random.standard_normal(shape, np.float32) for name, shape in layout.shapes.items()}
@@ -104,13 +105,14 @@ def save(layout: Layout, split: Mapping[str, int], parts: Mapping[str, int]) -> 
 
 
 def restore(what: str, own: Regions) -> None:
-    """As `syncer.recovery` and `learner.seed` do."""
+    """Reads as `syncer.recovery` and `learner.seed` do."""
     cut, skipped = GlobalStore(URI).newest(momentum=what == "shard", own=own)
     assert cut is not None and not skipped, skipped
 
 
 def seconds_ratios(what: str, own: Regions, size: int, repeat: int) -> list[float]:
-    """Of `repeat` restores, each over the copy after it; the first one, which imports, does not count."""
+    """Returns the seconds of `repeat` restores, each divided by those of the copy after it. One pair before them is not
+    counted, because it imports modules."""
     bucket = Bucket(URI)
     pairs = [
         (_seconds(restore, what, own), _seconds(bucket.read, f"{COPIED}/{what}", 0, size))
@@ -126,7 +128,7 @@ def _seconds(work: Callable[..., object], *arguments: object) -> float:
 
 
 def _in_process(environment: Mapping[str, str], work: Callable[..., T], *arguments: object) -> T:
-    """In a process of its own: clients of the bucket read its address once."""
+    """Runs `work` in a new process, because clients of the bucket read its address only once."""
     own = patch.dict(os.environ, {"JAX_PLATFORMS": "cpu", **environment})
     with own, multiprocessing.get_context("spawn").Pool(1) as pool:
         return pool.apply(work, arguments)

@@ -1,4 +1,4 @@
-"""The processes of one run outside of Kubernetes: its syncer and its learners, with certificates and a status."""
+"""The processes of one run outside Kubernetes: its syncer and its learners, with certificates and a status."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ from atoll_runtime.contract import (
 )
 
 SYNCER = "syncer"
-"""Names the syncer's process and its folder."""
+"""Name of the syncer's process and of its folder."""
 START_SECONDS = 300.0
-"""For the syncer, and for all learners' first steps."""
+"""Time limit for the start of the syncer, and for the first steps of all learners."""
 POLL_SECONDS = 0.25
 ANSWER_SECONDS = 5.0
 LAST_LINES = 3
-"""Of the log of a process that has failed."""
+"""Lines of the log of a failed process that an error shows."""
 
 Start = Callable[[Sequence[str], Path, Mapping[str, str]], subprocess.Popen[bytes]]
-"""Starts a command with this log and these additions to the environment."""
+"""Starts a command with a log and additions to the environment."""
 
 
 def local(command: Sequence[str], log: Path, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    """Starts a process of this machine; see `Start`."""
+    """Starts a process on this machine; see `Start`."""
     with log.open("ab") as output:
         return subprocess.Popen(command, stdout=output, stderr=output, env=os.environ | environment)
 
 
 def certify(folder: Path, run: str, units: Sequence[str], *hosts: str) -> None:
-    """A folder with a certificate for the syncer, which is at these hosts, and for each unit."""
+    """Makes a folder with a certificate for the syncer, which is at these hosts, and one for each unit."""
     now = datetime.datetime.now(datetime.UTC)
     authority = Authority.new(run, now)
     uris = {SYNCER: identity("default", run, "syncer", run)}
@@ -69,7 +69,7 @@ class Run:
     """One run in `folder`. `close` ends its processes."""
 
     def __init__(self, contract: RunContract, folder: Path, units: Sequence[str], address: str) -> None:
-        """`address`: where the syncer is reached from here."""
+        """`address` is the syncer's address for this process."""
         self.contract, self.folder = contract, folder
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         certify(folder, contract.name, units, contract.shards[0].host)
@@ -79,7 +79,7 @@ class Run:
         self._context = ssl.create_default_context(cafile=str(own / "ca.crt"))
         self._context.load_cert_chain(own / "tls.crt", own / "tls.key")
         self._context.check_hostname = (
-            False  # it may be asked by its address; the authority is of this run alone
+            False  # the URL may have an IP address; the authority is only for this run
         )
 
     def start_syncer(self, start: Start, environment: Mapping[str, str]) -> None:
@@ -89,14 +89,14 @@ class Run:
         self.until("the syncer runs", lambda status: status.phase == "Running")
 
     def start(self, name: str, program: str, start: Start, environment: Mapping[str, str]) -> None:
-        """Starts a program of `atoll_runtime` as the member of this name."""
+        """Starts a program of `atoll_runtime` as the syncer or unit of this name."""
         told = {ENV_RUN_FILE: str(self.folder / "run.json"), ENV_TLS_DIR: str(self.folder / name)}
         command = [sys.executable, "-m", f"atoll_runtime.{program}"]
         own = {**environment, **told, "TMPDIR": str(self.folder)}
         self.processes[name] = start(command, self.folder / f"{name}.log", own)
 
     def look(self) -> SyncerStatus | None:
-        """The run's status; None where the syncer does not answer. Raises `CommandError` if a process has failed."""
+        """The run's status; None if the syncer does not answer. Raises `CommandError` if a process has failed."""
         check(self.processes, self.folder)
         try:
             with urllib.request.urlopen(self._url, timeout=ANSWER_SECONDS, context=self._context) as answer:
@@ -105,7 +105,7 @@ class Run:
             return None
 
     def until(self, what: str, reached: Callable[[SyncerStatus], bool]) -> SyncerStatus:
-        """The first status for which `reached` holds. Raises `CommandError`."""
+        """Waits for a status for which `reached` holds and returns it. Raises `CommandError`."""
         deadline = time.monotonic() + START_SECONDS
         while True:
             status = self.look()

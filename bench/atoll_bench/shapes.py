@@ -1,4 +1,4 @@
-"""The runs that are measured."""
+"""The runs that `atoll bench operator` measures."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from atoll_operator.api.group import LABEL_COMPONENT, LABEL_PLACEMENT, LABEL_UNI
 
 RUN = "bench"
 POOL_UNITS = 250
-"""A pool of a run has at most 256."""
+"""Units of a pool. A run's pool has at most 256."""
 POD_BYTES = 3000
-"""About as much as a learner's pod says beyond what every pod says."""
+"""About the bytes by which a learner's pod is larger than a minimal pod."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Shape:
 
     @property
     def nodes(self) -> int:
-        """A hundred, and more only where exclusive placement needs a node pool for each of more units."""
+        """A hundred, or one for each unit if there are more, because exclusive placement needs a node pool for each."""
         return max(100, self.units)
 
     @property
@@ -50,7 +50,7 @@ HUGE = Shape(units=5, hosts=2304, accelerator="tpu7x", topology="16x24x24", mach
 
 
 def plain_pod(shape: Shape, namespace: str, number: int) -> Object:
-    """One that is as large as a learner's, and does not know it: for the node of its slice."""
+    """A pod as large as a learner's, with the same labels but no other content, bound to the node of its slice."""
     unit = number // shape.hosts
     labels = {LABEL_COMPONENT: LEARNER, LABEL_UNIT: f"u{unit}", LABEL_PLACEMENT: "1"}
     container = {"name": "main", "image": "none", "env": [{"name": "FILLING", "value": "x" * POD_BYTES}]}

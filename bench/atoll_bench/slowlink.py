@@ -11,21 +11,21 @@ from atoll_local.process import Startable
 
 CHUNK = 1 << 16
 BACKLOG = 1024
-"""Chunks of one connection in transfer: 64 MiB, more than any answer that is measured."""
+"""Chunks that are delayed in one connection at most: 64 MiB, more than any measured answer."""
 
 
 class SlowLink(Startable):
-    """Forwards connections to `host:port`; what the server sends arrives `latency` seconds later, at full speed."""
+    """Forwards connections to `host:port`. What the server sends arrives `latency` seconds later, at full speed."""
 
     def __init__(self, host: str, port: int, buffers: int = 0) -> None:
-        """`buffers`: bytes that the kernel keeps at each end of the proxy; 0: as many as it likes."""
+        """`buffers`: bytes that the kernel keeps at each end of the proxy; 0: the kernel's default."""
         self.latency = 0.0
         self.sent = self.received = 0
         """Bytes that clients have sent, and that the server has sent."""
         self.cut_at = math.inf
-        """All connections break, once, when so many bytes have come through, both ways together."""
+        """All connections break once, when this many bytes have passed in both directions together."""
         self.port = 0
-        """The proxy's port, once entered."""
+        """The proxy's port, after its start."""
         self._target, self._buffers = (host, port), buffers
         self._writers: set[asyncio.StreamWriter] = set()
         self._loop = asyncio.new_event_loop()
@@ -65,7 +65,7 @@ class SlowLink(Startable):
             onward_reader, onward_writer = await asyncio.open_connection(*self._target)
             self._small(onward_writer.get_extra_info("socket"))
         except (OSError, asyncio.CancelledError):
-            writer.close()  # nobody is there: so the other side is told
+            writer.close()  # tells the client that the server is not there
             return
         late: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(BACKLOG)
         self._writers |= {writer, onward_writer}

@@ -1,6 +1,6 @@
 """Replaces a run's syncer: serves a status in which every unit learns.
 
-Without a status the operator would poll ever less often, which is not the state of a run that trains.
+Without a status the operator would poll less and less often, unlike for a run that trains.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class StatusServer:
         self._merged: dict[tuple[str, int], float] = {}
         """Unix seconds of the first merge, by unit and incarnation."""
         self._since: float | None = None
-        """Monotonic seconds since which the figures change; None: they do not."""
+        """Monotonic seconds from which on the figures change; None: they do not change."""
         self.port = 0
 
     async def __aenter__(self) -> StatusServer:
@@ -84,7 +84,7 @@ class StatusServer:
         return None
 
     def train(self) -> None:
-        """From now on all figures change, as of units that train."""
+        """Makes all figures change from now on, as those of units that train do."""
         self._since = time.monotonic()
 
     async def _answer(self, _: web.Request) -> web.Response:
@@ -108,7 +108,7 @@ class StatusServer:
         return web.Response(text=dump(status), content_type="application/json")
 
     def _unit(self, index: int, name: str, incarnation: int, hosts: int, seconds: float) -> UnitReport:
-        """A unit's report. Units do not step at the same time."""
+        """A unit's report. Units step at different times."""
         steps = int(seconds / STEP_SECONDS + index % 7 / 7) + 100
         return UnitReport(
             incarnation=incarnation,

@@ -23,9 +23,10 @@ from atoll_runtime.model import initial
 
 RATE = 1e-3
 BATCHES = 8
-"""Batches of random tokens, used in turns: reading is not measured."""
+"""Batches of random tokens, used in turn, so that reading is not measured."""
 FLOPS = 6
-"""Floating-point operations of a parameter and token, forward and backward (Kaplan et al., 2020); without attention."""
+"""Floating-point operations for each parameter and token, forward and backward, without attention (Kaplan et al.,
+2020)."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class Setting:
     seconds: float
     """Approximate seconds of a phase."""
     peak_tflops: float | None = None
-    """10¹² floating-point operations a second of the device."""
+    """Of the device, in 10¹² floating-point operations a second."""
 
 
 @dataclass(frozen=True)
@@ -55,11 +56,11 @@ class StepFigure(Rates):
     tokens_per_second: float
     """Ours."""
     utilisation: float | None
-    """Share of the device's peak, by FLOPS and parameters; None if no peak is given."""
+    """Share of the device's peak, computed from FLOPS and parameters; None if no peak is given."""
 
 
 def measure(**options: Any) -> Iterator[StepFigure]:
-    """`options`: of a `Setting`."""
+    """`options` are the fields of a `Setting`."""
     setting = Setting(**options)
     ours, plain = _loops(setting)
     ours.advance(3)

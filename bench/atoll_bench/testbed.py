@@ -29,17 +29,18 @@ SYSTEM = "atoll-system"
 ACCOUNTS = f"system:serviceaccounts:{SYSTEM}"
 METRICS_READER = f"--clusterrole=atoll-metrics-reader-{SYSTEM}"
 READY_SECONDS = 60.0
-"""For the objects that a controller creates in a new namespace."""
+"""Time limit for the objects that a controller creates in a new namespace."""
 EMPTY_SECONDS = 300.0
-"""For deleting a namespace of 2,000 pods."""
+"""Time limit for deleting a namespace of 2,000 pods."""
 SHARE_OF_NODE = 2
-"""Slices whose chips fit on a fake node, so that a new gang need not wait for the old one's chips. Exclusive placement
-still gives each unit its own node pool."""
+"""A fake node has the chips of this many slices, so that a new gang need not wait for the old one's chips. Exclusive
+placement still gives each unit its own node pool."""
 SYNCER_NODE = "cpu-0"
 CUT = 'apiserver_terminated_watchers_total{group="",resource="pods"}'
 QUIET_SECONDS = 120.0
 QUIET_SHARE = 0.15
-"""Share of a core that an idle part may use. Leases of a hundred nodes keep the API server at a few hundredths."""
+"""Share of a core that an idle process may use. The leases of a hundred nodes take a few hundredths of a core in the
+API server."""
 
 
 class Testbed:
@@ -61,11 +62,11 @@ class Testbed:
         self._shape: Shape | None = None
         self._operators: list[Operator] = []
         self.ends = False
-        """Nothing follows this round: its namespace may stay."""
+        """Whether nothing follows this round, so that its namespace may stay."""
         self.admin: Client
         """Has all rights and is not throttled."""
         self.bare: Client
-        """Has the operator's own rights and connections, and is throttled as it is."""
+        """Has the operator's rights and number of connections, and is throttled like it."""
 
     async def __aenter__(self) -> Self:
         try:
@@ -131,7 +132,7 @@ class Testbed:
         return path
 
     async def shape(self, shape: Shape) -> None:
-        """Replaces the nodes by this shape's node pools, one fake node each."""
+        """Replaces the nodes with this shape's node pools, one fake node each."""
         if shape == self._shape:
             return
         if self._shape is not None:
@@ -182,7 +183,7 @@ class Testbed:
             await self.admin.call("DELETE", url(kind, name), {"propagationPolicy": "Background"})
         now = {"gracePeriodSeconds": 0, "propagationPolicy": "Background"}
         some = (
-            f"{url('pods', name)}?limit={PAGE}"  # for 11,520 at once the API server takes longer than it may
+            f"{url('pods', name)}?limit={PAGE}"  # the API server would time out if it deleted 11,520 at once
         )
         while (await self.admin.call("DELETE", some, now)).get("items"):
             pass
@@ -234,13 +235,13 @@ class Testbed:
                 raise CommandError(f"the cluster did not calm down; shares of a core: {shares}")
 
     async def watches_cut(self) -> float:
-        """How many watches of pods the API server has ended so far, because their client did not keep up."""
+        """How many watches of pods the API server has ended so far because their client was too slow."""
         text = await self.admin.text("/metrics")
         found = [line for line in text.splitlines() if line.startswith(CUT)]
         return sum(float(line.rpartition(" ")[2]) for line in found)
 
     def used(self) -> dict[str, float]:
-        """CPU seconds so far of each part of the control plane, of this process, and of the machine."""
+        """CPU seconds so far of each process of the control plane, of this process, and of the machine."""
         found = {"bench": cores.used(os.getpid()), "machine": cores.busy()}
         for name in (*CONTROL_PROGRAMS, "kwok"):
             pid = Daemon(name, self._folder / "plane/run").pid()

@@ -22,12 +22,12 @@ from atoll_cli.errors import CommandError
 
 IDLE_SECONDS = 60.0
 PATIENCE_SECONDS = 480.0
-"""For a creation or a heal: the scheduler retries an unschedulable pod after 300 s."""
+"""Time limit for a creation or a heal. The scheduler retries an unschedulable pod after 300 s."""
 SETTLE_SECONDS = 180.0
 UNCHANGED_SECONDS = 30.0
-"""Seconds without a write of a unit's status."""
+"""The status of units is settled after this many seconds without a write."""
 READY_SECONDS = 60.0
-"""For the operator to poll the syncer, which it does at least every 13 s."""
+"""Time limit for the operator to poll the syncer, which it does at least every 13 s."""
 
 
 @dataclass(frozen=True)
@@ -60,13 +60,13 @@ class Trial:
         return {"all_running": self.pods.last_running() - start} | used
 
     async def _begin(self) -> asyncio.Task[None]:
-        """Creates the run; returns what gets its certificates and serves its status then."""
+        """Creates the run. Returns a task that waits for its certificate and then serves its status."""
         run = await self.bed.admin.call("POST", self._runs, training_run(self.shape))
         uid = run["metadata"]["uid"]
         return asyncio.create_task(self.server.serve(self.bed.admin, self.namespace, RUN, uid))
 
     async def _ready(self) -> None:
-        """Waits until the run is ready: the operator has polled its syncer.
+        """Waits until the run is ready, which means that the operator has polled its syncer.
 
         Raises:
             CommandError: not within a minute.
@@ -83,13 +83,13 @@ class Trial:
             await asyncio.sleep(0.5)
 
     async def bodies(self) -> list[Object]:
-        """The learners' pods, as the API server has them, in the order of their creation."""
+        """The learners' pods as the API server has them, in the order of their creation."""
         items = await self._list("pods", "atoll.dev/component=learner")
         order = {life.name: life.created for life in self.pods.lives.values()}
         return sorted(items, key=lambda pod: order[pod["metadata"]["name"]])
 
     async def objects(self) -> dict[str, list[Object]]:
-        """What the operator made besides pods, by kind, in the order of its units' needs."""
+        """The objects that the operator made besides pods, by kind, in the order in which units need them."""
         kinds = ("secrets", "learnerunits", "services")
         return {kind: await self._list(kind, f"atoll.dev/run={RUN}") for kind in kinds}
 
@@ -102,7 +102,7 @@ class Trial:
         return sorted((life for life in self.pods.lives.values() if life.alive), key=lambda life: life.name)
 
     def victims(self, rng: random.Random) -> Iterator[Life]:
-        """Random pods of distinct units, because a unit that fails twice within an hour has to wait."""
+        """Yields random pods of distinct units, because a unit that fails twice within an hour has to wait."""
         pods = self.alive()
         units = sorted({life.unit for life in pods})
         for unit in rng.sample(units, len(units)):
@@ -120,7 +120,8 @@ class Trial:
         return times(self.pods, start) | used | {"touched": ours, "others_touched": others}
 
     async def absent(self, victim: Life, number: signal.Signals) -> float:
-        """Stops the operator, fails a pod, starts the operator: returns seconds from then until all pods run."""
+        """Stops the operator, fails a pod, and starts the operator. Returns the seconds from the start until the unit
+        is healed."""
         self.operator.stop(number)
         await fail(self.bed.admin, self.namespace, victim.name)
         self.operator.start()
@@ -141,8 +142,8 @@ class Trial:
         return {f"training_{name}": share for name, share in (await self._minute()).items()}
 
     async def weigh(self) -> dict[str, float]:
-        """Creates the run and waits until all pods are there, of which kwok starts too few a second to wait for them;
-        then has another operator find them, and waits for a minute."""
+        """Creates the run and waits until all pods exist. Does not wait until they run, because kwok starts too few a
+        second. Then another operator finds them, and is measured after a minute."""
         own, start = cores.used(self.operator.pid), time.monotonic()
         await self._begin()
         await self.pods.until("all are there", lambda: self.pods.alive == self.shape.pods, PATIENCE_SECONDS)
@@ -192,7 +193,7 @@ class Trial:
 
 @asynccontextmanager
 async def namespace(bed: Testbed, shape: Shape, name: str) -> AsyncIterator[Pods]:
-    """Creates a namespace on this shape's nodes and watches its pods. Deletes it at the end."""
+    """Creates a namespace on this shape's nodes and watches its pods. Deletes it at the end, unless `bed.ends`."""
     await bed.shape(shape)
     await bed.make_namespace(name)
     pods = Pods()
@@ -212,7 +213,7 @@ async def trial(bed: Testbed, shape: Shape, name: str) -> AsyncIterator[Trial]:
     """Starts an operator for a namespace of its own and waits until it is ready.
 
     Raises:
-        CommandError: with the end of the operator's log.
+        CommandError: that of the body, with the end of the operator's log added.
     """
     async with namespace(bed, shape, name) as pods, StatusServer(pods.units) as server:
         operator = bed.operator(name, server.port)
@@ -246,8 +247,8 @@ async def healed(pods: Pods, shape: Shape, units: Mapping[str, int]) -> None:
 
 
 def times(pods: Pods, since: float) -> dict[str, float]:
-    """Seconds until the first and the last new pod was created, until all ran, and until the last pod that stayed got
-    the new incarnation. `healed` is the last of these times."""
+    """Seconds until the first and the last new pod was created, until all pods ran, and until the last pod that stayed
+    got the new incarnation. `healed` is the later one of the last two."""
     told = [life.told - since for life in pods.lives.values() if life.created < since <= life.told]
     created = [life.created - since for life in pods.born_since(since)]
     return {

@@ -1,4 +1,4 @@
-"""From the samples of several rounds to figures with their targets."""
+"""Turns the samples of several rounds into figures with their targets."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ CASES = ("a", "b", "c", "d", "e", "f")
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The most that a figure may be."""
+    """Upper bounds of a figure."""
 
     most: float | None = None
     ratio: float | None = None
-    """Of the limit."""
+    """Figure / limit."""
     pods: int | None = None
-    """Of the largest run that is held to it; None: of any size."""
+    """Pods of the largest run to which the target applies; None: it applies to runs of any size."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,15 +32,15 @@ class Figure:
     value: float
     low: float
     high: float
-    """Least and most of the rounds."""
+    """Smallest and largest value of the rounds."""
     target: float | None
     limit: float | None
-    """Of the bare client in the same round."""
+    """Median of the bare client in the same rounds."""
     ratio: float | None
     """Median over rounds of value / limit."""
     ratio_target: float | None
     met: bool | None
-    """Of the medians; none where there is no target."""
+    """Whether the medians meet the targets; None if there is no target."""
     units: int
     pods: int
     nodes: int
@@ -72,7 +72,7 @@ _UNITS |= dict.fromkeys(("memory", "memory_peak", "next_memory_peak"), "MiB")
 
 @dataclass(slots=True)
 class Samples:
-    """By case, shape and name: one value of each round."""
+    """Values by case, shape and name, one for each round."""
 
     values: dict[tuple[str, Shape, str], list[float]] = field(default_factory=dict)
     limits: dict[tuple[str, Shape, str], list[float]] = field(default_factory=dict)
@@ -87,14 +87,14 @@ class Samples:
                 self.limits.setdefault((case, shape, name), []).append(value)
 
     def take(self, other: Samples) -> None:
-        """Adds those of another round."""
+        """Adds the samples of another round."""
         for mine, its in ((self.values, other.values), (self.limits, other.limits)):
             for key, values in its.items():
                 mine.setdefault(key, []).extend(values)
 
     @property
     def told(self) -> str:
-        """All of them, in a line."""
+        """All samples in one line."""
         kinds = (("", self.values), ("limit ", self.limits))
         return ", ".join(
             f"{kind}({case}) {name} {value:.3f}"
@@ -105,7 +105,7 @@ class Samples:
 
 
 def figures(samples: Samples) -> list[Figure]:
-    """In order of cases, and as they were measured."""
+    """Returns the figures in the order of cases, and within a case in the order of measurement."""
     return [
         _figure(key, values, samples.limits.get(key))
         for key, values in sorted(samples.values.items(), key=lambda item: item[0][0])

@@ -1,4 +1,4 @@
-"""The checkpoint bucket: parts of cuts, and which cuts are whole. As `checkpoint/store.py`, without files."""
+"""The checkpoint bucket: parts of cuts, and whole cuts. Like `checkpoint/store.py`, but without files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from sim_world import World
 
 KEEP = 2
-"""Whole cuts that are kept."""
+"""Number of whole cuts that are kept."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class CutPart:
 
     @property
     def of(self) -> tuple[str, CutId]:
-        """The life of the journal, and the cut, which may have the step of one that shard 0 has forgotten."""
+        """The journal's lineage and the cut. The cut may have the same step as one that shard 0 has forgotten."""
         return self.lineage, self.cut
 
 
@@ -63,7 +63,7 @@ class WholeCut:
 
     @property
     def values(self) -> tuple[Value, ...]:
-        """Of every fragment, shard by shard."""
+        """Values of every fragment, shard by shard."""
         return tuple(value for part in self.parts for value in part.values)
 
     @property
@@ -71,7 +71,7 @@ class WholeCut:
         return [part.lineage for part in self.parts]
 
     def loaded(self, theta: dict[str, Any]) -> Cut:
-        """As it is read, with these arrays as Θ and momentum."""
+        """The cut as a store reads it, with these arrays as Θ and momentum."""
         versions = tuple(value.version for value in self.values)
         machines = [part.part.meta["machine"] for part in self.parts]
         meta = {**self.meta, "machines": machines, "lineages": self.lineages}
@@ -79,7 +79,7 @@ class WholeCut:
 
 
 class SimBucket:
-    """Written to by every shard."""
+    """The content of the bucket, which every shard writes."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -91,7 +91,7 @@ class SimBucket:
 
 
 class SimStore:
-    """The bucket as one shard's process has it: see `interfaces.Bucket`."""
+    """The bucket for one process of a shard; see `interfaces.Bucket`."""
 
     uri = "sim://bucket"
 
@@ -99,10 +99,10 @@ class SimStore:
         self._process, self._world, self._bucket = process, process.world, process.world.bucket
 
     def save_part(self, part: Part) -> bool:
-        """A part of an earlier life, or of another cut of the same step, goes; false when the cut is whole with it.
+        """Replace a part of an earlier lineage, or of another cut of the same step. False if that cut is whole already.
 
         Raises:
-            Violation: one life of a journal has two contents for the same cut.
+            Violation: one lineage has two contents for the same cut.
         """
         self._answer()
         bucket, mine = self._bucket, CutPart(part, self._values(part))
@@ -126,7 +126,7 @@ class SimStore:
         return found.part
 
     def complete(self, step: int, shards: int, meta: dict[str, Any]) -> None:
-        """Makes a cut whole."""
+        """Make a cut whole."""
         self._answer()
         bucket, checks = self._bucket, self._world.checks
         if step in bucket.cuts:
@@ -144,7 +144,7 @@ class SimStore:
         self._answer()
 
     def newest(self, *, own: Regions | None = None) -> tuple[Cut | None, list[Skipped]]:
-        """With this shard's own arrays alone, as the beginning of another lineage."""
+        """The newest cut with only this shard's own arrays, which begin another lineage."""
         self._answer()
         cut, process = self._bucket.newest(), self._process
         if cut is None:
@@ -152,7 +152,7 @@ class SimStore:
         return cut.loaded(process.arrays_of(cut.parts[process.number].values)), []
 
     def prune(self, keep: int, saved: int, now: float) -> None:
-        """Keeps the newest whole ones up to `saved`; leftovers that are older go too."""
+        """Keep the newest whole cuts up to `saved`. Remove parts of older ones too."""
         bucket = self._bucket
         kept = [step for step in sorted(bucket.cuts) if step <= saved][-KEEP:]
         for step in [step for step in bucket.cuts if step < kept[0]]:
@@ -169,6 +169,6 @@ class SimStore:
         return tuple(values)
 
     def _answer(self) -> None:
-        """A call may fail, before or after it has had its effect."""
+        """Perhaps fail. A call may fail before or after it has had its effect."""
         if self._world.chance(self._world.weather.bucket / 2):
             raise StoreError("the bucket does not answer")

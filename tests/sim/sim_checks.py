@@ -1,4 +1,4 @@
-"""What must hold in every schedule, judged from outside: by contents and by each party's own account of its acts."""
+"""Checks of what must hold in every schedule, from outside: by contents and by each party's own record of its acts."""
 
 from __future__ import annotations
 
@@ -36,21 +36,21 @@ if TYPE_CHECKING:
     from atoll_runtime.protocol.round import Round
 
 TURNS = 2
-"""So many times in a row a unit may miss its turn to be merged, and once more."""
+"""A unit may miss its turn to be merged this many times in a row, and one more merge."""
 LOUD = 5.0
-"""Level of a norm that no honest unit's reaches."""
+"""Level of a norm that no honest unit reaches."""
 Mark = tuple[CutId, int, tuple[Value, ...]]
 """A cut at which an incarnation recorded itself, the tokens trained and the versions held at that moment."""
 
 
 class Checks:
-    """Each method is called at the moment that it names, and raises `Violation`."""
+    """Each method is called at the moment that its name says. It raises `Violation`."""
 
     def __init__(self, world: World) -> None:
         self.moments = 0
         self._world = world
         self._seen: dict[tuple[int, int, str], Value] = {}
-        """The newest value of (shard, fragment, lineage) that anybody has had."""
+        """The newest value of (shard, fragment, lineage) that any party has had."""
         self._numbers: dict[tuple[int, int, str, int], Value] = {}
         self._welcomed: dict[tuple[int, str, str], int] = {}
         """The highest incarnation of a unit that a shard has welcomed, by shard, lineage and unit."""
@@ -60,24 +60,24 @@ class Checks:
         self._furthest: dict[int, int] = {}
         """The highest step that each shard's clock has shown in any of its processes."""
         self._announced: dict[str, Orders] = {}
-        """By lineage of shard 0: the furthest that it has told another shard."""
+        """The latest decisions that shard 0 has sent to another shard, by lineage of shard 0."""
         self._ended: dict[int, tuple[Value, ...]] = {}
         self._turns: dict[tuple[ShardProcess, RoundId, Part], float] = {}
-        """Of each header that a round has taken, the most that its shard knew of the unit's link when it did."""
+        """For each header that a round has taken, the largest turn that its shard knew for the unit at that time."""
         self._entered: dict[tuple[int, str, Incarnation], tuple[int, ...]] = {}
-        """A shard's versions when an incarnation joined it first, as far as its journal knows, by shard and lineage."""
+        """A shard's versions when an incarnation first joined it according to its journal, by shard and lineage."""
         self._refused: set[tuple[int, int, Incarnation]] = set()
         """Shard, fragment and incarnation of every contribution that was refused for what it is."""
         self._missed: dict[tuple[ShardProcess, int, UnitProcess], list[float]] = {}
-        """When merges of a fragment were frozen without a unit that could take part, since one with it."""
+        """Times at which merges of a fragment were frozen without a unit that could take part, since its last one."""
         self._silent: dict[ShardProcess, set[Incarnation]] = {}
-        """Units that shard 0 has told this process to be silent."""
+        """Units that are silent according to the last orders of shard 0 to this process."""
         self.lost_volumes = 0
 
     # shards
 
     def started(self, process: ShardProcess) -> None:
-        """A process begins: nothing that anybody has had may be gone."""
+        """A process starts. Nothing that any party has had may be lost."""
         machine = process.machine
         for (s, p, lineage), value in self._seen.items():
             mine = s == process.number and lineage == process.lineage
@@ -99,7 +99,7 @@ class Checks:
         self.judge(process)
 
     def went_back(self, slot: ShardSlot) -> None:
-        """Its volume was restored: what is newer than it is lost for that reason, and its versions may come again."""
+        """A volume was restored. Newer merges may be lost for that reason, and their versions may be used again."""
         self.lost_volumes += 1
         self._announced.clear()
         self._entered.clear()
@@ -110,7 +110,7 @@ class Checks:
                 del self._numbers[number]
 
     def handled(self, process: ShardProcess, event: Event, effects: Sequence[Effect]) -> None:
-        """An event was taken in; its effects are not carried out yet."""
+        """The machine has handled an event. Its effects are not carried out yet."""
         machine, s = process.machine, process.number
         if isinstance(event, (Header, Received)):
             part = event.part
@@ -155,7 +155,7 @@ class Checks:
             self._final(process)
 
     def _carried(self, process: ShardProcess) -> None:
-        """A new round has taken what an earlier one has left to it."""
+        """Record headers that a new round took over from an earlier one."""
         rounds = process.machine.rounds
         for held in rounds.held.values():
             for unit, headers in held.contributions.parts.items():
@@ -163,7 +163,7 @@ class Checks:
                     self._turns.setdefault((process, held.id, header), rounds.units[unit].turn)
 
     def announced(self, process: ShardProcess, orders: Orders) -> None:
-        """Shard 0 tells another shard what it has decided: from now on it may not forget it."""
+        """Shard 0 sends another shard its decisions. From now on it must not forget them."""
         known = self._announced.setdefault(process.lineage, orders)
         self._announced[process.lineage] = replace(
             orders,
@@ -173,7 +173,7 @@ class Checks:
         )
 
     def frozen(self, process: ShardProcess, merge: Merge) -> None:
-        """A round's membership."""
+        """The membership of a round is frozen."""
         assert process.driver is not None
         machine, p, registry = process.machine, merge.round.fragment, self._world.registry
         held = process.driver.parts.take(merge.members)
@@ -185,7 +185,7 @@ class Checks:
             raise Violation(f"{merge.round}: {len(names)} members are below the quorum")
         known = [level for levels in machine.rounds.versions[p].norms.merges for level in levels]
         lied = any(self._world.lie_of(name) == "norm" for name in names)
-        # Of what was merged before anything could be told, the norms may be the liar's.
+        # Norms of early merges, from before outliers could be detected, may be the liar's.
         if lied and len(names) >= 3 and max(known, default=0.0) < LOUD:
             raise Violation(f"{merge.round}: a member's norm is ten thousand times the others': {names}")
         for member in merge.members:
@@ -211,7 +211,7 @@ class Checks:
             raise Violation(f"{merge.round}: {process.memory[p]} is there already")
 
     def published(self, process: ShardProcess, p: int, version: int) -> None:
-        """A version is announced: it must be on the disk, and what is served."""
+        """A version is announced. It must be on the disk and be served."""
         value = process.memory[p]
         if value.version != version or not self._durable(process, value):
             raise Violation(f"{process}: {p}@{version} is announced, and is not on the disk: {value}")
@@ -236,7 +236,7 @@ class Checks:
             raise Violation(f"{value} has two contents")
 
     def welcomed(self, process: ShardProcess, unit: UnitProcess) -> None:
-        """A host is told that it takes part: from now on, no older incarnation of its unit does."""
+        """A host is welcomed. From now on no older incarnation of its unit may take part."""
         key = process.number, process.lineage, unit.slot.name
         if unit.incarnation < self._welcomed.get(key, 0):
             raise Violation(f"{process}: {unit} is welcomed after {self._welcomed[key]}")
@@ -245,7 +245,7 @@ class Checks:
             self.seen(value)
 
     def recorded(self, process: ShardProcess, part: RecordCut) -> None:
-        """A shard fixes its part of a cut."""
+        """A shard records its part of a cut."""
         values, step = process.state, part.cut.step
         versions = [value.version for value in values]
         if list(part.record["versions"]) != versions:
@@ -266,7 +266,7 @@ class Checks:
             self._world.end_begins()
 
     def noted(self, process: ShardProcess, entry: Any) -> None:
-        """A decision for the tape: hosts of these units step together, so their parts always fit."""
+        """A decision is written to the tape. Hosts of these units step together, so their parts never disagree."""
         if entry["event"] == "dropped" and "disagree" in entry["why"]:
             raise Violation(f"{process}: {entry['unit']}: {entry['why']}")
         if entry["event"] == "refused" and "fragment" in entry:
@@ -277,13 +277,13 @@ class Checks:
                 raise Violation(f"{process}: {who} is refused, and does nothing wrong: {entry['why']}")
 
     def suspended(self, process: ShardProcess, step: int) -> None:
-        """The operator takes this cut for one that holds all of this shard."""
+        """The operator considers this cut to hold everything of this shard."""
         cut = self._world.bucket.cuts.get(step)
         if cut is None or list(cut.parts[process.number].values) != process.memory:
             raise Violation(f"{process}: cut {step} holds not all of {process.memory}: {cut}")
 
     def _durable(self, process: ShardProcess, value: Value) -> bool:
-        """The journal has it, synced."""
+        """Whether the journal has the value, synced."""
         size = process.layout.fragments[value.fragment].size
         return not size or process.slot.disk.holds(self._world.registry.array(value, size).tobytes())
 
@@ -297,7 +297,7 @@ class Checks:
         self._marks.setdefault(unit.who, []).append((cut, unit.trained, tuple(unit.hosts[0].anchors)))
 
     def adopted(self, unit: UnitProcess, number: int, before: Value, value: Value) -> None:
-        """A unit takes a version: never an older one of the same lineage, unless the newer one is lost."""
+        """A unit takes a version. It must not be older than the last one of the same lineage, unless that is lost."""
         known = self._numbers.get((value.shard, value.fragment, value.lineage, before.version))
         if value.lineage == before.lineage and known is before and value.version < before.version:
             raise Violation(f"{unit}: {value} after {before}")
@@ -305,8 +305,8 @@ class Checks:
             raise Violation(f"{unit}: {value} replaces its work since {before}, which it could contribute")
 
     def _needed(self, unit: UnitProcess, before: Value, value: Value) -> bool:
-        """The value holds a contribution to what the unit held before; or the unit has none in that, or it is old, or
-        was refused."""
+        """Whether the unit may take the value: it holds a contribution of the unit since `before`, or none of the unit
+        is in `before`, or `before` is too old, or a contribution of the unit was refused."""
         step = self._furthest.get(value.shard, 0)
         if self.lost_volumes or step - before.version > self._world.scenario.rules.oldest(1.0):
             return True
@@ -320,7 +320,7 @@ class Checks:
         return not before.ends.get(unit.who)
 
     def left(self, unit: UnitProcess) -> None:
-        """A unit ends: whatever the syncer did meanwhile, it has stepped at its own pace."""
+        """A unit ends. It must have stepped at its own pace, whatever the syncer did."""
         steps = (self._world.now - unit.began - unit.hung) / unit.island.pace
         hangs = unit.slot.hung_until > self._world.now
         if unit.begun and not hangs and not steps - 1.001 <= unit.steps <= steps + 0.001:
@@ -329,7 +329,8 @@ class Checks:
     # cuts
 
     def whole(self, cut: WholeCut) -> None:
-        """A cut is complete: nobody in it knows what another had not done yet, and a final one ends the run."""
+        """A cut is complete. No party in it may know more of another than that had recorded, and a final cut must be at
+        the target."""
         if cut.parts[0].final:
             self._reached(cut.step)
         for part in cut.parts:
@@ -348,7 +349,7 @@ class Checks:
                     raise Violation(f"cut {cut.step}: {who} held {held}, the cut holds {value}")
 
     def refused(self, step: int, wrong: str) -> None:
-        """A cut whose parts stand is no consistent one: only when a shard went back to an older state."""
+        """A cut with all its parts is inconsistent. This may happen only if a shard went back to an older state."""
         if self.lost_volumes <= 0:
             raise Violation(f"cut {step}: {wrong}")
 
@@ -382,8 +383,9 @@ class Checks:
     def _staleness(
         self, process: ShardProcess, merge: Merge, unit: str, incarnation: int, anchor: int
     ) -> None:
-        """An incarnation's first contribution is against no version that was old when it joined. No one is too old for
-        the unit's link, as the shard knew it when the round took its headers, but where nothing newer was merged."""
+        """Check the age of a contribution. An incarnation's first one must not be against a version that was old when
+        it joined. None may be too old for the unit's link, as the shard knew it when the round took its headers, unless
+        nothing newer was merged."""
         machine, p = process.machine, merge.round.fragment
         current, age = machine.versions[p], merge.round.step - anchor
         value: Value | None = process.memory[p]
@@ -401,7 +403,7 @@ class Checks:
             raise Violation(f"{merge.round}: {unit} is {age} steps old")
 
     def _starved(self, process: ShardProcess, held: Round) -> None:
-        """A unit that could take part in some merges of a fragment in a row is in one of them."""
+        """A unit that could take part in several merges of a fragment in a row must be in one of them."""
         now, p, members = self._world.now, held.id.fragment, {(m.unit, m.incarnation) for m in held.members}
         for unit in (unit for slot in self._world.units for unit in slot.processes):
             missed, quiet = self._missed.setdefault((process, p, unit), []), self._quiet_since(process, unit)
@@ -419,7 +421,7 @@ class Checks:
                 raise Violation(f"{process}: {unit} is in {row}")
 
     def _quiet_since(self, process: ShardProcess, unit: UnitProcess) -> float:
-        """When the last failure ended that could keep a unit from a shard's merges; in the future while one lasts."""
+        """When the last failure ended that could keep a unit out of a shard's merges; in the future while one lasts."""
         calm, slot = self._world.calm_since, unit.slot
         if calm is None or not unit.begun or unit.incarnation != slot.incarnation:
             return math.inf
@@ -428,8 +430,8 @@ class Checks:
 
     def _needs(self, process: ShardProcess, unit: UnitProcess) -> tuple[float, float]:
         """Seconds from a round's opening to the unit's header, and from one contribution to a fragment to the next.
-        Nothing is promised to a liar, to a unit more than H - 2 steps away, nor where an anchor is too old after a
-        single interval: who has missed a merge fetches the next version when it is too old again."""
+        There is no promise for a liar, for a unit more than H - 2 steps away, or if an anchor is too old after one
+        interval. In that case a unit that has missed a merge fetches the next version when that is too old again."""
         island, rules = unit.island, process.machine.rules
         delay = 2 * self._world.scenario.storm.latency
         trip, steps = 2 * (island.distance + delay), island.hosts * island.pace
@@ -440,7 +442,7 @@ class Checks:
         return answer, max(own * transfer, 2 * (transfer + trip + steps))
 
     def judge(self, process: ShardProcess) -> None:
-        """The accounts say what the contents say."""
+        """The accounts must agree with the contents."""
         final = bool(process.machine.final)
         for name, unit in process.machine.units.items():
             account = unit.account
@@ -452,7 +454,7 @@ class Checks:
                 missed += value.missed.get(name, 0)
             trained = self._trained[who].trained if who in self._trained else 0
             true = merged, missed
-            if (account.merged, sum(lost)) != true:  # what was refused would else have been missed
+            if (account.merged, sum(lost)) != true:  # without the refusal it would count as missed
                 said = f"merged {account.merged}, missed, refused {lost}"
                 raise Violation(f"{process}: {name}: {said}, in truth {merged}, {missed}")
             if (
@@ -475,7 +477,7 @@ class Checks:
                 )
 
     def _reached(self, step: int) -> None:
-        """A final cut stands: whatever it was begun for, the shard that made it whole is at its target."""
+        """A final cut is complete. Shard 0, which completed it, must be at its target."""
         process = self._world.shards[COORDINATOR].process
         if process is not None and process.driver is not None:
             target = process.machine.rules.target_steps
@@ -485,7 +487,7 @@ class Checks:
                 )
 
     def _final(self, process: ShardProcess) -> None:
-        """What the final cut holds is what the shard holds, and all of it has its fate."""
+        """The final cut must hold what the shard holds, and no tokens may be in flight."""
         machine = process.machine
         step = int(machine.final.rpartition("/")[2])
         cut = self._world.bucket.cuts[step]
@@ -499,7 +501,7 @@ class Checks:
                 raise Violation(f"{process}: {unit.name}: {unit.account.in_flight} are in flight")
 
     def _mark(self, who: Incarnation, cut: CutId, exact: bool = False) -> Mark | None:
-        """Where an incarnation recorded itself for this cut, or first for a later one."""
+        """The mark of an incarnation for this cut, or its first one for a later cut."""
         for mark in self._marks.get(who, []):
             if mark[0] == cut or (mark[0] > cut and not exact):
                 return mark

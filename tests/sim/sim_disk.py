@@ -1,4 +1,4 @@
-"""A shard's volume in simulated time: what was not synced may be lost or torn when the power goes."""
+"""A shard's volume in simulated time. When the power fails, data that was not synced may be lost or torn."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class File:
     synced: bytes = b""
 
     def lose_power(self, rng: random.Random) -> None:
-        """Keeps what was synced, and of what was not a part, perhaps with a hole."""
+        """Keep what was synced, and a part of what was not, perhaps with a hole."""
         base = bytes(self.synced)
         common = min(len(base), len(self.data))
         if rng.random() < 0.5:
             self.data = bytearray(base)
             return
-        if self.data[:common] != base[:common]:  # it was emptied and written anew
+        if self.data[:common] != base[:common]:  # it was truncated and rewritten
             del self.data[rng.randint(0, len(self.data)) :]
             self.synced = bytes(self.data)
             return
@@ -40,25 +40,25 @@ class File:
 
 
 Change = tuple[Path, File | None]
-"""A name, and the file that has it from then on; None: no file."""
+"""A name and its new file; None: the name is removed."""
 
 
 class SimDisk:
-    """Outlives the processes of its shard."""
+    """The content of a volume, which outlives the processes of its shard."""
 
     def __init__(self, rng: random.Random, size: int) -> None:
         self._rng, self._size = rng, size
         self._names: dict[Path, File] = {}
         self._durable: dict[Path, File] = {}
-        """As of the last sync of their folder."""
+        """Names as of the last sync of their folder."""
         self._pending: list[tuple[Change, ...]] = []
-        """Changes of names since then; those of one operation are made together."""
+        """Changes of names since then. Changes of one operation are made together."""
         self.holder: Process | None = None
         self.failing = False
-        """The next write fails, after a part of it was done."""
+        """Whether the next write fails after a part of it was done."""
 
     def lose_power(self) -> None:
-        """The machine goes down: of the pending changes of names the first few are on the disk."""
+        """The machine goes down. Only the first few of the pending changes of names are on the disk."""
         kept = self._rng.randint(0, len(self._pending))
         for changes in self._pending[:kept]:
             apply(self._durable, changes)
@@ -68,20 +68,20 @@ class SimDisk:
         self._names = dict(self._durable)
 
     def snapshot(self) -> dict[Path, bytes]:
-        """What is on it now, to be restored later."""
+        """The current content, which `restore` takes."""
         return {path: bytes(file.data) for path, file in self._names.items()}
 
     def restore(self, content: dict[Path, bytes]) -> None:
-        """The volume is as it was."""
+        """Set the volume to this content."""
         self._names = {path: File(bytearray(data), data) for path, data in content.items()}
         self._durable, self._pending = dict(self._names), []
 
     def wipe(self) -> None:
-        """The volume is lost."""
+        """Remove all content."""
         self.restore({})
 
     def holds(self, content: bytes) -> bool:
-        """The bytes are durable, in a file whose name is."""
+        """Whether the bytes are durable in a file with a durable name."""
         return any(content in file.synced for path, file in self._durable.items() if path.suffix == ".wal")
 
     # for `Mount`
@@ -110,7 +110,7 @@ def apply(names: dict[Path, File], changes: Sequence[Change]) -> None:
 
 
 class Mount:
-    """The disk as one process has it: see `interfaces.Disk`. `moment` is called before each change."""
+    """The disk for one process; see `interfaces.Disk`. `moment` is called before each change."""
 
     def __init__(self, disk: SimDisk, process: Process, moment: Callable[[Process], None]) -> None:
         self._disk, self._process, self._moment = disk, process, moment
@@ -186,7 +186,7 @@ class Mount:
         yield bytes(self._disk.names[path].data)
 
     def rename(self, old: Path, new: Path) -> None:
-        """Of a file, or of a folder with its files."""
+        """Rename a file, or a folder with its files."""
         self._change()
         names = self._disk.names
         moved = [path for path in names if path == old or old in path.parents]

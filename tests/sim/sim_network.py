@@ -1,4 +1,4 @@
-"""The network in simulated time, with its faults: what is late, lost or cut off, and unequal links."""
+"""The network in simulated time, with faults (delays, losses, cut-off parties) and unequal links."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from sim_unit import UnitProcess
 
 NOTICE_SECONDS = 2.0
-"""A broken session is noticed within this time, by each side."""
+"""Each side notices a broken session within this time."""
 SLICES = 3
-"""Pieces in which a body crosses a slow link: between them its sender may break off."""
+"""Pieces in which a body crosses a slow link. Its sender may stop between them."""
 
 
 class SimNetwork(network.SimNetwork):
-    """A host's way to one shard, or another shard's to shard 0."""
+    """The network from a host to one shard, or from another shard to shard 0."""
 
     def __init__(
         self, client: UnitProcess | ShardProcess, slot: ShardSlot, island: Island | None = None
@@ -33,7 +33,7 @@ class SimNetwork(network.SimNetwork):
         self._slot, self._world, self._island = slot, client.world, island
 
     def reach(self) -> ShardProcess:
-        """The process at the other end, unless it is away or the way to it is broken."""
+        """The process at the other end. Raises `TransportError` if it is down or not reachable."""
         world, process = self._world, self._slot.process
         if process is None or process.service is None or not world.reachable(self._client.slot, self._slot):
             raise TransportError("nobody is there")
@@ -51,7 +51,7 @@ class SimNetwork(network.SimNetwork):
             yield self._transfer((self._world.delay() + self._link(codec)) / SLICES, "up")
 
     def fetch_seconds(self, request: FetchRequest, head: FetchHead) -> float:
-        """As if the version came in the codec that was asked for: symbols come whole."""
+        """Seconds as if the version came in the requested codec. Symbolic values themselves are not narrowed."""
         return self._transfer(self._link(request.codec), "down")
 
     def breaks(self) -> bool:

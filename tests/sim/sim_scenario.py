@@ -1,4 +1,4 @@
-"""One schedule's constants, drawn from its seed: the run's shape, the network's temper, and the faults to come."""
+"""One schedule's constants, drawn from its seed: the run's shape, the network's behaviour, and the faults."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FAULTS = (
     "power",
     "disk",
 )
-"""Kinds of fault, as often as they should come. `here` is the shard that is at work at that moment."""
+"""Kinds of fault, repeated by how often they should come. `here` is the shard that is working at that moment."""
 LAST_FAULTS = (
     "crash here",
     "crash shard",
@@ -44,11 +44,11 @@ LAST_FAULTS = (
     "change target",
     "suspend",
 )
-"""The same, of faults that wait until a final cut has begun."""
+"""The same for faults that wait until a final cut has begun."""
 LAST_MOMENTS = 300
-"""They fall on the first so many moments after that."""
+"""These faults come within this many moments after that."""
 MOMENTS = 2500
-"""Faults fall on the first so many moments: before a callback of anybody, or an operation of a disk."""
+"""Faults come within this many moments. A moment is before a callback of any party or an operation of a disk."""
 
 LONG = 50
 """Global steps of a long run."""
@@ -56,15 +56,15 @@ LONG = 50
 
 @dataclass(frozen=True)
 class Spell:
-    """A time in which a link is not as usual."""
+    """A time in which a link behaves differently."""
 
     since: float
     until: float
     share: float = 1.0
-    """Of its bandwidth."""
+    """Share of its bandwidth that is left."""
     direction: str = "up down"
     delay: float = 0.0
-    """More seconds, one way."""
+    """Additional seconds, one way."""
 
 
 @dataclass(frozen=True)
@@ -78,22 +78,22 @@ class Island:
     tokens: int
     """Of an inner step."""
     link: float = 0.0
-    """Seconds of a transfer of one fragment, besides the network's delay."""
+    """Seconds of a transfer of one fragment, without the network's delay."""
     busy: tuple[float, float, float] = (0.0, 0.0, 0.0)
-    """Every so many seconds, from this second on, others use the link for so many seconds."""
+    """Period, first second, and duration of the times in which others use the link."""
     lie: str = ""
-    """What is wrong with all of its contributions: their `tokens`, or their `norm`."""
+    """What is wrong with all of its contributions: their `tokens` or their `norm`."""
     distance: float = 0.0
-    """Seconds that a message of the unit takes, one way, besides the network's delay."""
+    """Seconds of a message of the unit, one way, without the network's delay."""
     spells: tuple[Spell, ...] = ()
-    """In order and apart."""
+    """In order, without overlap."""
 
     def delay(self, now: float) -> float:
         """Seconds of a message, one way."""
         return self.distance + sum(each.delay for each in self.spells if each.since <= now < each.until)
 
     def transfer(self, now: float, seconds: float, direction: str) -> float:
-        """How long it takes to send what takes so many seconds on a free link."""
+        """How long a transfer takes that needs `seconds` on a free link."""
         period, first, length = self.busy
         at, left = now, seconds
         for spell in self.spells:
@@ -117,31 +117,31 @@ class Island:
 
 @dataclass(frozen=True)
 class Weather:
-    """What the network and the bucket do. Probabilities are of one transfer, message or call."""
+    """Behaviour of the network and the bucket. Probabilities are per transfer, message or call."""
 
     latency: float
     """Mean seconds of a message or transfer."""
     slow: float = 0.0
-    """It, or a write to a volume, takes up to 50 times as long."""
+    """Probability that it, or a write to a volume, takes up to 50 times as long."""
     loss: float = 0.0
-    """A transfer fails, before or after it has had its effect."""
+    """Probability that a transfer fails, before or after it has had its effect."""
     breaks: float = 0.0
-    """A message breaks its session."""
+    """Probability that a message breaks its session."""
     bucket: float = 0.0
-    """A call to the bucket fails."""
+    """Probability that a call to the bucket fails."""
     saving: float = 0.0
-    """Longest time, in seconds, of a part's save."""
+    """Longest time of a part's save, in seconds."""
     merges: float = 0.0
-    """A merge gives no usable fragment."""
+    """Probability that a merge gives no usable fragment."""
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """Everything that a schedule is made of, besides chance on the way."""
+    """All constants of a schedule. The rest is random on the way."""
 
     seed: int
     rules: Rules
-    """Of shard 0."""
+    """Rules of shard 0."""
     sizes: tuple[tuple[int, ...], ...]
     """Elements of each fragment, by shard."""
     islands: tuple[Island, ...]
@@ -149,13 +149,13 @@ class Scenario:
     faults: tuple[tuple[int, str], ...]
     """Moment and kind, in order. The network is calm after the last one."""
     last: tuple[tuple[int, str], ...] = ()
-    """The same, of moments after the first final cut has begun."""
+    """The same, with moments counted from the beginning of the first final cut."""
     volume: int = 1 << 18
-    """Bytes of each shard's volume: on a small one the journal's segments are replaced often."""
+    """Bytes of each shard's volume. On a small one the journal's segments are replaced often."""
     budget: int = 1 << 20
-    """Bytes that each shard may hold of contributions."""
+    """Bytes of contributions that each shard may hold."""
     adaptive: bool = False
-    """Units choose how they use their links, in a run of float32; else they keep to that."""
+    """Whether units choose how they use their links. Otherwise they keep to float32."""
 
     @property
     def contract(self) -> RunContract:
@@ -232,8 +232,8 @@ def draw(seed: int) -> Scenario:
 
 
 def failing(scenario: Scenario, rng: random.Random) -> Scenario:
-    """The same with links that fail. Where a unit may be missing from a merge, it may go on for long enough to tell
-    whether one starves."""
+    """Return the same with links that fail. If units may be missing from merges, the run is sometimes long enough to
+    show whether a unit starves."""
     rules = scenario.rules
     islands = tuple(
         replace(island, spells=(spell(rng),)) if rng.random() < 0.3 else island for island in scenario.islands
@@ -241,7 +241,7 @@ def failing(scenario: Scenario, rng: random.Random) -> Scenario:
     may_miss = rules.quorum < len(islands) and rules.grace_fraction > 0 and rules.stale_intervals > 1
     if may_miss and rng.random() < 0.05:
         long = replace(rules, target_steps=LONG, target_tokens=None)
-        scenario = replace(scenario, rules=long, last=())  # the storm ends long before the run
+        scenario = replace(scenario, rules=long, last=())  # so that the storm ends long before the run
     return replace(scenario, islands=islands)
 
 
@@ -254,7 +254,7 @@ def spell(rng: random.Random) -> Spell:
 
 
 def guarded(scenario: Scenario, rng: random.Random) -> Scenario:
-    """The same with the guard on; where the others are enough for a quorum and for a median, one unit may lie."""
+    """Return the same with the guard on. If the other units suffice for a quorum and for a median, one unit may lie."""
     first, *others = scenario.islands
     batches = {island.name: (island.tokens,) for island in scenario.islands}
     rules = replace(scenario.rules, guard=True, step_tokens=batches)
@@ -264,7 +264,7 @@ def guarded(scenario: Scenario, rng: random.Random) -> Scenario:
 
 
 def layout(rng: random.Random, shards: int, fragments: int) -> tuple[tuple[int, ...], ...]:
-    """Sizes in which a shard owns something, and of some fragments perhaps nothing."""
+    """Draw sizes. A shard owns a part of at least one fragment, and may own nothing of others."""
     table = [[rng.choice((10, 10, 10, 0)) for _ in range(fragments)] for _ in range(shards)]
     for sizes in table:
         sizes[rng.randrange(fragments)] = 10

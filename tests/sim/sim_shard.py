@@ -1,4 +1,4 @@
-"""A shard of the syncer in simulated time: the driver, service and journal that ship, in a process to be killed."""
+"""A shard of the syncer in simulated time: the real driver, service and journal, in a process that can be killed."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ if TYPE_CHECKING:
 
 FOLDER = Path("/volume/journal")
 FIGURES_SECONDS = (10.0, 15.0)
-"""Between two reports of a shard: figures cost much, and decide nothing."""
+"""Seconds between two reports of figures of a shard. Reports are rare, because they are costly and decide nothing."""
 
 
 @dataclass(eq=False)
 class ShardSlot:
-    """A shard through all its processes."""
+    """A shard with all its processes."""
 
     world: World
     rules: Rules
@@ -59,13 +59,13 @@ class ShardSlot:
         return self.rules.shard
 
     def start(self) -> None:
-        """A new process, unless one runs."""
+        """Start a new process, unless one runs."""
         if self.process is None:
             self.process = ShardProcess(self)
             self.process.spawn(self.process.main())
 
     def crash(self, power: bool = False) -> None:
-        """kill -9; with `power`, of the whole machine: what was not synced may be lost."""
+        """kill -9. With `power` the whole machine goes down, and what was not synced may be lost."""
         process, self.process = self.process, None
         if process is not None:
             self.world.log(f"shard {self.number} crashes")
@@ -74,13 +74,13 @@ class ShardSlot:
             self.disk.lose_power()
 
     def restore_volume(self, snapshot: dict[Path, bytes]) -> None:
-        """The volume is as it was when `snapshot` was taken: later merges are lost, in the same lineage."""
+        """Restore the volume from a snapshot. Later merges are lost in the same lineage."""
         self.crash()
         self.disk.restore(snapshot)
         self.world.checks.went_back(self)
 
     def written(self) -> tuple[str, dict[int, Value], Mapping[str, Any]]:
-        """What stands in the journal: its lineage, the values of fragments that have elements, the machine's record."""
+        """Read the journal: its lineage, the values of fragments with elements, and the machine's record."""
         mount = Mount(self.disk, Process(self.world.loop), lambda _: None)
         lineage, places, record = "", dict[int, int](), {}
         for found in records.read(mount, logs(mount, FOLDER)[-1]):
@@ -96,7 +96,7 @@ class ShardSlot:
 
 
 class ShardProcess(Server):
-    """From one start to the next crash."""
+    """One process of a shard, from its start to its crash."""
 
     def __init__(self, slot: ShardSlot) -> None:
         self.slot, self.world, self.number = slot, slot.world, slot.number
@@ -127,7 +127,7 @@ class ShardProcess(Server):
         return self.driver.cuts.newest
 
     async def main(self) -> None:
-        """As `syncer/__main__.py`: recovers, then serves until it fails."""
+        """Recover, then serve until a failure, as `syncer/__main__.py` does."""
         world, slot = self.world, self.slot
         store, arrays, tape = SimStore(self), SymbolicArrays(self), SimTape(self)
         mount, backoff = Mount(slot.disk, self, world.moment), Backoff(0.5, 30.0)
@@ -171,7 +171,7 @@ class ShardProcess(Server):
         }
 
     def _recover(self, store: SimStore, mount: Mount) -> Start:
-        """With names of lineages that are the same for each seed."""
+        """Recover with names of lineages that depend only on the seed."""
         world = self.world
 
         def initial() -> dict[str, np.ndarray]:
@@ -199,7 +199,7 @@ class ShardProcess(Server):
         return found
 
     def _fail(self, error: Exception) -> None:
-        """The process ends; a volume that fails may work again for the next one."""
+        """End the process. A volume that failed may work again for the next process."""
         if not isinstance(error, JournalError) or not self.world.disk_faults:
             self.world.loop.failures.append(error)
         self.world.log(f"{self} fails: {error}")
@@ -208,7 +208,7 @@ class ShardProcess(Server):
 
 @dataclass
 class SimTape(Tape):
-    """Sees what the driver tells its tape: each event and effect of the machine, before it is carried out."""
+    """Receives what the driver writes to its tape: each event and effect of the machine, before it is carried out."""
 
     process: ShardProcess
     _deltas: dict[RoundId, Any] = field(default_factory=dict)
@@ -229,7 +229,7 @@ class SimTape(Tape):
         pass
 
     def merged(self, round_id: RoundId, theta: np.ndarray, momentum: np.ndarray) -> None:
-        """The merge becomes a version, by what the machine knows now of its members' incarnations."""
+        """Make the merge a version, with the incarnations of its members that the machine knows now."""
         process, registry = self.process, self.process.world.registry
         pending = registry.content(theta)
         if not isinstance(pending, Pending):

@@ -1,4 +1,4 @@
-"""A run on its way to suspension in simulated time, as the operator carries it out (`polling.py`)."""
+"""The suspension of a run in simulated time, as the operator carries it out (`polling.py`)."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
 
 POLL_SECONDS = 1.0
 PATIENCE_SECONDS = 200.0
-"""From then on the run is resumed as it is; in calm weather the cut must have come."""
+"""After this time the run is resumed. In calm weather the cut must be whole by then."""
 
 
 class Suspension:
-    """No unit is left; shard 0 is asked for a cut that holds all, until one stands."""
+    """No unit is left. Shard 0 is asked for a cut that holds every merge until there is one."""
 
     def __init__(self, world: World) -> None:
         self._world, self._began = world, world.now
         self._order: CheckpointOrder | None = None
-        """What shard 0 was asked for."""
+        """The newest order to shard 0."""
         world.at(POLL_SECONDS, None, self._poll)
 
     def _poll(self) -> None:
@@ -37,7 +37,7 @@ class Suspension:
                 world.checks.suspended(process, saved)
             self._end()
         elif world.now - max(self._began, world.calm_since or 0.0) > PATIENCE_SECONDS:
-            # An order does not go before the end of the run, which may need units.
+            # The end of the run goes before an order, and may need units.
             ends = any(each.machine.orders.ending or each.machine.final for each in processes)
             if world.calm_since is not None and not ends:
                 raise Violation(
@@ -48,7 +48,7 @@ class Suspension:
             world.at(POLL_SECONDS, None, self._poll)
 
     def _saved(self) -> int | None:
-        """The newest cut, if it holds everything; else shard 0 is asked for the next one."""
+        """The newest cut, if it holds everything. Otherwise asks shard 0 for the next one."""
         first = self._world.shards[0].process
         if first is None or first.service is None:
             return None

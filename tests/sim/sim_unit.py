@@ -1,4 +1,4 @@
-"""A learner unit in simulated time: the training loop and the client that ship, over symbolic arrays."""
+"""A learner unit in simulated time: the real training loop and client with symbolic arrays."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ SEED_SECONDS = 0.5
 WELCOME_SECONDS = 5.0
 LOOK_SECONDS = 0.1
 DEVICES = 2
-"""Of each host."""
+"""Devices of each host."""
 
 
 @dataclass(eq=False)
 class UnitSlot:
-    """A unit through all its incarnations."""
+    """A unit with all its incarnations."""
 
     world: World
     island: Island
     incarnation: int = 0
     processes: list[UnitProcess] = field(default_factory=list)
-    """Alive; the last one is the newest incarnation's, unless it is dead."""
+    """Live processes. The last one is of the newest incarnation, unless that is dead."""
     stopped: bool = False
-    """An incarnation has left because the run was finished."""
+    """Whether an incarnation has left because the run was finished."""
     cut_off_until: float = 0.0
     hung_until: float = 0.0
 
@@ -56,7 +56,7 @@ class UnitSlot:
         return any(process.incarnation == self.incarnation for process in self.processes)
 
     def start(self) -> None:
-        """The next incarnation; an older one that still runs goes on until it is fenced."""
+        """Start the next incarnation. An older one that still runs goes on until it is fenced."""
         self.incarnation += 1
         process = UnitProcess(self)
         self.processes.append(process)
@@ -68,7 +68,7 @@ class UnitSlot:
 
 
 class UnitProcess(Party):
-    """One incarnation: all hosts of it, which step together."""
+    """One incarnation with all its hosts, which step together."""
 
     def __init__(self, slot: UnitSlot) -> None:
         self.slot, self.world, self.island = slot, slot.world, slot.island
@@ -76,9 +76,9 @@ class UnitProcess(Party):
         self.incarnation = slot.incarnation
         self.hosts: list[Host] = []
         self.begun, self.began = False, 0.0
-        """It trains, and since when."""
+        """Whether it trains, and since when."""
         self.steps, self.hung = 0, 0.0
-        """Inner steps, and the seconds in which it has made none because it hung."""
+        """Inner steps, and the seconds for which it hung."""
 
     def __str__(self) -> str:
         return f"{self.slot.name}.{self.incarnation}"
@@ -93,18 +93,18 @@ class UnitProcess(Party):
 
     @property
     def trained(self) -> int:
-        """Tokens of this incarnation, as it knows itself."""
+        """Tokens of this incarnation by its own count."""
         return self.progress.trained if self.begun else 0
 
     def end(self) -> None:
-        """Its sessions break; what it had sent may still arrive."""
+        """End the incarnation. Its sessions break, but what it sent may still arrive."""
         self.world.log(f"{self} ends")
         self.world.checks.left(self)
         self.slot.processes.remove(self)
         self.kill()
 
     async def main(self) -> None:
-        """As `learner/island.py`: seeds, connects, trains to the end."""
+        """Seed, connect, and train to the end, as `learner/island.py` does."""
         world = self.world
         while (cut := world.bucket.newest()) is None or world.chance(world.weather.bucket):
             await asyncio.sleep(SEED_SECONDS)
@@ -132,13 +132,13 @@ class UnitProcess(Party):
         self.end()
 
     async def _hang(self) -> None:
-        """The step in which it hangs takes so much longer; its client serves its sessions meanwhile."""
+        """Prolong the step in which the unit hangs. Its client serves its sessions meanwhile."""
         while (seconds := self.slot.hung_until - self.world.now) > 0:
-            self.hung += seconds  # before: who is killed as it ends has hung for all of it
+            self.hung += seconds  # counted before the wait, for a unit that is killed at the end of it
             await asyncio.sleep(seconds)
 
     def _begin(self) -> Ending:
-        """What all hosts can do now, and the step after it."""
+        """Do what all hosts can do now, and begin the next step."""
         proposals = [host.loop.propose() for host in self.hosts]
         values = np.array([each.values(len(self.world.layout.fragments)) for each in proposals])
         low, high = values.min(axis=0), values.max(axis=0)
@@ -154,17 +154,17 @@ class UnitProcess(Party):
 
 
 class Host(BlankIsland):
-    """One host of an incarnation, with what the training loop needs in place of JAX."""
+    """One host of an incarnation. It replaces what the training loop needs of JAX."""
 
     def __init__(self, unit: UnitProcess, number: int, cut: WholeCut) -> None:
         world = unit.world
         self.unit, self.number, self.cursor = unit, number, 0
         self.anchors = list(cut.values)
-        """What it holds of each fragment: for a while, that may be of two lineages on two hosts."""
+        """The value that it holds of each fragment. For a while two hosts may hold values of different lineages."""
         self.starts = [0] * len(self.anchors)
-        """How much the unit had trained when it took that, or a contribution whose work is in it."""
+        """Tokens trained when the unit received each anchor, or when it took a contribution that is in the anchor."""
         self.sent: dict[int, int] = {}
-        """How much the unit had trained when it took its newest contribution, by fragment."""
+        """Tokens that the unit had trained when it took its newest contribution, by fragment."""
         self.bounds, self.padded = [], []
         for fragment in world.layout.fragments:
             parts = part_bounds(fragment.size, DEVICES * unit.island.hosts, block=1)
@@ -181,7 +181,7 @@ class Host(BlankIsland):
             self._contribute, self.client.contribute = self.client.contribute, self._overstate  # type: ignore[method-assign]
 
     def train(self, start: Any) -> None:
-        """The training loop; this object is its inner step, its fragments, its data and its snapshots."""
+        """Make the training loop. This object is its inner step, fragments, data and snapshots."""
         me: Any = self
         self.cursor = start.cursor
         run, world = self.unit.world.run_contract, self.unit.world
@@ -196,7 +196,7 @@ class Host(BlankIsland):
     def _overstate(
         self, number: int, ask: Any, codec: str, body: memoryview, offer: Offer, cursor: int
     ) -> None:
-        """A contribution that claims a thousand times its tokens."""
+        """Send a contribution that claims a thousand times its tokens."""
         many = 1000 * offer.tokens
         told = replace(offer, tokens=many, trained=offer.trained + many)
         self._contribute(number, ask, codec, body, told, cursor)

@@ -1,8 +1,8 @@
-"""What a simulated fragment holds in place of numbers: who merged which tokens into it, and from what.
+"""The content of simulated fragments in place of numbers: which tokens of which units were merged, and against what.
 
-A version's content is the chain of merges that led to it, so that what the protocol claims (in versions, spans and
-ledgers) can be checked against what became of the work. The arrays that the driver handles are real: each element
-of them is the number under which the content is registered.
+A version's content is the chain of merges that led to it. So the protocol's claims (versions, spans and ledgers) can be
+checked against what really happened to the work. The arrays that the driver handles are real. Each of their elements is
+the number under which the content is registered.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Incarnation = tuple[str, int]
 
 
 class Violation(AssertionError):
-    """The protocol has broken a promise. It is noted, for a task may keep the exception to itself."""
+    """The protocol has broken a promise. Also recorded in `found`, because a task may swallow the exception."""
 
     found: ClassVar[list[BaseException]] = []
 
@@ -36,7 +36,7 @@ class Violation(AssertionError):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Delta:
-    """A unit's work on one fragment: tokens [start, stop) of an incarnation, from `anchor` on."""
+    """A unit's work on one fragment: tokens [start, stop) of an incarnation, against `anchor`."""
 
     who: Incarnation
     anchor: Value
@@ -54,25 +54,25 @@ class Value:
     shard: int
     fragment: int
     lineage: str
-    """Empty until the shard that begins it has named it."""
+    """Empty until the shard that begins the lineage has named it."""
     version: int
     parent: Value | None = None
     members: tuple[Delta, ...] = ()
     ends: dict[Incarnation, int] = field(default_factory=dict)
-    """Where the newest merged span of each incarnation ends, in the whole chain."""
+    """End of the newest merged span of each incarnation, in the whole chain."""
     merged: dict[str, int] = field(default_factory=dict)
-    """Tokens of each unit, in the whole chain."""
+    """Merged tokens of each unit, in the whole chain."""
     missed: dict[str, int] = field(default_factory=dict)
-    """Tokens between two merged spans."""
+    """Tokens of each unit between two merged spans."""
     origin: Value | None = None
-    """The value that this one is a copy of, in an older lineage."""
+    """The value in an older lineage of which this one is a copy."""
 
     def __repr__(self) -> str:
         return f"{self.shard}/{self.fragment}@{self.version}.{self.lineage}"
 
     @property
     def source(self) -> Value:
-        """Two values are the same arrays when they have the same source."""
+        """Two values are the same arrays if they have the same source."""
         return self if self.origin is None else self.origin
 
     def copy(self, lineage: str = "") -> Value:
@@ -91,7 +91,7 @@ class Value:
         )
 
     def at(self, version: int) -> Value | None:
-        """The ancestor with that version, this one included; None when there is none in this lineage."""
+        """This value or its ancestor with that version; None if there is none in this lineage."""
         found: Value | None = self
         while found is not None and found.lineage == self.lineage:
             if found.version == version:
@@ -100,7 +100,7 @@ class Value:
         return None
 
     def holds(self, other: Value) -> bool:
-        """`other` is this value or one that led to it."""
+        """Whether `other` is this value or one that led to it."""
         found: Value | None = self
         while found is not None:
             if found.source is other.source:
@@ -112,11 +112,11 @@ class Value:
         """The next version.
 
         Args:
-            current: the incarnation of each unit that the shard knows: the gap before the span of an older one
-                was written off when it was replaced.
+            current: the incarnation of each unit that the shard knows. The gap before the span of an older
+                incarnation was written off when that was replaced.
 
         Raises:
-            Violation: a token would be merged twice, or work is merged that was taken against another content.
+            Violation: a token would be merged twice, or the work was taken against another content.
         """
         ends, merged = dict(self.ends), dict(self.merged)
         missed = dict(self.missed)
@@ -150,14 +150,14 @@ class Value:
 
 
 class Registry:
-    """Contents by number, each of which bfloat16 has too: 128 of each power of two."""
+    """Contents by number. bfloat16 represents each number exactly: there are 128 for each power of two."""
 
     def __init__(self) -> None:
         self._contents: dict[float, Value | Delta | Pending] = {}
         self._numbers: dict[int, float] = {}
 
     def array(self, content: Value | Delta | Pending, size: int, padded: int = 0) -> np.ndarray:
-        """float32 elements that stand for it, and zeros behind them up to `padded`."""
+        """float32 elements that represent the content, followed by zeros up to `padded`."""
         number = self._numbers.get(id(content))
         if number is None:
             count = len(self._contents)
@@ -168,10 +168,10 @@ class Registry:
         return whole
 
     def content(self, array: Any) -> Any:
-        """What the elements stand for; of nothing but zeros, None.
+        """The content that the elements represent; None if all are zero.
 
         Raises:
-            Violation: they are of two contents.
+            Violation: they represent several contents.
         """
         values = np.frombuffer(array, np.float32) if isinstance(array, memoryview | bytes) else array
         numbers = set(values.tolist()) - {0.0}
@@ -180,7 +180,7 @@ class Registry:
         return self._contents[numbers.pop()] if numbers else None
 
     def body(self, content: Delta, size: int, padded: int, codec: str) -> np.ndarray:
-        """What stands for it in a contribution, bytes: of a narrow codec the first element in float32."""
+        """The bytes that represent it in a contribution. In a narrow codec these are its first element in float32."""
         whole = self.array(content, size, padded)
         if codec == "float32":
             return whole.view(np.uint8)
@@ -189,7 +189,7 @@ class Registry:
         return body
 
     def settle(self, pending: Pending, value: Value) -> None:
-        """A merge has become a version."""
+        """Register the version that a merge has become, under the merge's number."""
         number = self._numbers.pop(id(pending))
         self._contents[number] = value
         self._numbers[id(value)] = number
@@ -198,7 +198,7 @@ class Registry:
 
 @dataclass(eq=False)
 class Pending:
-    """A merge whose result is computed and not taken by its shard yet."""
+    """A merge with a computed result that its shard has not taken yet."""
 
     old: Value
     step: int

@@ -1,4 +1,4 @@
-"""One schedule: simulated time around shards, units, network and bucket, with faults at chosen moments."""
+"""One schedule: shards, units, network and bucket in simulated time, with faults at chosen moments."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ from atoll_runtime.simulate.blank import blank_layout
 from atoll_runtime.simulate.eventloop import Process, SimLoop
 
 RESTART_SECONDS = 20.0
-"""A shard or unit that was killed is there again within this time."""
+"""A shard or unit that was killed starts again within this time."""
 CUT_OFF_SECONDS = 15.0
 HANG_SECONDS = 40.0
-"""A unit that hangs, with its sessions open, trains on within this time."""
+"""A unit that hangs with its sessions open trains again within this time."""
 CRASH_SECONDS = 5.0
 """A shard that crashes while the run is being suspended does so within this time."""
 STORM_SECONDS = 300.0
-"""The storm is over after this time even when not all faults have come."""
+"""The storm ends after this time even if faults are left."""
 CALM_SECONDS = 600.0
-"""From then on the run must reach its end within this time."""
+"""After the storm the run must reach its end within this time."""
 
 
 LATE_SECONDS = 30.0
-"""What was on its way when everyone left has arrived by then."""
+"""What was under way when everyone left has arrived after this time."""
 WORK_SECONDS = 0.05
-"""Longest time of a job off the event loop: a merge, a write, a look at the bucket."""
+"""Longest time of a job off the event loop: a merge, a write, a call to the bucket."""
 
 
 class World:
-    """`run` takes a schedule to its end; the rest is for scripts that make their own."""
+    """`run` takes a schedule to its end. Scripts with their own course use the other methods."""
 
     open: ClassVar[list[World]] = []
-    """The world that was made last, unless it has been closed."""
+    """The newest world, unless it has been closed."""
 
     def __init__(self, scenario: Scenario, trace: Callable[[str], None] | None = None) -> None:
         for other in World.open:
@@ -84,8 +84,8 @@ class World:
 
     @property
     def finished(self) -> bool:
-        """Every shard has its final cut, every unit was told to leave."""
-        for unit in self.units:  # asked before each callback
+        """Whether every shard has its final cut and every unit was told to leave."""
+        for unit in self.units:  # called before each callback
             if unit.processes or not unit.stopped:
                 return False
         return all(
@@ -95,11 +95,11 @@ class World:
 
     @property
     def pending(self) -> bool:
-        """Something will happen yet."""
+        """Whether something is still planned."""
         return self.loop.next_time() is not None
 
     def run(self) -> None:
-        """To the end of the run; raises `Violation` where a promise is broken, or the end does not come."""
+        """Go on to the end of the run. Raise `Violation` if a promise is broken or the end does not come."""
         while (self._faults or self._last) and self.now < STORM_SECONDS and not self.finished:
             self.step()
         self.calm()
@@ -108,7 +108,7 @@ class World:
         self.run_for(LATE_SECONDS)
         self._until_finished(
             deadline + LATE_SECONDS
-        )  # a shard may be started anew meanwhile, with another target
+        )  # a shard may be restarted with another target meanwhile
         self.checks.ended()
 
     def _until_finished(self, deadline: float) -> None:
@@ -118,14 +118,14 @@ class World:
             self.step()
 
     def run_for(self, seconds: float) -> None:
-        """A while of it, whatever happens."""
+        """Go on for this time, whatever happens."""
         until = self.now + seconds
         while (following := self.loop.next_time()) is not None and following <= until:
             self.step()
         self.loop.now = until
 
     def close(self) -> None:
-        """Nothing happens in it any more."""
+        """End everything in this world."""
         for slot in self.units:
             for unit in slot.processes:
                 unit.alive = False
@@ -136,12 +136,12 @@ class World:
         World.open = []
 
     def step(self) -> None:
-        """The next callback of anybody."""
+        """Make the next callback of any party."""
         if not self.loop.advance():
             raise Violation(f"nothing more will happen: {self.checks.why()}")
 
     def calm(self) -> None:
-        """No more faults: everyone is started again, nothing is lost any more."""
+        """End all faults: everyone is reachable again, and nothing more is lost."""
         self._faults.clear()
         self._last = ()
         self.weather, self.calm_since = self.scenario.calm, self.now
@@ -153,33 +153,33 @@ class World:
         self.log("calm")
 
     def at(self, seconds: float, owner: Process | None, job: Callable[..., Any], *facts: object) -> None:
-        """Plans a job of `owner`; void when it is dead by then."""
+        """Plan a job of `owner`. It is dropped if the owner is dead by then."""
         self.at_time(self.now + seconds, owner, job, *facts)
 
     def at_time(self, when: float, owner: Process | None, job: Callable[..., Any], *facts: object) -> None:
-        """The same at a time: jobs of the same time are done in the order in which they were planned."""
+        """The same at a given time. Jobs of the same time run in the order in which they were planned."""
         self.loop.plan(when, owner, job, *facts)
 
     def moment(self, here: Process | None) -> None:
-        """A place where a fault may fall. `here`: the process that is at work."""
+        """A moment at which a fault may happen. `here`: the process that is working."""
         self.checks.moments += 1
         while self._faults and self.checks.moments >= self._faults[-1][0]:
             self.strike(self._faults.pop()[1], here)
 
     def _seconds(self, job: Callable[..., Any]) -> float:
-        """How long a job off the event loop takes; `asyncio.to_thread` wraps it."""
+        """How long a job off the event loop takes. `asyncio.to_thread` may have wrapped it."""
         seconds = self.rng.random() * WORK_SECONDS * (50 if self.chance(self.weather.slow) else 1)
         called = job.args[0] if isinstance(job, functools.partial) and job.args else job
         saves = getattr(called, "__name__", "") == "_save_now"
         return seconds + (self.rng.random() * self.weather.saving if saves else 0.0)
 
     def end_begins(self) -> None:
-        """A final cut has begun: the faults that waited for it come."""
+        """A final cut has begun. Add the faults that waited for it."""
         faults = [(self.checks.moments + moment, fault) for moment, fault in self._last]
         self._faults, self._last = sorted([*self._faults, *faults], reverse=True), ()
 
     def strike(self, fault: str, here: Process | None = None) -> None:
-        """One fault, on someone by chance."""
+        """Cause one fault for a random party."""
         shard, unit, rng = self.rng.choice(self.shards), self.rng.choice(self.units), self.rng
         self.log(f"fault: {fault} (shard {shard.number}, unit {unit.name})")
         if fault in ("crash here", "crash shard", "power"):
@@ -214,7 +214,7 @@ class World:
             raise ValueError(f"fault: {fault!r} is not known")
 
     def crash(self, shard: ShardSlot, fault: str = "crash") -> None:
-        """kill -9, perhaps of the whole machine, or with the loss of its volume; and a start some time later."""
+        """kill -9, perhaps of the whole machine or with the loss of its volume. It starts again some time later."""
         shard.crash(power=fault == "power")
         if fault == "lose volume":
             self.checks.lost_volumes += 1
@@ -222,13 +222,13 @@ class World:
         self.at(self.rng.random() ** 2 * RESTART_SECONDS, None, shard.start)
 
     def kill(self, unit: UnitSlot) -> None:
-        """All hosts die; the next incarnation comes some time later."""
+        """Kill all hosts. The next incarnation starts some time later."""
         unit.kill()
         self.at(self.rng.random() ** 2 * RESTART_SECONDS, None, self._replace, unit)
 
     def change_target(self, more: int) -> None:
-        """Every shard is started anew with a target of so many more steps, or ten times as many tokens: the last shard
-        first, the others one after another."""
+        """Restart every shard with a target of `more` more steps, or of ten times as many more tokens. The last shard
+        restarts first, and the others follow one after another."""
         seconds = 0.0
         for shard in reversed(self.shards):
             steps, tokens = shard.rules.target_steps, shard.rules.target_tokens
@@ -241,7 +241,7 @@ class World:
             seconds += self.rng.random() * RESTART_SECONDS
 
     def suspend(self) -> None:
-        """Units leave, a cut of everything is taken, units come back; a shard may crash meanwhile."""
+        """Units leave, a cut of everything is taken, and units come back. A shard may crash meanwhile."""
         if self.suspension is not None:
             return
         for unit in self.units:
@@ -251,13 +251,13 @@ class World:
             self.at(self.rng.random() * CRASH_SECONDS, None, self.crash, self.rng.choice(self.shards))
 
     def resume(self) -> None:
-        """The suspension is over."""
+        """End the suspension and start the units again."""
         self.suspension = None
         for unit in self.units:
             self._replace(unit)
 
     def cut_off(self, slot: ShardSlot | UnitSlot, seconds: float) -> None:
-        """Nobody reaches it for a while."""
+        """Make a shard or unit unreachable for a while."""
         slot.cut_off_until = self.now + seconds
         for shard in self.shards:
             if shard.process is not None:
@@ -266,7 +266,7 @@ class World:
                         channel.cut()
 
     def part(self, shard: ShardSlot, seconds: float) -> None:
-        """It and shard 0 do not reach each other for a while; units reach both."""
+        """Break the connection between a shard and shard 0 for a while. Units reach both."""
         shard.parted_until = self.now + seconds
         if shard.process is not None:
             for channel in list(shard.process.channels):
@@ -290,11 +290,11 @@ class World:
         return next(island.lie for island in self.scenario.islands if island.name == unit)
 
     def initial(self, shard: int, p: int) -> Value:
-        """The initial model's part."""
+        """The part of the initial model."""
         return self._initial.setdefault((shard, p), Value(shard, p, "initial", 0))
 
     def empty(self, shard: int, p: int) -> Value:
-        """What stands for a fragment without elements."""
+        """The value that represents a fragment without elements."""
         return self._initial.setdefault((shard, p), Value(shard, p, "empty", 0))
 
     def log(self, text: object) -> None:

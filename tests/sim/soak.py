@@ -28,14 +28,14 @@ class Outcome:
     seed: int
     events: int
     failure: str
-    """Empty when every promise was kept."""
+    """Empty if every promise was kept."""
 
     def __str__(self) -> str:
         return f"seed {self.seed}: {self.failure or 'kept'}\n  {COMMAND.format(seed=self.seed)}"
 
 
 def prepare() -> None:
-    """Makes this process one for schedules: a collection of garbage looks at what they leave, and at nothing older."""
+    """Prepares this process for schedules: no log, and garbage collection skips objects that exist already."""
     logging.disable(logging.CRITICAL)
     gc.collect()
     gc.freeze()
@@ -46,36 +46,36 @@ def schedule(seed: int) -> Outcome:
     try:
         return _run(World(draw(seed)), seed)
     finally:
-        gc.collect()  # a world is full of cycles: this costs no more than later, and the next one takes its memory
+        gc.collect()  # a world has many cycles; collected now, its memory is used by the next one
 
 
 def _run(world: World, seed: int) -> Outcome:
     try:
         world.run()
         world.close()
-    except Exception as error:  # what the state machines raise is a finding like any other
+    except Exception as error:  # an error of the state machines is a finding too
         return Outcome(seed, world.events, f"{type(error).__name__}: {error}")
     return Outcome(seed, world.events, "")
 
 
 def batch(first: int, count: int) -> list[Outcome]:
-    """The schedules of seeds from `first` on: failures, and one outcome with the events of the others."""
+    """Runs the schedules of `count` seeds from `first` on. Returns failures, and one outcome with the sum of events."""
     outcomes = [schedule(seed) for seed in range(first, first + count)]
     kept = sum(outcome.events for outcome in outcomes)
     return [outcome for outcome in outcomes if outcome.failure] + [Outcome(first, kept, "")]
 
 
 def soak(first: int, count: int, processes: int) -> Iterator[list[Outcome]]:
-    """Batches of outcomes, as they end."""
+    """Yields batches of outcomes in the order of seeds."""
     starts = range(first, first + count, BATCH)
     sizes = [min(BATCH, first + count - start) for start in starts]
-    # Started anew, not forked: whoever asks may have threads.
+    # Spawned, not forked, because the caller may have threads.
     with ProcessPoolExecutor(processes, get_context("spawn"), prepare) as pool:
         yield from pool.map(batch, starts, sizes)
 
 
 def main() -> int:
-    """0 when every schedule kept every promise."""
+    """Returns 0 if every schedule kept every promise."""
     parser = argparse.ArgumentParser(prog="python tests/sim/soak.py", description=__doc__)
     parser.add_argument(
         "--seed", type=int, default=random.SystemRandom().randrange(10**9), help="of the first"

@@ -1,4 +1,4 @@
-"""The API server, as an administrator asks it."""
+"""A client of the API server for an administrator."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ PATHS = {
 
 
 class Refusal(Exception):
-    """The API server's no; the text is its message."""
+    """A refusal by the API server. The text is its message."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -44,7 +44,7 @@ class Refusal(Exception):
 
 
 class Api:
-    """The API server, by an administrator's certificate, or by the token of another kubeconfig."""
+    """A client with an administrator's certificate, or with the token of another kubeconfig."""
 
     def __init__(self, plane: ControlPlane, kubeconfig: Path | None = None) -> None:
         self.server = plane.server
@@ -56,16 +56,16 @@ class Api:
     def call(
         self, method: str, path: str, body: Object | None = None, kind: str = "application/json"
     ) -> Object:
-        """Tries again for a minute while nobody answers, or asks to come again."""
+        """Tries again for a minute while the server does not answer or asks for another try."""
         data = None if body is None else json.dumps(body)
-        # No socket outlives its test.
+        # Closed, so that no socket outlives its test.
         headers = {"Content-Type": kind, "Connection": "close", **self._login}
         url, deadline = self.server + path, time.monotonic() + 60
         while True:
             try:
                 answer = self._pool.request(method, url, body=data, headers=headers, timeout=30)
                 found = dict(answer.json())
-            except (HTTPError, json.JSONDecodeError):  # the last while it starts
+            except (HTTPError, json.JSONDecodeError):  # JSONDecodeError: while it starts
                 if time.monotonic() > deadline:
                     raise
             else:
@@ -98,7 +98,7 @@ class Api:
         return self.call("DELETE", self.path(kind, namespace, name), body)
 
     def collect(self, kind: str, namespace: str, name: str) -> None:
-        """The garbage collector's part: deletes what the operator or the kubelet may have deleted by now."""
+        """Delete like the garbage collector. The operator or the kubelet may have deleted the object already."""
         try:
             self.delete(kind, namespace, name)
         except Refusal as refusal:
@@ -127,7 +127,7 @@ def with_token(
 
 
 def install(plane: ControlPlane) -> None:
-    """Apply our kustomize base with the rights of its overlay for the whole cluster, and wait until its definitions are
+    """Apply our kustomize base, with the rights of its overlay for the whole cluster. Wait until its definitions are
     served."""
     manifests = source_root() / "manifests"
     plane.kubectl("apply", "--server-side", "-k", str(manifests))

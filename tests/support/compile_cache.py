@@ -1,4 +1,4 @@
-"""JAX's programs, kept between runs of the tests and shared between their workers."""
+"""A cache of JAX's compiled programs, kept between runs of the tests and shared between their workers."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from atoll_local.paths import cache_dir
 def keep_programs() -> None:
     """Lets this process load what an earlier one compiled with the same JAX on the same kind of CPU.
 
-    Of this process alone: processes that a test starts decide for themselves, since a unit of several hosts must
-    compile or load together.
+    Applies only to this process. Processes that a test starts decide for themselves, because the hosts of a unit must
+    all compile or all load.
     """
     for name, value in SETTINGS.items():
         jax.config.update(name, value)
 
 
 def kept_programs() -> dict[str, str]:
-    """The same, as the environment of a process that no other one compiles with."""
+    """The same settings, as the environment of a process that compiles alone."""
     return {name.upper(): str(value) for name, value in SETTINGS.items()}
 
 

@@ -1,4 +1,4 @@
-"""Contracts of a small run and of a unit; a test names what it is about."""
+"""Contracts of a small run and of a unit. A test gives only the sections that matter to it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from atoll_runtime.contract import (
 
 
 def run_contract(**sections: Any) -> RunContract:
-    """A run whose data and bucket are nowhere."""
+    """A run with data and bucket that do not exist."""
     defaults: dict[str, Any] = {
         "name": "run",
         "namespace": "default",

@@ -1,4 +1,4 @@
-"""One namespace of a real API server, and all that a test needs in it."""
+"""One namespace of a real API server, with what a test needs there."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from objects import POOLS, RUN
 
 
 class Bench:
-    """One namespace. Where a test plays kubelet and syncer, `kubelet`, `syncers` and `operator` are set."""
+    """One namespace. `kubelet`, `syncers` and `operator` are set if a test plays kubelet and syncer."""
 
     patience = 60.0
-    """Seconds that `until` waits; a bound for a machine that others use too."""
+    """Seconds that `until` waits: a bound for a machine with other load."""
 
     def __init__(
         self, api: Api, namespace: str, kubelet: Any = None, syncers: Any = None, operator: Any = None
@@ -24,7 +24,7 @@ class Bench:
         self._operator = operator
 
     def operator(self, **environment: str) -> Any:
-        """Start a further operator for this namespace."""
+        """Start another operator for this namespace."""
         return self._operator(self.namespace, **environment)
 
     def get(self, kind: str, name: str) -> Object:
@@ -57,7 +57,7 @@ class Bench:
         self.patch("TrainingRun", name, {"spec": spec})
 
     def pods(self, unit: str = "") -> dict[str, Object]:
-        """Pods of a unit, or of all, that nobody deletes, by name."""
+        """Pods of a unit or of all units by name, without those that are being deleted."""
         return {
             pod["metadata"]["name"]: pod
             for pod in self.list("Pod")
@@ -73,7 +73,7 @@ class Bench:
         return all(pod["status"]["phase"] == "Running" for pod in self.pods(unit).values())
 
     def until(self, what: str, check: Callable[[], Any], timeout: float | None = None) -> Any:
-        """The first true value of `check`; an assertion that shows the namespace after `timeout` seconds."""
+        """The first true value of `check`. After `timeout` seconds, an assertion fails and shows the namespace."""
         limit = timeout or self.patience
         deadline = time.monotonic() + limit
         while True:
@@ -129,7 +129,7 @@ class Bench:
         return run, status
 
     def report(self, run: Object, phase: str = "Running", **changes: Any) -> Object:
-        """A syncer's status in which every unit learns with its incarnation of now."""
+        """A syncer's status in which every unit learns with its current incarnation."""
         units = {}
         for unit in self.list("LearnerUnit"):
             if unit["spec"]["run"] == run["metadata"]["name"]:
@@ -140,7 +140,7 @@ class Bench:
         }  # fmt: skip
 
     def serve(self, run: Object, **changes: Any) -> Object:
-        """Have a shard of the run's syncer answer; returns its status, to be changed in place."""
+        """Have a shard of the run's syncer answer. Return its status, which the test may change in place."""
         name = run["metadata"]["name"]
         self.until("the syncer's certificate", lambda: self.get("Secret", f"{name}-syncer-tls"))
         status = self.report(run, **changes)
@@ -148,7 +148,7 @@ class Bench:
         return status
 
     def settled(self, *names: str) -> None:
-        """All pods of these units exist."""
+        """Wait until all pods of these units exist."""
         self.until("all pods exist", lambda: all(map(self.is_whole, names)))
 
     def is_whole(self, unit: str) -> bool:

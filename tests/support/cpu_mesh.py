@@ -1,4 +1,4 @@
-"""Workers that compile on so many CPU devices of their own, and their one line of JSON."""
+"""Starts workers that compile on several CPU devices, and reads the line of JSON that each prints."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from held_ports import held_ports
 
 @contextlib.contextmanager
 def coordinator() -> Iterator[str]:
-    """An address for host 0 of a unit to listen on, held for it until the unit is gone."""
+    """An address on which host 0 of a unit listens, reserved until the context ends."""
     with held_ports(1) as [port]:
         yield f"127.0.0.1:{port}"
 
@@ -30,7 +30,7 @@ def start(
             **os.environ,
             "JAX_NUM_CPU_DEVICES": str(devices),
             "JAX_PLATFORMS": "cpu",
-            # A quarter of the compiler's time.
+            # With these the compiler takes a quarter of the time.
             "XLA_FLAGS": "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false",
             **(environment or {}),
         },
@@ -41,7 +41,7 @@ def start(
 
 
 def all_results(processes: Sequence[subprocess.Popen[str]], timeout: float) -> list[Any]:
-    """Of each, in order; none is left running."""
+    """Returns the result of each process in order, and kills those that still run."""
     try:
         return [result(process, timeout) for process in processes]
     finally:

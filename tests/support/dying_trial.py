@@ -1,4 +1,4 @@
-"""A trial of the proof whose process is killed; in a module of its own, for a spawned process imports it."""
+"""A trial of the proof that is killed. It is in its own module because a spawned process imports it."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from atoll_bench.parity.trials import Trial
 
 
 def begin(*_: object) -> None:
-    """Takes no core and loads no JAX."""
+    """Replaces the start of a worker, without taking a core or loading JAX."""
 
 
 def finished_but_of_seed_1(trial: Trial, _: str) -> dict[str, Any]:
-    """That one is what the kernel ends where memory is short."""
+    """The trial of seed 1 ends as if the kernel had killed it for lack of memory."""
     if trial.seed == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     return {"loss": 2.0}

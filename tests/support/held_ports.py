@@ -1,4 +1,4 @@
-"""Ports that are a test's own, before anybody listens on them and while nobody does."""
+"""Reserves ports for a test, also before and between the times when a server listens on them."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def held_ports(count: int) -> Iterator[list[int]]:
-    """Bound and not listened on: a server may take them, as often as it is started, and the kernel gives them to nobody
-    else, be it a test beside this one or the near end of a connection. Who connects too early is refused."""
+    """Binds ports without listening. A server may listen on them as often as it is started. The kernel gives them to
+    no other test and no outgoing connection. A client that connects too early is refused."""
     with contextlib.ExitStack() as held:
         ports = []
         for _ in range(count):
             holder = held.enter_context(socket.socket())
-            holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do: both must
+            holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # servers set it too; both must
             holder.bind(("", 0))
             ports.append(holder.getsockname()[1])
         yield ports

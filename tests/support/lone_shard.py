@@ -1,4 +1,4 @@
-"""One machine of the syncer, told one event after the other."""
+"""One state machine of the syncer. Tests give it one event after another."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LONE = Rules(
     target_steps=10**6,
     target_tokens=None,
 )
-"""One fragment, for which one unit is enough."""
+"""Rules with one fragment and a quorum of one unit."""
 T = TypeVar("T", bound=Effect)
 
 
@@ -37,24 +37,24 @@ def reported(unit: str, step: int, seconds: float = 1.0, tokens: int = 10) -> Sa
 
 
 def offered(part: Part, *link: float) -> Header:
-    """With seconds, round trip and turn of the link."""
+    """A header. `link`: seconds, round trip and turn of the link."""
     return Header(part, "bf16", 0, *link)
 
 
 class Story:
-    """Units of one host, ten tokens a step. With `merges`, merges and writes take no time."""
+    """Units of one host that train ten tokens a step. With `merges`, merges and writes take no time."""
 
     merges = True
 
     def __init__(self, rules: Rules = LONE, units: str = "", version: int = 0) -> None:
-        """Every fragment has ten elements, and this version."""
+        """Every fragment has ten elements and starts at this version."""
         self.machine = begin(rules, (10,) * rules.fragments, [version] * rules.fragments, version)
         self.now, self.wake = 0.0, math.inf
         self.effects: list[Effect] = []
         self.remembered: dict[str, Any] = {}
-        """What stands in the journal."""
+        """The content of the journal."""
         self.steps: dict[str, int] = {}
-        """Of each unit that has joined."""
+        """Steps of each unit that has joined."""
         for unit in units:
             self.join(unit)
 
@@ -82,7 +82,7 @@ class Story:
         self.tell(reported(unit, self.steps[unit], seconds))
 
     def run(self, seconds: int, units: str = "") -> int:
-        """So many seconds, in each of which these units step, or all. Gives the steps of the clock in them."""
+        """Run for `seconds`. In each, these units, or all, make a step. Return by how much the clock advanced."""
         begun = self.machine.step
         for _ in range(seconds):
             self.now += 1.0
@@ -97,11 +97,11 @@ class Story:
         return [each for each in self.effects if isinstance(each, kind)]
 
     def round(self, p: int = 0) -> RoundId:
-        """The one that is open."""
+        """The open round of a fragment."""
         return next(round_id for round_id in self.machine.rounds.held if round_id.fragment == p)
 
     def part(self, unit: str, p: int = 0, **changes: Any) -> Part:
-        """The unit's answer to the round that is open, of all work since its newest merged one, but for `changes`."""
+        """The unit's answer to the open round, with all work since its newest merged one and with `changes` applied."""
         n, anchor = self.steps[unit], self.machine.versions[p]
         made = max(1, n - self.machine.units[unit].marks.get(p, 0))
         honest = Part(unit, 1, 0, 1, self.round(p), anchor, made, 10 * made, n, n, 0, 10, 10, 10 * n)

@@ -1,4 +1,4 @@
-"""One host of a unit that learns in numpy, as a process that can be killed: RUN.JSON TLS UNIT INCARNATION
+"""One host of a unit that learns in numpy, as a process that can be killed. Arguments: RUN.JSON TLS UNIT INCARNATION
 [STEP SECONDS]."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Objects of the API that several tests begin with; each copies what it changes."""
+"""Objects of the API from which several tests begin. Each test copies what it changes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ POOLS: list[dict[str, Any]] = [
     {"name": "one", "accelerator": "tpu-v5p-slice", "topology": "2x2x1"},
     {"name": "two", "accelerator": "tpu-v6e-slice", "topology": "2x4", "machineType": "ct6e-standard-4t"},
 ]
-"""Of single hosts and of slices of two hosts; without their units."""
+"""A pool of single hosts and one of slices of two hosts, without their numbers of units."""
 TWO_HOSTS = LearnerUnitSpec(
     run="r",
     pool="two",

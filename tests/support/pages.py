@@ -1,4 +1,4 @@
-"""A reader of the documentation, who types the commands of a page as they are written, in one shell."""
+"""Plays a reader of the documentation, who types the commands of a page as they are written, in one shell."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 COPIED = ("charts", "crds", "images", "manifests")
-"""What pages name of a checkout. Nothing that a page does changes the real one."""
+"""Folders of a checkout that pages name. They are copied, so that no page changes the real checkout."""
 NOTE = '#!/bin/sh\necho "$(basename "$0") $*" >> "$NOTES"\n'
 GCLOUD = (
     NOTE + 'case "$*" in *projectNumber*) echo 4711 ;; *registryUri*) echo registry.example/atoll ;; esac\n'
@@ -35,22 +35,22 @@ sys.stderr.write(done.stderr)
 unreached = "logs" in words and "no preferred addresses" in done.stderr
 sys.exit(0 if watches or unreached else done.returncode)
 """
-"""A watch ends after a second. The kubelet of a played node has no log to give; that it was asked is enough."""
+"""Ends a watch after a second. Ignores that the kubelet of a played node has no log, because the request is enough."""
 PROGRAMS = {"gcloud": GCLOUD, "docker": NOTE, "make": MAKE, "pip": PIP, "kubectl": KUBECTL}
 
 
 def blocks(page: str, language: str = "") -> list[str]:
-    """Fenced blocks of a page of docs/ in this language; those without one are commands."""
+    """Fenced blocks of a page of docs/ in this language. Blocks without a language are commands."""
     text = (ROOT / "docs" / page).read_text()
     found = re.findall(r"^```(\w*)\n(.*?)^```$", text, re.M | re.S)
     return [block for kind, block in found if kind == language]
 
 
 class Reader:
-    """Somebody with a checkout in `folder`, and with kubectl, helm and atoll on PATH."""
+    """A reader with a checkout in `folder`, and with kubectl, helm and atoll on PATH."""
 
     def __init__(self, folder: Path, environment: dict[str, str], **programs: Path) -> None:
-        """`programs`: the real ones, by name."""
+        """`programs`: the real programs, by name."""
         self.folder, own = folder, folder / ".bin"
         own.mkdir(parents=True)
         self._notes = own / "notes"
@@ -75,7 +75,7 @@ class Reader:
 
     @property
     def notes(self) -> list[str]:
-        """Commands of programs that need an account."""
+        """The commands given to programs that need an account."""
         return self._notes.read_text().splitlines() if self._notes.exists() else []
 
     def save(self, name: str, text: str, **names: str) -> None:
@@ -84,7 +84,7 @@ class Reader:
         path.write_text(_with(names, text))
 
     def type(self, *commands: str, timeout: float = 700, **names: str) -> str:
-        """Run blocks of commands with these words in place of capitals, and return what they printed.
+        """Run blocks of commands with these words in place of words in capitals, and return what they printed.
 
         Raises:
             AssertionError: a command failed; its output is shown.

@@ -20,7 +20,7 @@ from atoll_operator.plan.unit.unit import UnitObserved
 
 
 def settings(template: Object | None = None, **environment: str) -> PodSettings:
-    """With the run's `podTemplate` and the operator's variables."""
+    """Settings with the run's `podTemplate` and the operator's variables."""
     own = PodTemplate.model_validate(template or {})
     return PodSettings(
         run="r", image="runtime", pull_policy="IfNotPresent", environment=environment, template=own
@@ -41,7 +41,7 @@ def all_pods(unit: UnitObserved) -> tuple[Object, ...]:
 
 
 def workloads(which: PodSettings | None = None, **fields: Any) -> dict[str, Object]:
-    """The StatefulSets; `fields` are of both sections of the spec."""
+    """The StatefulSets. `fields` are set in both sections of the spec."""
     run = RunScene().run(settings=which or settings())
     update = {"syncer": SyncerSpec(**fields), "evaluation": EvaluatorSpec(**fields)}
     run = replace(run, spec=run.spec.model_copy(update=update))
@@ -55,7 +55,7 @@ def kinds(which: PodSettings | None = None, **changes: Any) -> dict[str, Object]
 
 
 def container(pod: Object) -> Object:
-    """Its only one."""
+    """The pod's only container."""
     [main] = pod["spec"]["containers"]
     return dict(main)
 
@@ -68,5 +68,5 @@ def variables(pod: Object) -> dict[str, Object]:
 
 
 def values(pod: Object) -> dict[str, str]:
-    """Of the variables that have one."""
+    """Values of the variables that have one."""
     return {name: item["value"] for name, item in variables(pod).items() if "value" in item}

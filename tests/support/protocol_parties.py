@@ -1,4 +1,4 @@
-"""What the protocol's tests share: a certificate authority, run contracts, units that learn in numpy, processes."""
+"""Parts that the protocol's tests share: an authority, run contracts, units that learn in numpy, and processes."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ from atoll_runtime.transport.tls import Tls
 
 ANSWER_SECONDS = 20.0
 PARTING_SECONDS = 60.0
-"""Bounds for a machine that others use too, as is that of `eventually`."""
+"""Bounds for a machine with other load, like that of `eventually`."""
 
 
 def eventually(condition: Callable[[], Any], seconds: float = 50.0) -> Any:
-    """The first true value of `condition`; fails after `seconds`, a bound for a machine that others use too.
+    """Return the first true value of `condition`. Fail after `seconds`, a bound for a machine with other load.
 
-    A condition that asks another process is looked at less often, for it costs both sides what they could work in.
+    A condition that asks another process is checked less often, because each check takes time of both processes.
     """
     deadline = time.monotonic() + seconds
     while True:
@@ -79,7 +79,7 @@ def eventually_fixture() -> Callable[..., Any]:
 
 @pytest.fixture(name="free_ports")
 def free_ports_fixture() -> Iterator[Callable[[int], list[int]]]:
-    """Ports that nobody but the test uses until its end."""
+    """Ports that only the test uses until its end."""
     with contextlib.ExitStack() as held:
         yield lambda count: held.enter_context(held_ports(count))
 
@@ -93,8 +93,8 @@ class Certificates:
         self._issued: set[Path] = set()
 
     def issue(self, common_name: str, uri: str) -> Path:
-        """Good for localhost, the host `common_name` and `uri`. The second time it is the same one: somebody may be
-        reading it."""
+        """Issue a certificate for localhost, the host `common_name` and `uri`. A second call returns the same one,
+        because a process may be reading it."""
         folder = self._folder / common_name
         if folder not in self._issued:
             self._issued.add(folder)
@@ -120,13 +120,13 @@ def certificate_fixture(authority: Callable[[str], Certificates]) -> Callable[[s
 
 
 def networks(run: RunContract, folder: Path) -> list[TlsNetwork]:
-    """To every shard, with the certificate in `folder`."""
+    """Networks to every shard, with the certificate in `folder`."""
     return [TlsNetwork(shard, Tls.read(folder)) for shard in run.shards]
 
 
 @pytest.fixture(name="make_run")
 def make_run_fixture(tmp_path: Path, free_ports: Callable[[int], list[int]]) -> Callable[..., RunContract]:
-    """A run of a tiny model on this machine, in `shards` shards; other keywords replace sections."""
+    """A run of a tiny model on this machine in `shards` shards. Other keywords replace sections."""
 
     def make(shards: int = 1, **sections: Any) -> RunContract:
         ports = free_ports(4 * shards)
@@ -156,14 +156,14 @@ def make_run_fixture(tmp_path: Path, free_ports: Callable[[int], list[int]]) -> 
 
 
 class Gang:
-    """The hosts of one unit: between two steps they do what all of them can, as a mesh does."""
+    """The hosts of one unit. Between two steps they do only what all of them can, like a mesh."""
 
     def __init__(self, hosts: int) -> None:
         self._able: list[set[Any]] = [set()] * hosts
         self._barrier = threading.Barrier(hosts, timeout=PARTING_SECONDS)
 
     def agree(self, host: int, able: set[Any]) -> tuple[set[Any], set[Any]]:
-        """What every host is able to do, and what any is. Raises `BrokenBarrierError` when one has left."""
+        """Return what all hosts can do, and what any host can do. Raises `BrokenBarrierError` if one has left."""
         self._able[host] = able
         self._barrier.wait()
         found = set.intersection(*self._able), set.union(*self._able)
@@ -171,13 +171,13 @@ class Gang:
         return found
 
     def leave(self) -> None:
-        """The others end too."""
+        """Make the other hosts end too."""
         self._barrier.abort()
 
 
 @dataclass
 class NumpyUnit:
-    """One host of a unit that moves its parameters towards a target, a little each step, in a thread."""
+    """One host of a unit. In a thread, it moves its parameters a little towards a target at each step."""
 
     run: RunContract
     name: str
@@ -189,9 +189,9 @@ class NumpyUnit:
     step_seconds: float = 0.01
     tokens: int = 100
     gang: Gang = field(default_factory=lambda: Gang(1))
-    """Of all hosts of the unit."""
+    """Shared by all hosts of the unit."""
     until: float = math.inf
-    """The version that it has received when it stands still, for as long as the test leaves this as it is."""
+    """When the unit has received this version, it makes no more steps until the test changes this value."""
     contributed: int = 0
     received: dict[int, int] = field(default_factory=dict)
     """Newest version of each fragment."""
@@ -214,9 +214,9 @@ class NumpyUnit:
         self.theta = [self._mine(self.layout.flatten(theta, p), p) for p in range(len(self.layout.fragments))]
         self.anchor = [part.copy() for part in self.theta]
         self.sent: dict[int, np.ndarray] = {}
-        """What its newest contribution to each fragment was taken from, until a version arrives."""
+        """Parameters from which its newest contribution to each fragment was computed, until a version arrives."""
         self._arrivals: dict[int, Arrival] = {}
-        """That not all hosts have yet."""
+        """Arrivals that not all hosts have yet."""
         self.progress = Progress([0] * len(self.theta))
         self.step = 0
         self._halt = threading.Event()
@@ -228,11 +228,11 @@ class NumpyUnit:
         return self
 
     def hold_nothing(self) -> None:
-        """Every fragment must come from the syncer first."""
+        """Hold no fragment, so that every fragment must come from the syncer first."""
         self.progress = Progress([-1] * len(self.theta))
 
     def halt(self) -> None:
-        """As a killed process: the loop ends and the link breaks."""
+        """End like a killed process: the loop ends and the link breaks."""
         self._halt.set()
         self.gang.leave()
         if self.running:
@@ -256,7 +256,7 @@ class NumpyUnit:
         self.gang.leave()
 
     def _go_on(self) -> None:
-        """Takes what has arrived, makes a step, answers pulls: what all hosts can."""
+        """Takes what has arrived, makes a step and answers pulls, as far as all hosts can."""
         self._arrivals |= self.client.arrived()
         arrivals, cut, pulls = self._arrivals, self.client.cut(), self.client.pulls()
         able = {cut, *((p, arrival.version) for p, arrival in arrivals.items()), *pulls.items()}
@@ -305,7 +305,7 @@ class NumpyUnit:
 
 @pytest.fixture(name="numpy_unit")
 def numpy_unit_fixture(certificate: Callable[[str], Path]) -> Iterator[Callable[..., NumpyUnit]]:
-    """Makes units, with their own certificates unless told a network, and halts those that the test left running."""
+    """Makes units, with their own certificates unless given a network. Halts those that the test left running."""
     units: list[NumpyUnit] = []
 
     def make(run: RunContract, name: str, network: Any = None, **keywords: Any) -> NumpyUnit:
@@ -318,7 +318,7 @@ def numpy_unit_fixture(certificate: Callable[[str], Path]) -> Iterator[Callable[
 
 
 def told_by(port: int, tls: Path, authority: Path) -> bytes | None:
-    """What a pod says at `/status` to the certificate in the folder `tls`; None when nobody answers."""
+    """What a pod answers at `/status` to the certificate in the folder `tls`; None if there is no answer."""
     context = ssl.create_default_context(cafile=str(authority / "ca.crt"))
     context.load_cert_chain(tls / "tls.crt", tls / "tls.key")
     try:
@@ -332,7 +332,7 @@ def told_by(port: int, tls: Path, authority: Path) -> bytes | None:
 
 
 class Program:
-    """`python -m atoll_runtime.…`, started as often as the test likes; it serves `/status`, and plain pages."""
+    """`python -m atoll_runtime.…`, which a test may start several times. It serves `/status` and pages without TLS."""
 
     def __init__(
         self, run: RunContract, folder: Path, tls: Path, ports: tuple[int, int], **told: str
@@ -361,7 +361,7 @@ class Program:
         return self.process.wait(PARTING_SECONDS)
 
     def told(self, tls: Path | None = None) -> bytes | None:
-        """The report over HTTPS, with its own certificate or this one; None when nobody answers."""
+        """The report over HTTPS, for its own certificate or that in `tls`; None if there is no answer."""
         return told_by(self._ports[0], tls or self.tls, self.tls)
 
     def plain(self, path: str) -> str:
@@ -371,7 +371,7 @@ class Program:
 
 
 class Syncer(Program):
-    """One shard, on the same volume whenever it is started."""
+    """One shard. It has the same volume at each start."""
 
     def __init__(self, run: RunContract, tls: Path, folder: Path, shard: int = 0) -> None:
         address = run.shards[shard]
@@ -386,7 +386,7 @@ class Syncer(Program):
         return None if told is None else SyncerStatus.model_validate_json(told)
 
     def figure(self, name: str) -> float:
-        """A figure of this shard alone, by its metrics; 0 where nobody answers."""
+        """A figure of this shard alone, from its metrics; 0 if there is no answer."""
         try:
             lines = self.plain("/metrics").splitlines()
         except OSError:
@@ -412,7 +412,7 @@ def syncer_fixture(tmp_path: Path, certificate: Callable[[str], Path]) -> Iterat
 
 
 class Learner:
-    """A host of a unit that learns in numpy, as a process of its own (`numpy_learner.py`)."""
+    """A host of a unit that learns in numpy, as a separate process (`numpy_learner.py`)."""
 
     def __init__(
         self, run: RunContract, tls: Path, unit: str, incarnation: int, step_seconds: float, folder: Path

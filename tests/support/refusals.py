@@ -19,7 +19,7 @@ from atoll_operator.api.trainingrun import TrainingRunSpec
 
 Object = dict[str, Any]
 Path = tuple[str, ...]
-"""Keys; an index of a list is a number in digits."""
+"""Keys. An index of a list is written in digits."""
 REMOVE = object()
 UNIT: Object = {
     "apiVersion": "atoll.dev/v1alpha1",
@@ -41,7 +41,7 @@ MODELS: Mapping[str, type[BaseModel]] = {"TrainingRun": TrainingRunSpec, "Learne
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One object, or a change of one."""
+    """One object, or a change to an object."""
 
     name: str
     before: Object | None
@@ -68,7 +68,7 @@ def rows(section: str) -> list[Row]:
 
 
 def patched(base: Object, patch: Mapping[str | Path, Any]) -> Object:
-    """A copy of the object with other values at dotted paths, or without them (REMOVE). Missing parents are made."""
+    """A copy of the object with new values at dotted paths, or without these paths (REMOVE). Adds missing parents."""
     body = copy.deepcopy(base)
     for path, value in patch.items():
         keys = path.split(".") if isinstance(path, str) else path

@@ -1,8 +1,8 @@
-"""Fixtures of these tests; they stand in `tests/support`. JAX compiles fast here, not well."""
+"""Fixtures of these tests, from `tests/support`. JAX compiles quickly here, with little optimisation."""
 
 import os
 
-# Read when JAX is first imported: a step of a toy model compiles in 0.4 s in place of 1.5 s (JAX 0.10, 2 cores).
+# Read when JAX is first imported. A step of a toy model compiles in 0.4 s instead of 1.5 s (JAX 0.10, 2 cores).
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false")
 
 from played_kubectl import call_fixture, kubectl_fixture

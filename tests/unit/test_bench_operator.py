@@ -1,4 +1,4 @@
-"""`atoll bench operator`: pods as the watch tells of them, the limit's pods, and figures with their targets."""
+"""`atoll bench operator`: pods as the watch reports them, the limit's pods, and figures with their targets."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def line(
 
 
 def two_running() -> Pods:
-    """Units `a` and `b` of one host each, made at 1 s and 2 s, running since 3 s and 4 s."""
+    """Units `a` and `b` of one host each, created at 1 s and 2 s, running since 3 s and 4 s."""
     pods = Pods()
     for at, unit in enumerate("ab", start=1):
         pods.see(line("ADDED", f"{unit}-1-0"), float(at))

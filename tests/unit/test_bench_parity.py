@@ -1,4 +1,4 @@
-"""The proof's bookkeeping: what is run, what is kept, and what the table says of it."""
+"""The proof's bookkeeping: which trials run, which results are kept, and what the table shows."""
 
 import itertools
 import json
@@ -22,7 +22,7 @@ EIGHT = Trial("b", "30k", "decoupled", 8, "bf16", 0, 200, 4e-3)
 FOLDER = Path(__file__).parents[2] / "docs/results"
 RESULTS = json.loads((FOLDER / "parity.json").read_text())
 SECONDS = 1000 / 8192 / 0.8
-"""For 1,000 tokens by learners that make 8,192 a second and are away for a fifth of the time."""
+"""Time for 1,000 tokens by learners that train 8,192 a second and are away for a fifth of the time."""
 DIVERGED = {"loss": None, "tokens": 1000, "error": "inf"}
 
 
@@ -82,7 +82,7 @@ def test_a_slower_fleet_has_fewer_global_steps_for_the_same_tokens() -> None:
     mixed = replace(EIGHT, speeds="mixed", steps=1000).setting("file:///nowhere")
     made = sum(1 / pace for pace in mixed.paces) / mixed.learners
     assert replace(mixed, jitter=0.0).global_steps + 1 == pytest.approx(1000 / made, abs=1)
-    assert mixed.global_steps < replace(mixed, jitter=0.0).global_steps  # whoever is slowest sets the clock
+    assert mixed.global_steps < replace(mixed, jitter=0.0).global_steps  # the slowest learner sets the clock
     assert mixed.batch * mixed.learners == SIZES["30k"].sequences
 
 
@@ -121,7 +121,7 @@ def test_the_committed_results_are_of_the_cases_and_of_equal_tokens_and_make_the
         assert row["case"] in set("abcdef")
         assert row["method"] in ("data-parallel", "decoupled")
         assert row["codec"] in ("none", "bf16", "int4")
-        # The target of the clock makes the expected sum the budget: jitter (e) and losses (f) are near it in the mean.
+        # The clock's target makes the expected tokens equal to the budget; with jitter (e) and losses (f), about equal.
         near = {"e": 0.02, "f": 0.07}.get(row["case"], 0.003)
         assert row["tokens"] == pytest.approx(budgets[row["size"], row["steps"]], rel=near)
         assert row["command"].startswith("atoll bench parity")
@@ -141,7 +141,7 @@ def test_a_gap_is_to_data_parallel_training_of_the_same_seed(store) -> None:
 
 @pytest.fixture
 def ran(monkeypatch) -> list[Trial]:
-    """Trials that would have been run: here they end at once. The standard library is of Python 3.11.9."""
+    """Trials that the proof starts. Here they end at once. The standard library is that of Python 3.11.9."""
     begun: list[Trial] = []
 
     def run_all(trials, *_):
@@ -156,7 +156,7 @@ def ran(monkeypatch) -> list[Trial]:
 
 
 def prove(folder, say=lambda _: None, stages=cases.REDUCED, flag="--reduced") -> list[dict]:
-    """Rows of a proof that goes on with what its folder holds."""
+    """Rows of a proof that is resumed with the results in its folder."""
     return list(proof.prove(stages, "ab", folder, 1, say, resume=True, flag=flag))
 
 

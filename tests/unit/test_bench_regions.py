@@ -1,4 +1,4 @@
-"""The arithmetic of `atoll bench regions`: rates to scale, and what is noted of a region that is cut off."""
+"""The arithmetic of `atoll bench regions`: scaled rates, and the record of a region that is cut off."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_no_cut_of_the_model_is_made_during_a_training() -> None:
 
 
 class Links:
-    """Notes which region is cut."""
+    """Records which region is cut."""
 
     def __init__(self) -> None:
         self.changes: list[tuple[str, float, bool]] = []
@@ -39,7 +39,7 @@ class Links:
 
 
 def status(seconds: float, away: int, contributions: int) -> SyncerStatus:
-    """`seconds` after the first step; a step takes one, and the region that is cut has made `away`."""
+    """The status `seconds` after the first step, with steps of 1 s. The region that is cut has made `away` steps."""
     steps = {"east": away, "west": int(seconds)}
     return SyncerStatus(
         run_uid="u",

@@ -1,4 +1,4 @@
-"""What an earlier history left in the bucket: a run deleted and applied again, a shard without its volume."""
+"""What an earlier history left in the bucket, after a run was deleted and applied again or a shard lost its volume."""
 
 import asyncio
 import threading
@@ -34,21 +34,21 @@ def make_part(step, value, lineage="new", run="b", shard=0, shards=1, final=Fals
 
 
 def held(store, step):
-    """What a cut holds of each shard, and of which histories."""
+    """A value of each shard in a cut, and the lineages of the shards."""
     cut = store.load(step)
     return [cut.theta[name][0] for name in sorted(cut.theta)], cut.meta["lineages"]
 
 
 @pytest.fixture(name="nobody_reads")
 def nobody_reads_fixture():
-    """What is replaced by a newer cut goes at once."""
+    """Cuts that are replaced by newer ones are removed at once."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("atoll_runtime.checkpoint.store.READING_SECONDS", 0.0)
         yield
 
 
 def ended(store, cut, make, run="b", meta=None):
-    """Saves one cut with real `Cuts` of shard 0 and tells what it said at the end."""
+    """Saves one cut with real `Cuts` of shard 0 and returns its final message."""
 
     async def save():
         done = asyncio.Event()
@@ -87,7 +87,7 @@ def test_what_the_manifest_says_is_read_on_the_event_loop_which_alone_writes_to_
 @pytest.mark.parametrize("final", [False, True], ids=["in-the-middle", "final"])
 @pytest.mark.usefixtures("nobody_reads")
 def test_a_cut_stands_though_older_ones_may_not_be_removed(store, monkeypatch, caplog, final):
-    """A retention policy, no right to delete, too many requests."""
+    """Removal fails by a retention policy, a missing right to delete, or too many requests."""
     for step in (0, 1, 2, 3):
         store.save_part(make_part(step, 1.0))
         store.complete(step, 1, {"run_uid": "b"})
@@ -206,7 +206,7 @@ def test_a_save_that_hangs_is_told_of_and_the_next_attempt_is_whole(store, monke
     monkeypatch.setattr(arrays, "TIMEOUT", 60.0)
     store.save_part(make_part(20, 3.0))
     store.complete(20, 1, {"run_uid": "b"})
-    released.set()  # the late one writes after all, beside what counts
+    released.set()  # the late call still writes, but to another place than the one that counts
     eventually(lambda: not arrays.late())
     assert calls[0] != calls[1]
     assert held(store, 20) == ([3.0], ["new"])

@@ -1,4 +1,4 @@
-"""A bucket that does not answer is no damaged checkpoint; a file is there whole or not at all."""
+"""A bucket that does not answer is not a damaged checkpoint. A file is whole or missing."""
 
 import os
 import threading
@@ -25,7 +25,7 @@ def store(tmp_path):
 
 
 def silent(monkeypatch, name):
-    """The bucket does not answer to reads of one object."""
+    """Makes the bucket not answer reads of one object."""
     real = Bucket.read
 
     def read(self, path, *span):

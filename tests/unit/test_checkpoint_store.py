@@ -1,4 +1,4 @@
-"""Global checkpoints: whole, found, fallen back from, pruned."""
+"""Global checkpoints: completing, finding, falling back, pruning."""
 
 import json
 import math
@@ -55,7 +55,7 @@ def test_a_cut_comes_back_exactly(store):
 
 
 def flip(folder: Path):
-    # In each file: retries of OCDBT leave files that no read needs.
+    # Damages each file, because retries of OCDBT leave files that no read needs.
     for path in (folder / "20").rglob("d/*"):
         data = bytearray(path.read_bytes())
         data[len(data) // 2] ^= 1
@@ -158,7 +158,7 @@ def test_a_cut_of_two_shards_is_whole_when_both_parts_stand_and_tensors_come_bac
 
 @pytest.fixture
 def read(monkeypatch):
-    """Bytes of each array that is read."""
+    """Bytes read of each array."""
     sizes, real = [], arrays.read
 
     def counted(*given):
@@ -171,7 +171,7 @@ def read(monkeypatch):
 
 
 def save_shards(store, shards, length):
-    """One layer and one small tensor for each shard, with its number as values."""
+    """One layer and one small tensor for each shard, with the shard's number as values."""
     for s in range(shards):
         values = np.full((1, 64, length), s, np.float32) + np.arange(length, dtype=np.float32) / length
         own = {"layers/up": Slice(values, -values, (s,)), f"norm/{s}": Slice(values[0, 0], values[0, 0])}
@@ -206,7 +206,7 @@ EMBEDDINGS = {"embedding/table": (2048, 64), "head/table": (64, 2048), "layers/u
 
 
 def save_embeddings(store, shards):
-    """Saves embeddings that are cut along the vocabulary; returns what was saved."""
+    """Saves embeddings that are cut along the vocabulary. Returns what was saved."""
     tensors = [
         TensorInfo(name, shape, stacked="layers" in name, embedding="table" in name)
         for name, shape in EMBEDDINGS.items()
@@ -307,7 +307,7 @@ def test_newer_checkpoints_that_cannot_be_read_take_no_place_of_the_one_just_com
         store.save(make_cut(step))
     for step in (200, 300, 400):
         (folder / str(step) / "state-0-of-1").rename(folder / f"elsewhere-{step}")
-    for step in (150, 160, 170):  # the run went on from 100
+    for step in (150, 160, 170):  # the run continued from 100
         store.save(make_cut(step))
         store.prune(2, step, math.inf)
     found, skipped = store.newest()
@@ -316,7 +316,7 @@ def test_newer_checkpoints_that_cannot_be_read_take_no_place_of_the_one_just_com
 
 
 def saved_at(store, folder, step, seconds):
-    """A cut whose manifest says that it was completed at that time."""
+    """Saves a cut with a manifest that gives this time of completion."""
     store.save(make_cut(step))
     path = folder / str(step) / "manifest.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "time": seconds}))

@@ -1,4 +1,4 @@
-"""Saves of units at a URI where an earlier run, or a history that was rolled back, left saves of its own."""
+"""Saves of units at a URI with saves of an earlier run or of a history that was rolled back."""
 
 import re
 import threading
@@ -31,7 +31,7 @@ def uri(tmp_path):
 def write(
     uri, cut, run="new", unit="a", host=0, hosts=1, inner_step=None, keep=KEEP, incarnation=1, began=0.0
 ):
-    """What one host saves, with `cut` as its moments, and what host 0, which began then, removes."""
+    """Saves one host's part, with `cut` as its moments. Host 0, which began at `began`, also removes old saves."""
     store = UnitStore(uri, run)
     facts = HostManifest(
         run_uid=run,
@@ -71,7 +71,7 @@ def newest(uri, run="new", unit="a", runs=()):
         pytest.param([(4900, "old", 1), (5000, "old", 1)], (100, 200, 300), 1, id="an earlier run's"),
         pytest.param([(5000, "old", 7)], (100, 200), 1, id="an earlier run's, of a later incarnation"),
         pytest.param([(20, "new", 1), (30, "new", 1)], (12, 14, 16), 1, id="rolled back"),
-        # The journal was lost, and the unit, made anew, was given a number that it had before.
+        # The journal was lost, and the recreated unit got an incarnation that it had before.
         pytest.param(
             [(805, "new", 7), (905, "new", 7)], (600, 700, 800), 4, id="rolled back, and a later one's"
         ),
@@ -101,7 +101,7 @@ def test_on_several_hosts_the_earlier_runs_go_when_one_of_this_run_is_whole(uri)
 
 def test_an_incarnation_that_thaws_removes_nothing_of_its_successors(uri):
     write(uri, 80)
-    for cut in (60, 120, 140):  # the successor began before the cut at which the other one was frozen
+    for cut in (60, 120, 140):  # the successor began before the cut at which its predecessor was frozen
         write(uri, cut, incarnation=2, keep=0)
     write(uri, 100)
     assert held(uri) == {140: 1, 120: 1, 100: 1, 80: 1, 60: 1}
@@ -138,7 +138,7 @@ def test_a_manifest_that_does_not_say_whose_it_is_is_named_with_the_field(uri):
 
 @pytest.fixture
 def listings(monkeypatch):
-    """What is listed, from then on."""
+    """Prefixes that are listed from then on."""
     listed, real = [], Bucket.list
 
     def listing(self, prefix=""):
@@ -180,7 +180,7 @@ def agreement():
 
 
 def test_moments_stand_though_older_ones_may_not_be_removed(uri, monkeypatch, caplog):
-    """And are not taken away and written again for it."""
+    """They are not removed and written again either."""
     store, asked, written = UnitStore(uri, "new"), threading.Event(), []
     real = Bucket.write
     monkeypatch.setattr(
@@ -229,7 +229,7 @@ def test_a_fresh_model_never_gets_an_earlier_runs_moments_and_finds_its_own_behi
 
 
 def silent(monkeypatch, silence):
-    """The bucket does not answer reads of these objects, as often as each is named; they are taken out."""
+    """Makes the bucket not answer reads of the objects in the list `silence`. Each such read removes its entry."""
     real = Bucket.read
 
     def read(self, path, *span):

@@ -1,4 +1,4 @@
-"""The size check of `.ci/run`: which files count where, and from which growth on it fails."""
+"""The size check of `.ci/run`: where files count, and the growth at which it fails."""
 
 import importlib.util
 from pathlib import Path

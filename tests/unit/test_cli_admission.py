@@ -1,4 +1,4 @@
-"""`simulate plan` refuses what the API server refuses; a control test judges the same table with a real one."""
+"""`simulate plan` refuses what the API server refuses. A control test checks the same table with a real API server."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def rules(schema: Object) -> Iterator[Object]:
 
 
 def violated(row: Row) -> list[str]:
-    """The rules that refuse the row: of an object, and of its change."""
+    """The rules that refuse the row's object, or its change."""
     return list(_violated(SCHEMAS[row.body["kind"]], row.before and stored(row.before), stored(row.body)))
 
 
 def stored(body: Object) -> Object:
-    """With defaults filled in, as the API server does."""
+    """The object with defaults, as the API server stores it."""
     spec = MODELS[body["kind"]].model_validate(body["spec"])
     return {**body, "spec": spec.model_dump(mode="json", by_alias=True, exclude_none=True)}
 
@@ -79,7 +79,7 @@ def test_a_change_that_is_possible_is_accepted(row: Row) -> None:
 def test_every_rule_alone_refuses_some_row() -> None:
     alone = {WHOLE["rule"]}
     for row in (*rows("refused"), *rows("refused_changes")):
-        with contextlib.suppress(ValidationError, KeyError):  # the schema refuses it, and rules are not asked
+        with contextlib.suppress(ValidationError, KeyError):  # the schema refuses it before any rule
             if len(found := violated(row)) == 1:
                 alone |= {*found}
     assert {rule["rule"] for schema in SCHEMAS.values() for rule in rules(schema)} - alone == set()
@@ -110,7 +110,7 @@ def test_all_faults_are_told() -> None:
 
 
 def shapes(random: Random) -> Iterator[tuple[dict[str, Any], int]]:
-    """Random kinds of slices and how many of each, most of which exist."""
+    """Random kinds of slices, most of which exist, each with a random number."""
     machines = [machine for generation in GENERATIONS for machine in generation.machines]
     topologies = sorted({name for machine in machines for name in machine.topologies} | {*OTHER_SHAPES})
     for _ in range(300):

@@ -1,4 +1,4 @@
-"""How a command ends: by Ctrl-C wherever it falls, with an output that takes nothing, with loggers that chatter."""
+"""How a command ends: by Ctrl-C at any moment, with an output that accepts nothing, with verbose loggers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from atoll_cli.kubectl import Kubectl, KubectlError
 
 ROOT = Path(__file__).resolve().parents[2]
 HEARD = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-"""A shell's background job, which these tests may be, ignores SIGINT."""
+"""Makes SIGINT work. A background job of a shell ignores it, and these tests may be one."""
 
 
 def atoll(*arguments: str, **options: object) -> subprocess.CompletedProcess[str]:

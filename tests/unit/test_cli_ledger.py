@@ -1,4 +1,4 @@
-"""`atoll ledger`: the figures, the verdict and the exit status, with a kubectl that prints what the test says."""
+"""`atoll ledger`: figures, verdict and exit status, with a kubectl that prints what the test sets."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def listing(one: dict[str, Any] | None = ONE, own: dict[str, Any] | None = BOTH)
 
 @pytest.fixture
 def ledger(call: Call, kubectl: Path) -> Call:
-    """Calls `atoll ledger` on a cluster that has these objects; exit status, output, errors."""
+    """Calls `atoll ledger` on a cluster with these objects. Returns exit status, output and errors."""
 
     def ask(items: list[dict[str, Any]], *arguments: str) -> tuple[int, str, str]:
         (kubectl / "objects").write_text(json.dumps(items))

@@ -1,4 +1,4 @@
-"""The command line: its options, what it refuses, and with which status."""
+"""The command line: its options, what it refuses, and its exit status."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ WRONG = (
     ("export gs://b/x --check ''", "--check '': a path on this machine is wanted"),
     ("replay tape --check rel", "--check 'rel': gs://bucket/path or file:///absolute/path"),
 )
-"""Those of `simulate`, `data import` and `export` with files stand in the tests of these commands."""
+"""Cases of `simulate`, `data import` and `export` with files are in the tests of these commands."""
 
 
 @pytest.mark.parametrize(("command", "words"), WRONG)

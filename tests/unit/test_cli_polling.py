@@ -1,4 +1,4 @@
-"""Looking at a cluster for hours: what it costs when it does not answer, in a time that the test makes."""
+"""Polling a cluster for hours that does not always answer, in simulated time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from atoll_cli.kubectl import KubectlError
 
 
 class World:
-    """A cluster that answers or not, look by look; looks take no time, sleeps all of theirs."""
+    """A cluster that answers some looks and not others. Looks take no time; sleeps take their full time."""
 
     def __init__(self, answers: Iterator[bool], chance: float = 0.0) -> None:
         self.now, self.sleeps, self.told, self.looks = 0.0, list[float](), list[str](), 0

@@ -1,4 +1,4 @@
-"""`atoll status` with a kubectl on PATH that prints what the test says: output, JSON and exit status."""
+"""`atoll status` with a kubectl on PATH that prints what the test sets: output, JSON and exit status."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def unit(name: str, of: str, **status: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def status(call: Call, kubectl: Path) -> Call:
-    """Calls `atoll status` on a cluster that has these objects; exit status, output, errors."""
+    """Calls `atoll status` on a cluster with these objects. Returns exit status, output and errors."""
 
     def ask(items: list[dict[str, Any]], *arguments: str) -> tuple[int, str, str]:
         (kubectl / "objects").write_text(json.dumps(items))

@@ -1,4 +1,4 @@
-"""One table over every command of `atoll` and `kubectl atoll`: help, completion, JSON, and how each one fails."""
+"""One table of all commands of `atoll` and `kubectl atoll`: help, completion, JSON, and how each one fails."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ UNREACHED = "The connection to the server localhost:1 was refused - did you spec
 
 
 class Row(NamedTuple):
-    """What one command takes."""
+    """The arguments of one command."""
 
     operands: str
-    """With which it works; empty where it needs none, or where a test of its own calls it."""
+    """Operands with which it works; empty if it needs none or has its own test."""
     json: str = ""
-    """The option that makes JSON of its output."""
+    """The option for output in JSON."""
     missing: str = ""
-    """Operands that name what does not exist. A command of a cluster is called with `operands` on an empty one."""
+    """Operands that name what does not exist. A command for a cluster is called with `operands` on an empty cluster."""
 
 
 PLUGIN = {
@@ -47,7 +47,7 @@ PLUGIN = {
     "plan": Row(PLAN, "-o json", "/none.yaml"),
     "replay": Row("", "-o json", "/none"),
 }
-"""Commands of `kubectl atoll`. As with kubectl, only logs are text alone."""
+"""Commands of `kubectl atoll`. As with kubectl, only logs have no JSON."""
 SIMULATIONS = ("goodput", "bandwidth", "heterogeneity", "links", "scavenge")
 ATOLL = {
     "try": Row("", "--json", "/none.yaml"),
@@ -64,7 +64,7 @@ ATOLL = {
     **{f"bench {name}": Row("", "--json") for name in FIGURES},
     "version": Row(""),
 }
-"""Commands of `atoll`. `data show` prints text of the data set alone."""
+"""Commands of `atoll`. `data show` prints only text of the data set."""
 ROWS = [("atoll_cli.plugin.options", *item) for item in PLUGIN.items()]
 ROWS += [("atoll_cli.options", *item) for item in ATOLL.items()]
 IDS = [("kubectl atoll " if "plugin" in commands else "atoll ") + name for commands, name, _ in ROWS]
@@ -73,7 +73,7 @@ OF_A_CLUSTER = {"status", "ledger", *(name for name, row in PLUGIN.items() if no
 
 
 def leaves(parser: argparse.ArgumentParser, before: str = "") -> Iterator[str]:
-    """Names of the commands that have none below them."""
+    """Names of the commands without subcommands."""
     below = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
     for name, command in (item for action in below for item in action.choices.items()):
         yield from leaves(command, f"{before}{name} ")

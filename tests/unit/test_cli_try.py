@@ -23,7 +23,7 @@ FAULTS = (
     (BUILT_IN.read_text(), "a: [1", "not YAML"),
     (BUILT_IN.read_text(), "only words", "one document of kind TrainingRun is wanted; there are 0"),
 )
-"""What stands in the built-in run, what is put in its place, and what is told."""
+"""Text of the built-in run, its replacement, and the message."""
 
 
 @pytest.mark.parametrize(("old", "new", "told"), FAULTS, ids=[row[2][:40] for row in FAULTS])

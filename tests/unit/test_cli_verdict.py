@@ -1,4 +1,4 @@
-"""The demo's verdict: each thing that must be shown and is not is named."""
+"""The demo's verdict names each thing that the demo must show but does not."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def make_run(step: int, **changes: object) -> RunView:
 
 
 def make_samples() -> list[Sample]:
-    """A demo as it should be: killed at 100, healed at 112, complete at 200."""
+    """A demo without faults: killed at 100, healed at 112, complete at 200."""
     both = {"a": make_unit("a", 150), "b": make_unit("b", 150)}
     waiting = {"a": make_unit("a", 150, incarnation=2, learning=False), "b": make_unit("b", 156)}
     back = {"a": make_unit("a", 160, incarnation=2), "b": make_unit("b", 165)}

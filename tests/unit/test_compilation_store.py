@@ -1,4 +1,4 @@
-"""Compiled programs in the run's bucket: kept, loaded by the next process, and computing the same."""
+"""Compiled programs in the run's bucket: they are kept, loaded by the next process, and compute the same."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ class World:
         store.close(20)
 
     def programs(self) -> Programs:
-        """A process that compiles by itself."""
+        """The programs of a process that compiles alone."""
         return Programs(Agreement(span(jax.devices()[:1])), self.open())
 
     def end(self, programs: Programs) -> None:
-        """After its first step."""
+        """Ends the process after its first step."""
         programs.settle()
         self._stores[-1].close(20)
 
@@ -126,7 +126,7 @@ def test_programs_are_compiled_again_when_the_last_process_died_in_its_first_ste
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     world.compile_and_keep({"step-1": b"program"})
-    assert world.open().get("step-1") == b"program"  # and this process dies before its first step ends
+    assert world.open().get("step-1") == b"program"  # this process dies before its first step ends
     world.compile_and_keep({"step-1": b"better"})
     assert "the last process ended before its first step" in caplog.text
     survivor = world.open()
@@ -235,7 +235,7 @@ def theta(size: int = 64) -> dict[str, Array]:
 
 @pytest.fixture(autouse=True)
 def no_jax_cache() -> Iterator[None]:
-    """JAX's own cache, which other suites of this process use, is off: see `CompilationStore.of`."""
+    """Turns JAX's own cache off, which other suites of this process use; see `CompilationStore.of`."""
     name = "jax_compilation_cache_dir"
     before = jax.config.values[name]
     jax.config.update(name, None)
@@ -247,7 +247,7 @@ def no_jax_cache() -> Iterator[None]:
 
 @pytest.fixture
 def compilations() -> Iterator[list[str]]:
-    """What JAX has compiled since."""
+    """Programs that JAX has compiled since the fixture began."""
     seen: list[str] = []
 
     def listen(event: str, _: float, **__: str | int) -> None:

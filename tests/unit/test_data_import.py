@@ -36,7 +36,7 @@ def order(folder):
 
 
 def documents(uri, split):
-    """What a split holds, by its separators."""
+    """The documents of a split, divided at separators."""
     bucket = Bucket(uri)
     shards = open_catalogue(bucket).splits[split].shards
     *texts, rest = b"".join(bucket.read(shard.file) for shard in shards).split(b"\0")
@@ -92,7 +92,7 @@ def test_every_document_comes_once_in_its_order(tmp_path_factory, texts, shard):
 
 
 def failing(patch, count):
-    """The bucket refuses from the n-th write on."""
+    """Makes the bucket refuse writes from number `count` on."""
     whole, left = Bucket.write, count
 
     def write(self, path, data):
@@ -143,7 +143,7 @@ def test_each_kind_of_file_gives_its_documents(name, tmp_path):
 
 @pytest.fixture(scope="module")
 def tokenizer_json(tmp_path_factory):
-    """A byte-level BPE of 400 tokens, trained here, which would cut texts off at eight tokens."""
+    """A byte-level BPE of 400 tokens, trained here. It is configured to truncate texts at eight tokens."""
     tokenizers = pytest.importorskip("tokenizers")
     model = tokenizers.Tokenizer(tokenizers.models.BPE())
     model.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)

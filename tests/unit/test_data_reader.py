@@ -39,7 +39,7 @@ def dataset(documents, tmp_path_factory):
 
 @pytest.fixture
 def broken(dataset, tmp_path):
-    """A copy to be damaged, and its bucket."""
+    """A copy that the test may damage, and its bucket."""
     source, copy = Bucket(dataset), Bucket(f"file://{tmp_path}/broken")
     for name in source.list():
         copy.write(name, source.read(name))
@@ -221,7 +221,7 @@ def test_batches_come_in_order_however_many_threads_read(readers):
 
     def example(at):
         if at < 4:
-            late.wait(30)  # the first batch is the last to be ready
+            late.wait(30)  # the first batch is ready last
         elif at >= 8:
             late.set()
         return np.full(3, at)

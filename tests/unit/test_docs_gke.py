@@ -1,4 +1,4 @@
-"""The page on GKE and the samples say what the images, the chart and the API say."""
+"""The page on GKE and the samples agree with the images, the chart and the API."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every link of the documentation leads somewhere, and every page is in the site's menu."""
+"""Every link of the documentation has a target, and every page is in the site's menu."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 
 
 def text_of(path: Path) -> str:
-    """Without code, in which brackets and parentheses mean something else."""
+    """The page's text without code, in which brackets and parentheses have another meaning."""
     return re.sub(r"`[^`\n]*`", "", re.sub(r"^```.*?^```", "", path.read_text(), flags=re.M | re.S))
 
 
 def anchors(path: Path) -> Iterator[str]:
-    """Of the headings of a page, as GitHub and site generators make them."""
+    """Anchors of the headings of a page, as GitHub and site generators make them."""
     for title in re.findall(
         r"^#+ +(.+)$", re.sub(r"^```.*?^```", "", path.read_text(), flags=re.M | re.S), re.M
     ):

@@ -1,4 +1,4 @@
-"""Every reason that code can give, of a condition or a failure, stands in a table for users."""
+"""Every reason of a condition or a failure that code can give is in a table for users."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ REASON = re.compile(r"[A-Z][a-z]+([A-Z][a-z]+)*")
 GIVERS = {
     "state": 1, "lost": 0, "_idle": 1, "_reached": 3, "Outcome": 1, "PollFailed": 0, "Terminal": 0, "fail": 1,
 }  # fmt: skip
-"""Functions that are given a reason, and in which argument."""
+"""Functions that take a reason, and the position of that argument."""
 ROLES = ("Syncer", "Evaluator")
-"""Who does not tell its status: `f"{role}Unavailable"`."""
+"""Roles with a status, for the reason `f"{role}Unavailable"`."""
 
 
 @functools.cache
 def constants() -> dict[str, str]:
-    """Words that have a name in some module of operator or runtime."""
+    """Constants of modules of operator and runtime that look like reasons, by name."""
     paths = [path for folder in ("operator", "runtime") for path in (ROOT / folder).rglob("*.py")]
     statements = (node for path in paths for node in ast.parse(path.read_text()).body)
     return {
@@ -37,7 +37,7 @@ def constants() -> dict[str, str]:
 
 
 def words(node: ast.AST) -> Iterator[str]:
-    """Reasons that are written out in an expression."""
+    """Reasons in an expression, as literals or by the name of a constant."""
     if isinstance(node, ast.JoinedStr):
         rest = node.values[-1]
         if isinstance(node.values[0], ast.FormattedValue) and isinstance(rest, ast.Constant):
@@ -54,7 +54,7 @@ def words(node: ast.AST) -> Iterator[str]:
 
 
 def expressions(node: ast.AST) -> Iterator[ast.AST]:
-    """Those of which a reason is made: an argument, or what is assigned to `reason`."""
+    """Expressions that give a reason: an argument, or the value of an assignment to `reason`."""
     if isinstance(node, ast.Call):
         place = GIVERS.get(getattr(node.func, "id", getattr(node.func, "attr", "")))
         if place is not None and len(node.args) > place:
@@ -65,14 +65,14 @@ def expressions(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def given(folder: Path) -> set[str]:
-    """By the code of a package."""
+    """Reasons that the code of a package gives."""
     trees = (ast.parse(path.read_text()) for path in folder.rglob("*.py"))
     parts = (part for tree in trees for node in ast.walk(tree) for part in expressions(node))
     return {word for part in parts for word in words(part)}
 
 
 def tables() -> set[str]:
-    """Words in the tables of the pages, but for their last column."""
+    """Words in the first column of the pages' tables."""
     rows = (line for page in PAGES for line in page.read_text().splitlines() if line.startswith("| `"))
     return {word for row in rows for word in re.findall(r"`(\w+)`", row.split(" | ")[0])}
 

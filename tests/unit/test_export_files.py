@@ -1,4 +1,4 @@
-"""`atoll export`: what stands on the disk, what is read back, and what is refused."""
+"""`atoll export`: what is on the disk, what is read back, and what is refused."""
 
 import json
 
@@ -54,7 +54,7 @@ def assert_same_bits(found, wanted):
 
 
 def refused(capsys, *arguments):
-    """The sentence that an export ends with, which is the only line."""
+    """The only line that an export prints."""
     assert export(*arguments) == 2
     message = capsys.readouterr().err
     assert message.count("\n") == 1
@@ -124,7 +124,7 @@ def test_hugging_face_layout_has_a_config_file(run, tmp_path):
         }.items()
     )
     with safe_open(out / "model.safetensors", "np") as file:
-        assert file.metadata()["format"] == "pt"  # else `transformers` refuses it
+        assert file.metadata()["format"] == "pt"  # without this `transformers` refuses it
 
 
 def test_a_task_of_the_users_own_is_exported_without_its_code(tmp_path):
@@ -284,7 +284,7 @@ def make_data(folder, tokenizer):
 
 
 def train_tokenizer(path, separator):
-    """A ByteLevel one, which ends a document with `separator`: by its name, not by the text that it stands for."""
+    """Trains a ByteLevel tokenizer that ends a document with `separator`: its name, not the text that it represents."""
     import tokenizers
 
     bytes_of = tokenizers.pre_tokenizers.ByteLevel

@@ -1,4 +1,4 @@
-"""Hugging Face's layouts: every value of Θ has its place, and the model they describe is the one that was trained."""
+"""Hugging Face's layouts: every value of Θ has a place, and the model that they describe is the trained one."""
 
 import jax
 import numpy as np
@@ -20,7 +20,7 @@ EXPERTS = Dimensions(
 
 
 def make_theta(spec, seed=0):
-    """No norm is 1 and no scale is that of the first values, so that each would be missed."""
+    """Random values. No norm is 1 and no scale is the initial one, so that a tensor that is left out is noticed."""
     random = np.random.default_rng(seed)
     theta = {info.name: random.standard_normal(info.shape, np.float32) for info in describe(spec)}
     return {name: 1 + value / 4 if name.endswith("/norm") else value / 4 for name, value in theta.items()}
@@ -33,7 +33,7 @@ def exported(layout, spec, theta):
 
 
 def logits(weights, config, tokens):
-    """Llama, and Qwen2-MoE, as they are defined: float64 [T, V] of one sequence, by the published names alone."""
+    """Llama and Qwen2-MoE by their definitions and published names: float64 [T, V] of one sequence."""
 
     def linear(name, x):
         return x @ weights[f"{name}.weight"].T.astype(np.float64) + weights.get(f"{name}.bias", 0)

@@ -1,4 +1,4 @@
-"""Files that are whole or not there, also after a loss of power."""
+"""Files that are whole or missing, also after a loss of power."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from atoll_runtime.checkpoint import Bucket
 
 Done = tuple[str, str]
-"""What was done, and to which file or folder."""
+"""An operation, and its file or folder."""
 
 
 @pytest.fixture(name="done")

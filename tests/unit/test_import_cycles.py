@@ -1,4 +1,4 @@
-"""No module imports another that imports it, directly or through others; imports for types alone count too."""
+"""No module imports itself through others. Imports that are only for types count too."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ PACKAGES = ("atoll_operator", "atoll_runtime", "atoll_local", "atoll_cli", "atol
 
 
 def cycle(imports: dict[str, set[str]]) -> list[str]:
-    """The modules of one cycle, the first of them at both ends; empty where there is none."""
+    """The modules of one cycle, with the same one first and last; empty if there is no cycle."""
     try:
         TopologicalSorter(imports).prepare()
     except CycleError as error:

@@ -1,4 +1,4 @@
-"""`kubectl atoll`: what its commands write, print and complete. All of them: test_cli_table."""
+"""`kubectl atoll`: what some of its commands write, print and complete. test_cli_table covers all commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A host's client of the syncer: what it mends itself, and how the training loop hears of the rest."""
+"""A host's client of the syncer: which failures it handles itself, and how it reports others to the training loop."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ROUND = RoundId(1, 0, 0)
 
 
 class Shard:
-    """A network with a shard behind it that says what the test says; what is called `at` has no memory."""
+    """A network to a shard that sends what the test sets. The call named `at` fails for lack of memory."""
 
     def __init__(self, at: str = "") -> None:
         self.at = at
@@ -67,14 +67,14 @@ class Shard:
     broken = 0
 
     def tune(self, streams: int, chunk: int) -> None:
-        """Nothing to tune."""
+        """There is nothing to tune."""
 
     async def close(self) -> None:
-        """Nothing to free."""
+        """There is nothing to close."""
 
 
 class Parties:
-    """A client and its shards, of one fragment each unless `fragments` says more."""
+    """A client and its shards, each with `fragments` fragments."""
 
     def __init__(
         self, run: RunContract, shards: Sequence[Shard], fragments: int = 1, unit: UnitContract = UNIT
@@ -127,7 +127,7 @@ async def test_what_ends_a_task_of_the_client_ends_the_training_loop_too(
 async def test_a_part_whose_round_is_over_gives_the_link_to_the_next_one(
     make_run: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The first of two rounds is merged without this unit, whose link has become slow."""
+    """The first of two rounds is merged without this unit, because the unit's link has become slow."""
 
     class Slow(Shard):
         begun, whole = list[RoundId](), list[RoundId]()

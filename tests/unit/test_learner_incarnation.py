@@ -1,4 +1,4 @@
-"""A learner's process and its number: taken once, watched, and left behind for the kubelet and its successor."""
+"""A learner's process and its incarnation: claimed once, watched, and left to the kubelet and the next process."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ UNIT = unit_contract("u", incarnation=3, coordinator="u-3-0:8476")
 
 @pytest.fixture
 def files(tmp_path: Path) -> Files:
-    """A pod's, told 3; the kubelet makes an empty termination log for each container that it starts."""
+    """Files of a pod of incarnation 3. The kubelet makes an empty termination log for each container that it starts."""
     found = Files(tmp_path / "told", tmp_path / "memory", tmp_path / "log")
     found.told.write_text("3")
     found.termination.touch()
@@ -30,7 +30,7 @@ def files(tmp_path: Path) -> Files:
 
 
 def restarted(files: Files) -> Incarnation:
-    """The next process of the container."""
+    """Starts the next process of the container."""
     files.termination.write_text("")
     return Incarnation(files)
 
@@ -81,9 +81,9 @@ def test_a_wait_in_vain_ends_with_the_last_words_of_the_one_that_failed(files) -
 def test_partial_write_of_last_words_keeps_the_earlier_number(files) -> None:
     first = Incarnation(files)
     first.claim(UNIT)
-    files.termination.unlink()  # the memory alone is written
+    files.termination.unlink()  # only the memory file is written
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))  # as a disk that is full: no file may grow
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))  # like a full disk: no file may grow
     try:
         with pytest.raises(OSError):
             first.leave("OSError: no space")
@@ -100,7 +100,7 @@ def test_process_ends_itself_when_a_greater_number_appears(files, tmp_path) -> N
         "from atoll_runtime.learner.incarnation import Files, Incarnation\n"
         "incarnation = Incarnation(Files(*map(Path, sys.argv[2:])))\n"
         "incarnation.claim(parse_unit(sys.argv[1])); incarnation.watch(poll=0.01)\n"
-        "threading.Event().wait(60)\n"  # as in a collective whose peer is gone
+        "threading.Event().wait(60)\n"  # like a collective with a peer that is gone
     )
     places = [str(files.told), str(files.memory), str(files.termination)]
     unit = UNIT.model_dump_json(by_alias=True)

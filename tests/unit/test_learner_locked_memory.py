@@ -1,4 +1,4 @@
-"""A learner raises its limit of locked memory as far as its pod lets it, and says when that is not far enough."""
+"""A learner raises its limit of locked memory as far as its pod allows, and reports if that is not enough."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ HARD = 64 << 10
 
 
 def raised(said: str, user: int = NOBODY) -> str:
-    """Of a process that began with a low limit."""
+    """Runs a process that began with a low limit."""
     arguments = [str(each) for each in (HARD // 2, HARD, user)]
     done = subprocess.run([sys.executable, "-c", PROGRAM, said, *arguments], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -39,7 +39,7 @@ def raised(said: str, user: int = NOBODY) -> str:
 
 
 def may_raise_limits() -> bool:
-    """Whether this process has CAP_SYS_RESOURCE; in containers root often has not."""
+    """Whether this process has CAP_SYS_RESOURCE. In containers root often does not have it."""
     status = Path("/proc/self/status")
     lines = status.read_text().splitlines() if status.exists() else []
     return any(line.startswith("CapEff") and int(line.split()[1], 16) >> 24 & 1 for line in lines)

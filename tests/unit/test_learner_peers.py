@@ -1,4 +1,4 @@
-"""Seeding from peers that are slow, silent, busy, or too late. What real ones send: test_learner_seeding."""
+"""Seeding from peers that are slow, silent, busy, or too late. test_learner_seeding tests real peers."""
 
 import random
 import re
@@ -20,22 +20,22 @@ COUNT = len(LAYOUT.fragments)
 NEWCOMER = SimpleNamespace(unit="new", incarnation=2)
 VERSION = 5
 PATIENCE = 1.0
-"""Seconds: enough for a thread on a loaded machine."""
+"""Seconds, enough for a thread on a loaded machine."""
 SILENCE = 30.0
-"""Seconds for which a silent peer would go on."""
+"""Seconds for which a peer is silent."""
 PROMPT = 25.0
 WHOLE = tuple(range(COUNT))
 
 
 class Peer:
-    """A unit of one host: numbers of fragments that it sends and seconds for which it waits, or words of refusal."""
+    """A unit of one host. Its script has fragments to send and seconds to wait, or is the text of a refusal."""
 
     def __init__(self, name, script):
         self.name, self.script, self.asked = name, script, 0
 
 
 class Client:
-    """As `PeerClient`."""
+    """Replaces `PeerClient`."""
 
     def __init__(self, peer):
         self._peer, self._closed = peer, threading.Event()
@@ -57,14 +57,14 @@ class Client:
 
 
 class InOrder(random.Random):
-    """Asks peers as they are listed."""
+    """Chooses peers in the listed order."""
 
     def sample(self, population, k, **_):
         return list(population)[:k]
 
 
 def pull(*peers, budget=60.0):
-    """From these peers, in order of their names: what came, the last reason, and the seconds that it took."""
+    """Seeds from these peers, in the given order. Returns what came, the last reason, and the seconds that it took."""
     known = {peer.name: peer for peer in peers}
     found = tuple(PeerAddress(name, 1, (name,)) for name in known)
     replies = [DirectoryReply("lineage", (VERSION,) * LAYOUT.width, found) for _ in range(LAYOUT.shards)]

@@ -1,4 +1,4 @@
-"""Faults hit the processes of the named pods and no others."""
+"""Faults affect only the processes of the named pods."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from atoll_local.process import wait_for
 
 
 class Pods:
-    """Real processes, entered in a tree of files as the kernel shows it for cgroup v1."""
+    """Real processes, listed in a tree of files like that of cgroup v1."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -26,7 +26,7 @@ class Pods:
         self.pause.chmod(0o755)
 
     def add(self, node: str, uid: str, quality: str = "besteffort") -> tuple[int, int]:
-        """A pod with its sandbox and one program; returns both pids."""
+        """Adds a pod with its sandbox and one program. Returns both pids."""
         pids = [self._start(command) for command in ([str(self.pause)], ["sleep", "60"])]
         for name, pid in zip(("sandbox", "program"), pids, strict=True):
             folder = self.root / "memory" / "atoll-t" / node / "kubepods" / quality / f"pod{uid}" / name
@@ -50,7 +50,7 @@ def pods(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pods]:
     root = tmp_path / "cgroup"
     (root / "memory").mkdir(parents=True)
     monkeypatch.setattr(cgroups, "ROOT", root)
-    # The sandbox is known by its command line in the image.
+    # The sandbox is recognised by its command line in the image.
     monkeypatch.setattr(faults, "SANDBOX", str(root / "pause").encode())
     made = Pods(root)
     yield made

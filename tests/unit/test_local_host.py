@@ -1,4 +1,4 @@
-"""What the local cluster says of a machine on which it cannot run, and what its nodes look like."""
+"""What the local cluster reports about a machine on which it cannot run, and what its nodes look like."""
 
 from __future__ import annotations
 

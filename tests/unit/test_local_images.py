@@ -1,4 +1,4 @@
-"""What images are built from, and the parts of them that this project writes itself."""
+"""What images are built from, and their parts that this project writes itself."""
 
 from __future__ import annotations
 
@@ -85,13 +85,13 @@ def test_a_context_holds_the_same_bytes_and_times_wherever_it_is_written(
 
 
 def locked(name: str) -> dict[str, str]:
-    """Pinned versions by package, of one lock file."""
+    """Pinned versions in one lock file, by package."""
     text = (source_root() / "images" / f"{name}.lock").read_text()
     return dict(re.findall(r"^([a-z0-9][a-z0-9._-]*)==([^ ;\\]+)", text, re.MULTILINE))
 
 
 LOCKS = {"operator": ["operator"], "runtime": ["runtime"], "runtime,tpu": ["runtime", "tpu"], "build": []}
-"""Lock file to the extras that it pins."""
+"""Lock files, and the extras that each pins."""
 
 
 @pytest.mark.parametrize("name", LOCKS)

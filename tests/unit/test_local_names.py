@@ -1,4 +1,4 @@
-"""A cluster is called by a name that leads to its own folder; what is not a cluster's is never removed."""
+"""A cluster's name leads to its own folder. What does not belong to a cluster is never removed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def refuse(*_: object) -> None:
 
 @pytest.fixture(autouse=True)
 def removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What was asked to go; nothing of this machine is touched."""
+    """What a command removes. Nothing on this machine is really removed."""
     calls: list[str] = []
     monkeypatch.setenv("ATOLL_STATE", str(tmp_path / "state"))
     monkeypatch.setenv("KUBECONFIG", "/nowhere")
@@ -48,7 +48,7 @@ def removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     stub(Machine, "stop", "machine")
     for name in ("host.check_machine", "host.install", "cluster.build_images"):
         monkeypatch.setattr(f"atoll_local.{name}", lambda *_: None)
-    monkeypatch.setattr(host, "check_addresses", refuse)  # behind it a cluster would start
+    monkeypatch.setattr(host, "check_addresses", refuse)  # after it a cluster would start
     monkeypatch.setattr("os.geteuid", lambda: 0)
     return calls
 
@@ -64,7 +64,7 @@ def there(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def busy(there: Path) -> Iterator[None]:
-    """Another command has this machine's clusters."""
+    """Another command holds the lock of this machine's clusters."""
     handle = os.open(there.parent, os.O_RDONLY)
     fcntl.flock(handle, fcntl.LOCK_EX)
     yield

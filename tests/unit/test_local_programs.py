@@ -1,4 +1,4 @@
-"""The search order for programs, and what is refused on the way."""
+"""The search order for programs, and what the search refuses."""
 
 from __future__ import annotations
 

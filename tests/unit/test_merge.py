@@ -51,7 +51,7 @@ def vectors(count: int, size: int, seed: int = 0) -> list[Vector]:
 
 
 def rounded(vector: Vector, codec: Codec) -> Vector:
-    """What is left of a vector after the wire."""
+    """The vector after it was encoded for the wire and decoded."""
     out = np.empty_like(vector)
     codecs.decode(codecs.encode(vector, codec, vector.size), codec, out)
     return out
@@ -60,7 +60,7 @@ def rounded(vector: Vector, codec: Codec) -> Vector:
 def gradient(
     fragment: Fragment, weight: float, delta: Vector, codec: Codec = "float32", hosts: int = 1
 ) -> Gradient:
-    """As `hosts` hosts would send it: even parts, the last one padded."""
+    """The gradient as `hosts` hosts send it: in equal parts, the last one padded."""
     share = -(-fragment.size // hosts)
     body = codecs.encode(delta, codec, share * hosts)
     width = len(body) // (share * hosts)
@@ -118,7 +118,7 @@ def oracle(
     rule: MergeRule,
     clip: float = np.inf,
 ) -> Vector:
-    """The formulas as they are published, in float64, a piece at a time. Norms count up to `clip` medians."""
+    """The published formulas in float64, piece by piece. Norms count up to `clip` medians."""
     shares = np.array(weights) / sum(weights)
     out = np.empty(fragment.size)
     for piece, start in zip(fragment.pieces, fragment.offsets, strict=True):
@@ -134,7 +134,7 @@ def oracle(
 
 
 def close(found: Vector, expected: Vector, tolerance: float = 1e-6) -> bool:
-    """The difference is short in comparison with the vector."""
+    """Whether the difference is short compared with the vector."""
     return bool(np.linalg.norm(found - expected) <= tolerance * np.linalg.norm(expected))
 
 
@@ -355,7 +355,7 @@ def test_memory_is_used_again_when_nothing_refers_to_it_and_not_before() -> None
     assert buffers.unused == 0
     del view
     assert buffers.unused == 4000
-    again = buffers.take(600, np.float32)  # of nearly the same size: the memory of the first
+    again = buffers.take(600, np.float32)  # nearly the same size, so it gets the memory of the first
     assert buffers.unused == 0 and again[10:20].tolist() == [7] * 10
     more = buffers.take(1000, np.float32)
     del again, other, more

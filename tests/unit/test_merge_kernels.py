@@ -1,4 +1,4 @@
-"""Compiled kernels are kept on a disk that may lose power, be read-only, or be shared by processes."""
+"""Compiled kernels are kept on a disk, which may lose power, be read-only, or be shared by processes."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_two_processes_that_store_a_kernel_at_once_lose_neither(
     )
 
     def late(index: Any) -> None:
-        """The other process begins when this one has read the index; half a second is time to overtake it."""
+        """Starts the other process when this one has read the index. Half a second is enough to overtake it."""
         saving.start()
         saving.join(0.5)
         write(index)

@@ -1,4 +1,4 @@
-"""Who may read the operator's metrics, where the API server is asked, slow or away. A real one answers in
+"""Who may read the operator's metrics if the API server answers, is slow, or is away. A real API server answers in
 tests/control/test_control_metrics.py.
 """
 
@@ -18,7 +18,7 @@ READER, OTHER, FORGED = "Bearer reader", "Bearer other", "Bearer forged"
 
 
 class Reviewer:
-    """An API server that knows tokens whose names do not begin with `forged`, and lets all but `other` read."""
+    """An API server that accepts all tokens except those that begin with `forged`, and lets all but `other` read."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []

@@ -1,4 +1,4 @@
-"""Every way to get a task wrong ends whoever reads the contract first, and names what would be right."""
+"""Every wrong task ends the process that reads the contract first, with a message that says what would be right."""
 
 import asyncio
 import sys
@@ -47,7 +47,7 @@ UNIT = unit_contract(batch=8, streams=2)
 
 @pytest.fixture
 def task(monkeypatch):
-    """Importable as `mine:Task`; what a test changes there is wrong."""
+    """A task that is importable as `mine:Task`. A test changes it to a wrong one."""
 
     class Task:
         axes = {"w": ("any", "width")}  # noqa: RUF012
@@ -65,7 +65,7 @@ def task(monkeypatch):
 
 
 def refused(spec=SPEC, **data):
-    """What the syncer is told, which reads the contract before all others."""
+    """The error for the syncer, which reads the contract first."""
     with pytest.raises(ModelError) as caught:
         describe(spec)
         check(spec, LENGTH, **{"packing": "Stream"} | data)
@@ -202,7 +202,7 @@ def test_long_library_error_is_shortened_before_the_advice(task, monkeypatch):
 
 
 def test_the_loss_is_tried_on_the_batch_that_will_come(task, monkeypatch):
-    """A table of positions fits one length; documents are told apart where the data are packed so."""
+    """A table of positions fits only one length. A batch has `segments` only if the data are packed."""
 
     def loss(self, params, batch, rng):
         assert batch["tokens"].shape[1:] == (LENGTH + 1,) and ("segments" in batch) == self.packed

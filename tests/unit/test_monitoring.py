@@ -1,4 +1,4 @@
-"""Every metric is explained, and alerts and dashboard ask for those that there are, by labels that they have."""
+"""Every metric is explained. Alerts and dashboard use only existing metrics with existing labels."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ GROUPS = yaml.safe_load((FILES / "alerts.yaml").read_text())["groups"]
 RULES = [rule for group in GROUPS for rule in group["rules"]]
 DASHBOARD = json.loads((FILES / "dashboard.json").read_text())
 PLACE = {"namespace", "run", "pod"}
-"""Labels that Prometheus adds to what pods tell."""
+"""Labels that Prometheus adds to the metrics of pods."""
 OF_HISTOGRAMS = ("_bucket", "_sum", "_count")
 Labels = dict[str, set[str]]
 
@@ -54,7 +54,7 @@ def condition(kind: str, status: str, reason: str) -> dict[str, str]:
 
 
 def told_of(*bodies: dict[str, Any], leads: bool = True) -> dict[str, float]:
-    """What an operator that has seen these says of runs: name with labels to value."""
+    """Metrics of runs of an operator that has seen these objects: name with labels to value."""
     store, registry = Inventory(), CollectorRegistry()
     for body in bodies:
         store.put(body["kind"], body)
@@ -72,7 +72,7 @@ RUNNING = run_body(
 
 @functools.cache
 def exposed() -> Labels:
-    """Every series that a part of ours can tell, without a histogram's suffixes, and its labels."""
+    """Every series that one of our programs can expose, without a histogram's suffixes, and its labels."""
     operator = Metrics()
     for metric in (operator.restarts, operator.poll_errors):
         metric.labels(reason="x").inc()
@@ -111,7 +111,7 @@ def selectors(expression: str) -> list[tuple[str, set[str]]]:
     """Name and matched labels of every selector of an expression.
 
     Raises:
-        ValueError: it is no PromQL.
+        ValueError: the expression is not PromQL.
     """
     found: list[tuple[str, set[str]]] = []
 
@@ -124,7 +124,7 @@ def selectors(expression: str) -> list[tuple[str, set[str]]]:
 
 
 def grouped(expression: str) -> set[str]:
-    """Labels by which it aggregates or matches."""
+    """Labels by which the expression aggregates or matches."""
     lists = re.findall(r"\b(?:by|on) \(([^)]*)\)", expression)
     return {label.strip() for each in lists for label in each.split(",")} - {""}
 
@@ -167,7 +167,7 @@ def test_every_alert_says_what_is_wrong_and_what_to_do_and_stands_in_the_docs() 
 
 
 def exceptions(expression: str) -> list[str]:
-    """What it is not told for, in order: each `unless` of it."""
+    """The exceptions of an alert, in order: the right side of each `unless`."""
     node = promql_parser.parse(expression)
     if not isinstance(node, promql_parser.BinaryExpr) or str(node.op) != "unless":
         return []
@@ -177,7 +177,7 @@ def exceptions(expression: str) -> list[str]:
 
 @pytest.mark.parametrize("alert", ["AtollRunBelowQuorum", "AtollUnitOutOfRestarts", "AtollLinkInadequate"])
 def test_what_lasts_beyond_the_end_of_a_run_alerts_nobody_then(alert: str) -> None:
-    """A unit's phase and the reason of `Ready` stay as they ended."""
+    """A unit's phase and the reason of `Ready` keep their last value after the end."""
     ends = {"Complete", "Failed", "Suspended"}
     assert ends < set(RUN_CONDITIONS)
     (rule,) = (rule for rule in RULES if rule["alert"] == alert)

@@ -1,5 +1,5 @@
-"""The network policies and their page know every port of the pods that the operator makes, and no other. Whom they let
-in is tested where they are enforced: tests/control/test_control_networkpolicies.py."""
+"""The network policies and their page name every port of the pods that the operator makes, and no other port. Whom they
+admit is tested where they are enforced, in tests/control/test_control_networkpolicies.py."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ POLICIES = list(yaml.safe_load_all((ROOT / "manifests" / "networkpolicies.yaml")
 
 
 def pods() -> dict[str, Object]:
-    """One of each component; the learner of a unit of several slices, which has the most ports."""
+    """One pod of each component. The learner is of a unit of several slices, which has the most ports."""
     return kinds(slices=2)
 
 

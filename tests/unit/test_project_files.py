@@ -1,4 +1,4 @@
-"""Files of the repository that others read: they parse, what they name exists, and what they promise holds."""
+"""Files of the repository that other programs read: they parse, what they name exists, and what they promise holds."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ SOUND = (5.0, 5.0, 5.0, 5.0)
 def told(
     audits: Audits, step: int, *losses: float, kind: str = "v6e", incarnation: int = 1
 ) -> dict[str, str]:
-    """All disagreements after units a, b, c, … have told these results."""
+    """All disagreements after units a, b, c, … have reported these results."""
     names = "abcdefgh"[: len(losses)]
     present = dict.fromkeys(names, 1)
     found: dict[str, str] = {}
@@ -26,7 +26,7 @@ def told(
 
 
 def measured(*losses: float) -> Audits:
-    """The first audits had these results."""
+    """Audits in which the first ones had these results."""
     audits = Audits()
     for step in range(MEASURED):
         assert told(audits, step, *losses) == {}, "nobody is judged"

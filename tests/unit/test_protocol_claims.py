@@ -1,4 +1,4 @@
-"""What a contribution may claim of its tokens and steps, and when refusals make a unit suspect."""
+"""Which tokens and steps a contribution may claim, and when refusals make a unit suspect."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_units_batch_is_known_by_its_name_or_by_its_pools(unit: str, tokens: t
         (112, 112 * 512, 24.0, 1.0, ""),
         (113, 113 * 512, 24.0, 1.0, "time for 112"),
         (16, 16 * 512, 0.0, 1.0, ""),
-        (10**9, 10**9 * 512, math.inf, 1.0, ""),  # what these weigh is bounded by the others' steps
+        (10**9, 10**9 * 512, math.inf, 1.0, ""),  # their weight is bounded by the others' steps
         (10**9, 10**9 * 512, 24.0, 0.0, ""),
         (10**9, 10**9 * 512, math.inf, 0.0, ""),
     ],
@@ -80,8 +80,8 @@ def test_a_unit_whose_batch_is_not_known_may_have_the_largest_of_the_run(tokens:
 def test_no_honest_unit_is_refused_whatever_its_steps_take(
     seconds: list[float], batch: int, seen: float, late: float
 ) -> None:
-    """Its anchor was merged before its first step; the shortest step that it has reported is up to four times as long
-    as its shortest is."""
+    """The unit's anchor was merged before its first step. The shortest step that it has reported is up to four times as
+    long as its shortest one."""
     steps, fastest = len(seconds), min(seconds) / seen
     elapsed = math.fsum(seconds) + late
     known = {"u": (batch,)}
@@ -97,7 +97,7 @@ def test_what_is_taken_weighs_no_more_than_batch_and_time_allow(
 
 
 class Shard(Story):
-    """The guard is on; units step once a second."""
+    """A shard with the guard on. Units step once a second."""
 
     def __init__(self, *units: str, **changes: int) -> None:
         batches = {name: (10,) for name in units}
@@ -192,7 +192,7 @@ def test_work_that_was_refused_is_replaced_by_a_newer_version_and_stands_in_the_
 
 
 def test_the_only_unit_that_answers_is_refused_for_its_norm_in_four_attempts_and_then_taken() -> None:
-    """Else a run would stand still beside a live unit that never contributes."""
+    """Otherwise a run with another live unit that never contributes would stand still."""
     shard = Shard("a", "b")
     while len(shard.members) < WARM:
         shard.answer(shard.part("a"))
@@ -208,7 +208,7 @@ def test_the_only_unit_that_answers_is_refused_for_its_norm_in_four_attempts_and
 
 
 def boast(shard: Shard) -> None:
-    """Unit b claims tokens that it cannot have trained, and a alone is merged."""
+    """Unit b claims tokens that it cannot have trained, and only unit a is merged."""
     shard.tell(offered(shard.part("b", tokens=10**14, trained=10**14)))
     shard.answer(shard.part("a"))
     shard.run(1)
@@ -275,11 +275,11 @@ def test_only_the_newest_outcomes_count(outcomes: list[bool]) -> None:
 
 
 def test_an_incarnation_that_is_started_again_gets_no_token_merged_twice() -> None:
-    """Its count begins anew; it is taken again once it is where the first one was."""
+    """Its token count begins at 0 again. Its contributions are taken again when it is where the first one was."""
     shard = Story(units="a")
 
     def newest(steps: int) -> Part:
-        """Of so many steps, against the newest version."""
+        """A part of the newest `steps` steps, against the newest version."""
         return shard.part("a", steps=steps, tokens=10 * steps)
 
     shard.run(3)
@@ -290,7 +290,7 @@ def test_an_incarnation_that_is_started_again_gets_no_token_merged_twice() -> No
     shard.steps["a"] = 0
     shard.run(2)
     assert shard.machine.admit(newest(2)) == (
-        "tokens: [0, 20) begin before 30, where each has its fate already"
+        "tokens: [0, 20) begin before 30, where all are merged or discarded already"
     )
     unit = shard.machine.units["a"]
     shard.tell(Received(newest(2), 1.0))

@@ -65,7 +65,7 @@ def follower() -> Syncer:
 
 
 def steps(machine: Syncer, now: float) -> list[int]:
-    """The clock at this moment, for as long as it goes on without waiting."""
+    """The steps of the clock at this moment, until it has to wait."""
     taken = [machine.step]
     while machine.handle(Tick(), now) and machine.step > taken[-1]:
         taken.append(machine.step)

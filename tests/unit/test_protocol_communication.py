@@ -1,4 +1,5 @@
-"""What a host uses its link for: the widest codec that fits, without going to and fro, and advice where none does."""
+"""How a host uses its link: with the widest codec that fits, without switching back and forth, and with advice if none
+fits."""
 
 from __future__ import annotations
 
@@ -43,7 +44,7 @@ def seen(up: float, down: float = math.inf, round_trip: float = 0.0, transfers: 
 
 
 def settled(observed: Observed, rules: Rules = FREE, first: Communication | None = None) -> Communication:
-    """What is used after some intervals in which nothing changes."""
+    """The communication after some intervals in which nothing changes."""
     found = first or Communication.begin(rules)
     for n in range(8):
         found = choose(n * INTERVAL, found, observed, rules)
@@ -226,7 +227,7 @@ def test_advice_names_too_few_streams_and_the_codec_that_audits_fix(
 
 @given(RATES, SPECS.filter(lambda fixed: fixed.codec is not None))
 def test_the_setting_that_is_advised_works(rate: float, fixed: CommunicationSpec) -> None:
-    """It needs no advice itself."""
+    """With the advised setting there is no more advice."""
     advice = settled(seen(rate), Rules(fixed, "bf16")).advice
     if advice.startswith("communication.codec"):
         better = fixed.model_copy(update={"codec": advice.split()[1]})
@@ -257,7 +258,7 @@ def test_a_chunk_is_a_twentieth_of_a_second_of_one_stream_within_bounds(rate: fl
 
 
 def test_transfers_that_take_no_time_are_not_encoded_more_narrowly() -> None:
-    """A small model with a short interval: latency is what takes the interval."""
+    """With a small model and a short interval, most of the interval is latency."""
     small = Observed(1e6, 1e6, 0.0, 0.1, 6000, 10)
     assert Mode("bf16", "bf16").load(small) > GOAL
     assert settled(small).codec == "bf16"

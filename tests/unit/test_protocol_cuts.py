@@ -1,4 +1,4 @@
-"""Cuts: shard 0 begins them and nobody else; what overtakes its word is refused, or shows that it has forgotten one."""
+"""Cuts: only shard 0 begins them. What overtakes its orders is refused, or shows that it has forgotten a cut."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ CUT = CutId(STARTED + 5, 7)
 
 
 class Shard(Story):
-    """A machine at global step 1, in whose first round it waits for unit a; what it was told of cuts since."""
+    """A machine at global step 1 with its first round open, which waits for unit a."""
 
     merges = False
 
@@ -61,7 +61,7 @@ class Shard(Story):
         return self.tell(Received(part(self.open, NO_CUT), 1.0), Merged(self.open, 0.0), Persisted(self.open))
 
     def again(self, rules: Rules) -> Shard:
-        """The next process on the same volume."""
+        """Starts the next process on the same volume."""
         story = Shard(rules)
         story.machine = restoring.restore(rules, (10,), self.remembered)
         story.machine.cuts.started = STARTED + 1000
@@ -152,7 +152,7 @@ def test_a_shard_says_of_a_cut_that_it_holds_all_while_nothing_was_merged_since(
 def test_the_last_cut_that_a_shard_takes_from_a_host_and_those_after_it_are_ones_that_hosts_agree_on() -> (
     None
 ):
-    """In int32: a marker that does not fit would end every learner of the run, and again after each restart."""
+    """Hosts agree in int32. A marker that does not fit would end every learner of the run, again after each restart."""
     for step in (LAST_STEP, LAST_STEP + 1000):
         cut = CutId(2**31 - 1, step, True)
         values = Proposal({}, {}, cut).values(1)

@@ -1,4 +1,4 @@
-"""How a run ends, or is suspended, when something changes on the way: the target, the shards, the units, the orders."""
+"""How a run ends or is suspended while the target, the shards, the units or the orders change."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ SIZES = (10,)
 
 
 class Machine(Story):
-    """Told one event after the other, a tenth of a second apart; `effects` are of the last `tell`."""
+    """A machine that gets events a tenth of a second apart. `effects` are those of the last `tell`."""
 
     merges = False
 
@@ -63,7 +63,7 @@ def part(round_id: RoundId, step: int, unit: str = "a", host: int = 0, hosts: in
 
 
 def named(story: Machine) -> list[tuple[int, bool]]:
-    """Steps of the cuts that were recorded last, and whether each is final."""
+    """Steps of the newly recorded cuts, and whether each is final."""
     return [(cut.step, cut.final) for cut in story.cuts()]
 
 
@@ -119,8 +119,8 @@ def test_the_final_cut_begins_once_every_other_shard_has_told_that_it_is_at_its_
 def test_a_unit_of_which_one_host_connects_anew_in_a_round_is_in_it_with_what_all_hosts_answered_last(
     answers: tuple[tuple[int, int], ...],
 ) -> None:
-    """Host 0 has answered at step 3, host 1 lost its part; both are asked again, and answer at step 5. A host sends its
-    answers in their order."""
+    """Host 0 answered at step 3, and host 1 lost its part. Both are asked again, and answer at step 5. A host sends its
+    answers in order."""
     story = Machine(RULES).tell(*(joined("a", host=host, hosts=2) for host in (0, 1)))
     round_id = story.tell(*(reported("a", n, 0.1) for n in (1, 2, 3))).round()
     story.tell(joined("a", host=1, hosts=2))
@@ -144,7 +144,7 @@ def test_a_part_that_takes_the_place_of_an_earlier_one_takes_its_bytes_too() -> 
 
 
 class Written(Story):
-    """Merges take no time, and writes until they are told."""
+    """A machine without automatic merges and writes. The test gives it their results."""
 
     merges = False
 

@@ -1,4 +1,4 @@
-"""What a host says of its link: extremes and shares of the last minutes, as its transfers show them."""
+"""What a host reports about its link: extremes and shares of the last minutes, measured by its transfers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from atoll_runtime.protocol.linkmeter import (
 )
 
 SECOND = 1e9
-"""Bits of a second at 1 Gbit/s."""
+"""Bits in a second at 1 Gbit/s."""
 NO_USE = LinkUse()
 
 
@@ -89,7 +89,7 @@ def test_the_round_trip_is_the_shortest_of_the_window_and_failures_are_counted()
 def test_no_transfer_makes_a_link_seem_faster_than_it_is(
     gbps: float, transfers: list[tuple[Direction, int, float]]
 ) -> None:
-    """One transfer after another, with pauses: the last one of each direction shows the link's rate."""
+    """One transfer follows another, with pauses. The last one of each direction shows the link's rate."""
     meter, now, last = LinkMeter(0.0), 0.0, {"up": -1.0, "down": -1.0}
     for direction, size, pause in transfers:
         seconds = size * 1e-9 / gbps
@@ -112,7 +112,7 @@ def test_no_transfer_makes_a_link_seem_faster_than_it_is(
 def test_the_busy_share_is_what_the_transfers_of_the_window_sum_up_to(
     transfers: list[tuple[Direction, float, float]],
 ) -> None:
-    """One transfer after another, with pauses."""
+    """One transfer follows another, with pauses."""
     meter, now, busy = LinkMeter(0.0), 0.0, dict[str, list[tuple[float, float]]](up=[], down=[])
     for direction, seconds, pause in transfers:
         since, now = now + pause, now + pause + seconds
@@ -158,7 +158,7 @@ def test_transfers_beside_each_other_and_their_answers_make_a_link_seem_no_slowe
     far = LinkMeter(0.0)
     far.ended(fetch := far.began("down", 0.0, SECOND), 0.0, 0)
     far.answered(fetch, 5.0, 0.0)
-    for n in range(3):  # each begins while the answer of the one before is under way
+    for n in range(3):  # each begins while the answer to the previous one is under way
         far.began("up", n, SECOND)
     for n, each in enumerate(list(far._lanes["up"].active)):
         far.ended(each, n + 6.0, SECOND)

@@ -1,4 +1,4 @@
-"""A unit's share of its link: how often it takes part, and how soon it believes that the link has changed."""
+"""A unit's share of its link: how often it takes part in rounds, and how soon it considers the link changed."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from atoll_runtime.protocol.linkshare import LinkShare
 
 P = 4
 INTERVAL = 40.0
-"""Seconds between two rounds of a fragment: one of any fragment opens every 10 s."""
+"""Seconds between two rounds of a fragment. Every 10 s a round of some fragment opens."""
 
 
 def share(seconds: float, until: float = 2 * INTERVAL) -> LinkShare:
-    """A link on which a contribution, and a version, take so many seconds; every fragment was sent once."""
+    """A link on which a contribution and a version take `seconds` each. Every fragment was sent once."""
     made = LinkShare(P)
     for step in range(int(until * P / INTERVAL)):
         made.asked(step % P, step, step * INTERVAL / P)
@@ -24,7 +24,7 @@ def share(seconds: float, until: float = 2 * INTERVAL) -> LinkShare:
 
 
 def taken(made: LinkShare, seconds: float, begin: float, rounds: int) -> list[bool]:
-    """In which of the next rounds it takes part, one after the other on the link."""
+    """In which of the next rounds the unit takes part. Its transfers follow one another on the link."""
     found, free = [], begin
     for n in range(rounds):
         now = begin + n * INTERVAL / P

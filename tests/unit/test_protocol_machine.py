@@ -1,4 +1,4 @@
-"""The protocol by behaviours: small worlds in simulated time around the state machines that really run."""
+"""The protocol by behaviours: small worlds in simulated time around the real state machines."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ RULES = replace(
 
 
 def world(rules: Rules = RULES, *paces: float, hosts: int = 1, seed: int = 0, saving: float = 0.0) -> World:
-    """Units u0, u1 … of these paces, ten tokens a step, on a calm network; about to make their first step. A save takes
+    """Units u0, u1 … with these paces and ten tokens a step, on a calm network, before their first step. A save takes
     up to `saving` seconds."""
     islands = tuple(Island(f"u{i}", hosts, pace, 10) for i, pace in enumerate(paces or (1.0,)))
     sizes = ((10,) * rules.fragments,) * rules.shards
@@ -43,7 +43,7 @@ def world(rules: Rules = RULES, *paces: float, hosts: int = 1, seed: int = 0, sa
 
 
 def until(w: World, condition: Callable[[], Any], seconds: float = 600.0) -> None:
-    """Runs until `condition`; fails after so many simulated seconds."""
+    """Runs until `condition` holds. Fails after `seconds` of simulated time."""
     deadline = w.now + seconds
     while not condition():
         assert w.now < deadline, w.checks.why()
@@ -51,7 +51,7 @@ def until(w: World, condition: Callable[[], Any], seconds: float = 600.0) -> Non
 
 
 def start(w: World, number: int = 0) -> None:
-    """Starts a shard; returns when it serves."""
+    """Starts a shard. Returns when it serves."""
     w.shards[number].start()
     until(w, lambda: shard(w, number).service)
 
@@ -67,7 +67,7 @@ def newest(w: World, number: int) -> UnitProcess:
 
 
 def merges(w: World, number: int = 0) -> list[Value]:
-    """Every merge that shard holds, in order."""
+    """Every merge that the shard holds, in order."""
     found = []
     for value in shard(w, number).memory:
         here: Value | None = value
@@ -114,7 +114,7 @@ def test_a_unit_that_dies_does_not_block_and_its_successor_goes_on_from_what_was
 
 
 def test_a_shard_that_is_started_anew_takes_no_answer_to_a_pull_of_its_earlier_life() -> None:
-    """It does not know when that was asked, and so not how many steps there was time for since."""
+    """It does not know when it sent that pull, and therefore not for how many steps there was time."""
     w = world(replace(RULES, quorum=2), 1.0, 1.0)
 
     def answers() -> list[Part]:
@@ -161,7 +161,7 @@ def test_a_restored_machine_goes_on_where_the_record_was_made() -> None:
 
 
 def collecting(hosts: int = 1) -> tuple[Syncer, RoundId]:
-    """A machine with one unit and an open round, and what it wants."""
+    """A machine with one unit, and the round that collects."""
     story = Story(RULES).tell(*(joined("a", 1, host, hosts) for host in range(hosts)))
     story.steps["a"] = 0
     while not story.machine.rounds.held:
@@ -216,12 +216,12 @@ def test_a_fragment_of_a_lost_lineage_is_contributed_only_after_the_new_one_was_
     link = Link([4], lineage="lost")
     link.welcomed("new", [4], [4], NO_CUT)
     link.asked(RoundId(6, 0, 0, "new"), 4)
-    link.adopt(0, 4, "lost")  # what was under way when the journal was lost
+    link.adopt(0, 4, "lost")  # this version was under way when the journal was lost
     assert not link.answerable() and not link.answered(RoundId(6, 0, 0, "new"))
     errand = link.errand()
     assert errand is not None and link.fetched(errand, 4, NO_CUT)
     link.asked(RoundId(6, 0, 1, "new"), 4)
-    assert not link.answerable()  # fetched, but not the anchor yet
+    assert not link.answerable()  # fetched, but not adopted yet
     link.adopt(0, 4, "new")
     assert link.answerable() and link.answered(RoundId(6, 0, 1, "new"))
 
@@ -238,7 +238,7 @@ def test_what_was_fetched_before_a_shard_came_back_without_it_is_not_taken_for_w
     assert link.welcomed("one", [24], [24], NO_CUT, "second life")
     assert link.errand() is None, "the anchor, 24, is what the shard has"
     assert not link.fetched(errand, 48, NO_CUT), "it was under way when the shard came back"
-    link.adopt(0, 48, "one")  # the hosts of the unit had agreed on it by then
+    link.adopt(0, 48, "one")  # the unit's hosts had already agreed on it
     link.asked(RoundId(48, 0, 0, "one"), 24)
     assert not link.answerable()
     errand = link.errand()
@@ -248,7 +248,7 @@ def test_what_was_fetched_before_a_shard_came_back_without_it_is_not_taken_for_w
 
 
 def test_a_first_welcome_that_a_fetched_version_has_overtaken_takes_nothing_back() -> None:
-    """Another host of the unit has told of it before this host's session began."""
+    """Another host of the unit reported the version before this host's session began."""
     link = Link([24], lineage="one")
     link.need(0, 48)
     errand = link.errand()
@@ -272,7 +272,7 @@ def test_a_run_goes_on_when_a_shards_volume_is_restored_as_it_was_some_merges_ag
     w.shards[0].restore_volume(snapshot)
     w.run_for(
         NOTICE_SECONDS
-    )  # one that comes back after the others have merged as often cannot be told apart
+    )  # a unit that comes back after the others have merged as often cannot be detected
     start(w)
     until(w, lambda: w.finished)
     w.checks.ended()
@@ -282,7 +282,7 @@ def test_a_run_goes_on_when_a_shards_volume_is_restored_as_it_was_some_merges_ag
 def test_a_unit_that_was_promised_what_a_restored_volume_has_lost_contributes_all_the_same(
     hosts: int,
 ) -> None:
-    """It was seeded from the very cut that the volume stands at again, so there is nothing for it to fetch."""
+    """The unit was seeded from the same cut to which the volume was restored, so it has nothing to fetch."""
     rules = replace(RULES, quorum=2, target_steps=200, cut_interval=16)
     islands = (Island("u0", 1, 1.0, 10), Island("u1", hosts, 1.1, 10))
     w = World(Scenario(0, rules, ((10,) * P,), islands, Weather(0.4), ()))
@@ -297,7 +297,7 @@ def test_a_unit_that_was_promised_what_a_restored_volume_has_lost_contributes_al
     w.units[1].start()
     until(w, lambda: w.units[1].processes and newest(w, 1).begun)
     assert newest(w, 1).progress.versions == held
-    w.checks._welcomed.clear()  # the journal of the restored volume does not know of the heir yet
+    w.checks._welcomed.clear()  # the restored journal does not know the new incarnation yet
     w.shards[0].restore_volume(snapshot)
     start(w)
     until(w, lambda: w.finished)

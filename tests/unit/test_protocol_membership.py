@@ -1,4 +1,4 @@
-"""Membership by headers: who is in a round, and how long a member's body is awaited."""
+"""Membership by headers: which units are in a round, and how long a round waits for a member's body."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RULES = replace(LONE, fragments=P, interval=P, overlap=2, grace_fraction=0.8, cu
 
 
 class Shard(Story):
-    """Units which make a step a second and say so."""
+    """A shard with units that make and report a step a second."""
 
     def __init__(self, rules: Rules = RULES, units: str = "ab") -> None:
         super().__init__(rules, units)
@@ -40,7 +40,7 @@ class Shard(Story):
         return part
 
     def until_open(self, p: int, serve: bool = False) -> None:
-        """With `serve`, both units contribute to the rounds of other fragments meanwhile."""
+        """Waits for a round of p. With `serve`, both units contribute to the rounds of other fragments meanwhile."""
         for _ in range(20):
             if any(each.fragment == p for each in self.machine.rounds.held):
                 return
@@ -48,14 +48,14 @@ class Shard(Story):
         raise AssertionError(f"no round of fragment {p}")
 
     def second(self, *units: str) -> None:
-        """These units contribute to all rounds in flight, and a second goes by."""
+        """These units contribute to all rounds in flight, and a second passes."""
         for each in list(self.machine.rounds.held):
             for unit in units:
                 self.tell(Received(self.part(unit, each.fragment), 1.0))
         self.run(1)
 
     def awaited(self, part: Part) -> int:
-        """Seconds until this body of a is not awaited any more, while b contributes."""
+        """Seconds until the shard does not wait for this body of a any more, while b contributes."""
         for seconds in range(50):
             if part.round not in self.machine.rounds.taking("a", 0):
                 return seconds
@@ -358,7 +358,7 @@ def test_tokens_that_wait_for_a_link_are_listed_with_what_they_wait_for_and_sinc
 
 
 def carried(shard: Shard) -> tuple[Part, Part]:
-    """Both units have answered a round: its body of `a` is carried over, for that of `b` it waits."""
+    """Both units have answered a round. The body of `a` will be carried over; the round waits for that of `b`."""
     shard.until_open(1)
     return shard.offer("a", 1, 2.0 * P), shard.offer("b", 1, 0.5)
 
@@ -390,7 +390,7 @@ def test_an_answer_to_the_next_round_takes_the_place_and_the_memory_of_what_was_
 
 
 def test_a_unit_that_was_told_to_go_on_without_a_round_has_no_part_in_it_until_it_is_asked_again() -> None:
-    """Its hosts have thrown their answer away: a header that was under way then has no body."""
+    """Its hosts have dropped their answer, so a header that was under way at that time has no body."""
     shard = Shard(replace(RULES, quorum=2))
     shard.until_open(1)
     part = shard.part("a", 1)
@@ -404,7 +404,7 @@ def test_a_unit_that_was_told_to_go_on_without_a_round_has_no_part_in_it_until_i
 
 
 def test_a_body_that_is_here_is_not_carried_over_for_one_that_is_not() -> None:
-    """The fragment is due again already, and K is one."""
+    """The fragment is already due again, and K is one."""
     shard = Shard()
     shard.until_open(1)
     held = shard.machine.rounds.held[shard.round(1)]

@@ -1,4 +1,4 @@
-"""What the clock is paced by: the slowest unit as it steps now, not one step that it once made."""
+"""The clock's pace: that of the slowest unit as it steps now, not that of one step in the past."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from atoll_runtime.protocol.events import Left
 from atoll_runtime.protocol.pace import StepTime
 
 RULES = replace(LONE, interval=10_000)
-"""No round is due: nothing but the pace holds the clock."""
+"""Rules with which no round is due, so that only the pace holds the clock back."""
 
 
 def clock() -> Story:
-    """Units a, b and c make a step a second from 0 s on; each makes another as it is told to."""
+    """Units a, b and c have made a step a second from 0 s to 20 s. Later steps are those that a test makes."""
     story = Story(RULES, "abc")
     story.run(20)
     return story
@@ -28,7 +28,7 @@ def a_long_step(clock: Story) -> None:
 
 
 def a_long_last_step(clock: Story) -> None:
-    clock.now += 1.0  # the clock may advance, and does so at this report
+    clock.now += 1.0  # the clock may advance again, and does so at this report
     clock.step("c", 3600.0)
     clock.tell(Left("c", 1, 0))
 

@@ -1,4 +1,4 @@
-"""What a shard keeps of its units as they change is what a walk over all of them finds."""
+"""A shard updates facts about its units as they change. They equal what a walk over all units finds."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NAMES = tuple("abcde")
 
 
 def walked(machine: Syncer, now: float) -> dict[str, Any]:
-    """What the roster says, by a look at every unit."""
+    """The facts of the roster, found by a walk over every unit."""
     live = machine.live(now)
     steady = [unit for unit in live if unit.pace.steady]
     return {
@@ -48,7 +48,7 @@ def walked(machine: Syncer, now: float) -> dict[str, Any]:
 
 
 def kept(machine: Syncer) -> dict[str, Any]:
-    """The same, as it was kept."""
+    """The same facts as the roster keeps them."""
     roster = machine.rounds.roster
     return {
         "live": sorted(roster.live),
@@ -62,7 +62,7 @@ def kept(machine: Syncer) -> dict[str, Any]:
 
 
 def asked(machine: Syncer, now: float) -> bool:
-    """Every live unit was sent a Pull for every round that collects."""
+    """Whether every live unit was sent a Pull for every round that collects."""
     return all(
         (unit.name, unit.incarnation) in held.pulled
         for held in machine.rounds.held.values()
@@ -89,7 +89,7 @@ def test_in_a_whole_run_with_faults_what_is_kept_is_what_a_walk_finds(seed: int)
 
 
 class Unwalked(dict[Any, Any]):
-    """Its entries can be had by name alone."""
+    """A dictionary that allows only access by key."""
 
     def __iter__(self) -> Any:
         raise AssertionError("a walk over all units")

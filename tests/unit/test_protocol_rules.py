@@ -157,7 +157,7 @@ def test_a_weight_is_tokens_times_tokens_per_step_of_a_bounded_number_of_steps(
         (96, 29, 1),
         (96, 100, 1),  # four times as fast as the slowest, in one interval
         (72, 48, 2),
-        (72, 24, 1),  # one interval's work that came an interval later
+        (72, 24, 1),  # work of one interval that came an interval later
         (0, 96, 4),
         (0, 10**9, 5),
         (95, 48, 2),

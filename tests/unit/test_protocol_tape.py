@@ -1,4 +1,4 @@
-"""The event tape: everything comes back as it was, and a re-run gives the same decisions and the same bits."""
+"""The event tape: everything is read back unchanged, and a re-run gives the same decisions and the same bits."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Unit:
 
 
 class Shard:
-    """The driver of a shard with its machine, merges, journal and tape, in simulated time, and two units of it."""
+    """The driver of a shard with its machine, merges, journal and tape in simulated time, and two units."""
 
     def __init__(self, run: RunContract, folder: Path, shard: int, **tape: Any) -> None:
         self.run_contract, self.folder, self.random = run, folder, np.random.default_rng(7 + shard)
@@ -90,7 +90,7 @@ class Shard:
         self.start(**tape)
 
     def start(self, **tape: Any) -> None:
-        """A process of the shard begins, and the units connect to it."""
+        """Starts a process of the shard, to which the units connect."""
         first = {info.name: self.noise(int(np.prod(info.shape))).reshape(info.shape) for info in MODEL}
         journal = self.folder / "journal"
         start = recover(self.run_contract, self.rules, self.whole, journal, self.bucket, lambda: first)
@@ -108,7 +108,7 @@ class Shard:
             self.join(unit)
 
     def kill(self) -> None:
-        """The process is gone. Its tape is written as far as it was handed over."""
+        """Ends the process. Its tape is written as far as it was handed over."""
         self.tape.close()
         self.driver.journal.close()
         self.loop.close()
@@ -128,7 +128,7 @@ class Shard:
         self.loop.now = until
 
     def run(self, steps: int = 1000) -> Shard:
-        """So many steps of every unit that lives, or to the end of the run."""
+        """Runs for `steps` steps of every live unit, or to the end of the run."""
         for _ in range(steps):
             if self.machine.final:
                 break
@@ -181,7 +181,7 @@ class Shard:
                 driver.feed(Received(part, held.scan.square))
 
     def theta(self) -> dict[str, Array]:
-        """By tensor name."""
+        """Θ by tensor name."""
         theta: dict[str, Array] = {}
         for p, each in enumerate(self.fragments):
             self.layout.unflatten(p, each.theta, theta)
@@ -193,7 +193,7 @@ Begin = Callable[..., Shard]
 
 @pytest.fixture(name="begin")
 def begin_fixture(make_run: Callable[..., RunContract], tmp_path: Path) -> Iterator[Begin]:
-    """A shard of a run of so many steps; other options are the tape's."""
+    """Makes a shard of a run of `steps` steps. Other options are those of the tape."""
     made: list[Shard] = []
 
     def begin(
@@ -215,7 +215,7 @@ def begin_fixture(make_run: Callable[..., RunContract], tmp_path: Path) -> Itera
 
 @pytest.fixture(name="finished")
 def finished_fixture(begin: Begin) -> Shard:
-    """A run to its end, in which b is replaced and a is silent for a while; its tape is in `tmp_path/tape`."""
+    """A run to its end, in which b is replaced and a is silent for a while. Its tape is in `tmp_path/tape`."""
     shard = begin(steps=60).run(20)
     shard.die(shard.units["b"])
     shard.run(5)
@@ -234,7 +234,7 @@ def entries(path: Path) -> list[tuple[Entry, bytes]]:
 
 
 def write(path: Path, records: list[tuple[Entry, bytes]]) -> None:
-    """A tape with good checksums, whatever it says."""
+    """Writes a tape with correct checksums, whatever its content."""
     with path.open("wb") as file:
         for entry, body in records:
             head = encode(entry)
@@ -257,7 +257,7 @@ def same(found: Mapping[str, Array], expected: Mapping[str, Array]) -> bool:
 
 
 def replays(shard: Shard, path: Path | None = None) -> Any:
-    """Re-runs the tape, which must be identical, to the model that the shard has."""
+    """Re-runs the tape. It must be identical and lead to the shard's model."""
     found = replay(path or shard.folder / "tape")
     assert found.difference is None
     assert same(tensors([(found.facts, found.held)])[0], shard.theta())
@@ -415,7 +415,7 @@ def test_a_model_too_large_for_the_limit_leaves_the_decisions(
 
 
 class Volume(LocalDisk):
-    """A disk that takes nothing until `mended`, and fails then if it has a `fault`."""
+    """A disk that blocks writes until `mended`. After that they fail if it has a `fault`."""
 
     def __init__(self, fault: OSError | None = None) -> None:
         self.mended, self._fault = threading.Event(), fault
@@ -470,7 +470,7 @@ def test_a_volume_that_fails_ends_the_tape_with_one_warning_and_not_the_run(
 def test_every_shards_tape_of_a_run_with_faults_is_replayed_decision_by_decision(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A random schedule: shards and units are killed, links break, volumes are lost."""
+    """In a random schedule shards and units are killed, links break, and volumes are lost."""
     tapes: dict[int, Tape] = {}
     seen = SimTape.event
 

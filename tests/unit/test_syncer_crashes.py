@@ -1,8 +1,8 @@
-"""The journal's writer is killed at every single change that it makes to its volume, and power is lost there.
+"""The journal's writer is killed at every single change of its volume, also with a loss of power.
 
 A fixed script of merges is played on a real `Journal`, which runs on the disk of the schedules. Each time that disk
-ends the writer at another change. What is left, or what a loss of power would have left of it, is resumed, and the rest
-of the script is played there.
+kills the writer at another change. The journal is then resumed from what is left, or from what a loss of power would
+leave, and the rest of the script is played there.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ LAYOUT = build_layout(
     [TensorInfo(name, (size,), False, False) for name, size in (("a", 5), ("b", 4), ("c", 3))], 3
 )
 SCRIPT = "mmrmmsmmrmsmmsmmrmsm"
-"""Steps after the first one: a (m)erge, (r)emember, or (s)topped and started again, which remembers too."""
+"""Steps after the first one: (m)erge, (r)emember, or (s)top and start again, which remembers too."""
 Seen = dict[int, Version]
-"""What learners have received, by fragment."""
+"""Versions that learners have received, by fragment."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """The one right state after a step: a merge that is lost, or applied twice, makes another one."""
+    """The only correct state after a step. A merge that is lost or applied twice would give another state."""
 
     number: int
     kind: str
@@ -54,7 +54,7 @@ class Step:
 
 
 def script() -> list[Step]:
-    """Each merge depends on all merges of its fragment before it."""
+    """All steps of the script. Each merge depends on all earlier merges of its fragment."""
     numbers, turn = np.random.default_rng(SEED), 0
     fragments = [
         Version.make(0, *numbers.random((2, each.size), np.float32), CODEC) for each in LAYOUT.fragments
@@ -76,7 +76,7 @@ STEPS = script()
 
 
 def mounted(disk: SimDisk, point: int = -1) -> tuple[Mount, itertools.count[int]]:
-    """The disk as a process has it that is killed at its change of number `point`, and the changes so far."""
+    """The disk for a process that is killed at its change number `point`, and a counter of its changes."""
     process, changes = Process(SimLoop(lambda _: 0.0)), itertools.count()
 
     def moment(process: Process) -> None:
@@ -87,7 +87,7 @@ def mounted(disk: SimDisk, point: int = -1) -> tuple[Mount, itertools.count[int]
 
 
 def copied(disk: SimDisk) -> SimDisk:
-    """Another one with the same content and the same chance."""
+    """A copy with the same content, which shares the random generator."""
     disk.holder = None
     return copy.deepcopy(disk, {id(CHANCE): CHANCE})
 
@@ -97,7 +97,7 @@ def resume(mount: Mount) -> tuple[Journal, Replay] | None:
 
 
 def play(mount: Mount, seen: Seen | None = None) -> Iterator[int]:
-    """From where the journal is to the end of the script. Gives each step that learners are told of, as durable."""
+    """Plays the script from the journal's step to the end. Yields each step when it is durable and learners see it."""
     seen = {} if seen is None else seen
     found = resume(mount)
     if found is None:
@@ -124,7 +124,7 @@ def play(mount: Mount, seen: Seen | None = None) -> Iterator[int]:
 
 @dataclass
 class Life:
-    """One process, from its start to its kill, and what learners have seen in all lives so far."""
+    """One process from its start to its kill, and what learners have seen in all lives so far."""
 
     disk: SimDisk
     seen: Seen = field(default_factory=dict)
@@ -135,7 +135,7 @@ class Life:
 
 
 def live(disk: SimDisk, point: int, before: Life | None = None) -> Life:
-    """Plays the script from what is on the disk; killed at its `point`-th change."""
+    """Plays the script from what is on the disk. The process is killed at its change number `point`."""
     disk = copied(disk)
     life = Life(disk) if before is None else Life(disk, dict(before.seen), before.step)
     mount, changes = mounted(disk, point)
@@ -150,14 +150,14 @@ def live(disk: SimDisk, point: int, before: Life | None = None) -> Life:
 
 
 def after_power_loss(life: Life) -> SimDisk:
-    """What is synced and, by chance, some of what is not."""
+    """The disk with what was synced and, at random, some of what was not."""
     disk = copied(life.disk)
     disk.lose_power()
     return disk
 
 
 def same(replay: Replay, step: Step) -> None:
-    """Bit for bit."""
+    """Asserts that a journal and a step are equal bit for bit."""
     assert replay.lineage == LINEAGE and replay.machine == step.machine
     for ours, right in zip(replay.fragments, step.fragments, strict=True):
         assert (ours.version, ours.theta.tobytes(), ours.momentum.tobytes()) == (
@@ -168,7 +168,7 @@ def same(replay: Replay, step: Step) -> None:
 
 
 def recovers(disk: SimDisk, life: Life, aside: dict[Path, bytes]) -> None:
-    """No merge that was seen is lost, none is applied twice, and the rest of the script goes on from there."""
+    """Asserts that no seen merge is lost, none is applied twice, and the rest of the script can be played."""
     mount, at = mounted(disk)[0], -1
     found = resume(mount)
     if found is not None:
@@ -205,7 +205,7 @@ def test_a_syncer_killed_at_any_write_point_loses_no_merge_that_was_seen_and_app
     def check(kind: str, disk: SimDisk, life: Life) -> None:
         count[kind] += 1
         state = repr((disk.snapshot(), life.step))
-        if state not in done:  # many kills leave the same
+        if state not in done:  # many kills leave the same state
             done.add(state)
             recovers(copied(disk), life, aside)
 
@@ -215,7 +215,7 @@ def test_a_syncer_killed_at_any_write_point_loses_no_merge_that_was_seen_and_app
         check("kills", life.disk, life)
         for _ in range(4):
             check("power losses", after_power_loss(life), life)
-        # What it left without a sync is what a second life must make durable before it tells of it.
+        # A second life must make what the first one left without a sync durable before it shows that.
         again, second = None, 0
         while again is None or (again.killed and not again.shown):
             again = live(life.disk, second, life)

@@ -1,4 +1,4 @@
-"""What a shard takes over from a host's messages, and what it does not."""
+"""What a shard accepts from a host's messages, and what it does not."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ WRONG: dict[str, tuple[Any, ...]] = {
 
 
 def changed(message: Any, names: list[str], found: Any) -> Any:
-    """With another value in its field, or in a field of that."""
+    """The message with another value in a field, or in a field of that field."""
     first, *rest = names
     value = changed(getattr(message, first), rest, found) if rest else found
     made = replace if isinstance(message, Struct) else dataclasses.replace
@@ -75,7 +75,7 @@ def changed(message: Any, names: list[str], found: Any) -> Any:
 
 @pytest.mark.parametrize("name", WRONG)
 def test_what_no_host_can_say_is_no_message_and_the_field_is_named(name: str) -> None:
-    """It would stand in the journal, or in a status that the operator then cannot read."""
+    """Otherwise it would be in the journal, or in a status that the operator could not read."""
     kind, *names = name.split(".")
     assert decode(encode(GOOD[kind])) == GOOD[kind]
     for found in WRONG[name]:

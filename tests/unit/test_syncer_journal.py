@@ -1,4 +1,4 @@
-"""The journal: what was written is there after any cut; what was not whole is not."""
+"""The journal: complete records are kept, a damaged last record is cut off, and other damage is refused."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Recorded(NamedTuple):
 
     content: bytes
     ends: list[int]
-    """Offset behind the log's first records, and behind each later one."""
+    """Offset after the log's first records, and after each later one."""
     fragments: dict[str, bytes]
 
 
@@ -52,7 +52,7 @@ def begun(folder: Path, uid: str = "uid") -> Journal:
 
 
 def resumed(folder: Path, of: Layout | None = None, tape: int = 0) -> Replay:
-    """What a journal holds."""
+    """The content of a journal."""
     found = Journal.resume(folder, "uid", of or layout(), "bf16", tape)
     assert found is not None
     found[0].close()
@@ -181,7 +181,7 @@ def test_a_second_process_cannot_write_to_the_same_journal(tmp_path: Path) -> No
 
 @contextlib.contextmanager
 def files_no_longer_than(length: int) -> Iterator[None]:
-    """Writes beyond it are short, then fail, as on a full volume."""
+    """Makes writes beyond `length` short, and then fail, as on a full volume."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (length, hard))
     try:
@@ -219,13 +219,13 @@ def test_a_number_that_does_not_fit_into_a_record_is_told_and_nothing_is_written
 
 
 ELEMENTS = 100_000
-"""Of each of two fragments: all take 1.6 MB, twice."""
+"""Elements of each of two fragments. Θ and momentum of both take 1.6 MB, and are stored twice."""
 WIDE = layout(width=ELEMENTS)
 
 
 @contextlib.contextmanager
 def volume_of(folder: Path, size: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """What lies in `folder` has `size` bytes at most."""
+    """Limits the content of `folder` to `size` bytes."""
     write = LocalDisk.write
 
     def used() -> int:
@@ -246,7 +246,7 @@ def volume_of(folder: Path, size: int, monkeypatch: pytest.MonkeyPatch) -> Itera
 
 
 def filled(folder: Path, steps: int, tape: int = 0) -> None:
-    """A journal of so many merges of large fragments."""
+    """Writes a journal of `steps` merges of large fragments."""
     journal = Journal(folder, "uid", WIDE, "lineage", tape)
     journal.begin([version(0, ELEMENTS)] * 2, {"t": 0})
     for step in range(1, steps + 1):

@@ -1,4 +1,4 @@
-"""What a shard starts from when its run was at its end, and the target has changed since."""
+"""From which state a shard starts if its run was at its end and the target has changed since."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The status of a run from those of its shards: tables, and properties over any reports of any shards."""
+"""The status of a run from those of its shards: by tables, and by properties for any reports of any shards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Certificates that change on disk, with real sockets and HTTPS: standing sessions stay, new ones use what is there."""
+"""Certificates that change on disk, with real sockets and HTTPS. Open sessions stay, and new ones use the new files."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def now() -> datetime.datetime:
 
 
 class Mount:
-    """A Secret's volume as the kubelet keeps it: the names go through one link that is turned at once."""
+    """A Secret's volume like the kubelet's. The names go through one symbolic link, which is replaced atomically."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -53,7 +53,7 @@ class Mount:
 
 
 class Echo:
-    """An endpoint that says who came, and answers each mark with its number."""
+    """An endpoint that records its peers and answers each mark."""
 
     def __init__(self) -> None:
         self.peers: list[str] = []
@@ -68,7 +68,7 @@ class Echo:
 
 
 class Session:
-    """One session, fed by hand."""
+    """One session with messages from the test."""
 
     def __init__(self, network: TlsNetwork) -> None:
         self._marks: asyncio.Queue[Up] = asyncio.Queue()
@@ -76,7 +76,7 @@ class Session:
 
     @classmethod
     async def open(cls, network: TlsNetwork) -> Session:
-        """Raises TransportError."""
+        """Opens a session. Raises TransportError."""
         one = cls(network)
         assert isinstance(await anext(one._answers), Welcome)
         return one
@@ -100,7 +100,7 @@ def authority() -> Authority:
 
 @pytest.fixture
 def mounts(tmp_path: Path, authority: Authority) -> tuple[Mount, Mount]:
-    """The syncer's and a unit's, with certificates of the same authority."""
+    """The syncer's and a unit's mount, with certificates of the same authority."""
     both = Mount(tmp_path / "syncer"), Mount(tmp_path / "unit")
     for mount, name in zip(both, ("syncer", "unit"), strict=True):
         mount.put(
@@ -110,13 +110,13 @@ def mounts(tmp_path: Path, authority: Authority) -> tuple[Mount, Mount]:
 
 
 class Step(NamedTuple):
-    """One of the two gets a certificate; then a new session shows the unit's identity, or is refused."""
+    """One side gets a certificate. After that a new session shows the unit's identity, or is refused."""
 
     side: Literal["syncer", "unit"]
     trusts: str
     signer: str
     shown: str
-    """Ends of the identity that the syncer sees; empty: refused."""
+    """End of the identity that the syncer sees; empty: the session is refused."""
     age: datetime.timedelta = 0 * DAY
 
 
@@ -220,7 +220,7 @@ async def test_the_status_is_served_with_the_newest_certificate_to_clients_with_
         assert await shown("localhost") == (mounts[0].folder / "tls.crt").read_bytes()
         mounts[0].put(authority.pair.certificate, renewed)
         assert await shown("localhost") == await shown(None) == renewed.certificate
-        # Whom the server trusts changes with it.
+        # The authority that the server trusts changes too.
         mounts[0].put(Authority.new("another", now()).pair.certificate, renewed)
         with pytest.raises((ssl.SSLError, ConnectionError)):
             await shown("localhost")

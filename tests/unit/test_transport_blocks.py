@@ -1,4 +1,4 @@
-"""Vectors in four and eight bits: how far they miss, what they weigh, and what is never lost."""
+"""Vectors in four and eight bits: their errors, their sizes, and what is never lost."""
 
 import numpy as np
 import pytest
@@ -26,7 +26,7 @@ def test_no_element_misses_by_more_than_half_a_step_of_its_block(codec, values) 
     assert found.shape == values.shape and found.dtype == np.float32
     for start in range(0, values.size, BLOCK):
         block = slice(start, start + BLOCK)
-        # Half a step, and what rounding the scale to eight bits moves the largest element by.
+        # Half a step, and the change of the largest element by rounding the scale to eight bits.
         bound = np.abs(values[block]).max() / levels * (0.5 + levels / 256) + 1e-37
         assert np.abs(found[block] - values[block]).max() <= bound
 

@@ -1,4 +1,4 @@
-"""Versions sent as changes in four bits: both ends hold the same bits, and no error adds up."""
+"""Versions sent as changes in four bits: both ends hold the same bits, and errors do not accumulate."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from atoll_runtime.transport.transport import TransportError
 
 
 class Shard:
-    """One fragment's versions, and what a host would fetch of it."""
+    """One fragment's versions, and what a host fetches of it."""
 
     def __init__(self, size: int, codec: str = "int4", seed: int = 0, series: str = "life") -> None:
         self.rng = np.random.default_rng(seed)
@@ -29,11 +29,11 @@ class Shard:
         self.state = State.from_tensors(layout, codec, theta, None, [0], series)
 
     def far(self, merges: int) -> float:
-        """Length of what so many of them move, about."""
+        """Approximate length of the change by `merges` merges."""
         return float(0.1 * np.sqrt(merges * self.state.fragments[0].theta.size))
 
     def merge(self, far: float = 0.1) -> None:
-        """Moves each element by about `far`, a tenth of its own size."""
+        """Moves each element by about `far`; the default is a tenth of its own size."""
         old = self.state.fragments[0]
         theta = (old.theta + far * self.rng.standard_normal(old.theta.size)).astype(np.float32)
         wire = codecs.encode(theta, self.state.codec, theta.size)
@@ -43,14 +43,14 @@ class Shard:
     def serve(
         self, host: Holdings, span: tuple[int, int], codec: str = ""
     ) -> tuple[FetchHead, memoryview, bool]:
-        """What a fetch in the codec gives, the run's if none is named, as `Holdings.take` takes it."""
+        """The result of a fetch in `codec`, by default the run's, in the form that `Holdings.take` takes."""
         held, codec = host.of(0), codec or self.state.codec
         wanted = host.wanted(0, codec)
         head, body = self.state.fetch(FetchRequest("a", 1, 0, 0, *span, wanted, held.version, held.series))
         return head, filled(body, head.size), codec == "int4"
 
     def wire(self, span: tuple[int, int], codec: str = "") -> bytes:
-        """What a host gets that holds nothing."""
+        """What a host that holds nothing gets."""
         head, body, _ = self.serve(Holdings(self.state.codec, [span]), span, codec)
         assert head.base == WHOLE
         return bytes(body)
@@ -93,7 +93,7 @@ def test_after_a_thousand_versions_the_learners_are_as_near_as_after_the_first()
         shard.merge()
         every.append(miss())
     assert max(every) < 1.3 * first
-    assert max(every) < 0.15 * shard.far(1)  # of what one merge moves
+    assert max(every) < 0.15 * shard.far(1)  # relative to the change by one merge
 
 
 def test_hosts_that_fetch_the_same_part_of_a_change_share_its_bytes_and_only_so_many_are_kept() -> None:

@@ -1,4 +1,4 @@
-"""A body in chunks: whatever order they come in, and whatever breaks on the way, the same bytes."""
+"""A body in chunks gives the same bytes in whatever order they come and whatever breaks on the way."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ sizes = st.integers(1, 39 * BLOCK) | st.integers(1, 39).map(lambda blocks: block
 
 
 def fill(claim: Claim, data: memoryview) -> None:
-    """These bytes of a chunk come, then the connection ends."""
+    """Fills a chunk with these bytes, after which the connection ends."""
     rest = data
 
     def read(view: memoryview) -> int:
@@ -56,7 +56,7 @@ def test_a_body_over_several_connections_that_break_comes_whole_and_no_held_chun
                 fill(claim, data)
                 assembly.hold(claim)
                 sent[span[0]] = sent.get(span[0], 0) + 1
-            if fate != "lost":  # where the shard has not noticed, its claim stands
+            if fate != "lost":  # if the shard has not noticed the break, its claim stays
                 assembly.drop(claim)
         if fate != "whole" or span is None:
             breaks = max(breaks - 1, 0)

@@ -1,4 +1,4 @@
-"""Pushes that a host begins and does not end: they hold no more memory than one that it ends."""
+"""Pushes that a host begins and does not finish hold no more memory than one that it finishes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def broken(assembly: Assembly) -> None:
 
 
 def begun(parts: Parts, header: Header, receive: Receive) -> asyncio.Task[memoryview]:
-    """A push whose bytes are reserved."""
+    """Starts a push with reserved bytes."""
     assert parts.reserve(header) == ""
     return asyncio.create_task(parts.receive(header, receive))
 

@@ -19,7 +19,7 @@ HELLO = Hello(1, "uid", "a", 1, 0, 1, "f", "bf16", (0,), 0, "")
 
 
 class Speaker:
-    """An endpoint with sessions alone."""
+    """An endpoint that has only sessions."""
 
     async def session(self, peer: Peer, incoming: AsyncIterator[Up]) -> AsyncIterator[Down]:
         async for message in incoming:

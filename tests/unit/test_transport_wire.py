@@ -1,4 +1,4 @@
-"""Codecs and messages: bytes in, the same values out; damage is noticed."""
+"""Codecs and messages: decoding gives the same values, and damage is noticed."""
 
 from __future__ import annotations
 

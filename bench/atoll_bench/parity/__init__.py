@@ -1,1 +1,1 @@
-"""The proof of learning: decoupled training against data-parallel training, at equal tokens, data order and tuning."""
+"""The proof of learning: compares decoupled and data-parallel training at equal tokens, data order and tuning."""

@@ -1,4 +1,4 @@
-"""Which trials make the proof: stages of sizes, budgets and cases, in the order in which they are run."""
+"""The trials of the proof: stages of sizes, budgets and cases, in the order in which they run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from atoll_bench.parity.trials import Trial
 
 SEEDS = (0, 1, 2)
 TUNING_SEED = 100
-"""Not one of those that count."""
+"""The seed of the tuning, which is not one of `SEEDS`."""
 LEARNERS = (2, 4, 8)
 MOST = LEARNERS[-1]
 """Learners of the cases (c) to (f)."""
@@ -25,9 +25,9 @@ CHANGES: dict[str, tuple[Changes, ...]] = {
     "e": tuple({"speeds": "mixed", "policy": policy} for policy in ("K=M", "K=1", "K=1+grace")),
     "f": ({"failures": True, "policy": "K=1+grace"},),
 }
-"""The trials of the cases with the most learners: each is another than that of (b)."""
+"""The trials of cases with `MOST` learners, as differences from the trial of (b)."""
 Rate = Callable[[str, int], float]
-"""Inner learning rate of a size and number of learners."""
+"""Returns the inner learning rate for a size and number of learners."""
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,9 @@ class Stage:
 
     size: str
     steps: tuple[int, ...]
-    """Budgets, each twice the one before; the first is that of the tuning."""
+    """Budgets, each twice the one before. The first is also the budget of the tuning."""
     cases: str
-    """Letters; for a mixture of experts (a) and (b) stand under (d)."""
+    """Letters. For a mixture of experts, (d) contains the trials of (a) and (b)."""
     seeds: tuple[int, ...] = SEEDS
     learners: tuple[int, ...] = LEARNERS
 
@@ -60,30 +60,30 @@ WHOLE = (
     Stage("90k", (3200,), "ab"),
     Stage("moe-50k", (400, 800), "d"),
 )
-"""What two cores do within six hours. What says most for its time comes first: the table may stop anywhere."""
+"""What two cores do within six hours. Stages that show most for their time come first, as the run may stop anywhere."""
 DEVICE = (Stage("35m", (1000, 2000), "ab", learners=(2, 8)), Stage("125m", (1000,), "ab", learners=(8,)))
-"""What an accelerator does, some ten minutes a trial."""
+"""What an accelerator does, in about ten minutes a trial."""
 NAMED = (Stage("1m", (800, 1600), "ab"),)
-"""Run where `--size` names it, and not else."""
+"""Runs only if `--size` names it."""
 NAMED_DEVICE = (
     Stage("350m", (1000,), "ab", learners=(8,)),
     Stage("1b", (1000,), "ab", learners=(2,)),
     Stage("moe-125m", (1000,), "d", learners=(8,)),
 )
-"""So on an accelerator; two learners of 1b, for one process holds the moments of all."""
+"""The same on an accelerator. 1b has only two learners, because one process holds the moments of all learners."""
 
 
 EVERY = (*WHOLE, *NAMED, *DEVICE, *NAMED_DEVICE)
 
 
 def stages(size: str | None = None, *, reduced: bool = False, device: bool = False) -> tuple[Stage, ...]:
-    """The stages of a plan, or those of one size: empty where the reduced plan has not the size."""
+    """The stages of a plan, or only those of one size. Empty if the reduced plan does not have the size."""
     plan = REDUCED if reduced else EVERY if size is not None else DEVICE if device else WHOLE
     return tuple(stage for stage in plan if size in (None, stage.size))
 
 
 def tuning(stages: Sequence[Stage], plan: Sequence[Stage]) -> list[Trial]:
-    """Every learning rate of every method that the stages need, at their size's smallest budget in `plan`."""
+    """Trials of every learning rate for every method in the stages, at the size's smallest budget in `plan`."""
     found: dict[Trial, None] = {}
     for stage in stages:
         steps = min(other.steps[0] for other in plan if other.size == stage.size)
@@ -94,7 +94,7 @@ def tuning(stages: Sequence[Stage], plan: Sequence[Stage]) -> list[Trial]:
 
 
 def trials(stages: Sequence[Stage], cases: str, rate: Rate) -> list[Trial]:
-    """All trials of these letters, seed by seed."""
+    """All trials of these cases, seed by seed."""
     found: dict[Trial, None] = {}
     for stage in stages:
         chosen = [letter for letter in stage.cases if letter in cases]
@@ -106,8 +106,8 @@ def trials(stages: Sequence[Stage], cases: str, rate: Rate) -> list[Trial]:
 
 
 def best_rate(store: Store) -> Rate:
-    """The learning rate of least loss among a method's tuning trials; the middle one where there is none. The outer
-    constants are the contract's defaults and are not tuned."""
+    """Returns the learning rate with the least loss in a method's tuning trials, or the middle one if there are none.
+    The outer constants are the contract's defaults and are not tuned."""
 
     def rate(size: str, learners: int) -> float:
         tried = [
@@ -123,7 +123,7 @@ def best_rate(store: Store) -> Rate:
 
 
 def _compared(letter: str, stage: Stage) -> tuple[int, ...]:
-    """Numbers of learners of a case; 1 is data-parallel training."""
+    """The numbers of learners that a case compares; 1 is data-parallel training."""
     plain, decoupled = (1,) if letter in "ad" else (), stage.learners if letter in "bd" else ()
     return plain + decoupled or (MOST,)
 

@@ -1,4 +1,4 @@
-"""The proof's plot: gaps to data-parallel training over tokens, and losses of the cases side by side."""
+"""The proof's plot: gaps to data-parallel training over tokens, and the gaps of the cases side by side."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs the proof: tuning, then the cases; every finished trial is kept at once."""
+"""Runs the proof: tuning, then the cases. Every finished trial is stored immediately."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ def prove(
     resume: bool = False,
     flag: str = "",
 ) -> Iterator[Row]:
-    """Each finished trial's row; table and plot are written at the end.
+    """Yields each finished trial's row. Writes table and plot at the end.
 
     Args:
-        letters: of the cases.
-        jobs: trials at a time, a core each.
-        resume: finished trials are not run again.
-        flag: what chose the stages, for the command in a row.
+        letters: the cases.
+        jobs: concurrent trials, one core each.
+        resume: do not run finished trials again.
+        flag: the option that chose the stages, for the command in a row.
 
     Raises:
-        CommandError: the file of results is not one, or those in it are of another text, or a trial was killed.
+        CommandError: the file of results is invalid, or has results on another text, or a trial was killed.
     """
     store = Store(folder / f"{NAME}.json")
     with tempfile.TemporaryDirectory(prefix="atoll-parity-") as scratch:
@@ -63,19 +63,19 @@ def prove(
 
 
 def _text(source: str) -> str:
-    """Names the text: a patch of Python changes little of its library's."""
+    """Returns the source without Python's patch number: a patch release changes little of the library's text."""
     return source.rpartition(".")[0]
 
 
 def command(trial: Trial, flag: str) -> str:
-    """What runs a trial again, among others of its case."""
+    """Returns the command that runs a trial again, among others of its case."""
     words = [COMMAND, "--json", *([flag] if flag else []), f"--size {trial.size}"]
     return " ".join([*words, *([] if trial.case == TUNING else [f"--case {trial.case}"])])
 
 
 def _phases(stages: Sequence[cases.Stage], letters: str, store: Store) -> Iterator[list[Trial]]:
-    """Trials that may run at the same time: of each stage its tuning, which the others wait for, and its cases."""
-    rate = cases.best_rate(store)  # of what is in the store by the time of each phase
+    """Yields groups of trials that may run at the same time: for each stage its tuning, and after that its cases."""
+    rate = cases.best_rate(store)  # reads what is in the store at the time of each phase
     for stage in stages:
         if set(stage.cases) & set(letters):
             yield cases.tuning([stage], stages)

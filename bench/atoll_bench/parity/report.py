@@ -36,21 +36,21 @@ HEAD = (
 
 @dataclass(frozen=True)
 class Group:
-    """Equal trials but for their seeds."""
+    """Trials that differ only in their seeds and learning rates."""
 
     trial: Trial
-    """With no seed of its own."""
+    """With seed 0 and rate 0."""
     parameters: int
     tokens: float
     losses: list[float]
     gaps: list[float]
-    """Of each seed: loss / loss of data-parallel training, less 1. Empty where there is none."""
+    """For each seed: loss / loss of data-parallel training - 1. Empty if there is no such training."""
     merged: float | None
     """Share of the trained tokens that were merged."""
     goodput: float | None
     """Share of the learners' time in which they trained."""
     refused: int | None
-    """Contributions of all seeds together; None where a row is older than the count."""
+    """Refused contributions of all seeds together; None if a row is older than this count."""
 
     @property
     def cells(self) -> tuple[str, ...]:
@@ -71,7 +71,7 @@ class Group:
 
 
 def groups(rows: Sequence[Row]) -> list[Group]:
-    """In the order of case, size, budget; without tuning, and what diverged."""
+    """Groups rows in the order of case, size and budget. Leaves out tuning and trials that diverged."""
     counted = [(Trial.of(row), row) for row in rows if row["case"] != TUNING and row["loss"] is not None]
     baseline = {
         (trial.size, trial.steps, trial.seed): row["loss"]
@@ -112,7 +112,7 @@ def _order(group: Group) -> tuple[object, ...]:
 
 
 def label(trial: Trial) -> str:
-    """What a trial is, in words."""
+    """Describes a trial's method in words."""
     if trial.method == DATA_PARALLEL:
         return DATA_PARALLEL
     words = [f"M={trial.learners}", trial.codec, trial.policy]
@@ -121,13 +121,13 @@ def label(trial: Trial) -> str:
 
 
 def name(trial: Trial) -> str:
-    """Tells it from the others, in words."""
+    """Describes a trial in words that distinguish it from all others."""
     rate = f" rate {trial.rate:g}" if trial.case == TUNING else ""
     return f"{label(trial)} {trial.size} {trial.steps} steps seed {trial.seed}{rate}"
 
 
 def markdown(rows: Sequence[Row], command: str) -> str:
-    """The whole table."""
+    """The whole page."""
     lines = [f"| {' | '.join(cells)} |" for cells in (HEAD, *(group.cells for group in groups(rows)))]
     return "\n".join(
         [INTRODUCTION.format(command=command), "", lines[0], "|" + "---|" * len(HEAD), *lines[1:], ""]
@@ -135,7 +135,7 @@ def markdown(rows: Sequence[Row], command: str) -> str:
 
 
 def mean(values: Sequence[float], form: str, spread: str = "") -> str:
-    """With the standard deviation where there are several; empty for none."""
+    """Formats the mean, with the standard deviation if there are several values. Empty for no values."""
     if len(values) < 2:
         return form.format(values[0]) if values else ""
     return f"{form.format(fmean(values))} ± {(spread or form).format(stdev(values))}"

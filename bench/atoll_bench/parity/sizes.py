@@ -9,7 +9,7 @@ from atoll_runtime.contract import PRESETS, Dimensions, ModelSpec
 
 @dataclass(frozen=True)
 class Size:
-    """A model, and what all learners together read in a step."""
+    """A model, and how much all learners together read in a step."""
 
     model: ModelSpec
     length: int
@@ -17,18 +17,18 @@ class Size:
     sequences: int
     """Of all learners in one step."""
     fragments: int
-    """P: as many as the model's pieces can fill evenly, at most the default 24."""
+    """P: as many as the model's pieces fill evenly, at most the default of 24."""
     warmup: int
     """Steps of the inner warm-up."""
     rates: tuple[float, ...]
-    """Inner learning rates: the tuning budget, the same for every method and number of learners. Each is twice the one
-    before. (30k at 0.064, tried on 2026-11-22: worse for three methods of four; for two learners better with the seed
-    of the tuning, and 2 to 4 % worse with each of those that count.)"""
+    """Inner learning rates that the tuning tries, the same for every method and number of learners. Each is twice the
+    one before. (30k was also tried with 0.064, on 2026-11-22. It was worse for three methods of four. For two learners
+    it was better with the seed of the tuning, and 2 to 4 % worse with each seed that counts.)"""
     together: int | None = None
-    """Sequences that are computed at a time, where a whole batch does not fit into a core's cache: twice as quick."""
+    """Sequences that are computed at a time if a whole batch does not fit into a core's cache. Twice as fast."""
 
     def parts(self, batch: int) -> int:
-        """Of a learner's batch."""
+        """The number of parts in which a learner's batch is computed."""
         return 1 if self.together is None else max(1, batch // self.together)
 
     @property
@@ -63,8 +63,9 @@ SIZES: dict[str, Size] = {
         Dimensions(layers=3, width=48, heads=4, kv_heads=2, hidden=64, experts=4, expert_hidden=48),
     ),
 }
-"""Up to 250k 8 Ki tokens a step, so that sizes compare at equal tokens; a learner of eight reads 1 Ki of them. With
-fewer its own noise hides what the merge does (the pilot: 28 % above data-parallel with 256, 14 % with 2 Ki)."""
+"""Sizes up to 250k read 8 Ki tokens a step, so that they compare at equal tokens. One of eight learners reads 1 Ki of
+them. With fewer, a learner's noise hides the effect of the merge (pilot: 28 % above data-parallel training with 256
+tokens, 14 % with 2 Ki)."""
 
 ACCELERATOR = ("35m", "125m", "350m", "1b", "moe-125m")
 """Presets for an accelerator: 512-token sequences, 256 Ki tokens a step."""

@@ -1,5 +1,5 @@
-"""Results on the disk: a JSON list of the cases and one of the tuning, each row a finished trial, written whole and
-renamed into place."""
+"""Stores results on disk: a JSON list for the cases and one for the tuning. Each row is a finished trial. A list is
+written whole and renamed into place."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from atoll_runtime.files import replace
 
 Row = dict[str, Any]
 TUNING = "tune"
-"""A case that is none of the proof's: a learning rate's trial."""
+"""The case of trials that choose a learning rate. It is not a case of the proof."""
 
 
 class Store:
     """The results of one proof: `path` has the rows of the cases, `…-tuning.json` those that chose its rates."""
 
     def __init__(self, path: Path) -> None:
-        """Raises `CommandError` where a file is there and is not a list of rows."""
+        """Raises `CommandError` if a file exists and is not a list of rows."""
         self.path = path
         self.rows = [row for each in (path, self._tuning) for row in _read(each)]
         self._done = {Trial.of(row): row for row in self.rows}
@@ -35,7 +35,7 @@ class Store:
         return self._done.get(trial)
 
     def add(self, trial: Trial, result: Mapping[str, Any]) -> Row:
-        """Keeps a finished trial; in the place of an earlier one that is equal."""
+        """Stores a finished trial. It replaces the result of an equal one."""
         row = trial.identity() | dict(result)
         if trial in self._done:
             self.rows[self.rows.index(self._done[trial])] = row

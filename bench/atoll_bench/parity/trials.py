@@ -1,4 +1,4 @@
-"""One training of the proof: what identifies it, and the setting that it stands for."""
+"""One training of the proof: what identifies it, and its setting."""
 
 from __future__ import annotations
 
@@ -11,20 +11,21 @@ from atoll_runtime.simulate.training.setting import Failures, Setting
 
 Method = Literal["data-parallel", "decoupled"]
 SLOW, FAST = 1.0, 0.82
-"""Seconds of a step: half of the learners are 18 % quicker than the others (paper, §4.4)."""
+"""Seconds of a step. Half of the learners are 18 % faster than the others (paper, §4.4)."""
 JITTER = 0.10
 """Relative spread of a learner's pace (§4.4)."""
 FAILURE_SECONDS, AWAY_SECONDS = 200.0, 40.0
-"""A learner is lost every 200 steps and misses 40: of eight, one or two are away at any time. At 1.2 million chips a
-learner of eight is lost about every 210 s (MTBI of a year), so with steps of a second this is the published storm."""
+"""A learner is lost every 200 steps and misses 40, so of eight learners one or two are away at any time. If eight
+learners share 1.2 million chips with an MTBI of a year, each is lost about every 210 s. So with steps of one second
+this is the published storm."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """Equal trials give equal results. Fields that say nothing of data-parallel training have their defaults there."""
+    """Equal trials give equal results. For data-parallel training, fields that do not apply have their defaults."""
 
     case: str
-    """A letter of the proof; `tune` for a learning rate's trial."""
+    """A letter of the proof; `tune` for a trial of a learning rate."""
     size: str
     method: Method
     learners: int
@@ -32,11 +33,11 @@ class Trial:
     """`none` for data-parallel training."""
     seed: int
     steps: int
-    """Of data-parallel training with the same tokens."""
+    """Steps of data-parallel training with the same tokens."""
     rate: float
     """Inner learning rate."""
     policy: str = "K=M"
-    """Who is waited for: `K=M`, `K=1` (no grace), `K=1+grace`."""
+    """For how many learners a round waits: `K=M`, `K=1` (no grace), `K=1+grace`."""
     speeds: Literal["equal", "mixed"] = "equal"
     failures: bool = False
 
@@ -47,7 +48,7 @@ class Trial:
 
     @property
     def tokens(self) -> int:
-        """Its budget."""
+        """The budget in tokens."""
         return self.steps * SIZES[self.size].tokens
 
     @property
@@ -58,15 +59,15 @@ class Trial:
 
     @property
     def speed(self) -> float:
-        """Tokens in a simulated second of all learners while none is idle or lost."""
+        """Tokens that all learners train in a simulated second while none is idle or lost."""
         return sum(1 / pace for pace in self.paces) * SIZES[self.size].tokens / self.learners
 
     def identity(self) -> dict[str, Any]:
-        """JSON types only."""
+        """All fields, as JSON types."""
         return asdict(self)
 
     def setting(self, data: str) -> Setting:
-        """What is trained on the data set at this URI."""
+        """The setting of this trial on the data set at this URI."""
         size, count = SIZES[self.size], self.learners
         grace = GraceSpec() if self.policy == "K=1+grace" else GraceSpec(fraction=0.0)
         return Setting(

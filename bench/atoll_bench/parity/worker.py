@@ -1,4 +1,4 @@
-"""Runs trials in processes of their own, each on one core, as they become free."""
+"""Runs trials in several processes, each on one core."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from atoll_cli.errors import CommandError
 def run_all(
     trials: Sequence[Trial], data: str, cache: str, jobs: int
 ) -> Iterator[tuple[Trial, dict[str, Any]]]:
-    """Results as they come, in the order given but for what runs at the same time.
+    """Yields results as they come. Trials start in the given order, but those that run together may end in another.
 
     Args:
         cache: a folder for compiled programs, which the processes share.
@@ -42,7 +42,7 @@ def run_all(
 
 
 def run_one(trial: Trial, data: str) -> dict[str, Any]:
-    """What came of a trial, JSON types only; one that diverged has an `error` in the place of its loss."""
+    """Runs a trial and returns its result as JSON types. If it diverged, `loss` is None and `error` says why."""
     from dataclasses import asdict
 
     from atoll_runtime.learner.errors import LossNotFinite
@@ -64,7 +64,7 @@ def run_one(trial: Trial, data: str) -> dict[str, Any]:
 
 
 def _begin(cores: Any, cache: str) -> None:
-    """Takes a core, before JAX counts them."""
+    """Pins this process to a core before JAX counts cores."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     if not cores.empty():
         os.sched_setaffinity(0, {cores.get()})
@@ -75,7 +75,7 @@ def _begin(cores: Any, cache: str) -> None:
 
 
 def _end_with_parent() -> None:
-    """A proof that is killed takes its trials with it."""
+    """Ends this process when the proof's process has ended, even if that was killed."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()

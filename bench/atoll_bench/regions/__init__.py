@@ -1,1 +1,1 @@
-"""One model trained in four regions, over links such as lie between data centres: synchronously, and by Atoll."""
+"""Trains one model in four regions synchronously and with Atoll, over links like those between data centres."""

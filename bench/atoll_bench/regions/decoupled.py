@@ -14,14 +14,14 @@ from atoll_local.process import Startable
 from atoll_runtime.contract import ENV_UNIT, SyncerStatus, UnitContract, dump
 
 SILENCE_SECONDS = 60.0
-"""A run whose clock stands for so long is broken."""
+"""A run is broken if its clock stands still for this many seconds."""
 
 Watch = Callable[[SyncerStatus], None]
 """Called with each status while the run trains."""
 
 
 class Decoupled(Startable):
-    """One run. Use as a context manager: its processes end with it."""
+    """One run. Use as a context manager, which ends its processes."""
 
     def __init__(
         self, wan: Wan, folder: Path, setting: Setting, seed: int, environment: Mapping[str, str]
@@ -33,10 +33,10 @@ class Decoupled(Startable):
         self._run = Run(contract, folder, self._units, wan.site.address)
 
     def start(self) -> None:
-        """Returns when every learner has made its first step, and so has compiled its programs.
+        """Returns when every learner has made its first step, which means that it has compiled its programs.
 
         Raises:
-            CommandError: a process ended, or was not there in time.
+            CommandError: a process ended, or did not start in time.
         """
         self._run.start_syncer(self._wan.site.run, self._environment)
         for stream, name in enumerate(self._units):
@@ -52,10 +52,10 @@ class Decoupled(Startable):
         self._run.close()
 
     def train(self, watch: Watch) -> tuple[float, SyncerStatus]:
-        """Until the run's target: Unix seconds of the earliest first step, and the status at the target.
+        """Waits for the run's target. Returns Unix seconds of the earliest first step, and the status at the target.
 
         Raises:
-            CommandError: a process ended, or the clock stands.
+            CommandError: a process ended, or the clock stands still.
         """
         step, since = -1, time.monotonic()
         while True:
@@ -72,12 +72,12 @@ class Decoupled(Startable):
             time.sleep(POLL_SECONDS)
 
     def finish(self) -> SyncerStatus:
-        """Waits until the final checkpoint stands. Raises `CommandError`."""
+        """Waits until the final checkpoint is complete. Raises `CommandError`."""
         return self._run.until("the run is finished", lambda status: status.phase == "Finished")
 
 
 def begun(status: SyncerStatus) -> float:
-    """Unix seconds at which the earliest first step had ended."""
+    """Unix seconds at which the earliest first step ended."""
     return min(_first_steps(status))
 
 

@@ -1,4 +1,4 @@
-"""The published experiment at small scale: synchronous training and Atoll over the same links, for equal tokens."""
+"""The published experiment at small scale: synchronous training and Atoll over the same links with equal tokens."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from atoll_local.namespaces import check_namespaces
 from atoll_runtime.contract import LedgerReport, SyncerStatus
 
 CUT_SHARE = 0.6
-"""Of the run with a cut, the part in which the region is away."""
+"""Share of the run with a cut during which the region is away."""
 CONGESTION_CONTROL = Path("/proc/sys/net/ipv4/tcp_congestion_control")
 CUT_FROM, CUT_UNTIL = 0.2, 0.85
 CUT = "east"
@@ -27,21 +27,21 @@ CUT = "east"
 
 @dataclass
 class Outage:
-    """Called with each status of the run: cuts the region off, gives its link back, and notes what the units do."""
+    """Called with each status of the run. Cuts the region off, gives its link back, and notes what the units do."""
 
     wan: Wan
     scale: float
     region: str
     steps: int
-    """Of the run: the cut begins when a fifth of them is made, and ends at `CUT_UNTIL` of them at the latest."""
+    """Steps of the run. The cut begins after `CUT_FROM` of them and ends after `CUT_UNTIL` of them at the latest."""
     seconds: float
-    """Of the cut, at most."""
+    """The cut lasts at most this long."""
     cut: SyncerStatus | None = None
     """The status at the cut."""
     back: SyncerStatus | None = None
-    """The status when the link was back."""
+    """The status when the link was given back."""
     again: SyncerStatus | None = None
-    """The first status in which the region was merged again."""
+    """The first status with a new merged contribution of the region."""
 
     def __call__(self, status: SyncerStatus) -> None:
         if self.cut is None:
@@ -59,12 +59,12 @@ class Outage:
         return status.units[self.region].contributions
 
     def document(self, end: SyncerStatus) -> dict[str, Any]:
-        """What happened. Raises `CommandError` if the run ended during the cut."""
+        """Describes the outage. Raises `CommandError` if the run ended during the cut."""
         if self.cut is None or self.back is None:
             raise CommandError(
                 f"the run of {end.time - begun(end):.0f} s ended before the cut of {self.region} did"
             )
-        heard = self.again or end  # the syncer knows no newer step of the region before
+        heard = self.again or end  # before that the syncer knows no newer step of the region
         steps = {name: unit.step - self.cut.units[name].step for name, unit in heard.units.items()}
         return {
             "region": self.region,
@@ -79,7 +79,7 @@ class Outage:
 
 
 def merged_share(ledger: LedgerReport) -> float:
-    """Part of the trained tokens that is merged."""
+    """Share of the trained tokens that is merged."""
     return ledger.merged / max(1, ledger.trained)
 
 
@@ -90,18 +90,18 @@ def balances(ledger: LedgerReport) -> bool:
 def measure(
     steps: int, seeds: Sequence[int], cut_seconds: int, plot: str | None, progress: Progress
 ) -> dict[str, Any]:
-    """Runs all of it: what `atoll bench regions --json` prints.
+    """Runs the whole experiment and returns what `atoll bench regions --json` prints.
 
     Args:
-        steps: of Atoll. Its regions go on until they hear of its end, so the synchronous training gets as many as they
-            make over equal links: for equal tokens.
-        seeds: of Atoll's runs, over equal links that nothing limits and over those of the regions.
-        cut_seconds: for which a region is away; 0: no run with a cut.
-        plot: a PNG of the links' use to write; None: no plot.
+        steps: steps of Atoll. Its regions go on until they hear of its end. For equal tokens the synchronous training
+            gets as many steps as they make over equal links.
+        seeds: seeds of Atoll's runs, over equal links without limits and over the links of the regions.
+        cut_seconds: seconds for which a region is away; 0: no run with a cut.
+        plot: path of a PNG of the links' use; None: no plot.
 
     Raises:
-        CommandError: a process ended, or a bridge of another bench is there.
-        ClusterError, HostError: this machine cannot do it.
+        CommandError: a process ended, or there is a bridge of another bench.
+        ClusterError, HostError: this machine cannot run the experiment.
     """
     check_namespaces()
     with tempfile.TemporaryDirectory(prefix="atoll-regions-") as name, Wan(Path(name) / "wan") as wan:
@@ -134,8 +134,8 @@ def measure(
 def _document(
     trainings: Trainings, synchronous: Spent, runs: Sequence[Spent], equal: Sequence[Spent]
 ) -> dict[str, Any]:
-    """What was measured, with rates as they would be for the large model. Of Atoll's runs the first one's, but for the
-    losses."""
+    """The measurements, with rates scaled to the large model. Atoll's figures are those of its first run, except for
+    the losses."""
     atoll = runs[0]
     status = atoll.status
     assert status is not None
@@ -181,7 +181,7 @@ def _document(
 
 
 def draw(document: dict[str, Any], synchronous: Spent, atoll: Spent, path: Path) -> None:
-    """Writes a PNG: each region's link under the synchronous training and under Atoll's, with its cut."""
+    """Writes a PNG of each region's link during the synchronous training and during Atoll's, with its cut."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(13, 10), layout="tight")

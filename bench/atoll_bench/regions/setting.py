@@ -1,4 +1,4 @@
-"""What is trained in the regions, by both systems."""
+"""The training in the regions, the same for both systems."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from atoll_runtime.contract import (
 from atoll_runtime.model import describe
 
 SIZE = "250k"
-"""Of `atoll bench parity`: the largest whose steps take little of two cores."""
+"""A size of `atoll bench parity`: the largest one with steps that take little of two cores."""
 LENGTH, BATCH = 64, 24
-"""Tokens of a sequence, and sequences of a region's step: it takes several times as long as what Atoll does besides, as
-steps of seconds do."""
+"""Tokens of a sequence, and sequences of a region's step. With these a step takes several times as long as Atoll's
+other work, as a step of seconds does."""
 WARMUP_STEPS = 20
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One training, but for its seed."""
+    """One training without its seed."""
 
     data: str
     """URI."""
@@ -40,11 +40,11 @@ class Setting:
 
     @property
     def step_tokens(self) -> int:
-        """Of one region's step."""
+        """Tokens of one region's step."""
         return self.batch * LENGTH
 
     def run(self, seed: int, bucket: str, host: str) -> RunContract:
-        """The contract of a run whose syncer is at `host`."""
+        """The contract of a run with its syncer at `host`."""
         return RunContract(
             name="regions",
             namespace="default",
@@ -61,5 +61,5 @@ class Setting:
 
 
 def parameters_of(setting: Setting) -> int:
-    """Of the model."""
+    """The number of the model's parameters."""
     return sum(math.prod(tensor.shape) for tensor in describe(setting.model))

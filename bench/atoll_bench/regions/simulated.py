@@ -1,4 +1,4 @@
-"""What the simulator says of the large model with one unit behind a narrow link, beside one on a wide one."""
+"""Simulates the large model with one unit behind a narrow link and one behind a wide link."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from atoll_runtime.contract import CommunicationSpec, OuterSpec
 from atoll_runtime.simulate.fleet.links import Links, on_links
 
 CODECS = ("bf16", "int8", "int4")
-"""That are fixed, to compare the policy with."""
+"""Fixed codecs with which the policy is compared."""
 GRID_STEPS = 1024
-"""Of a simulation that compares: in many, little of the work is under way at the end."""
+"""The least number of steps of a simulation in the grid. With many steps, little work is under way at the end."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Choice:
 
 
 def links(gbps: float, wide: float, interval: int, steps: int, codec: Any = None) -> dict[str, Any]:
-    """The unit behind the narrow link. `codec`: where it is fixed."""
+    """Simulates and returns the unit behind the narrow link. `codec`: the fixed codec; None: the policy chooses."""
     asked = Links(
         gbps=(gbps, wide),
         params=PARAMETERS,
@@ -46,13 +46,13 @@ def links(gbps: float, wide: float, interval: int, steps: int, codec: Any = None
 
 
 def choice(gbps: float, wide: float, codec: str | None, interval: int, steps: int) -> Choice:
-    """Of one simulation."""
+    """Returns the point of one simulation."""
     found = links(gbps, wide, interval, steps, codec)
     return Choice(found["codec"], interval, found["hidden_share"] * found["merged_share"])
 
 
 def compared(gbps: float, wide: float, intervals: Sequence[int]) -> tuple[dict[int, Choice], Choice]:
-    """The policy's choice by interval, and the best of all fixed codecs and intervals."""
+    """Returns the policy's choice by interval, and the best of all fixed codecs and intervals."""
     points = [
         (gbps, wide, codec, interval, max(GRID_STEPS, 4 * interval))
         for codec in (None, *CODECS)

@@ -1,8 +1,8 @@
 """Synchronous data-parallel training, one process a region: `python -m atoll_bench.regions.synchronous FOLDER RANK`.
 
-Each step averages the gradients of all processes, in bfloat16, by gloo: a reduce-scatter (an all-to-all and a sum)
-and an all-gather, which send the bytes of a ring, 2·(n-1)/n·N·16 bits. The elements travel as uint16, because XLA's
-CPU backend would send bfloat16 as float32.
+Each step averages the gradients of all processes in bfloat16 with gloo, by a reduce-scatter (an all-to-all and a sum)
+and an all-gather. These send as many bits as a ring, 2·(n-1)/n·N·16. The elements travel as uint16, because XLA's CPU
+backend would send bfloat16 as float32.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ from atoll_runtime.model.objective import objective
 
 AXIS = "regions"
 WARM_STEPS, MEASURED_STEPS = 3, 12
-"""The first compile all programs, and end on all processes at once; the others, without an exchange, are measured."""
+"""The first steps compile all programs and end on all processes at once. The others, without exchange, are measured."""
 POLL_SECONDS = 0.02
 WAIT_SECONDS = 300.0
-"""For the sign to begin."""
+"""Time limit for the sign to begin."""
 
 
 @dataclass(frozen=True)
 class Order:
-    """What the processes are to do."""
+    """What the processes do."""
 
     coordinator: str
     ranks: int
@@ -89,14 +89,14 @@ class Replica:
         self._mean = jax.jit(jax.shard_map(self._average, mesh=mesh, in_specs=rows, out_specs=rows))
 
     def begin(self) -> None:
-        """Goes to the first parameters and the first batch."""
-        # Committed to the device as what an exchange gives: else every program would be compiled again.
+        """Goes back to the first parameters and the first batch."""
+        # Committed to the device like the result of an exchange. Otherwise every program would be compiled again.
         self.theta, self._state = jax.device_put((self._first, self._init(self._first)), self._device)
         batch = self._order.batch
         self.batches = Prefetch(self._example, 0, batch, (0, batch))
 
     def _average(self, bits: Array) -> Array:
-        """The mean of every process's row uint16 [1, N], which holds bfloat16."""
+        """The mean of the rows of all processes, uint16 [1, N], which hold bfloat16."""
         parts = jax.lax.all_to_all(bits.reshape(self._ranks, -1), AXIS, 0, 0)
         mean = jax.lax.bitcast_convert_type(parts, jnp.bfloat16).astype(jnp.float32).mean(0)
         mine = jax.lax.bitcast_convert_type(mean.astype(jnp.bfloat16), jnp.uint16)
@@ -104,13 +104,13 @@ class Replica:
         return whole.reshape(1, -1)
 
     def exchange(self, bits: Array) -> Array:
-        """The mean over all processes of what each gives."""
+        """The mean over all processes of their `bits`."""
         whole = jax.make_array_from_process_local_data(self._rows, np.asarray(bits)[None])
         found: Array = self._mean(whole).addressable_shards[0].data[0]
         return found
 
     def step(self, number: int, exchanged: bool) -> float:
-        """One step; returns this process's loss."""
+        """Makes one step. Returns this process's loss."""
         loss, bits = self._gradient(self.theta, self.batches.take(DATA_TIMEOUT).tokens)
         if exchanged:
             bits = self.exchange(bits)
@@ -121,7 +121,7 @@ class Replica:
 
 
 def main(folder: Path, rank: int) -> None:
-    """Measures steps without an exchange, says so in `ready-RANK`, waits for `go`, and trains."""
+    """Measures steps without exchange, writes their seconds to `ready-RANK`, waits for `go`, and trains."""
     order = Order(**json.loads((folder / "order.json").read_text()))
     run = parse_run((folder / "run.json").read_text())
     jax.distributed.initialize(order.coordinator, order.ranks, rank)

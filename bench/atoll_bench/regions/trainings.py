@@ -1,4 +1,4 @@
-"""Trainings in the regions by either system: how long they took, what they learned, what the links carried."""
+"""Trainings in the regions by either system, with their times, losses, and the traffic of the links."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FLAGS = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
 HELD_OUT_TOKENS = 65_536
 READY_SECONDS = 300.0
 STEP_LIMIT_SECONDS = 60.0
-"""A synchronous step of more is broken."""
+"""A synchronous step that takes longer is broken."""
 POLL_SECONDS = 0.2
 SEED = 0
 
@@ -36,7 +36,7 @@ Progress = Callable[[str], None]
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """Of every process: a core at most for each, and compiled programs that the next one finds."""
+    """The environment of every process. Each uses one core at most, and shares compiled programs with later ones."""
     return {
         "JAX_PLATFORMS": "cpu",
         "XLA_FLAGS": FLAGS,
@@ -58,16 +58,16 @@ class Spent:
     loss: float
     """Held-out, nats per token."""
     tokens: int
-    """Trained, of all regions."""
+    """Tokens that all regions trained."""
     status: SyncerStatus | None = None
-    """Of Atoll, at the target."""
+    """Atoll's status at the target."""
 
     def rates(self, region: str) -> list[tuple[float, float, float]]:
         """Seconds since the beginning, bits per second sent and received."""
         return self.traffic.rates(region, self.begin, self.begin + self.seconds)
 
     def used(self, region: str) -> float:
-        """Mean bits per second in the direction in which that is more."""
+        """Mean bits per second in the busier direction."""
         return max(self.traffic.mean(region, self.begin, self.begin + self.seconds))
 
 
@@ -83,7 +83,7 @@ class Trainings:
         self.step_seconds = 0.0
 
     def synchronous(self, steps: int) -> Spent:
-        """Measures steps, gives the links their rates, and trains so many over them.
+        """Measures steps, gives the links their rates, and trains `steps` steps over them.
 
         Raises:
             CommandError: a process ended or is late.
@@ -132,7 +132,7 @@ class Trainings:
         shaped: bool = True,
         watch: Watch = lambda _: None,
     ) -> Spent:
-        """Trains by Atoll, over the same links or over links that nothing limits. Raises `CommandError`."""
+        """Trains with Atoll, over the same links or over links without limits. Raises `CommandError`."""
         if shaped:
             self._wan.link(self.scale)
         else:
@@ -159,7 +159,7 @@ class Trainings:
 def _answers(
     folder: Path, name: str, processes: dict[str, subprocess.Popen[bytes]], seconds: float
 ) -> list[dict[str, Any]]:
-    """What every process wrote under this name. Raises `CommandError`, `ClusterError`."""
+    """Waits for what every process writes under this name. Raises `CommandError`, `ClusterError`."""
     files = [folder / f"{name}-{rank}" for rank in range(len(processes))]
 
     def written() -> bool:

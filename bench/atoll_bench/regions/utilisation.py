@@ -1,8 +1,9 @@
-"""One unit behind a narrow link, beside one whose link is wide: what of its time and of its tokens counts.
+"""Trains one unit behind a narrow link and one behind a wide link. Measures how much of the first one's time and tokens
+counts.
 
 The published study at these bandwidths blocks while it sends. It reached 11.6, 36, 72 and 87 % of the compute
-utilisation with H = 128. Steps over links that nothing limits are measured before and after those of each interval, so
-that a machine which gets slower or faster shows, and is taken out.
+utilisation with H = 128. Steps over links without limits are measured before and after the runs of each interval, so
+that changes in the speed of the machine are corrected.
 """
 
 from __future__ import annotations
@@ -26,35 +27,36 @@ from atoll_runtime.protocol.communication import BITS
 from atoll_runtime.simulate.fleet.links import WARM_UP
 
 PUBLISHED_INTERVAL, PUBLISHED = 128, {0.05: 0.116, 0.2: 0.36, 1.0: 0.72, 5.0: 0.87}
-"""H, and utilisation by Gbit/s."""
+"""H, and the utilisation by Gbit/s."""
 NARROW, WIDE = "narrow", "wide"
 MODEL = ModelSpec(dimensions=Dimensions(layers=6, width=256, heads=4, kv_heads=2, hidden=640))
-"""4 M parameters. The scaled link carries 83 kbit in a step at 0.05 Gbit/s, and a report of the step has 4."""
+"""4 M parameters. At 0.05 Gbit/s the scaled link carries 83 kbit in a step, of which the step's report takes 4 kbit."""
 BATCH = 2
-"""Sequences, so that steps take a tenth of a second or two, and the grid some half an hour."""
+"""Sequences of a step. With these a step takes 0.1 to 0.2 s, and the grid about half an hour."""
 DELAY = 0.01
 """Seconds, one way."""
 MTU = 9000
-"""Bytes of a frame: with short ones the relays would take a fifth of the cores that the learners compute on."""
+"""Bytes of a frame. With short frames the relays would take a fifth of the cores on which the learners compute."""
 WARM_STEPS, COUNTED_STEPS = 64, 128
-"""Not counted, and counted, at least: until a first fragment has come through a link of 0.05 Gbit/s; and enough for a
-rate."""
+"""The least number of steps that are not counted, so that a first fragment has come through a link of 0.05 Gbit/s, and
+of counted steps, which are enough for a rate."""
 INTERVALS = 4
-"""Of a run over a limited link, at least."""
+"""The least number of intervals of a run over a limited link."""
 EXCHANGES = 6
-"""In such a run its link could carry the whole model so often in int4, at least: shares of tokens mean something."""
+"""The link of such a run could carry the whole model in int4 at least this many times, so that shares of tokens are
+meaningful."""
 
 
 @dataclass(frozen=True)
 class Utilisation:
-    """One line: the unit behind the narrow link, and what the simulator says of it."""
+    """One line of output: the unit behind the narrow link, measured and simulated."""
 
     gbps: float
     interval: int
     utilisation: float
-    """Seconds of its steps over links that nothing limits, of those over this link."""
+    """Seconds of a step over links without limits / seconds of a step over this link."""
     merged_share: float
-    """Of its tokens."""
+    """Share of its tokens that was merged."""
     codec: str
     streams: int
     period: float
@@ -62,15 +64,15 @@ class Utilisation:
     simulated_utilisation: float
     simulated_merged_share: float
     policy_share: float
-    """Of the unit's time, that whose tokens are merged in a long simulation: by the policy with this interval."""
+    """Share of the unit's time whose tokens are merged in a long simulation of the policy with this interval."""
     best_share: float
-    """The same of the best one of all fixed codecs and measured intervals at this rate."""
+    """The same for the best of all fixed codecs and measured intervals at this rate."""
     best_codec: str
     best_interval: int
     steps: int
     step_seconds: float
     free_step_seconds: tuple[float, float]
-    """Over links that nothing limits, before and after the runs with this interval."""
+    """Over links without limits, before and after the runs with this interval."""
 
 
 @dataclass(frozen=True)
@@ -80,12 +82,12 @@ class Ran:
     step_seconds: float
     """After the warm-up."""
     merged_share: float
-    """Of its tokens after as many intervals as the simulator leaves out."""
+    """Share of its tokens after the intervals that the simulator leaves out too."""
     link: LinkReport
 
 
 class Window:
-    """Called with each status: keeps the first ones after so many steps."""
+    """Called with each status. Keeps the first status after each of several numbers of steps."""
 
     def __init__(self, *steps: int) -> None:
         self._kept: dict[int, SyncerStatus | None] = dict.fromkeys(steps)
@@ -96,7 +98,7 @@ class Window:
                 self._kept[steps] = status
 
     def since(self, steps: int, end: SyncerStatus) -> SyncerStatus:
-        """The status after so many steps. Raises `CommandError` where the run ended before the next one."""
+        """Returns the first status after `steps` steps. Raises `CommandError` if the unit made no step after that."""
         found = self._kept[steps]
         if found is None or found.units[NARROW].step == end.units[NARROW].step:
             raise CommandError(f"the run of {end.time - begun(end):.0f} s ended within {steps} steps")
@@ -104,19 +106,19 @@ class Window:
 
 
 class Cells:
-    """Runs over the same links and data, each with its interval."""
+    """Makes runs over the same links and data, with different intervals and rates."""
 
     def __init__(self, wan: Wan, folder: Path, setting: Setting, progress: Progress) -> None:
         self._wan, self._folder, self._setting, self._progress = wan, folder, setting, progress
         self._environment, self._runs = environment(folder), 0
 
     def free(self, interval: int) -> Ran:
-        """Over links that nothing limits. Raises `CommandError`."""
+        """Runs over links without limits. Raises `CommandError`."""
         self._wan.free()
         return self._run("no limit", interval, warm_up(interval) + COUNTED_STEPS)
 
     def narrow(self, gbps: float, interval: int, free_step_seconds: float) -> Ran:
-        """Over the narrow link. Raises `CommandError`."""
+        """Runs over the narrow link. Raises `CommandError`."""
         self._wan.regions = _regions(gbps)
         self._wan.link(scale_of(parameters_of(self._setting), free_step_seconds))
         return self._run(f"{gbps:g} Gbit/s", interval, steps_of(gbps, interval))
@@ -138,35 +140,35 @@ class Cells:
 
 
 def warm_up(interval: int) -> int:
-    """Steps."""
+    """The number of steps that are not counted."""
     return max(WARM_STEPS, WARM_UP * interval)
 
 
 def steps_of(gbps: float, interval: int) -> int:
-    """Of a run over a link of such a rate."""
+    """The number of steps of a run over a link of this rate."""
     exchange = PARAMETERS * BITS["int4"] / (1e9 * gbps * STEP_SECONDS)
     least = math.ceil(EXCHANGES * exchange)
     return max(warm_up(interval) + COUNTED_STEPS, INTERVALS * interval, least)
 
 
 def merged_share(old: LedgerReport, new: LedgerReport) -> float:
-    """Of the tokens trained between two ledgers. Merges of earlier work count, as in the simulator."""
+    """Share of the tokens trained between two ledgers. Merges of earlier work count, as in the simulator."""
     return min(1.0, (new.merged - old.merged) / max(1, new.trained - old.trained))
 
 
 def between(before: float, after: float, position: int, runs: int) -> float:
-    """What the steps over free links took when the run at this position of several was made."""
+    """Interpolates the seconds of a step over free links at the time of the run at this position."""
     return before + (after - before) * (position + 1) / (runs + 1)
 
 
 def measure(
     gbps: Sequence[float], intervals: Sequence[int], progress: Progress, model: ModelSpec = MODEL
 ) -> Iterator[Utilisation]:
-    """Each bandwidth with each interval.
+    """Measures each bandwidth with each interval.
 
     Raises:
         CommandError: a process ended.
-        ClusterError, HostError: this machine cannot do it.
+        ClusterError, HostError: this machine cannot run the measurement.
     """
     check_namespaces()
     wide = max(PUBLISHED)

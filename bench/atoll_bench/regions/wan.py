@@ -1,4 +1,4 @@
-"""Four regions and the syncer's site as network namespaces, joined by links that are limited, delayed and cut."""
+"""Four regions and the syncer's site as network namespaces. The links between them are limited, delayed and cut."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ from atoll_local.network import Network
 from atoll_local.process import Startable
 
 PARAMETERS, STEP_SECONDS = 12e9, 5.0
-"""Of the model whose links are scaled down: the published run in four regions of the United States."""
+"""Of the large model, whose links are scaled down. It is that of the published run in four regions of the United
+States."""
 SITE = "syncer"
-"""The name of the syncer's site, and of the syncer in it."""
+"""The name of the syncer's site, and the host name of the syncer."""
 SAMPLE_SECONDS = 0.5
 NICE = -15
-"""Of the relays: a link has its delay however busy the cores are."""
+"""Niceness of the relays, so that a link keeps its delay when the cores are busy."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ REGIONS = (
 
 
 def scale_of(parameters: int, step_seconds: float) -> float:
-    """What a rate is multiplied by, so that bytes per step relative to bandwidth are those of the large model."""
+    """Returns the factor for rates with which bytes per step relative to bandwidth are those of the large model."""
     return parameters / PARAMETERS * STEP_SECONDS / step_seconds
 
 
@@ -57,17 +58,17 @@ def round_trips(regions: tuple[Region, ...] = REGIONS) -> tuple[float, float]:
 
 
 class Wan(Startable):
-    """Use as a context manager: nothing is left behind."""
+    """Use as a context manager, which removes everything at its end."""
 
     def __init__(self, folder: Path, regions: tuple[Region, ...] = REGIONS, mtu: int = 1500) -> None:
-        """`mtu`: bytes of a frame. The relays carry fast links in long ones alone."""
+        """`mtu`: bytes of a frame. The relays can carry fast links only with long frames."""
         self.regions = regions
         self._network = Network(bridge="atollwan", subnet="10.252.0.0/24", pods="10.246.0.0/16", mtu=mtu)
         site = self._network.node(len(regions))
 
         def place(index: int, name: str) -> Namespace:
             own = self._network.node(index)
-            names = {SITE: site, socket.gethostname(): own}  # gloo listens where the host's name points to
+            names = {SITE: site, socket.gethostname(): own}  # gloo listens on the address of the host's name
             return Namespace(name, index, self._network, folder, names)
 
         self.places = {region.name: place(index, region.name) for index, region in enumerate(regions)}
@@ -101,7 +102,7 @@ class Wan(Startable):
         self._shape(next(region for region in self.regions if region.name == name), scale, cut)
 
     def free(self) -> None:
-        """Links that nothing limits or delays."""
+        """Removes limits and delays from all links."""
         for place in self.places.values():
             shape(place, Link())
 
@@ -123,7 +124,7 @@ class Wan(Startable):
 
 @dataclass
 class Traffic(Startable):
-    """What the links carry while the context is entered, sampled twice a second."""
+    """Samples what the links carry, twice a second, while the context is entered."""
 
     wan: Wan
     samples: list[tuple[float, dict[str, tuple[int, int]]]] = field(default_factory=list)

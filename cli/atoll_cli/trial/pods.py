@@ -58,6 +58,8 @@ class Pod:
     words: str = ""
     """The last error in its log."""
     finished: float | None = None
+    log_start: int = 0
+    """Bytes in the log when the process started."""
     deadline: float | None = None
     """When a process that was asked to end is killed."""
 
@@ -97,7 +99,7 @@ class Pod:
         if self.process is not None and not self.alive:
             status = self.process.returncode
             self.code, self.finished, self.process = status if status >= 0 else 128 - status, now, None
-            self.incarnation, self.words = self.told, _last_error(self.folder / "log")
+            self.incarnation, self.words = self.told, _last_error(self.folder / "log", self.log_start)
 
 
 class Pods:
@@ -189,6 +191,7 @@ class Pods:
         environment |= TPU_ENVIRONMENT | dict(self._places(pod, told))
         _, *arguments = main["command"]  # the first word is the image's `python`
         with (pod.folder / "log").open("ab") as log:
+            pod.log_start = log.tell()
             pod.process = subprocess.Popen(
                 [sys.executable, *arguments],
                 env=os.environ | environment,
@@ -217,9 +220,9 @@ class Pods:
             yield ENV_UNIT, dump(unit.model_copy(update=changed))
 
 
-def _last_error(log: Path) -> str:
-    """Return the last error in a log, `Reason: message`; empty if there is none."""
+def _last_error(log: Path, start: int) -> str:
+    """Return the last error that a process with this start in the log wrote, `Reason: message`; empty for none."""
     with log.open("rb") as file:
-        file.seek(max(0, log.stat().st_size - TAIL))
+        file.seek(max(start, log.stat().st_size - TAIL))
         found = _ERROR.findall(file.read().decode(errors="replace"))
     return found[-1] if found else ""

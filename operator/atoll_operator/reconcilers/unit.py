@@ -51,7 +51,7 @@ class UnitReconciler(Reconciler):
             if plan.status.restart_count > unit.status.restart_count and plan.status.last_failure is not None:
                 self._metrics.restarts.labels(plan.status.last_failure.reason).inc()
             return
-        refusal = await refusal_of(self._act(key, plan))
+        refusal = await self._act(key, plan)
         if not refusal and (plan.create or plan.remove):  # the watch may report nothing new about these
             self._queue.add(key, 0.0 if plan.remove else SOON_SECONDS, shared=not plan.remove)
             return
@@ -121,18 +121,20 @@ class UnitReconciler(Reconciler):
             "settings": self._pod_settings(run["metadata"]["name"], spec, status.runtime),
         }
 
-    async def _act(self, key: Key, plan: UnitPlan) -> None:
+    async def _act(self, key: Key, plan: UnitPlan) -> str:
         """Carries out the plan. After the Service it creates and deletes pods, because a heal waits for the scheduler.
-        Then it renews the pods that stay, even if the API server refused one of the others. Raises Refused."""
+        Then it renews the pods that stay. Returns why the API server refused something; empty if it did not."""
         if plan.service is not None:
             # A Service has no state of its unit, so a new unit of that name need not wait for the garbage collector.
-            await self._applier.apply(plan.service, inherit=True)
+            refusal = await refusal_of(self._applier.apply(plan.service, inherit=True))
+            if refusal:
+                return refusal
         removes = (self._remove_pod(key.namespace, removal) for removal in plan.remove)
         renewals = (self._renew(key, pod, plan.status.incarnation) for pod in plan.renew)
-        try:
-            await gather_bounded(chain(map(self._create, plan.create), removes), CONNECTIONS)
-        finally:
-            await gather_bounded(renewals, CONNECTIONS)
+        refusal = await refusal_of(
+            gather_bounded(chain(map(self._create, plan.create), removes), CONNECTIONS)
+        )
+        return await refusal_of(gather_bounded(renewals, CONNECTIONS)) or refusal
 
     async def _renew(self, key: Key, pod: PodView, incarnation: int) -> None:
         change = {ANNOTATION_INCARNATION: str(incarnation)}

@@ -1,7 +1,7 @@
 """What operator and runtime agree on: the sections of a run, the JSON handed to a pod, names, the syncer's report.
 
-Pydantic only: the operator imports this package and no other of the runtime, and its image holds no JAX. A section of
-`TrainingRun.spec` that the runtime needs is defined here once and passes unchanged from the user's YAML to the pods.
+It uses only Pydantic, because the operator imports no other package of the runtime, and its image has no JAX. A section
+of `TrainingRun.spec` that the runtime needs is defined here once. It passes unchanged from the user's YAML to the pods.
 """
 
 from __future__ import annotations

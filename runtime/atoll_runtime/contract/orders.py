@@ -33,7 +33,7 @@ from atoll_runtime.contract.specs import (
 SeedSource = Literal["Checkpoint", "Peer"]
 """Where a new incarnation gets its state: the newest global cut in the bucket, or a healthy unit."""
 TapeDepth = Literal["Decisions", "Contributions"]
-"""What the event tape holds: every event and decision, or the contributions too, so that Θ can be computed anew."""
+"""What the event tape holds: every event and decision, or also the contributions, so that Θ can be computed again."""
 
 
 class SyncerAddress(Section):
@@ -52,7 +52,7 @@ class RunContract(Section):
     name: ShortName
     namespace: ShortName
     uid: str
-    """The TrainingRun's uid: a journal of another uid is not this run's."""
+    """The TrainingRun's uid. A journal with another uid is not of this run."""
     model: ModelSpec
     data: DataSpec
     inner: InnerSpec
@@ -62,17 +62,17 @@ class RunContract(Section):
     target: TargetSpec
     checkpoint: CheckpointSpec
     shards: Annotated[tuple[SyncerAddress, ...], Field(min_length=1, max_length=64)]
-    """The syncer's shards; each owns whole tensors of every fragment."""
+    """The syncer's shards. Each owns whole pieces of every fragment."""
     seed: SeedSource = "Checkpoint"
     startup_seconds: int = 1800
-    """From running pods until all hosts of a unit are connected: state has to be had in less."""
+    """Most seconds from running pods until all hosts of a unit are connected. They must get their state in less."""
     tape: TapeDepth = "Decisions"
     audit: Annotated[int, Field(ge=1)] | None = None
-    """Global steps between two audits of the units' results; None: none."""
+    """Global steps between two audits of the units' results. None: no audits."""
 
     @model_validator(mode="after")
     def _codecs(self) -> Self:
-        """Raises `ValueError` where units would use a wider codec than the run's."""
+        """Raises `ValueError` if units would use a wider codec than the run's."""
         codec, widest = self.communication.codec, self.outer.codec
         codecs = get_args(Codec)
         if codec is not None and codecs.index(codec) < codecs.index(widest):
@@ -81,32 +81,32 @@ class RunContract(Section):
 
 
 class UnitContract(Section):
-    """What one learner pod is told besides (`ATOLL_UNIT`)."""
+    """What one learner pod is told in addition (`ATOLL_UNIT`)."""
 
     unit: ShortName
     incarnation: Annotated[int, Field(ge=1)]
-    """That of the gang's creation; `INCARNATION_FILE` tells of later ones in the same pods."""
+    """Incarnation at the creation of the gang. `INCARNATION_FILE` has later ones in the same pods."""
     host: Annotated[int, Field(ge=0)]
     """0-based index of this pod in its gang."""
     hosts: Annotated[int, Field(ge=1)]
     chips: Annotated[int, Field(ge=0)] = 0
-    """TPU chips of this host; 0: any devices will do."""
+    """TPU chips of this host. 0: any devices."""
     coordinator: str
     """`name:port` of host 0 for `jax.distributed`."""
     address: str = ""
     """`name:port` where other units get this host's snapshots; the certificate names the unit. Empty: nowhere."""
     host_names: str = ""
-    """DNS name of a host of the unit, with `{}` for its index. Empty: there is no libtpu that needs to know."""
+    """DNS name of a host of the unit, with `{}` for its index. Empty: no libtpu needs it."""
     slice_hosts: Annotated[int, Field(ge=0)] = 0
     """Hosts of a slice, with `host_names`."""
     batch: Annotated[int, Field(ge=1)]
-    """Sequences of the whole unit in one inner step; a multiple of its devices is not required."""
+    """Sequences of the whole unit in one inner step. Need not be a multiple of its devices."""
     stream: Annotated[int, Field(ge=0)]
     """The unit's slot among `streams` disjoint data streams."""
     streams: Annotated[int, Field(ge=1)]
 
     def host_lists(self) -> dict[str, str]:
-        """libtpu's variables that list the hosts of this host's slice, by their DNS names in order."""
+        """libtpu's variables that list the hosts of this host's slice by DNS name, in order."""
         if not self.host_names:
             return {}
         first = self.host // self.slice_hosts * self.slice_hosts
@@ -116,16 +116,16 @@ class UnitContract(Section):
 
 
 class SyncerContract(Section):
-    """What a syncer's pod is told besides (`ATOLL_SYNCER`)."""
+    """What a syncer's pod is told in addition (`ATOLL_SYNCER`)."""
 
     batches: dict[ShortName, Annotated[tuple[int, ...], Field(min_length=1)]] = Field(default_factory=dict)
-    """Sequences of one step: of a unit, or, by the part of their names before the number, of a pool's units. More than
-    one while a change of a pool's batch is under way. Units that are not named here have the largest of these at
-    most."""
+    """Sequences of one step, by the name of a unit, or by the part of unit names before the number for all units of a
+    pool. More than one value while a pool's batch is being changed. Units without an entry have at most the largest of
+    these."""
 
 
 class EvaluationContract(EvaluationSpec):
-    """What the evaluator's pod is told besides (`ATOLL_EVALUATION`)."""
+    """What the evaluator's pod is told in addition (`ATOLL_EVALUATION`)."""
 
     status_port: int = STATUS_PORT
     health_port: int = HEALTH_PORT
@@ -135,7 +135,7 @@ class Order(Section):
     """What the operator asks of shard 0 (`POST /status`)."""
 
     cut: Annotated[int, Field(ge=0)]
-    """Begin a cut of this global step or a later one, unless one that holds as much is under way."""
+    """Begin a cut of this global step or a later one, unless one of such a step is complete or under way."""
 
 
 S = TypeVar("S", bound=Section)
@@ -147,13 +147,13 @@ def dump(section: BaseModel) -> str:
 
 
 def brief(section: BaseModel) -> str:
-    """Compact JSON without what is at its default: so a pod may be older than the operator that tells it something, for
-    as long as nobody uses what it does not know."""
+    """Compact JSON without values at their default. So a pod may be older than its operator, as long as the run uses no
+    field that the pod does not know."""
     return section.model_dump_json(by_alias=True, exclude_none=True, exclude_defaults=True)
 
 
 class VersionMismatch(Exception):
-    """This process is of another version than the operator or the syncer that it deals with."""
+    """This process is of another version than the operator or the syncer that it talks to."""
 
 
 def parse_run(text: str | bytes) -> RunContract:

@@ -1,4 +1,4 @@
-"""What syncer and evaluator tell the operator (`GET /status`)."""
+"""What syncer and evaluator report to the operator (`GET /status`)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pydantic.alias_generators import to_camel
 
 
 class Report(BaseModel):
-    """A part of what the syncer reports; the reader ignores keys that it does not know (a newer syncer)."""
+    """A part of a report. The reader ignores unknown keys, which a newer syncer may send."""
 
     model_config = ConfigDict(
         alias_generator=to_camel,
@@ -23,7 +23,7 @@ class Report(BaseModel):
 
 
 Measured = Annotated[float, AfterValidator(lambda value: float(f"{value:.3g}"))]
-"""A figure of three digits: what is measured of a link has no more."""
+"""A figure with three significant digits. Measurements of a link have no more."""
 
 
 class BeginningReport(Report):
@@ -36,9 +36,9 @@ class BeginningReport(Report):
     compiling: float
     """Seconds between the two in which programs were compiled or loaded."""
     compiled: int = 0
-    """Programs."""
+    """Programs compiled."""
     loaded: int = 0
-    """From the cache."""
+    """Programs loaded from the cache."""
 
 
 class WaitReport(Report):
@@ -47,9 +47,9 @@ class WaitReport(Report):
     fragment: int
     """Number of the fragment."""
     tokens: int
-    """Tokens of it."""
+    """Number of tokens that wait."""
     since: int
-    """Global step of the round that has passed them by, or that they are on their way to."""
+    """Global step of the first round without them, or of the round that they are on their way to."""
     what: Annotated[str, Field(max_length=128)]
     """What they wait for."""
 
@@ -58,32 +58,32 @@ class LinkReport(Report):
     """The link between a unit's host 0 and the syncer, as its transfers of the last five minutes show it."""
 
     up_gbps: Measured = 0.0
-    """Largest rate to the syncer in Gbit/s; 0 where nothing was sent."""
+    """Largest rate to the syncer in Gbit/s; 0 if nothing was sent."""
     down_gbps: Measured = 0.0
-    """Largest rate from the syncer in Gbit/s; 0 where nothing was fetched."""
+    """Largest rate from the syncer in Gbit/s; 0 if nothing was fetched."""
     rtt_seconds: Measured = 0.0
     """Shortest time between a request and the first byte of its answer."""
     busy_share: Measured = 0.0
-    """Share of the time with a transfer under way, in the direction in which that is more."""
+    """Share of the time with a transfer under way, in the busier direction."""
     failures: int = 0
-    """Sessions, transfers, and connections of transfers of this incarnation that broke; a transfer goes on over another
+    """Broken sessions, transfers and connections of transfers of this incarnation. A transfer goes on over another
     connection."""
     codec: Annotated[str, Field(max_length=16)] = ""
     """Encoding of the unit's fragments on the network; empty before the first was sent."""
     fetch: Annotated[str, Field(max_length=16)] = ""
-    """The same of versions that it fetches."""
+    """Encoding of the versions that the unit fetches."""
     streams: int = 0
     """TCP connections of one transfer."""
     chunk_kib: int = 0
-    """KiB that a connection takes to send at a time."""
+    """KiB that a connection sends at a time."""
     period: Measured = 0.0
-    """The unit takes part in one of so many rounds of each fragment."""
+    """The unit takes part in one of this many rounds of each fragment."""
     load: Measured = 0.0
     """Share of an interval that transfers of every round take with this codec, in the slower direction."""
     reason: Annotated[str, Field(max_length=256)] = ""
-    """Why the unit uses its link so."""
+    """Why the unit uses its link like this."""
     advice: Annotated[str, Field(max_length=256)] = ""
-    """What to set instead, where a setting does not fit the link; empty otherwise."""
+    """What to set instead, if a setting does not fit the link; empty otherwise."""
 
 
 class UnitReport(Report):
@@ -106,41 +106,41 @@ class UnitReport(Report):
     contributions: int = 0
     """Merges of this incarnation."""
     refused: int = 0
-    """Contributions of all incarnations that were refused for what they claim, or for their norm."""
+    """Contributions of all incarnations that were refused for their claims or their norm."""
     refusals: dict[str, int] = {}
     """The same by reason: `tokens`, `steps`, `norm`."""
     repeated: int = 0
     """Contributions of all incarnations that were not taken because their work is merged already."""
     suspect: str = ""
-    """Why this incarnation's results are not to be trusted; empty where nothing is known against it."""
+    """Why the results of this incarnation are not trusted; empty if they are."""
     slow: str = ""
-    """Why its steps do not set the interval: they take far longer than those of most units. Empty where they may."""
+    """Why its steps do not set the interval (they take far longer than those of most units); empty if they may."""
     staleness: int = 0
     """Global steps since its last merge."""
     seeded_step: int | None = None
     """Global step of the checkpoint it was seeded from."""
     seed_message: str = ""
-    """Anything worth telling about the seed, such as a checkpoint that was skipped and why."""
+    """A remark about the seed, such as a checkpoint that was skipped and why."""
     first_merge_time: float | None = None
     """Unix seconds of the first merge of this incarnation."""
     beginning: BeginningReport | None = None
-    """None before the second step."""
+    """How this incarnation came to its first step; None before the second step."""
     link: LinkReport = LinkReport()
     waits: list[WaitReport] = []
-    """Tokens in flight that wait for the unit's link. The others are trained for the next round of their fragment."""
+    """Tokens in flight that wait for the unit's link. Others in flight are for the next round of their fragment."""
 
 
 class CheckpointReport(Report):
     newest_step: int | None = None
     uri: str = ""
     error: str = ""
-    """Why the last save failed; empty after a good one."""
+    """Why the last save failed; empty after a successful one."""
     current: bool = False
-    """The newest one holds every merge that was ever made, and no learner is connected that could bring another."""
+    """The newest checkpoint holds every merge, and no learner is connected that could bring another."""
 
 
 class LedgerReport(Report):
-    """What became of a unit's tokens, all incarnations. In token-fragments: a token counts once for each fragment.
+    """What became of the tokens of all incarnations of a unit. In token-fragments: a token counts once per fragment.
 
     `trained` = `merged` + the sum of `discarded` + `in_flight`, at every instant.
     """
@@ -170,15 +170,15 @@ class LedgerReport(Report):
 
 
 class SyncerStatus(Report):
-    """`GET /status` of a shard of the syncer. That of shard 0 is about the whole run."""
+    """`GET /status` of a shard of the syncer. Shard 0 reports on the whole run."""
 
     run_uid: str
     phase: Literal["Starting", "Running", "Finishing", "Finished", "Failed"]
-    """`Finished` only after the final float32 cut stands in the bucket with its manifest."""
+    """`Finished` only after the final float32 cut is in the bucket with its manifest."""
     message: str = ""
     """Why it is in this phase, or why the current round is waiting."""
     down: str = ""
-    """Which other shards have no session with shard 0, and since when."""
+    """Other shards that have no session with shard 0, and since when."""
     global_step: int = 0
     target_steps: int | None = None
     tokens: int = 0
@@ -190,7 +190,7 @@ class SyncerStatus(Report):
     """Members of the last merged round, such as `3/3 (K=2)`."""
     rounds: int = 0
     real_interval: float = 0.0
-    """Inner steps between two merges of the same fragment, as measured (pitfall 1: H collapses on fast networks)."""
+    """Measured inner steps between two merges of the same fragment (pitfall 1: H collapses on fast networks)."""
     bytes_in: int = 0
     bytes_out: int = 0
     restarts: int = 0
@@ -200,7 +200,7 @@ class SyncerStatus(Report):
     shard: int = 0
     shards: int = 1
     fragments: int = 0
-    """Fragments of which the shard owns a part, summed over shards; the ledger counts each token so many times."""
+    """Fragments of which a shard owns a part, summed over shards. The ledger counts each token this many times."""
     ledger: dict[str, LedgerReport] = {}
     """By unit."""
     final_checkpoint: str = ""
@@ -210,7 +210,7 @@ class SyncerStatus(Report):
 
 
 class EvaluationReport(Report):
-    """The global model of one checkpoint on data that it was not trained on."""
+    """The result of the global model of one checkpoint on the evaluation data."""
 
     step: int
     """Global step of the checkpoint."""
@@ -232,12 +232,12 @@ class EvaluatorStatus(Report):
     run_uid: str
     phase: Literal["Starting", "Waiting", "Evaluating"]
     message: str = ""
-    """What it does, or waits for."""
+    """What it does or waits for."""
     error: str = ""
-    """Why the newest checkpoint could not be evaluated, or the bucket not be used; empty after a good attempt."""
+    """Why the newest checkpoint could not be evaluated, or the bucket not be used; empty after a successful attempt."""
     newest: EvaluationReport | None = None
-    """Of the newest checkpoint that was evaluated."""
+    """Result of the newest checkpoint that was evaluated."""
     evaluated: int = 0
-    """Checkpoints in the bucket that were."""
+    """Evaluated checkpoints in the bucket."""
     skipped: int = 0
-    """Checkpoints that this process listed, and that were removed from the bucket before their turn came."""
+    """Checkpoints that this process listed but that were removed from the bucket before their turn."""

@@ -1,7 +1,7 @@
-"""CEL rules beside the fields that they check. The generator of the CRDs writes them as `x-kubernetes-validations`.
+"""CEL rules, defined next to the fields that they check. The CRD generator writes them as `x-kubernetes-validations`.
 
-A rule may name constants in capitals, such as `MACHINES` or `NAMES_LIMIT`: `atoll_cli.simulate.schema` lists them, and
-the generator puts their values in. `FIELD` in a rule is the path that its error names.
+A rule may name constants in capitals, such as `MACHINES` or `NAMES_LIMIT`. `atoll_cli.simulate.schema` lists them, and
+the generator inserts their values. `FIELD` in a rule is the path that its error names.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ def rule(expression: str, message: str, field: str = "", *, says: str = "") -> R
     """A rule for `cel` or `checked`.
 
     Args:
-        message: what would be right. The API server puts the path in front, and the value where the rule stands at a
+        message: what the value must be. The API server puts the path before it, and also the value if the rule is on a
             string or a number.
-        field: path below the place of the rule that the API server's error names.
-        says: CEL expression of a message that shows values; `message` is for API servers that cannot evaluate it.
+        field: path that the API server's error names, relative to the place of the rule.
+        says: CEL expression for a message that shows values. API servers that cannot evaluate it use `message`.
     """
     found = {"rule": expression.replace("FIELD", field), "message": message}
     if says:
@@ -32,12 +32,12 @@ def rule(expression: str, message: str, field: str = "", *, says: str = "") -> R
 
 
 def cel(*rules: Rule) -> Any:
-    """For `Annotated`: rules of a field."""
+    """Rules of a field, for `Annotated`."""
     return Field(json_schema_extra=_extra(rules))
 
 
 def checked(*rules: Rule) -> ConfigDict:
-    """`model_config`: rules of an object."""
+    """Rules of an object, for `model_config`."""
     return ConfigDict(json_schema_extra=_extra(rules))
 
 
@@ -46,16 +46,16 @@ def _extra(rules: tuple[Rule, ...]) -> dict[str, Any]:
 
 
 def immutable(reason: str) -> Rule:
-    """For a field that is always there."""
+    """A rule for a field that is always present."""
     return rule("self == oldSelf", f"cannot be changed: {reason}")
 
 
 def immutable_field(field: str, reason: str, default: str = "''") -> Rule:
-    """For the object around a field that may be absent; `default` is the CEL literal that absence means."""
+    """A rule for the object around a field that may be absent. `default`: the CEL literal that absence means."""
     same = "(has(self.FIELD) ? self.FIELD : ABSENT) == (has(oldSelf.FIELD) ? oldSelf.FIELD : ABSENT)"
     return rule(same.replace("ABSENT", default), f"cannot be changed: {reason}", field)
 
 
 WHOLE = rule("self == self", "must be a whole number without a decimal point")
-"""For a number that rules of an outer object read. A schema accepts 3.0 as an integer and CEL does not: the rule of the
-outer object then fails without naming the field. This one names it."""
+"""A rule for a number that rules of an outer object read. A schema accepts 3.0 as an integer, but CEL does not. Then
+the rule of the outer object fails without naming the field; this rule names it."""

@@ -1,4 +1,4 @@
-"""A part of what operator and runtime write to each other, and the texts in it."""
+"""The base class of what operator and runtime write to each other, and types of text in it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pydantic.alias_generators import to_camel
 
 
 class Section(BaseModel):
-    """A part of the wire format: camelCase on the wire, unknown keys are errors, immutable."""
+    """A part of the wire format. It is immutable, has camelCase keys on the wire, and refuses unknown keys."""
 
     model_config = ConfigDict(
         alias_generator=to_camel,
@@ -22,7 +22,7 @@ class Section(BaseModel):
 
 ShortName = Annotated[str, Field(min_length=1, max_length=63)]
 Uri = Annotated[str, Field(min_length=6, max_length=512, pattern=r"^(gs|file)://[^ \t-\r]+$")]
-"""Outside a cluster (tests, benchmarks) every URI may be a file; the CRD is stricter."""
+"""Outside a cluster (tests, benchmarks) every URI may be a file. The CRD is stricter."""
 BUCKET = r"^gs://[a-z0-9][a-z0-9._-]{1,61}[a-z0-9](/[^ \t-\r]*)?$"
 BUCKET_OR_MOUNT = rf"{BUCKET}|^file://(/([^/. \t-\r]|[.][^/. \t-\r])[^/ \t-\r]*)+/?$"
-"""A bucket, or a folder of a volume. No part of its path begins with `..`."""
+"""A bucket or a folder of a volume. No part of the folder's path begins with `..`."""

@@ -1,4 +1,4 @@
-"""How large a model is: dimensions, and the presets that users name."""
+"""The size of a model: its dimensions, and the presets that users name."""
 
 from __future__ import annotations
 
@@ -74,9 +74,9 @@ SIZES: dict[str, Dimensions] = {
         layers=24, width=2048, heads=16, kv_heads=4, hidden=4096, experts=64, expert_hidden=1152
     ),
 }
-"""Presets, byte vocabulary, head tied to the embedding. The names carry all parameters, to within 15 %.
+"""Presets with a byte vocabulary and the head tied to the embedding. Names tell all parameters, to within 15 %.
 
-From 350m on every width is a multiple of 256 and heads have 128 elements, as a TPU's matrix unit wants them.
+From 350m on every width is a multiple of 256 and heads have 128 elements, to suit a TPU's matrix unit.
 """
 PRESETS = tuple(SIZES)
 """Names of `ModelSpec.preset`."""

@@ -1,4 +1,4 @@
-"""The sections of a run that its pods get as users wrote them. The CRD is made of the same classes."""
+"""The sections of a run that its pods get as users wrote them. The CRD is generated from the same classes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class ModelSpec(Section):
     )
 
     preset: Annotated[str, Field(max_length=63, json_schema_extra={"enum": list(PRESETS)})] | None = None
-    """A size by its name, which tells the number of parameters. `moe-` stands for experts (docs/models.md)."""
+    """Name of a size, which tells the number of parameters. `moe-` stands for experts (docs/models.md)."""
     dimensions: Dimensions | None = None
     task: (
         Annotated[str, Field(max_length=253, pattern=r"^[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*$")]
@@ -148,32 +148,32 @@ class OuterSpec(Section):
     """How outer gradients of units are merged, weighted by tokens. RDA: mean direction with the mean length, tensor by
     tensor. Mean: plain mean."""
     guard: bool = True
-    """Bounds how much one unit may count: a contribution is refused whose tokens or steps cannot be, or whose norm is
-    far above those that were merged; in a merge of three or more units no norm of a tensor, and no number of steps,
-    counts for more than four times the median; and a unit whose steps take more than four times the median does not
-    set the run's pace."""
+    """Bounds how much one unit may count. A contribution is refused if its tokens or steps are impossible, or if its
+    norm is far above those that were merged. In a merge of three or more units no norm of a tensor and no number of
+    steps counts for more than four times the median. A unit does not set the run's pace if its steps take more than
+    four times the median."""
     codec: Codec = "bf16"
     """Widest encoding of fragments on the network; `communication` may choose a narrower one for a unit. int8, int4:
-    eight or four bits an element in blocks of 64 with a scale. With int4 units fetch the change of each version; the
+    eight or four bits per element in blocks of 64 with a scale. With int4 units fetch the change of each version; the
     first version comes as bf16."""
 
 
 MOST_STREAMS = 32
-"""Connections of one transfer."""
+"""Most connections of one transfer."""
 
 
 class CommunicationSpec(Section):
-    """How units use their links to the syncer. What is not set is chosen for each unit, from what its link was measured
-    to carry: transfers shall take 0.7 of an interval at most. A change applies to learners that start after it."""
+    """How units use their links to the syncer. A field that is not set is chosen for each unit by the measured rate of
+    its link, so that transfers take at most 0.7 of an interval. A change applies to learners that start after it."""
 
     codec: Codec | None = None
     """Encoding of fragments of every unit. Not wider than `outer.codec`."""
     streams: Annotated[int, Field(ge=1, le=MOST_STREAMS)] | None = None
     """TCP connections over which a host sends or receives one fragment of a shard."""
     chunk_kib: Annotated[int, Field(ge=64, le=4096)] | None = None
-    """KiB that a connection takes to send at a time."""
+    """KiB that a connection sends at a time."""
     period: Annotated[int, Field(ge=1, le=32)] | None = None
-    """A unit takes part in one of so many rounds of each fragment."""
+    """A unit takes part in one of this many rounds of each fragment."""
 
 
 class GraceSpec(Section):
@@ -183,7 +183,7 @@ class GraceSpec(Section):
     fraction: Annotated[float, Field(ge=0, lt=1)] = 0.8
     """Part of a round's remaining time for which it waits for more than K units. 0 means no grace."""
     max_steps: Annotated[float, Field(ge=0, le=10)] = 1.0
-    """Longest wait, in steps of the slowest unit that the round waits for."""
+    """Longest wait, in steps of the slowest unit that sets the run's pace."""
 
 
 class QuorumSpec(Section):

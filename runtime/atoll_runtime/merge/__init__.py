@@ -1,1 +1,1 @@
-"""The arithmetic of a merge: outer gradients of units, their average, and the outer step (numpy and numba)."""
+"""The arithmetic of a merge: the outer gradients of units, their average, and the outer step (numpy and numba)."""

@@ -1,7 +1,7 @@
-"""Memory that merges write into, used again once nothing refers to it (numpy only).
+"""Memory that merges write into, reused once nothing refers to it (numpy only).
 
-A merge makes new arrays, because versions are immutable. Fresh pages would take as long as all its arithmetic: the
-operating system clears each of them at the first access.
+A merge makes new arrays, because versions are immutable. Fresh pages would take as long as all its arithmetic, because
+the operating system clears each page at its first access.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 PAGE, STAGGER = 4096, 704
-"""Bytes. Where arrays begin at the same place of a page, accesses to one wait for those to another: an outer step over
-64 MB took a third longer."""
+"""Bytes. Arrays begin at different offsets in a page, because accesses to arrays with the same offset wait for each
+other: an outer step over 64 MB took a third longer."""
 
 
 class Buffers:
     """Lends arrays. Their memory comes back when no view refers to it any more.
 
-    `take` is for one thread at a time; arrays may be freed in any thread.
+    Only one thread at a time may call `take`. Arrays may be freed in any thread.
     """
 
     def __init__(self, limit: int) -> None:
@@ -40,7 +40,7 @@ class Buffers:
         room = self._largest = max(size, self._largest)
         while room // 2 >= max(
             size, 1
-        ):  # fragments are nearly equal: rounded up, the memory of one fits the others
+        ):  # fragments have nearly equal sizes: with sizes rounded up, the memory of one fits the others
             room //= 2
         needed = room * np.dtype(dtype).itemsize
         unused = self._unused.get(needed)
@@ -59,7 +59,7 @@ class Buffers:
 
 
 class _Loan:
-    """What every view of a lent array refers to in the end; deleted with the last of them."""
+    """The base that every view of a lent array refers to. It is deleted with the last view."""
 
     def __init__(self, raw: NDArray[np.uint8], home: Buffers) -> None:
         self._raw, self._home = raw, home

@@ -1,4 +1,4 @@
-"""Outer gradients of units as they came over the network."""
+"""Outer gradients of units, as they came over the network."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ BITS: dict[Codec, np.dtype[Any]] = {
     "int8": np.dtype(np.uint16),
     "int4": np.dtype(np.uint16),
 }
-"""Bits of an element as it is merged, by the run's codec. What is pushed in another is decoded when it arrives."""
+"""Bits of an element as it is merged, by the run's codec. Contributions in another codec are decoded on arrival."""
 
 
 @dataclass(frozen=True)
 class Gradient:
-    """One unit's outer gradient: parts that together are the whole fragment."""
+    """One unit's outer gradient, in parts that together make the whole fragment."""
 
     weight: float
     parts: tuple[HostPart, ...]
     span: int = 1
-    """What counts is the gradient divided by this: a merge moves Θ by the work of one interval."""
+    """The gradient is divided by this, because a merge moves Θ by the work of one interval."""
 
     def norms(self, pieces: int) -> list[float]:
-        """Norm of each piece, of what counts."""
+        """Norm of each piece of the divided gradient."""
         squares = (math.fsum(part.scan.squares[p] for part in self.parts) for p in range(pieces))
         return [math.sqrt(each) / self.span for each in squares]
 
 
 def scan(fragment: Fragment, body: bytearray | memoryview, codec: Codec, start: int) -> Scan:
-    """Reads a part once, when it arrives. The sums depend only on its elements and on where it starts and stops."""
+    """Reads a part, once on arrival. The sums depend only on its elements and on where it starts and stops."""
     bits = np.frombuffer(body, BITS[codec])
     sums = []
     for piece, first in zip(fragment.pieces, fragment.offsets, strict=True):
@@ -51,7 +51,7 @@ def scan(fragment: Fragment, body: bytearray | memoryview, codec: Codec, start: 
 
 
 class Input:
-    """One unit's outer gradient as bits of elements, in the order of the fragment."""
+    """One unit's outer gradient as the bits of its elements, in the order of the fragment."""
 
     def __init__(self, fragment: Fragment, gradient: Gradient, codec: Codec) -> None:
         """Raises `MergeError` if the parts are not the whole fragment."""
@@ -67,13 +67,13 @@ class Input:
             raise MergeError(f"parts: they stop at {reached}, and the fragment at {fragment.size}")
 
     def bits(self, low: int, high: int) -> NDArray[Any]:
-        """Elements from `low` to `high`, which must be of one part."""
+        """Elements from `low` to `high`, which must be in one part."""
         i = bisect_right(self.starts, low) - 1
         return self._bits[i][low - self.starts[i] : high - self.starts[i]]
 
 
 def cuts(inputs: Sequence[Input], low: int, high: int, longest: int) -> list[tuple[int, int]]:
-    """Ranges from `low` to `high` of at most `longest` elements. In each of them every input is of one part."""
+    """Splits `low` to `high` into ranges of at most `longest` elements. In each range every input has one part."""
     ends = sorted({start for each in inputs for start in each.starts if low < start < high} | {high})
     ranges = []
     for end in ends:

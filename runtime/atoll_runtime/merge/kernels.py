@@ -1,9 +1,9 @@
 """Compiled loops over contiguous elements: sum squares, combine, outer step (numba).
 
 They release the GIL and start no threads. Every rounding is as written: no fastmath, no fused multiply-add, sums in a
-fixed order, so a result does not depend on the machine's vector width.
+fixed order. So a result does not depend on the machine's vector width.
 
-Elements come as their bits: uint32 of float32, or uint16 of bfloat16, which is the upper half of a float32.
+Elements are passed as bits: uint32 for float32, or uint16 for bfloat16, which is the upper half of a float32.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ GROUP = 4
 LANES = 64
 """Independent sums: enough to hide the latency of an addition."""
 BLOCK = 2048
-"""Elements of a sum that stay in the nearest cache."""
+"""Elements of a sum that fit in the nearest cache."""
 
 
 class _Cache(FunctionCache):  # type: ignore[misc]
-    """Compiled code on the disk. It never fails a merge: without a usable file the process compiles for itself.
+    """Compiled code on the disk. It never fails a merge: without a usable file the process compiles the code itself.
 
-    numba does not sync its files, so a loss of power can leave them truncated. And it reads the index, writes it, and
-    then writes the code: two processes at once could store code under each other's name.
+    numba does not sync its files, so a power loss can leave them truncated. It reads the index, writes it, and then
+    writes the code, so two concurrent processes could store code under each other's name. A lock prevents that.
 
-    Code is of a source by its content. numba itself looks at the source's time, which is the same in every image.
+    Code belongs to a source by the source's content. numba uses the source's time, which is the same in every image.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -47,7 +47,7 @@ class _Cache(FunctionCache):  # type: ignore[misc]
         with self._locked():
             try:
                 return super().load_overload(sig, target_context)
-            except Exception:  # a truncated file fails in any way
+            except Exception:  # a truncated file can raise anything
                 with suppress(OSError):
                     self.flush()
                 return None
@@ -59,7 +59,7 @@ class _Cache(FunctionCache):  # type: ignore[misc]
     @contextmanager
     def _locked(self) -> Iterator[None]:
         with ExitStack() as held:
-            with suppress(OSError):  # read-only: nobody writes there
+            with suppress(OSError):  # read-only, so no process writes there
                 lock = Path(self._cache_file._index_path).with_suffix(".lock")
                 lock.parent.mkdir(parents=True, exist_ok=True)
                 fcntl.flock(held.enter_context(lock.open("a")), fcntl.LOCK_EX)
@@ -67,7 +67,7 @@ class _Cache(FunctionCache):  # type: ignore[misc]
 
 
 def kernel(function: Function) -> Function:
-    """Compiles at the first call; keeps the code beside the source, in the user's cache or in NUMBA_CACHE_DIR."""
+    """Compiles at the first call. Keeps the code beside the source, in the user's cache or in NUMBA_CACHE_DIR."""
     compiled = njit(nogil=True)(function)
     with suppress(RuntimeError, OSError):  # none of these folders can be written, or there is no source
         compiled._cache = _Cache(function)
@@ -79,7 +79,7 @@ def kernel(function: Function) -> Function:
 def squares(bits: NDArray[Any]) -> float:
     """Σ v² in float64.
 
-    Not finite exactly when an element is not: the square of a float32 cannot overflow a float64.
+    It is finite exactly if every element is, because the square of a float32 cannot overflow a float64.
     """
     shift = np.uint32(32 - 8 * bits.itemsize) & np.uint32(16)
     lanes = np.zeros(LANES)
@@ -107,7 +107,7 @@ def add(
     factors: NDArray[np.float32],
     first: bool,
 ) -> None:
-    """out ← out + Σ factors·inputs, added in the order of the inputs; starts from 0 if these are the first inputs."""
+    """out ← out + Σ factors·inputs, added in the order of the inputs. Starts from 0 if `first`."""
     shift = np.uint32(32 - 8 * a.itemsize) & np.uint32(16)
     f0, f1, f2, f3 = factors
     for i in range(out.size):
@@ -129,7 +129,7 @@ def add_last(
     factors: NDArray[np.float32],
     first: bool,
 ) -> float:
-    """`add` of the last inputs; returns `squares` of the sum, block by block while it is in the nearest cache."""
+    """`add` for the last inputs. Returns `squares` of the sum, block by block while each is in the nearest cache."""
     total = 0.0
     for low in range(0, out.size, BLOCK):
         high = min(low + BLOCK, out.size)
@@ -150,7 +150,7 @@ def nesterov(
     new_momentum: NDArray[np.float32],
     wire: NDArray[np.uint16],
 ) -> bool:
-    """The outer step; `new_momentum` holds the combined input c on entry. Returns whether Θ′ is finite.
+    """The outer step. `new_momentum` holds the combined input c on entry. Returns whether Θ′ is finite.
 
     Δ = scale·c; b′ = μ·b + Δ; Θ′ = Θ − η·(μ·b′ + Δ). `wire` gets Θ′ as bfloat16, rounded to nearest even, unless it
     is empty.

@@ -1,7 +1,7 @@
 """From the units' outer gradients to the next version: radial-directional averaging (RDA) or the mean, then Nesterov.
 
-All in float32, and the norms in float64. Inputs are added in the given order, which the caller sorts by unit name, and
-sums are cut at fixed places: the result is the same bit for bit for any number of threads.
+All is computed in float32, and norms in float64. Inputs are added in the given order, which the caller sorts by unit
+name, and sums are split at fixed places. So the result is the same bit for bit for any number of threads.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from atoll_runtime.protocol.fragments import Array, Fragment, Piece
 
 COMBINE_SECONDS = 600.0
 RANGE = 1 << 18
-"""Elements that a thread computes at a time, at most; with fewer, Python's share shows. Sums are cut there."""
+"""Most elements that a thread computes at a time. With fewer, the overhead of Python shows. Sums are split there."""
 VANISHED = 1e-30
-"""A vector shorter than this part of the mean length has no direction: float32 could not hold its factor."""
+"""A vector shorter than this part of the mean length counts as 0, because float32 could not hold its factor."""
 CANCELLED = 1e-6
-"""Directions whose mean is shorter than this cancel each other. The plain mean is taken instead."""
+"""If the mean of the directions is shorter than this, they cancel each other. Then the plain mean is taken."""
 
 
 @dataclass(frozen=True)
@@ -40,12 +40,12 @@ class Result:
     theta: Array
     momentum: Array
     wire: memoryview
-    """Θ in the codec of the network, bytes; of float32 it is the memory of `theta`."""
+    """Θ in the codec of the network, as bytes. For float32 it is the memory of `theta`."""
 
 
 @dataclass(frozen=True)
 class _Arrays:
-    """What one merge reads and writes. Threads compute ranges of it."""
+    """The arrays that one merge reads and writes. Threads compute ranges of them."""
 
     inputs: Sequence[Input]
     theta: Array
@@ -58,7 +58,7 @@ class _Arrays:
     wire: NDArray[np.uint16]
 
     def combine(self, factors: Sequence[NDArray[np.float32]], low: int, high: int) -> float:
-        """Σ factors·inputs, with factors as of `_grouped`; returns the sum of its squares."""
+        """Computes Σ factors·inputs, with factors from `_grouped`. Returns the sum of its squares."""
         out = self.new_momentum[low:high]
         bits = [each.bits(low, high) for each in self.inputs]
         bits += [bits[0]] * (-len(bits) % kernels.GROUP)  # their factors are zero
@@ -69,7 +69,7 @@ class _Arrays:
         return float(kernels.add_last(out, a, b, c, d, group, m == 0))
 
     def step(self, scale: float, low: int, high: int) -> bool:
-        """The outer step on `scale` times the combined input; returns whether the new Θ is finite."""
+        """The outer step with `scale` times the combined input. Returns whether the new Θ is finite."""
         return bool(
             kernels.nesterov(
                 self.theta[low:high],
@@ -85,21 +85,21 @@ class _Arrays:
 
 
 class _PieceMerge:
-    """Merges one piece. By RDA its ranges are stepped once all are combined, and so its length is known."""
+    """Merges one piece. With RDA its ranges are stepped once all are combined, because that needs the length."""
 
     def __init__(
         self, p: int, arrays: _Arrays, ranges: Sequence[tuple[int, int]], plain: Sequence[float]
     ) -> None:
-        """`plain`: the factors of a plain mean, by which it is merged unless `aim` is called."""
+        """`plain`: the factors of a plain mean, which is used unless `aim` is called."""
         self.p, self.arrays, self.ranges, self.plain = p, arrays, ranges, _grouped(plain)
         self.radius: float | None = None
         self.factors = self.plain
         self.squares: dict[int, float] = {}
         self.combined = Event()
-        """Set when all ranges are."""
+        """Set when all ranges are combined."""
 
     def aim(self, radius: float, directions: Sequence[float]) -> None:
-        """By RDA: the result of `directions` gets the length `radius`."""
+        """Merges with RDA: the sum with the factors `directions` is scaled to the length `radius`."""
         self.radius, self.factors = radius, _grouped(directions)
 
     def combine(self, low: int, high: int) -> None:
@@ -144,11 +144,12 @@ def merge_step(
 
     `guard`: no unit's norm counts for more than a multiple of the median (`clipping`).
 
-    Memory: the new Θ and momentum, and the wire's bytes, from `buffers`; inputs are decoded in the cache.
-    The caller computes, and beside it as many of the pool's threads as `helpers` says, as far as they are free.
+    The memory of the new Θ, the momentum and the wire's bytes comes from `buffers`. Inputs are decoded in the cache.
+    The calling thread computes, and with it up to `helpers` threads of the pool, as far as they are free.
 
     Raises:
-        MergeError: no weight at all, parts that are not the whole fragment, or a result that is not finite.
+        MergeError: the weights sum to 0 or are not finite, the parts are not the whole fragment, or the result is not
+            finite.
     """
     total = math.fsum(each.weight for each in gradients)
     if not total > 0 or not math.isfinite(total):
@@ -189,10 +190,10 @@ def merge_step(
 def radial(
     norms: Sequence[float], bounded: Sequence[float], shares: Sequence[float]
 ) -> tuple[float, list[float]]:
-    """(R, f) with R = Σ w‖v‖ and f = w·R/‖v‖: RDA is R·φ(Σ f·v), φ(x) = x/‖x‖, where the w sum to 1. In R the norms are
-    `bounded`.
+    """(R, f) with R = Σ w‖v‖ and f = w·R/‖v‖. RDA is R·φ(Σ f·v) with φ(x) = x/‖x‖; the w sum to 1. R uses the
+    `bounded` norms.
 
-    ‖Σ f·v‖ / R is then the length of the mean direction. R is 0 when all inputs are.
+    ‖Σ f·v‖ / R is the length of the mean direction. R is 0 if all inputs are 0.
     """
     radius = math.fsum(share * norm for share, norm in zip(shares, bounded, strict=True))
     least = VANISHED * radius
@@ -202,7 +203,7 @@ def radial(
 
 
 def warm(codec: Codec) -> None:
-    """Compiles what a merge in `codec` runs, or loads it: seconds in a new place, milliseconds later on."""
+    """Compiles or loads what a merge in `codec` runs. It takes seconds in a new place, milliseconds later."""
     piece = Piece("warm", None, (1,), 1, embedding=False)
     fragment = Fragment(0, (piece,), 1, (0,))
     body, one = memoryview(bytearray(BITS[codec].itemsize)), np.zeros(1, np.float32)
@@ -215,14 +216,14 @@ def _divided(factors: Sequence[float], spans: Sequence[int]) -> list[float]:
 
 
 def _grouped(factors: Sequence[float]) -> list[NDArray[np.float32]]:
-    """As many as a kernel adds at a time in each array, with zeros at the end."""
+    """Splits factors into arrays of as many as a kernel adds at a time, filled up with zeros."""
     padded = [*factors, *[0.0] * (-len(factors) % kernels.GROUP)]
     return list(np.array(padded, np.float32).reshape(-1, kernels.GROUP))
 
 
 def _compute(merges: Sequence[_PieceMerge], pool: Executor | None, helpers: int) -> list[int]:
-    """Merges all pieces; returns those whose Θ is not finite. Each thread combines the first range that nobody has
-    taken. It steps what it has combined, which its core's cache holds, as soon as it can be."""
+    """Merges all pieces. Returns those with a Θ that is not finite. Each thread combines the first range that no thread
+    has taken. It steps the ranges that it has combined as soon as possible, while they are in its core's cache."""
     failed: list[int] = []
     left = iter([(merge, *each) for merge in merges for each in merge.ranges])
 

@@ -1,9 +1,9 @@
-"""Whether units get the same result where they evaluate the same examples with the same version of the global model.
+"""Compare the results of units that evaluate the same examples with the same version of the global model.
 
-Units of one kind (a generation of chips, and a shape of the mesh) run the same program. So their results differ by
-rounding at most, and one that differs by more has computed something wrong. How much rounding makes is measured: by the
-first audits of a kind, in which nobody is judged. The median of several units decides, so a unit that is wrong from the
-beginning does not widen the tolerance.
+Units of one kind (chip generation and mesh shape) run the same program, so their results differ only by rounding. A
+unit with a result that differs by more has computed something wrong. The first audits of a kind measure how much
+rounding changes a result, and judge no unit. They take the median deviation of the units, so a unit that is wrong from
+the beginning does not widen the tolerance.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from dataclasses import dataclass, field
 from atoll_runtime.protocol.messages import Audit
 
 MEASURED = 4
-"""Audits of a kind by which its tolerance is measured."""
+"""Audits that measure the tolerance of a kind."""
 LEAST = 3
-"""Of fewer results none tells which is wrong."""
+"""Results that an audit needs. Fewer do not show which one is wrong."""
 FACTOR = 8.0
-"""The tolerance is so many times the largest deviation that was measured."""
+"""The tolerance is this many times the largest measured deviation."""
 FLOOR = 3e-7
-"""Of a result, at least: some units in the last place of float32."""
+"""The least tolerance, relative to the result: some units in the last place of float32."""
 
 
 @dataclass
 class Audits:
-    """The newest result of each unit with its incarnation, and what was measured of each kind."""
+    """The newest result of each unit with its incarnation, and the measured deviations of each kind."""
 
     results: dict[str, tuple[int, Audit]] = field(default_factory=dict)
     measured: dict[str, dict[int, float]] = field(default_factory=dict)
@@ -35,10 +35,10 @@ class Audits:
     def disagreements(
         self, unit: str, incarnation: int, audit: Audit, incarnations: Mapping[str, int]
     ) -> dict[str, str]:
-        """Takes a result. Says why units are wrong, by unit, that were judged with it.
+        """Takes a result. Returns the reason, by unit, for each unit that is wrong by the results of its step and kind.
 
         Args:
-            incarnations: the present one of each unit; results of others do not count.
+            incarnations: the current one of each unit; results of other incarnations do not count.
         """
         self.results[unit] = incarnation, audit
         found = self._deviations(audit, incarnations)
@@ -51,7 +51,7 @@ class Audits:
         tolerance = max(FLOOR, FACTOR * max(known.values()))
         wrong = sorted(name for name, deviation in found.items() if not deviation <= tolerance)
         if 2 * len(wrong) >= len(found):
-            return {}  # nobody is the measure of the others
+            return {}  # without a majority nothing shows which results are right
         return {
             name: f"audit: of {len(found)} units with {audit.kind} that evaluated global step {audit.step} it is "
             f"{found[name]:.2g} off the median, {tolerance:.2g} at most is rounding"
@@ -59,7 +59,7 @@ class Audits:
         }
 
     def _deviations(self, audit: Audit, incarnations: Mapping[str, int]) -> dict[str, float]:
-        """Of each unit's result of this step and kind from their median, relative to that."""
+        """The relative deviation of each unit's result of this step and kind from the median of these results."""
         alike = {
             name: each.loss
             for name, (incarnation, each) in self.results.items()
@@ -70,13 +70,13 @@ class Audits:
 
 
 def _distance(loss: float, middle: float) -> float:
-    """Relative; infinite where one of both is not finite."""
+    """The relative distance; infinite if either value is not finite."""
     if not (math.isfinite(loss) and math.isfinite(middle)):
         return math.inf
     return abs(loss - middle) / (abs(middle) or 1.0)
 
 
 def _median(values: list[float]) -> float:
-    """The lower one of an even number; what is not finite comes last."""
+    """The lower median. Values that are not finite count as infinite."""
     ordered = sorted(value if math.isfinite(value) else math.inf for value in values)
     return ordered[(len(ordered) - 1) // 2]

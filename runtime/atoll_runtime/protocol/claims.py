@@ -1,7 +1,7 @@
-"""What a contribution may say of the work in it: tokens against its unit's batch, steps against the time that passed.
+"""What a contribution may claim: tokens are checked against the unit's batch, steps against the elapsed time.
 
-Both decide how much it counts. A unit that counts wrong (a counter that overflowed, an altered image) would otherwise
-take over every merge.
+Both decide how much the contribution counts. Without the check, a unit that counts wrong (an overflowed counter, an
+altered image) would dominate every merge.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from collections.abc import Mapping, Sequence
 from itertools import chain
 
 FASTER = 4.0
-"""A unit's steps may on average be so many times shorter than the shortest reported step of a live
-unit: not every step is reported, and clocks differ."""
+"""A unit's average step may be this many times shorter than the shortest reported step of a live unit, because not
+every step is reported and clocks differ."""
 SPARE = 16
-"""Steps besides: those of a unit that has just joined, and has not told its pace."""
+"""Steps allowed in addition, for a unit that has just joined and has not reported its pace."""
 
 
 def step_tokens(known: Mapping[str, Sequence[int]], unit: str) -> Sequence[int]:
-    """Tokens of one step of this unit: as told by its name, else by that of its pool's units; empty where not known.
+    """Tokens of one step of this unit, from the entry of the unit or else of its pool; empty if there is neither.
 
-    More than one while a pool's units change their batch one after the other.
+    There is more than one value while the units of a pool change their batch one after another.
     """
     pool, _, number = unit.rpartition("-")
     return known.get(unit) or (known.get(pool, ()) if number.isdigit() else ())
@@ -29,14 +29,14 @@ def step_tokens(known: Mapping[str, Sequence[int]], unit: str) -> Sequence[int]:
 def impossible(
     steps: int, tokens: int, known: Mapping[str, Sequence[int]], unit: str, *, elapsed: float, fastest: float
 ) -> str:
-    """Why a unit cannot have made so many steps on so many tokens in this time; empty when it can.
+    """Why a unit cannot have made this many steps on this many tokens in this time; empty if it can.
 
     Args:
-        known: tokens of one step, as of `step_tokens`. A unit that is not in there has the largest at most.
-        elapsed: seconds since units were first asked for what is in the version of its newest merged contribution,
-            which it took later; infinite where this process does not know. Of a unit that has none, how old its anchor
-            is, and as long again as an anchor may be old.
-        fastest: seconds of the shortest step of a live unit; 0 where none is known.
+        known: tokens of one step, as for `step_tokens`. A unit without an entry may claim at most the largest of them.
+        elapsed: seconds since the round that merged the unit's newest merged contribution first asked a unit; infinite
+            if this process does not know. The unit adopted the version of that round later. For a unit without a
+            merged contribution: the same for the round of its anchor, plus the longest time that an anchor may be old.
+        fastest: seconds of the shortest step of a live unit; 0 if none is known.
     """
     own = step_tokens(known, unit)
     if own:

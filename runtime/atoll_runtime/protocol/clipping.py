@@ -1,8 +1,9 @@
-"""How much one unit may count in a merge: its norms and its steps are clipped to a multiple of all members' median.
+"""How much one unit may count in a merge: its norms and steps are clipped to a multiple of the median of all members.
 
-A unit whose numbers are wrong (a bit that flipped in an exponent, a loss scale that ran away) has a norm far from the
-others'. RDA takes the mean of the norms as the length of the merge: without a bound, one norm of 10⁶ decides it. So do
-10⁹ claimed steps, for weights grow with them, and not every claim can be held against the time that has passed.
+A unit with wrong numbers (a flipped bit in an exponent, a loss scale that diverged) has a norm far from the others'.
+RDA takes the mean of the norms as the length of the merge, so without a bound one norm of 10⁶ decides that length. 10⁹
+claimed steps would also decide the merge, because weights grow with steps, and not every claim can be checked against
+the elapsed time.
 """
 
 from __future__ import annotations
@@ -13,15 +14,15 @@ from collections.abc import Sequence
 from atoll_runtime.protocol.messages import Part
 
 CLIP = 4.0
-"""Times the median. Honest units differ by less, unless their numbers of inner steps do by far."""
+"""Multiple of the median. Honest units differ by less, unless their numbers of inner steps differ widely."""
 LEAST_UNITS = 3
-"""Of fewer, no median tells which is wrong."""
+"""Units that clipping needs. The median of fewer does not show which one is wrong."""
 
 
 def clipped(values: Sequence[float], times: float = CLIP) -> list[float]:
-    """The values by unit, each at most so many times their lower median.
+    """The values by unit, each clipped to `times` their lower median.
 
-    Units whose value is 0 have no say in the median: an expert may have had tokens in a few units alone.
+    Values of 0 do not count in the median, because an expert may have had tokens in only a few units.
     """
     moved = sorted(value for value in values if value > 0)
     if len(moved) < LEAST_UNITS:
@@ -31,8 +32,8 @@ def clipped(values: Sequence[float], times: float = CLIP) -> list[float]:
 
 
 def weights(members: Sequence[Part], guard: bool) -> list[float]:
-    """How much each member counts (§3.2): tokens times tokens per step; with the guard, of `CLIP` times the members'
-    median of steps at most."""
+    """How much each member counts (§3.2): tokens times tokens per step. With the guard, a member counts for at most
+    `CLIP` times the median of the members' steps."""
     steps = [member.steps for member in members]
     counted = clipped(steps) if guard else steps
     return [
@@ -42,11 +43,11 @@ def weights(members: Sequence[Part], guard: bool) -> list[float]:
 
 
 def spans(members: Sequence[Part], version: int, interval: int) -> list[int]:
-    """By what each member's outer gradient is divided: the number of intervals that it is the work of, while others
-    were merged. 1 for one whose anchor is the `version` that is merged into.
+    """The divisor of each member's outer gradient: the intervals of work in it, at most one more than its anchor is
+    behind. It is 1 if the anchor is the `version` that is merged into.
 
-    In full, each of M units that take turns would move Θ by M intervals' work in its turn, where all of them together
-    move it by one.
+    Undivided, each of M units that take turns would move Θ by the work of M intervals in its turn. M units that are
+    merged together move it by the work of one.
     """
     return [
         max(1, min(1 + math.ceil((version - member.anchor) / interval), round(member.steps / interval)))
@@ -55,7 +56,7 @@ def spans(members: Sequence[Part], version: int, interval: int) -> list[int]:
 
 
 def factors(shares: Sequence[float], norms: Sequence[float], bounded: Sequence[float]) -> list[float]:
-    """By what each outer gradient is multiplied in a plain mean."""
+    """The factor of each outer gradient in a plain mean, with its norm reduced to `bounded`."""
     return [
         share if bound == norm else share * (bound / norm)
         for share, norm, bound in zip(shares, norms, bounded, strict=True)

@@ -1,4 +1,4 @@
-"""Vector clocks: what each party knows of each party's progress.
+"""Vector clocks: what each party knows of the progress of every party.
 
 Entries are `shard/<s>` (global step of that shard) and `unit/<name>/<incarnation>` (tokens that it has trained on).
 """
@@ -20,10 +20,10 @@ def unit(name: str, incarnation: int) -> str:
 
 
 def vector(s: int, record: Mapping[str, Any]) -> dict[str, int]:
-    """The clock of a shard's durable state: of each unit the tokens that are merged, for on those Θ depends.
+    """The clock of a shard's durable state. For each unit it has the merged tokens, because Θ depends on those.
 
-    What units report besides runs ahead of it. Other shards are not in it: nothing durable depends on their clocks,
-    which run ahead of their disks.
+    Tokens that units report are ahead of that and are left out. Other shards are left out too, because nothing durable
+    depends on their clocks, which run ahead of their disks.
     """
     known = {shard(s): record["step"]}
     for name, each in record["units"].items():
@@ -34,10 +34,10 @@ def vector(s: int, record: Mapping[str, Any]) -> dict[str, int]:
 
 
 def inconsistency(records: Mapping[str, Clock]) -> str:
-    """Why the parties' recorded clocks are no consistent cut; empty when they are.
+    """Why the recorded clocks of the parties are not a consistent cut; empty if they are.
 
-    A cut is consistent when nobody knows more of a party than that party had done when it recorded its own
-    state: no message was received before the cut that was sent after it (Chandy and Lamport, 1985).
+    A cut is consistent if no party knows more of another party than that party had done when it recorded itself. Then
+    no message that was sent after the cut was received before it (Chandy and Lamport, 1985).
     """
     for who, own in sorted(records.items()):
         done = own.get(who, 0)

@@ -1,7 +1,7 @@
 """How a host uses its link: codec, streams, chunk, and how often it takes part. Pure: times are passed in.
 
-Transfers of every round shall take 0.7 of an interval at most, in the slower direction. The widest codec is chosen with
-which they do. Where none does, the unit takes part in fewer rounds; `linkshare` decides in which.
+The transfers of every round should take at most 0.7 of an interval in the slower direction. The widest codec that
+achieves this is chosen. If none does, the unit takes part in fewer rounds; `linkshare` decides in which.
 """
 
 from __future__ import annotations
@@ -20,26 +20,28 @@ from atoll_runtime.protocol.linkshare import USED
 CODECS: tuple[str, ...] = get_args(Codec)
 """From wide to narrow."""
 BITS = {"float32": 32.0, "bf16": 16.0, "int8": 8.25, "int4": 4.25}
-"""Of an element on the wire, with the scales of blocks (`transport/blocks.py`)."""
+"""Bits of an element on the wire, with the scales of blocks (`transport/blocks.py`)."""
 SHORT = 0.05
-"""Seconds of a transfer. One that is shorter is no sooner over in a narrower codec: latency counts there."""
+"""Seconds of a transfer. A shorter transfer gains nothing from a narrower codec, because latency dominates it."""
 GOAL, WIDEN = 0.7, 0.55
-"""Share of an interval that transfers may take; a wider codec is taken up again where they take so much less."""
+"""Share of an interval that transfers may take, and the share up to which a wider codec is taken up again."""
 WIDEN_CHANGES = 0.9
-"""The same of changes in int4: those who take part in fewer rounds fetch more than twice the bits."""
+"""Like WIDEN, for changes in int4. It is higher because a unit that takes part in fewer rounds fetches int8, which is
+nearly twice the bits."""
 STREAM_BYTES = 4 << 20
-"""On the way at a time on one connection."""
+"""Bytes on the way at a time on one connection."""
 FIRST_STREAMS = 4
 AHEAD, MOST_CHOSEN = 1.5, 16
-"""Streams carry so many times what was measured, because too few are what limited that; and their number."""
+"""Streams are chosen for this many times the measured rate, because too few may have limited it. The second number is
+the most streams that are chosen."""
 CHUNK_SECONDS, LEAST_CHUNK, MOST_CHUNK = 0.05, 64, 4096
-"""Of a chunk on one stream, and its bounds in KiB."""
+"""Seconds of a chunk on one stream, and the bounds of its size in KiB."""
 STEADY = 1.2
-"""A period that differs by less is not told anew."""
+"""A period that differs from the current one by a smaller factor does not replace it."""
 
 
 def carries(codec: str, widest: str) -> bool:
-    """Whether hosts may use `codec` in a run whose codec is `widest`."""
+    """Whether hosts may use `codec` in a run with the codec `widest`."""
     return codec in CODECS and CODECS.index(codec) >= CODECS.index(widest)
 
 
@@ -48,37 +50,38 @@ class Observed:
     """What the link and the run have shown."""
 
     up: float
-    """Bits per second, as of late; infinite while it is not known."""
+    """Recent bits per second to the syncer; infinite while not known."""
     down: float
+    """The same from the syncer."""
     round_trip: float
-    """Seconds; 0 while it is not known."""
+    """Seconds; 0 while not known."""
     interval: float
-    """Seconds between two rounds of a fragment; 0 while it is not known."""
+    """Seconds between two rounds of a fragment; 0 while not known."""
     elements: int
-    """Of this host, of all fragments."""
+    """Elements that this host sends, of all fragments."""
     transfers: int
-    """In which these are sent once."""
+    """Transfers in which these are sent once."""
 
     @property
     def known(self) -> bool:
-        """The rates of both directions are."""
+        """The rates of both directions are known."""
         return math.isfinite(self.up) and math.isfinite(self.down)
 
 
 @dataclass(frozen=True)
 class Rules:
-    """What the run says."""
+    """The settings of the run."""
 
     fixed: CommunicationSpec
     widest: str
     """The run's codec."""
     exact: bool = False
-    """All units have the same codec: they must hold the same bits of a version, for audits compare what they compute
-    with it."""
+    """All units have the same codec. They must hold the same bits of a version, because audits compare what they
+    compute with it."""
 
     @cached_property
     def modes(self) -> tuple[Mode, ...]:
-        """What can be chosen, from wide to narrow."""
+        """The modes that can be chosen, from wide to narrow."""
         return self.allowed(self.fixed.codec or (self.widest if self.exact else None))
 
     def allowed(self, codec: str | None) -> tuple[Mode, ...]:
@@ -94,14 +97,14 @@ class Rules:
 
 @dataclass(frozen=True)
 class Mode:
-    """Codecs of the two directions. A version is fetched in int4 as the change from the one before. So who misses
-    versions fetches int8."""
+    """Codecs of the two directions. A version in int4 is the change from the one before, so a unit that misses versions
+    fetches int8."""
 
     push: str
     fetch: str
 
     def slower(self, seen: Observed) -> tuple[float, float]:
-        """Bits of an element, and bits per second, of the direction that takes longer."""
+        """Bits of an element and bits per second, for the direction that takes longer."""
         return max(
             (BITS[self.push], seen.up), (BITS[self.fetch], seen.down), key=lambda each: each[0] / each[1]
         )
@@ -113,42 +116,43 @@ class Mode:
 
     @property
     def goal(self) -> float:
-        """The load up to which it is kept. After changes in int4 there is no narrower one that carries every round."""
+        """The load up to which the mode is kept. It is higher for changes in int4, because no narrower mode carries
+        every round."""
         return USED if self.fetch == "int4" else GOAL
 
     @property
     def widen(self) -> float:
-        """The load from which on it is taken in place of a narrower one."""
+        """The load up to which the mode replaces a narrower one."""
         return WIDEN_CHANGES if self.fetch == "int4" else WIDEN
 
 
 @dataclass(frozen=True)
 class Communication(LinkUse):
-    """What is chosen, and when."""
+    """What is chosen, and since when."""
 
     since: float = -math.inf
-    """The next change is due an interval later."""
+    """When it was chosen. The next change is possible an interval later."""
 
     @classmethod
     def begin(cls, rules: Rules) -> Communication:
-        """Before anything was measured."""
+        """The choice before anything was measured."""
         first, fixed = rules.modes[0], rules.fixed
         streams, chunk = fixed.streams or FIRST_STREAMS, fixed.chunk_kib or 1024
         return cls(first.push, streams, chunk, float(fixed.period or 1), fetch=first.fetch)
 
     @cached_property
     def use(self) -> LinkUse:
-        """What others are told."""
+        """The choice as it is reported."""
         return LinkUse(**{name: getattr(self, name) for name in LinkUse.__dataclass_fields__})
 
     @property
     def bits(self) -> tuple[float, float]:
-        """Of an element of a contribution, and of a version."""
+        """Bits of an element of a contribution, and of a version."""
         return BITS[self.codec], BITS[self.fetch]
 
 
 def choose(now: float, current: Communication, seen: Observed, rules: Rules) -> Communication:
-    """What to use from now on. It changes once in an interval at most, all of it together, once all is measured."""
+    """What to use from now on. Once both rates are measured, it changes at most once in an interval."""
     found = _wanted(current, seen, rules)
     if not seen.interval:
         return found
@@ -167,7 +171,7 @@ def choose(now: float, current: Communication, seen: Observed, rules: Rules) -> 
 
 
 def _wanted(current: Communication, seen: Observed, rules: Rules) -> Communication:
-    """What fits the link as it is now; what is used now where that fits well enough."""
+    """What fits the link now. Settings that still fit well enough stay as they are."""
     fixed = rules.fixed
     rate = max((each for each in (seen.up, seen.down) if math.isfinite(each)), default=0.0)
     lanes = streams(current.streams, rate, seen.round_trip) if rate and not fixed.streams else current.streams
@@ -184,7 +188,7 @@ def _wanted(current: Communication, seen: Observed, rules: Rules) -> Communicati
     ]
     best = fits.index(True) if True in fits else len(modes) - 1
     if not seen.known:
-        best = max(best, at)  # what is not known is no reason for a wider one
+        best = max(best, at)  # an unknown rate is no reason for a wider mode
     short = loads[at] * seen.interval < SHORT * seen.transfers
     best = min(at, best) if short else best
     wanted = max(turn, loads[best] / USED if loads[best] > USED else 1.0)
@@ -193,7 +197,7 @@ def _wanted(current: Communication, seen: Observed, rules: Rules) -> Communicati
 
 
 def streams(current: int, rate: float, round_trip: float) -> int:
-    """As many as the bytes need that are on the way during a round trip; fewer than now only where half would do.
+    """Streams for the bytes that are on the way during a round trip; fewer than now only if half are enough.
 
     Args:
         rate: bits per second.
@@ -208,7 +212,7 @@ def _lanes(rate: float, round_trip: float) -> int:
 
 
 def _chunk(current: int, streams: int, seen: Observed) -> int:
-    """KiB, a power of two; as now where that is within a factor of two."""
+    """KiB of a chunk, a power of two. It stays as it is while it is within a factor of two."""
     rate = min(seen.up, seen.down)
     if not math.isfinite(rate):
         return current
@@ -217,13 +221,13 @@ def _chunk(current: int, streams: int, seen: Observed) -> int:
 
 
 def _period(current: float, wanted: float, least: float) -> float:
-    """As now where that is near; what is not held up at all is told at once."""
+    """The current period if the wanted one is near. `least` replaces it at once, because nothing is held up."""
     near = current / STEADY < wanted < current * STEADY
     return current if near and wanted > least else round(wanted, 2)
 
 
 def _reason(mode: Mode, seen: Observed, rules: Rules) -> str:
-    """Numbers of the choice, in less than 256 characters."""
+    """The numbers behind the choice, in less than 256 characters."""
     rates = " and ".join(
         f"{rate * 1e-9:.3g} Gbit/s {name}" if math.isfinite(rate) else f"an unknown rate {name}"
         for name, rate in (("up", seen.up), ("down", seen.down))
@@ -238,7 +242,7 @@ def _named(mode: Mode) -> str:
 
 
 def _advice(mode: Mode, seen: Observed, rules: Rules) -> str:
-    """What to set where what is set does not fit the link; else empty."""
+    """What to set if a fixed setting does not fit the link; else empty."""
     fixed, free = rules.fixed, rules.allowed(None)
     turn = fixed.period or 1
     if mode.load(seen) <= USED * turn:
@@ -259,7 +263,7 @@ def _advice(mode: Mode, seen: Observed, rules: Rules) -> str:
 
 
 def _more_streams(mode: Mode, seen: Observed, fixed: CommunicationSpec) -> int:
-    """With which the mode fits, where the fixed ones are what limits the slower direction; else 0."""
+    """Streams with which the mode fits, if the fixed number limits the slower direction; else 0."""
     bits, rate = mode.slower(seen)
     if not fixed.streams or _lanes(AHEAD * rate, seen.round_trip) <= fixed.streams:
         return 0

@@ -23,18 +23,18 @@ class Coordinator(Syncer):
 
     pace: Pace = field(default_factory=Pace)
     shards: dict[int, Standing] = field(default_factory=dict)
-    """Where the other shards are that are connected."""
+    """The standing of each other shard that is connected."""
     audits: Audits = field(default_factory=Audits)
-    """Not in the journal: after a restart the tolerances are measured anew."""
+    """Not in the journal, so the tolerances are measured again after a restart."""
     alone: bool = False
     """The newest cut began in this process while no learner was connected, and none has come since."""
 
     @property
     def current(self) -> bool:
-        """The newest cut stands and holds all that was ever merged, in every shard, and nothing can be merged now.
+        """The newest cut is complete, holds every merge of every shard, and nothing can be merged now.
 
-        So it stays. What another shard has told may be older than its newest merge, but not than the newest cut, where
-        it tells of that: so learners must have left before that began.
+        The last standing of another shard may be older than its newest merge, but not older than the newest cut if it
+        names that cut. So the learners must have left before that cut began.
         """
         standings = [self.standing, *self.shards.values()]
         known = len(standings) == self.rules.shards and (self.alone or bool(self.final) or not self.shards)
@@ -42,7 +42,7 @@ class Coordinator(Syncer):
 
     @property
     def behind(self) -> list[int]:
-        """Shards that are not at their end."""
+        """Other shards that are not done."""
         others = range(COORDINATOR + 1, self.rules.shards)
         return [shard for shard in others if shard not in self.shards or not self.shards[shard].done]
 
@@ -78,7 +78,7 @@ class Coordinator(Syncer):
         self.shards[shard] = standing
         if standing.saved == self.cuts.newest:
             self.cuts.parts.add(shard)
-        self._set_clock(max(self.orders.step, standing.step))  # which shard 0 has forgotten with its volume
+        self._set_clock(max(self.orders.step, standing.step))  # shard 0 may have lost its clock
 
     def _decide(self, now: float) -> None:
         silent = tuple(sorted(self.rounds.roster.silent.items()))
@@ -97,8 +97,8 @@ class Coordinator(Syncer):
     # the clock
 
     def _keep_clock(self, now: float) -> None:
-        """It goes on when shard 0 has opened all its rounds, and the slowest live unit has had time for a step (so
-        real H ≈ H)."""
+        """The clock advances when shard 0 has opened all its rounds and the slowest live unit has had time for a step,
+        so the real H ≈ H."""
         if self._clock_runs and now >= self.pace.due(self.rounds.slowest):
             self.pace.advance(now, self.rounds.slowest)
             self._set_clock(self.orders.step + 1)
@@ -125,35 +125,35 @@ class Coordinator(Syncer):
 
     def _persisted(self, round_id: RoundId, now: float) -> None:
         super()._persisted(round_id, now)
-        if not self._reached and self.cuts.due(self.step):  # else the final one is next
+        if not self._reached and self.cuts.due(self.step):  # at the target the final cut is next
             self._begin_cut(self.step)
 
     def _begin_cut(self, step: int, final: bool = False) -> None:
-        """The others hear of it with the next orders."""
+        """The next orders tell the others of it."""
         self.alone = not self.rounds.roster.connected
         cut = self.cuts.following(step, final)
         self._record(cut)
         self.orders = replace(self.orders, cut=cut)
 
     def _cut_ordered(self, step: int) -> None:
-        """Begins a cut, unless one of this step or a later one stands or is under way. The final one goes before."""
+        """Begins a cut, unless one of this step or a later one is complete or under way, or the run is ending."""
         newest = self.cuts.newest
         if self.final or self.orders.ending:
             return
         if step <= newest.step and (self.cuts.running or self.cuts.saved == newest):
             return
         if step <= newest.step and not newest.number and self.cuts.merges == self.rounds.merges:
-            self._save()  # what the run begins with: each shard has it, unless it has merged since and was restarted
+            self._save()  # the run's initial state: each shard has it, unless it has merged since and was restarted
         else:
             self._begin_cut(max(step, self.step))
 
     def _heed(self, cut: CutId) -> str:
         if not self.final and self.cuts.forgotten(cut):
-            self._begin_cut(self.step)  # a later one takes its place
+            self._begin_cut(self.step)  # a later cut replaces it
         return super()._heed(cut)
 
     def _conclude(self) -> None:
-        """Begins the final cut once every shard has told that it is at its end."""
+        """Begins the final cut once every shard is done."""
         begun = self.cuts.newest.final and self.cuts.saving == self.cuts.newest
         if self.standing.done and not begun and not self.behind:
             self._begin_cut(self.step, final=True)

@@ -1,8 +1,8 @@
 """Consistent cuts without a pause: a shard's part of them.
 
-Shard 0 alone begins a cut, and tells the other shards and the learners (Chandy and Lamport, 1985). Every message of a
-learner says at which cut it had recorded itself last, so one that overtakes what shard 0 says shows it (Lai and Yang,
-1987): a shard takes none that was sent after a cut for which it has not recorded itself.
+Only shard 0 begins a cut, and tells the other shards and the learners (Chandy and Lamport, 1985). Messages of a learner
+name the last cut for which it had recorded itself. This shows when one overtakes the message of shard 0 (Lai and Yang,
+1987): a shard takes no message that was sent after a cut for which the shard has not recorded itself.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ class Cuts:
     """Global steps between two cuts."""
     newest: CutId = NO_CUT
     merges: int = 0
-    """Merges that the newest cut holds; GIVEN_UP once it was given up."""
+    """Merges that the newest cut holds; GIVEN_UP if it was given up, or holds another state than was recorded."""
     started: int = 1
     """Number of the first cut of this process; see `CutId`."""
     saving: CutId = NO_CUT
-    """The newest one that was handed to be saved since the process began."""
+    """The newest cut that this process has started to save."""
     saved: CutId = NO_CUT
-    """The newest one of which this shard's part stands, as far as this process knows; at shard 0, that is whole."""
+    """The newest cut of which this shard's part is saved, as far as this process knows; at shard 0, that is whole."""
     running: bool = False
     """The newest cut is neither whole nor given up."""
     parts: set[int] = field(default_factory=set)
-    """Shards other than 0 whose part of the newest cut stands, as they told shard 0."""
+    """Shards other than 0 that have told shard 0 that their part of the newest cut is saved."""
     marks: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """Of each unit that has recorded itself for the newest cut: incarnation, tokens trained."""
+    """Units that have recorded themselves for the newest cut: incarnation, tokens trained."""
 
     def due(self, step: int) -> bool:
         """`step` has passed another interval, and no cut is under way."""
@@ -46,26 +46,26 @@ class Cuts:
         return CutId(max(self.started, self.newest.number + 1), max(step, self.newest.step + 1), final)
 
     def forgotten(self, cut: CutId) -> bool:
-        """A learner knows of this cut, and shard 0 does not: it was begun before its volume was lost or restored."""
+        """Shard 0 does not know this cut of a learner: it began before shard 0's volume was lost or restored."""
         return self.newest < cut and cut.number < self.started
 
     def unheard(self, cut: CutId) -> str:
-        """Why what was sent after `cut` is not taken; empty when it is: the shard has recorded itself for it."""
+        """Why a message sent after `cut` is not taken; empty if the shard has recorded itself for `cut`."""
         return (
             "" if cut <= self.newest else f"it was sent after cut {cut.step}, of which shard 0 has not told"
         )
 
     def record(self, cut: CutId, merges: int) -> None:
-        """The state is recorded now, for a cut that is later than the newest."""
+        """The state is recorded now, for a cut later than the newest."""
         self.newest, self.merges = cut, merges
         self.marks, self.parts = {}, set()
 
     def save(self) -> None:
-        """The newest one is handed to be saved."""
+        """The newest cut is being saved from now on."""
         self.saving, self.running = self.newest, True
 
     def ended(self, cut: CutId, whole: bool, own: bool = True) -> None:
-        """It is under way no more; see `CutEnded`."""
+        """The cut is no longer under way; see `CutEnded`."""
         if whole:
             self.saved = max(self.saved, cut)
         if cut == self.newest:
@@ -73,11 +73,11 @@ class Cuts:
             self.merges = self.merges if whole and own else GIVEN_UP
 
     def keeps(self, merges: int) -> bool:
-        """The newest cut stands and holds these merges, all that there were."""
+        """The newest cut is saved and holds these merges, which are all that were made."""
         return self.saved == self.newest and self.merges == merges
 
     def mark(self, unit: str, incarnation: int, cut: CutId, trained: int) -> bool:
-        """A unit has recorded itself; true where that is for the newest cut."""
+        """A unit has recorded itself; true if that is for the newest cut."""
         if cut != self.newest:
             return False
         self.marks[unit] = incarnation, trained

@@ -1,4 +1,4 @@
-"""What the state machine asks for. Times are seconds of one steady clock."""
+"""Effects: what the state machine asks for. Times are seconds of one steady clock."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from atoll_runtime.protocol.messages import Orders, Part, Standing
 
 
 class Asked(msgspec.Struct, frozen=True, tag=True):
-    """An effect, as it stands on the event tape."""
+    """An effect, as the event tape stores it."""
 
 
 class SendPull(Asked, frozen=True):
@@ -21,26 +21,27 @@ class SendPull(Asked, frozen=True):
     round: RoundId
     unit: str
     least: int
-    """Least version that a contribution may be taken against."""
+    """The oldest anchor that a contribution may have."""
 
 
 class Merge(Asked, frozen=True):
-    """Every member's body is here: merge these, in this order (by unit name). One part speaks for its unit's."""
+    """Merge these members, in this order (by unit name). Their bodies are here. One part stands for its whole unit."""
 
     round: RoundId
     members: tuple[Part, ...]
 
 
 class Release(Asked, frozen=True):
-    """Forget the parts that a round asked for, of one unit or of all, and tell that unit, or all, that it is over."""
+    """Forget the parts that a round asked for, of one unit or of all, and tell the unit, or all, that it is over."""
 
     round: RoundId
     unit: str | None
+    """None means all units but those in `kept`."""
     kept: tuple[str, ...] = ()
-    """Where it is of all: units that are not meant, for their contributions count in this round or a later one."""
+    """Units that are left out, because their contributions count in this round or a later one."""
 
     def of(self, round_id: RoundId, unit: str) -> bool:
-        """Whether it is of this unit's part."""
+        """Whether this unit's part is forgotten."""
         meant = unit not in self.kept if self.unit is None else unit == self.unit
         return meant and round_id == self.round
 
@@ -53,8 +54,9 @@ class Persist(Asked, frozen=True):
 
 
 class Remember(Asked, frozen=True):
-    """Write the machine's record, as it is by then, to the disk: before a cut or the end is told, and before a unit of
-    a higher incarnation is welcomed. It is long, and one serves all that asked for it before."""
+    """Write the machine's record to the disk, as it is at the time of the write. This is done before a cut or the end
+    is announced, and before a higher incarnation is welcomed. The record is long, so one write serves all that asked
+    before it."""
 
 
 class Publish(Asked, frozen=True):
@@ -63,7 +65,7 @@ class Publish(Asked, frozen=True):
     fragment: int
     version: int
     needed: tuple[str, ...] = ()
-    """Units that can contribute against no older one: it holds a contribution of theirs, or they have none yet."""
+    """Units that need this version, because no older one can be the anchor of their next contribution."""
 
 
 class Evict(Asked, frozen=True):
@@ -74,7 +76,7 @@ class Evict(Asked, frozen=True):
 
 
 class RecordCut(Asked, frozen=True):
-    """Fix this shard's state for a cut, now: the durable fragments and `record`; save it in the background."""
+    """Fix this shard's state for a cut now (the durable fragments and `record`), and save it in the background."""
 
     cut: CutId
     record: Mapping[str, Any]
@@ -87,8 +89,8 @@ class RememberStep(Asked, frozen=True):
 
 
 class Tell(Asked, frozen=True):
-    """Shard 0: tell the other shards, and learners where a cut has begun or the run is finished, once all that stands
-    before is on the disk. Another shard: tell shard 0."""
+    """Send news once all that was asked for before is on the disk. Shard 0 tells the other shards, and the learners if
+    a cut has begun or the run is finished. Another shard tells shard 0."""
 
     news: Orders | Standing
 
@@ -100,7 +102,7 @@ class Note(Asked, frozen=True):
 
 
 class Wake(Asked, frozen=True):
-    """Send `Tick` at this time; replaces the last one."""
+    """Send `Tick` at this time. This replaces the last `Wake`."""
 
     at: float
 

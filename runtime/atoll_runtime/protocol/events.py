@@ -1,4 +1,4 @@
-"""What the state machine is told, besides what hosts and shard 0 say (`messages`).
+"""Events of the state machine, besides the messages of hosts and of shard 0 (`messages`).
 
 Times are seconds of one steady clock.
 """
@@ -12,7 +12,7 @@ from atoll_runtime.protocol.messages import Audit, Header, Hello, Mark, Orders, 
 
 
 class Told(msgspec.Struct, frozen=True, tag=True):
-    """An event, as it stands on the event tape."""
+    """An event, as the event tape stores it."""
 
 
 class Left(Told, frozen=True):
@@ -32,40 +32,41 @@ class Said(Told, frozen=True):
 
 
 class ShardTold(Told, frozen=True):
-    """Another shard tells shard 0 where it is."""
+    """Another shard tells shard 0 its standing."""
 
     shard: int
     standing: Standing
 
 
 class ShardLeft(Told, frozen=True):
-    """Its session ended."""
+    """The session of another shard with shard 0 ended."""
 
     shard: int
 
 
 class CutOrdered(Told, frozen=True):
-    """The operator wants a cut of this global step or a later one, that holds all; or shard 0 itself does, at its
-    start, for it knows of none that stands."""
+    """The operator wants a cut of this global step or a later one that holds every merge. Shard 0 also wants one when
+    it starts and knows of no complete cut."""
 
     step: int
 
 
 class CutEnded(Told, frozen=True):
-    """The cut stands in the bucket, of another shard than 0 its part; or it was given up."""
+    """A cut is no longer under way in this shard: it is whole in the bucket, or was given up."""
 
     cut: CutId
     whole: bool
+    """Shard 0: the cut is complete. Another shard: its part is saved."""
     own: bool = True
-    """With what this shard recorded; else with what it had before it lost its journal."""
+    """It holds what this shard recorded, not what the shard had before it lost its journal."""
 
 
 class Received(Told, frozen=True):
-    """A part's body is here, and its header with it where that has not come yet."""
+    """A part's body is here. The event also stands for its header, if that has not come yet."""
 
     part: Part
     square: float
-    """Σ v² of its elements; not finite where one of them is not."""
+    """Σ v² of its elements; not finite if an element is not."""
 
 
 class Declined(Told, frozen=True):
@@ -76,14 +77,14 @@ class Declined(Told, frozen=True):
 
 
 class Merged(Told, frozen=True):
-    """The new fragment is computed, in memory. `time` is Unix seconds."""
+    """The new fragment is computed and in memory. `time` is in Unix seconds."""
 
     round: RoundId
     time: float
 
 
 class MergeFailed(Told, frozen=True):
-    """The merge gave no usable fragment."""
+    """The merge did not give a usable fragment."""
 
     round: RoundId
     reason: str
@@ -96,7 +97,7 @@ class Persisted(Told, frozen=True):
 
 
 class FinalCut(Told, frozen=True):
-    """The final cut stands in the bucket and was read back."""
+    """The final cut is complete in the bucket and was read back."""
 
     uri: str
 

@@ -12,7 +12,7 @@ from atoll_runtime.protocol.units import Unit
 
 @dataclass
 class Follower(Syncer):
-    """A shard that merges its own tensors by shard 0's clock."""
+    """A shard other than 0. It merges its own tensors by shard 0's clock."""
 
     def _hear(self, event: Event, now: float) -> None:
         if isinstance(event, Orders):
@@ -30,12 +30,12 @@ class Follower(Syncer):
         unit.hushed = (unit.name, unit.incarnation) in self.orders.silent
 
     def _conclude(self) -> None:
-        """Records this shard for the cut that shard 0 has begun; the same again where this process has not saved what
-        an earlier one had recorded, and nothing was merged since."""
+        """Records this shard for the cut that shard 0 has begun. Saves the newest cut again if an earlier process
+        recorded it, this one has not saved it, and nothing was merged since."""
         cut, cuts = self.orders.cut, self.cuts
         if cut > cuts.newest:
             if cut.final:
-                # What was being collected when a crash made this shard forget that it was at its end.
+                # After a crash that made this shard forget that it was done, rounds may be collecting again.
                 self.rounds.close("the final cut has begun")
             if not (cut.final and self.rounds.held):
                 self._record(cut)

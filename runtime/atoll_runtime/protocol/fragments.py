@@ -26,7 +26,7 @@ class TensorInfo:
     name: str
     shape: tuple[int, ...]
     stacked: bool
-    """Axis 0 is the layer axis: the tensor is cut by layer, else the balance is lost."""
+    """Axis 0 is the layer axis. The tensor is cut by layer; otherwise fragments would not be balanced."""
     embedding: bool
     """Merged by the direct mean, not by RDA."""
 
@@ -37,16 +37,16 @@ class Piece:
 
     tensor: str
     index: int | None
-    """Of the layer or band; None for a whole tensor."""
+    """Index of the layer or band; None for a whole tensor."""
     shape: tuple[int, ...]
     size: int
     embedding: bool
     axis: int | None = None
-    """Along which bands follow each other; None for a layer, whose shape lacks the axis, and for a whole tensor."""
+    """Axis along which bands follow each other; None for a whole tensor and for a layer (its shape lacks the axis)."""
 
     @property
     def place(self) -> tuple[int | slice, ...]:
-        """Where it lies in its tensor, as NumPy indexes one."""
+        """The NumPy index of the piece in its tensor."""
         if self.index is None:
             return ()
         if self.axis is None:
@@ -63,12 +63,12 @@ class Fragment:
     """Its place in `Layout.fragments`."""
     pieces: tuple[Piece, ...]
     size: int
-    """Elements; 0 where a shard owns no tensor of a fragment."""
+    """Elements; 0 if a shard owns no piece of a fragment."""
     offsets: tuple[int, ...]
     """First element of each piece."""
 
     def cut(self, flat: Any) -> Iterator[tuple[Piece, Any]]:
-        """Each piece with its values: views of a vector of numpy, parts of one of JAX."""
+        """Each piece with its values: views of a NumPy vector, parts of a JAX one."""
         for piece, start in zip(self.pieces, self.offsets, strict=True):
             yield piece, flat[start : start + piece.size].reshape(piece.shape)
 
@@ -80,7 +80,7 @@ class Layout:
     fragments: tuple[Fragment, ...]
     """Shard by shard: fragment p of shard s stands at s·P + p."""
     fingerprint: str
-    """sha256 of the canonical layout; both ends must hold the same. Of a whole model it does not depend on S."""
+    """sha256 of the canonical layout. Both ends must have the same. For a whole model it does not depend on S."""
     shapes: Mapping[str, tuple[int, ...]]
     shards: int = 1
 
@@ -90,7 +90,7 @@ class Layout:
         return len(self.fragments) // self.shards
 
     def shard(self, s: int) -> Layout:
-        """What shard `s` owns: P fragments, some of which may be empty."""
+        """The fragments of shard `s`: P of them, some of which may be empty."""
         if self.shards == 1:
             return self
         own = self.fragments[s * self.width : (s + 1) * self.width]
@@ -98,7 +98,7 @@ class Layout:
         return Layout(cuts, fingerprint(cuts), self.shapes)
 
     def split(self, shards: int) -> Layout:
-        """The same fragments, owned by another number of shards: dealt largest first, a piece to one alone."""
+        """The same fragments, owned by another number of shards. Each piece goes to one shard, largest first."""
         owned = [0] * shards
         table: list[list[list[Piece]]] = []
         for p in range(self.width):
@@ -124,7 +124,7 @@ class Layout:
         return flat
 
     def unflatten(self, p: int, flat: NDArray[Any], into: dict[str, Array]) -> None:
-        """Writes fragment `p` into `into`; tensors that are not there yet are made (float32, zero)."""
+        """Writes fragment `p` into `into`. Tensors that are missing there are created (float32, zero)."""
         for piece, values in self.fragments[p].cut(flat):
             target = into.get(piece.tensor)
             if target is None:
@@ -133,13 +133,14 @@ class Layout:
 
 
 def build_layout(tensors: Sequence[TensorInfo], fragments: int, shards: int = 1) -> Layout:
-    """Largest piece first into the smallest fragment (LPT): the peak is at most 4/3 of the optimum.
+    """Deals pieces to fragments, each time the largest to the smallest fragment (LPT). The largest fragment has at
+    most 4/3 of the optimal size.
 
-    Then each fragment's pieces are dealt to the shards in the same way, a piece to one shard alone, so that
-    norms stay local; which pieces make a fragment does not depend on the number of shards.
+    Then each fragment's pieces are dealt to the shards in the same way. A piece goes to one shard, so that norms stay
+    local. Which pieces make a fragment does not depend on the number of shards.
 
     Raises:
-        LayoutError: fewer pieces than fragments or shards, or a tensor that is named twice.
+        LayoutError: fewer pieces than fragments or shards, or a tensor name that occurs twice.
     """
     shapes = {tensor.name: tuple(tensor.shape) for tensor in tensors}
     if len(shapes) != len(tensors):
@@ -157,7 +158,8 @@ def build_layout(tensors: Sequence[TensorInfo], fragments: int, shards: int = 1)
 
 
 def translate(versions: Sequence[int], old: Layout, new: Layout, step: int) -> tuple[int, ...]:
-    """Versions of a cut at `step` in another number of shards: `step` where a fragment's pieces differ."""
+    """Versions of a cut at `step` for another number of shards. A fragment of pieces with different versions gets
+    `step`."""
     of_piece = {
         order(piece): version
         for fragment, version in zip(old.fragments, versions, strict=True)
@@ -173,7 +175,7 @@ def translate(versions: Sequence[int], old: Layout, new: Layout, step: int) -> t
 def deal(
     pieces: Sequence[Piece], loads: Sequence[int], ties: Sequence[int] | None = None
 ) -> list[list[Piece]]:
-    """Largest first to the least loaded bin; of equal bins the one least in `ties`, then the first."""
+    """Deals pieces, largest first, to the least loaded bin; of equal bins to the least in `ties`, then to the first."""
     loads, bins = list(loads), [list[Piece]() for _ in loads]
     for piece in sorted(pieces, key=lambda piece: (-piece.size, order(piece))):
         at = min(range(len(loads)), key=lambda b: (loads[b], ties[b] if ties else 0, b))
@@ -183,7 +185,7 @@ def deal(
 
 
 def cut(tensors: Sequence[TensorInfo]) -> list[Piece]:
-    """Stacked tensors by layer, others whole, but embeddings in bands that fill the gaps between layers."""
+    """Cuts stacked tensors by layer, and embeddings into bands that fill the gaps between layers. Others stay whole."""
     embeddings = [tensor for tensor in tensors if tensor.embedding and not tensor.stacked]
     pieces = [piece for tensor in tensors if tensor not in embeddings for piece in _layers(tensor)]
     most = max([LEAST_BAND, *(piece.size // LAYER_BANDS for piece in pieces)])
@@ -199,9 +201,9 @@ def _layers(tensor: TensorInfo) -> list[Piece]:
 
 
 def _bands(tensor: TensorInfo, most: int) -> list[Piece]:
-    """Equal bands of at most `most` elements, as far as the vocabulary, the longest axis, can be divided.
+    """Equal bands of at most `most` elements, as far as the vocabulary (the longest axis) can be divided.
 
-    The direct mean of an embedding is the same whatever its bands are.
+    The bands do not change the result, because embeddings are merged by the direct mean.
     """
     shape, size = tuple(tensor.shape), math.prod(tensor.shape)
     axis = shape.index(max(shape))
@@ -214,12 +216,12 @@ def _bands(tensor: TensorInfo, most: int) -> list[Piece]:
 
 
 def order(piece: Piece) -> tuple[str, int]:
-    """Sorts by name, then layer or band."""
+    """Sort key: name, then layer or band."""
     return piece.tensor, -1 if piece.index is None else piece.index
 
 
 def lay(p: int, content: Sequence[Piece]) -> Fragment:
-    """Pieces in the order of their names, end to end."""
+    """Lays pieces end to end, in the order of their names."""
     pieces = tuple(sorted(content, key=order))
     offsets, size = [], 0
     for piece in pieces:
@@ -241,20 +243,20 @@ def fingerprint(fragments: Sequence[Fragment]) -> str:
 
 
 LAYER_BANDS = 4
-"""Bands of an embedding are at most as large as this part of the largest layer's tensor."""
+"""A band of an embedding has at most the elements of the largest other piece divided by this."""
 LEAST_BAND = 1 << 14
-"""Elements of an embedding that is not cut."""
+"""Elements that a band may always have. An embedding with no more is not cut."""
 MOST_BANDS = 512
-"""Of an embedding. The number does not depend on that of the shards, which may change."""
+"""Most bands of an embedding. Their number does not depend on the number of shards, which may change."""
 BLOCK = 64
-"""Elements that share a scale in int4 and int8. Of normal values, the nearest of 15 steps miss by 10 % of their length;
-with 256 by 12 %."""
+"""Elements that share a scale in int4 and int8. With 64, rounding normal values to the nearest of 15 steps changes
+their vector by 10 % of its length; with 256, by 12 %."""
 MOST_PADDING = BLOCK << 16
-"""Elements by which a fragment is filled up at most: a block for each device of a unit."""
+"""Most elements of padding in a fragment: a block for each device of a unit."""
 
 
 def part_bounds(size: int, parts: int, block: int = BLOCK) -> list[tuple[int, int]]:
-    """Even [start, stop) of `size` elements over `parts` devices, of whole blocks each; the last stop is the padded
+    """Equal ranges [start, stop) of `size` elements for `parts` devices, in whole blocks. The last stop is the padded
     size."""
     if parts < 1:
         raise LayoutError(f"parts: {parts} must be at least 1")

@@ -1,4 +1,4 @@
-"""Checksummed records in a file, of the journal and of the event tape: a frame, a msgpack head and raw arrays."""
+"""Checksummed records of the journal and of the event tape: a frame, a msgpack head and raw arrays."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Buffer = bytes | bytearray | memoryview
 
 
 class Frame(NamedTuple):
-    """A record as it is read: copies, the offset of its first byte and that of the byte behind it."""
+    """A record that was read: copies of its head and body, the offset of its first byte and of the byte behind it."""
 
     head: bytes
     body: bytes
@@ -27,7 +27,7 @@ class Frame(NamedTuple):
 
 
 class Damaged(ValueError):
-    """A record is damaged, and whole ones stand behind it."""
+    """A record is damaged, and whole records follow it."""
 
     def __init__(self, at: int, behind: list[Frame]) -> None:
         super().__init__(f"the record at byte {at} is damaged, whole ones follow from {behind[0].start}")
@@ -56,14 +56,14 @@ def whole(head: bytes, *bodies: Buffer) -> list[memoryview]:
 
 
 def take(content: Any, start: int) -> Frame | None:
-    """The record at `start`; None when it is torn or damaged."""
+    """The record at `start`; None if it is torn or damaged."""
     found = content[start : start + FRAME.size]
     if len(found) < FRAME.size:
         return None
     name, crc, head_size, body_size = FRAME.unpack(found)
     body_at = start + FRAME.size + head_size
     end = body_at + body_size
-    if name != MAGIC or end > len(content):  # never asks for the memory that a damaged length names
+    if name != MAGIC or end > len(content):  # a damaged length must not allocate memory
         return None
     head, body = content[start + FRAME.size : body_at], content[body_at:end]
     whole = checksum(found[-LENGTHS.size :], head, body) == crc
@@ -71,7 +71,7 @@ def take(content: Any, start: int) -> Frame | None:
 
 
 def read(content: Any) -> Iterator[Frame]:
-    """Every whole record of bytes or of a mapped file, in order; ends before a torn tail. Raises `Damaged`."""
+    """Every whole record of bytes or of a mapped file, in order. Ends before a torn tail. Raises `Damaged`."""
     at = 0
     while (found := take(content, at)) is not None:
         yield found

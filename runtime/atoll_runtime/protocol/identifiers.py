@@ -1,4 +1,4 @@
-"""How rounds and cuts are named, and how far numbers go."""
+"""Names of rounds and cuts, and the ranges of numbers."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Annotated
 from msgspec import Meta
 
 LAST_STEP = 2**30 - 2**20
-"""Of a shard's clock: further than any target (10⁹). Hosts of a unit agree on twice a cut's step in int32."""
+"""The last step of a shard's clock, beyond any target (10⁹). Hosts of a unit agree on twice a cut's step in int32."""
 Step = Annotated[int, Meta(ge=0, le=LAST_STEP)]
 Version = Annotated[int, Meta(ge=-1, le=LAST_STEP)]
 MOST_TOKENS = 10**15
-"""Of an incarnation: far from what a record of the journal holds, also when a ledger has counted them for every
-fragment."""
+"""Most tokens of an incarnation. A record of the journal holds far larger numbers, so a ledger can count these once for
+each fragment."""
 Tokens = Annotated[int, Meta(ge=0, le=MOST_TOKENS)]
 Figure = Annotated[float, Meta(ge=0, le=1e12)]
 Count = Annotated[int, Meta(ge=0, le=10**12)]
-"""Anything else that is measured or counted; Unix seconds are less."""
+"""Any other measure (`Figure`) or count. Unix seconds are below the limit."""
 NOTHING = -1
-"""In the place of a version: of this fragment a host holds none."""
+"""Stands for a version: the host holds no version of this fragment."""
 
 
 @dataclass(frozen=True, order=True)
@@ -30,8 +30,8 @@ class RoundId:
     fragment: int
     attempt: int
     series: str = ""
-    """Names the life of the shard: after a restart it opens the same steps again, and does not know when what comes as
-    an answer to the earlier ones was asked."""
+    """Names the life of the shard. After a restart it opens the same steps again. It does not know when the earlier
+    rounds asked, so answers to them do not count."""
 
     def __str__(self) -> str:
         again = f" (attempt {self.attempt + 1})" if self.attempt else ""
@@ -40,16 +40,16 @@ class RoundId:
 
 @dataclass(frozen=True, order=True)
 class CutId:
-    """A consistent cut of the whole run. Shard 0 alone begins one."""
+    """A consistent cut of the whole run. Only shard 0 begins one."""
 
     number: Annotated[int, Meta(ge=-1, le=2**31 - 1)]
-    """Later cuts have higher ones, also where shard 0 has lost its volume: the first cut of a process has the second in
-    which it started. 0: what the run begins with."""
+    """Later cuts have higher numbers, even if shard 0 has lost its volume, because the first cut of a process has at
+    least the second in which the process started. 0 is the initial state of the run."""
     step: Version = field(default=0, compare=False)
-    """Global step at which shard 0 recorded itself: names the cut in the bucket."""
+    """Global step at which shard 0 recorded itself. It names the cut in the bucket."""
     final: bool = field(default=False, compare=False)
 
 
 NO_CUT = CutId(-1, -1)
 CUT_EPOCH = 1_577_836_800
-"""Unix seconds of 2020-01-01 UTC, from which numbers of cuts count: hosts of a unit agree on them in int32."""
+"""Unix seconds of 2020-01-01 UTC. Numbers of cuts count from here, because hosts of a unit agree on them in int32."""

@@ -1,8 +1,9 @@
 """The token ledger: what became of every token that a unit trained on.
 
-A unit trains on a stream of tokens, and each fragment learns from all of them. So for each fragment the stream,
-counted from the start of an incarnation, falls into spans, and each span has exactly one fate: merged in a version,
-discarded with a reason, or in flight. Counts are token-fragments: tokens times the fragments that they were for.
+A unit trains on a stream of tokens, and each fragment learns from all of them. So each fragment divides the stream,
+counted from the start of an incarnation, into spans. Each span is in exactly one state: merged in a version, discarded
+with a reason, or in flight. A span that is merged or discarded is settled. Counts are in token-fragments: tokens times
+the fragments that they were for.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 MISSED = "Missed"
-"""Replaced by a version to which the unit did not contribute: before its first contribution, or when it was away for so
-long that its anchor is too old."""
+"""Replaced by a version to which the unit did not contribute. This happens before its first contribution, or when it
+was away so long that its anchor is too old."""
 REFUSED = "Refused"
-"""Of a contribution that was refused (its norm, its claims), and replaced by a newer version since."""
+"""In a contribution that was refused for its norm or its claims, and replaced by a newer version since."""
 REPLACED = "Replaced"
 """In flight when the incarnation was replaced."""
 FINISHED = "Finished"
@@ -45,13 +46,13 @@ class Account:
     past: int = 0
     """Tokens of earlier incarnations."""
     position: int = 0
-    """Tokens of this incarnation, as far as the shard has heard."""
+    """Tokens of this incarnation, as far as the shard knows."""
     merged: int = 0
     discarded: dict[str, int] = field(default_factory=dict)
     settled: dict[int, int] = field(default_factory=dict)
-    """For each fragment, the position before which every token of this incarnation has its fate."""
+    """For each fragment, the position before which every token of this incarnation is settled."""
     refused: dict[int, int] = field(default_factory=dict)
-    """For each fragment, the position up to which work was refused that has no fate yet."""
+    """For each fragment, the position up to which work was refused that is not settled yet."""
     frozen: dict[int, Span] = field(default_factory=dict)
     """For each fragment, the span in a merge that is being computed."""
 
@@ -61,17 +62,17 @@ class Account:
 
     @property
     def in_flight(self) -> int:
-        """Held by the learner, on the wire, or in a round that is not merged."""
+        """Held by the learner, on the wire, or in a round that is not merged yet."""
         return self._open + self._orphans
 
     @property
     def balanced(self) -> bool:
-        """Every token has one fate."""
+        """Every token is in exactly one state."""
         return self.trained == self.merged + sum(self.discarded.values()) + self.in_flight
 
     @property
     def _open(self) -> int:
-        """Tokens of this incarnation without a fate."""
+        """Tokens of this incarnation that are not settled."""
         return self.position * len(self.owned) - sum(self.settled.values())
 
     @property
@@ -80,11 +81,11 @@ class Account:
         return sum(span.tokens for span in self.frozen.values() if span.incarnation != self.incarnation)
 
     def advance(self, position: int) -> None:
-        """The unit has trained on so many tokens since this incarnation began."""
+        """The unit has trained on `position` tokens since this incarnation began."""
         self.position = max(self.position, position)
 
     def freeze(self, p: int, span: Span) -> None:
-        """The span is in a round whose membership is frozen."""
+        """The span is in a round with frozen membership."""
         self.frozen[p] = span
         self.advance(span.stop)
 
@@ -93,7 +94,7 @@ class Account:
         span = self.frozen.pop(p)
         self.merged += span.tokens
         if span.incarnation != self.incarnation:
-            return  # what lay before it was written off when the incarnation was replaced
+            return  # the tokens before it were discarded when the incarnation was replaced
         before = self.settled.get(p, 0)
         refused = min(max(self.refused.pop(p, 0), before), span.start)
         self._discard(REFUSED, refused - before)
@@ -101,17 +102,17 @@ class Account:
         self.settled[p] = span.stop
 
     def refuse(self, p: int) -> None:
-        """What the unit has trained so far was refused for fragment `p`."""
+        """The unit's work up to now was refused for fragment `p`."""
         self.refused[p] = self.position
 
     def thaw(self, p: int) -> None:
-        """The merge came to nothing: the span is in flight again, if its incarnation lives."""
+        """The merge failed. The span is in flight again if its incarnation is still the current one."""
         span = self.frozen.pop(p, None)
         if span is not None and span.incarnation != self.incarnation:
             self._discard(REPLACED, span.tokens)
 
     def replace(self, incarnation: int) -> None:
-        """A new incarnation begins. What is being merged may still count; the rest of the old one is lost."""
+        """A new incarnation begins. Work that is being merged may still count; the other work in flight is lost."""
         mine = sum(span.tokens for span in self.frozen.values() if span.incarnation == self.incarnation)
         self._discard(REPLACED, self._open - mine)
         self.past += self.position
@@ -120,13 +121,13 @@ class Account:
         self.refused.clear()
 
     def finish(self) -> None:
-        """The run is complete: nothing is merged any more."""
+        """The run is complete, so nothing more is merged."""
         self._discard(FINISHED, self._open)
         self.settled = dict.fromkeys(self.owned, self.position)
 
     @property
     def durable(self) -> Account:
-        """What survives a restart: a merge that is being computed does not."""
+        """The account as it survives a restart, without merges that are being computed."""
         discarded = dict(self.discarded)
         if self._orphans:
             discarded[REPLACED] = discarded.get(REPLACED, 0) + self._orphans
@@ -138,9 +139,9 @@ class Account:
 
 
 def carried(accounts: Sequence[Account], owned: tuple[int, ...]) -> Account:
-    """A unit's account when a cut is continued in another number of shards, from its accounts in the old ones.
+    """A unit's account when a cut is continued in another number of shards, from its accounts in the old shards.
 
-    Fragments are cut anew, so sums are carried in whole tokens; what was in flight is lost with the old lineage.
+    Fragments are cut anew, so sums are carried in whole tokens. Tokens in flight are lost with the old lineage.
 
     Args:
         owned: fragments of which the new shard owns a part.

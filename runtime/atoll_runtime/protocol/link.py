@@ -1,6 +1,6 @@
 """A learner host's end of the protocol with one shard: what it holds, wants, and was asked for. Pure.
 
-The client keeps it behind a lock (`learner/signals.py`); the model of a fleet drives it directly.
+The client guards it with a lock (`learner/signals.py`); the model of a fleet drives it directly.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ class Ask:
 
     round: RoundId
     least: int
-    """Least version that a contribution may be taken against."""
+    """The oldest anchor that a contribution may have."""
 
 
 @dataclass(frozen=True)
 class Errand:
-    """A fragment to be fetched, in this version or a newer one."""
+    """A fragment to fetch, in this version or a newer one."""
 
     fragment: int
     version: int
     lineage: str
     setbacks: int = 0
-    """Of the shard, before it was thought of."""
+    """`Link.setbacks` when the errand was made."""
 
 
 @dataclass
@@ -36,29 +36,29 @@ class Link:
     """Versions are the shard's global steps; a lineage names the history that they belong to."""
 
     held: list[int]
-    """Version of each fragment that is here whole, taken by the training loop or not. NOTHING: none of the shard's, but
-    one of another lineage, or of merges that it has lost."""
+    """Version of each fragment that is completely here, adopted by the training loop or not. NOTHING: it is of another
+    lineage, or of merges that the shard has lost."""
     adopted: list[int] = field(default_factory=list)
     """Version of each fragment that the training loop has taken; NOTHING as above."""
     lineage: str = ""
-    """Of what is held; empty: not known yet."""
+    """Lineage of what is held; empty: not known yet."""
     empty: frozenset[int] = frozenset()
-    """Fragments without elements: there is nothing of them to fetch."""
+    """Fragments without elements, which are never fetched."""
     offered: list[int] = field(default_factory=list)
     """Newest version of each fragment that the shard is known to have."""
     series: str = ""
-    """Life of the shard with which the last session began; empty: none has."""
+    """Life of the shard in which the last session began; empty before the first."""
     shown: dict[str, dict[int, int]] = field(default_factory=dict)
     """By life of the shard: the newest version of each fragment that it has shown since the last session began."""
     setbacks: int = 0
-    """Times that the shard came back with less than it had shown: its volume was restored, or lost a record."""
+    """Times that the shard came back without versions that it had shown: its volume was restored, or lost a record."""
     wanted: dict[int, int] = field(default_factory=dict)
     asks: dict[int, Ask] = field(default_factory=dict)
     open: set[RoundId] = field(default_factory=set)
     cut: CutId = NO_CUT
-    """The newest cut that the shard is known to have recorded itself for."""
+    """The newest cut for which the shard is known to have recorded itself."""
     merged: int = 0
-    """Tokens that the shard has merged, of all units, by the furthest that it said."""
+    """The most merged tokens of all units that the shard has reported."""
 
     def __post_init__(self) -> None:
         self.adopted = self.adopted or list(self.held)
@@ -73,14 +73,14 @@ class Link:
         series: str = "",
         taking: Iterable[RoundId] = (),
     ) -> bool:
-        """A session begins; true when what was fetched and not adopted yet is of a history that ended.
+        """A session begins. Returns whether versions that were fetched but not adopted belong to a history that ended.
 
-        `least`: of each fragment the oldest version that a contribution of this unit may be taken against. `taking`:
-        rounds that have an answer of this host; others that it has answered are over.
+        `least`: for each fragment the oldest anchor that a contribution of this unit may have. `taking`: rounds that
+        have an answer of this host; other rounds that it has answered are over.
 
-        A shard that lost its journal shows another lineage: its versions are other arrays. One that lost its newest
-        merges alone shows the same, with older versions: what is newer here is known to it no more. What it has shown
-        in the same life (`series`) it still has: that has overtaken this word.
+        A shard that lost its journal shows another lineage, and its versions are other arrays. A shard that lost only
+        its newest merges shows the same lineage with older versions. It no longer knows newer versions that are here.
+        It still has all that it has shown in the same life (`series`), because that is newer than `versions`.
         """
         shown = self.shown.get(series, {})
         newest = [max(version, shown.get(p, version)) for p, version in enumerate(versions)]
@@ -99,8 +99,8 @@ class Link:
         return ended
 
     def _forget(self, lost: Iterable[int]) -> None:
-        """A history ended, of which what was adopted of these fragments is. What has not been adopted is thrown away,
-        on whichever host it is."""
+        """A history ended. The adopted versions of the `lost` fragments belong to it. Versions that are fetched but not
+        adopted are dropped on every host."""
         for p in lost:
             if p not in self.empty:
                 self.adopted[p] = NOTHING
@@ -108,7 +108,7 @@ class Link:
         self.wanted.clear()
 
     def disconnected(self) -> None:
-        """A session ended: what it asked is void, and the next one asks anew. What was answered may still be taken."""
+        """A session ended. Its asks are void, and the next session asks again. Answers may still be taken."""
         self.open.difference_update(ask.round for ask in self.asks.values())
         self.asks.clear()
 
@@ -121,51 +121,52 @@ class Link:
         self.open.add(round_id)
 
     def over(self, round_id: RoundId) -> None:
-        """A round is frozen without this unit, merged or discarded."""
+        """A round was frozen without this unit, merged or discarded."""
         self.open.discard(round_id)
         ask = self.asks.get(round_id.fragment)
         if ask is not None and ask.round == round_id:
             del self.asks[round_id.fragment]
 
     def announced(self, p: int, version: int, needed: bool) -> None:
-        """A version can be fetched. One that is not needed is left: it would replace work that can be contributed."""
+        """A version can be fetched. It is not fetched if not needed, because it would replace work that can still be
+        contributed."""
         self._show(p, version, self.series)
         if needed:
             self.need(p, version)
 
     def _show(self, p: int, version: int, series: str) -> None:
-        """A shard has this version in this life."""
+        """The shard has this version in this life."""
         self.offered[p] = max(version, self.offered[p])
         shown = self.shown.setdefault(series, {})
         shown[p] = max(version, shown.get(p, version))
 
     def need(self, p: int, least: int) -> None:
-        """An older version than `least` is of no use any more."""
+        """A version older than `least` is of no use any more."""
         if p not in self.empty and least > self.held[p]:
             self.wanted[p] = max(least, self.wanted.get(p, 0))
 
     def marked(self, cut: CutId) -> None:
-        """The shard's marker: what comes after it was sent after its record."""
+        """The shard has recorded itself for `cut`. It sent everything that comes from now on after that."""
         self.cut = max(self.cut, cut)
 
     def counted(self, merged: int) -> None:
-        """The shard's merged tokens. A shard that fell back does not lead the learning rate back."""
+        """The shard's merged tokens. If the shard falls back, the learning rate does not."""
         self.merged = max(self.merged, merged)
 
     def errand(self, under_way: Collection[int] = ()) -> Errand | None:
-        """The fragment to fetch next, besides those that are under way."""
+        """The fragment to fetch next, except those that are under way."""
         for p, version in self.wanted.items():
             if p not in under_way:
                 return Errand(p, version, self.lineage, self.setbacks)
         return None
 
     def postpone(self, errand: Errand) -> None:
-        """It did not succeed, or not for long: the others come first."""
+        """The other fragments come first now, because this fetch failed, or a newer version is wanted already."""
         if errand.fragment in self.wanted:
             self.wanted[errand.fragment] = self.wanted.pop(errand.fragment)
 
     def fetched(self, errand: Errand, version: int, cut: CutId, series: str = "") -> bool:
-        """A fragment came; true when it is news. What belongs to a history that ended is fetched again."""
+        """A fragment arrived; true if it is news. A version of a history that ended is fetched again."""
         p = errand.fragment
         if (errand.lineage, errand.setbacks) != (self.lineage, self.setbacks):
             return False
@@ -173,26 +174,26 @@ class Link:
         self._show(p, version, series)
         if self.wanted.get(p, 0) <= max(errand.version, version):
             self.wanted.pop(p, None)
-        self.postpone(errand)  # on a slow link a newer one is wanted already
+        self.postpone(errand)  # on a slow link a newer version may be wanted already
         if version <= self.held[p]:
-            return False  # it came twice, or a newer one overtook it
+            return False  # it arrived twice, or a newer one overtook it
         self.held[p] = version
         return True
 
     def adopt(self, p: int, version: int, lineage: str) -> None:
-        """The training loop has taken what an errand in `lineage` brought: it is the anchor now."""
+        """The training loop has adopted what an errand in `lineage` fetched. It is the anchor now."""
         if lineage != self.lineage:
             return
         if version <= self.offered[p]:
             self.adopted[p] = version
             self.held[p] = max(self.held[p], version)
-        else:  # the hosts had agreed on it when the shard came back without it
+        else:  # the hosts had agreed on it before the shard came back without it
             self.adopted[p] = self.held[p] = NOTHING
             self.need(p, self.offered[p])
 
     def answerable(self) -> dict[int, Ask]:
-        """Open rounds whose least anchor the training loop has taken. Where an answer to an earlier round of the
-        fragment still counts, no other is wanted."""
+        """Open rounds that the unit can answer: their least anchor is adopted, and no answer to an earlier round of the
+        fragment still counts."""
         if not self.asks:
             return {}
         answered = {
@@ -201,7 +202,7 @@ class Link:
         return {p: ask for p, ask in self.asks.items() if self.adopted[p] >= ask.least and p not in answered}
 
     def answered(self, round_id: RoundId) -> bool:
-        """The loop has a contribution: false when it comes too late to be sent."""
+        """The loop has a contribution; false if it is too late to send it."""
         p = round_id.fragment
         if p in self.asks and self.asks[p].round == round_id:
             del self.asks[p]

@@ -1,4 +1,4 @@
-"""What a host's link to the syncer does, as its transfers show it. Pure: times are passed in."""
+"""Measures a host's link to the syncer by its transfers. Pure: times are passed in."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from msgspec import Meta
 from atoll_runtime.protocol.identifiers import Count, Figure
 
 WINDOW_SECONDS = 300.0
-"""Extremes and the busy share are of so many last seconds."""
+"""Extremes and the busy share are over this many last seconds."""
 MOST_PERIODS = 1024
-"""Busy periods that are remembered: the busy share is of less time where they are shorter."""
+"""Busy periods that are remembered. If they span less than the window, so does the busy share."""
 SAMPLES = 3
-"""Transfers by the best of which a direction is judged: so many slow ones are believed, a fast one at once."""
+"""The rate of a direction is the best of this many transfers. So a fast one counts at once, slow ones after as many."""
 BESIDE = 32
-"""Ended transfers of which it is remembered when they were under way."""
+"""Ended transfers that are remembered, to know which ones shared the link."""
 LEAST_SECONDS = 1e-3
-"""Of a transfer whose answer came as soon as a round trip allows."""
+"""Least seconds of a transfer, for an answer that came as soon as a round trip allows."""
 
 Direction = Literal["up", "down"]
 
 
 @dataclass(frozen=True)
 class LinkUse:
-    """What a link is used for; the names of `LinkReport`."""
+    """What a link is used for. The names are those of `LinkReport`."""
 
     codec: Annotated[str, Meta(pattern="^(|float32|bf16|int8|int4)$")] = ""
     streams: Count = 0
     chunk_kib: Count = 0
     period: Figure = 0.0
-    """It takes part in one of so many rounds of each fragment."""
+    """It takes part in one of this many rounds of each fragment."""
     load: Figure = 0.0
     """Share of an interval that the transfers of every round take."""
     reason: Annotated[str, Meta(max_length=256)] = ""
@@ -44,7 +44,7 @@ class LinkUse:
 
     @property
     def told(self) -> dict[str, str | float]:
-        """What is chosen: a change of it is noted, with the reason."""
+        """What is chosen. Each change of it is noted with the reason."""
         return {name: getattr(self, name) for name in ("codec", "fetch", "streams", "chunk_kib", "period")}
 
 
@@ -53,13 +53,13 @@ class LinkReading:
     """A host's link to all shards together."""
 
     up_gbps: Figure = 0.0
-    """The largest rate of the window in Gbit/s, from the host to the syncer; 0 where nothing was sent."""
+    """The largest rate of the window in Gbit/s, from the host to the syncer; 0 if nothing was sent."""
     down_gbps: Figure = 0.0
     """The same from the syncer to the host."""
     rtt_seconds: Figure = 0.0
-    """The shortest time between a request and the first byte of its answer; 0 where nothing was fetched."""
+    """The shortest time between a request and the first byte of its answer; 0 if nothing was fetched."""
     busy_share: Annotated[float, Meta(ge=0, le=1)] = 0.0
-    """Of the time, in which transfers were under way; of the direction in which that is more."""
+    """Share of the time with transfers under way, in the direction in which that is more."""
     failures: Count = 0
     """Sessions, transfers and connections of transfers that broke since the link was made."""
     use: LinkUse = LinkUse()
@@ -67,7 +67,7 @@ class LinkReading:
 
 @dataclass(eq=False)
 class Transfer:
-    """One that is under way, or has ended."""
+    """A transfer that is under way or has ended."""
 
     direction: Direction
     since: float
@@ -75,20 +75,20 @@ class Transfer:
     bits: float
     until: float = math.inf
     carried: bool = True
-    """False while a fetch waits for the first byte: it shows how long the shard takes, not what the link carries."""
+    """False while a fetch waits for its first byte: this time is the shard's and says nothing about the link."""
 
 
 class LinkMeter:
-    """Takes the beginning and the end of each transfer. Those of several shards share the link, so a rate is that of
-    all transfers that run beside each other."""
+    """Takes the beginning and the end of each transfer. Transfers of several shards share the link, so a rate is that
+    of all concurrent transfers."""
 
     def __init__(self, now: float) -> None:
         self._made, self._failures = now, 0
         self._lanes: dict[Direction, _Lane] = {"up": _Lane(), "down": _Lane()}
-        self._rtt = _Largest()  # of its negative
+        self._rtt = _Largest()  # of the negative round trip
 
     def began(self, direction: Direction, now: float, bits: float) -> Transfer:
-        """A transfer of so many bits at most."""
+        """A transfer of at most this many bits begins."""
         lane = self._lanes[direction]
         transfer = Transfer(direction, now, bits, carried=direction == "up")
         if not lane.active:
@@ -97,14 +97,14 @@ class LinkMeter:
         return transfer
 
     def ended(self, transfer: Transfer, now: float, bits: float) -> None:
-        """It had so many bits; 0 where it is not known how many have come."""
+        """A transfer of this many bits ended; 0 if it is not known how many have arrived."""
         lane = self._lanes[transfer.direction]
         lane.active.remove(transfer)
         lane.bits += bits
         seconds = now - lane.since
         if bits and seconds > 0:
             lane.rates.add(now, lane.bits * 1e-9 / seconds)
-            # An answer is under way to the sender when the link is free again.
+            # The link of a sender is free before the answer has arrived.
             answer = self.round_trip(now) if transfer.direction == "up" else 0.0
             transfer.bits, transfer.until = bits, max(now - answer, transfer.since + LEAST_SECONDS)
             lane.keep(transfer)
@@ -112,21 +112,21 @@ class LinkMeter:
             lane.rest(now)
 
     def answered(self, transfer: Transfer, seconds: float, now: float) -> None:
-        """The first byte of an answer came so long after its request."""
+        """The first byte of an answer came `seconds` after its request."""
         transfer.since, transfer.carried = now, True
         self.welcomed(seconds, now)
 
     def welcomed(self, seconds: float, now: float) -> None:
-        """An answer came so long after what it answers: no round trip takes longer."""
+        """An answer came after `seconds`. A round trip takes no longer than that."""
         self._rtt.add(now, -seconds)
 
     def round_trip(self, now: float) -> float:
-        """The shortest of the window; 0 where it has none."""
+        """The shortest round trip of the window; 0 if it has none."""
         return -self._rtt.value(now)
 
     def rate(self, direction: Direction, now: float) -> float:
-        """Bits per second as of late: the best of the last transfers, and no more than those under way show; infinite
-        while there are too few."""
+        """Recent bits per second: the best of the last transfers, but no more than those under way show. Infinite while
+        there are too few."""
         return self._lanes[direction].rate(now - self.round_trip(now))
 
     def failed(self) -> None:
@@ -147,7 +147,8 @@ class LinkMeter:
 
 
 class _Largest:
-    """The largest value of the window. Values that a later one exceeds are forgotten, so those kept only fall."""
+    """The largest value of the window. Values that a later one exceeds are dropped, so the kept ones are in falling
+    order."""
 
     def __init__(self) -> None:
         self._values: deque[tuple[float, float]] = deque()
@@ -158,7 +159,7 @@ class _Largest:
         self._values.append((now, value))
 
     def value(self, now: float) -> float:
-        """0 where the window has none."""
+        """The largest value; 0 if the window has none."""
         while self._values and self._values[0][0] < now - WINDOW_SECONDS:
             self._values.popleft()
         return self._values[0][1] if self._values else 0.0
@@ -169,14 +170,14 @@ class _Lane:
     """One direction."""
 
     active: list[Transfer] = field(default_factory=list)
-    """Under way."""
+    """Transfers under way."""
     since: float = 0.0
     """When the busy period began."""
     bits: float = 0.0
-    """Of transfers that have ended in it."""
+    """Bits of the transfers that have ended in it."""
     rates: _Largest = field(default_factory=_Largest)
     periods: deque[tuple[float, float, float]] = field(default_factory=lambda: deque(maxlen=MOST_PERIODS))
-    """Ended busy periods of the window, and how long it was busy up to the end of each."""
+    """Ended busy periods of the window: beginning, end, and `total` at the end."""
     total: float = 0.0
     """Seconds of all busy periods that have ended."""
     ended: deque[Transfer] = field(default_factory=lambda: deque(maxlen=BESIDE))
@@ -184,12 +185,12 @@ class _Lane:
     """Bits per second of the last transfers."""
 
     def keep(self, transfer: Transfer) -> None:
-        """A transfer has ended whole."""
+        """A transfer has ended completely."""
         self.ended.append(transfer)
         self.samples.append(transfer.bits / self._alone(transfer))
 
     def _alone(self, transfer: Transfer) -> float:
-        """Seconds that it would have taken if the link had carried it alone: those beside it have equal shares."""
+        """Seconds that the transfer would have taken alone on the link. Concurrent transfers share it equally."""
         since, until = transfer.since, transfer.until
         others = [
             each

@@ -1,7 +1,7 @@
 """A shard's state machine: rounds, membership, cuts, the end. Pure: events in, effects out.
 
-What is said here holds for every shard. `coordinator.py` has what shard 0 decides for all, `follower.py` what another
-shard does with that.
+This file has what every shard does. `coordinator.py` has what shard 0 decides for all, `follower.py` what another shard
+does with that.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ from atoll_runtime.protocol.units import Unit
 
 @dataclass
 class Syncer(ShardState):
-    """One shard of a run's syncer. `handle` is its only way to change."""
+    """One shard of a run's syncer. Only `handle` changes it."""
 
     _told: Orders | Standing | None = None
-    """What the others, or shard 0, were told last."""
+    """The last news that the other shards, or shard 0, were told."""
 
     def handle(self, event: Event, now: float) -> list[Effect]:
-        """What to do about `event`; effects are carried out in their order."""
+        """The effects of `event`, which are carried out in order."""
         effects = self.rounds.effects = []
         self.rounds.roster.expire(now)
         match event:
@@ -84,7 +84,7 @@ class Syncer(ShardState):
         return effects
 
     def admit(self, part: Part) -> str:
-        """Why a part is not wanted now; empty when it is."""
+        """Why a part is not wanted now; empty if it is."""
         return self.cuts.unheard(part.cut) or self.rounds.admit(part)
 
     def _joined(self, event: Hello) -> None:
@@ -127,7 +127,7 @@ class Syncer(ShardState):
         self._save()
 
     def _save(self) -> None:
-        """Has what was recorded for the newest cut saved."""
+        """Asks to save what was recorded for the newest cut."""
         cut = self.cuts.newest
         self.cuts.save()
         self.rounds.effects.append(RecordCut(cut, self.part(cut)))
@@ -143,7 +143,7 @@ class Syncer(ShardState):
             self.rounds.take(event, now)
 
     def _heed(self, cut: CutId) -> str:
-        """A learner has recorded itself for this cut: why that is not believed, else empty."""
+        """Why it is not believed that a learner has recorded itself for this cut; else empty."""
         return self.cuts.unheard(cut)
 
     def _marked(self, unit: str, incarnation: int, mark: Mark) -> None:
@@ -162,19 +162,19 @@ class Syncer(ShardState):
         self.rounds.effects.append(Remember())
 
     def _hear(self, event: Event, now: float) -> None:
-        """An event that only shard 0, or only another shard, does something about."""
+        """Handles an event that only shard 0, or only another shard, reacts to."""
 
     def _met(self, unit: Unit) -> None:
         """A host of this unit has joined."""
 
     def _decide(self, now: float) -> None:
-        """Before the rounds go on."""
+        """Called before the rounds make progress."""
 
     def _keep_clock(self, now: float) -> None:
-        """After the rounds have gone on, before the next one is opened."""
+        """Called after the rounds have made progress, before the next one is opened."""
 
     def _conclude(self) -> None:
-        """When nothing else is left to do now."""
+        """Called when nothing else is left to do now."""
 
     def _advance(self, now: float, name: str) -> None:
         self._decide(now)
@@ -206,7 +206,7 @@ class Syncer(ShardState):
                 self.rounds.ask(RoundId(self.step + steps, p, 0, self.rounds.series), far, now)
 
     def _wakes(self, now: float) -> list[float]:
-        """When there may be something to do, without an event."""
+        """Times at which there may be something to do without an event."""
         wakes = [wake for held in self.rounds.held.values() for wake in held.wakes(now)]
         ends = self.rounds.roster.ends
         if math.isfinite(ends):
@@ -226,7 +226,7 @@ class Syncer(ShardState):
 
 
 def subject(event: Event) -> str:
-    """The unit whose event it is, where that says whether the unit lives, or is waited for; else empty."""
+    """The unit of an event that can change whether the unit is live or waited for; else empty."""
     match event:
         case Hello() | Left():
             return event.unit

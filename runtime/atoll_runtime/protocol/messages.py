@@ -1,4 +1,4 @@
-"""What hosts and shards say on a session that is an event as it comes. What no host can say does not pass its type.
+"""Messages of hosts and shards on a session that are events as they come. Their types refuse what no host can send.
 
 Sums run since the incarnation started.
 """
@@ -26,11 +26,11 @@ from atoll_runtime.protocol.linkmeter import LinkReading
 from atoll_runtime.protocol.rules import TRANSFER_SECONDS
 
 LONGEST_STEP = 86400.0
-"""Seconds of an inner step. 0 where it is not known."""
+"""Most seconds of an inner step."""
 SEED_MESSAGE = 400
-"""Characters of what a host says of its seed: they stand in every record of the journal."""
+"""Most characters of a host's message about its seed, which is in every record of the journal."""
 MOST_TURN = 1000.0
-"""Rounds of each fragment, of which a link carries one."""
+"""The largest `Header.turn`."""
 
 Transfer = Annotated[float, msgspec.Meta(ge=0, le=TRANSFER_SECONDS)]
 """Seconds."""
@@ -69,13 +69,13 @@ class Beginning(msgspec.Struct, frozen=True):
     compiling: Figure
     """Seconds between the two in which programs were compiled or loaded."""
     compiled: Count
-    """Programs."""
+    """Programs compiled."""
     loaded: Count
-    """From the cache."""
+    """Programs loaded from the cache."""
 
 
 class Report(Message, frozen=True, tag=True):
-    """Progress of a unit, each step, coalesced, to shard 0. Sums run since this incarnation started."""
+    """Progress of a unit after each step, coalesced. To shard 0. Sums run since this incarnation started."""
 
     step: Step
     """The unit's own inner step."""
@@ -83,15 +83,16 @@ class Report(Message, frozen=True, tag=True):
     tokens: Tokens
     loss: float
     step_seconds: Annotated[float, msgspec.Meta(ge=0, le=LONGEST_STEP)]
+    """0 if not known."""
     cursor: Tokens
-    """Position in the unit's data stream that comes next."""
+    """Next position in the unit's data stream."""
     beginning: Beginning | None = None
     link: LinkReading = LinkReading()
-    """Of host 0."""
+    """The link of host 0."""
 
 
 class Mark(Message, frozen=True, tag=True):
-    """A host has recorded itself for a cut: what it sends from now on comes after the cut. To shard 0."""
+    """A host has recorded itself for a cut. What it sends from now on comes after the cut. To shard 0."""
 
     cut: CutId
     trained: Tokens
@@ -99,7 +100,7 @@ class Mark(Message, frozen=True, tag=True):
 
 
 class Audit(Message, frozen=True, tag=True):
-    """What a unit got from the examples of an audit, with the versions of the global model as of `step`. To shard 0."""
+    """A unit's result for the examples of an audit, with the versions of the global model as of `step`. To shard 0."""
 
     step: Step
     kind: Annotated[str, msgspec.Meta(min_length=1, max_length=400)]
@@ -125,7 +126,7 @@ class Part:
     stop: int
     padded: int
     trained: Tokens
-    """Tokens of this incarnation up to this contribution: it holds the last `tokens` of them."""
+    """Tokens of this incarnation up to this contribution, which holds the last `tokens` of them."""
     cut: CutId = NO_CUT
     """The newest cut at which the unit had recorded itself."""
 
@@ -136,8 +137,8 @@ class Part:
 
 
 class Header(Message, frozen=True, tag=True):
-    """What a host's part of a contribution is, without its numbers. It comes on the session at once, whatever waits for
-    the link, and again before the body."""
+    """What a host's part of a contribution is, without its numbers. It is sent on the session at once, even if other
+    transfers wait for the link, and again before the body."""
 
     part: Part
     codec: str
@@ -145,47 +146,46 @@ class Header(Message, frozen=True, tag=True):
     size: int
     """Bytes of the body."""
     seconds: Transfer = 0.0
-    """Expected until the body has come; 0 where this host has not sent one yet."""
+    """Expected seconds until the body has come; 0 if this host has not sent one yet."""
     round_trip: Transfer = 0.0
-    """Seconds; 0 where this host has not measured it yet."""
+    """Seconds; 0 if this host has not measured it yet."""
     turn: Annotated[float, msgspec.Meta(ge=0, le=MOST_TURN)] = 0.0
-    """The link takes part in one of so many rounds of each fragment, with fetches; 0 where it carries all."""
+    """The link carries one of this many rounds of each fragment, with fetches; 0 if it carries all."""
 
     @property
     def key(self) -> tuple[RoundId, str, int]:
-        """Which part it is, of all that a shard can be sent."""
+        """Identifies the part among all that a shard can be sent."""
         return self.part.round, self.part.unit, self.part.host
 
 
 class Orders(Message, frozen=True, tag=True):
-    """All that shard 0 has decided for the other shards, as of now: later ones take the place of earlier ones."""
+    """All that shard 0 has decided for the other shards so far. A later message replaces an earlier one."""
 
     step: int = 0
-    """The run's clock: rounds up to this step are opened."""
+    """The run's clock. Rounds up to this step are opened."""
     seconds: float = 0.0
-    """Of an inner step of the slowest live unit."""
+    """Seconds of an inner step of the slowest live unit."""
     fastest: float = 0.0
     """Seconds of the shortest step of a live unit."""
     silent: tuple[tuple[str, int], ...] = ()
-    """Units, with their incarnations, that are connected and have told of no step for too long: no shard waits for
-    them."""
+    """Connected units that have reported no step for too long, with their incarnations. No shard waits for them."""
     ending: bool = False
-    """The target is reached: the clock stands."""
+    """The target is reached, and the clock stands."""
     cut: CutId = NO_CUT
-    """The newest one. Each shard records itself for it when it is told."""
+    """The newest cut. Each shard records itself for it when it receives this."""
     final: str = ""
-    """URI of the final cut once that stands: the run is finished."""
+    """URI of the final cut once it is complete. Then the run is finished."""
 
 
 class Standing(Message, frozen=True, tag=True):
-    """Where another shard is, as it tells shard 0 each time that it changes."""
+    """The progress of another shard, which tells it to shard 0 each time that it changes."""
 
     step: int
     done: bool
     """It has no round in flight and will open none, unless the clock goes on."""
     saved: CutId
-    """The newest cut of which its part stands in the bucket."""
+    """The newest cut of which its part is in the bucket."""
     kept: CutId = NO_CUT
-    """The newest cut, where its part of that stands and holds all that the shard has merged."""
+    """The newest cut, if its part of it is in the bucket and holds all that the shard has merged."""
     idle: bool = False
-    """No learner is connected here and no body is held: until one comes, nothing will be merged."""
+    """No learner is connected here and no body is held, so nothing will be merged until a learner comes."""

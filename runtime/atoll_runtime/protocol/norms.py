@@ -1,8 +1,8 @@
-"""Whether the length of a contribution fits what was merged into its fragment lately, and what others contribute now.
+"""Checks the norm of a contribution against recent merges of its fragment, and against the other contributions.
 
-A unit whose numbers are wrong (a bit that flipped in an exponent, a loss scale that ran away) has a norm far above the
-others'. Norms are compared as logarithms, per square root of a contribution's steps: one of a hundred steps is longer
-than one of a single step, but not a hundred times.
+A unit with wrong numbers (a flipped bit in an exponent, a loss scale that diverged) has a norm far above the others'.
+Norms are divided by the square root of the contribution's steps, because a contribution of a hundred steps is longer
+than one of a single step, but not a hundred times longer. They are compared as logarithms.
 """
 
 from __future__ import annotations
@@ -12,42 +12,43 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 MERGES = 8
-"""Of a fragment whose norms are remembered."""
+"""Merges of a fragment that are remembered with their norms."""
 EACH = 8
-"""Norms of a merge that are; of more, so many at even distances."""
+"""Norms that are remembered of a merge. If there are more, this many at even distances are."""
 WARM = 4
-"""Merges after which they count. A learning rate that warms up lets the first norms grow by hundreds."""
+"""Remembered merges that are needed before they count. In a warm-up norms grow by factors of hundreds."""
 LEAST_UNITS = 3
-"""Of fewer in a round, none tells which is wrong."""
+"""Norms that the check needs. Fewer do not show which one is wrong."""
 FLOOR = math.log(32.0)
-"""A norm may be so far above the median, whatever the spread is."""
+"""A norm may always be this far above the median, whatever the spread."""
 SPREADS = 6.0
-"""Else so many times the spread: the median distance from the median, in the scale of a standard deviation."""
+"""A norm may be this many spreads above the median. The spread is the median distance from the median, scaled to a
+standard deviation."""
 ATTEMPTS = 4
-"""Of a round, after which only units count that have answered: one that never does tells nothing of the others."""
+"""After this many attempts of a round only units that have answered count, because others say nothing of the norms."""
 LEAST_SPREAD = 16
-"""Of fewer norms the spread says nothing."""
+"""Norms that the spread needs. Of fewer it says nothing."""
 SCALE = 1.4826
-"""Standard deviation over median distance, of normal values."""
+"""Standard deviation divided by median distance, for normal values."""
 
 
 @dataclass
 class Norms:
-    """Of one fragment. `merges` is what was accepted, oldest first, each sorted."""
+    """Norms of one fragment. `merges` has the accepted ones of each merge, sorted; the oldest merge is first."""
 
     merges: list[list[float]] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
-    """Units of which one was refused since the last merge."""
+    """Units that had a contribution refused since the last merge."""
 
     def outliers(self, found: Mapping[str, float], units: int) -> dict[str, str]:
-        """Why the contributions of these units to one round are refused, by unit; the others are taken.
+        """Why contributions to one round are refused, by unit. Those of other units are taken.
 
-        When more than half of the units have been refused since the last merge, it is the run that has changed (a
-        new learning rate), not its units: what is remembered is forgotten, and none is refused.
+        When more than half of the units have been refused since the last merge, the run has changed (a new learning
+        rate), not its units. Then the remembered norms are dropped, and none is refused.
 
         Args:
             found: `level` of each member's norm.
-            units: number of those that can contribute now.
+            units: number of units that can contribute now.
         """
         known = [each for merge in self.merges for each in merge] if len(self.merges) >= WARM else []
         present = [level for level in found.values() if level > -math.inf]
@@ -67,7 +68,7 @@ class Norms:
         return wrong
 
     def accept(self, levels: Sequence[float]) -> None:
-        """Norms of a merge."""
+        """Remembers the norms of a merge."""
         kept = sorted(level for level in levels if level > -math.inf)
         if len(kept) > EACH:
             kept = [kept[i * (len(kept) - 1) // (EACH - 1)] for i in range(EACH)]
@@ -77,17 +78,17 @@ class Norms:
 
 
 def level(norm: float, steps: float) -> float:
-    """The norm of a contribution of so many steps, as it is compared; -inf of 0."""
+    """The norm of a contribution of `steps` steps, as it is compared; -inf for 0."""
     return math.log(norm) - 0.5 * math.log(steps) if norm > 0 else -math.inf
 
 
 def bounds(levels: Sequence[float]) -> tuple[float, float]:
-    """The lower median, and the most that is taken."""
+    """The lower median, and the largest level that is taken."""
     middle = median(levels)
     spread = SCALE * median([abs(each - middle) for each in levels]) if len(levels) >= LEAST_SPREAD else 0.0
     return middle, middle + max(FLOOR, SPREADS * spread)
 
 
 def median(values: Sequence[float]) -> float:
-    """The lower one of an even number."""
+    """The lower median."""
     return sorted(values)[(len(values) - 1) // 2]

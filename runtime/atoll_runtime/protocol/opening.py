@@ -1,4 +1,4 @@
-"""Which rounds are open, who is asked for a contribution to them, and when one is given up."""
+"""Which rounds are open, which units are asked to contribute to them, and when a round is given up."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from atoll_runtime.protocol.versions import Versions
 
 @dataclass
 class OpenRounds:
-    """The rounds of a shard, and what they need to know. Effects are appended to `effects`."""
+    """The open rounds of a shard, and the state that they need. Effects are appended to `effects`."""
 
     rules: Rules
     versions: list[Versions]
-    """Of each fragment."""
+    """By fragment."""
     series: str = ""
     """Names the life of the shard."""
     units: dict[str, Unit] = field(default_factory=dict)
@@ -32,18 +32,18 @@ class OpenRounds:
     """Elements of contributions for which there is memory."""
     held: dict[RoundId, Round] = field(default_factory=dict)
     carried: dict[int, Round] = field(default_factory=dict)
-    """By fragment, contributions whose bodies came too late for their round: they count in the fragment's next one."""
+    """By fragment, contributions with bodies too late for their round. They count in the fragment's next round."""
     merges: int = 0
     last_quorum: str = ""
     interval: Ema = field(default_factory=lambda: Ema(0.1))
     """Inner steps between two merges of the same fragment, as measured."""
     timing: Timing = field(default_factory=Timing)
     ending: bool = False
-    """The target is reached: no new rounds."""
+    """The target is reached, so no new rounds are opened."""
     seconds: float = 0.0
-    """Of an inner step of the slowest live unit, as shard 0 tells a shard to which units do not report."""
+    """Seconds of an inner step of the slowest live unit. Shard 0 tells them to other shards, which get no reports."""
     quickest: float = 0.0
-    """The same of the shortest one."""
+    """Seconds of the shortest step of a live unit, also told by shard 0."""
     effects: list[Effect] = field(default_factory=list)
 
     @cached_property
@@ -53,18 +53,18 @@ class OpenRounds:
 
     @property
     def holding(self) -> tuple[Round, ...]:
-        """What has contributions: rounds in flight, and what waits for the next round of its fragment."""
+        """All that hold contributions: rounds in flight, and those carried over to the next round of a fragment."""
         return (*self.held.values(), *self.carried.values())
 
     @cached_property
     def roster(self) -> Roster:
-        """Who lives and who is waited for, as of the last event."""
+        """Which units are live and which are waited for, as of the last event."""
         collecting = (held for held in self.held.values() if held.stage == "Collecting")
         return Roster(self.rules, self.units.values(), collecting)
 
     @cached_property
     def tokens(self) -> int:
-        """Token-fragments merged, of all units. Only a merge changes it."""
+        """Merged token-fragments of all units. Only a merge changes this."""
         return sum(unit.account.merged for unit in self.units.values())
 
     @property
@@ -74,26 +74,26 @@ class OpenRounds:
 
     @property
     def fastest(self) -> float:
-        """Seconds of the shortest step of a live unit; 0 while it is not known."""
+        """Seconds of the shortest step of a live unit; 0 while not known."""
         return self.roster.fastest or self.quickest
 
     @property
     def interval_seconds(self) -> float:
-        """Seconds between two rounds of a fragment at that pace; 0 while it is not known."""
+        """Seconds between two rounds of a fragment at the pace of `slowest`; 0 while not known."""
         return self.rules.interval * self.slowest
 
     def look(self, name: str, now: float) -> None:
-        """An event was of this unit."""
+        """Updates the roster after an event of this unit."""
         unit = self.units.get(name)
         if unit is not None:
             self.roster.look(unit, now)
 
     def leasts(self, unit: Unit, step: int) -> tuple[int, ...]:
-        """The oldest version of each fragment that a contribution of this unit at `step` may be taken against."""
+        """For each fragment the oldest anchor that a contribution of this unit at `step` may have."""
         return tuple(versions.least(unit, step, self.rules) for versions in self.versions)
 
     def hush(self, silent: Mapping[str, int], now: float) -> None:
-        """Shard 0 tells which units are silent: nothing is awaited of them. Those that are back are asked."""
+        """Shard 0 tells which units are silent. They are not waited for. Units that are back are asked."""
         for name, unit in self.units.items():
             unit.hushed = silent.get(name) == unit.incarnation
             self.roster.look(unit, now)
@@ -102,8 +102,8 @@ class OpenRounds:
                 self._pull(held, (unit for _, unit in sorted(self.roster.live.items())))
 
     def room(self, p: int) -> bool:
-        """A round of fragment `p` may be opened: none in flight is of `p`, and fewer than τ are at work. One that only
-        waits for its members' links is not; it takes memory."""
+        """A round of fragment `p` may be opened: no due round is of `p`, and fewer than τ are at work. A round that
+        only waits for the links of its members does not count as at work, but it needs memory."""
         due = [held for held in self.held.values() if held.stage != "Early"]
         if any(held.id.fragment == p for held in due):
             return False
@@ -118,13 +118,13 @@ class OpenRounds:
 
     @property
     def _kept(self) -> int:
-        """Elements of what is carried over."""
+        """Elements of the contributions that are carried over."""
         kept = self.carried.items()
         return sum(len(earlier.contributions.parts) * self.versions[p].width for p, earlier in kept)
 
     def open(self, round_id: RoundId, now: float) -> None:
-        """Asks every live unit for its contribution. What came early, or was carried over, counts as if it had come a
-        step later: units that are near have as much time as ever."""
+        """Asks every live unit for its contribution. If contributions that came early or were carried over make a
+        quorum, the grace window opens as if they had come a step later, so near units keep their time."""
         held = self.held.get(round_id) or self._make(round_id, now)
         self._make_room(round_id)
         held.begin(now, self.rules.patience, self.slowest)
@@ -134,8 +134,8 @@ class OpenRounds:
         self._grant(held, now + self.slowest)
 
     def _make_room(self, round_id: RoundId) -> None:
-        """More units may live than when others were asked early, or bodies carried over: those give way to what is
-        due."""
+        """Frees memory for a round that is due, where more units are live than when others were asked early or bodies
+        were carried over. Early rounds and carried-over contributions give way."""
         why = "a round that is due needs its memory"
         for held in list(self.held.values()):
             if held.stage == "Early" and held.id != round_id and not self._fits(round_id.fragment):
@@ -145,9 +145,9 @@ class OpenRounds:
                 self._abandon(p, why)
 
     def _grant(self, held: Round, now: float) -> None:
-        """Of a round that collects: opens the grace window once K headers are in whose bodies come before the fragment
-        is due again: a slow link that answers first does not hold the others up. There are fewer again when a unit's
-        hosts answer anew."""
+        """Opens the grace window of a collecting round once K headers are in with bodies that come before the fragment
+        is due again. So a slow link that answers first does not hold up the others. The number of headers falls when
+        the hosts of a unit answer again; below K the window is closed."""
         interval, quorum = self.interval_seconds or math.inf, self.rules.quorum
         if len(held.contributions.members) < quorum:
             held.grace_until = None
@@ -156,13 +156,13 @@ class OpenRounds:
             held.grace_until = max(now + self.timing.grace(self.slowest, self.rules), held.rests)
 
     def leads(self) -> dict[str, int]:
-        """Steps that far units are asked before a round's own step, by name: as many as a round trip takes."""
+        """By name of each far unit, how many steps before a round's own step it is asked: those of a round trip."""
         step, most = self.slowest or math.inf, self.rules.interval - 1
         leads = {name: spans(unit.round_trip, step) for name, unit in self.roster.live.items()}
         return {name: min(lead, most) for name, lead in sorted(leads.items()) if lead}
 
     def ask(self, round_id: RoundId, far: Iterable[str], now: float) -> None:
-        """Asks these units for a round whose step is still to come."""
+        """Asks these units for a round before its step."""
         p = round_id.fragment
         if round_id not in self.held:
             if not self._fits(p) or any(held.id.fragment == p for held in self.held.values()):
@@ -171,7 +171,8 @@ class OpenRounds:
         self._pull(self.held[round_id], (self.units[name] for name in far))
 
     def skip(self, step: int) -> None:
-        """Gives up what units were asked for early whose step has passed without its round."""
+        """Gives up early rounds that were not opened at their step. At the target, gives up all early rounds, and what
+        is carried over."""
         for held in list(self.held.values()):
             if held.stage == "Early" and (held.id.step <= step or self.ending):
                 self.discard(held.id, "its step was skipped")
@@ -179,8 +180,8 @@ class OpenRounds:
             self._abandon_all("the target is reached")
 
     def discard(self, round_id: RoundId, why: str) -> None:
-        """Gives a round up, whole. What it did not ask for itself counts in the fragment's next one, unless the merge
-        has failed."""
+        """Gives up a round completely. Contributions that were carried over to it count in the fragment's next round,
+        unless the merge has failed."""
         held = self.held.pop(round_id)
         self.roster.close(round_id)
         for name in sorted(set(held.contributions.members).difference(held.contributions.asked(round_id))):
@@ -198,27 +199,27 @@ class OpenRounds:
         self.effects.append(self.over(round_id))
 
     def over(self, round_id: RoundId) -> Release:
-        """A round is at its end, but for those whose contributions to it are carried over."""
+        """The end of a round, except for units with contributions to it that are carried over."""
         later = self.carried.get(round_id.fragment)
         return Release(round_id, None, () if later is None else later.contributions.asked(round_id))
 
     def _again(self, held: Round, why: str, now: float) -> None:
-        """Discards an attempt, and opens the next one."""
+        """Discards an attempt and opens the next one."""
         self.discard(held.id, why)
         if not self.ending:
             self.open(replace(held.id, attempt=held.id.attempt + 1), now)
 
     def close(self, why: str) -> None:
-        """Gives up every round whose merge has not begun."""
+        """Gives up every round with a merge that has not begun, and what is carried over."""
         for held in list(self.held.values()):
             if held.open:
                 self.discard(held.id, why)
         self._abandon_all(why)
 
     def carry(self, held: Round, name: str) -> None:
-        """A contribution comes too late for this round: it counts in the fragment's next one, as long as there is
-        memory for τ rounds besides it. That of a host which does not know its link yet is awaited an interval more:
-        then the host answers anew, by what it has measured."""
+        """A contribution is too late for this round. It counts in the fragment's next round if there is memory for τ
+        rounds besides it. If its host does not know its link yet, the body is awaited for one interval more. After
+        that the host answers again, with what it has measured."""
         widths = sorted(versions.width for versions in self.versions)[-self.rules.overlap :]
         needed = sum(widths) * len(self.roster.live) + self.versions[held.id.fragment].width + self._kept
         why = "there is no memory to keep it" if needed > self.capacity else ""
@@ -234,7 +235,7 @@ class OpenRounds:
             later.contributions.arrivals[name] = later.contributions.deadlines[name] = until
 
     def exclude(self, held: Round, name: str, why: str) -> None:
-        """A unit goes on without this round, and loses nothing by it."""
+        """A unit goes on without this round, and loses no work."""
         asked = held.contributions.asked_by(name) or held.id
         held.drop(name, self.rules.quorum)
         self.effects += [Release(round_id, name) for round_id in sorted({held.id, asked})]
@@ -246,7 +247,7 @@ class OpenRounds:
         self.effects.append(note("dropped", unit=name, round=str(round_id), why=why))
 
     def _make(self, round_id: RoundId, now: float) -> Round:
-        """A round that collects nothing yet but what an earlier one of its fragment has carried over."""
+        """A new round, with the contributions that are carried over to it and still count."""
         earlier, versions = self.carried.pop(round_id.fragment, None), self.versions[round_id.fragment]
         held = self.held[round_id] = Round(round_id, now if earlier is None else earlier.asked)
         if earlier is None:
@@ -264,7 +265,7 @@ class OpenRounds:
             self._abandon(p, why)
 
     def _abandon(self, p: int, why: str) -> None:
-        """Gives up what was carried over for the next round of fragment `p`."""
+        """Gives up the contributions that are carried over to the next round of fragment `p`."""
         earlier = self.carried.pop(p)
         for name in list(earlier.contributions.parts):
             self.exclude(earlier, name, why)

@@ -1,7 +1,7 @@
 """Averages of time: the pace of units and of the run's clock, and how long a round with a quorum waits for more.
 
-Shard 0 keeps the clock: it advances by an inner step of the slowest live unit. A unit's pace is by its reports. No
-single step may rule it.
+Shard 0 keeps the clock, which advances at the pace of the slowest live unit. A unit's pace is an average over its
+reports, so that no single step determines it.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from atoll_runtime.protocol.rules import Rules
 FACTOR = 0.25
 """Weight of a new sample."""
 BOUND = 4.0
-"""A sample counts as so many times the average at most. One long step (a stalled disk, a machine that was frozen)
-then adds three quarters to the average, which is forgotten in a few steps; a unit that has become slow for good is
-followed by that much a step: in five its average is 16 times what it was."""
+"""A sample counts as at most this many times the average. So one long step (a stalled disk, a frozen machine) adds at
+most three quarters to the average, which fade in a few steps. The average of a unit that stays slow can grow by the
+same factor in each step: in five steps to 16 times."""
 
 
 @dataclass
@@ -25,12 +25,12 @@ class StepTime:
 
     value: float | None = None
     steady: bool = False
-    """Two samples are in. The first alone, which may hold more than a step, says that the unit steps, not how fast."""
+    """Two samples are in. The first alone may hold more than a step: it shows that the unit steps, but not how fast."""
     least: float = math.inf
     """The shortest sample."""
 
     def add(self, sample: float) -> None:
-        """Of the first two the shorter counts: nothing else is known yet to tell which of them is odd."""
+        """Takes a sample. Of the first two the shorter counts, because nothing else shows which of them is unusual."""
         self.least = min(self.least, sample)
         if self.value is None:
             self.value = sample
@@ -45,20 +45,21 @@ class Pace:
     """When the clock may advance."""
 
     last: float = -math.inf
-    """When it did, or should have: at most a step ago then, so that a step that came late is made up for."""
+    """When the clock last advanced, or up to a step earlier if it was due then, so that a late advance is made up
+    for."""
 
     def advance(self, now: float, seconds: float) -> None:
-        """It does now; `seconds`: an inner step of the slowest live unit."""
+        """The clock advances now. `seconds`: an inner step of the slowest live unit."""
         self.last = max(self.last + seconds, now - seconds)
 
     def due(self, seconds: float) -> float:
-        """When it may again, at the learners' pace as it is now: it may be another one than it was."""
+        """When the clock may advance again, at the current pace `seconds`, which may have changed."""
         return self.last + seconds
 
 
 @dataclass
 class Ema:
-    """Exponential moving average; the first sample is taken whole."""
+    """Exponential moving average that starts with the first sample."""
 
     factor: float
     value: float | None = None
@@ -69,7 +70,7 @@ class Ema:
 
 @dataclass
 class Timing:
-    """Seconds: ξ_quorum (opened until K are in) and ξ_sync (merge, journal, publish)."""
+    """Seconds: ξ_quorum (from opening until K are in) and ξ_sync (merge, journal, publish)."""
 
     quorum: Ema = field(default_factory=lambda: Ema(0.25))
     sync: Ema = field(default_factory=lambda: Ema(0.25))
@@ -77,7 +78,7 @@ class Timing:
     def grace(self, step: float, rules: Rules) -> float:
         """γ·(τ·ξ_step − (ξ_quorum + ξ_sync)), clamped to [0, max_steps·ξ_step], in seconds (Eq. 3).
 
-        τ is the inner steps that the rounds in flight span: in the paper, where P = H, as many as these; τ·H/P here.
+        τ·ξ_step stands for the time that τ rounds in flight span. The paper has P = H; here it is τ·H/P·ξ_step.
         """
         span = rules.overlap * rules.interval / rules.fragments * step
         slack = span - (self.quorum.value or 0.0) - (self.sync.value or 0.0)

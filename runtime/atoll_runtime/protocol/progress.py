@@ -1,4 +1,4 @@
-"""What a unit has trained on that is in no version yet, by fragment; the same on all hosts of the unit. Pure."""
+"""Counts a unit's work that is in no version yet, by fragment. It is the same on all hosts of the unit. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from atoll_runtime.protocol.link import Ask
 
 @dataclass
 class Counter:
-    """What of one fragment is in no version that the unit holds."""
+    """Work on one fragment that is in no version that the unit holds."""
 
     version: int
     steps: int = 0
@@ -28,7 +28,7 @@ class Offer:
     steps: int
     tokens: int
     trained: int
-    """Tokens of this incarnation: the contribution holds the last `tokens` of them."""
+    """Tokens of this incarnation, of which the contribution holds the last `tokens`."""
     cut: CutId
 
 
@@ -53,14 +53,14 @@ class Progress:
             counter.tokens += tokens
 
     def adopt(self, number: int, version: int) -> None:
-        """A version of a fragment was taken: the work on it is merged or gone, but for what came after the newest
-        contribution."""
+        """A version of a fragment was adopted. Work up to the newest contribution is merged or lost, and no longer
+        counts here. Without a contribution, that is all work."""
         old = self.counters[number]
         steps, tokens = old.offered or (old.steps, old.tokens)
         self.counters[number] = Counter(version, old.steps - steps, old.tokens - tokens)
 
     def offer(self, number: int, ask: Ask) -> Offer | None:
-        """A contribution of this fragment; None while it has made no step, or is behind what is asked for."""
+        """A contribution of this fragment; None while it has no step, or an older anchor than asked for."""
         counter = self.counters[number]
         if counter.steps == 0 or counter.version < ask.least:
             return None
@@ -68,7 +68,7 @@ class Progress:
         return Offer(counter.version, counter.steps, counter.tokens, self.trained, self.cut)
 
     def see(self, cut: CutId) -> bool:
-        """True when the cut is news: the unit records itself now, before it takes or sends anything else."""
+        """True if the cut is new. Then the unit records itself now, before it takes or sends anything else."""
         if cut <= self.cut:
             return False
         self.cut = cut

@@ -1,4 +1,4 @@
-"""A shard's machine at its beginning, or from what survives its process: the record of its journal, or of a cut."""
+"""Creates a shard's machine: a new one, or one restored from the record of its journal or of a cut."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from atoll_runtime.protocol.units import Unit
 
 
 def begin(rules: Rules, sizes: tuple[int, ...], versions: list[int], step: int = 0) -> Syncer:
-    """A machine that starts from these versions: no unit known, no round in flight."""
+    """A machine that starts from these versions, with no known unit and no round in flight."""
     kind = Coordinator if rules.shard == COORDINATOR else Follower
     return kind.begin(rules, sizes, versions, step)
 
 
 def restore(rules: Rules, sizes: tuple[int, ...], record: Mapping[str, Any]) -> Syncer:
-    """The machine as `record` left it: no host connected, no round in flight."""
+    """The machine of `record`, with no connected host and no round in flight."""
     machine = begin(rules, sizes, list(record["versions"]), record["step"])
     rounds = machine.rounds
     rounds.merges, rounds.last_quorum = record["merges"], record["last_quorum"]
@@ -39,7 +39,7 @@ def restore(rules: Rules, sizes: tuple[int, ...], record: Mapping[str, Any]) -> 
     machine.cuts.newest = CutId(*record["cut"])
     machine.cuts.merges = record["cut_merges"]
     if machine.coordinates:
-        # A final cut that was being saved is given up: shard 0 begins another one when it is at its end.
+        # A final cut that was being saved is given up. Shard 0 begins another one when every shard is done.
         cut = replace(machine.cuts.newest, final=False)
         machine.orders = Orders(max(record["clock"], machine.step), cut=cut, final=machine.final)
     machine.committed = machine.record()
@@ -54,14 +54,14 @@ def continued(
     step: int,
     uri: str,
 ) -> Syncer:
-    """The beginning of another lineage: a cut goes on, in whatever number of shards it was taken.
+    """The beginning of another lineage: a machine that continues from a cut of any number of shards.
 
     Args:
         machines: records of all shards in the cut.
-        versions: of this shard's fragments in it.
-        step: the cut's.
-        uri: the cut's address; where it is the final one, the run is finished. Empty: it has more to do since, or
-            shard 0 is to say so.
+        versions: those of this shard's fragments in the cut.
+        step: global step of the cut.
+        uri: the cut's address. If the cut is the final one, the run is finished. Empty: the run has more to do since,
+            or shard 0 decides that.
     """
     same = len(machines) == rules.shards
     number, _, final = machines[0]["cut"]
@@ -74,7 +74,7 @@ def continued(
     record["norms"] = record["norms"] if same else ()
     machine = restore(rules, sizes, record)
     for name, unit in machine.units.items():
-        # It receives every fragment anew, so it holds none of its own contributions.
+        # The unit receives every fragment again, so no version that it holds has its contributions.
         unit.marks, unit.joined, unit.spoiled = {}, {}, {}
         if not same:
             accounts = [each["units"][name]["account"] for each in machines if name in each["units"]]

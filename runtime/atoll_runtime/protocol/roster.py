@@ -1,7 +1,7 @@
-"""Who of a shard's units lives, and whom each round waits for: kept as it changes, unit by unit.
+"""Which units of a shard are live, and for which units each round waits. Updated unit by unit.
 
-An event is of one unit at most, so what it costs does not grow with the others. All of it follows from the units and
-the rounds, and is found anew where they are read back: it stands in no record and on no tape.
+An event concerns at most one unit, so its cost does not grow with the number of units. The roster follows from the
+units and the rounds. It is in no record and on no tape, and is built again when these are read back.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from atoll_runtime.protocol.units import Unit
 
 
 class Ranking:
-    """A value for each name, in their order. A change moves references in one list: microseconds for thousands."""
+    """A value for each name, sorted by value. A change moves references in one list, which takes microseconds for
+    thousands."""
 
     def __init__(self) -> None:
         self._values: dict[str, float] = {}
@@ -27,7 +28,7 @@ class Ranking:
         return len(self._sorted)
 
     def set(self, name: str, value: float) -> None:
-        """Gives this name a value, in place of the one that it has."""
+        """Sets the value of this name."""
         if self._values.get(name) != value:
             self.drop(name)
             self._values[name] = value
@@ -40,43 +41,43 @@ class Ranking:
             del self._sorted[bisect_left(self._sorted, (value, name))]
 
     def value(self, name: str) -> float:
-        """Of this name; 0 where it has none."""
+        """The value of this name; 0 if it has none."""
         return self._values.get(name, 0.0)
 
     def first(self) -> tuple[float, str] | None:
-        """The least value and its name; None where there is none."""
+        """The least value and its name; None if there is none."""
         return self._sorted[0] if self._sorted else None
 
     @property
     def median(self) -> float:
-        """The lower one of an even number of values; 0 where there is none."""
+        """The lower median; 0 if there is no value."""
         return self._sorted[(len(self) - 1) // 2][0] if self._sorted else 0.0
 
     def largest(self, limit: float) -> float:
-        """The largest value that is no larger than `limit`; 0 where there is none."""
+        """The largest value up to `limit`; 0 if there is none."""
         at = bisect_right(self._sorted, limit, key=lambda entry: entry[0])
         return self._sorted[at - 1][0] if at else 0.0
 
 
 class Roster:
-    """As of the last event. Times never go back."""
+    """The roster as of the last event. Times never decrease."""
 
     def __init__(self, rules: Rules, units: Iterable[Unit], collecting: Iterable[Round]) -> None:
         self.live: dict[str, Unit] = {}
         """Units that can contribute now, in no order."""
         self.awaited: dict[RoundId, set[str]] = {}
-        """Of each collecting round: the live units that may still contribute."""
+        """For each collecting round the live units that may still contribute."""
         self.silent: dict[str, int] = {}
-        """Incarnations of connected units that have reported, but not lately."""
+        """Incarnations of connected units that have reported, but not recently."""
         self.connected: set[str] = set()
-        """Units of which a host is here, also where others are wanted."""
+        """Units with at least one connected host, even if others are missing."""
         self._silence, self._slow_factor = rules.silent_after, rules.slow_factor
         self._collecting: dict[RoundId, Round] = {}
         self._ends = Ranking()
         self._steady, self._new = Ranking(), Ranking()
-        """Step times. Newcomers are asked where nobody is steady; who is, stays so while it lives."""
+        """Step times of units with a steady pace, and of the others, which count only if no unit is steady."""
         self._least = Ranking()
-        """The shortest step of each."""
+        """The shortest step of each steady unit."""
         for unit in units:
             self.look(unit, -math.inf)
         for held in collecting:
@@ -84,12 +85,12 @@ class Roster:
 
     @property
     def slowest(self) -> float:
-        """Seconds of an inner step of the slowest live unit that sets the pace of the run: one whose steps take more
-        than `Rules.slow_factor` times the median keeps its own. A newcomer counts once its pace is steady."""
+        """Seconds of an inner step of the slowest live unit that sets the pace of the run. A unit does not set it if
+        its steps take more than `Rules.slow_factor` times the median. A new unit counts once its pace is steady."""
         return self._paces.largest(self._slow_factor * self._paces.median)
 
     def outpaced(self, unit: str) -> str:
-        """Why this live unit is too slow to set the pace of the run; empty where it is not."""
+        """Why this live unit is too slow to set the pace of the run; empty if it is not."""
         paces, factor = self._paces, self._slow_factor
         seconds = paces.value(unit)
         if seconds <= factor * paces.median:
@@ -101,30 +102,30 @@ class Roster:
 
     @property
     def _paces(self) -> Ranking:
-        """What the clock goes by."""
+        """The step times that set the clock's pace."""
         return self._steady if len(self._steady) else self._new
 
     @property
     def fastest(self) -> float:
-        """Seconds of the shortest step of a live unit whose pace is steady, by its own report: `FAST_FACTOR` below the
-        median's at most, so that none alone decides it. 0 where none is known."""
+        """Seconds of the shortest reported step of a live unit with a steady pace; 0 if none is known. It is at least
+        the median of their shortest steps divided by `FAST_FACTOR`, so that no unit alone decides it."""
         first = self._least.first()
         return max(first[0], self._least.median / FAST_FACTOR) if first else 0.0
 
     @property
     def ends(self) -> float:
-        """Until when all that live now do so without another report."""
+        """Until when all live units stay live without another report."""
         first = self._ends.first()
         return math.inf if first is None else first[0]
 
     def expire(self, now: float) -> None:
-        """Time has come so far: units that were silent for too long live no more."""
+        """Removes units that have been silent for too long from the live ones."""
         while (first := self._ends.first()) is not None and first[0] < now:
             self.silent[first[1]] = self.live[first[1]].incarnation
             self._leave(first[1])
 
     def look(self, unit: Unit, now: float) -> None:
-        """Something of the unit has changed, or of what a round has of it."""
+        """Updates the roster after a change of the unit, or of what a round has received from it."""
         if unit.hosts:
             self.connected.add(unit.name)
         else:
@@ -154,7 +155,7 @@ class Roster:
         self.awaited[held.id] = {name for name in self.live if not held.answered(name)}
 
     def close(self, round_id: RoundId) -> None:
-        """A round collects no more."""
+        """A round no longer collects."""
         self._collecting.pop(round_id, None)
         self.awaited.pop(round_id, None)
 

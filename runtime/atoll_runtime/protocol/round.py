@@ -14,53 +14,54 @@ from atoll_runtime.protocol.messages import Part
 from atoll_runtime.protocol.rules import MOST_STALE_INTERVALS, Rules
 
 SLACK = 2.0
-"""A body is awaited for so many times as long as its sender expects."""
+"""A body is awaited for this many times as long as its sender expects."""
 RETURN, RETURN_SECONDS = 0.25, 5.0
-"""Of an interval, and the most seconds, that the body of a unit is awaited whose session has ended: it connects anew,
-and what has come of the body is not sent again."""
+"""Share of an interval, and the most seconds, that a body is awaited after its unit's session has ended. The unit may
+connect again, and then sends only what has not come yet."""
 LEAST_REST = 0.1
-"""Seconds, or the slowest unit's step where that is longer: doubles with each attempt whose answers were not taken."""
+"""Least seconds of the rest of a second attempt, or the slowest unit's step if that is longer. Further attempts rest 3,
+7, … times as long."""
 MOST_DOUBLINGS = 10
 
 
 @dataclass
 class Contributions:
-    """Headers of a round's parts, and how those of a unit's hosts become one contribution: all by unit. Holds no
-    arrays: the caller keeps those, by unit and host."""
+    """Headers of a round's parts, all by unit. The headers of a unit's hosts become one contribution. The caller keeps
+    the arrays, by unit and host."""
 
     parts: dict[str, dict[int, Part]] = field(default_factory=dict)
     """By host."""
     members: dict[str, Part] = field(default_factory=dict)
-    """The first part of each unit of which every host's header is in: it speaks for the others."""
+    """The first part of each unit for which the headers of all hosts are in. It stands for the other parts."""
     bodies: dict[str, dict[int, float]] = field(default_factory=dict)
-    """By host of each part whose body is here: Σ v² of its elements."""
+    """Parts with their body here, by host: Σ v² of the elements."""
     arrivals: dict[str, float] = field(default_factory=dict)
-    """When the body is expected, as the headers say. Where they do not say, it is not in here."""
+    """When the body is expected according to the headers. There is no entry if they do not say."""
     deadlines: dict[str, float] = field(default_factory=dict)
     """Until when the body is awaited."""
 
     def header(self, unit: str, host: int) -> Part | None:
-        """The newest of this host."""
+        """The newest header of this host."""
         return self.parts.get(unit, {}).get(host)
 
     def asked_by(self, unit: str) -> RoundId | None:
-        """The round that asked for the unit's contribution; None where no header of it is in."""
+        """The round that asked for the unit's contribution; None if no header of it is in."""
         return next((part.round for part in self.parts.get(unit, {}).values()), None)
 
     def asked(self, round_id: RoundId) -> tuple[str, ...]:
-        """Units whose contributions this round asked for, by name."""
+        """Units with a contribution that this round asked for, by name."""
         return tuple(sorted(unit for unit in self.parts if self.asked_by(unit) == round_id))
 
     @property
     def lacking(self) -> list[str]:
-        """Members of which a body is still to come, by name."""
+        """Members with a body still missing, by name."""
         bodies, parts = self.bodies, self.parts
         return [name for name in sorted(self.members) if len(bodies.get(name, ())) < len(parts[name])]
 
     @property
     def levels(self) -> dict[str, float]:
-        """The norm of each member, as `norms` compares it. All bodies must be here. Steps count that are at most as
-        many intervals' as an anchor may be old: who claims more shall not pass for short."""
+        """The norm of each member, as `norms` compares it. All bodies must be here. Steps are clipped to
+        `MOST_STALE_INTERVALS` times their median, so that a unit cannot lower its norm by claiming more steps."""
         steps = clipped([member.steps for member in self.members.values()], MOST_STALE_INTERVALS)
         return {
             name: norms.level(math.sqrt(math.fsum(self.bodies[name].values())), count)
@@ -68,17 +69,17 @@ class Contributions:
         }
 
     def outrun(self, part: Part) -> bool:
-        """A host of the unit has answered again, at a later step: this host will, too."""
+        """A host of the unit has answered again, at a later step. This host will do so too."""
         return any(other.trained > part.trained for other in self.parts.get(part.unit, {}).values())
 
     def supersedes(self, part: Part) -> bool:
-        """Another part of this host is in, or will come."""
+        """Another part of this host is in or will come."""
         known = self.header(part.unit, part.host)
         newer = known is not None and known != part and known.trained >= part.trained
         return newer or part.host in self.bodies.get(part.unit, ()) or self.outrun(part)
 
     def admit(self, part: Part) -> str:
-        """Why the part cannot be taken beside what is in; empty when it can."""
+        """Why the part cannot be taken besides those that are in; empty if it can."""
         if self.outrun(part):
             return f"the part of host {part.host} is of an earlier step than the others are"
         known = self.header(part.unit, part.host)
@@ -87,10 +88,10 @@ class Contributions:
         return ""
 
     def add(self, part: Part) -> str:
-        """Takes an admitted header. When the unit's last does not fit the others, all are dropped: says why.
+        """Takes an admitted header. If the unit's last header does not fit the others, drops all and returns why.
 
-        All hosts answer at the same step. When one connects anew while its part is missing, all are asked again, and
-        answer at a later step: those parts take the place of what is there.
+        All hosts answer at the same step. If one connects again while its part is missing, all are asked again. Then
+        they answer at a later step, and those parts replace the earlier ones.
         """
         if any(other.trained < part.trained for other in self.parts.get(part.unit, {}).values()):
             self.drop(part.unit)
@@ -110,7 +111,7 @@ class Contributions:
         return ""
 
     def move(self, unit: str, other: Contributions) -> None:
-        """Hands a unit's contribution over to another round."""
+        """Moves a unit's contribution to another round."""
         for mine, theirs in zip(vars(self).values(), vars(other).values(), strict=True):
             if unit in mine:
                 theirs[unit] = mine.pop(unit)
@@ -123,78 +124,78 @@ class Contributions:
 
 @dataclass
 class Round:
-    """What is known of it, and what follows from that alone."""
+    """The state of a round, and what follows from that state alone."""
 
     id: RoundId
     asked: float
-    """When the first unit was asked for what it holds: before the round was due where that is far, for an earlier round
-    where that is carried over."""
+    """When a unit was first asked for a contribution to it: before its step for a far unit, in an earlier round for a
+    contribution that is carried over."""
     opened: float = 0.0
     expires: float = 0.0
     rests: float = 0.0
-    """Until when it is kept though nobody is left to wait for, and its grace window lasts at least."""
+    """Until when it is kept even if no unit is left to wait for. Its grace window does not end earlier."""
     stage: Literal["Early", "Collecting", "Receiving", "Merging", "Writing"] = "Early"
     """Before its step only far units are asked. Then headers are collected until membership is frozen, and the members'
     bodies are received."""
     contributions: Contributions = field(default_factory=Contributions)
     grace_until: float | None = None
-    """Set when the quorum is met by members whose bodies come in time."""
+    """Set once K members have bodies that come in time."""
     members: tuple[Part, ...] = ()
     frozen: float = 0.0
     """When the merge began."""
     pulled: set[tuple[str, int]] = field(default_factory=set)
     """(unit, incarnation) asked so far."""
     declined: set[str] = field(default_factory=set)
-    """Units that were told to go on without it: they are not waited for, and nothing of them is taken, unless they are
-    asked again."""
+    """Units that were told to go on without it. Unless they are asked again, they are not waited for, and nothing of
+    them is taken."""
     absent: dict[str, float] = field(default_factory=dict)
-    """Until when the body is awaited of each unit that has left or is silent: it may connect anew."""
+    """Units that have left or are silent: until when their body is awaited. They may connect again."""
     returns: float = 0.0
-    """Seconds in which it may."""
+    """Seconds that such a body is awaited."""
     enough: float = math.inf
-    """Until when bodies are awaited that the quorum does not need: later ones count in the fragment's next round."""
+    """Until when bodies are awaited that the quorum does not need. Later ones count in the fragment's next round."""
     record: Mapping[str, Any] = field(default_factory=dict)
-    """What is being written with its merge."""
+    """The record that is written with its merge."""
 
     def begin(self, now: float, patience: float, step: float) -> None:
-        """Its step has come: it collects from now on.
+        """Its step has come, and it collects from now on.
 
         Args:
-            patience: seconds that a first attempt waits for its quorum, at least.
+            patience: least seconds that a first attempt waits for its quorum.
             step: seconds of an inner step of the slowest live unit.
         """
         patience = max(patience, 10 * step) * min(2**self.id.attempt, 8)
-        # At once after a first answer that was not taken; units whose hosts disagree would answer the same for ever.
+        # A first attempt does not rest. Later ones do, because units whose hosts disagree would answer the same again.
         rest = max(step, LEAST_REST) * (doublings(self.id) - 1)
         self.stage, self.opened = "Collecting", now
         self.expires, self.rests = now + patience, now + min(rest, patience)
 
     @property
     def open(self) -> bool:
-        """Its merge has not begun: parts are taken, and dropped."""
+        """Its merge has not begun, so parts can still be taken and dropped."""
         return self.stage in ("Early", "Collecting", "Receiving")
 
     def answered(self, unit: str) -> bool:
-        """The unit's header is not waited for: it is in, or was not taken."""
+        """The unit's header is not waited for, because it is in or was not taken."""
         return unit in self.contributions.members or unit in self.declined
 
     def due_again(self, interval: float) -> float:
         """When the fragment's next round is due.
 
         Args:
-            interval: seconds between two rounds of the fragment; infinite where that is not known. Each attempt takes
-                links twice as slow: those that were quickest did not make the last one.
+            interval: seconds between two rounds of the fragment; infinite if not known. Each attempt accepts links
+                twice as slow, because the quickest units did not complete the last one.
         """
         return self.opened + interval * doublings(self.id)
 
     def punctual(self, interval: float) -> int:
-        """Members whose bodies are here, or expected before the fragment is due again. `interval`: as there."""
+        """Number of members with bodies that are here, or expected before the fragment is due again (`due_again`)."""
         contributions, last = self.contributions, self.due_again(interval)
         late = sum(contributions.arrivals.get(name, math.inf) > last for name in contributions.lacking)
         return len(contributions.members) - late
 
     def until(self, awaited: Collection[str], quorate: bool, ending: bool) -> float:
-        """How long it waits for headers. Then its membership is frozen where K are in, else it is given up.
+        """Until when it waits for headers. Then its membership is frozen if K are in; otherwise it is given up.
 
         Args:
             awaited: live units that may still contribute.
@@ -221,7 +222,7 @@ class Round:
         return []
 
     def expect(self, part: Part, seconds: float, rules: Rules, now: float) -> None:
-        """A header of the unit is in, whose body is expected in so many seconds; 0 where the host does not know."""
+        """A header of the unit is in. Its body is expected in `seconds`; 0 if the host does not know."""
         contributions, unit, arrival = self.contributions, part.unit, now + seconds
         if seconds > 0:
             contributions.arrivals[unit] = max(arrival, contributions.arrivals.get(unit, arrival))
@@ -229,12 +230,12 @@ class Round:
         contributions.deadlines[unit] = max(deadline, contributions.deadlines.get(unit, deadline))
 
     def close(self, minimum: int, interval: float, now: float) -> tuple[list[str], list[str]]:
-        """Freezes membership. Gives the units that are no members though a header of theirs is in: those of which
-        another one is missing, and those whose bodies come too late for this round.
+        """Freezes membership. Returns the units that have a header in but are not members of this round: those with
+        another header missing, and those with bodies that come too late for it.
 
         Args:
             minimum: K.
-            interval: as of `due_again`.
+            interval: as for `due_again`.
         """
         self.stage, contributions = "Receiving", self.contributions
         self.enough = self.due_again(interval)
@@ -246,7 +247,7 @@ class Round:
         return sorted(set(contributions.parts) - set(arrivals)), sorted(belated)
 
     def overdue(self, live: Collection[str], now: float) -> dict[str, str]:
-        """Members whose bodies are not awaited any more, and why."""
+        """Members with bodies that are not awaited any more, and why."""
         found, lacking = {}, self.contributions.lacking
         self.absent = {
             name: self.absent.get(name, now + self.returns) for name in lacking if name not in live
@@ -259,7 +260,7 @@ class Round:
         return found
 
     def belated(self, minimum: int, now: float) -> list[str]:
-        """Members whose bodies come too late for this round, where the quorum does not need them. `minimum`: K."""
+        """Members with bodies that come too late for this round and that the quorum does not need. `minimum`: K."""
         lacking = self.contributions.lacking
         quorate = len(self.contributions.members) - len(lacking) >= minimum
         return lacking if quorate and now >= self.enough else []
@@ -272,7 +273,7 @@ class Round:
             self.grace_until = None
 
     def freeze(self, now: float) -> None:
-        """Every member's body is here: these are merged, in this order."""
+        """Every member's body is here. Fixes the members to merge, in the order of their names."""
         members = self.contributions.members
         self.stage, self.frozen = "Merging", now
         self.members = tuple(members[name] for name in sorted(members))
@@ -284,5 +285,5 @@ def short(count: int, minimum: int) -> str:
 
 
 def doublings(round_id: RoundId) -> int:
-    """How much more an attempt grants than the first one."""
+    """How many times as much an attempt grants as the first one."""
     return int(2 ** min(round_id.attempt, MOST_DOUBLINGS))

@@ -1,6 +1,6 @@
-"""From a header to the announcement: which contributions a round takes, its membership, its merge.
+"""A round from its headers to the announcement: the contributions that it takes, its membership, its merge.
 
-A header is checked here, once; its body is only matched with it.
+A header is checked once, here. Its body is only matched with the header.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Rounds(OpenRounds):
     """The rounds of a shard, and what becomes of contributions to them."""
 
     def admit(self, part: Part) -> str:
-        """Why a part is not wanted now; empty when it is."""
+        """Why a part is not wanted now; empty if it is."""
         unit, held = self.units.get(part.unit), self._round(part)
         if unit is None or part.incarnation != unit.incarnation:
             return f"incarnation {part.incarnation} of {part.unit} is not the current one"
@@ -50,7 +50,7 @@ class Rounds(OpenRounds):
         return held.contributions.admit(part) or unit.disputed(part)
 
     def offer(self, event: Header, now: float) -> None:
-        """A header. The push that follows says the same again: whichever comes first counts."""
+        """Takes a header. The push that follows repeats it; the first to come counts."""
         part, held = event.part, self._round(event.part)
         if held is not None and held.contributions.header(part.unit, part.host) == part:
             return
@@ -62,7 +62,7 @@ class Rounds(OpenRounds):
         self._enter(held, part, event.seconds, now)
 
     def take(self, event: Received, now: float) -> None:
-        """A body is here; declined when it is not wanted any more."""
+        """Takes a body, or declines it if it is not wanted any more."""
         part = event.part
         refusal, held = self.admit(part), self._round(part)
         if held is None or refusal:
@@ -77,22 +77,22 @@ class Rounds(OpenRounds):
             held.contributions.bodies.setdefault(part.unit, {})[part.host] = event.square
 
     def _round(self, part: Part) -> Round | None:
-        """What has the unit's answer to the same pull, carried over or not; else the round that the part answers, if
-        that is in flight."""
+        """The round that has the unit's answer to the same pull, carried over or not. Otherwise the round that the part
+        answers, if it is in flight."""
         for held in self.holding:
             if held.contributions.asked_by(part.unit) == part.round:
                 return held
         return self.held.get(part.round)
 
     def _enter(self, held: Round, part: Part, seconds: float, now: float) -> None:
-        """Takes a header that is wanted, unless what it says cannot be."""
+        """Takes a header that is wanted, unless its claims are impossible."""
         unit, versions, rules = self.units[part.unit], self.versions[part.round.fragment], self.rules
         impossible = self._impossible(part, unit, versions, now) if rules.guard else ""
         if impossible:
             self._refuse(held, part.unit, part.anchor, impossible)
             return
         earlier = held.contributions.asked_by(part.unit)
-        if earlier is not None and earlier != part.round:  # carried over: this takes its place
+        if earlier is not None and earlier != part.round:  # carried over: this replaces it
             self.effects.append(Release(earlier, part.unit))
         disagreement = held.contributions.add(part)
         if disagreement:
@@ -103,18 +103,18 @@ class Rounds(OpenRounds):
         held.expect(part, seconds, rules, now)
 
     def _impossible(self, part: Part, unit: Unit, versions: Versions, now: float) -> str:
-        """Why what a header claims cannot be; empty when it can."""
+        """Why the claims of a header are impossible; empty if they are not."""
         newest = unit.latest(versions.p)
         elapsed = now - versions.since.get(part.anchor if newest is None else newest, -math.inf)
         if newest is None:
-            # It may count steps that it made while a contribution was under way that was not merged.
+            # The steps may include those during an earlier contribution that was not merged.
             elapsed += MOST_STALE_INTERVALS * self.interval_seconds
         return claims.impossible(
             part.steps, part.tokens, self.rules.step_tokens, part.unit, elapsed=elapsed, fastest=self.fastest
         )
 
     def _measure(self, event: Header) -> None:
-        """Takes what a header tells of its unit's link."""
+        """Takes what a header says about its unit's link."""
         unit, interval = self.units.get(event.part.unit), self.interval_seconds
         if unit is None or event.part.incarnation != unit.incarnation:
             return
@@ -123,7 +123,7 @@ class Rounds(OpenRounds):
             unit.turn = max(event.turn, event.seconds * self.rules.fragments / interval) or unit.turn
 
     def decline(self, part: Part, why: str) -> None:
-        """Counts a part that is not taken; its unit goes on without this round."""
+        """Counts a part that is not taken. Its unit goes on without this round."""
         unit, held = self.units.get(part.unit), self._round(part)
         if unit is None or part.incarnation != unit.incarnation:
             self.effects.append(note("fenced", unit=part.unit, incarnation=part.incarnation))
@@ -136,8 +136,8 @@ class Rounds(OpenRounds):
             self.exclude(held, part.unit, why)
 
     def joined(self, event: Hello, renewed: bool) -> None:
-        """A host is there: what an older incarnation sent is forgotten. A pull that it has not answered, and may have
-        missed, is sent again to all hosts of its unit, for they answer together or not at all."""
+        """A host has joined. What an older incarnation sent is dropped. A pull that the host has not answered, and may
+        have missed, is sent again to all hosts of its unit, because they answer together or not at all."""
         for held in self.holding:
             if not held.open:
                 continue
@@ -148,15 +148,15 @@ class Rounds(OpenRounds):
                 held.pulled.discard((event.unit, event.incarnation))
 
     def taking(self, unit: str, host: int) -> tuple[RoundId, ...]:
-        """Rounds whose merge has not begun and that have an answer of this host."""
+        """Rounds that have an answer of this host and have not begun to merge."""
         headers = [held.contributions.header(unit, host) for held in self.holding if held.open]
         return tuple(part.round for part in headers if part is not None)
 
     def progress(self, now: float, name: str) -> None:
-        """Takes every round as far as it can go now.
+        """Advances every round as far as possible now.
 
         Args:
-            name: of the unit that the event was of: every other one that lives was asked before. Empty: of none.
+            name: the unit of the event. Every other live unit was asked before. Empty: the event is of no unit.
         """
         for held in list(self.held.values()):
             if held.stage == "Collecting":
@@ -187,7 +187,7 @@ class Rounds(OpenRounds):
             self.carry(held, name)
 
     def _receive(self, held: Round, now: float) -> None:
-        """Drops members whose bodies do not come; merges the others once theirs are here."""
+        """Drops members with bodies that do not come, and merges the others once their bodies are here."""
         contributions = held.contributions
         for name, why in held.overdue(self.roster.live, now).items():
             self.exclude(held, name, why)
@@ -202,7 +202,7 @@ class Rounds(OpenRounds):
             self._merge(held, now)
 
     def _screen(self, held: Round) -> None:
-        """Refuses members whose norms are outliers."""
+        """Refuses members with norms that are outliers."""
         if not self.rules.guard:
             return
         contributions = held.contributions
@@ -223,7 +223,7 @@ class Rounds(OpenRounds):
         self.effects += [note("merge", round=str(held.id), members=spans), Merge(held.id, held.members)]
 
     def merged(self, event: Merged, now: float) -> Round:
-        """Books a merge that is computed. It counts once it is durable."""
+        """Books a computed merge. It counts once it is durable."""
         held, versions = self.held[event.round], self.versions[event.round.fragment]
         before = versions.current
         versions.merged(held)
@@ -232,19 +232,19 @@ class Rounds(OpenRounds):
             steps = self.units[member.unit].merged(event.round, member, event.time)
             if steps is not None:
                 self.interval.add(steps)
-        vars(self).pop("tokens", None)  # to be counted anew
+        vars(self).pop("tokens", None)  # to be counted again
         self.effects.append(note("merged", round=str(held.id), before=before))
         held.stage = "Writing"
         return held
 
     def write(self, held: Round, record: Mapping[str, Any]) -> None:
-        """Hands a booked merge to the disk."""
+        """Asks to write a booked merge to the disk."""
         held.record = record
         earlier = [Release(each.round, each.unit) for each in held.members if each.round != held.id]
         self.effects += [*earlier, self.over(held.id), Persist(held.id, record)]
 
     def persisted(self, round_id: RoundId, now: float) -> Mapping[str, Any]:
-        """The merge is durable: everyone may have it. Gives the record that was written with it."""
+        """The merge is durable, so it is published. Returns the record that was written with it."""
         held = self.held.pop(round_id)
         self.timing.sync.add(now - held.frozen)
         p, step = round_id.fragment, round_id.step
@@ -256,7 +256,7 @@ class Rounds(OpenRounds):
         return held.record
 
     def _refuse(self, held: Round, name: str, anchor: int, why: str) -> None:
-        """A contribution is wrong in itself: its unit goes on without this round, from the next version."""
+        """A contribution is wrong in itself. Its unit goes on without this round, from the next version."""
         unit = self.units[name]
         trusted = not unit.suspect
         unit.refuse(held.id.fragment, anchor, why)

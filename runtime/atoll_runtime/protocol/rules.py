@@ -1,4 +1,4 @@
-"""The constants that a run's decisions depend on, read from its contract once."""
+"""The constants on which a run's decisions depend, read once from its contract."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ COORDINATOR = 0
 """The shard that keeps the run's clock, begins cuts and ends the run."""
 
 TRANSFER_SECONDS = 600.0
-"""Deadline of one part, either way, at both ends: 1 GB at 14 Mbit/s."""
+"""Deadline of the transfer of one part in either direction, at both ends: 1 GB at 14 Mbit/s."""
 
 SLOW_FACTOR = 4.0
-"""Generations of chips differ by less; where they do not, the pace of the many is the better one to keep."""
+"""Chip generations differ by less. If units differ by more, it is better to keep the pace of most of them."""
 FAST_FACTOR = 16.0
-"""A unit is believed to step so many times faster than the median."""
+"""A unit's shortest step counts as at most this many times shorter than the median."""
 STALE_INTERVALS, MOST_STALE_INTERVALS = 8, 64
-"""An anchor may be `STALE_INTERVALS` old; x times as old on a link that carries one round in x, up to the most."""
+"""An anchor may be `STALE_INTERVALS` old, or x times as old on a link that carries one round in x, up to the most."""
 
 NO_BATCHES: Mapping[str, tuple[int, ...]] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
 class Rules:
-    """Symbols of the paper in parentheses."""
+    """The constants of a shard, some with their symbol in the paper."""
 
     fragments: int
     """P."""
@@ -40,7 +40,7 @@ class Rules:
     grace_fraction: float
     """γ."""
     grace_steps: float
-    """Grace is at most so many learner steps."""
+    """Most learner steps of the grace window."""
     target_steps: int | None
     target_tokens: int | None
     cut_interval: int = 100
@@ -49,30 +49,31 @@ class Rules:
     shards: int = 1
     """S."""
     patience: float = 30.0
-    """Seconds that a round waits for its quorum, at least; doubled by each attempt, up to 8 times. Also what a body may
-    take beyond what its sender expects."""
+    """Least seconds that a round waits for its quorum. Each attempt doubles them, up to 8 times. Also the seconds that
+    a body may take in addition to `round.SLACK` times what its sender expects."""
     transfer: float = TRANSFER_SECONDS
-    """Seconds that a body may take whose sender expects nothing."""
+    """Seconds that a body may take if its sender does not know its link."""
     silence: float = 30.0
-    """Seconds without a report after which a connected unit is not waited for, at least."""
+    """Least seconds without a report after which a connected unit is not waited for."""
 
     slow_factor: float = math.inf
-    """A unit whose steps take more than so many times the median of the live units does not set the clock's pace."""
+    """A unit does not set the clock's pace if its steps take more than this many times the median of the live units."""
     guard: bool = False
-    """Contributions are refused whose claims cannot be, or whose norm is an outlier."""
+    """Refuses contributions with impossible claims, or with a norm that is an outlier."""
     step_tokens: Mapping[str, tuple[int, ...]] = field(default_factory=dict, hash=False)
     """Tokens of a step of each unit, or of each pool's units; see `claims.step_tokens`."""
     stale_intervals: int = STALE_INTERVALS
-    """An anchor may be so many intervals old, or more on a slow link."""
+    """An anchor may be this many intervals old, or more on a slow link."""
 
     def oldest(self, turn: float) -> int:
-        """Steps that an anchor may be old where the unit's link carries one round of each fragment in `turn`."""
+        """Steps that an anchor may be old if the unit's link carries one round of each fragment in `turn`."""
         intervals = self.stale_intervals * max(1, math.ceil(turn))
         return min(intervals, MOST_STALE_INTERVALS) * self.interval
 
     @property
     def silent_after(self) -> float:
-        """Seconds as of `silence` for this shard. Shards other than 0 hear no reports, only who is connected."""
+        """`silence` for this shard. Infinite for shards other than 0, which get no reports and only know which units
+        are connected."""
         return self.silence if self.shard == COORDINATOR else math.inf
 
     @classmethod

@@ -9,14 +9,14 @@ def offset(p: int, fragments: int, interval: int) -> int:
 
 
 def newest(step: int, p: int, fragments: int, interval: int) -> int:
-    """The last step up to `step` at which fragment `p` was due; 0 where there is none."""
+    """The last step up to `step` at which fragment `p` was due; 0 if there is none."""
     return max(0, step - (step - offset(p, fragments, interval)) % interval)
 
 
 def due(step: int, fragments: int, interval: int) -> int | None:
-    """The fragment due at `step`, if any; P ≤ H makes it one at most. Step 0 is the initial model."""
+    """The fragment due at `step`, if any. There is at most one because P ≤ H. Step 0 is the initial model."""
     if step < 1:
         return None
     phase = step % interval
-    p = -(-phase * fragments // interval)  # the only p whose offset can be `phase`
+    p = -(-phase * fragments // interval)  # no other p can have the offset `phase`
     return p if p < fragments and offset(p, fragments, interval) == phase else None

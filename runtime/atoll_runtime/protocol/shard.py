@@ -1,4 +1,4 @@
-"""The state of a shard, and what follows from it at any time. `machine.py` has what changes it."""
+"""The state of a shard, and what follows from it at any time. `machine.py` changes it."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ class ShardState:
     rounds: Rounds
     cuts: Cuts
     step: int = 0
-    """The last global step whose round, if one was due, was opened here."""
+    """The last global step that was taken here. If a round was due at it, that round was opened."""
     orders: Orders = field(default_factory=Orders)
-    """What shard 0 has decided: here, or as it told this shard."""
+    """The decisions of shard 0. Another shard has them as told by shard 0."""
     final: str = ""
     """URI of the final cut; not empty once finished."""
     committed: dict[str, Any] = field(default_factory=dict)
-    """The record of the newest durable merge: what a cut holds, together with the durable fragments."""
+    """The record of the newest durable merge. A cut holds it together with the durable fragments."""
 
     @classmethod
     def begin(cls, rules: Rules, sizes: tuple[int, ...], versions: list[int], step: int = 0) -> Self:
-        """A machine that starts from these versions: no unit known, no round in flight."""
+        """A machine that starts from these versions, with no known unit and no round in flight."""
         cuts = Cuts(rules.cut_interval, CutId(0, step))
         if not len(versions) == len(sizes) == rules.fragments:
             raise ValueError(
@@ -63,17 +63,17 @@ class ShardState:
 
     @property
     def tokens(self) -> int:
-        """Tokens merged: a token counts when each fragment that the shard owns has it."""
+        """Merged tokens. A token counts in full when each fragment that the shard owns has merged it."""
         return self.rounds.tokens // max(len(self.rounds.owned), 1)
 
     @property
     def sealed(self) -> bool:
-        """The final cut has begun: nothing is merged any more that is not in it."""
+        """The final cut has begun, so nothing more is merged."""
         return self.orders.ending and self.orders.cut.final
 
     @property
     def finishing(self) -> bool:
-        """No new rounds: all up to the last step of the run's clock were opened."""
+        """No new rounds are opened, because all up to the last step of the run's clock were."""
         return self.orders.ending and (self.sealed or self.step >= self.orders.step)
 
     @property
@@ -90,7 +90,7 @@ class ShardState:
 
     @property
     def current(self) -> bool:
-        """The newest cut stands and holds all that was ever merged and can be, as far as this shard knows."""
+        """The newest cut is saved and holds every merge, and no more can come, as far as this shard knows."""
         return self.standing.idle and self.standing.kept == self.cuts.newest
 
     @property
@@ -100,7 +100,7 @@ class ShardState:
 
     @property
     def news(self) -> Orders | Standing:
-        """What the others, or shard 0, are told."""
+        """What the other shards, or shard 0, are told."""
         return self.standing
 
     def part(self, cut: CutId) -> dict[str, Any]:
@@ -110,29 +110,29 @@ class ShardState:
 
     @property
     def following(self) -> int:
-        """The step that this shard takes next. One that was away skips what lies more than H behind the clock: in H
-        steps each fragment is due once."""
+        """The step that this shard takes next. A shard that was away skips steps more than H behind the clock, because
+        each fragment is due once in H steps."""
         return max(self.step, self.orders.step - self.rules.interval) + 1
 
     @property
     def opens(self) -> bool:
-        """The next step is up to the clock, and may be taken now."""
+        """The next step is not beyond the clock, and may be taken now."""
         return self.following <= self.orders.step and self.may_open(self.following)
 
     def may_open(self, step: int) -> bool:
-        """There is room for what is due at this step, and enough units live for a round."""
+        """There is room for the round that is due at this step, and enough units are live for it."""
         if self.sealed or len(self.rounds.roster.live) < self.rules.quorum:
             return False
         p = self.due(step)
         return p is None or self.rounds.room(p)
 
     def due(self, step: int) -> int | None:
-        """The fragment that is due here."""
+        """The fragment that is due at this step, if the shard owns a part of it."""
         p = schedule.due(step, self.rules.fragments, self.rules.interval)
         return p if p in self.rounds.owned else None
 
     def live(self, now: float) -> list[Unit]:
-        """Units that can contribute now, by name: for who asks between two events."""
+        """Units that can contribute now, by name. For callers between two events, when the roster may be outdated."""
         silence = self.rules.silent_after
         return [unit for _, unit in sorted(self.units.items()) if unit.live(now, silence)]
 

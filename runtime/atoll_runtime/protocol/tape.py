@@ -1,6 +1,6 @@
-"""What stands on an event tape. Its records are framed like the journal's.
+"""The records of an event tape. They are framed like the journal's.
 
-A tape is a row of segments. Each starts with an `Opening`, which holds the whole state, so each can be replayed by
+A tape is a sequence of segments. Each starts with an `Opening`, which holds the whole state, so it can be replayed by
 itself.
 """
 
@@ -30,12 +30,12 @@ FORMAT = 14
 
 
 class TapeError(ValueError):
-    """A value that a tape cannot hold, or bytes that are no tape; the message says which and where."""
+    """A value that a tape cannot hold, or bytes that are not a tape. The message says which and where."""
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What a merge depends on besides its inputs; the same for a shard's whole life."""
+    """What a merge depends on besides its inputs. It is the same for the whole life of a shard."""
 
     run: str
     uid: str
@@ -61,14 +61,15 @@ class Entry(msgspec.Struct, frozen=True, tag=True):
 
 
 class Opening(Entry, frozen=True):
-    """The first of a segment. With depth Contributions its body is Θ, then momentum, of each fragment in turn."""
+    """The first record of a segment. With depth Contributions its body has Θ, then momentum, of each fragment in
+    order."""
 
     facts: Facts
     depth: TapeDepth
     machine: msgspec.Raw
-    """Every field, with the rounds in flight."""
+    """All its fields, with the rounds in flight."""
     versions: tuple[int, ...]
-    """Of the durable fragments in the body; the machine may be a merge ahead."""
+    """Versions of the durable fragments in the body. The machine may be a merge ahead."""
     now: float
     """Seconds of the machine's clock."""
     time: float
@@ -78,7 +79,7 @@ class Opening(Entry, frozen=True):
     format: int = FORMAT
 
     def restored(self) -> Syncer:
-        """The machine. Raises `TapeError` where it is of another version of this program."""
+        """The machine. Raises `TapeError` if it is of another version of this program."""
         kind = Coordinator if self.facts.shard == COORDINATOR else Follower
         try:
             return msgspec.msgpack.decode(self.machine, type=kind)
@@ -87,7 +88,7 @@ class Opening(Entry, frozen=True):
 
 
 class Decided(Entry, frozen=True):
-    """An event handed to the machine, and what it decided; durable records stand by their checksums alone."""
+    """An event handed to the machine, and what it decided. Durable records are replaced by their checksums."""
 
     now: float
     event: Event
@@ -95,12 +96,12 @@ class Decided(Entry, frozen=True):
 
 
 class Share(msgspec.Struct, frozen=True):
-    """One host's part of its unit's contribution, as it is merged; `size` bytes of the body, in turn."""
+    """One host's part of its unit's contribution, as it is merged: the next `size` bytes of the body."""
 
     unit: str
     host: int
     start: int
-    """First element, of the padded fragment."""
+    """First element in the padded fragment."""
     size: int
 
 
@@ -112,7 +113,7 @@ class Contributed(Entry, frozen=True):
 
 
 class Computed(Entry, frozen=True):
-    """What came out of a merge: crc32c of the float32 bytes of Θ and momentum."""
+    """The result of a merge: crc32c of the float32 bytes of Θ and momentum."""
 
     round: RoundId
     theta: int
@@ -123,7 +124,7 @@ AnyEntry = Opening | Decided | Contributed | Computed
 
 
 def encode(value: object) -> bytes:
-    """Raises `TapeError` for a value that msgpack does not have."""
+    """Raises `TapeError` for a value that msgpack cannot encode."""
     try:
         return msgspec.msgpack.encode(value)
     except (OverflowError, TypeError) as error:
@@ -143,7 +144,7 @@ def decisions(effects: Sequence[Effect]) -> tuple[Effect, ...]:
 
 
 def plain(value: object) -> Any:
-    """`value` in JSON's types, to be read and compared: an object has the `kind` of what it was."""
+    """`value` in JSON types, to be read and compared. An object has the name of its class as `kind`."""
     match value:
         case list() | tuple():
             return [plain(each) for each in value]

@@ -1,4 +1,4 @@
-"""What the syncer knows of each unit: incarnation, hosts, pace, and what of its work was merged."""
+"""What the syncer knows of each unit: incarnation, hosts, pace, and its merged work."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from atoll_runtime.protocol.rules import MOST_STALE_INTERVALS
 from atoll_runtime.protocol.suspicion import suspicion, with_outcome
 
 HISTORY = MOST_STALE_INTERVALS + 2
-"""Versions of each fragment that are remembered: a contribution's anchor must be one of them."""
+"""Versions of each fragment that are remembered. A contribution's anchor must be one of them."""
 SHORTEST_STEP = 1e-6
-"""Seconds."""
+"""Seconds. A shorter step does not count."""
 LIVE = (
     "hosts_wanted",
     "hosts",
@@ -41,10 +41,10 @@ class Unit:
     name: str
     account: Account
     incarnation: int = 0
-    """The highest seen; everything of a lower one is refused."""
+    """The highest seen. Everything of a lower one is refused."""
     hosts_wanted: int = 1
     hosts: set[int] = field(default_factory=set)
-    """Connected now, of the current incarnation."""
+    """Hosts of the current incarnation that are connected now."""
     addresses: dict[int, str] = field(default_factory=dict)
     """Where each connected host serves its snapshots."""
     past_steps: int = 0
@@ -62,33 +62,33 @@ class Unit:
     reported: float | None = None
     """When host 0 last reported, in this connection."""
     hushed: bool = False
-    """Shard 0 has told that it is silent: a shard to which units do not report knows by that alone."""
+    """Shard 0 has told that it is silent. Shards without reports know it only from this."""
     merged_cursor: int = 0
     merged_step: int = 0
-    """Data position and inner step of the newest merged contribution: where a new incarnation goes on."""
+    """Data position and inner step of the newest merged contribution, from which a new incarnation goes on."""
     contributions: int = 0
     entered: int = 0
     """Global step at which its incarnation joined."""
     last_merge: int = 0
-    """Global step; of an incarnation that has none, as `entered`."""
+    """Global step of the last merge of this incarnation; `entered` before the first."""
     first_merge_time: float | None = None
     seeded_step: int = 0
     seed_message: str = ""
     dropped: int = 0
     """Contributions that were refused or discarded."""
     repeated: int = 0
-    """Of these, those to an open round with tokens that have their fate already. They may be of a process that counts
-    anew within its incarnation, so they are no refusals."""
+    """The part of them that were for an open round, with tokens that are settled already. They may come from a process
+    that restarted its count within its incarnation, so they are not refusals."""
     refusals: dict[str, int] = field(default_factory=dict)
-    """Contributions of all incarnations that were refused for what they are, by reason: `tokens`, `steps`, `norm`."""
+    """Contributions of all incarnations refused for their claims or norm, by reason: `tokens`, `steps`, `norm`."""
     outcomes: int = 0
-    """Of the newest contributions of this incarnation; see `suspicion`."""
+    """Outcomes of the newest contributions of this incarnation; see `suspicion`."""
     suspect: str = ""
-    """Why this incarnation's results are not to be trusted; empty where nothing is known against it."""
+    """Why the results of this incarnation are not trusted; empty if they are."""
     turn: float = 1.0
-    """Rounds of a fragment of which the unit's link carries one, by its newest header."""
+    """Rounds of a fragment of which the unit's link carries one, from its newest header."""
     round_trip: float = 0.0
-    """Seconds, by its newest header."""
+    """Seconds, from its newest header."""
     marks: dict[int, int] = field(default_factory=dict)
     """For each fragment the inner step of its last merged contribution."""
     joined: dict[int, int] = field(default_factory=dict)
@@ -98,12 +98,12 @@ class Unit:
 
     @classmethod
     def new(cls, name: str, owned: tuple[int, ...]) -> Unit:
-        """A unit that was never seen. `owned`: fragments of which the shard owns a part."""
+        """A unit that is seen for the first time. `owned`: fragments of which the shard owns a part."""
         return cls(name, Account(owned))
 
     @property
     def refused(self) -> int:
-        """Contributions of all incarnations that were refused for what they are."""
+        """Contributions of all incarnations that were refused for their claims or norm."""
         return sum(self.refusals.values())
 
     @property
@@ -112,8 +112,8 @@ class Unit:
 
     def until(self, least: float) -> float | None:
         """When the unit, without another report, has been silent for too long to be waited for: after ten of its steps,
-        `least` seconds at least; infinite where it need not report. None where a host is missing, its pace is not
-        known, or shard 0 has told that it is silent."""
+        but at least `least` seconds. Infinite if it does not report to this shard. None if a host is missing, its pace
+        is not known, or shard 0 has told that it is silent."""
         if math.isinf(least) and self.complete:
             return None if self.hushed else math.inf
         if not self.complete or self.pace.value is None or self.reported is None:
@@ -121,12 +121,12 @@ class Unit:
         return self.reported + max(least, 10 * self.pace.value)
 
     def live(self, now: float, least: float) -> bool:
-        """All hosts connected, and heard of lately at a known pace."""
+        """All hosts are connected, the pace is known, and the unit is not silent."""
         until = self.until(least)
         return until is not None and now <= until
 
     def join(self, event: Hello, step: int) -> bool:
-        """Takes a host in; true when its incarnation is new."""
+        """A host joins; true if its incarnation is new."""
         renewed = event.incarnation > self.incarnation
         if renewed:
             self.past_steps += self.steps
@@ -160,7 +160,7 @@ class Unit:
                 self.tokens_per_second = 0.0
 
     def report(self, report: Report, now: float) -> None:
-        """Host 0 speaks for the unit. The first report's duration holds compilation and does not count."""
+        """Takes a report of host 0 for the unit. The first one's step time includes compilation and does not count."""
         made, seconds = report.steps - self.steps, report.step_seconds
         if made > 0 and self.reported is not None and seconds >= SHORTEST_STEP:
             self.pace.add(seconds)
@@ -175,8 +175,8 @@ class Unit:
         return self.joined.get(p)
 
     def refuse(self, p: int, anchor: int, why: str) -> None:
-        """A contribution is refused for what it is: its work since that version counts only until there is a newer
-        one.
+        """A contribution is refused for its claims or norm. Work since its anchor counts only until there is a newer
+        version.
 
         Args:
             why: the reason in one word, a colon, and the figures.
@@ -189,26 +189,26 @@ class Unit:
         self.account.refuse(p)
 
     def disputed(self, part: Part) -> str:
-        """Why the part cannot hold the tokens that it says; empty when it can: none that have their fate already."""
+        """Why the part cannot hold the tokens that it claims; empty if none of them is settled already."""
         settled = self.account.settled.get(part.round.fragment, 0)
         if part.begun >= settled:
             return ""
         return (
-            f"tokens: [{part.begun}, {part.trained}) begin before {settled}, where each has its fate already"
+            f"tokens: [{part.begun}, {part.trained}) begin before {settled}, where all are merged or discarded already"
         )
 
     def freeze(self, p: int, member: Part) -> None:
-        """Its contribution is in a round whose membership is frozen."""
+        """Its contribution is in a round with frozen membership."""
         self.account.freeze(p, Span(member.incarnation, member.begun, member.trained))
 
     def merged(self, round_id: RoundId, member: Part, time: float) -> int | None:
-        """Books a merged contribution; gives the inner steps since this fragment's last one, if known."""
+        """Books a merged contribution. Returns the inner steps since this fragment's last one, if known."""
         p = round_id.fragment
         self.account.merge(p)
         self.merged_cursor = max(self.merged_cursor, member.cursor)
         self.merged_step = max(self.merged_step, member.inner_step)
         if member.incarnation != self.incarnation:
-            return None  # replaced since membership was frozen: the work counts, the merge is not the heir's
+            return None  # replaced since membership was frozen: only the old incarnation has this merge
         self.contributions += 1
         self.outcomes = with_outcome(self.outcomes, False)
         self.last_merge = max(self.last_merge, round_id.step)
@@ -219,11 +219,11 @@ class Unit:
         return None if before is None else member.inner_step - before
 
     def record(self) -> dict[str, Any]:
-        """What survives a restart, JSON types only; what has its default is left out."""
+        """What survives a restart, in JSON types. Fields that are empty or 0 are left out."""
         kept = {name: value for name in DURABLE if (value := getattr(self, name))}
         record: dict[str, Any] = msgspec.to_builtins(kept | {"account": self.account.durable}, str_keys=True)
         return record
 
 
 DURABLE = tuple(each.name for each in fields(Unit) if each.name not in LIVE)
-"""In their order: a machine that was read back writes the same bytes."""
+"""In the order of the fields, so that a machine that was read back writes the same bytes."""

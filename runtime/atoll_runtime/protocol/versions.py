@@ -1,4 +1,4 @@
-"""The newest versions of one fragment, and against which of them a contribution counts."""
+"""The newest versions of one fragment, and which of them a contribution may have as its anchor."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from atoll_runtime.protocol.units import HISTORY, Unit
 
 @dataclass
 class Versions:
-    """Of one shard's fragment `p`."""
+    """The versions of one shard's fragment `p`."""
 
     p: int
     size: int
-    """Elements; 0 where the shard owns nothing of it."""
+    """Elements; 0 if the shard owns nothing of it."""
     history: list[int]
     """Oldest first. The last is the current one."""
     norms: Norms = field(default_factory=Norms)
-    """Those merged lately."""
+    """Norms of recent merges."""
     since: dict[int, float] = field(default_factory=dict)
-    """When units were first asked for what is in these versions, where that was in this process."""
+    """By version, when units were first asked for its contributions, if that was in this process."""
     width: int = 0
-    """Elements of a unit's contribution, with its padding where that is known."""
+    """Elements of a unit's contribution, with its padding if that is known."""
 
     def __post_init__(self) -> None:
         self.width = self.width or self.size
@@ -42,13 +42,13 @@ class Versions:
         self.norms.accept(list(held.contributions.levels.values()))
 
     def least(self, unit: Unit, step: int, rules: Rules) -> int:
-        """The oldest version that a contribution of this unit to the round of `step` may be taken against; the next one
-        to come when there is none."""
+        """The oldest anchor that a contribution of this unit to the round of `step` may have. If there is none, a
+        version newer than the current one."""
         usable = (anchor for anchor in self.history if not self.unusable(anchor, unit, step, rules))
         return min(usable, default=self.current + 1)
 
     def unusable(self, anchor: int, unit: Unit, step: int, rules: Rules) -> str:
-        """Why a contribution of this unit to the round of `step` does not count against this version; else empty."""
+        """Why a contribution of this unit to the round of `step` does not count with this anchor; else empty."""
         current, latest = self.current, unit.latest(self.p)
         if anchor not in self.history:
             return f"anchor {anchor} is not a known version (current: {current})"

@@ -10,7 +10,7 @@ from atoll_runtime.protocol.units import Unit
 
 
 def why(machine: Syncer, now: float) -> str:
-    """One sentence; several rounds in flight are told one after the other."""
+    """One sentence, or one for each of several rounds in flight."""
     if machine.final:
         return f"finished at global step {machine.step}; the final cut is {machine.final}"
     due = [held for held in machine.rounds.held.values() if held.stage != "Early"]
@@ -29,7 +29,7 @@ def why(machine: Syncer, now: float) -> str:
 
 
 def stage(machine: Syncer, held: Round, now: float) -> str:
-    """Where a round is."""
+    """The stage of a round, and what it waits for."""
     minimum, count = machine.rules.quorum, len(held.contributions.members)
     if held.stage == "Receiving":
         names = ", ".join(held.contributions.lacking)
@@ -69,7 +69,7 @@ def absent(machine: Syncer, now: float) -> str:
 
 @dataclass(frozen=True)
 class Wait:
-    """Tokens of one fragment that a round has passed by, or that are on their way."""
+    """Tokens of one fragment that were left out of a round, or are on their way to one."""
 
     fragment: int
     tokens: int
@@ -80,7 +80,7 @@ class Wait:
 
 
 def waits(machine: Syncer, unit: Unit) -> list[Wait]:
-    """What a unit's tokens wait for, by fragment. Those that are trained for the next round wait for nothing else."""
+    """What a unit's tokens wait for, by fragment. Tokens that wait only for their next round are left out."""
     found, account = [], unit.account
     for p in account.owned:
         tokens = account.position - account.settled.get(p, 0)

@@ -151,6 +151,6 @@ class Tally(Tape):
 def refuses(entry: Mapping[str, Any]) -> bool:
     """Whether a contribution is refused for its content, or because its work is merged already."""
     again = entry["event"] == "dropped" and any(
-        reason in entry["why"] for reason in ("was merged already", "has its fate already")
+        reason in entry["why"] for reason in ("was merged already", "merged or discarded already")
     )
     return again or entry["event"] == "refused"

@@ -1,4 +1,4 @@
-"""A small real HTTP server, in the place of the API server or of a pod; in a thread of its own, if need be."""
+"""A small real HTTP server in place of the API server or of a pod. It can run in its own thread."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ END_SECONDS = 20
 
 
 def pod_context(bundle: bytes, certificate: bytes, key: bytes) -> ssl.SSLContext:
-    """Of a pod, whose callers need a certificate of an authority in the bundle."""
+    """The TLS context of a pod. Its callers need a certificate of an authority in the bundle."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.verify_mode = ssl.CERT_REQUIRED
     context.load_verify_locations(cadata=bundle.decode())
@@ -29,7 +29,7 @@ def pod_context(bundle: bytes, certificate: bytes, key: bytes) -> ssl.SSLContext
 
 @asynccontextmanager
 async def answering(handle: Handler, context: ssl.SSLContext | None = None) -> AsyncIterator[str]:
-    """Its address, with TLS where a context is given; every request of it goes to `handle`."""
+    """Start a server and give its address, with TLS if a context is given. All its requests go to `handle`."""
     application = web.Application()
     application.router.add_route("*", "/{path:.*}", handle)
     runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1)
@@ -42,7 +42,7 @@ async def answering(handle: Handler, context: ssl.SSLContext | None = None) -> A
 
 
 class LoopThread:
-    """An event loop in a thread of its own until it is closed; what was entered is left then."""
+    """An event loop in its own thread until it is closed. `close` also exits the contexts that were entered."""
 
     def __init__(self, name: str) -> None:
         self._held = AsyncExitStack()
@@ -68,8 +68,8 @@ class LoopThread:
         for task in rest:
             task.cancel()
         await asyncio.gather(*rest, return_exceptions=True)
-        # A connection over TLS waits for the other side's farewell, which a killed process never says.
+        # A TLS connection waits for the other side's close_notify, which a killed process never sends.
         transports: Any = self._loop._transports  # type: ignore[attr-defined]
         for transport in list(transports.values()):
             transport.abort()
-        await asyncio.sleep(0.1)  # what they call at their end
+        await asyncio.sleep(0.1)  # for the callbacks of their end

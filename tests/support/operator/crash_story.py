@@ -1,5 +1,5 @@
-"""What happens to a run whose operator is killed at each of its writes, in chapters in the world in memory. Each
-chapter begins where the last one ended. A unit fails once and no more, or it would wait for its back-off."""
+"""The story, in chapters, of a run in the memory world. The operator is killed at each of its writes. Each chapter
+begins where the last one ended. A unit fails only once, because otherwise it would wait for its back-off."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Chapter:
     name: str
     act: Do
     end: Object
-    """Those of the `facts` that show that the operator has done all that has to follow."""
+    """The `facts` that show that the operator has done all that has to follow."""
 
     def done(self, world: World) -> bool:
         found = facts(world)
@@ -30,7 +30,7 @@ class Chapter:
 
 
 def facts(world: World) -> Object:
-    """Names by kind, the run's conditions, and more of run, units and syncer."""
+    """Names by kind, the run's conditions, and other facts about run, units and syncer."""
     names = {kind: {key.name for key in world.server.objects if key.kind == kind} for kind in KINDS}
     status = {key.name: world.server.objects[key].get("status", {}) for key in world.planned()}
     run, units = status.pop("r", {}), status
@@ -51,7 +51,7 @@ def facts(world: World) -> Object:
 
 
 def learn(count: int, *restarts: str, **more: object) -> Object:
-    """So many units are there and learn, and exactly these were restarted, once."""
+    """Facts that `count` units exist and learn, and that exactly `restarts` were restarted, each once."""
     return {"units": f"{count}/{count}", "restarts": dict.fromkeys(restarts, 1), **more}
 
 
@@ -72,7 +72,8 @@ def create(world: World) -> None:
 
 
 def lose_slice(world: World) -> None:
-    """With all its nodes: a gang in a queue may come back to a pool that lacks but one, and has to move once more."""
+    """Lose a slice with all its nodes. If only one were lost, a gang in a queue might come back to the same pool and
+    have to move once more."""
     for pod in world.pods("r-two-0"):
         out_of_service(world, pod)
 
@@ -104,7 +105,7 @@ STORY = (
     Chapter("one unit more", lambda world: world.resize(1), learn(3, *BOTH)),
     Chapter("a pod is lost", at("r-two-1", 1, deleted(None)), learn(3, *ALL)),
     Chapter("suspend", change(suspend=True), {"Suspended": "True", "Pod": NONE, "replicas": 0}),
-    # In a suspended run, whose state is in the bucket: no journal of another number of shards is read again.
+    # In a suspended run, which has its state in the bucket. No journal of another number of shards is read again.
     Chapter("two shards", change(syncer={"shards": 2}), {"shards": 2, "journal": "layout-1"}),
     Chapter("one shard", change(syncer={"shards": 1}), {"shards": 1, "journal": "layout-2"}),
     Chapter("resume", change(suspend=False), learn(3, *ALL)),

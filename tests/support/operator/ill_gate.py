@@ -1,5 +1,5 @@
-"""A way to an API server that answers 503 or late, ends a watch with an ERROR event, or holds requests, when a test
-says so."""
+"""A proxy to an API server. A test can make it answer 503, answer late, end a watch with an ERROR event, or hold
+requests."""
 
 from __future__ import annotations
 
@@ -34,28 +34,28 @@ def end_to_end(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 class IllGate:
-    """An HTTPS proxy in a thread of its own. The public attributes may be set by the test.
+    """An HTTPS proxy in its own thread. The test may set the public attributes.
 
     Args:
-        pair: of a server at 127.0.0.1, from the authority in `kubeconfig`.
-        kubeconfig: of an operator, straight to the API server.
-        authority: PEM, of the API server.
-        through: where the kubeconfig through this gate is written.
+        pair: certificate and key for a server at 127.0.0.1, from the authority in `kubeconfig`.
+        kubeconfig: an operator's kubeconfig for the API server itself.
+        authority: the API server's authority, PEM.
+        through: path at which the kubeconfig for this proxy is written.
     """
 
     def __init__(self, pair: Pair, kubeconfig: Path, authority: str, through: Path) -> None:
         self.ill = False
-        """Every request is answered 503, and open watches are cut."""
+        """Whether every request is answered with 503 and open watches are cut."""
         self.holds = nothing
-        """Requests for which it is true wait until it is not; they arrive, although the client may be gone by then."""
+        """Requests for which this is true wait until it is false. They arrive even if the client is gone by then."""
         self.held = 0
-        """Such requests that were not answered yet."""
+        """Held requests that were not answered yet."""
         self.slow = 0.0
-        """Seconds that every other request takes longer."""
+        """Seconds by which every request that is not held is delayed."""
         self.error_in = ""
         """The end of the path of a watch that gets an ERROR event with code 500, once."""
         self.errors = self.refused = 0
-        """ERROR events, and answers 503, so far."""
+        """ERROR events and answers with 503 so far."""
         text = kubeconfig.read_text()
         self._server: str = yaml.safe_load(text)["clusters"][0]["cluster"]["server"]
         self._session: aiohttp.ClientSession
@@ -109,7 +109,7 @@ class IllGate:
             return response
 
     async def _parts(self, request: web.Request, answer: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
-        """The answer's body; looks at the attributes while nothing comes."""
+        """Yields the answer's body. Checks the attributes while nothing comes."""
         reading: asyncio.Task[bytes] | None = None
         watching = "watch" in request.query
         try:

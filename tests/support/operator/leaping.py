@@ -1,4 +1,5 @@
-"""An event loop whose clock leaps to the next timer: an hour of waiting takes a moment, and always the same steps."""
+"""An event loop with a clock that jumps to the next timer. An hour of waiting takes a moment, always in the same
+steps."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ def _loop() -> asyncio.AbstractEventLoop:
 
 
 def leap(work: Coroutine[None, None, T]) -> T:
-    """Runs `work`, which waits for nothing but time, from second 0."""
+    """Runs `work`, which waits only for time, from second 0."""
     with asyncio.Runner(loop_factory=_loop) as runner:
-        # Its `run` would handle SIGINT, for which the text of the whole world is made each time.
+        # The runner's own `run` would handle SIGINT, and for that format the whole world as text each time.
         return runner.get_loop().run_until_complete(work)

@@ -16,27 +16,27 @@ from atoll_operator.plan.nodes import IMPENDING_TERMINATION
 from atoll_runtime.contract import LastWords
 
 POOLS = {"one": [("tpu-v5p-slice", "2x2x1", 1)] * 4, "two": [("tpu-v6e-slice", "2x4", 2)] * 8}
-"""By pool of the run, its node pools: accelerator, topology, hosts. All hosts have four chips."""
+"""Node pools by pool of the run: accelerator, topology, hosts. All hosts have four chips."""
 
 
 class Accidents:
-    """What befalls pods and nodes, and what the kubelet reports of it."""
+    """Failures of pods and nodes, and what the kubelet reports of them."""
 
     def __init__(self, server: Server, chance: random.Random) -> None:
         self.server = server
         self.random = chance
         self.schedule_seconds = 0.5
-        """Within which the scheduler looks at a new pod."""
+        """The scheduler looks at a new pod within this time."""
         self.dead: set[str] = set()
-        """Nodes that say nothing."""
+        """Nodes that are silent."""
         self.due: dict[str, float] = {}
-        """When somebody does what is due with a pod, by its uid and what."""
+        """When an action on a pod is due, by the pod's uid and the action."""
         self._pools = POOLS
         for body in self._nodes():
             server.create(body)
 
     def keep_pools(self, count: int) -> None:
-        """The cluster has so many node pools of two hosts, and no more."""
+        """Leave only `count` node pools of two hosts in the cluster."""
         self._pools = {**POOLS, "two": POOLS["two"][:count]}
         wanted = {body["metadata"]["name"] for body in self._nodes()}
         for node in list(self.server.every("Node")):
@@ -50,7 +50,7 @@ class Accidents:
     def fail_container(
         self, pod: Object, exit_code: int = 1, words: str = "AppError: broken", reason: str = "Error"
     ) -> None:
-        """The kubelet starts the container again in its pod."""
+        """The container fails, and the kubelet starts it again in its pod."""
         own = self.incarnation(pod)
         if own:
             self.restart(pod, exit_code, str(LastWords(own, words)), reason)
@@ -76,7 +76,7 @@ class Accidents:
             self.server.change({**node, "spec": {"taints": [taint]}})
 
     def mend_nodes(self) -> None:
-        """All are there again, as new; their old pods are gone."""
+        """Restore all nodes. Pods of silent nodes are gone."""
         for body in self._nodes():
             name = body["metadata"]["name"]
             try:
@@ -91,7 +91,7 @@ class Accidents:
         self.dead.clear()
 
     def incarnation(self, pod: Object) -> int:
-        """That its process is of; 0 where it waits for another, or is of no unit."""
+        """The incarnation of the pod's process; 0 if it waits for another one, or if the pod belongs to no unit."""
         if group.LABEL_UNIT not in pod["metadata"]["labels"] or pod["status"]["phase"] != "Running":
             return 0
         told = int(pod["metadata"]["annotations"][group.ANNOTATION_INCARNATION])

@@ -1,4 +1,4 @@
-"""An API server in memory, for worlds in which time leaps: as much of it as the operator's own client asks for."""
+"""An API server in memory for worlds with simulated time. It has what the operator's client uses."""
 
 from __future__ import annotations
 
@@ -24,28 +24,29 @@ KINDS = {resource.path(): kind for kind, resource in RESOURCES.items()}
 
 
 def copied(body: Object) -> Object:
-    """A deep copy of JSON; with `deepcopy` it was a third of a story's time."""
+    """A deep copy of JSON. `deepcopy` took a third of a story's time."""
     return dict(marshal.loads(marshal.dumps(body)))
 
 
 @dataclass(slots=True)
 class Weather:
-    """How requests and watches fare. Probabilities are of one request, seconds are at most."""
+    """Delays and losses of requests and watches. Probabilities are per request; seconds are upper bounds."""
 
     request_seconds: float = 0.02
     watch_seconds: float = 0.05
     lost_requests: float = 0.0
     lost_answers: float = 0.0
-    """The write is done, and the client does not learn of it."""
+    """Probability that a write is done but its answer is lost."""
 
 
 @dataclass(slots=True)
 class Fault:
-    """The death of the operator at its n-th write from now on. Writes are numbered from 1; 0 only counts them."""
+    """The death of the operator at its n-th write from now on. Writes are numbered from 1; with 0 they are only
+    counted."""
 
     at: int
     when: When
-    """The write never arrives, or is done and never answered."""
+    """`before`: the write never arrives. `after`: it is done and never answered."""
     kill: Callable[[], None]
     seen: int = 0
     write: str = ""
@@ -63,22 +64,22 @@ class Fault:
 
 @dataclass(slots=True)
 class Server:
-    """All objects, and who watches them."""
+    """All objects and their watchers."""
 
     random: random.Random
     weather: Weather = field(default_factory=Weather)
     objects: dict[Key, Object] = field(default_factory=dict)
     watchers: dict[str, asyncio.Queue[tuple[str, Object]]] = field(default_factory=dict)
     refused: set[str] = field(default_factory=set)
-    """Kinds of which a quota allows the operator no more."""
+    """Kinds for which a quota refuses new objects of the operator."""
     lacks: frozenset[str] = frozenset()
-    """Fields of a status that its definition lacks."""
+    """Fields of a status that are missing in its CRD."""
     fault: Fault | None = None
     version: int = 0
     uids: int = 0
 
     def watch(self, kind: str, told: Told) -> Coroutine[None, None, None]:
-        """Tells what happens from this call on, in its order, late. Each kind has one watcher: the last."""
+        """Reports changes from this call on, in their order, with delays. A kind has one watcher, the newest."""
         queue = self.watchers[kind] = asyncio.Queue()
         return self._deliver(queue, told)
 
@@ -89,7 +90,7 @@ class Server:
             told(event, body)
 
     def every(self, kind: str) -> Iterator[Object]:
-        """The objects themselves: do not change them."""
+        """The objects themselves, not copies. Do not change them."""
         return (body for key, body in list(self.objects.items()) if key.kind == kind)
 
     def get(self, kind: str, name: str, namespace: str = "ns") -> Object:
@@ -109,7 +110,7 @@ class Server:
         return self._put(body, "ADDED")
 
     def change(self, body: Object) -> Object:
-        """Puts another state of an object that is there, unless it is the same."""
+        """Stores another state of an existing object, unless it is the same."""
         known = self._found(key_of(body["kind"], body))
         if body == known:
             return copied(known)
@@ -136,7 +137,7 @@ class Server:
         return self.change(body)
 
     def collect_garbage(self) -> None:
-        """Objects whose controller is gone go too."""
+        """Deletes objects when their controller is gone."""
         uids = {body["metadata"]["uid"] for body in self.objects.values()}
         for key, body in list(self.objects.items()):
             owners = body["metadata"].get("ownerReferences", [])
@@ -167,7 +168,7 @@ class Server:
         return self._change_metadata(kind, name, body["metadata"], content_type)
 
     def _replace(self, kind: str, name: str, sent: Object, part: str) -> Object:
-        """The whole object, or a part of it, where nobody else has changed it."""
+        """Replaces the whole object, or a part of it. Refused if it has been changed in between."""
         known = self.get(kind, name)
         for field_ in ("resourceVersion", "uid"):
             if known["metadata"][field_] != sent["metadata"][field_]:
@@ -229,6 +230,6 @@ def _is_over(body: Object) -> bool:
 
 
 def _matches(body: Object, parameters: dict[str, str]) -> bool:
-    """By the one label that the operator selects by."""
+    """Whether the object has the label by which the operator selects."""
     name, _, value = parameters.get("labelSelector", "").partition("=")
     return not name or bool(body["metadata"].get("labels", {}).get(name) == value)

@@ -18,15 +18,15 @@ CREDENTIALS = Credentials("http://nowhere", ssl.create_default_context())
 
 
 class MemoryCluster(Cluster):
-    """Its requests are late, and some are lost, as the server's weather has it."""
+    """Its requests are late, and some are lost, as the server's weather says."""
 
     def __init__(self, server: Server, metrics: Metrics | None = None) -> None:
         super().__init__(CREDENTIALS, metrics or Metrics())
         self.server = server
         self.writes = 0
-        """So far."""
+        """Number of writes so far."""
         self.dead = False
-        """The process that uses this client was killed: nothing of it reaches the server any more."""
+        """Whether the process of this client was killed. Then none of its requests reaches the server any more."""
 
     async def _call(
         self,

@@ -18,14 +18,14 @@ from atoll_runtime.contract import EXIT_RESTART, LastWords
 
 
 class PlayedCluster(Accidents):
-    """Everybody but API server, operator and syncer. Each is as slow as chance has it."""
+    """All parts of the cluster except API server, operator and syncer. Their delays are random."""
 
     _idle_version = -1
-    """Of the server, when a round found nothing to do."""
+    """The server's version when a round last found nothing to do."""
     _idle_until = 0.0
 
     def play(self) -> None:
-        """One round of everybody, unless nothing changed since one that had nothing to do, and nothing is due."""
+        """Let every part act once. Skip this if nothing changed since a round without work and nothing is due."""
         before = self.server.version
         if before == self._idle_version and time.time() < self._idle_until:
             return
@@ -49,14 +49,15 @@ class PlayedCluster(Accidents):
                 self._tend(pod)
 
     def _is_due(self, pod: Object, what: str, seconds: float) -> bool:
-        """Some time after it was asked for the first time."""
+        """Whether a random time of at most `seconds` has passed since the first call for this."""
         key = f"{pod['metadata']['uid']} {what}"
         if key not in self.due:
             self.due[key] = time.time() + self.random.uniform(0, seconds)
         return time.time() >= self.due[key]
 
     def _admit(self, pod: Object) -> None:
-        """As Kueue does: a group whose pods are all there, and it keeps each until its node has said that it ended."""
+        """Admit a pod like Kueue, when all pods of its group exist. Keep it by a finalizer until its node reports its
+        end."""
         name, labels = pod["metadata"]["name"], pod["metadata"]["labels"]
         every = (each["metadata"]["labels"] for each in self.server.every("Pod"))
         there = [each.get(group.LABEL_POD_GROUP) for each in every].count(labels[group.LABEL_POD_GROUP])
@@ -81,7 +82,7 @@ class PlayedCluster(Accidents):
             self.server.delete("Pod", pod["metadata"]["name"], 0)
 
     def _schedule(self, pod: Object) -> None:
-        """Obeys what the pod's own spec says, and that of the pods that have a node."""
+        """Bind the pod as its spec allows, and the specs of the pods that have a node."""
         if not self._is_due(pod, "schedule", self.schedule_seconds):
             return
         bound = [each for each in self.server.every("Pod") if each["spec"].get("nodeName") and _runs(each)]
@@ -137,7 +138,7 @@ class PlayedCluster(Accidents):
                 self.restart(pod, EXIT_RESTART, str(LastWords(own)))
 
     def _has_chips(self, pod: Object) -> bool:
-        """Else the kubelet turns it away."""
+        """Whether the node has free chips for the pod. If not, the kubelet rejects the pod."""
         name, node = pod["metadata"]["name"], pod["spec"]["nodeName"]
         if group.LABEL_UNIT not in pod["metadata"]["labels"]:
             return True
@@ -166,7 +167,7 @@ class PlayedCluster(Accidents):
 
 
 def _unwanted_pools(pod: Object) -> set[str]:
-    """Those that the pod would rather not run in."""
+    """Node pools that the pod prefers not to run in."""
     affinity = pod["spec"].get("affinity", {}).get("nodeAffinity", {})
     wishes = affinity.get("preferredDuringSchedulingIgnoredDuringExecution", [])
     rules = [rule for wish in wishes for rule in wish["preference"]["matchExpressions"]]
@@ -202,9 +203,9 @@ def selects(one: Object, kind: str, other: Object) -> bool:
 
 
 def check_pools(bound: Iterable[Object]) -> None:
-    """No node pool is held by two slices, and no slice is in two node pools. Units are told apart by uid: pods of a
-    deleted unit may still end while another one of its name begins, which counts from 1 as long as the syncer knows
-    neither."""
+    """Assert that no node pool is held by two slices, and no slice is in two node pools. Units are distinguished by
+    uid, because pods of a deleted unit may still end while another unit of its name begins. That one counts from 1 as
+    long as the syncer knows neither."""
     holders, places = defaultdict[str, set[str]](set), defaultdict[tuple[str, ...], set[str]](set)
     for pod in bound:
         labels, [unit] = pod["metadata"]["labels"], pod["metadata"]["ownerReferences"]

@@ -1,4 +1,4 @@
-"""Chapters of a run's story told from a snapshot, with and without the death of the operator at one of its writes."""
+"""Plays chapters of a run's story from a snapshot, with and without the death of the operator at one of its writes."""
 
 from __future__ import annotations
 
@@ -15,25 +15,26 @@ from worldview import Object, Occasion, differences, essence, occasions
 
 SEED = 20261124
 CALM_SECONDS = 6.0
-"""For which a world without a death has to stay as it is before that counts as the end of a chapter."""
+"""A chapter without a death ends when the world has not changed for this long."""
 LASTING_SECONDS = 3.0
-"""For which a world has to stay as it should be: what is done twice is done at once."""
+"""A chapter with a death ends when the world has been as expected for this long. An action that is done twice is done
+within this time."""
 LONGEST_SECONDS = 900.0
 KINDS = ("TrainingRun", "LearnerUnit", "Pod", "StatefulSet", "Service", "ConfigMap", "Secret")
 STATE = {"server": ("objects", "version", "uids"), "cluster": ("dead", "due")}
 STATE |= {"syncer": ("finished", "step", "saved", "merged", "known")}
-"""What a snapshot of a world keeps."""
+"""Attributes of a world's parts that a snapshot keeps."""
 End = tuple[dict[str, Object], Counter[Occasion]]
 """Objects by kind and name, and Events."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A world at rest, from which a chapter can be told many times."""
+    """A world at rest, from which a chapter can be played many times."""
 
     second: float = 0.0
     state: bytes = pickle.dumps(())
-    """Pickled: it is restored for each death."""
+    """Pickled, because it is restored for each death."""
 
     @classmethod
     def take(cls, world: World) -> Snapshot:
@@ -54,14 +55,14 @@ class Told:
     begin: Snapshot
     end: End
     write: str
-    """At which the operator died; empty without a death."""
+    """The write at which the operator died; empty without a death."""
     writes: int
-    """Until nothing but figures changed."""
+    """Number of writes until only figures changed."""
     after: Snapshot
 
 
 def problems(part: int, parts: int) -> list[str]:
-    """Tell the story, and then a share of its chapters again, each with the death of the operator before or after one
+    """Play the story. Then play a share of all deaths: each is a chapter in which the operator dies before or after one
     of its writes. Return all that went wrong."""
     snapshot, wrong, deaths = Snapshot(), [], list[tuple[Chapter, Told, int, When]]()
     for chapter in STORY:
@@ -87,7 +88,7 @@ async def _tell(
     when: When = "before",
     wanted: End | None = None,
 ) -> Told:
-    """The chapter ends when it is done, or is as expected, and stays so."""
+    """Play a chapter. It ends when it is done, or is as `wanted`, and stays so."""
     await begin.restore(world)
     world.start()
     loop, fault = asyncio.get_running_loop(), Fault(at, when, world.operate)
@@ -116,6 +117,6 @@ def _look(world: World) -> End:
 
 
 def _wrong(expected: End, found: End) -> list[str]:
-    """All that is not as expected. An Event may be lost with its process, but none is told twice."""
+    """All differences from what is expected. An Event may be lost with its process, but none may be recorded twice."""
     more = [f"Event {occasion} too often" for occasion in found[1] - expected[1]]
     return [*differences(expected[0], found[0]), *more]

@@ -1,5 +1,5 @@
-"""Every way in which a unit fails, as rows of a table, told in the memory world. In each row something happens to the
-pod of host 1 of `r-two-0`, a unit of two hosts. The other unit of the run, its witness, must not notice."""
+"""A table of all ways in which a unit fails, played in the memory world. In each row something happens to the pod of
+host 1 of `r-two-0`, a unit of two hosts. The other unit of the run, the witness, must not be affected."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SEED = 20261124
 UNIT, WITNESS = "r-two-0", "r-one-0"
 LONGEST_SECONDS = 900.0
 CALM_SECONDS = 30.0
-"""For which nothing more may happen after the end of a row."""
+"""Seconds after the end of a row in which nothing more may happen."""
 Act = Callable[[World, Object], None]
 Replaced = Literal["none", "pod", "gang"]
 HOSTS: Mapping[Replaced, list[int]] = {"none": [], "pod": [1], "gang": [0, 1]}
@@ -29,21 +29,21 @@ HOSTS: Mapping[Replaced, list[int]] = {"none": [], "pod": [1], "gang": [0, 1]}
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What happens, and what has to follow."""
+    """What happens, and what must follow."""
 
     name: str
     act: Act
     reason: str
-    """Of `lastFailure`; empty where nothing may follow."""
+    """The reason of `lastFailure`; empty if nothing may follow."""
     replaced: Replaced
-    """The pods that are made anew; the others keep their uids."""
+    """The pods that are replaced. The others keep their uids."""
     words: str = ""
     """Part of the failure's message."""
     exit_code: int | None = None
     charged: bool = True
-    """Whether a unit without restarts left fails."""
+    """Whether a unit without restarts left fails by this."""
     down: bool = False
-    """The operator is down meanwhile."""
+    """Whether the operator is down while it happens."""
     recovery: Mapping[str, Any] = field(default_factory=dict)
     pool: Mapping[str, Any] = field(default_factory=dict)
 
@@ -68,7 +68,7 @@ silent, node_gone = loses_node(False), loses_node(True)
 
 
 def ends(reason: str, message: str) -> Act:
-    """By the kubelet."""
+    """The kubelet terminates the pod."""
     return disrupted("TerminationByKubelet", reason=reason, message=message)
 
 
@@ -95,7 +95,7 @@ def maintenance(world: World, pod: Object) -> None:
 
 
 def flaps(world: World, pod: Object) -> None:
-    """Shorter than `nodeLostSeconds`, three times."""
+    """The node is silent three times, each time for less than `nodeLostSeconds`."""
 
     async def flap() -> None:
         for _ in range(3):
@@ -108,7 +108,7 @@ def flaps(world: World, pod: Object) -> None:
 
 
 def syncer_is_silent(world: World, _: Object) -> None:
-    """For longer than `hangSeconds`."""
+    """The syncer is silent for longer than `hangSeconds`."""
 
     async def silence() -> None:
         world.syncer.silent = True
@@ -176,7 +176,7 @@ BY_NAME = {row.name: row for row in ROWS}
 
 
 def outcome(name: str) -> list[str]:
-    """Tell a row, with restarts left and without. Return what is not as it should be."""
+    """Play a row with restarts left and without. Return what is wrong."""
     row = BY_NAME[name]
     with_budget, without = (played(SEED, partial(_outcome, row=row, budget=each)) for each in (1000, 0))
     survives = not row.reason or not row.charged

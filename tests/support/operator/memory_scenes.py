@@ -1,4 +1,4 @@
-"""What a run does in the memory world, told in scenes of several steps. A scene raises AssertionError."""
+"""Scenes of several steps with a run in the memory world. A scene that fails raises AssertionError."""
 
 from __future__ import annotations
 
@@ -82,6 +82,25 @@ async def pod_that_a_late_first_list_lacks_costs_no_incarnation(world: World) ->
         world.term.queue.add(key)
     await asyncio.sleep(30)
     assert learns(world, 1, UNIT, WITNESS) and world.uids(UNIT) == before
+
+
+@scene
+async def pods_that_stay_restart_also_while_a_quota_refuses_the_new_one(world: World) -> None:
+    victim, *others = world.pods(UNIT)
+    stay = {pod["metadata"]["uid"] for pod in others}
+    incarnations = lambda: {  # noqa: E731
+        pod["metadata"]["annotations"]["atoll.dev/incarnation"] for pod in world.pods(UNIT)
+    }
+    world.server.refused.add("Pod")
+    world.cluster.fail_pod(victim, 1)
+    await world.until(
+        "the condition shows it", lambda: "ObjectRefused" in world.condition("LearnerUnit", UNIT, "Scheduled")
+    )
+    await world.until("the others are told", lambda: incarnations() == {"2"})
+    assert set(world.uids(UNIT)) == stay
+    world.server.refused.clear()
+    await world.until("it learns", lambda: learns(world, 2, UNIT))
+    assert stay < set(world.uids(UNIT)) and world.unit(UNIT)["restartCount"] == 1
 
 
 @scene
@@ -243,7 +262,7 @@ async def pods_of_the_run_leave_a_lost_node_and_a_silent_one_only_by_force(world
 
 
 async def mended(world: World, key: Key, wrong: dict[str, Any]) -> None:
-    """Somebody deletes an object, and changes the one that follows it."""
+    """Delete an object, change the one that replaces it, and wait until that is corrected."""
     objects = world.server.objects
     old = objects[key]["metadata"]["uid"]
     world.server.delete(key.kind, key.name)
@@ -326,7 +345,7 @@ async def units_beyond_the_limit_wait_until_there_is_room(world: World) -> None:
 
 @scene
 async def pod_that_a_finalizer_keeps_does_not_block_its_host(world: World) -> None:
-    """Whether its kubelet says that it ended, or never says anything."""
+    """Both if its kubelet reports its end and if it reports nothing."""
     for silent_kubelet, incarnation in ((False, 2), (True, 4)):  # the last one on other hosts, after 90 s
         pod = world.server.get("Pod", world.pods(UNIT)[1]["metadata"]["name"])
         pod["metadata"]["finalizers"] = ["example.com/hold"]

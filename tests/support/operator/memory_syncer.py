@@ -1,4 +1,4 @@
-"""The syncer of a run in memory: what it answers to the operator's polls, by the processes that run."""
+"""The syncer of a run in memory. It answers the operator's polls according to the processes that run."""
 
 from __future__ import annotations
 
@@ -17,37 +17,37 @@ from atoll_operator.polling import EvaluatorPoller, PollFailed, SyncerPoller
 from atoll_runtime import contract
 
 HOSTS = {accelerator: hosts for kinds in POOLS.values() for accelerator, _, hosts in kinds}
-"""Of a slice."""
+"""Hosts of a slice, by accelerator."""
 
 
 class PlayedSyncer:
-    """Merges what a unit gives whose hosts all run one incarnation."""
+    """Merges contributions of units with all hosts in the same incarnation."""
 
     def __init__(self, cluster: PlayedCluster) -> None:
         self._cluster = cluster
         self._server = cluster.server
         self.tick_seconds = 0.2
-        """From one look at the world to the next."""
+        """Seconds from one look at the world to the next."""
         self.finished = False
         self.step = 0
         self.saved = -1
         """Global step of the newest checkpoint."""
         self.merges = False
-        """A unit learns."""
+        """Whether a unit learns."""
         self.silent = False
-        """It runs, and does not answer."""
+        """Whether it runs but does not answer."""
         self.stuck: set[tuple[str, int]] = set()
         """Units and incarnations that make no step."""
         self.suspect: dict[tuple[str, int], str] = {}
-        """Of such the reason why they are not trusted."""
+        """Unit and incarnation to the reason why they are not trusted."""
         self.slow: dict[str, str] = {}
-        """Unit to why its steps do not set the interval."""
+        """Unit to the reason why its steps do not set the interval."""
         self.links: dict[str, contract.LinkReport] = {}
-        """By unit."""
+        """Unit to the report of its link."""
         self.merged: dict[str, tuple[int, float]] = {}
-        """Unit to its incarnation that learns, and since when."""
+        """Unit to the incarnation that learns, and since when."""
         self.known: dict[str, int] = {}
-        """Unit to the newest incarnation that is known."""
+        """Unit to its newest known incarnation."""
 
     def say(self, uid: str) -> contract.SyncerStatus | None:
         """What the syncer answers; None while it does not run."""
@@ -102,7 +102,7 @@ class PlayedSyncer:
 
 
 def pollers(syncer: PlayedSyncer) -> dict[str, Any]:
-    """The operator's pollers, but for the network."""
+    """The operator's pollers without the network."""
 
     class Heard(SyncerPoller):
         async def _fetch(self, poll: Any, session: Any) -> contract.SyncerStatus:

@@ -1,5 +1,5 @@
-"""A whole world around the operator's own parts in one process and no time: its queue, watches, plans and writes are
-those of the real one; API server, scheduler, kubelets, controllers and syncer are played."""
+"""A whole world around the operator's own parts, in one process and in simulated time. Queue, watches, plans and writes
+are those of the real operator. API server, scheduler, kubelets, controllers and syncer are played."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SPEC: Object = {
 
 
 class World:
-    """Use inside `leap`. Time is that of the loop, `BEGIN` at its start."""
+    """Use inside `leap`. Time is `BEGIN` plus the loop's time."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -49,15 +49,15 @@ class World:
         self.syncer = PlayedSyncer(self.cluster)
         self._tasks: list[asyncio.Task[Any]] = []
         self._beside: list[asyncio.Task[Any]] = []
-        """Of these the world outlives some."""
+        """Tasks that may end before the world does."""
         self._operator: list[asyncio.Task[Any]] = []
         self._dead: list[asyncio.Task[Any]] = []
-        """Of operators before it."""
+        """Tasks of earlier operators."""
         self._client: MemoryCluster | None = None
         self._restarts = 0
-        """The run's sum at the last check."""
+        """The run's restarts at the last check."""
         self.blind = False
-        """The operator may not watch nodes."""
+        """Whether the operator may not watch nodes."""
         self.term: Controller
 
     def begin(self, **spec: Any) -> None:
@@ -75,7 +75,7 @@ class World:
         self._beside.append(asyncio.create_task(work))
 
     def operate(self, **settings: Any) -> None:
-        """An operator with these settings starts; one that was there dies."""
+        """Start an operator with these settings. An operator that runs already dies."""
         self.stop()
         store, metrics = Inventory(), Metrics()
         self.metrics, own = metrics, Settings(**({"runtime_image": "i", "resync_seconds": 86_400} | settings))
@@ -108,7 +108,7 @@ class World:
             self.syncer.step += self.syncer.merges
 
     async def end(self) -> None:
-        """Raises what ended a part of the world before."""
+        """Ends the world. Raises the error of a part that had ended before."""
         self.check()
         ends = (*self._tasks, *self._beside, *self._operator)
         for task in ends:
@@ -116,7 +116,7 @@ class World:
         await asyncio.gather(*ends, *self._dead, return_exceptions=True)
 
     def check(self) -> None:
-        """Raises what ended a part of the world, or if the run's restarts fell."""
+        """Raises the error of a part of the world that has ended, or AssertionError if the run's restarts fell."""
         for task in (*self._tasks, *self._operator):
             if task.done():
                 task.result()
@@ -126,7 +126,7 @@ class World:
         self._restarts = restarts
 
     def pods(self, unit: str = "") -> list[Object]:
-        """Those of learners, or of one unit, that nobody deletes, in order of names."""
+        """Pods of all learners, or of one unit, in order of names, without those that are being deleted."""
         found = (pod for pod in self.server.every("Pod") if "deletionTimestamp" not in pod["metadata"])
         units = ((pod, pod["metadata"]["labels"].get(LABEL_UNIT, "")) for pod in found)
         learners = (pod for pod, name in units if name and unit in ("", name))
@@ -139,12 +139,12 @@ class World:
         return dict(self.server.get("TrainingRun", "r").get("status", {}))
 
     def unit(self, name: str) -> Object:
-        """Its status; empty before the first."""
+        """The unit's status; empty before the first one is written."""
         key = Key("LearnerUnit", "ns", name)
         return dict(self.server.objects.get(key, {}).get("status", {}))
 
     def condition(self, kind: str, name: str, condition: str) -> tuple[str, str]:
-        """Status and reason; empty where there is no such condition."""
+        """Status and reason; empty if there is no such condition."""
         conditions = self.server.get(kind, name).get("status", {}).get("conditions", [])
         found = {each["type"]: (each["status"], each["reason"]) for each in conditions}
         return found.get(condition, ("", ""))
@@ -167,13 +167,13 @@ class World:
         self.server.change({**run, "spec": {**run["spec"], **spec}})
 
     def resize(self, units: int) -> None:
-        """So many more of the second pool, from 0 to 3."""
+        """Add `units` units to the second pool, which then has 0 to 3."""
         [one, two] = self.server.get("TrainingRun", "r")["spec"]["pools"]
         self.change_run(pools=[one, {**two, "units": min(max(two["units"] + units, 0), 3)}])
 
 
 def played(seed: int, work: Callable[[World], Coroutine[None, None, T]]) -> T:
-    """What `work` returns in a world whose time leaps. The operator writes no log."""
+    """Return the result of `work` in a world with simulated time. The operator writes no log."""
 
     async def play() -> T:
         with clocks():
@@ -192,11 +192,11 @@ def played(seed: int, work: Callable[[World], Coroutine[None, None, T]]) -> T:
 
 
 def clocks() -> Any:
-    """A context in which `time` tells the loop's time."""
+    """A context in which the functions of `time` return the loop's time."""
     loop = asyncio.get_running_loop()
     return patch.multiple(time, time=lambda: BEGIN + loop.time(), monotonic=loop.time)
 
 
 def _tell(feed: Feed, kind: str, event: str, body: Object) -> None:
-    """As a handler of kopf's does."""
+    """Pass an event of a watch to the feed."""
     feed.event(kind, event == "DELETED", body)

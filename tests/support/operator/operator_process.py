@@ -32,7 +32,7 @@ class Operator:
         print(self.log.read_text()[-6000:])
 
     def page(self, path: str, token: str | None = None) -> tuple[int, str]:
-        """What it serves to probes, or /metrics for a token, by default its own; (0, "") while it does not listen."""
+        """What it serves to probes, or at /metrics for a token (default: its own); (0, "") while it does not listen."""
         scheme, port = ("https", "METRICS") if path == "/metrics" else ("http", "HEALTH")
         url = f"{scheme}://127.0.0.1:{self.environment[f'ATOLL_{port}_PORT']}{path}"
         if token is None:
@@ -51,7 +51,7 @@ class Operator:
             return 0, ""
 
     def figures(self) -> dict[str, float]:
-        """Its metrics, name with labels to value."""
+        """Its metrics: name with labels to value."""
         lines = (line.rsplit(" ", 1) for line in self.page("/metrics")[1].splitlines() if line[:1] != "#")
         return {name: float(value) for name, value in lines}
 

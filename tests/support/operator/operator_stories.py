@@ -1,7 +1,7 @@
-"""Stories of a run in a world in memory: things happen to it, and then nothing does. At the end the operator has to be
-at rest, whoever looks must find nothing to do, and where all nodes are sound all is as it should be. What it needs to
-know reaches it by watches, answers, polls and timers: late, in any order, and some of it never. A wake-up that is lost
-on the way shows as work left undone, which only the next resync would find."""
+"""Stories of a run in the memory world: random acts happen, and then nothing more. At the end the operator must be at
+rest, a further pass must find nothing to do, and if all nodes are sound the run must be well. The operator learns of
+changes by watches, answers, polls and timers: late, in any order, and of some never. A lost wake-up shows as work left
+undone, which only the next resync would find."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from atoll_operator.api.group import LABEL_UNIT
 from atoll_operator.plan.conditions import FIGURES
 
 CALM_SECONDS = 200.0
-"""Without a change, after which nothing is on its way any more; a suspension waits for its checkpoint for 180 s."""
+"""After this long without a change nothing is under way. A suspension waits for its checkpoint for 180 s."""
 LONGEST_SECONDS = 3600.0
 LOOK_SECONDS = 20.0
 FORGET_SECONDS = 700.0
-"""After which neither a back-off nor the kubelets remember an earlier restart."""
+"""After this time neither a back-off nor the kubelets consider an earlier restart."""
 DAY = 86_400.0
 MOST_ACTS = 8
 GAPS = (0.0, 0.05, 0.3, 1.0, 3.0, 20.0)
@@ -41,16 +41,16 @@ OF_A_POD: dict[str, Act] = {
     "lose node": silent, "remove node": node_gone, "taint node": maintenance,
 }  # fmt: skip
 Story = list[tuple[float, str]]
-"""Seconds until the next act, and an act."""
+"""Each entry is an act, and the seconds from it to the next one."""
 
 
 def outcome(seed: int) -> str:
-    """What is wrong at the end of this story, with the story; empty where nothing is."""
+    """What is wrong at the end of this story, with the story; empty if nothing is wrong."""
     return _told(seed, ACTS, tell)
 
 
 def contest(seed: int) -> str:
-    """The same of a story of units that contend for too few node pools."""
+    """The same for a story of units that compete for too few node pools."""
     return _told(seed, ACCIDENTS, contend)
 
 
@@ -62,7 +62,7 @@ def _told(seed: int, acts: Sequence[str], how: Callable[[World, Story], Coroutin
 
 
 async def contend(world: World, story: Story) -> str:
-    """Whatever happens, every node pool is used in the end; the scheduler looks that none is shared."""
+    """Check that as many units as fit learn in the end. The scheduler checks that no node pool is shared."""
     units, slices, pools = (world.random.randint(1, most) for most in (3, 2, 4))
     world.blind, world.syncer.tick_seconds = world.random.random() < 0.3, 2.0
     world.cluster.keep_pools(pools)
@@ -117,7 +117,7 @@ async def happen(world: World, story: Story) -> None:
 
 
 async def needless(world: World) -> list[str]:
-    """Pods that are replaced though they are healthy when one pod of a world that is well fails."""
+    """Fail one pod of a healthy world. Return healthy pods that were replaced, and what is wrong then."""
     await asyncio.sleep(FORGET_SECONDS)
     pods = [pod for pod in world.pods() if pod["status"]["phase"] == "Running"]
     if not pods:
@@ -176,7 +176,7 @@ def perform(world: World, act: str, victim: dict[str, Any] | None = None) -> Non
 
 
 async def calm(world: World, deadline: float = LONGEST_SECONDS) -> bool:
-    """Waits until nothing but figures has changed for a while; whether it came to that by `deadline`."""
+    """Waits until only figures have changed for `CALM_SECONDS`. Returns whether that happened by `deadline`."""
     loop = asyncio.get_running_loop()
     last, since = essence(world), loop.time()
     while loop.time() < since + CALM_SECONDS:
@@ -190,7 +190,7 @@ async def calm(world: World, deadline: float = LONGEST_SECONDS) -> bool:
 
 
 def essence(world: World) -> dict[str, Any]:
-    """All objects without the figures of a status, and without what is said of them."""
+    """All objects except Events, without the figures and the messages of their status."""
     return {f"{key}": lasting(body) for key, body in world.server.objects.items() if key.kind != "Event"}
 
 
@@ -202,7 +202,7 @@ def lasting(body: dict[str, Any]) -> dict[str, Any]:
 
 
 def unwell(world: World) -> list[str]:
-    """What is not as it should be in a world in which all nodes are sound."""
+    """What is wrong in a world with sound nodes."""
     run = world.server.get("TrainingRun", "r")
     suspended = run["spec"].get("suspend", False)
     wanted = {"Suspended"} if suspended else {"Complete"} if world.syncer.finished else {"Running"}

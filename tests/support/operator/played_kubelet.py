@@ -1,4 +1,4 @@
-"""A test that plays kubelet and scheduler."""
+"""A kubelet and scheduler played by the test."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from urllib3.exceptions import HTTPError
 
 
 class Kubelet:
-    """Binds every pod, says that it runs, and removes it when it is deleted, as kubelet and scheduler would."""
+    """Binds every pod, reports that it runs, and removes it when it is deleted, as kubelet and scheduler would."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
         self._stop = threading.Event()
         self.idle: set[str] = set()
-        """Namespaces whose pods nobody runs."""
+        """Namespaces with pods that are not run."""
         self.namespaces: set[str] = set()
         self._thread = threading.Thread(target=self._work, name="kubelet")
         self._thread.start()

@@ -1,4 +1,4 @@
-"""A test that plays syncers and evaluators, with the certificates that the operator made."""
+"""Syncers and evaluators played by the test, with the certificates that the operator issued."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from apiserver import Api, Object
 
 
 class Syncers:
-    """One HTTPS server that is every shard of every run's syncer, and every evaluator, by server name, with each run's
-    own certificate."""
+    """One HTTPS server for every shard of every run's syncer and every evaluator. It chooses the run's certificate by
+    server name."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
         self._contexts: dict[str, ssl.SSLContext] = {}
         self.statuses: dict[str, Object] = {}
-        """Path `namespace/run/shard`, or `namespace/run/evaluator`, to the status; absent: 503."""
+        """Path `namespace/run/shard` or `namespace/run/evaluator` to the status. Other paths are answered with 503."""
         self.orders: dict[str, list[int]] = {}
         """Path to the global steps of cuts that were ordered."""
         self.reluctant: set[str] = set()
-        """Paths of shards whose cuts come to nothing."""
+        """Paths of shards that save no cut."""
         self.callers: dict[str, str] = {}
         """Path to the identity that the last caller's certificate showed."""
         base = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -43,7 +43,7 @@ class Syncers:
         return None
 
     async def _handle(self, request: web.Request) -> web.Response:
-        """The status; or an order to save a cut, carried out at once."""
+        """Answer with the status, or carry out an order to save a cut at once."""
         path = request.path.removeprefix("/")
         certificate = request.get_extra_info("peercert") or {}
         names = dict(certificate.get("subjectAltName", ()))

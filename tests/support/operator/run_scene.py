@@ -1,4 +1,4 @@
-"""One run as the operator sees it: tests change the scene, and read the plan, its status and its objects."""
+"""One run as the operator sees it. Tests change the scene and read the plan, its status and its objects."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ IMAGE = {"image": "runtime:1", "environment": {}, "pull_policy": "IfNotPresent"}
 
 
 def pod(name: str, contract: str = "", going: bool = False, ready: bool = False, **container: Any) -> PodView:
-    """What the operator sees of a pod whose container is in this state, such as `running` or `waiting`.
+    """What the operator sees of a pod with a container in this state, such as `running` or `waiting`.
 
     Args:
-        container: `exit_code` and `message` are of its last end; `unschedulable` is why it has no node.
+        container: the state; also `exit_code` and `message` of its last end, and `unschedulable`, why it has no node.
     """
     metadata = {"name": name, "uid": f"{name}-{contract}", "annotations": {ANNOTATION_CONTRACT: contract}}
     metadata |= {"deletionTimestamp": format_time(NOW)} if going else {}
@@ -44,7 +44,7 @@ def pod(name: str, contract: str = "", going: bool = False, ready: bool = False,
 def unit_status(
     learning: bool | None = True, reason: str = "Merged", since: float = NOW, **changes: Any
 ) -> LearnerUnitStatus:
-    """Status of a unit in its first incarnation; `learning`: of its condition, None leaves it out."""
+    """Status of a unit in its first incarnation. `learning`: the condition `Learning`; None leaves it out."""
     states = {} if learning is None else {"Learning": state(learning, reason)}
     values: dict[str, Any] = {"phase": "Learning" if learning else "Joining", "incarnation": 1}
     values |= {"observed_generation": 1, "conditions": transition((), states, 1, since)}
@@ -52,11 +52,11 @@ def unit_status(
 
 
 class RunScene:
-    """A run called `r` of two units that learn, whose syncer answers; everything can be set, before or between passes.
+    """A run called `r`, by default of two units, with a syncer that answers. Everything can be set between passes.
 
     Args:
-        pools: units of each pool, all of the same kind of slice; or full pools as in a spec.
-        operator: defaults of the operator for runtime pods.
+        pools: number of units of each pool, all of the same kind of slice; or full pools as in a spec.
+        operator: the operator's defaults for runtime pods.
         spec: fields of the spec.
     """
 
@@ -89,7 +89,7 @@ class RunScene:
         return self.see(syncer=SyncerState().heard(status, since))
 
     def ordered(self, refused: str = "") -> RunScene:
-        """The syncer was asked for the checkpoint before a suspension when it answered last."""
+        """The syncer's last answer was to the order of the checkpoint before a suspension."""
         state: SyncerState = self.observed["syncer"]
         step = state.status.global_step if state.status is not None else 0
         order = CheckpointOrder(step, last=True, refused=refused)
@@ -105,7 +105,7 @@ class RunScene:
         return self.see(syncer=SyncerState())
 
     def unit(self, name: str, status: LearnerUnitStatus | None = None, **facts: Any) -> RunScene:
-        """Set a unit's status and other fields of `UnitFacts`; one that is not there comes to be."""
+        """Set a unit's status and other fields of `UnitFacts`. Add the unit if it is missing."""
         new = UnitFacts(name=name, run="r", status=unit_status(), uid=name, generation=1)
         known = self.units.get(name, new)
         self.units[name] = replace(known, **({} if status is None else {"status": status}), **facts)
@@ -125,11 +125,12 @@ class RunScene:
         return RunObserved(**(values | self.observed | changes))
 
     def plan(self, after: float = 0.0) -> RunPlan:
-        """The plan, so many seconds after `NOW`; nothing is carried out."""
+        """The plan `after` seconds after `NOW`. Nothing is carried out."""
         return plan_run(self.run(), NOW + after)
 
     def step(self, after: float = 0.0) -> RunPlan:
-        """Plan and carry out: units come, change and go, the status is written; new and changed units learn."""
+        """Plan and carry out: units are added, changed and removed, and the status is written. New and changed units
+        learn."""
         plan = self.plan(after)
         for reference in plan.delete_units:
             del self.units[reference.name]

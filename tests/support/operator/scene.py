@@ -1,5 +1,5 @@
-"""A LearnerUnit with its pods and nodes as Kubernetes JSON, the real plan, and a cluster that does as it is told. A
-test builds a scene, lets something happen, lets the operator look, and reads the world that follows."""
+"""A LearnerUnit with its pods and nodes as Kubernetes JSON, the real plan, and a cluster that carries the plan out. A
+test builds a scene, changes something, lets the operator act, and reads the resulting state."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TOLD = (
     "now", "name", "generation", "spec", "status", "annotations", "recovery", "communication", "settings", "begun",
     "sees_nodes", "waits", "unknown",
 )  # fmt: skip
-"""Fields of a scene that the operator observes as they are."""
+"""Fields of a scene that the operator observes unchanged."""
 
 
 class Scene(SceneCluster):
@@ -97,7 +97,7 @@ class Scene(SceneCluster):
         return SyncerState(status=status, answering_since=since, heard_at=self.heard, merged=240)
 
     def look(self, after: float = 0.0) -> UnitPlan:
-        """The plan of now, or of so much later, that nobody carries out."""
+        """The plan for now or for `after` seconds later, without carrying it out."""
         self.now += after
         unit = self.observe()
         self.plan = describe(unit, plan_unit(unit))
@@ -105,7 +105,7 @@ class Scene(SceneCluster):
         return self.plan
 
     def turn(self) -> bool:
-        """One pass; whether there was anything to do."""
+        """Make one pass. Return whether there was anything to do."""
         plan, before = self.look(), self.status
         self.status = plan.status
         if plan.advance:
@@ -128,14 +128,14 @@ class Scene(SceneCluster):
         return self
 
     def rest(self) -> Self:
-        """Passes until there is nothing left to do."""
+        """Make passes until there is nothing left to do."""
         for _ in range(20):
             if not self.turn():
                 return self
         raise AssertionError(f"no rest within 20 passes: {self.status}")
 
     def place(self, pool: str = "red") -> Self:
-        """Scheduler and kubelets do their work on all pods that wait, each host on its own node of the pool."""
+        """Scheduler and kubelets start all waiting pods, each host on its own node of the pool."""
         for _ in range(3):  # followers are created when their leader is bound
             self.rest()
             for name in list(self.pods):
@@ -160,7 +160,7 @@ class Scene(SceneCluster):
         return self
 
     def crash(self, host: int, exit_code: int = 1, words: str = "OSError: no", of: int | None = None) -> Self:
-        """The container ends, of the incarnation `of` (0: it names none), and its kubelet starts it again."""
+        """The container of incarnation `of` ends (0: its message names none), and its kubelet starts it again."""
         number = self.status.incarnation if of is None else of
         message = str(contract.LastWords(number, words)) if number else words
         ended = {"exitCode": exit_code, "message": message, "finishedAt": self.time()}
@@ -169,7 +169,7 @@ class Scene(SceneCluster):
         return self
 
     def note_restart(self, ago: float = 0.0, reason: str = "AppError", **changes: Any) -> Self:
-        """The status has a restart that was so many seconds ago."""
+        """Add a restart to the status that was `ago` seconds ago."""
         restart = Restart(time=self.time(-ago), reason=reason, in_place=changes.pop("in_place", False))
         update = {"restarts": (*self.status.restarts, restart), **changes}
         self.status = self.status.model_copy(update=update)
@@ -201,7 +201,7 @@ class Scene(SceneCluster):
 
 
 def learning(spec: LearnerUnitSpec = FOUR_HOSTS, **changes: Any) -> Scene:
-    """A unit whose hosts all run, have met, and were merged; incarnation and placement are 1."""
+    """A unit with all hosts running and merged. Incarnation and placement are 1."""
     scene = Scene(spec, **changes).place().hear()
     scene.now += 3600
     scene.hear(step=90)

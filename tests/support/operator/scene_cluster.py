@@ -1,4 +1,4 @@
-"""Pods and nodes of one unit as Kubernetes JSON, and what happens to them."""
+"""Pods and nodes of one unit as Kubernetes JSON, and changes of them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NOW = 1_700_000_000.0
 
 
 class SceneCluster:
-    """Two node pools, red and blue, of one slice each. Time stands still unless a test moves it."""
+    """Two node pools, red and blue, of one slice each. Time advances only when a test moves it."""
 
     def __init__(self, spec: LearnerUnitSpec) -> None:
         self.now = NOW
@@ -49,7 +49,7 @@ class SceneCluster:
         return self
 
     def silence(self, host: int, seconds: float = 0.0) -> Self:
-        """The host's node says nothing, for so long already."""
+        """The host's node becomes silent, and `seconds` pass."""
         self.change_node(host, ready="Unknown")
         self.now += seconds
         return self
@@ -76,7 +76,7 @@ class SceneCluster:
         }
 
     def remove(self, name: str, grace: int) -> None:
-        """A kubelet that is there removes the pod; on a silent node it stays terminating."""
+        """Remove the pod as its kubelet does. On a silent node it stays terminating."""
         pod = self.pods[name]
         node = self.nodes.get(pod["spec"].get("nodeName", ""))
         if grace and node is not None and not node.sound:
@@ -128,7 +128,7 @@ class SceneCluster:
         return self
 
     def delete(self, host: int, grace: float = 30.0, disruption: str = "") -> Self:
-        """Somebody deletes the pod, and it has not ended yet."""
+        """Mark the pod as deleted. It has not ended yet."""
         self.pod(host)["metadata"]["deletionTimestamp"] = self.time(grace)
         if disruption:
             self.condition_of(host, "DisruptionTarget", reason=disruption)

@@ -1,6 +1,6 @@
-"""TrainingRuns and LearnerUnits as hypothesis makes them: valid ones, and damaged ones. Values follow the schemas of
-the definitions, so a new field is drawn as soon as it exists. What a schema cannot say (which slices exist, sums,
-names) is written here, independently of the rules under test."""
+"""Hypothesis strategies for valid and for damaged TrainingRuns and LearnerUnits. Values follow the schemas of the CRDs,
+so a new field is drawn as soon as it exists. What a schema cannot express (which slices exist, sums, names) is written
+here, independently of the rules under test."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from atoll_runtime.protocol.fragments import TensorInfo, cut
 
 Object = dict[str, Any]
 LONG = 3600
-"""Seconds: no time limit that is at least as long ends within a test."""
+"""Seconds. A time limit of at least this does not expire within a test."""
 SMALL_HOSTS = 4
-"""Pods of a unit, if all of them are made."""
+"""Most hosts of a unit if all its pods are created."""
 
 NAMES = st.text("abcdefghijklmnopqrstuvwxyz", min_size=1, max_size=12)
 KEYS = ["disk", "example.com/rack", "cloud.google.com/gke-nodepool", "a.b/c_d", "x" * 63]
@@ -82,12 +82,13 @@ KNOWN: Mapping[str, st.SearchStrategy[Any]] = {
     "startupSeconds": st.sampled_from([LONG, 86_400]),
     "belowQuorumSeconds": st.sampled_from([LONG, 604_800]),
 }
-"""By the end of a path: where the schema alone does not say what works, or a short time would end a test."""
+"""Strategies by the end of a path, for fields with a schema that allows too much, or with times that could end a
+test."""
 
 
 @st.composite
 def _object(draw: st.DrawFn, parts: Mapping[str, st.SearchStrategy[Any]], needed: frozenset[str]) -> Object:
-    """What is needed, and a quarter of the rest: two numbers say which, because every draw takes time."""
+    """Draw the needed parts and a quarter of the others. Two numbers choose them, because every draw takes time."""
     chosen = draw(st.integers(0, 2 ** len(parts) - 1)) & draw(st.integers(0, 2 ** len(parts) - 1))
     some = [name for index, name in enumerate(parts) if name in needed or chosen >> index & 1]
     return {name: draw(parts[name]) for name in some}
@@ -127,7 +128,7 @@ SMALL_SHAPES = [each for each in SHAPES if each[1].hosts(each[2]) <= SMALL_HOSTS
 
 @st.composite
 def _slices(draw: st.DrawFn, small: bool, field: str) -> Object:
-    """Accelerator, topology, machine type where it is needed or by chance, and number of slices."""
+    """Accelerator, topology, number of slices, and a machine type if it is needed or by chance."""
     generation, machine, topology = draw(st.sampled_from(SMALL_SHAPES if small else SHAPES))
     found: Object = {"accelerator": generation.accelerator, "topology": topology}
     if topology in generation.ambiguous() or draw(st.booleans()):
@@ -178,7 +179,7 @@ def _body(kind: str, name: str, spec: Object) -> Object:
 
 @st.composite
 def runs(draw: st.DrawFn, small: bool = False) -> Object:
-    """A TrainingRun that the API has to accept. `small`: so that all its pods can be made."""
+    """A TrainingRun that the API must accept. `small`: few enough pods to create all of them."""
     spec = {**draw(_FREE_RUN), "pools": draw(_pools(small))}
     if small and "shards" in spec.get("syncer", {}):
         spec["syncer"]["shards"] = 1 + spec["syncer"]["shards"] % 4
@@ -191,7 +192,7 @@ def runs(draw: st.DrawFn, small: bool = False) -> Object:
 
 
 def _agree(spec: Object) -> None:
-    """Makes fields agree that were drawn independently."""
+    """Makes independently drawn fields consistent."""
     model = spec["model"]
     kinds = [name for name in ("preset", "dimensions", "task") if name in model] or ["preset"]
     model.setdefault(kinds[0], "1m")
@@ -235,7 +236,7 @@ def _agree(spec: Object) -> None:
 
 @st.composite
 def units(draw: st.DrawFn) -> Object:
-    """A LearnerUnit made by hand, with a small slice, of the run `host`."""
+    """A LearnerUnit of the run `host` as a user may create it, with a small slice."""
     streams = draw(st.integers(1, 16_384))
     spec = {**draw(_FREE_UNIT), **draw(_slices(True, "slices")), "streams": streams}
     return _body("LearnerUnit", draw(NAMES), {**spec, "stream": draw(st.integers(0, min(streams - 1, 8191)))})
@@ -249,7 +250,7 @@ WRONG = (
 
 
 def _fields(schema: Object, path: Path = ()) -> Iterator[tuple[Path, Object]]:
-    """Every place of a schema; an item of a list is `0`, a value of a map is `example.com/x`."""
+    """Every path of a schema. An item of a list has the key `0`, a value of a map has the key `example.com/x`."""
     yield path, schema
     for name, part in schema.get("properties", {}).items():
         yield from _fields(part, (*path, name))
@@ -276,9 +277,9 @@ def _wrong_size(schema: Object) -> Any:
 
 @st.composite
 def broken(draw: st.DrawFn, bodies: st.SearchStrategy[Object]) -> Object:
-    """A body with a contradiction from the table of refusals, or with one or two damages, which may do no harm."""
+    """A body with a contradiction from the table of refusals, or with one or two changes, which may be harmless."""
     body, kind = draw(bodies), draw(st.integers(0, 3))
-    with contextlib.suppress(AttributeError, TypeError, LookupError, ValueError):  # the first left no place
+    with contextlib.suppress(AttributeError, TypeError, LookupError, ValueError):  # the path may be gone
         if kind == 0:
             return patched(body, draw(st.sampled_from(CONTRADICTIONS[body["kind"]])))
         for _ in range(draw(st.integers(1, 2))):
@@ -289,7 +290,7 @@ def broken(draw: st.DrawFn, bodies: st.SearchStrategy[Object]) -> Object:
     return body
 
 
-# What the suites judge. SEED and SPECS in the environment draw others, and more of them.
+# The bodies that the suites use. SEED and SPECS in the environment draw other ones, and more of them.
 
 SEED = int(os.environ.get("SEED") or 20261122)
 COUNT = int(os.environ.get("SPECS") or 2000)
@@ -300,11 +301,11 @@ PARTS = {
     "other broken runs": (broken(runs(small=True)), COUNT // 4, SEED + 1),
     "broken units": (broken(units()), COUNT // 4, SEED),
 }
-"""What is drawn, how many of it, and by which seed."""
+"""Strategy, number of bodies, and seed of each part."""
 
 
 def drawn(part: str, share: int = 1) -> list[dict[str, Any]]:
-    """Bodies of a part, or the first ones of a smaller share of it."""
+    """Draw the bodies of a part, or only one in `share` as many."""
     strategy, count, own_seed = PARTS[part]
     bodies: list[dict[str, Any]] = []
     checks = list(HealthCheck)
@@ -322,5 +323,5 @@ def drawn(part: str, share: int = 1) -> list[dict[str, Any]]:
 
 
 def admitted_pieces(tensors: Sequence[TensorInfo]) -> int:
-    """Pieces of a model as admission counts them: all bands of an embedding are one."""
+    """Pieces of a model as admission counts them: all bands of an embedding count as one."""
     return len({(piece.tensor, piece.index if piece.axis is None else None) for piece in cut(tensors)})

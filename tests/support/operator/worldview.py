@@ -1,5 +1,6 @@
-"""What the memory world holds, in a form in which two worlds can be compared: no identities, no times, no figures.
-Where the pods of a gang may run depends on which of them had a node when the others were made, so it is left out."""
+"""The content of the memory world in a form in which two worlds can be compared: without identities, times and figures.
+Where the pods of a gang may run is left out too, because it depends on which of them had a node when the others were
+created."""
 
 from __future__ import annotations
 
@@ -23,14 +24,14 @@ OF_A_MOMENT = FIGURES | {
     "chipSeconds", "completionTime", "healStartTime", "lastHealSeconds", "lastTransitionTime", "node",
     "quorumLostTime", "seconds", "stages", "startTime", "startedAt", "steps", "suspendTime", "suspendedSeconds", "time",
 }  # fmt: skip
-"""Fields of a status that no two runs have alike. `node` is that of a failure: a pod that went while nobody looked took
-the name of its node with it."""
+"""Fields of a status that differ between runs. `node` is that of a failure, which is unknown if the pod was removed
+before the operator looked."""
 Occasion = tuple[str, str, str]
 """Kind, name and reason of an Event."""
 
 
 def essence(bodies: Iterable[Object]) -> dict[str, Object]:
-    """What matters of all objects but Events, by kind and name."""
+    """The comparable part of all objects except Events, by kind and name."""
     found = {f"{body['kind']} {body['metadata']['name']}": body for body in bodies if body["kind"] != "Event"}
     text = msgspec.json.encode({name: _of(body, found) for name, body in found.items()}).decode()
     for name, body in found.items():
@@ -39,7 +40,7 @@ def essence(bodies: Iterable[Object]) -> dict[str, Object]:
 
 
 def occasions(events: Iterable[Object]) -> Counter[Occasion]:
-    """How often each was told; an Event that was told again counts again."""
+    """How often each Event was recorded, counting repetitions."""
     told: Counter[Occasion] = Counter()
     for event in events:
         about = event["involvedObject"]
@@ -88,7 +89,7 @@ def _lasting(value: Any) -> Any:
 
 
 def _secret(body: Object, bodies: dict[str, Object]) -> Object:
-    """Who trusts the very same authority, and whether it is time for another certificate."""
+    """Which Secrets have the same authority, and whether certificates are due for renewal."""
     data, now = body["data"], datetime.datetime.now(datetime.UTC)
     pem = base64.b64decode(data.get("tls.crt") or data["ca.crt"])
     found = x509.load_pem_x509_certificates(pem)
