@@ -193,7 +193,8 @@ class Unit:
         settled = self.account.settled.get(part.round.fragment, 0)
         if part.begun >= settled:
             return ""
-        return f"tokens: [{part.begun}, {part.trained}) begin before {settled}, where all are merged or discarded already"
+        tokens = f"[{part.begun}, {part.trained})"
+        return f"tokens: {tokens} begin before {settled}, where all are merged or discarded already"
 
     def freeze(self, p: int, member: Part) -> None:
         """Its contribution is in a round with frozen membership."""
