@@ -58,6 +58,16 @@ def test_an_idle_link_is_tried_after_the_time_that_a_contribution_is_expected_to
     assert not made.ready(0, 80.0 + 2 * 50.0, 1, ())
 
 
+@pytest.mark.parametrize(
+    ("seconds", "round_trip", "found"),
+    [(4.0, 0.0, 1), (4.0, 5.0, 2), (4.0, 15.0, 3), (50.0, 5.0, 1), (50.0, 60.0, 3)],
+)
+def test_as_many_transfers_run_at_once_as_a_round_trip_needs(seconds, round_trip, found) -> None:
+    made = share(seconds)
+    made.round_trip = round_trip
+    assert made.beside == found
+
+
 def test_what_is_expected_follows_the_codec() -> None:
     made = share(20.0)
     assert made.load == 2.0

@@ -88,8 +88,10 @@ class LinkShare:
 
     @property
     def beside(self) -> int:
-        """Transfers in one direction that begin without waiting for the answer to the first."""
-        return 1 + spans(self.round_trip, (self.interval.value or math.inf) / self.fragments)
+        """Transfers in one direction that begin without waiting for the answer to the first, so that the link is used
+        during a round trip. A slow link has one: a round trip is short beside a transfer."""
+        between = (self.interval.value or math.inf) / self.fragments
+        return 1 + spans(self.round_trip, between * max(self.load, 1.0))
 
     def pushed(self, p: int, seconds: float, bits: float) -> None:
         """A contribution of fragment `p` was sent in this time."""
