@@ -106,36 +106,28 @@ def add(
     d: NDArray[Any],
     factors: NDArray[np.float32],
     first: bool,
-) -> None:
-    """out ← out + Σ factors·inputs, added in the order of the inputs. Starts from 0 if `first`."""
+    squared: bool,
+) -> float:
+    """out ← out + Σ factors·inputs, added in the order of the inputs. Starts from 0 if `first`.
+
+    Returns the `squares` of the result if `squared`, else 0. It takes them block by block, while each is in the nearest
+    cache.
+    """
     shift = np.uint32(32 - 8 * a.itemsize) & np.uint32(16)
     f0, f1, f2, f3 = factors
-    for i in range(out.size):
-        x = np.float32(0) if first else out[i]
-        x += f0 * np.uint32(np.uint32(a[i]) << shift).view(np.float32)
-        x += f1 * np.uint32(np.uint32(b[i]) << shift).view(np.float32)
-        x += f2 * np.uint32(np.uint32(c[i]) << shift).view(np.float32)
-        x += f3 * np.uint32(np.uint32(d[i]) << shift).view(np.float32)
-        out[i] = x
-
-
-@kernel
-def add_last(
-    out: NDArray[np.float32],
-    a: NDArray[Any],
-    b: NDArray[Any],
-    c: NDArray[Any],
-    d: NDArray[Any],
-    factors: NDArray[np.float32],
-    first: bool,
-) -> float:
-    """`add` for the last inputs. Returns `squares` of the sum, block by block while each is in the nearest cache."""
     total = 0.0
     for low in range(0, out.size, BLOCK):
         high = min(low + BLOCK, out.size)
-        block = out[low:high]
-        add(block, a[low:high], b[low:high], c[low:high], d[low:high], factors, first)
-        total += squares(block.view(np.uint32))
+        block, p, q, r, s = out[low:high], a[low:high], b[low:high], c[low:high], d[low:high]
+        for i in range(block.size):
+            x = np.float32(0) if first else block[i]
+            x += f0 * np.uint32(np.uint32(p[i]) << shift).view(np.float32)
+            x += f1 * np.uint32(np.uint32(q[i]) << shift).view(np.float32)
+            x += f2 * np.uint32(np.uint32(r[i]) << shift).view(np.float32)
+            x += f3 * np.uint32(np.uint32(s[i]) << shift).view(np.float32)
+            block[i] = x
+        if squared:
+            total += squares(block.view(np.uint32))
     return total
 
 

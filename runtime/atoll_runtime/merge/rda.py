@@ -57,16 +57,15 @@ class _Arrays:
     """Holds the combined input of a range until the range's outer step."""
     wire: NDArray[np.uint16]
 
-    def combine(self, factors: Sequence[NDArray[np.float32]], low: int, high: int) -> float:
-        """Computes Σ factors·inputs, with factors from `_grouped`. Returns the sum of its squares."""
-        out = self.new_momentum[low:high]
+    def combine(self, factors: Sequence[NDArray[np.float32]], low: int, high: int, squared: bool) -> float:
+        """Computes Σ factors·inputs, with factors from `_grouped`. Returns its squares' sum if `squared`, else 0."""
+        out, squares = self.new_momentum[low:high], 0.0
         bits = [each.bits(low, high) for each in self.inputs]
         bits += [bits[0]] * (-len(bits) % kernels.GROUP)  # their factors are zero
         for m, group in enumerate(factors):
             a, b, c, d = bits[m * kernels.GROUP : (m + 1) * kernels.GROUP]
-            if m + 1 < len(factors):
-                kernels.add(out, a, b, c, d, group, m == 0)
-        return float(kernels.add_last(out, a, b, c, d, group, m == 0))
+            squares = kernels.add(out, a, b, c, d, group, m == 0, squared and m + 1 == len(factors))
+        return squares
 
     def step(self, scale: float, low: int, high: int) -> bool:
         """The outer step with `scale` times the combined input. Returns whether the new Θ is finite."""
@@ -103,7 +102,7 @@ class _PieceMerge:
         self.radius, self.factors = radius, _grouped(directions)
 
     def combine(self, low: int, high: int) -> None:
-        self.squares[low] = self.arrays.combine(self.factors, low, high)
+        self.squares[low] = self.arrays.combine(self.factors, low, high, self.radius is not None)
         if len(self.squares) == len(self.ranges):
             self.combined.set()
 
@@ -121,7 +120,7 @@ class _PieceMerge:
         length = math.sqrt(math.fsum(self.squares.values()))
         if length > CANCELLED * self.radius:
             return self.arrays.step(self.radius / length, low, high)
-        self.arrays.combine(self.plain, low, high)
+        self.arrays.combine(self.plain, low, high, False)
         return self.arrays.step(1.0, low, high)
 
 
