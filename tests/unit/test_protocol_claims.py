@@ -138,7 +138,7 @@ def test_a_norm_does_not_pass_for_short_by_a_claim_of_many_steps() -> None:
     for name in "bc":
         shard.answer(shard.part(name))
     (why,) = shard.refusals()
-    assert why.startswith("norm: 1.25e+03 times the median") and shard.members == []
+    assert why.startswith("norm: 625 times the median") and shard.members == []
 
 
 def test_time_for_steps_runs_from_the_pull_that_was_answered_though_a_later_attempt_merged_the_answer() -> (

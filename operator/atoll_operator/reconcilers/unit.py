@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -13,7 +14,7 @@ from atoll_operator.api.group import ANNOTATION_INCARNATION, LABEL_UNIT, Object
 from atoll_operator.api.learnerunit import Heal, LearnerUnitStatus
 from atoll_operator.kube.apply import check_owner
 from atoll_operator.kube.cache import Key, controller_uid
-from atoll_operator.kube.client import CONNECTIONS
+from atoll_operator.kube.client import AT_ONCE, CONNECTIONS
 from atoll_operator.kube.errors import AlreadyExists, Conflict, NotFound, Retry, Unreadable
 from atoll_operator.kube.queue import gather_bounded
 from atoll_operator.plan.conditions import document, find, refused
@@ -23,13 +24,18 @@ from atoll_operator.plan.unit.deadlines import follow
 from atoll_operator.plan.unit.plan import plan_unit
 from atoll_operator.plan.unit.status import describe
 from atoll_operator.plan.unit.unit import UnitObserved, UnitPlan
-from atoll_operator.reconcilers.controller import REFUSED_SECONDS, Memory, Reconciler, refusal_of
+from atoll_operator.reconcilers.controller import REFUSED_SECONDS, Controller, Memory, Reconciler, refusal_of
 from atoll_operator.reconcilers.inventory import Body
 from atoll_operator.reconcilers.wakeups import SOON_SECONDS
 
 
 class UnitReconciler(Reconciler):
     """Reconciles LearnerUnits."""
+
+    def __init__(self, controller: Controller) -> None:
+        super().__init__(controller)
+        # Of all units together, so that connections are left for the pods that other units create.
+        self._renewals = asyncio.Semaphore(AT_ONCE)
 
     async def _reconcile(self, key: Key, body: Body, memory: Memory, now: float) -> None:
         try:
@@ -134,13 +140,14 @@ class UnitReconciler(Reconciler):
         refusal = await refusal_of(
             gather_bounded(chain(map(self._create, plan.create), removes), CONNECTIONS)
         )
-        return await refusal_of(gather_bounded(renewals, CONNECTIONS)) or refusal
+        return await refusal_of(gather_bounded(renewals, AT_ONCE)) or refusal
 
     async def _renew(self, key: Key, pod: PodView, incarnation: int) -> None:
         change = {ANNOTATION_INCARNATION: str(incarnation)}
-        with suppress(NotFound, Conflict):  # the watch will report its deletion
-            where = "Pod", key.namespace, pod.name, pod.uid
-            self._inventory.put("Pod", await self._cluster.patch_metadata(*where, annotations=change))
+        where = "Pod", key.namespace, pod.name, pod.uid
+        async with self._renewals:
+            with suppress(NotFound, Conflict):  # the watch will report its deletion
+                self._inventory.put("Pod", await self._cluster.patch_metadata(*where, annotations=change))
 
     async def _create(self, make: Callable[[], Object]) -> None:
         metadata = (pod := make())["metadata"]

@@ -19,7 +19,7 @@ SLOW_FACTOR = 4.0
 """Chip generations differ by less. If units differ by more, it is better to keep the pace of most of them."""
 FAST_FACTOR = 16.0
 """A unit's shortest step counts as at most this many times shorter than the median."""
-STALE_INTERVALS, MOST_STALE_INTERVALS = 8, 64
+STALE_INTERVALS, MOST_STALE_INTERVALS = 8, 256
 """An anchor may be `STALE_INTERVALS` old, or x times as old on a link that carries one round in x, up to the most."""
 
 NO_BATCHES: Mapping[str, tuple[int, ...]] = MappingProxyType({})
