@@ -6,6 +6,8 @@ The attacker's client sends wrong contributions or reports.
 
 from __future__ import annotations
 
+import logging
+import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -198,6 +200,8 @@ def train(
 
 def measure(attack: Sequence[str], seed: Sequence[int], size: str, steps: int) -> Iterator[Outcome]:
     """Yields each outcome as it is known. The clean run of each seed is always trained first, even if not asked for."""
+    logging.disable(logging.WARNING)  # a line for each refusal
+    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})  # such small models are slower on more cores
     with tempfile.TemporaryDirectory(prefix="atoll-attacks-") as scratch:
         data = f"file://{scratch}/data"
         write_stdlib(data)

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from importlib import import_module
 
-from atoll_bench import measures
-from atoll_bench.measures import of
 from atoll_bench.parity.sizes import SIZES
 from atoll_cli.arguments import JSON, Option, Read, add, as_text, choice, count, number
 from atoll_cli.errors import lacking
@@ -25,8 +23,9 @@ SEED = count(0, 2**31 - 1)
 class Figure:
     """One measurement."""
 
-    measure: Callable[..., Iterable[Any]]
-    """Takes the options by name."""
+    module: str
+    """Its `measure` takes the options by name, and yields a dataclass or a dictionary for each line of JSON. It raises
+    `UsageError` if the options do not fit together, and `CommandError` if nothing could be measured."""
     what: str
     extras: str
     """The extras of pyproject.toml that it needs."""
@@ -42,7 +41,7 @@ def each(read: Read) -> Read:
 
 FIGURES = {
     "merge": Figure(
-        measures.merge,
+        "merge",
         "the syncer's merge against a copy of the same bytes",
         "runtime",
         (
@@ -56,7 +55,7 @@ FIGURES = {
         name="merge_bytes_per_second",
     ),
     "learner": Figure(
-        of("learner"),
+        "learner",
         "an island's inner steps against a plain loop's; minutes",
         "operator,runtime,local",
         (
@@ -74,7 +73,7 @@ FIGURES = {
         name="inner_steps_per_second",
     ),
     "link": Figure(
-        of("link"),
+        "link",
         "bodies over TLS: on loopback, on a shaped link (as root), after a break; a minute or two",
         "operator,runtime,local",
         (
@@ -84,7 +83,7 @@ FIGURES = {
         ),
     ),
     "operator": Figure(
-        measures.operator,
+        "operator",
         "heals and creations on a real API server with fake nodes, against a bare client; some 7 minutes a repeat",
         "operator,runtime,local",
         (
@@ -95,7 +94,7 @@ FIGURES = {
         name="operator",
     ),
     "attacks": Figure(
-        measures.attacks,
+        "attacks",
         "held-out loss while one of eight learners sends wrong contributions; some twenty minutes",
         "runtime,simulate",
         (
@@ -106,7 +105,7 @@ FIGURES = {
         ),
     ),
     "regions": Figure(
-        measures.regions,
+        "regions.measure",
         "synchronous training and Atoll in four regions over scaled links, as root; some 30 minutes",
         "operator,runtime,local,simulate",
         (
@@ -117,7 +116,7 @@ FIGURES = {
         ),
     ),
     "parity": Figure(
-        measures.parity,
+        "parity.proof",
         "held-out loss against data-parallel training; up to six hours",
         "runtime,simulate",
         (
@@ -130,7 +129,7 @@ FIGURES = {
         ),
     ),
     "journal": Figure(
-        of("journal"),
+        "journal",
         "what a merge waits for while it is written to the syncer's journal",
         "runtime",
         (
@@ -140,7 +139,7 @@ FIGURES = {
         name="journal_milliseconds",
     ),
     "restore": Figure(
-        of("restore"),
+        "restore",
         "what a shard and a seeded host read from a bucket, against one copy of the same bytes; a minute or two",
         "runtime,local",
         (
@@ -149,7 +148,7 @@ FIGURES = {
         ),
     ),
     "utilisation": Figure(
-        measures.utilisation,
+        "regions.utilisation",
         "what of a unit's time and tokens counts behind a narrow link, as root; some 30 minutes",
         "operator,runtime,local,simulate",
         (
@@ -160,7 +159,7 @@ FIGURES = {
         name="utilisation",
     ),
     "step": Figure(
-        of("step"),
+        "step",
         "the inner step against a plain loop's",
         "runtime",
         (
@@ -195,7 +194,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         from atoll_bench.figures import document
 
-        for found in figure.measure(**chosen):
+        for found in import_module(f"atoll_bench.{figure.module}").measure(**chosen):
             print(json.dumps(document(figure.name, found), indent=None if as_line else 2), flush=True)
     except ImportError as error:
         raise lacking(error, f"bench {name}", figure.extras) from error

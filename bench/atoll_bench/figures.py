@@ -1,7 +1,8 @@
-"""Medians and quartiles of samples, and figures as JSON."""
+"""Medians and quartiles of samples, figures as JSON, and progress."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
@@ -13,6 +14,11 @@ def spread(samples: Sequence[float]) -> tuple[float, float, float]:
     """Median, lower and upper quartile."""
     low, median, high = np.percentile(samples, [25, 50, 75])
     return float(median), float(low), float(high)
+
+
+def say(text: str) -> None:
+    """Prints progress, beside the figures."""
+    print(text, file=sys.stderr, flush=True)
 
 
 def document(name: str, figure: Any) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import os
 import time
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -77,7 +78,17 @@ def _model(layers: int) -> ModelSpec:
     return ModelSpec(dimensions=LAYER.model_copy(update={"layers": layers}))
 
 
-def measure(layout: Layout, learners: int, codec: Codec, repeat: int) -> MergeFigure:
+def measure(
+    parameters: int, fragments: int, codec: Codec | None, learners: Sequence[int], repeat: int
+) -> Iterator[MergeFigure]:
+    """Measures one codec, or all of them, with each number of learners. Raises what `layout_of` raises."""
+    layout = layout_of(parameters, fragments)
+    for each in CODECS if codec is None else [codec]:
+        for count in learners:
+            yield merges(layout, count, each, repeat)
+
+
+def merges(layout: Layout, learners: int, codec: Codec, repeat: int) -> MergeFigure:
     """Merges every fragment `repeat` times with all cores, after one uncounted merge."""
     threads = len(os.sched_getaffinity(0))
     with ThreadPoolExecutor(threads) as pool:

@@ -16,11 +16,12 @@ import random
 import signal
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from atoll_bench import cores, limit
 from atoll_bench.client import Object, fail
+from atoll_bench.figures import say
 from atoll_bench.shapes import HUGE, MANY, SMALL, WIDE, Shape, plain_pod
 from atoll_bench.testbed import Testbed
 from atoll_bench.trial import PATIENCE_SECONDS, healed, namespace, times, trial
@@ -31,9 +32,7 @@ BURST = 50
 """Pods that fail at once."""
 
 
-def measure(
-    cases: Collection[str], repeat: int, progress: Callable[[str], None], scheduler_qps: int | None = None
-) -> list[Figure]:
+def measure(case: Collection[str], repeat: int, scheduler_qps: int | None) -> list[Figure]:
     """Runs the cases `repeat` times, one after the other, and returns medians. A round that fails gives no figures.
 
     Args:
@@ -44,34 +43,32 @@ def measure(
         ClusterError, HostError: the control plane did not start.
     """
     try:
-        return asyncio.run(_measure(cases, repeat, progress, scheduler_qps))
+        return asyncio.run(_measure(case, repeat, scheduler_qps))
     except asyncio.CancelledError:
         raise CommandError("ended by SIGTERM") from None
 
 
-async def _measure(
-    cases: Collection[str], repeat: int, progress: Callable[[str], None], scheduler_qps: int | None
-) -> list[Figure]:
+async def _measure(cases: Collection[str], repeat: int, scheduler_qps: int | None) -> list[Figure]:
     task = asyncio.current_task()
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     samples, lost = Samples(), CommandError("no round")
     with tempfile.TemporaryDirectory(prefix="atoll-bench-") as folder:
-        async with Testbed(Path(folder), progress, scheduler_qps) as bed:
+        async with Testbed(Path(folder), scheduler_qps) as bed:
             if set(cases) & set("ac"):
                 await _warm(bed)
             for turn in range(repeat):
                 for shape in _shapes(cases):
                     bed.ends = shape is HUGE and turn + 1 == repeat  # deleting its pods takes minutes
-                    progress(f"round {turn + 1} of {repeat}: {shape.units} units of {shape.hosts} pods")
+                    say(f"round {turn + 1} of {repeat}: {shape.units} units of {shape.hosts} pods")
                     found = Samples()
                     try:
                         await _round(bed, shape, cases, turn, found)
                     except CommandError as error:
-                        progress(f"no figures of this round: {error}")
+                        say(f"no figures of this round: {error}")
                         lost = error
                     else:
-                        progress(found.told)
+                        say(found.told)
                         samples.take(found)
     if not samples.values:
         raise lost

@@ -7,7 +7,6 @@ import os
 import signal
 import ssl
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
@@ -15,6 +14,7 @@ import yaml
 
 from atoll_bench import cores
 from atoll_bench.client import Client, Object, url
+from atoll_bench.figures import say
 from atoll_bench.process import Operator
 from atoll_bench.shapes import Shape
 from atoll_cli.errors import CommandError
@@ -46,17 +46,14 @@ API server."""
 class Testbed:
     """Use as an async context manager, which ends everything that it started."""
 
-    def __init__(
-        self, folder: Path, progress: Callable[[str], None], scheduler_qps: int | None = None
-    ) -> None:
+    def __init__(self, folder: Path, scheduler_qps: int | None) -> None:
         self._folder = folder
-        self._progress = progress
         self._plane = ControlPlane(
             folder / "plane",
             controllers=True,
             fast_failure=False,
             scheduler_qps=scheduler_qps,
-            progress=progress,
+            progress=say,
         )
         self._kwok = Kwok(self._plane)
         self._shape: Shape | None = None

@@ -23,14 +23,16 @@ def test_a_machine_that_gets_slower_costs_no_utilisation() -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
 @pytest.mark.timeout(600)
-def test_a_cell_is_measured_and_compared_with_simulations(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cell_is_measured_and_compared_with_simulations(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     install(print)
     monkeypatch.setattr(simulated, "GRID_STEPS", 40)
     monkeypatch.setattr(utilisation, "WARM_STEPS", 16)
     monkeypatch.setattr(utilisation, "COUNTED_STEPS", 24)
-    progress = list[str]()
-    (cell,) = utilisation.measure((5.0,), (8,), progress.append, SIZES["30k"].model)
-    assert progress[1:] == [f"H = 8, {links}: 40 steps" for links in ("no limit", "5 Gbit/s", "no limit")]
+    (cell,) = utilisation.measure((5.0,), (8,), SIZES["30k"].model)
+    runs = [f"H = 8, {links}: 40 steps" for links in ("no limit", "5 Gbit/s", "no limit")]
+    assert capsys.readouterr().err.splitlines()[-3:] == runs
     assert (cell.gbps, cell.interval, cell.steps, cell.published) == (5.0, 8, 40, None)
     assert cell.utilisation > 0 and 0 < cell.merged_share <= 1
     assert min(cell.free_step_seconds) > 0 and cell.streams >= 1 and cell.period >= 1

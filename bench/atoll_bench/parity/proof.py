@@ -3,18 +3,37 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from atoll_bench.cores import usable
+from atoll_bench.figures import say
 from atoll_bench.parity import cases, plot, report
 from atoll_bench.parity.store import TUNING, Row, Store
 from atoll_bench.parity.trials import Trial
 from atoll_bench.parity.worker import run_all
-from atoll_cli.errors import CommandError
+from atoll_cli.errors import CommandError, UsageError
 from atoll_runtime.data import write_stdlib
 
 NAME = "parity"
 COMMAND = "atoll bench parity"
+
+
+def measure(
+    size: str | None, case: Sequence[str], out: str | None, resume: bool, reduced: bool, device: bool
+) -> Iterator[Row]:
+    """Runs the plan that the options choose; see `prove`. Raises `UsageError` if they choose no trial."""
+    if device and reduced:
+        raise UsageError("--device: not with --reduced, which has a size of its own")
+    stages = cases.stages(size, reduced=reduced, device=device)
+    letters = "".join(case)
+    if not set(letters) & {letter for stage in stages for letter in stage.cases}:
+        raise UsageError(f"--size {size!r}, --case {','.join(letters)!r}: there is no such trial")
+    folder = Path(out or ("/tmp/parity" if reduced else "docs/results"))
+    folder.mkdir(parents=True, exist_ok=True)
+    jobs = 1 if device else len(usable())
+    flag = "--reduced" if reduced else "--device" if device else ""
+    yield from prove(stages, letters, folder, jobs, resume=resume, flag=flag)
 
 
 def prove(
@@ -22,7 +41,6 @@ def prove(
     letters: str,
     folder: Path,
     jobs: int,
-    say: Callable[[str], None],
     *,
     resume: bool = False,
     flag: str = "",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -11,7 +11,7 @@ from typing import Any
 
 from atoll_bench.regions.decoupled import begun
 from atoll_bench.regions.setting import SIZE, parameters_of
-from atoll_bench.regions.trainings import Progress, Spent, Trainings
+from atoll_bench.regions.trainings import Spent, Trainings
 from atoll_bench.regions.wan import REGIONS, Region, Wan, round_trips
 from atoll_cli.errors import CommandError
 from atoll_local.namespaces import check_namespaces
@@ -87,10 +87,8 @@ def balances(ledger: LedgerReport) -> bool:
     return ledger.trained == ledger.merged + sum(ledger.discarded.values()) + ledger.in_flight
 
 
-def measure(
-    steps: int, seeds: Sequence[int], cut_seconds: int, plot: str | None, progress: Progress
-) -> dict[str, Any]:
-    """Runs the whole experiment and returns what `atoll bench regions --json` prints.
+def measure(steps: int, seeds: Sequence[int], cut_seconds: int, plot: str | None) -> Iterator[dict[str, Any]]:
+    """Runs the whole experiment and yields what `atoll bench regions --json` prints.
 
     Args:
         steps: steps of Atoll. Its regions go on until they hear of its end. For equal tokens the synchronous training
@@ -105,7 +103,7 @@ def measure(
     """
     check_namespaces()
     with tempfile.TemporaryDirectory(prefix="atoll-regions-") as name, Wan(Path(name) / "wan") as wan:
-        trainings = Trainings(wan, Path(name), steps, progress)
+        trainings = Trainings(wan, Path(name), steps)
         equal = [trainings.decoupled(f"equal-{seed}", steps, seed, shaped=False) for seed in seeds]
         each_step = len(wan.regions) * trainings.setting.step_tokens
         synchronous = trainings.synchronous(round(fmean(each.tokens for each in equal) / each_step))
@@ -128,7 +126,7 @@ def measure(
             }
         if plot is not None:
             draw(told, synchronous, atoll, Path(plot))
-        return told
+        yield told
 
 
 def _document(

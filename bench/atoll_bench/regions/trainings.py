@@ -6,13 +6,13 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from atoll_bench.figures import say
 from atoll_bench.regions.decoupled import Decoupled, Watch
 from atoll_bench.regions.setting import LENGTH, Setting, parameters_of
 from atoll_bench.regions.synchronous import Order
@@ -31,8 +31,6 @@ STEP_LIMIT_SECONDS = 60.0
 """A synchronous step that takes longer is broken."""
 POLL_SECONDS = 0.2
 SEED = 0
-
-Progress = Callable[[str], None]
 
 
 def environment(folder: Path) -> dict[str, str]:
@@ -74,8 +72,8 @@ class Spent:
 class Trainings:
     """The parts of the experiment."""
 
-    def __init__(self, wan: Wan, folder: Path, steps: int, progress: Progress) -> None:
-        self._wan, self._folder, self._progress = wan, folder, progress
+    def __init__(self, wan: Wan, folder: Path, steps: int) -> None:
+        self._wan, self._folder = wan, folder
         self.setting = Setting(f"file://{folder}/data", steps)
         write_stdlib(self.setting.data)
         self._environment = environment(folder)
@@ -107,7 +105,7 @@ class Trainings:
             self.step_seconds = float(np.mean([each["step_seconds"] for each in ready]))
             self.scale = scale_of(parameters_of(self.setting), self.step_seconds)
             self._wan.link(self.scale)
-            self._progress(
+            say(
                 f"steps of {1e3 * self.step_seconds:.0f} ms: 1 Gbit/s is "
                 f"{1e3 * self.scale:.3g} Mbit/s; {order.steps} synchronous steps"
             )
@@ -138,7 +136,7 @@ class Trainings:
         else:
             self._wan.free()
         setting = replace(self.setting, steps=steps)
-        self._progress(f"Atoll, {name}: {steps} steps")
+        say(f"Atoll, {name}: {steps} steps")
         with (
             Traffic(self._wan) as traffic,
             Decoupled(self._wan, self._folder / name, setting, seed, self._environment) as run,

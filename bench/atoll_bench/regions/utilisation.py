@@ -14,10 +14,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from atoll_bench.figures import say
 from atoll_bench.regions import simulated
 from atoll_bench.regions.decoupled import Decoupled, begun
 from atoll_bench.regions.setting import Setting, parameters_of
-from atoll_bench.regions.trainings import SEED, Progress, environment
+from atoll_bench.regions.trainings import SEED, environment
 from atoll_bench.regions.wan import PARAMETERS, STEP_SECONDS, Region, Wan, scale_of
 from atoll_cli.errors import CommandError
 from atoll_local.namespaces import check_namespaces
@@ -108,8 +109,8 @@ class Window:
 class Cells:
     """Makes runs over the same links and data, with different intervals and rates."""
 
-    def __init__(self, wan: Wan, folder: Path, setting: Setting, progress: Progress) -> None:
-        self._wan, self._folder, self._setting, self._progress = wan, folder, setting, progress
+    def __init__(self, wan: Wan, folder: Path, setting: Setting) -> None:
+        self._wan, self._folder, self._setting = wan, folder, setting
         self._environment, self._runs = environment(folder), 0
 
     def free(self, interval: int) -> Ran:
@@ -125,7 +126,7 @@ class Cells:
 
     def _run(self, links: str, interval: int, steps: int) -> Ran:
         self._runs += 1
-        self._progress(f"H = {interval}, {links}: {steps} steps")
+        say(f"H = {interval}, {links}: {steps} steps")
         setting = replace(self._setting, steps=steps, interval=interval)
         warm, first = warm_up(interval), WARM_UP * interval
         window, folder = Window(warm, first), self._folder / str(self._runs)
@@ -162,7 +163,7 @@ def between(before: float, after: float, position: int, runs: int) -> float:
 
 
 def measure(
-    gbps: Sequence[float], intervals: Sequence[int], progress: Progress, model: ModelSpec = MODEL
+    gbps: Sequence[float], intervals: Sequence[int], model: ModelSpec = MODEL
 ) -> Iterator[Utilisation]:
     """Measures each bandwidth with each interval.
 
@@ -174,12 +175,12 @@ def measure(
     wide = max(PUBLISHED)
     with tempfile.TemporaryDirectory(prefix="atoll-regions-") as name:
         folder = Path(name)
-        progress("simulations of the whole grid")
+        say("simulations of the whole grid")
         compared = {rate: simulated.compared(rate, wide, intervals) for rate in gbps}
         with Wan(folder / "wan", _regions(gbps[0]), MTU) as wan:
             setting = Setting(f"file://{folder}/data", COUNTED_STEPS, model=model, batch=BATCH)
             write_stdlib(setting.data)
-            cells = Cells(wan, folder, setting, progress)
+            cells = Cells(wan, folder, setting)
             for interval in intervals:
                 before = cells.free(interval).step_seconds
                 ran = [cells.narrow(rate, interval, before) for rate in gbps]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import signal
 import socket
 import threading
 import time
@@ -76,6 +77,9 @@ class Wan(Startable):
         self._up = False
 
     def start(self) -> None:
+        """Also makes SIGTERM and SIGHUP raise `KeyboardInterrupt`, so that everything is removed after them too."""
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.default_int_handler)
         if self._network.taken():
             raise CommandError(
                 f"the bridge {self._network.bridge} is there already: wait for the end of the other bench, or remove "
