@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import ssl
-from collections.abc import AsyncIterator
-from typing import Any
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, TypeVar
 
 import aiohttp
 
 from atoll_cli.errors import CommandError
 
+T = TypeVar("T")
 Object = dict[str, Any]
 JSON = "application/json"
 MERGE = "application/merge-patch+json"
@@ -22,40 +25,27 @@ LINE_LIMIT = 2**20
 class Client:
     """Use as an async context manager. `connections` is the largest number of concurrent calls."""
 
-    def __init__(self, server: str, context: ssl.SSLContext, token: str = "", connections: int = 32) -> None:
-        self._server = server
-        self._context = context
-        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
-        self._connections = connections
-        self._session: aiohttp.ClientSession | None = None
-
-    async def __aenter__(self) -> Client:
+    def __init__(self, server: str, context: ssl.SSLContext, connections: int, token: str = "") -> None:
+        """Needs a running event loop."""
         self._session = aiohttp.ClientSession(
-            base_url=self._server,
-            connector=aiohttp.TCPConnector(limit=self._connections, ssl=self._context),
-            headers=self._headers,
+            base_url=server,
+            connector=aiohttp.TCPConnector(limit=connections, ssl=context),
+            headers={"Authorization": f"Bearer {token}"} if token else {},
             timeout=aiohttp.ClientTimeout(total=CALL_SECONDS),
         )
+
+    async def __aenter__(self) -> Client:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._open.close()
-
-    @property
-    def _open(self) -> aiohttp.ClientSession:
-        assert self._session is not None, "used outside its context"
-        return self._session
+        await self._session.close()
 
     async def call(
         self, method: str, path: str, body: Object | None = None, *, kind: str = JSON, missing: bool = False
     ) -> Object:
-        """Returns the answer, or an empty one for a 404 if `missing`.
-
-        Raises:
-            CommandError: the API server refused.
-        """
+        """Returns the answer, or an empty one for a 404 if `missing`. Raises `CommandError` for any other refusal."""
         data = None if body is None else json.dumps(body).encode()
-        async with self._open.request(method, path, data=data, headers={"Content-Type": kind}) as answer:
+        async with self._session.request(method, path, data=data, headers={"Content-Type": kind}) as answer:
             text = await answer.read()
             if answer.status == 404 and missing:
                 return {}
@@ -66,17 +56,27 @@ class Client:
 
     async def text(self, path: str) -> str:
         """Returns an answer that is not JSON, such as metrics."""
-        async with self._open.get(path) as answer:
+        async with self._session.get(path) as answer:
             return await answer.text()
 
     async def watch(self, path: str) -> AsyncIterator[bytes]:
         """Yields the lines of a watch until it ends."""
         timeout = aiohttp.ClientTimeout(total=None, sock_read=None)
-        async with self._open.get(path, timeout=timeout, read_bufsize=LINE_LIMIT) as answer:
+        async with self._session.get(path, timeout=timeout, read_bufsize=LINE_LIMIT) as answer:
             if answer.status != 200:
                 raise CommandError(f"GET {path}: {answer.status}")
             async for line in answer.content:
                 yield line
+
+
+async def until(what: str, check: Callable[[], Awaitable[T]], seconds: float, interval: float) -> T:
+    """Calls `check` until its result is true, and returns that. Raises `CommandError` after `seconds`."""
+    deadline = time.monotonic() + seconds
+    while not (found := await check()):
+        if time.monotonic() > deadline:
+            raise CommandError(f"not within {seconds:.0f} s: {what}")
+        await asyncio.sleep(interval)
+    return found
 
 
 def url(kind: str, namespace: str, name: str = "") -> str:

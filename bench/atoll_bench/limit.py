@@ -9,7 +9,7 @@ pool in which a leader was bound.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from atoll_bench.client import MERGE, Client, Object, url
@@ -58,6 +58,12 @@ class Heal:
     told: Sequence[Object]
     """Pods that stay, with their new annotations."""
 
+    async def apply(self, client: Client, ended: Collection[str]) -> None:
+        """Replaces the pods. `ended` names the pods that have ended."""
+        gone = (_delete(client, pod, pod["metadata"]["name"] in ended) for pod in self.gone)
+        await asyncio.gather(create(client, self.made), *gone)
+        await asyncio.gather(*(_tell(client, pod) for pod in self.told))
+
 
 def heal(before: Sequence[Object], after: Sequence[Object], namespace: str) -> Heal:
     """Returns the difference between a unit's pods as the API server had them before and after."""
@@ -67,17 +73,6 @@ def heal(before: Sequence[Object], after: Sequence[Object], namespace: str) -> H
         made=[body(pod, namespace) for uid, pod in new.items() if uid not in old],
         told=[body(pod, namespace) for uid, pod in new.items() if uid in old],
     )
-
-
-async def replace(client: Client, heals: Iterable[Heal], ended: frozenset[str]) -> None:
-    """Replaces the pods of all units concurrently. `ended` names the pods that have ended."""
-    await asyncio.gather(*(_replace(client, heal, ended) for heal in heals))
-
-
-async def _replace(client: Client, heal: Heal, ended: frozenset[str]) -> None:
-    gone = (_delete(client, pod, pod["metadata"]["name"] in ended) for pod in heal.gone)
-    await asyncio.gather(create(client, heal.made), *gone)
-    await asyncio.gather(*(_tell(client, pod) for pod in heal.told))
 
 
 async def _tell(client: Client, pod: Object) -> None:

@@ -23,7 +23,7 @@ from atoll_bench import cores, limit
 from atoll_bench.client import Object, fail
 from atoll_bench.figures import say
 from atoll_bench.shapes import HUGE, MANY, SMALL, WIDE, Shape, plain_pod
-from atoll_bench.testbed import Testbed
+from atoll_bench.testbed import Testbed, testbed
 from atoll_bench.trial import PATIENCE_SECONDS, healed, namespace, times, trial
 from atoll_bench.verdict import Figure, Samples, figures
 from atoll_cli.errors import CommandError
@@ -34,9 +34,6 @@ BURST = 50
 
 def measure(case: Collection[str], repeat: int, scheduler_qps: int | None) -> list[Figure]:
     """Runs the cases `repeat` times, one after the other, and returns medians. A round that fails gives no figures.
-
-    Args:
-        scheduler_qps: requests a second of the scheduler; None for its default.
 
     Raises:
         CommandError: every round failed, because something did not happen in time. The message says what.
@@ -54,7 +51,7 @@ async def _measure(cases: Collection[str], repeat: int, scheduler_qps: int | Non
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     samples, lost = Samples(), CommandError("no round")
     with tempfile.TemporaryDirectory(prefix="atoll-bench-") as folder:
-        async with Testbed(Path(folder), scheduler_qps) as bed:
+        async with testbed(Path(folder), scheduler_qps) as bed:
             if set(cases) & set("ac"):
                 await _warm(bed)
             for turn in range(repeat):
@@ -124,10 +121,10 @@ async def _round(bed: Testbed, shape: Shape, cases: Collection[str], turn: int, 
             for number, name in ((signal.SIGTERM, "after_stop"), (signal.SIGKILL, "after_kill")):
                 samples.add("e", shape, {name: await one.absent(next(victims), number)})
     if set(cases) & set({WIDE: "ac", MANY: "a"}.get(shape, "")):
-        samples.add_limits(
-            shape,
-            await _limits(bed, shape, f"limit-{shape.name}-{turn}", objects, bodies, failed, successors),
-        )
+        name = f"limit-{shape.name}-{turn}"
+        limits = await _limits(bed, shape, name, objects, bodies, failed, successors)
+        for case, found in limits.items():
+            samples.add(case, shape, found, limit=True)
 
 
 async def _limits(
@@ -167,7 +164,7 @@ async def _limits(
             ]
             before, start = bed.used(), time.monotonic()
             await asyncio.gather(*(fail(bed.admin, name, pod) for pod in failed))
-            await limit.replace(bed.bare, heals, frozenset(failed))
+            await asyncio.gather(*(heal.apply(bed.bare, failed) for heal in heals))
             await healed(seen, shape, dict.fromkeys(broken, 2))
             found["c"] = times(seen, start) | cores.spent(before, bed.used())
     return found

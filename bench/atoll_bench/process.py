@@ -14,6 +14,7 @@ from pathlib import Path
 from prometheus_client.parser import text_string_to_metric_families
 
 from atoll_cli.errors import CommandError
+from atoll_local.controlplane import free_port
 from atoll_local.errors import ClusterError
 from atoll_local.process import Daemon
 
@@ -24,10 +25,9 @@ END_SECONDS = 20.0
 class Operator:
     """`python -m atoll_operator`, with leader election as in the chart."""
 
-    def __init__(
-        self, environment: Mapping[str, str], health: int, metrics: int, token: str, process: Daemon
-    ) -> None:
-        """Takes the ports for probes and metrics, and the token of an account that may read the metrics."""
+    def __init__(self, environment: Mapping[str, str], token: str, process: Daemon) -> None:
+        """`token`: of an account that may read the metrics."""
+        health, metrics = free_port(), free_port()
         self._health = f"http://127.0.0.1:{health}/readyz"
         self._metrics = urllib.request.Request(
             f"https://127.0.0.1:{metrics}/metrics", headers={"Authorization": f"Bearer {token}"}

@@ -5,17 +5,16 @@ Without a status the operator would poll less and less often, unlike for a run t
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import ssl
-import tempfile
 import time
 from collections.abc import Callable, Mapping
 
 from aiohttp import web
 
-from atoll_bench.client import Client
-from atoll_cli.errors import CommandError
+from atoll_bench.client import Client, until, url
+from atoll_local.controlplane import free_port
+from atoll_operator.certificates.authority import load_pair
 from atoll_runtime.contract import LedgerReport, SyncerStatus, UnitReport, dump
 
 CERTIFICATE_SECONDS = 60.0
@@ -32,56 +31,38 @@ class StatusServer:
     def __init__(self, units: Units) -> None:
         self._units = units
         self._uid = ""
-        self._chosen: ssl.SSLContext | None = None
-        self._runner: web.AppRunner | None = None
+        application = web.Application()
+        application.router.add_get("/{namespace}/{run}/0", self._answer)
+        self._runner = web.AppRunner(application, access_log=None)
         self._merged: dict[tuple[str, int], float] = {}
         """Unix seconds of the first merge, by unit and incarnation."""
         self._since: float | None = None
         """Monotonic seconds from which on the figures change; None: they do not change."""
-        self.port = 0
+        self.port = free_port()
 
     async def __aenter__(self) -> StatusServer:
-        base = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        base.sni_callback = self._choose
-        application = web.Application()
-        application.router.add_get("/{namespace}/{run}/0", self._answer)
-        self._runner = web.AppRunner(application, access_log=None)
         await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", 0, ssl_context=base).start()
-        self.port = self._runner.addresses[0][1]
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        assert self._runner is not None
         await self._runner.cleanup()
 
     async def serve(self, client: Client, namespace: str, run: str, uid: str) -> None:
-        """Starts to answer as soon as the run has its certificate.
-
-        Raises:
-            CommandError: not within a minute.
-        """
-        path = f"/api/v1/namespaces/{namespace}/secrets/{run}-syncer-tls"
-        deadline = time.monotonic() + CERTIFICATE_SECONDS
-        while not (secret := await client.call("GET", path, missing=True)):
-            if time.monotonic() > deadline:
-                raise CommandError(f"no certificate of the syncer came to be in {namespace}")
-            await asyncio.sleep(0.1)
+        """Starts to answer as soon as the run has its certificate. Raises `CommandError` if it has none in a minute."""
+        path = url("secrets", namespace, f"{run}-syncer-tls")
+        secret = await until(
+            f"{namespace} has a certificate of the syncer",
+            lambda: client.call("GET", path, missing=True),
+            CERTIFICATE_SECONDS,
+            interval=0.1,
+        )
         data = {name: base64.b64decode(value) for name, value in secret["data"].items()}
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.verify_mode = ssl.CERT_REQUIRED
         context.load_verify_locations(cadata=data["ca.crt"].decode())
-        with tempfile.NamedTemporaryFile() as file:
-            file.write(data["tls.crt"] + b"\n" + data["tls.key"])
-            file.flush()
-            context.load_cert_chain(file.name)
-        self._uid, self._chosen = uid, context
-
-    def _choose(self, connection: ssl.SSLObject, name: str | None, _: ssl.SSLContext) -> int | None:
-        if self._chosen is None:
-            return ssl.ALERT_DESCRIPTION_UNRECOGNIZED_NAME
-        connection.context = self._chosen
-        return None
+        load_pair(context, data["tls.crt"], data["tls.key"])
+        self._uid = uid
+        await web.TCPSite(self._runner, "127.0.0.1", self.port, ssl_context=context).start()
 
     def train(self) -> None:
         """Makes all figures change from now on, as those of units that train do."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from urllib.parse import quote
 
 from atoll_bench import cores
-from atoll_bench.client import Object, fail, url
+from atoll_bench.client import Object, fail, until, url
 from atoll_bench.pods import Life, Pods, touched
 from atoll_bench.process import Operator
 from atoll_bench.shapes import RUN, Shape, training_run
@@ -48,11 +48,10 @@ class Trial:
     async def create(self) -> dict[str, float]:
         """Creates the run and waits until all pods run."""
         cut = await self.bed.watches_cut()
-        before, own, start = self.bed.used(), cores.used(self.operator.pid), time.monotonic()
+        before, start = self.bed.used(self.operator.pid), time.monotonic()
         serving = await self._begin()
         await self.pods.until_running(self.shape.pods, PATIENCE_SECONDS)
-        used = cores.spent(before, self.bed.used())
-        used["operator_cpu"] = cores.used(self.operator.pid) - own
+        used = cores.spent(before, self.bed.used(self.operator.pid))
         used["watches_cut"] = await self.bed.watches_cut() - cut
         await serving
         await self._ready()
@@ -66,11 +65,8 @@ class Trial:
         return asyncio.create_task(self.server.serve(self.bed.admin, self.namespace, RUN, uid))
 
     async def _ready(self) -> None:
-        """Waits until the run is ready, which means that the operator has polled its syncer.
-
-        Raises:
-            CommandError: not within a minute.
-        """
+        """Waits until the run is ready, which means that the operator has polled its syncer. Raises `CommandError`
+        after a minute."""
         deadline = time.monotonic() + READY_SECONDS
         while True:
             run = await self.bed.admin.call("GET", f"{self._runs}/{RUN}")
@@ -111,10 +107,10 @@ class Trial:
     async def heal(self, victims: Sequence[Life]) -> dict[str, float]:
         """Fails these pods and waits until all pods run again."""
         units = _next(victims)
-        before, own, start = self.bed.used(), cores.used(self.operator.pid), time.monotonic()
+        before, start = self.bed.used(self.operator.pid), time.monotonic()
         await asyncio.gather(*(fail(self.bed.admin, self.namespace, life.name) for life in victims))
         await healed(self.pods, self.shape, units)
-        used = cores.spent(before, self.bed.used()) | {"operator_cpu": cores.used(self.operator.pid) - own}
+        used = cores.spent(before, self.bed.used(self.operator.pid))
         await self.bed.quiet(self.operator.pid)
         ours, others = touched(self.pods.lives.values(), units, start)
         return times(self.pods, start) | used | {"touched": ours, "others_touched": others}
@@ -164,31 +160,26 @@ class Trial:
 
     async def _minute(self) -> dict[str, float]:
         """CPU shares during a minute."""
-        used, server, start = cores.used(self.operator.pid), self.bed.used(), time.monotonic()
+        before, start = self.bed.used(self.operator.pid), time.monotonic()
         await asyncio.sleep(IDLE_SECONDS)
-        seconds = time.monotonic() - start
+        used, seconds = cores.spent(before, self.bed.used(self.operator.pid)), time.monotonic() - start
         return {
-            "cpu_share": (cores.used(self.operator.pid) - used) / seconds,
-            "api_server_cpu_share": (self.bed.used()["kube-apiserver"] - server["kube-apiserver"]) / seconds,
+            "cpu_share": used["operator_cpu"] / seconds,
+            "api_server_cpu_share": used["kube_apiserver_cpu"] / seconds,
         }
 
     async def _settled(self) -> None:
-        """Waits until the operator no longer writes the units' status.
+        """Waits until the operator no longer writes the units' status. Raises `CommandError` after three minutes."""
+        versions: list[str] = []
 
-        Raises:
-            CommandError: not within three minutes.
-        """
-        deadline = time.monotonic() + SETTLE_SECONDS
-        before: list[str] = []
-        while True:
-            items = await self._list("learnerunits")
-            now = [unit["metadata"]["resourceVersion"] for unit in items]
-            if now == before:
-                return
-            if time.monotonic() > deadline:
-                raise CommandError("the operator does not stop writing the units' status")
-            before = now
-            await asyncio.sleep(UNCHANGED_SECONDS)
+        async def unchanged() -> bool:
+            before = list(versions)
+            versions[:] = [unit["metadata"]["resourceVersion"] for unit in await self._list("learnerunits")]
+            return versions == before
+
+        await until(
+            "the operator stops writing the units' status", unchanged, SETTLE_SECONDS, UNCHANGED_SECONDS
+        )
 
 
 @asynccontextmanager
@@ -210,11 +201,8 @@ async def namespace(bed: Testbed, shape: Shape, name: str) -> AsyncIterator[Pods
 
 @asynccontextmanager
 async def trial(bed: Testbed, shape: Shape, name: str) -> AsyncIterator[Trial]:
-    """Starts an operator for a namespace of its own and waits until it is ready.
-
-    Raises:
-        CommandError: that of the body, with the end of the operator's log added.
-    """
+    """Starts an operator for a namespace of its own and waits until it is ready. Adds the end of its log to a
+    `CommandError` of the body."""
     async with namespace(bed, shape, name) as pods, StatusServer(pods.units) as server:
         operator = bed.operator(name, server.port)
         operator.start()

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from atoll_bench.figures import spread
 from atoll_bench.shapes import Shape
 
-CASES = ("a", "b", "c", "d", "e", "f")
+Key = tuple[str, Shape, str]
+"""Case, shape and name of a figure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,17 +75,14 @@ _UNITS |= dict.fromkeys(("memory", "memory_peak", "next_memory_peak"), "MiB")
 class Samples:
     """Values by case, shape and name, one for each round."""
 
-    values: dict[tuple[str, Shape, str], list[float]] = field(default_factory=dict)
-    limits: dict[tuple[str, Shape, str], list[float]] = field(default_factory=dict)
+    values: dict[Key, list[float]] = field(default_factory=dict)
+    limits: dict[Key, list[float]] = field(default_factory=dict)
+    """Those of the bare client."""
 
-    def add(self, case: str, shape: Shape, found: Mapping[str, float]) -> None:
+    def add(self, case: str, shape: Shape, found: Mapping[str, float], *, limit: bool = False) -> None:
+        kept = self.limits if limit else self.values
         for name, value in found.items():
-            self.values.setdefault((case, shape, name), []).append(value)
-
-    def add_limits(self, shape: Shape, found: Mapping[str, Mapping[str, float]]) -> None:
-        for case, each in found.items():
-            for name, value in each.items():
-                self.limits.setdefault((case, shape, name), []).append(value)
+            kept.setdefault((case, shape, name), []).append(value)
 
     def take(self, other: Samples) -> None:
         """Adds the samples of another round."""
@@ -117,7 +115,7 @@ def target_of(case: str, shape: Shape, name: str) -> Target:
     return Target() if target.pods is not None and shape.pods > target.pods else target
 
 
-def _figure(key: tuple[str, Shape, str], values: Sequence[float], limits: Sequence[float] | None) -> Figure:
+def _figure(key: Key, values: Sequence[float], limits: Sequence[float] | None) -> Figure:
     case, shape, name = key
     target, value = target_of(case, shape, name), spread(values)[0]
     ratio = None
