@@ -6,10 +6,9 @@ training loop does. Both have the same model, data and constants.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import jax
 import numpy as np
@@ -30,21 +29,6 @@ FLOPS = 6
 
 
 @dataclass(frozen=True)
-class Setting:
-    """What is trained, and for how long."""
-
-    preset: str
-    batch: int
-    length: int
-    """Tokens of a sequence."""
-    pairs: int
-    seconds: float
-    """Approximate seconds of a phase."""
-    peak_tflops: float | None = None
-    """Of the device, in 10¹² floating-point operations a second."""
-
-
-@dataclass(frozen=True)
 class StepFigure(Rates):
     """One line of `atoll bench step --json`."""
 
@@ -59,49 +43,44 @@ class StepFigure(Rates):
     """Share of the device's peak, computed from FLOPS and parameters; None if no peak is given."""
 
 
-def measure(**options: Any) -> Iterator[StepFigure]:
-    """`options` are the fields of a `Setting`."""
-    setting = Setting(**options)
-    ours, plain = _loops(setting)
+def measure(
+    preset: str, batch: int, length: int, pairs: int, seconds: float, peak_tflops: float | None
+) -> Iterator[StepFigure]:
+    """Measures `pairs` phases of each loop, of about `seconds` each."""
+    ours, plain = _loops(preset, batch, length)
     ours.advance(3)
     plain.advance(3)
-    steps = max(2, round(3 * setting.seconds / timed(plain.advance, 3).seconds))
-    found = in_turns(setting.pairs, steps, partial(timed, plain.advance), partial(timed, ours.advance))
-    tokens, peak = setting.batch * setting.length * found.ours, setting.peak_tflops
+    steps = max(2, round(3 * seconds / timed(plain.advance, 3).seconds))
+    found = in_turns(pairs, steps, partial(timed, plain.advance), partial(timed, ours.advance))
+    tokens = batch * length * found.ours
     yield StepFigure(
         **vars(found),
-        preset=setting.preset,
+        preset=preset,
         parameters=ours.parameters,
-        batch=setting.batch,
-        length=setting.length,
+        batch=batch,
+        length=length,
         device=jax.devices()[0].device_kind,
         tokens_per_second=tokens,
-        utilisation=None if peak is None else FLOPS * ours.parameters * tokens / (1e12 * peak),
+        utilisation=None if peak_tflops is None else FLOPS * ours.parameters * tokens / (1e12 * peak_tflops),
     )
 
 
-def _loops(setting: Setting) -> tuple[_Ours, Plain]:
+def _loops(preset: str, batch: int, length: int) -> tuple[_Ours, Plain]:
     """Both loops, with the same batches."""
-    model, batches = ModelSpec(preset=setting.preset), _batches(setting)
-    plain = Plain(model, InnerSpec(), initial(model), lambda step: batches[step % BATCHES], lambda _: RATE)
-    return _Ours(setting, batches), plain
+    model = ModelSpec(preset=preset)
+    theta = initial(model)
+    batches = np.random.default_rng(0).integers(0, 256, (BATCHES, batch, length + 1), np.int32)
+    plain = Plain(model, InnerSpec(), theta, lambda step: batches[step % BATCHES], lambda _: RATE)
+    return _Ours(Inner(span(jax.devices()), model, InnerSpec(), theta, batch, length), batches), plain
 
 
 class _Ours:
     """A unit's inner steps, as in its training loop."""
 
-    def __init__(self, setting: Setting, batches: Sequence[np.ndarray]) -> None:
-        model, mesh = ModelSpec(preset=setting.preset), span(jax.devices())
-        theta = initial(model)
-        self.parameters = sum(value.size for value in theta.values())
-        self.inner = Inner(mesh, model, InnerSpec(), theta, setting.batch, setting.length)
-        self._batches = batches
+    def __init__(self, inner: Inner, batches: np.ndarray) -> None:
+        self.inner, self._batches = inner, batches
+        self.parameters = sum(value.size for value in inner.theta.values())
 
     def advance(self, steps: int) -> None:
         for step in range(steps):
             float(self.inner.step(self._batches[step % BATCHES], RATE))
-
-
-def _batches(setting: Setting) -> list[np.ndarray]:
-    shape = (BATCHES, setting.batch, setting.length + 1)
-    return list(np.random.default_rng(0).integers(0, 256, shape, np.int32))

@@ -6,11 +6,10 @@ import pytest
 from atoll_bench import step
 
 pytestmark = pytest.mark.timeout(300)  # 5 s alone, most of it the compiler's
-SETTING = step.Setting("250k", batch=2, length=16, pairs=2, seconds=0.01, peak_tflops=1.0)
 
 
 def test_both_loops_train_the_same_parameters() -> None:
-    ours, plain = step._loops(SETTING)
+    ours, plain = step._loops("250k", 2, 16)
     ours.advance(3)
     plain.advance(3)
     for name, value in ours.inner.theta.items():
@@ -18,7 +17,7 @@ def test_both_loops_train_the_same_parameters() -> None:
 
 
 def test_figure_has_rates_and_the_share_of_the_given_peak() -> None:
-    (found,) = step.measure(**vars(SETTING))
+    (found,) = step.measure("250k", batch=2, length=16, pairs=2, seconds=0.01, peak_tflops=1.0)
     assert found.steps >= 2 * found.pairs == 4
     assert found.ratio_quartiles[0] <= found.ratio <= found.ratio_quartiles[1]
     assert found.tokens_per_second == pytest.approx(found.ours * 32)

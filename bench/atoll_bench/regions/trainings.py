@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from atoll_bench.figures import say
-from atoll_bench.regions.decoupled import Decoupled, Watch
+from atoll_bench.regions.decoupled import Watch, begun, decoupled, train
 from atoll_bench.regions.setting import LENGTH, Setting, parameters_of
 from atoll_bench.regions.synchronous import Order
 from atoll_bench.regions.wan import SITE, Traffic, Wan, scale_of
@@ -139,12 +139,12 @@ class Trainings:
         say(f"Atoll, {name}: {steps} steps")
         with (
             Traffic(self._wan) as traffic,
-            Decoupled(self._wan, self._folder / name, setting, seed, self._environment) as run,
+            decoupled(self._wan, self._folder / name, setting, seed, self._environment) as run,
         ):
-            begin, status = run.train(watch)
-            run.finish()
-        cut = GlobalStore(run.bucket).load(steps, momentum=False)
-        tokens = sum(unit.tokens for unit in status.units.values())
+            status = train(run, watch)
+            run.until("the run is finished", lambda now: now.phase == "Finished")
+        cut = GlobalStore(run.contract.checkpoint.uri).load(steps, momentum=False)
+        begin, tokens = begun(status), sum(unit.tokens for unit in status.units.values())
         return Spent(traffic, begin, status.time - begin, self._loss(cut.theta), tokens, status)
 
     def _loss(self, theta: dict[str, np.ndarray]) -> float:

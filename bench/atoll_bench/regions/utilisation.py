@@ -16,7 +16,7 @@ from pathlib import Path
 
 from atoll_bench.figures import say
 from atoll_bench.regions import simulated
-from atoll_bench.regions.decoupled import Decoupled, begun
+from atoll_bench.regions.decoupled import begun, decoupled, train
 from atoll_bench.regions.setting import Setting, parameters_of
 from atoll_bench.regions.trainings import SEED, environment
 from atoll_bench.regions.wan import PARAMETERS, STEP_SECONDS, Region, Wan, scale_of
@@ -130,8 +130,8 @@ class Cells:
         setting = replace(self._setting, steps=steps, interval=interval)
         warm, first = warm_up(interval), WARM_UP * interval
         window, folder = Window(warm, first), self._folder / str(self._runs)
-        with Decoupled(self._wan, folder, setting, SEED, self._environment) as run:
-            _, end = run.train(window)
+        with decoupled(self._wan, folder, setting, SEED, self._environment) as run:
+            end = train(run, window)
         before, after = window.since(warm, end), end.units[NARROW]
         return Ran(
             (end.time - before.time) / (after.step - before.units[NARROW].step),
