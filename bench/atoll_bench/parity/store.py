@@ -23,8 +23,11 @@ class Store:
     def __init__(self, path: Path) -> None:
         """Raises `CommandError` if a file exists and is not a list of rows."""
         self.path = path
-        self.rows = [row for each in (path, self._tuning) for row in _read(each)]
-        self._done = {Trial.of(row): row for row in self.rows}
+        self._done = {Trial.of(row): row for each in (path, self._tuning) for row in _read(each)}
+
+    @property
+    def rows(self) -> list[Row]:
+        return list(self._done.values())
 
     @property
     def _tuning(self) -> Path:
@@ -36,12 +39,7 @@ class Store:
 
     def add(self, trial: Trial, result: Mapping[str, Any]) -> Row:
         """Stores a finished trial. It replaces the result of an equal one."""
-        row = trial.identity() | dict(result)
-        if trial in self._done:
-            self.rows[self.rows.index(self._done[trial])] = row
-        else:
-            self.rows.append(row)
-        self._done[trial] = row
+        row = self._done[trial] = trial.identity() | dict(result)
         tuning = trial.case == TUNING
         rows = [each for each in self.rows if (each["case"] == TUNING) == tuning]
         _write(self._tuning if tuning else self.path, rows)

@@ -10,7 +10,7 @@ from statistics import fmean
 from typing import Any
 
 from atoll_bench.regions.decoupled import begun
-from atoll_bench.regions.setting import SIZE, parameters_of
+from atoll_bench.regions.setting import SIZE
 from atoll_bench.regions.trainings import Spent, Trainings
 from atoll_bench.regions.wan import REGIONS, Region, Wan, round_trips
 from atoll_cli.errors import CommandError
@@ -169,7 +169,7 @@ def _document(
         "tokens_atoll": atoll.tokens,
         "tokens_merged_atoll": sum(ledger.merged for ledger in status.ledger.values()) // status.fragments,
         "model": SIZE,
-        "parameters": parameters_of(trainings.setting),
+        "parameters": trainings.setting.parameters,
         "step_seconds": trainings.step_seconds,
         "scale": trainings.scale,
         "congestion_control": CONGESTION_CONTROL.read_text().strip(),

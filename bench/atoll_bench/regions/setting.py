@@ -43,6 +43,10 @@ class Setting:
         """Tokens of one region's step."""
         return self.batch * LENGTH
 
+    @property
+    def parameters(self) -> int:
+        return sum(math.prod(tensor.shape) for tensor in describe(self.model))
+
     def run(self, seed: int, bucket: str, host: str) -> RunContract:
         """The contract of a run with its syncer at `host`."""
         return RunContract(
@@ -58,8 +62,3 @@ class Setting:
             checkpoint=CheckpointSpec(uri=bucket, interval_steps=self.steps + 1),
             shards=(SyncerAddress(host=host),),
         )
-
-
-def parameters_of(setting: Setting) -> int:
-    """The number of the model's parameters."""
-    return sum(math.prod(tensor.shape) for tensor in describe(setting.model))

@@ -14,7 +14,7 @@ import numpy as np
 
 from atoll_bench.figures import say
 from atoll_bench.regions.decoupled import Watch, begun, decoupled, train
-from atoll_bench.regions.setting import LENGTH, Setting, parameters_of
+from atoll_bench.regions.setting import LENGTH, Setting
 from atoll_bench.regions.synchronous import Order
 from atoll_bench.regions.wan import SITE, Traffic, Wan, scale_of
 from atoll_bench.run import check
@@ -103,7 +103,7 @@ class Trainings:
                 processes[place.name] = place.run([*command, str(rank)], log, self._environment)
             ready = _answers(folder, "ready", processes, READY_SECONDS)
             self.step_seconds = float(np.mean([each["step_seconds"] for each in ready]))
-            self.scale = scale_of(parameters_of(self.setting), self.step_seconds)
+            self.scale = scale_of(self.setting.parameters, self.step_seconds)
             self._wan.link(self.scale)
             say(
                 f"steps of {1e3 * self.step_seconds:.0f} ms: 1 Gbit/s is "

@@ -17,7 +17,7 @@ from pathlib import Path
 from atoll_bench.figures import say
 from atoll_bench.regions import simulated
 from atoll_bench.regions.decoupled import begun, decoupled, train
-from atoll_bench.regions.setting import Setting, parameters_of
+from atoll_bench.regions.setting import Setting
 from atoll_bench.regions.trainings import SEED, environment
 from atoll_bench.regions.wan import PARAMETERS, STEP_SECONDS, Region, Wan, scale_of
 from atoll_cli.errors import CommandError
@@ -121,7 +121,7 @@ class Cells:
     def narrow(self, gbps: float, interval: int, free_step_seconds: float) -> Ran:
         """Runs over the narrow link. Raises `CommandError`."""
         self._wan.regions = _regions(gbps)
-        self._wan.link(scale_of(parameters_of(self._setting), free_step_seconds))
+        self._wan.link(scale_of(self._setting.parameters, free_step_seconds))
         return self._run(f"{gbps:g} Gbit/s", interval, steps_of(gbps, interval))
 
     def _run(self, links: str, interval: int, steps: int) -> Ran:
