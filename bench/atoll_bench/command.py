@@ -177,12 +177,9 @@ FIGURES = {
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Prints each figure as soon as it is measured.
-
-    Raises:
-        UsageError: an option's value cannot be used, or packages are missing.
-        CommandError, ClusterError, HostError, StoreError: the figure could not be measured.
-    """
+    """Prints each figure as soon as it is measured. Raises `UsageError` if an option's value cannot be used, or
+    packages are missing, and `CommandError`, `ClusterError`, `HostError` or `StoreError` if the figure could not
+    be measured."""
     bench = argparse.ArgumentParser(
         prog="atoll bench", description="Measure this machine.", allow_abbrev=False
     )

@@ -34,11 +34,8 @@ class JournalFigure:
 
 
 def measure(megabytes: int, merges: int) -> Iterator[JournalFigure]:
-    """Writes merges of the fragments in turn, in the folder for temporary files.
-
-    Raises:
-        JournalError, Terminal: there is no room, or the volume fails.
-    """
+    """Writes merges of the fragments in turn, in the folder for temporary files. Raises `JournalError` or `Terminal`
+    if there is no room, or the volume fails."""
     size = megabytes * 10**6 // ELEMENT // FRAGMENTS
     layout = build_layout([TensorInfo("w", (FRAGMENTS, size), stacked=True, embedding=False)], FRAGMENTS)
     wire = memoryview(b"")

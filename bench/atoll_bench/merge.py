@@ -54,11 +54,8 @@ class MergeFigure:
 
 
 def layout_of(parameters: int, fragments: int) -> Layout:
-    """The layout of a decoder with at least `parameters` parameters, in layers of the preset 125m.
-
-    Raises:
-        UsageError: it needs more layers than a model may have.
-    """
+    """The layout of a decoder with at least `parameters` parameters, in layers of the preset 125m. Raises `UsageError`
+    if it needs more layers than a model may have."""
     try:
         return build_layout(describe(model_of(parameters)), fragments)
     except LayoutError as error:

@@ -75,11 +75,7 @@ class Pods:
         self._version = ""
 
     def see(self, line: bytes, at: float) -> None:
-        """Processes one event of the watch.
-
-        Raises:
-            CommandError: the watch has ended with an error.
-        """
+        """Processes one event of the watch. Raises `CommandError` if the watch has ended with an error."""
         try:
             event = _decode(line)
         except msgspec.MsgspecError as error:
@@ -112,22 +108,15 @@ class Pods:
         self._changed.set()
 
     async def follow(self, client: Client, namespace: str) -> None:
-        """Watches until cancelled. The API server ends the watch of a slow reader.
-
-        Raises:
-            CommandError: the watch cannot be resumed where it ended.
-        """
+        """Watches until cancelled. The API server ends the watch of a slow reader. Raises `CommandError` if the watch
+        cannot be resumed where it ended."""
         while True:
             path = f"{url('pods', namespace)}?watch=1&timeoutSeconds=3600&resourceVersion={self._version}"
             async for line in client.watch(path):
                 self.see(line, time.monotonic())
 
     async def until(self, what: str, check: Callable[[], bool], seconds: float) -> None:
-        """Waits until an event makes `check` true.
-
-        Raises:
-            CommandError: not within `seconds`.
-        """
+        """Waits until an event makes `check` true. Raises `CommandError` after `seconds`."""
         deadline = time.monotonic() + seconds
         while not check():
             self._changed.clear()

@@ -32,11 +32,8 @@ CERTIFICATES = Path("/etc/ssl/certs")
 
 
 def write_base(target: Path) -> None:
-    """Write a tar archive of the base's files. It takes 15 s with a near mirror.
-
-    Raises:
-        HostError: mmdebstrap failed or took too long.
-    """
+    """Write a tar archive of the base's files. It takes 15 s with a near mirror. Raises `HostError` if mmdebstrap
+    failed or took too long."""
     with TemporaryDirectory(prefix="atoll-base-") as folder:
         mirrors: list[str] = []
         if sources := debian_sources(Path("/etc/apt")):

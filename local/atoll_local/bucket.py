@@ -44,12 +44,8 @@ class FakeGcs(Startable):
         }
 
     def start(self) -> None:
-        """Starts the server and waits until it answers. Does nothing if it runs.
-
-        Raises:
-            HostError: its port is taken.
-            ClusterError: it ended at once, or it did not answer within 20 s.
-        """
+        """Starts the server and waits until it answers. Does nothing if it runs. Raises `HostError` if its port is
+        taken, and `ClusterError` if it ended at once, or it did not answer within 20 s."""
         if self._daemon.pid() is not None:
             return
         # Another server there would be mistaken for ours.
@@ -76,11 +72,7 @@ class FakeGcs(Startable):
         self._daemon.stop(signal.SIGKILL)
 
     def create_bucket(self, name: str) -> None:
-        """Creates the bucket if it does not exist.
-
-        Raises:
-            ClusterError: the server refused, or does not answer.
-        """
+        """Creates the bucket if it does not exist. Raises `ClusterError` if the server refused, or does not answer."""
         body = json.dumps({"name": name}).encode()
         request = urllib.request.Request(
             f"{self.url}/storage/v1/b?project=atoll", body, {"Content-Type": "application/json"}

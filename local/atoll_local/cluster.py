@@ -71,12 +71,8 @@ class Cluster:
         return self.kubectl("get", "--raw", "/readyz", check=False, timeout=10).strip() == "ok"
 
     def up(self) -> None:
-        """Starts the cluster and waits until it is ready. Does nothing if it runs with these images.
-
-        Raises:
-            HostError: this machine cannot run it.
-            ClusterError: a part did not come up.
-        """
+        """Starts the cluster and waits until it is ready. Does nothing if it runs with these images. Raises
+        `HostError` if this machine cannot run it, and `ClusterError` if a part did not come up."""
         host.check_machine()
         host.install(self.progress)
         build_images(self.progress)
@@ -146,11 +142,8 @@ class Cluster:
     def kubectl(
         self, *args: str, check: bool = True, timeout: float = SECONDS, stdin: str | None = None
     ) -> str:
-        """Output of kubectl on this cluster.
-
-        Raises:
-            ClusterError: it failed (with `check`) or took longer than `timeout` seconds.
-        """
+        """Output of kubectl on this cluster. Raises `ClusterError` if it failed (with `check`) or took longer than
+        `timeout` seconds."""
         return kubectl(self.kubeconfig, *args, check=check, timeout=timeout, stdin=stdin)
 
     def status(self) -> dict[str, Any]:

@@ -32,11 +32,7 @@ CONTROL_PROGRAMS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-s
 
 def free_port(address: str = "127.0.0.1") -> int:
     """Return a free TCP port below 32768. The kernel assigns the ports from there on to outgoing connections, which
-    could take one before the server listens.
-
-    Raises:
-        ClusterError: none of a hundred was free.
-    """
+    could take one before the server listens. Raises `ClusterError` if none of a hundred was free."""
     for port in random.SystemRandom().sample(PORTS, 100):
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind((address, port))
@@ -108,11 +104,8 @@ class ControlPlane(Startable):
             self._start_controllers(authority)
 
     def kubectl(self, *arguments: str, body: Mapping[str, Any] | None = None) -> str:
-        """Output of an administrator's `kubectl`; `body` is its standard input, as JSON.
-
-        Raises:
-            ClusterError: the API server refused, or did not answer in time.
-        """
+        """Output of an administrator's `kubectl`; `body` is its standard input, as JSON. Raises `ClusterError` if the
+        API server refused, or did not answer in time."""
         stdin = None if body is None else json.dumps(body)
         return kubectl(self.kubeconfig, *arguments, timeout=KUBECTL_SECONDS, stdin=stdin)
 

@@ -97,11 +97,7 @@ class TpuPlugin:
 
 
 def register() -> None:
-    """Registers the plugin with the kubelet.
-
-    Raises:
-        grpc.RpcError: the kubelet does not answer within 10 s.
-    """
+    """Registers the plugin with the kubelet. Raises `grpc.RpcError` if the kubelet does not answer within 10 s."""
     request = field(1, "v1beta1") + field(2, SOCKET.name) + field(3, TPU_RESOURCE)
     with grpc.insecure_channel(f"unix://{KUBELET_SOCKET}") as channel:
         call = channel.unary_unary("/v1beta1.Registration/Register", _identity, _identity)

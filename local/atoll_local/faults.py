@@ -15,11 +15,8 @@ SANDBOX = b"/pause"
 
 
 def processes(cluster: Cluster, pod_uid: str) -> set[int]:
-    """Every process of a pod's containers and of its sandbox, found by cgroup.
-
-    Raises:
-        ClusterError: no node runs that pod.
-    """
+    """Every process of a pod's containers and of its sandbox, found by cgroup. Raises `ClusterError` if no node runs
+    that pod."""
     name = f"pod{pod_uid}"
     for machine in cluster.machines:
         for quality in ("kubepods", "kubepods/burstable", "kubepods/besteffort"):
@@ -30,11 +27,8 @@ def processes(cluster: Cluster, pod_uid: str) -> set[int]:
 
 
 def kill_pods(cluster: Cluster, pod_uids: Iterable[str]) -> int:
-    """Kills every process of the pods' containers at once; returns how many. Sandboxes stay.
-
-    Raises:
-        ClusterError: one of the pods has no process.
-    """
+    """Kills every process of the pods' containers at once; returns how many. Sandboxes stay. Raises `ClusterError` if
+    one of the pods has no process."""
     pids = [pid for uid in pod_uids for pid in processes(cluster, uid) if not _is_sandbox(pid)]
     for pid in pids:
         try:

@@ -24,11 +24,8 @@ def go_program() -> str | None:
 
 
 def build(program: Program, work: Path, target: Path) -> None:
-    """Builds `program` to `target`. Modules of one family share `work`.
-
-    Raises:
-        HostError: no Go, or the build failed (the message ends with the compiler's last lines).
-    """
+    """Builds `program` to `target`. Modules of one family share `work`. Raises `HostError` if there is no Go, or the
+    build failed (the message ends with the compiler's last lines)."""
     go = go_program()
     if go is None:
         raise HostError(
@@ -51,11 +48,8 @@ def build(program: Program, work: Path, target: Path) -> None:
 
 
 def module_folder(program: Program) -> Path:
-    """The source folder of the program's module. Go verifies a download by its checksum database.
-
-    Raises:
-        HostError: no Go, or the module cannot be obtained.
-    """
+    """The source folder of the program's module. Go verifies a download by its checksum database. Raises `HostError`
+    if there is no Go, or the module cannot be obtained."""
     go = go_program()
     if go is None:
         raise HostError(f"Go is not installed: {program.name} {program.version} needs files of its module")

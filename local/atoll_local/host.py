@@ -37,11 +37,7 @@ INSTALL_TIMEOUT = 900.0
 
 
 def check_machine() -> None:
-    """Checks system, user and disk.
-
-    Raises:
-        HostError: this machine cannot run a cluster.
-    """
+    """Checks system, user and disk. Raises `HostError` if this machine cannot run a cluster."""
     if sys.platform != "linux":
         raise HostError(f"the local cluster needs Linux (this is {sys.platform})")
     if os.geteuid() != 0:
@@ -85,11 +81,8 @@ def missing() -> list[str]:
 
 
 def install(progress: Progress) -> None:
-    """Installs the Debian packages that are missing, without starting their services.
-
-    Raises:
-        HostError: there is no apt, or it failed.
-    """
+    """Installs the Debian packages that are missing, without starting their services. Raises `HostError` if there is
+    no apt, or it failed."""
     packages = missing()
     if not packages:
         return

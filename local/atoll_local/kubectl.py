@@ -16,11 +16,8 @@ ESTABLISHED = '--for=jsonpath={.status.conditions[?(@.type=="Established")].stat
 def kubectl(
     kubeconfig: Path, *args: str, check: bool = True, timeout: float = SECONDS, stdin: str | None = None
 ) -> str:
-    """Run kubectl and return its output.
-
-    Raises:
-        ClusterError: it failed (with `check`) or took longer than `timeout` seconds.
-    """
+    """Run kubectl and return its output. Raises `ClusterError` if it failed (with `check`) or took longer than
+    `timeout` seconds."""
     command = [str(find("kubectl")), f"--kubeconfig={kubeconfig}", *args]
     name = f"kubectl {' '.join(args[:3])}"
     return run(command, timeout, raises=ClusterError, name=name, check=check, stdin=stdin)

@@ -95,11 +95,8 @@ class Kwok(Startable):
         self.daemon.stop()
 
     def add(self, nodes: Iterable[Object]) -> None:
-        """Creates nodes and waits until all of them are Ready and without the not-ready taint.
-
-        Raises:
-            ClusterError: they were not ready within two minutes, or the API server refused one.
-        """
+        """Creates nodes and waits until all of them are Ready and without the not-ready taint. Raises `ClusterError`
+        if they were not ready within two minutes, or the API server refused one."""
         bodies = list(nodes)
         self._plane.kubectl("create", "-f", "-", body={"apiVersion": "v1", "kind": "List", "items": bodies})
         wanted = {body["metadata"]["name"] for body in bodies}
@@ -122,11 +119,8 @@ class Kwok(Startable):
         }
 
     def remove(self, names: Iterable[str]) -> None:
-        """Deletes nodes and with them their pods, as after the loss of a machine.
-
-        Raises:
-            ClusterError: the API server refused.
-        """
+        """Deletes nodes and with them their pods, as after the loss of a machine. Raises `ClusterError` if the API
+        server refused."""
         self._plane.kubectl("delete", "node", "--ignore-not-found", "--wait=false", *names)
 
 

@@ -66,11 +66,8 @@ def parse_delay(text: str) -> float:
 
 
 def shape(place: Attached, link: Link) -> None:
-    """Gives a running node or namespace this link, which replaces its present one.
-
-    Raises:
-        ClusterError: the node or namespace is off, or a command failed.
-    """
+    """Gives a running node or namespace this link, which replaces its present one. Raises `ClusterError` if the node
+    or namespace is off, or a command failed."""
     pid, network = place.pid, place.network
     if pid is None:
         raise ClusterError(f"{place.name} is off: it has no link")

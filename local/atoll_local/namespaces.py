@@ -65,11 +65,7 @@ class Namespace(Startable):
         return ("nsenter", "-t", str(self.pid), "-n", "-m")
 
     def start(self) -> None:
-        """Makes the namespace, and attaches it to the bridge.
-
-        Raises:
-            ClusterError: a command failed.
-        """
+        """Makes the namespace, and attaches it to the bridge. Raises `ClusterError` if a command failed."""
         self.root.mkdir(parents=True, exist_ok=True)
         names = self.root / f"{self.name}-hosts"
         names.write_text(

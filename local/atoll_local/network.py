@@ -11,11 +11,8 @@ from atoll_local.process import run
 
 
 def sh(*command: str, check: bool = True, timeout: float = 30) -> str:
-    """Runs a command of the host and returns its output.
-
-    Raises:
-        ClusterError: it failed (with `check`) or took longer than `timeout` seconds.
-    """
+    """Runs a command of the host and returns its output. Raises `ClusterError` if it failed (with `check`) or took
+    longer than `timeout` seconds."""
     return run(command, timeout, raises=ClusterError, name=repr(" ".join(command)), check=check)
 
 

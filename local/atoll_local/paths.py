@@ -29,11 +29,7 @@ def states_dir() -> Path:
 
 
 def state_dir(name: str) -> Path:
-    """The folder with everything of one cluster.
-
-    Raises:
-        HostError: the name is not valid for a cluster.
-    """
+    """The folder with everything of one cluster. Raises `HostError` if the name is not valid for a cluster."""
     if not NAME.fullmatch(name):
         raise HostError(
             f"--name {name!r}: a lower-case letter or digit is wanted, and at most 30 more or '-' behind it"
@@ -57,11 +53,8 @@ def locked(file: Path) -> Iterator[None]:
 
 @contextmanager
 def claim() -> Iterator[None]:
-    """Keeps other commands from the clusters of this machine, which share its network.
-
-    Raises:
-        HostError: another command uses them.
-    """
+    """Keeps other commands from the clusters of this machine, which share its network. Raises `HostError` if another
+    command uses them."""
     folder = states_dir()
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -79,11 +72,8 @@ def claim() -> Iterator[None]:
 
 
 def source_root() -> Path:
-    """The checkout that this package runs from; images are built from it.
-
-    Raises:
-        FileNotFoundError: the package was installed without its sources.
-    """
+    """The checkout that this package runs from; images are built from it. Raises `FileNotFoundError` if the package
+    was installed without its sources."""
     root = Path(__file__).resolve().parents[2]
     if not (root / "pyproject.toml").is_file():
         raise FileNotFoundError(f"{root} is no checkout of Atoll: images are built from the sources")

@@ -17,11 +17,8 @@ _HEADERS = 64 + 56
 
 
 def pause_program(machine: str = platform.machine()) -> bytes:
-    """A static ELF program that sleeps until it is killed, for a pod's sandbox.
-
-    Raises:
-        HostError: there is no code for this processor.
-    """
+    """A static ELF program that sleeps until it is killed, for a pod's sandbox. Raises `HostError` if there is no code
+    for this processor."""
     if machine not in _PAUSE_CODE:
         raise HostError(f"no pause program for the processor {machine!r}: known are {', '.join(_PAUSE_CODE)}")
     number, code = _PAUSE_CODE[machine]

@@ -50,11 +50,7 @@ class Startable(ABC):
 def wait_for(
     what: str, ready: Callable[[], bool], timeout: float, hint: str = "", interval: float = 0.1
 ) -> None:
-    """Waits until `ready()` is true.
-
-    Raises:
-        ClusterError: it did not become ready within `timeout` seconds.
-    """
+    """Waits until `ready()` is true. Raises `ClusterError` if it did not become ready within `timeout` seconds."""
     deadline = time.monotonic() + timeout
     while not ready():
         if time.monotonic() > deadline:

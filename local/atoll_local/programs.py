@@ -23,11 +23,8 @@ def silent(_: str) -> None:
 
 
 def find(name: str, progress: Progress = silent) -> Path:
-    """The executable `name`, built if necessary.
-
-    Raises:
-        HostError: the name is unknown, a given path is not executable, or the program cannot be obtained.
-    """
+    """The executable `name`, built if necessary. Raises `HostError` if the name is unknown, a given path is not
+    executable, or the program cannot be obtained."""
     program = _known(name)
     if found := _given(program) or _on_path(program):
         return found

@@ -81,11 +81,8 @@ class Trainings:
         self.step_seconds = 0.0
 
     def synchronous(self, steps: int) -> Spent:
-        """Measures steps, gives the links their rates, and trains `steps` steps over them.
-
-        Raises:
-            CommandError: a process ended or is late.
-        """
+        """Measures steps, gives the links their rates, and trains `steps` steps over them. Raises `CommandError` if a
+        process ended or is late."""
         folder = self._folder / "synchronous"
         folder.mkdir()
         setting = replace(self.setting, steps=steps)

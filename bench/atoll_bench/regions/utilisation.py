@@ -165,12 +165,8 @@ def between(before: float, after: float, position: int, runs: int) -> float:
 def measure(
     gbps: Sequence[float], intervals: Sequence[int], model: ModelSpec = MODEL
 ) -> Iterator[Utilisation]:
-    """Measures each bandwidth with each interval.
-
-    Raises:
-        CommandError: a process ended.
-        ClusterError, HostError: this machine cannot run the measurement.
-    """
+    """Measures each bandwidth with each interval. Raises `CommandError` if a process ended, and `ClusterError` or
+    `HostError` if this machine cannot run the measurement."""
     check_namespaces()
     wide = max(PUBLISHED)
     with tempfile.TemporaryDirectory(prefix="atoll-regions-") as name:
