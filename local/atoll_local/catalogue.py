@@ -25,8 +25,8 @@ class Program:
     version: str
     module: str
     """Its Go module."""
-    package: str
-    """Its main package."""
+    package: str = ""
+    """Its main package, in place of `cmd/NAME` of the module."""
     version_args: tuple[str, ...] = ("--version",)
     linker_flags: tuple[str, ...] = ()
     main: str = ""
@@ -49,7 +49,6 @@ def _kubernetes(name: str, version_args: tuple[str, ...] = ("--version",)) -> Pr
         name=name,
         version=KUBERNETES,
         module="k8s.io/kubernetes",
-        package=f"k8s.io/kubernetes/cmd/{name}",
         version_args=version_args,
         linker_flags=tuple(
             f"-X k8s.io/component-base/version.{key}={value}" for key, value in values.items()
@@ -84,7 +83,6 @@ PROGRAMS: dict[str, Program] = {
             name="helm",
             version=HELM,
             module="helm.sh/helm/v4",
-            package="helm.sh/helm/v4/cmd/helm",
             version_args=("version", "--short"),
             linker_flags=(f"-X helm.sh/helm/v4/internal/version.version=v{HELM}",),
         ),
@@ -92,14 +90,12 @@ PROGRAMS: dict[str, Program] = {
             name="kwok",
             version=KWOK,
             module="sigs.k8s.io/kwok",
-            package="sigs.k8s.io/kwok/cmd/kwok",
             linker_flags=(f"-X sigs.k8s.io/kwok/pkg/consts.Version=v{KWOK}",),
         ),
         Program(
             name="kueue",
             version=KUEUE,
             module="sigs.k8s.io/kueue",
-            package="sigs.k8s.io/kueue/cmd/kueue",
             linker_flags=(f"-X sigs.k8s.io/kueue/pkg/version.GitVersion=v{KUEUE}",),
             own_sums=True,
         ),
@@ -107,7 +103,6 @@ PROGRAMS: dict[str, Program] = {
             name="actionlint",
             version=ACTIONLINT,
             module="github.com/rhysd/actionlint",
-            package="github.com/rhysd/actionlint/cmd/actionlint",
             version_args=("-version",),
             linker_flags=(f"-X github.com/rhysd/actionlint.version={ACTIONLINT}",),
         ),

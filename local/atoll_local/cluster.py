@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import time
-from pathlib import Path
 from typing import Any
 
 from atoll_local import addons, cgroups, host
@@ -98,7 +97,7 @@ class Cluster:
         self.network.up()
         plane = self._plane()
         plane.start()
-        self._add_ons(programs["kubectl"])
+        self._add_ons()
         self.progress(f"switching on {len(NODES)} nodes")
         assert plane.authority is not None
         for machine in self.machines:
@@ -166,7 +165,7 @@ class Cluster:
             progress=self.progress,
         )
 
-    def _add_ons(self, kubectl: Path) -> None:
+    def _add_ons(self) -> None:
         volumes = self.root / "volumes"
         for number in range(addons.VOLUMES):
             folder = volumes / str(number)

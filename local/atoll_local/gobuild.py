@@ -43,8 +43,9 @@ def build(program: Program, work: Path, target: Path) -> None:
         _run(go, ["get", f"{program.module}@v{program.version}"], work)
     if program.main:
         _run(go, ["mod", "tidy"], work)
+    package = program.package or f"{program.module}/cmd/{program.name}"
     flags = " ".join(("-s", "-w", *program.linker_flags))
-    _run(go, ["build", "-mod=mod", "-ldflags", flags, "-o", str(target), program.package], work)
+    _run(go, ["build", "-mod=mod", "-ldflags", flags, "-o", str(target), package], work)
 
 
 def module_folder(program: Program) -> Path:

@@ -109,7 +109,7 @@ class Machine:
         self._daemon.start(
             [*unshare, "--propagation", "private", "--mount-proc", "bash", str(self.root / "init.sh")]
         )
-        wait_for(f"node {self.node.name}", lambda: self._mounted(), 20, f"see {self._daemon.log}")
+        wait_for(f"node {self.node.name}", self._mounted, 20, f"see {self._daemon.log}")
         pid = self.pid
         assert pid is not None
         subprocess.run(["nsenter", "-t", str(pid), "-u", "hostname", self.node.name], check=True, timeout=10)

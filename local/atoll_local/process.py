@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -13,7 +14,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from atoll_local.errors import ClusterError, HostError
@@ -41,9 +41,7 @@ class Startable(ABC):
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
 
@@ -173,23 +171,17 @@ class Daemon:
 
     def stop(self, first: signal.Signals = signal.SIGTERM, grace: float = 3.0) -> None:
         """Ends it by `first`, then by SIGKILL after `grace` seconds. Does nothing if it has ended."""
-        pid = self.pid()
-        if pid is not None:
-            _signal(pid, first)
-            if not self._ends_within(grace) and self.pid() is not None:
-                _signal(pid, signal.SIGKILL)
-                self._ends_within(5.0)
+        for number, seconds in ((first, grace), (signal.SIGKILL, 5.0)):
+            if (pid := self.pid()) is not None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, number)
+                deadline = time.monotonic() + seconds
+                while self.pid() is not None and time.monotonic() < deadline:
+                    time.sleep(0.02)
         self.record.unlink(missing_ok=True)
-
-    def _ends_within(self, seconds: float) -> bool:
-        deadline = time.monotonic() + seconds
-        while self.pid() is not None:
-            _reap()
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(0.02)
-        _reap()
-        return True
+        for pid, process in list(_children.items()):  # collects ended daemons, so that none stays a zombie
+            if process.poll() is not None:
+                del _children[pid]
 
     def tail(self, lines: int = 5) -> str:
         """The last lines of its log."""
@@ -197,17 +189,3 @@ class Daemon:
             return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
         except OSError:
             return ""
-
-
-def _signal(pid: int, number: signal.Signals) -> None:
-    try:
-        os.kill(pid, number)
-    except ProcessLookupError:
-        return
-
-
-def _reap() -> None:
-    """Collects our ended daemons, so that none stays a zombie."""
-    for pid, process in list(_children.items()):
-        if process.poll() is not None:
-            del _children[pid]
