@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import signal
 import ssl
 import sys
@@ -68,17 +69,13 @@ class Operator:
         with urllib.request.urlopen(self._metrics, timeout=10, context=unchecked) as answer:
             families = text_string_to_metric_families(answer.read().decode())
         plans = next(each.samples for each in families if each.name == "atoll_plan_seconds")
-        counts = {each.labels["kind"]: each.value for each in plans if each.name.endswith("_count")}
-        buckets = [each for each in plans if each.name.endswith("_bucket")]
-        bounds = {
-            kind: min(
-                float(each.labels["le"])
-                for each in buckets
-                if each.labels["kind"] == kind and each.value == count
-            )
-            for kind, count in counts.items()
-        }
-        return max(bounds.values())
+        counts: dict[str, dict[float, float]] = {}
+        for each in plans:
+            if each.name.endswith("_bucket"):
+                counts.setdefault(each.labels["kind"], {})[float(each.labels["le"])] = each.value
+        return max(
+            min(bound for bound, count in kind.items() if count == kind[math.inf]) for kind in counts.values()
+        )
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
         """Ends it with this signal, or with SIGKILL after 20 s."""

@@ -79,12 +79,17 @@ def answers(machine: Namespace, timeout: float) -> bool:
     return True
 
 
-def test_a_delayed_link_adds_its_delay_in_each_direction_and_loses_nothing(node: Namespace) -> None:
+def test_a_delayed_link_adds_its_delay_in_each_direction_loses_nothing_and_is_restored(
+    node: Namespace,
+) -> None:
     shape(node, Link(delay=0.06))
     wait_for("the link", lambda: answers(node, 2.0), 20)
     with connect(node, 10) as connection:
         assert min(ask(connection) for _ in range(5)) >= 0.12
         ask(connection, 2_000_000)
+        shape(node, Link())
+        assert min(ask(connection) for _ in range(5)) < 0.06
+    assert node.relay.pid() is None
 
 
 @pytest.mark.parametrize(("rate", "size"), [(8_000_000, 1_000_000), (720_000, 22_000)])
@@ -108,14 +113,6 @@ def test_a_cut_link_drops_everything_and_goes_on_once_it_is_restored(node: Names
             shape(node, link)
             assert connection.recv(1) == b"!", "an open connection survives"
             assert answers(node, 10.0)
-
-
-def test_a_restored_link_has_no_delay_and_no_process_is_left(node: Namespace) -> None:
-    shape(node, Link(delay=0.2, rate=1_000_000))
-    shape(node, Link())
-    assert node.relay.pid() is None
-    with connect(node, 10) as connection:
-        assert min(ask(connection) for _ in range(5)) < 0.2
 
 
 @pytest.mark.parametrize("text", ["40", "0mbit", "-1mbit", "1tbit", "mbit", "1000gbit"])

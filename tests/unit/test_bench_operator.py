@@ -49,6 +49,7 @@ def two_running() -> Pods:
 
 def test_a_replaced_pod_counts_for_its_unit_and_no_other() -> None:
     pods = two_running()
+    pods.see(line("ADDED", "r-syncer-0", "Running", role="syncer"), 9.0)  # is not counted
     pods.see(line("MODIFIED", "a-1-0", "Failed"), 10.0)
     assert (pods.alive, pods.running) == (1, 1)
     pods.see(line("MODIFIED", "a-1-0", "Failed", leaving=True), 11.0)
@@ -83,13 +84,30 @@ def test_a_pod_that_stays_is_of_the_incarnation_that_it_was_told_and_since_then(
     assert (found["first_created"], found["all_running"], found["last_told"]) == (3.0, 4.0, 1.0)
 
 
-def test_the_limit_does_to_each_pod_what_became_of_it() -> None:
-    def pod(name: str, uid: str, told: str) -> dict[str, Any]:
-        annotations = {"atoll.dev/incarnation": told}
-        labels = {"atoll.dev/unit": "u"}
-        metadata = {"name": name, "uid": uid, "labels": labels, "annotations": annotations}
-        return {"metadata": metadata, "spec": {"nodeName": "n", "nodeSelector": {}}}
+def pod(name: str, uid: str, told: str) -> dict[str, Any]:
+    """A learner's pod as the API server has it."""
+    kept = {"labels": {"atoll.dev/unit": "u"}, "annotations": {"atoll.dev/incarnation": told}}
+    metadata = {"name": name, "uid": uid, "ownerReferences": [{"name": "u"}], **kept}
+    spec = {"nodeName": "pool-3", "nodeSelector": {"a": "b"}, "affinity": {"podAntiAffinity": {}}}
+    return {"metadata": metadata, "spec": spec, "status": {"phase": "Running"}}
 
+
+def test_the_limit_sends_what_the_operator_sent_but_for_the_owner_and_with_every_pool_known() -> None:
+    sent = pod("u-1-0", "x", "1")
+    assert limit.body(sent, "limit") == {
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {
+            "name": "u-1-0", "namespace": "limit",
+            "labels": sent["metadata"]["labels"], "annotations": sent["metadata"]["annotations"],
+        },
+        "spec": {
+            "nodeSelector": {"a": "b", "cloud.google.com/gke-nodepool": "pool-3"},
+            "affinity": sent["spec"]["affinity"],
+        },
+    }  # fmt: skip
+
+
+def test_the_limit_does_to_each_pod_what_became_of_it() -> None:
     before = [pod("u-1-0", "x", "1"), pod("u-1-1", "y", "1")]
     found = limit.heal(before, [pod("u-1-0", "x", "2"), pod("u-1-1", "z", "2")], "limit")
     names = [[each["metadata"]["name"] for each in part] for part in (found.gone, found.made, found.told)]
@@ -99,49 +117,17 @@ def test_the_limit_does_to_each_pod_what_became_of_it() -> None:
     assert (len(anew.gone), len(anew.made), len(anew.told)) == (2, 2, 0)
 
 
-def test_the_syncers_pod_is_not_counted() -> None:
-    pods = Pods()
-    pods.see(line("ADDED", "r-syncer-0", "Running", role="syncer"), 1.0)
-    assert (pods.alive, pods.lives) == (0, {})
-
-
 def test_an_error_of_the_watch_ends_the_bench_with_its_words() -> None:
     gone = {"type": "ERROR", "object": {"kind": "Status", "code": 410, "message": "too old resource version"}}
     with pytest.raises(CommandError, match="too old resource version"):
         Pods().see(json.dumps(gone).encode(), 1.0)
 
 
-def test_the_limit_sends_what_the_operator_sent_but_for_the_owner_and_with_every_pool_known() -> None:
-    labels = {"atoll.dev/unit": "r-p0-7", "atoll.dev/placement": "1"}
-    metadata = {
-        "name": "r-p0-7-1-0",
-        "uid": "u",
-        "labels": labels,
-        "annotations": {"atoll.dev/incarnation": "1"},
-        "ownerReferences": [{"name": "r-p0-7"}],
-    }
-    alone = {"podAntiAffinity": {}}
-    spec = {"nodeName": "pool-3", "nodeSelector": {"a": "b"}, "affinity": alone, "containers": []}
-    sent = limit.body({"metadata": metadata, "spec": spec, "status": {"phase": "Running"}}, "limit")
-    selector = {"a": "b", "cloud.google.com/gke-nodepool": "pool-3"}
-    assert sent == {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {
-            "name": "r-p0-7-1-0",
-            "namespace": "limit",
-            "labels": labels,
-            "annotations": metadata["annotations"],
-        },
-        "spec": {"nodeSelector": selector, "affinity": alone, "containers": []},
-    }
-
-
 def test_a_figure_is_the_median_with_its_spread_and_the_ratio_of_each_round() -> None:
     samples = Samples()
     for seconds, limited in ((10.0, 10.0), (12.0, 8.0), (11.0, 10.0)):
         samples.add("a", WIDE, {"all_running": seconds, "etcd_cpu": 1.0})
-        samples.add_limits(WIDE, {"a": {"all_running": limited}})
+        samples.add("a", WIDE, {"all_running": limited}, limit=True)
     found = {figure.name: figure for figure in figures(samples)}
     running = found["all_running"]
     assert (running.value, running.low, running.high) == (11.0, 10.0, 12.0)
