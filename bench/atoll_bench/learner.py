@@ -27,7 +27,7 @@ from atoll_bench import cores
 from atoll_bench.island import Island, Plain, batches
 from atoll_bench.rates import Phase, Rates, in_turns, timed
 from atoll_bench.regions.wan import Region, Wan, scale_of
-from atoll_bench.run import SYNCER, Run, Start, local
+from atoll_bench.run import SYNCER, Run, Start, local, unit_of
 from atoll_bench.slowlink import SlowLink
 from atoll_cli.errors import CommandError
 from atoll_local.controlplane import free_port
@@ -43,7 +43,6 @@ from atoll_runtime.contract import (
     SyncerAddress,
     SyncerStatus,
     TargetSpec,
-    UnitContract,
 )
 from atoll_runtime.data import write_stdlib
 from atoll_runtime.learner.loop import DATA_TIMEOUT
@@ -136,16 +135,7 @@ class _Bench:
 
     def __init__(self, setting: Setting, run: Run, contract: RunContract, wan: Wan | None) -> None:
         self.setting, self.run, self.wan = setting, run, wan
-        unit = UnitContract(
-            unit=UNIT,
-            incarnation=1,
-            host=0,
-            hosts=1,
-            coordinator="localhost:1",
-            batch=setting.batch,
-            stream=0,
-            streams=1,
-        )
+        unit = unit_of(UNIT, setting.batch)
         self.island = Island(contract, unit, Tls.read(run.folder / UNIT))
         self._batches = batches(contract, unit)
         self.plain = Plain(

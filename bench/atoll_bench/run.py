@@ -20,6 +20,7 @@ from atoll_runtime.contract import (
     ENV_TLS_DIR,
     RunContract,
     SyncerStatus,
+    UnitContract,
     dump,
     identity,
 )
@@ -55,6 +56,14 @@ def certify(folder: Path, run: str, units: Sequence[str], *hosts: str) -> None:
         authority.write(folder / name, authority.issue(name, uri, names, now))
 
 
+def unit_of(name: str, batch: int, stream: int = 0, streams: int = 1) -> UnitContract:
+    """A unit of one host."""
+    return UnitContract(
+        unit=name, incarnation=1, host=0, hosts=1, coordinator="localhost:1", batch=batch, stream=stream,
+        streams=streams,
+    )  # fmt: skip
+
+
 def check(processes: Mapping[str, subprocess.Popen[bytes]], folder: Path) -> None:
     """Raises `CommandError` if one of the processes, whose logs are in `folder`, has failed."""
     for name, process in processes.items():
@@ -78,9 +87,8 @@ class Run:
         own = folder / SYNCER
         self._context = ssl.create_default_context(cafile=str(own / "ca.crt"))
         self._context.load_cert_chain(own / "tls.crt", own / "tls.key")
-        self._context.check_hostname = (
-            False  # the URL may have an IP address; the authority is only for this run
-        )
+        # The URL may have an IP address, and the authority is only for this run.
+        self._context.check_hostname = False
 
     def start_syncer(self, start: Start, environment: Mapping[str, str]) -> None:
         """Returns when it accepts learners. Raises `CommandError`."""

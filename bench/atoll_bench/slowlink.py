@@ -10,8 +10,6 @@ import threading
 from atoll_local.process import Startable
 
 CHUNK = 1 << 16
-BACKLOG = 1024
-"""Chunks that are delayed in one connection at most: 64 MiB, more than any measured answer."""
 
 
 class SlowLink(Startable):
@@ -67,14 +65,9 @@ class SlowLink(Startable):
         except (OSError, asyncio.CancelledError):
             writer.close()  # tells the client that the server is not there
             return
-        late: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(BACKLOG)
         self._writers |= {writer, onward_writer}
         try:
-            await asyncio.gather(
-                self._forward(reader, onward_writer),
-                self._delay(onward_reader, late),
-                self._deliver(late, writer),
-            )
+            await asyncio.gather(self._forward(reader, onward_writer), self._answer(onward_reader, writer))
         except (OSError, asyncio.CancelledError):
             return  # one side closed the connection, or the proxy ends
         finally:
@@ -95,17 +88,11 @@ class SlowLink(Startable):
             await writer.drain()
         writer.close()
 
-    async def _delay(self, reader: asyncio.StreamReader, late: asyncio.Queue[tuple[float, bytes]]) -> None:
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await reader.read(CHUNK):
             self.received += len(data)
             self._passed()
-            await late.put((self._loop.time() + self.latency, data))
-        await late.put((0.0, b""))
-
-    async def _deliver(self, late: asyncio.Queue[tuple[float, bytes]], writer: asyncio.StreamWriter) -> None:
-        while (found := await late.get())[1]:
-            due, data = found
-            await asyncio.sleep(due - self._loop.time())
-            writer.write(data)
+            self._loop.call_later(self.latency, writer.write, data)
             await writer.drain()
+        await asyncio.sleep(self.latency)
         writer.close()

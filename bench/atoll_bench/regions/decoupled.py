@@ -9,9 +9,9 @@ from pathlib import Path
 
 from atoll_bench.regions.setting import Setting
 from atoll_bench.regions.wan import SITE, Wan
-from atoll_bench.run import POLL_SECONDS, Run
+from atoll_bench.run import POLL_SECONDS, Run, unit_of
 from atoll_cli.errors import CommandError
-from atoll_runtime.contract import ENV_UNIT, SyncerStatus, UnitContract, dump
+from atoll_runtime.contract import ENV_UNIT, SyncerStatus, dump
 
 SILENCE_SECONDS = 60.0
 """A run is broken if its clock stands still for this many seconds."""
@@ -31,10 +31,7 @@ def decoupled(
     with closing(Run(contract, folder, units, wan.site.address)) as run:
         run.start_syncer(wan.site.run, environment)
         for stream, name in enumerate(units):
-            unit = UnitContract(
-                unit=name, incarnation=1, host=0, hosts=1, coordinator="localhost:1", batch=setting.batch,
-                stream=stream, streams=len(units),
-            )  # fmt: skip
+            unit = unit_of(name, setting.batch, stream, len(units))
             run.start(name, "learner", wan.places[name].run, {**environment, ENV_UNIT: dump(unit)})
         run.until("every learner steps", lambda status: len(_first_steps(status)) == len(units))
         yield run
