@@ -6,6 +6,7 @@ import os
 import socket
 import sys
 import time
+from argparse import ArgumentTypeError
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -103,27 +104,21 @@ def test_a_limited_link_carries_its_rate_at_most_also_after_a_pause(
 
 
 def test_a_cut_link_drops_everything_and_goes_on_once_it_is_restored(node: Namespace) -> None:
-    for link in (Link(), Link(delay=0.01, rate=50_000_000)):
-        shape(node, link)
-        with connect(node, 30) as connection:
-            ask(connection)
-            shape(node, Link(cut=True, rate=link.rate, delay=link.delay))
-            assert not answers(node, 1.0)
-            connection.sendall(b"?")
-            shape(node, link)
-            assert connection.recv(1) == b"!", "an open connection survives"
-            assert answers(node, 10.0)
+    with connect(node, 30) as connection:
+        ask(connection)
+        shape(node, Link(cut=True))
+        assert not answers(node, 1.0)
+        connection.sendall(b"?")
+        shape(node, Link())
+        assert connection.recv(1) == b"!", "an open connection survives"
+        assert answers(node, 10.0)
 
 
-@pytest.mark.parametrize("text", ["40", "0mbit", "-1mbit", "1tbit", "mbit", "1000gbit"])
-def test_a_rate_that_is_none_is_refused(text: str) -> None:
-    with pytest.raises(Exception, match="rate from 8kbit to 100gbit"):
-        parse_rate(text)
-    assert parse_rate("2.5gbit") == 2_500_000_000
-
-
-@pytest.mark.parametrize("text", ["60", "-1ms", "11s", "ms", "1h"])
-def test_a_delay_that_is_none_is_refused(text: str) -> None:
-    with pytest.raises(Exception, match="delay from 0ms to 10s"):
-        parse_delay(text)
-    assert parse_delay("60ms") == 0.06
+def test_a_rate_or_a_delay_that_is_none_is_refused() -> None:
+    assert (parse_rate("2.5gbit"), parse_delay("60ms")) == (2_500_000_000, 0.06)
+    for text in ("40", "0mbit", "-1mbit", "1tbit", "mbit", "1000gbit"):
+        with pytest.raises(ArgumentTypeError, match="rate from 8kbit to 100gbit"):
+            parse_rate(text)
+    for text in ("60", "-1ms", "11s", "ms", "1h"):
+        with pytest.raises(ArgumentTypeError, match="delay from 0ms to 10s"):
+            parse_delay(text)
