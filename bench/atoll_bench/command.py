@@ -21,8 +21,6 @@ SEED = count(0, 2**31 - 1)
 
 @dataclass(frozen=True)
 class Figure:
-    """One measurement."""
-
     module: str
     """Its `measure` takes the options by name, and yields a dataclass or a dictionary for each line of JSON. It raises
     `UsageError` if the options do not fit together, and `CommandError` if nothing could be measured."""

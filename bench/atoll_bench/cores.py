@@ -38,5 +38,4 @@ def busy() -> float:
 
 
 def spent(before: dict[str, float], after: dict[str, float]) -> dict[str, float]:
-    """CPU seconds of each part."""
     return {f"{name.replace('-', '_')}_cpu": after[name] - before[name] for name in before}

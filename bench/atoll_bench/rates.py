@@ -35,7 +35,6 @@ class Rates:
 
 
 def timed(work: Callable[[int], None], steps: int) -> Phase:
-    """Runs a phase of `steps` steps."""
     began, used = time.perf_counter(), time.process_time()
     work(steps)
     return Phase(time.perf_counter() - began, time.process_time() - used)

@@ -32,8 +32,6 @@ READY_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class Trial:
-    """A run under one operator."""
-
     bed: Testbed
     shape: Shape
     namespace: str

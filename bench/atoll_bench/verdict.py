@@ -85,14 +85,12 @@ class Samples:
             kept.setdefault((case, shape, name), []).append(value)
 
     def take(self, other: Samples) -> None:
-        """Adds the samples of another round."""
         for mine, its in ((self.values, other.values), (self.limits, other.limits)):
             for key, values in its.items():
                 mine.setdefault(key, []).extend(values)
 
     @property
     def told(self) -> str:
-        """All samples in one line."""
         kinds = (("", self.values), ("limit ", self.limits))
         return ", ".join(
             f"{kind}({case}) {name} {value:.3f}"

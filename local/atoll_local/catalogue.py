@@ -19,8 +19,6 @@ KSTATUS = "1.2.2"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """One executable at a pinned version."""
-
     name: str
     version: str
     module: str

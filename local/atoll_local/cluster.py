@@ -146,7 +146,6 @@ class Cluster:
         return kubectl(self.kubeconfig, *args, check=check, timeout=timeout, stdin=stdin)
 
     def status(self) -> dict[str, Any]:
-        """What runs, by part."""
         return {
             "name": self.name,
             "kubeconfig": str(self.kubeconfig),

@@ -45,8 +45,6 @@ def _identity(message: bytes) -> bytes:
 
 
 class TpuPlugin:
-    """The device plugin of one host."""
-
     def __init__(self, configuration: Path) -> None:
         content = json.loads(configuration.read_text())
         self.chips: int = content["chips"]

@@ -28,7 +28,6 @@ LOCK = "lock"
 
 
 def image(role: str) -> str:
-    """The reference of one of our images."""
     return f"atoll.dev/{role}:{version(source_root())}"
 
 
@@ -121,7 +120,6 @@ class Builder:
         return reference
 
     def _add(self, reference: str, key: str, context: Path, arguments: Mapping[str, str]) -> None:
-        """Builds the image in `context`, and imports it into the template."""
         started = time.monotonic()
         self._progress(f"images: building {reference}")
         self._build(reference, context, arguments)

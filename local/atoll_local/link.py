@@ -83,7 +83,6 @@ def shape(place: Attached, link: Link) -> None:
 
 
 def _limit(where: tuple[str, ...], device: str, rate: int | None, mtu: int) -> None:
-    """Limits what this device sends."""
     sh(*where, "tc", "qdisc", "del", "dev", device, "root", check=False)
     if rate is not None:
         burst = max(2 * mtu, int(rate / 8 * BURST_SECONDS))

@@ -67,7 +67,6 @@ class Machine:
         return int(inner[0]) if inner else None
 
     def prepare(self, authority: Authority, server: str, programs: dict[str, Path]) -> None:
-        """Writes the node's certificates and configuration."""
         for folder in ("log", "cni"):
             (self.root / folder).mkdir(parents=True, exist_ok=True)
         name = self.node.name

@@ -47,7 +47,6 @@ class Network:
         return f"{self.bridge}-n{index}"
 
     def up(self) -> None:
-        """Creates the bridge."""
         sh("ip", "link", "add", self.bridge, "type", "bridge")
         sh("ip", "addr", "add", f"{self.host}/{self.prefix}", "dev", self.bridge)
         sh("ip", "link", "set", self.bridge, "up")
@@ -72,7 +71,6 @@ class Network:
         sh("ip", "route", "replace", self.pod_range(index), "via", self.node(index))
 
     def pair(self, one: str, other: str) -> None:
-        """Creates a veth pair."""
         mtu = ("mtu", str(self.mtu))
         sh("ip", "link", "add", one, *mtu, "type", "veth", "peer", "name", other, *mtu)
 

@@ -9,8 +9,6 @@ TPU_RESOURCE = "google.com/tpu"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """One machine of the cluster."""
-
     name: str
     pool: str
     machine_type: str
@@ -22,7 +20,6 @@ class Node:
 
     @property
     def labels(self) -> dict[str, str]:
-        """Labels that GKE would set."""
         labels = {
             "cloud.google.com/gke-nodepool": self.pool,
             "node.kubernetes.io/instance-type": self.machine_type,

@@ -184,7 +184,6 @@ class Daemon:
                 del _children[pid]
 
     def tail(self, lines: int = 5) -> str:
-        """The last lines of its log."""
         try:
             return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
         except OSError:

@@ -77,7 +77,6 @@ def _variable(program: Program) -> str:
 
 
 def _given(program: Program) -> Path | None:
-    """The path given in the environment."""
     variable = _variable(program)
     given = os.environ.get(variable)
     if given and not os.access(given, os.X_OK):
@@ -86,7 +85,6 @@ def _given(program: Program) -> Path | None:
 
 
 def _place(program: Program) -> Path:
-    """The program's path in the cache."""
     return cache_dir() / "bin" / f"{program.name}-{program.version}"
 
 

@@ -34,7 +34,6 @@ class Store:
         return self.path.with_name(f"{self.path.stem}-tuning.json")
 
     def find(self, trial: Trial) -> Row | None:
-        """The trial's row, if it is finished."""
         return self._done.get(trial)
 
     def add(self, trial: Trial, result: Mapping[str, Any]) -> Row:

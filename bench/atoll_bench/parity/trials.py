@@ -43,7 +43,6 @@ class Trial:
 
     @classmethod
     def of(cls, row: dict[str, Any]) -> Trial:
-        """The trial of a row of results."""
         return cls(**{field.name: row[field.name] for field in fields(cls) if field.name in row})
 
     @property
@@ -63,7 +62,6 @@ class Trial:
         return sum(1 / pace for pace in self.paces) * SIZES[self.size].tokens / self.learners
 
     def identity(self) -> dict[str, Any]:
-        """All fields, as JSON types."""
         return asdict(self)
 
     def setting(self, data: str) -> Setting:

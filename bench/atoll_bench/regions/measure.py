@@ -79,7 +79,6 @@ class Outage:
 
 
 def merged_share(ledger: LedgerReport) -> float:
-    """Share of the trained tokens that is merged."""
     return ledger.merged / max(1, ledger.trained)
 
 

@@ -46,7 +46,6 @@ def links(gbps: float, wide: float, interval: int, steps: int, codec: Any = None
 
 
 def choice(gbps: float, wide: float, codec: str | None, interval: int, steps: int) -> Choice:
-    """Returns the point of one simulation."""
     found = links(gbps, wide, interval, steps, codec)
     return Choice(found["codec"], interval, found["hidden_share"] * found["merged_share"])
 

@@ -70,8 +70,6 @@ class Spent:
 
 
 class Trainings:
-    """The parts of the experiment."""
-
     def __init__(self, wan: Wan, folder: Path, steps: int) -> None:
         self._wan, self._folder = wan, folder
         self.setting = Setting(f"file://{folder}/data", steps)
