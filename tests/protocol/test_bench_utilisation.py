@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 
 import pytest
+from compile_cache import kept_programs
 
 from atoll_bench.parity.sizes import SIZES
 from atoll_bench.regions import simulated, utilisation
+from atoll_bench.regions.trainings import environment
 from atoll_local.host import install
 
 
@@ -27,6 +29,7 @@ def test_a_cell_is_measured_and_compared_with_simulations(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     install(print)
+    monkeypatch.setattr(utilisation, "environment", lambda folder: environment(folder) | kept_programs())
     monkeypatch.setattr(simulated, "GRID_STEPS", 40)
     monkeypatch.setattr(utilisation, "WARM_STEPS", 16)
     monkeypatch.setattr(utilisation, "COUNTED_STEPS", 24)

@@ -40,7 +40,6 @@ def environment(folder: Path) -> dict[str, str]:
         "XLA_FLAGS": FLAGS,
         "JAX_COMPILATION_CACHE_DIR": str(folder / "programs"),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-        "NUMBA_CACHE_DIR": str(folder / "numba"),
         **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"), "1"),
     }
 
