@@ -1,4 +1,5 @@
-"""Synchronous data-parallel training, one process a region: `python -m atoll_bench.regions.synchronous FOLDER RANK`.
+"""Synchronous data-parallel training, one process a region:
+`python -m atoll_bench.regions.synchronous FOLDER RANK RANKS BATCH COORDINATOR`.
 
 Each step averages the gradients of all processes in bfloat16 with gloo, by a reduce-scatter (an all-to-all and a sum)
 and an all-gather. These send as many bits as a ring, 2·(n-1)/n·N·16. The elements travel as uint16, because XLA's CPU
@@ -12,7 +13,6 @@ import math
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -42,28 +42,17 @@ WAIT_SECONDS = 300.0
 """Time limit for the sign to begin."""
 
 
-@dataclass(frozen=True)
-class Order:
-    """What the processes do."""
-
-    coordinator: str
-    ranks: int
-    batch: int
-    """Sequences of each process in a step."""
-    steps: int
-
-
 class Replica:
-    """One process's copy of the model, and its share of the data."""
+    """One process's copy of the model, and its share of the data: `batch` sequences of each step."""
 
-    def __init__(self, run: RunContract, order: Order, rank: int) -> None:
-        self._order, self._inner, self._ranks = order, run.inner, order.ranks
+    def __init__(self, run: RunContract, rank: int, ranks: int, batch: int) -> None:
+        self._run, self._ranks, self._batch = run, ranks, batch
         found = objective(run.model, run.inner)
         optimise = optimiser.build(run.inner, found.matrices)
         self._first: dict[str, Array] = {name: jnp.array(value) for name, value in initial(run.model).items()}
         self._device = jax.local_devices()[0]
         self._init, reader = optimise.init, Reader(run.data.uri, "train", run.data.sequence_length)
-        stream = Stream(reader.examples, run.data.seed, rank, order.ranks)
+        stream = Stream(reader.examples, run.data.seed, rank, ranks)
         self._example: Callable[[int], np.ndarray] = lambda at: reader.example(stream.index(at))
         flat, unravel = ravel_pytree(self._first)
         self.begin()
@@ -72,7 +61,7 @@ class Replica:
             batch = {"tokens": tokens, "weights": jnp.ones((tokens.shape[0], tokens.shape[1] - 1))}
             with found.products():
                 loss, each = jax.value_and_grad(found.loss)(theta, batch, jax.random.key(0))
-            whole = jnp.pad(ravel_pytree(each)[0], (0, -flat.size % order.ranks))
+            whole = jnp.pad(ravel_pytree(each)[0], (0, -flat.size % ranks))
             return loss, jax.lax.bitcast_convert_type(whole.astype(jnp.bfloat16), jnp.uint16)
 
         def update(
@@ -92,8 +81,7 @@ class Replica:
         """Goes back to the first parameters and the first batch."""
         # Committed to the device like the result of an exchange. Otherwise every program would be compiled again.
         self.theta, self._state = jax.device_put((self._first, self._init(self._first)), self._device)
-        batch = self._order.batch
-        self.batches = Prefetch(self._example, 0, batch, (0, batch))
+        self.batches = Prefetch(self._example, 0, self._batch, (0, self._batch))
 
     def _average(self, bits: Array) -> Array:
         """The mean of the rows of all processes, uint16 [1, N], which hold bfloat16."""
@@ -114,18 +102,17 @@ class Replica:
         loss, bits = self._gradient(self.theta, self.batches.take(DATA_TIMEOUT).tokens)
         if exchanged:
             bits = self.exchange(bits)
-        rate = learning_rate(self._inner, self._order.steps, number, number, healed=False)
+        rate = learning_rate(self._run.inner, self._run.target.global_steps, number, number, healed=False)
         self.theta, self._state = self._update(self.theta, self._state, bits, np.float32(rate))
         jax.block_until_ready(self.theta)
         return float(loss)
 
 
-def main(folder: Path, rank: int) -> None:
+def main(folder: Path, rank: int, ranks: int, batch: int, coordinator: str) -> None:
     """Measures steps without exchange, writes their seconds to `ready-RANK`, waits for `go`, and trains."""
-    order = Order(**json.loads((folder / "order.json").read_text()))
     run = parse_run((folder / "run.json").read_text())
-    jax.distributed.initialize(order.coordinator, order.ranks, rank)
-    replica, times = Replica(run, order, rank), []
+    jax.distributed.initialize(coordinator, ranks, rank)
+    replica, times = Replica(run, rank, ranks, batch), []
     for number in range(WARM_STEPS + MEASURED_STEPS):
         began = time.monotonic()
         replica.step(number, exchanged=number < WARM_STEPS)
@@ -139,12 +126,12 @@ def main(folder: Path, rank: int) -> None:
         time.sleep(POLL_SECONDS)
     replica.begin()
     began, loss = time.monotonic(), math.nan
-    for number in range(order.steps):
+    for number in range(run.target.global_steps):
         loss = replica.step(number, exchanged=True)
     seconds = time.monotonic() - began
     replica.batches.close()
     if not math.isfinite(loss):
-        raise ArithmeticError(f"the loss is {loss} after {order.steps} steps")
+        raise ArithmeticError(f"the loss is {loss} after {run.target.global_steps} steps")
     if rank == 0:
         whole: dict[str, Any] = {name: np.asarray(value) for name, value in replica.theta.items()}
         np.savez(folder / "theta.npz", **whole)
@@ -153,4 +140,5 @@ def main(folder: Path, rank: int) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]))
+    _, folder, rank, ranks, batch, coordinator = sys.argv
+    main(Path(folder), int(rank), int(ranks), int(batch), coordinator)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
 import sys
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,9 @@ import numpy as np
 from atoll_bench.figures import say
 from atoll_bench.regions.decoupled import Watch, begun, decoupled, train
 from atoll_bench.regions.setting import LENGTH, Setting
-from atoll_bench.regions.synchronous import Order
-from atoll_bench.regions.wan import SITE, Traffic, Wan, scale_of
+from atoll_bench.regions.wan import SAMPLE_SECONDS, SITE, Bytes, Traffic, Wan, scale_of
 from atoll_bench.run import check
+from atoll_cli.errors import CommandError
 from atoll_local.process import wait_for
 from atoll_runtime.checkpoint import GlobalStore
 from atoll_runtime.contract import COORDINATOR_PORT, SyncerStatus, dump
@@ -60,12 +61,27 @@ class Spent:
     """Atoll's status at the target."""
 
     def rates(self, region: str) -> list[tuple[float, float, float]]:
-        """Seconds since the beginning, bits per second sent and received."""
-        return self.traffic.rates(region, self.begin, self.begin + self.seconds)
+        """Seconds since the beginning, and bits per second sent and received, for each pair of samples."""
+        pairs = itertools.pairwise(self._samples(region, before=SAMPLE_SECONDS))
+        return [(after[0] - self.begin, *_bits(earlier, after)) for earlier, after in pairs]
 
     def used(self, region: str) -> float:
         """Mean bits per second in the busier direction."""
-        return max(self.traffic.mean(region, self.begin, self.begin + self.seconds))
+        found = self._samples(region)
+        if len(found) < 2:
+            raise CommandError(f"the links were watched for less than {2 * SAMPLE_SECONDS:g} s")
+        return max(_bits(found[0], found[-1]))
+
+    def _samples(self, region: str, before: float = 0.0) -> list[tuple[float, Bytes]]:
+        """Those of one region during the training, and in the `before` seconds before it."""
+        first, last = self.begin - before, self.begin + self.seconds
+        return [(when, each[region]) for when, each in self.traffic.samples if first <= when <= last]
+
+
+def _bits(earlier: tuple[float, Bytes], later: tuple[float, Bytes]) -> tuple[float, float]:
+    """Bits per second sent and received between two samples."""
+    up, down = (8 * (b - a) / (later[0] - earlier[0]) for a, b in zip(earlier[1], later[1], strict=True))
+    return up, down
 
 
 class Trainings:
@@ -86,27 +102,26 @@ class Trainings:
         run = setting.run(SEED, f"file://{folder}/bucket", SITE)
         (folder / "run.json").write_text(dump(run))
         places = list(self._wan.places.values())
-        order = Order(f"{places[0].address}:{COORDINATOR_PORT}", len(places), setting.batch, setting.steps)
-        (folder / "order.json").write_text(json.dumps(asdict(order)))
-        command = [sys.executable, "-m", "atoll_bench.regions.synchronous", str(folder)]
+        program = [sys.executable, "-m", "atoll_bench.regions.synchronous", str(folder)]
+        job = [str(len(places)), str(setting.batch), f"{places[0].address}:{COORDINATOR_PORT}"]
         self._wan.free()
         processes: dict[str, subprocess.Popen[bytes]] = {}
         try:
             for rank, place in enumerate(places):
                 log = folder / f"{place.name}.log"
-                processes[place.name] = place.run([*command, str(rank)], log, self._environment)
+                processes[place.name] = place.run([*program, str(rank), *job], log, self._environment)
             ready = _answers(folder, "ready", processes, READY_SECONDS)
             self.step_seconds = float(np.mean([each["step_seconds"] for each in ready]))
             self.scale = scale_of(self.setting.parameters, self.step_seconds)
             self._wan.link(self.scale)
             say(
                 f"steps of {1e3 * self.step_seconds:.0f} ms: 1 Gbit/s is "
-                f"{1e3 * self.scale:.3g} Mbit/s; {order.steps} synchronous steps"
+                f"{1e3 * self.scale:.3g} Mbit/s; {steps} synchronous steps"
             )
             with Traffic(self._wan) as traffic:
                 begin = time.time()
                 (folder / "go").touch()
-                done = _answers(folder, "done", processes, STEP_LIMIT_SECONDS * order.steps)
+                done = _answers(folder, "done", processes, STEP_LIMIT_SECONDS * steps)
         finally:
             for process in processes.values():
                 process.kill()

@@ -23,6 +23,8 @@ States."""
 SITE = "syncer"
 """The name of the syncer's site, and the host name of the syncer."""
 SAMPLE_SECONDS = 0.5
+Bytes = tuple[int, int]
+"""Sent and received."""
 NICE = -15
 """Niceness of the relays, so that a link keeps its delay when the cores are busy."""
 
@@ -117,7 +119,7 @@ class Wan(Startable):
         if (relay := place.relay.pid()) is not None:
             os.setpriority(os.PRIO_PROCESS, relay, NICE)
 
-    def carried(self) -> dict[str, tuple[int, int]]:
+    def carried(self) -> dict[str, Bytes]:
         """Bytes that each region has sent and received so far, headers included."""
         found = {}
         for name, place in self.places.items():
@@ -131,8 +133,8 @@ class Traffic(Startable):
     """Samples what the links carry, twice a second, while the context is entered."""
 
     wan: Wan
-    samples: list[tuple[float, dict[str, tuple[int, int]]]] = field(default_factory=list)
-    """Unix seconds, and the bytes that each region has sent and received until then."""
+    samples: list[tuple[float, dict[str, Bytes]]] = field(default_factory=list)
+    """Unix seconds, and the bytes of each region until then."""
 
     def start(self) -> None:
         self._ended = threading.Event()
@@ -148,21 +150,3 @@ class Traffic(Startable):
             self.samples.append((time.time(), self.wan.carried()))
             if self._ended.wait(SAMPLE_SECONDS):
                 return
-
-    def rates(self, name: str, begin: float, end: float) -> list[tuple[float, float, float]]:
-        """Seconds since `begin`, and bits per second sent and received, for each pair of samples."""
-        inside = [(when, each[name]) for when, each in self.samples if begin - SAMPLE_SECONDS <= when <= end]
-        found = []
-        for (when, old), (then, new) in itertools.pairwise(inside):
-            up, down = (8 * (b - a) / (then - when) for a, b in zip(old, new, strict=True))
-            found.append((then - begin, up, down))
-        return found
-
-    def mean(self, name: str, begin: float, end: float) -> tuple[float, float]:
-        """Bits per second sent and received between two times."""
-        inside = [(when, each[name]) for when, each in self.samples if begin <= when <= end]
-        if len(inside) < 2:
-            raise CommandError(f"the links were watched for less than {2 * SAMPLE_SECONDS:g} s")
-        (first, before), (last, after) = inside[0], inside[-1]
-        up, down = (8 * (b - a) / (last - first) for a, b in zip(before, after, strict=True))
-        return up, down
