@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 
-def spread(samples: Sequence[float]) -> tuple[float, float, float]:
+def spread(samples: Sequence[float] | np.ndarray) -> tuple[float, float, float]:
     """Median, lower and upper quartile."""
     low, median, high = np.percentile(samples, [25, 50, 75])
     return float(median), float(low), float(high)

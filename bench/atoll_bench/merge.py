@@ -94,28 +94,20 @@ def merges(layout: Layout, learners: int, codec: Codec, repeat: int) -> MergeFig
             bench.turn(lap * len(layout.fragments) + p, fragment)
             for lap in range(1 + repeat)
             for p, fragment in enumerate(layout.fragments)
-        ][len(layout.fragments) :]
-    ratio, *quartiles = spread([turn.copy / turn.merge for turn in turns])
+        ]
+    moved, merged, copied = np.array(turns[len(layout.fragments) :]).T
+    ratio, low, high = spread(copied / merged)
     return MergeFigure(
         learners=learners,
         parameters=layout.size,
         fragments=len(layout.fragments),
         codec=codec,
         threads=threads,
-        value=spread([turn.bytes / turn.merge for turn in turns])[0],
-        copy=spread([turn.bytes / turn.copy for turn in turns])[0],
+        value=spread(moved / merged)[0],
+        copy=spread(moved / copied)[0],
         ratio=ratio,
-        ratio_spread=(quartiles[0], quartiles[1]),
+        ratio_spread=(low, high),
     )
-
-
-@dataclass(frozen=True)
-class _Turn:
-    """Seconds and bytes of one fragment's merge and of the copy after it."""
-
-    bytes: int
-    merge: float
-    copy: float
 
 
 class _Bench:
@@ -146,7 +138,8 @@ class _Bench:
         self.source, self.target = np.ones(half, np.uint8), np.ones(half, np.uint8)
         self.copied = 0
 
-    def turn(self, number: int, fragment: Fragment) -> _Turn:
+    def turn(self, number: int, fragment: Fragment) -> tuple[int, float, float]:
+        """Returns the bytes of the fragment, and the seconds of its merge and of the copy after it."""
         width, p = self.width, fragment.id
         bodies = [
             memoryview(body)[: fragment.size * width] for body in self.rounds[number % len(self.rounds)]
@@ -176,7 +169,7 @@ class _Bench:
         self.copy(moved)
         copied = time.perf_counter() - began
         self.theta[p], self.momentum[p], self.wires[p] = new.theta, new.momentum, new.wire
-        return _Turn(moved, merged, copied)
+        return moved, merged, copied
 
     def copy(self, moved: int) -> None:
         """Reads and writes moved/2 bytes, at another place each time. The threads take equal shares."""

@@ -21,8 +21,11 @@ PASSED_ON = ("helm", "kubectl", "actionlint")
 """Programs that this command runs with unchanged arguments."""
 
 
-def _say(started: float, text: str) -> None:
-    print(f"[{time.monotonic() - started:5.0f} s] {text}", file=sys.stderr, flush=True)
+STARTED = time.monotonic()
+
+
+def _say(text: str) -> None:
+    print(f"[{time.monotonic() - STARTED:5.0f} s] {text}", file=sys.stderr, flush=True)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -50,12 +53,11 @@ def _parser() -> argparse.ArgumentParser:
 def main(arguments: list[str] | None = None) -> int:
     """Return the exit status: 0 done; 1 the cluster failed or cannot be changed; 2 wrong machine or arguments."""
     given = sys.argv[1:] if arguments is None else arguments
-    started = time.monotonic()
     try:
         if given and given[0] in PASSED_ON:
-            program = str(find(given[0], lambda text: _say(started, text)))
+            program = str(find(given[0], _say))
             os.execv(program, [program, *given[1:]])
-        return _run(_parser().parse_args(given), started)
+        return _run(_parser().parse_args(given))
     except (ClusterError, StateError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -64,26 +66,23 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
 
 
-def _run(options: argparse.Namespace, started: float) -> int:
-    def progress(text: str) -> None:
-        _say(started, text)
-
+def _run(options: argparse.Namespace) -> int:
     if options.command == "programs":
-        for name, path in find_all(tuple(PROGRAMS), progress).items():
+        for name, path in find_all(tuple(PROGRAMS), _say).items():
             print(f"{name:25} {path}")
     elif options.command == "images":
-        install(progress)
-        build_images(progress, force=options.force)
+        install(_say)
+        build_images(_say, force=options.force)
     elif options.command == "up":
-        cluster = Cluster(options.name, progress)
+        cluster = Cluster(options.name, _say)
         with claim():
             cluster.up()
         print(f"export KUBECONFIG={cluster.kubeconfig}")
     elif options.command == "down":
-        cluster = Cluster(options.name, progress)
+        cluster = Cluster(options.name, _say)
         with claim():
             found = cluster.down()
-        progress(f"cluster {options.name} is gone" if found else f"there is no cluster called {options.name}")
+        _say(f"cluster {options.name} is gone" if found else f"there is no cluster called {options.name}")
     elif options.command == "link":
         machine = Cluster(options.name).machine(options.node)
         shape(machine, Link(rate=options.rate, delay=options.delay, cut=options.cut))

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import shutil
 import signal
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from atoll_local.errors import HostError
 from atoll_local.process import Daemon, run, wait_for
 
 IMPORT_TIMEOUT = 600.0
@@ -52,16 +52,11 @@ class Template:
         """Copies the store for one node: databases as copies, everything else as hard links if possible."""
         shutil.rmtree(target, ignore_errors=True)
         target.parent.mkdir(parents=True, exist_ok=True)
-        linked = subprocess.run(
-            ["cp", "-al", str(self.store), str(target)],
-            capture_output=True,
-            check=False,
-            timeout=IMPORT_TIMEOUT,
-        )
-        if linked.returncode != 0:
-            # Another file system needs a full copy, which is slow but equal.
+        try:
+            run(["cp", "-al", self.store, target], IMPORT_TIMEOUT)
+        except HostError:  # another file system needs a full copy, which is slow but equal
             shutil.rmtree(target, ignore_errors=True)
-            run(["cp", "-a", str(self.store), str(target)], IMPORT_TIMEOUT)
+            run(["cp", "-a", self.store, target], IMPORT_TIMEOUT)
             return
         for database in self.store.rglob("*.db"):
             if "snapshots" not in database.relative_to(self.store).parts:
