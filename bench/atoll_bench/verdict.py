@@ -108,15 +108,11 @@ def figures(samples: Samples) -> list[Figure]:
     ]
 
 
-def target_of(case: str, shape: Shape, name: str) -> Target:
-    target = TARGETS.get((case, name), Target())
-    return Target() if target.pods is not None and shape.pods > target.pods else target
-
-
 def _figure(key: Key, values: Sequence[float], limits: Sequence[float] | None) -> Figure:
     case, shape, name = key
-    target, value = target_of(case, shape, name), spread(values)[0]
-    ratio = None
+    target, value, ratio = TARGETS.get((case, name), Target()), spread(values)[0], None
+    if target.pods is not None and shape.pods > target.pods:
+        target = Target()
     if limits is not None and min(limits) > 0:
         ratio = spread([one / other for one, other in zip(values, limits, strict=True)])[0]
     tests = [value <= target.most] if target.most is not None else []

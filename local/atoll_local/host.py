@@ -72,18 +72,12 @@ def check_port(port: int, purpose: str, address: str = "0.0.0.0") -> None:
             raise HostError(f"port {port}, which {purpose} needs, is taken: end what listens there") from None
 
 
-def missing() -> list[str]:
-    """Debian packages to install, in order."""
-    packages = [package for program, package in DEBIAN_PACKAGES.items() if shutil.which(program) is None]
-    if not (CNI_DIR / "ptp").exists():
-        packages.append("containernetworking-plugins")
-    return packages
-
-
 def install(progress: Progress) -> None:
     """Installs the Debian packages that are missing, without starting their services. Raises `HostError` if there is
     no apt, or it failed."""
-    packages = missing()
+    packages = [package for program, package in DEBIAN_PACKAGES.items() if shutil.which(program) is None]
+    if not (CNI_DIR / "ptp").exists():
+        packages.append("containernetworking-plugins")
     if not packages:
         return
     if shutil.which("apt-get") is None:

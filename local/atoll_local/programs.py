@@ -35,7 +35,8 @@ def find(name: str, progress: Progress = silent) -> Path:
         started = time.monotonic()
         partial = target.with_name(target.name + ".partial")
         progress(f"{program.name} {program.version}: building from its Go module (minutes, once)")
-        build(program, cache_dir() / "build" / _family(program), partial)
+        family = "kubernetes" if program.module == "k8s.io/kubernetes" else program.name
+        build(program, cache_dir() / "build" / family, partial)
         partial.chmod(0o755)
         partial.replace(target)
         progress(f"{program.name} {program.version}: built in {time.monotonic() - started:.0f} s")
@@ -86,10 +87,6 @@ def _given(program: Program) -> Path | None:
 
 def _place(program: Program) -> Path:
     return cache_dir() / "bin" / f"{program.name}-{program.version}"
-
-
-def _family(program: Program) -> str:
-    return "kubernetes" if program.module == "k8s.io/kubernetes" else program.name
 
 
 def _on_path(program: Program) -> Path | None:
