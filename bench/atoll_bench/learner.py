@@ -19,7 +19,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import jax
 
@@ -62,25 +61,6 @@ REST_TIMEOUT = 15.0
 
 
 @dataclass(frozen=True)
-class Setting:
-    """What is trained, and for how long; P, H and τ are a run's defaults."""
-
-    preset: str
-    batch: int
-    length: int
-    """Tokens of a sequence."""
-    checkpoint_interval: int
-    """Global steps between two cuts."""
-    pairs: int
-    seconds: float
-    """Approximate seconds of a phase of the plain loop."""
-    gbps: float | None = None
-    """Rate of the link to the syncer for a model of 12 billion parameters with steps of 5 s; None: loopback."""
-    delay: float = 0.0
-    """Milliseconds that this link adds, one way."""
-
-
-@dataclass(frozen=True)
 class LearnerFigure(Rates):
     """One line of `atoll bench learner --json`."""
 
@@ -100,45 +80,82 @@ class LearnerFigure(Rates):
     """Share of an interval that the unit's transfers took, as it measured them."""
 
 
-def measure(**options: Any) -> Iterator[LearnerFigure]:
-    """`options` are the fields of a `Setting`. Raises `CommandError` if the measurement failed."""
-    setting, before = Setting(**options), cores.usable()
-    cores.pin(os.getpid(), before[:1])  # before JAX counts them
+def measure(
+    preset: str,
+    batch: int,
+    length: int,
+    checkpoint_interval: int,
+    pairs: int,
+    seconds: float,
+    gbps: float | None,
+    delay: float,
+) -> Iterator[LearnerFigure]:
+    """Trains with the defaults of a run for P, H and τ. Raises `CommandError` if the measurement failed.
+
+    Args:
+        checkpoint_interval: global steps between two cuts.
+        seconds: of a phase of the plain loop, about.
+        gbps: rate of the link to the syncer for a model of 12 billion parameters with steps of 5 s; None: loopback.
+        delay: milliseconds that this link adds, one way.
+    """
+    usable = cores.usable()
+    cores.pin(os.getpid(), usable[:1])  # before JAX counts them
     try:
         if len(jax.devices()) != 1:
             raise CommandError(f"the plain loop is one device's; {len(jax.devices())} are visible")
         with tempfile.TemporaryDirectory(prefix="atoll-bench-") as name, contextlib.ExitStack() as stack:
             folder = Path(name)
-            contract, address = _contract(folder, setting), "localhost"
+            contract, address = _contract(folder, preset, length, checkpoint_interval), "localhost"
             wan: Wan | None = None
             start: Start = local
-            if setting.gbps is not None:
+            if gbps is not None:
                 check_namespaces()
-                place = Region(PLACE, setting.gbps, setting.delay / 1000)
-                wan = stack.enter_context(Wan(folder / "wan", (place,), MTU))
+                wan = stack.enter_context(Wan(folder / "wan", (Region(PLACE, gbps, delay / 1000),), MTU))
                 start, address = wan.places[PLACE].run, wan.places[PLACE].address
             run = stack.enter_context(contextlib.closing(Run(contract, folder, [UNIT], address)))
             run.start_syncer(start, {})
-            cores.pin(run.processes[SYNCER].pid, before[1:2] or before)
+            cores.pin(run.processes[SYNCER].pid, usable[1:2] or usable)
             if wan is not None:
                 contract = _proxied(contract, address, stack)
-            with contextlib.closing(_Bench(setting, run, contract, wan)) as bench:
-                yield bench.figure(min(2, len(before)))
+            loops = stack.enter_context(contextlib.closing(_Loops(run, contract, batch)))
+            loops.warm()
+            steps = max(2, round(seconds * 4 / loops.plain(4).seconds))
+            loops.rest()
+            if wan is not None:
+                loops.limit(wan, steps)
+            rounds, saved = loops.status().rounds, loops.island.saver.saved
+            found = in_turns(pairs, steps, loops.plain, loops.exchanging)
+            status = loops.status()
+            if status.rounds == rounds:
+                raise CommandError(f"nothing was merged: {status.message}")
+            yield LearnerFigure(
+                **vars(found),
+                cores=min(2, len(usable)),
+                preset=preset,
+                parameters=loops.parameters,
+                batch=batch,
+                length=length,
+                merges=status.rounds - rounds,
+                cuts=loops.island.saver.saved - saved,
+                gbps=gbps,
+                codec=status.units[UNIT].link.codec,
+                load=status.units[UNIT].link.load,
+            )
     except OSError as error:
         raise CommandError(str(error)) from error
     finally:
-        cores.pin(os.getpid(), before)
+        cores.pin(os.getpid(), usable)
 
 
-class _Bench:
+class _Loops:
     """Both loops, and the syncer at the ports of `contract`."""
 
-    def __init__(self, setting: Setting, run: Run, contract: RunContract, wan: Wan | None) -> None:
-        self.setting, self.run, self.wan = setting, run, wan
-        unit = unit_of(UNIT, setting.batch)
+    def __init__(self, run: Run, contract: RunContract, batch: int) -> None:
+        self.run = run
+        unit = unit_of(UNIT, batch)
         self.island = Island(contract, unit, Tls.read(run.folder / UNIT))
         self._batches = batches(contract, unit)
-        self.plain = Plain(
+        self._plain = Plain(
             contract.model,
             contract.inner,
             self.island.theta,
@@ -153,63 +170,39 @@ class _Bench:
         self._batches.close()
         self.island.close()
 
-    def figure(self, used_cores: int) -> LearnerFigure:
-        steps = self._warm()
-        self._rest()
-        if self.wan is not None:
-            self._limit(self.wan, steps)
-        before, saved = self._status().rounds, self.island.saver.saved
-        found = in_turns(self.setting.pairs, steps, self._plain, self._island)
-        status = self._status()
-        if status.rounds == before:
-            raise CommandError(f"nothing was merged: {status.message}")
-        return LearnerFigure(
-            **vars(found),
-            cores=used_cores,
-            preset=self.setting.preset,
-            parameters=self.parameters,
-            batch=self.setting.batch,
-            length=self.setting.length,
-            merges=status.rounds - before,
-            cuts=self.island.saver.saved - saved,
-            gbps=self.setting.gbps,
-            codec=status.units[UNIT].link.codec,
-            load=status.units[UNIT].link.load,
-        )
-
-    def _status(self) -> SyncerStatus:
+    def status(self) -> SyncerStatus:
         return self.run.until("the syncer answers", lambda _: True)
 
-    def _warm(self) -> int:
-        """Compiles all programs. Returns the number of steps of a phase."""
-        self.plain.advance(2)
-        limit = WARM_STEPS + self.setting.checkpoint_interval
+    def warm(self) -> None:
+        """Compiles all programs."""
+        self._plain.advance(2)
+        limit = WARM_STEPS + self.run.contract.checkpoint.interval_steps
         while not self.island.warm:
             if self.island.loop.step >= limit:
                 raise CommandError(f"not every fragment was merged and saved within {limit} steps")
             self.island.advance(4)
-        return max(2, round(self.setting.seconds * 4 / self._plain(4).seconds))
 
-    def _limit(self, wan: Wan, steps: int) -> None:
+    def limit(self, wan: Wan, steps: int) -> None:
         """Gives the link its rate, and runs for two intervals so that the island measures it."""
         began = time.monotonic()
-        self._plain(steps)
-        self._island(steps)
+        self.plain(steps)
+        self.exchanging(steps)
         wan.link(scale_of(self.parameters, (time.monotonic() - began) / steps))
         for _ in range(-(-2 * self.run.contract.outer.interval // steps)):
-            self._plain(steps)
-            self._island(steps)
+            self.plain(steps)
+            self.exchanging(steps)
 
-    def _plain(self, steps: int) -> Phase:
-        return timed(self.plain.advance, steps)
+    def plain(self, steps: int) -> Phase:
+        return timed(self._plain.advance, steps)
 
-    def _island(self, steps: int) -> Phase:
+    def exchanging(self, steps: int) -> Phase:
+        """A phase of the island, and what its threads do after its last step."""
         phase, stepped = timed(self.island.advance, steps), time.process_time()
-        self._rest()
+        self.rest()
         rest = time.process_time() - stepped
         return Phase(phase.seconds + rest, phase.core_seconds + rest)
 
-    def _rest(self) -> None:
+    def rest(self) -> None:
         """Waits until both processes are idle."""
         deadline, now = time.monotonic() + REST_TIMEOUT, self._used()
         while time.monotonic() < deadline:
@@ -234,7 +227,7 @@ def _proxied(contract: RunContract, address: str, stack: contextlib.ExitStack) -
     return contract.model_copy(update={"shards": (shard.model_copy(update=ports),)})
 
 
-def _contract(folder: Path, setting: Setting) -> RunContract:
+def _contract(folder: Path, preset: str, length: int, checkpoint_interval: int) -> RunContract:
     """A run of one unit, trained on the text of the standard library."""
     data = f"file://{folder}/data"
     write_stdlib(data)
@@ -246,14 +239,12 @@ def _contract(folder: Path, setting: Setting) -> RunContract:
         name="bench",
         namespace="default",
         uid="bench",
-        model=ModelSpec(preset=setting.preset),
-        data=DataSpec(uri=data, sequence_length=setting.length),
+        model=ModelSpec(preset=preset),
+        data=DataSpec(uri=data, sequence_length=length),
         inner=InnerSpec(),
         outer=OuterSpec(),
         quorum=QuorumSpec(),
         target=TargetSpec(global_steps=1_000_000),
-        checkpoint=CheckpointSpec(
-            uri=f"file://{folder}/bucket/run", interval_steps=setting.checkpoint_interval
-        ),
+        checkpoint=CheckpointSpec(uri=f"file://{folder}/bucket/run", interval_steps=checkpoint_interval),
         shards=(address,),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import subprocess
@@ -11,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from atoll_bench import cores
-from atoll_bench.learner import LearnerFigure, Setting
+from atoll_bench import cores, learner
+from atoll_bench.learner import LearnerFigure
 from atoll_bench.rates import Phase, rates
 from atoll_cli.__main__ import main
 
@@ -33,13 +34,13 @@ def test_ratios_are_of_pairs_and_of_core_seconds() -> None:
 def test_a_figure_is_a_json_object(
     form: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    taken = inspect.signature(learner.measure)
+
     def figures(**options: Any) -> Iterator[LearnerFigure]:
-        setting = Setting(**options)
-        known = {"preset": setting.preset, "batch": setting.batch, "length": setting.length}
-        yield LearnerFigure(
-            **vars(rates(10, PLAIN, OURS)), cores=2, parameters=9_540_480, merges=31, cuts=2, **known,
-            gbps=setting.gbps, codec="bf16", load=0.6,
-        )  # fmt: skip
+        taken.bind(**options)
+        known = {name: options[name] for name in ("preset", "batch", "length", "gbps")}
+        found = {"cores": 2, "parameters": 9_540_480, "merges": 31, "cuts": 2, "codec": "bf16", "load": 0.6}
+        yield LearnerFigure(**vars(rates(10, PLAIN, OURS)), **known, **found)
 
     monkeypatch.setattr("atoll_bench.learner.measure", figures)
     assert main(["bench", "learner", "--preset", "1m", "--batch", "7", *form]) == 0
