@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from atoll_bench.regions.measure import Outage
-from atoll_bench.regions.setting import Setting
 from atoll_bench.regions.wan import scale_of
 from atoll_cli.errors import CommandError
 from atoll_runtime.contract import BeginningReport, LedgerReport, SyncerStatus, UnitReport
@@ -22,20 +21,14 @@ def test_bytes_of_a_step_take_the_same_part_of_it_as_those_of_the_large_model() 
         assert small * 16 / (gbps * 1e9 * scale_of(small, step)) / step == pytest.approx(large)
 
 
-def test_no_cut_of_the_model_is_made_during_a_training() -> None:
-    run = Setting("file:///data", 100).run(3, "file:///bucket", "syncer")
-    assert run.checkpoint.interval_steps > run.target.global_steps == 100
-    assert (run.model.seed, run.data.seed) == (3, 3)
-
-
 class Links:
     """Records which region is cut."""
 
     def __init__(self) -> None:
-        self.changes: list[tuple[str, float, bool]] = []
+        self.changes: list[tuple[str, bool]] = []
 
-    def cut(self, name: str, scale: float, cut: bool) -> None:
-        self.changes.append((name, scale, cut))
+    def cut(self, name: str, cut: bool) -> None:
+        self.changes.append((name, cut))
 
 
 def status(seconds: float, away: int, contributions: int) -> SyncerStatus:
@@ -59,7 +52,7 @@ def status(seconds: float, away: int, contributions: int) -> SyncerStatus:
 
 def test_a_region_is_cut_off_for_its_time_and_noted_when_it_is_merged_again() -> None:
     links: Any = Links()
-    outage = Outage(links, 0.001, "east", steps=100, seconds=50)
+    outage = Outage(links, "east", steps=100, seconds=50)
     for seconds, away, contributions in (
         (10, 10, 1),
         (21, 21, 2),
@@ -69,7 +62,7 @@ def test_a_region_is_cut_off_for_its_time_and_noted_when_it_is_merged_again() ->
         (85, 85, 4),
     ):
         outage(status(seconds, away, contributions))
-    assert links.changes == [("east", 0.001, True), ("east", 0.001, False)]
+    assert links.changes == [("east", True), ("east", False)]
     assert outage.document(status(100, 100, 9)) == {
         "region": "east",
         "from_s": 21,
@@ -84,7 +77,7 @@ def test_a_region_is_cut_off_for_its_time_and_noted_when_it_is_merged_again() ->
 
 def test_the_link_is_back_before_the_run_is_over() -> None:
     links: Any = Links()
-    outage = Outage(links, 0.001, "east", steps=100, seconds=1000)
+    outage = Outage(links, "east", steps=100, seconds=1000)
     for seconds in (10, 20, 84, 85, 90):
         outage(status(seconds, seconds, 1))
     assert [cut for *_, cut in links.changes] == [True, False]
@@ -93,7 +86,7 @@ def test_the_link_is_back_before_the_run_is_over() -> None:
 
 def test_a_run_that_ends_during_the_cut_shows_nothing() -> None:
     links: Any = Links()
-    outage = Outage(links, 0.001, "east", steps=100, seconds=50)
+    outage = Outage(links, "east", steps=100, seconds=50)
     outage(status(30, 30, 1))
     with pytest.raises(CommandError, match="run of 50 s ended before the cut of east did"):
         outage.document(status(50, 30, 1))

@@ -30,7 +30,6 @@ class Outage:
     """Called with each status of the run. Cuts the region off, gives its link back, and notes what the units do."""
 
     wan: Wan
-    scale: float
     region: str
     steps: int
     """Steps of the run. The cut begins after `CUT_FROM` of them and ends after `CUT_UNTIL` of them at the latest."""
@@ -46,11 +45,11 @@ class Outage:
     def __call__(self, status: SyncerStatus) -> None:
         if self.cut is None:
             if status.global_step >= CUT_FROM * self.steps:
-                self.wan.cut(self.region, self.scale, True)
+                self.wan.cut(self.region, True)
                 self.cut = status
         elif self.back is None:
             if status.time - self.cut.time >= self.seconds or status.global_step >= CUT_UNTIL * self.steps:
-                self.wan.cut(self.region, self.scale, False)
+                self.wan.cut(self.region, False)
                 self.back = status
         elif self.again is None and self._merged(status) > self._merged(self.back):
             self.again = status
@@ -112,7 +111,7 @@ def measure(steps: int, seeds: Sequence[int], cut_seconds: int, plot: str | None
         if cut_seconds:
             longer = round(cut_seconds / CUT_SHARE / atoll.seconds * steps)
             whole = trainings.decoupled("whole", longer)
-            outage = Outage(wan, trainings.scale, CUT, longer, cut_seconds)
+            outage = Outage(wan, CUT, longer, cut_seconds)
             atoll = trainings.decoupled("broken", longer, watch=outage)
             assert atoll.status is not None
             told["cut"] = {

@@ -76,7 +76,7 @@ class Wan(Startable):
 
         self.places = {region.name: place(index, region.name) for index, region in enumerate(regions)}
         self.site = place(len(regions), SITE)
-        self._up = False
+        self._up, self._scale = False, 1.0
 
     def start(self) -> None:
         """Also makes SIGTERM and SIGHUP raise `KeyboardInterrupt`, so that everything is removed after them too."""
@@ -100,24 +100,22 @@ class Wan(Startable):
 
     def link(self, scale: float) -> None:
         """Gives each region its link, with all rates multiplied by `scale`."""
+        self._scale = scale
         for region in self.regions:
-            self._shape(region, scale, False)
+            self.cut(region.name, False)
 
-    def cut(self, name: str, scale: float, cut: bool) -> None:
+    def cut(self, name: str, cut: bool) -> None:
         """Takes a region's link away, or gives it back."""
-        self._shape(next(region for region in self.regions if region.name == name), scale, cut)
+        region, place = next(each for each in self.regions if each.name == name), self.places[name]
+        rate = max(LEAST_RATE, round(1e9 * region.gbps * self._scale))
+        shape(place, Link(rate=rate, delay=region.delay, cut=cut))
+        if (relay := place.relay.pid()) is not None:
+            os.setpriority(os.PRIO_PROCESS, relay, NICE)
 
     def free(self) -> None:
         """Removes limits and delays from all links."""
         for place in self.places.values():
             shape(place, Link())
-
-    def _shape(self, region: Region, scale: float, cut: bool) -> None:
-        rate = max(LEAST_RATE, round(1e9 * region.gbps * scale))
-        place = self.places[region.name]
-        shape(place, Link(rate=rate, delay=region.delay, cut=cut))
-        if (relay := place.relay.pid()) is not None:
-            os.setpriority(os.PRIO_PROCESS, relay, NICE)
 
     def carried(self) -> dict[str, Bytes]:
         """Bytes that each region has sent and received so far, headers included."""
