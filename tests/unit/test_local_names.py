@@ -93,16 +93,10 @@ def test_down_of_a_missing_cluster_changes_nothing(
     assert removed == [] and there.exists() and (other / "file").exists()
 
 
-def test_down_removes_a_cluster_and_its_folder(there: Path, removed: list[str]) -> None:
-    (there / "a file").write_text("")
-    assert main(["down", "--name", "one"]) == 0
-    assert removed == ["bucket", *["machine"] * 5, "control plane", "cgroups", "network"]
-    assert list(there.parent.iterdir()) == []
-
-
-def test_down_names_what_it_cannot_remove_and_can_be_repeated(
-    there: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_down_removes_everything_or_names_what_it_cannot_remove_and_can_be_repeated(
+    there: Path, removed: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    (there / "a file").write_text("")
     (there / "nodes" / "mounted").mkdir()
 
     def rmdir(path: str, **options: Any) -> None:
@@ -117,8 +111,10 @@ def test_down_names_what_it_cannot_remove_and_can_be_repeated(
         told = capsys.readouterr().err
         assert told.startswith(f"error: {there} stays: ") and "busy" in told and "mounted" in told
         assert (there / "cluster.json").exists()
+    removed.clear()
     assert main(["down", "--name", "one"]) == 0
-    assert not there.exists()
+    assert removed == ["bucket", *["machine"] * 5, "control plane", "cgroups", "network"]
+    assert list(there.parent.iterdir()) == []
 
 
 def test_down_without_root_removes_nothing_and_says_what_to_do(
