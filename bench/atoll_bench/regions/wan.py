@@ -8,6 +8,7 @@ import signal
 import socket
 import threading
 import time
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -76,7 +77,7 @@ class Wan(Startable):
 
         self.places = {region.name: place(index, region.name) for index, region in enumerate(regions)}
         self.site = place(len(regions), SITE)
-        self._up, self._scale = False, 1.0
+        self._started, self._scale = ExitStack(), 1.0
 
     def start(self) -> None:
         """Also makes SIGTERM and SIGHUP raise `KeyboardInterrupt`, so that everything is removed after them too."""
@@ -87,16 +88,13 @@ class Wan(Startable):
                 f"the bridge {self._network.bridge} is there already: wait for the end of the other bench, or remove "
                 f"what one has left by `ip link delete {self._network.bridge}`"
             )
-        self._up = True
+        self._started.callback(self._network.down)
         self._network.up()
         for place in (*self.places.values(), self.site):
-            place.start()
+            self._started.enter_context(place)
 
     def stop(self) -> None:
-        if self._up:
-            for place in (*self.places.values(), self.site):
-                place.stop()
-            self._network.down()
+        self._started.close()
 
     def link(self, scale: float) -> None:
         """Gives each region its link, with all rates multiplied by `scale`."""
