@@ -41,11 +41,11 @@ SLOW_SECONDS = 7200.0
 class Attacker(SyncerClient):
     """The client of one unit. Each kind of attack is a subclass that changes one thing."""
 
-    seed = 0
-
     def __init__(self, *facts: Any) -> None:
         super().__init__(*facts)
-        self.chance = np.random.default_rng(self.seed)
+        self.chance = np.random.default_rng(0)
+        self.first: dict[int, tuple[NDArray[Any], Offer]] = {}
+        """The first contribution to each fragment, for attacks that need it."""
 
     def contribute(
         self, number: int, ask: Ask, codec: str, body: memoryview, offer: Offer, cursor: int
@@ -93,24 +93,16 @@ class Boastful(Attacker):
     """In its first contribution to a fragment it claims 10⁹ steps with the tokens of its batch, which nothing shows to
     be wrong. In later ones it claims 10¹⁵ tokens."""
 
-    def __init__(self, *facts: Any) -> None:
-        super().__init__(*facts)
-        self.begun: set[int] = set()
-
     def change(self, number: int, values: NDArray[Any], offer: Offer) -> tuple[NDArray[Any], Offer]:
-        if number in self.begun:
+        if number in self.first:
             return values, replace(offer, tokens=MOST_TOKENS // 2, trained=MOST_TOKENS)
-        self.begun.add(number)
+        self.first[number] = values, offer
         tokens = MOST_STEPS * (offer.tokens // offer.steps)
         return values, replace(offer, steps=MOST_STEPS, tokens=tokens, trained=tokens + offer.trained)
 
 
 class Repeating(Attacker):
     """It sends its first contribution to each fragment again and again."""
-
-    def __init__(self, *facts: Any) -> None:
-        super().__init__(*facts)
-        self.first: dict[int, tuple[NDArray[Any], Offer]] = {}
 
     def change(self, number: int, values: NDArray[Any], offer: Offer) -> tuple[NDArray[Any], Offer]:
         return self.first.setdefault(number, (values, offer))
