@@ -34,11 +34,8 @@ BURST = 50
 
 def measure(case: Collection[str], repeat: int, scheduler_qps: int | None) -> list[Figure]:
     """Runs the cases `repeat` times, one after the other, and returns medians. A round that fails gives no figures.
-
-    Raises:
-        CommandError: every round failed, because something did not happen in time. The message says what.
-        ClusterError, HostError: the control plane did not start.
-    """
+    Raises `CommandError`, which says what did not happen in time, if every round failed, and `ClusterError` or
+    `HostError` if the control plane did not start."""
     try:
         return asyncio.run(_measure(case, repeat, scheduler_qps))
     except asyncio.CancelledError:

@@ -109,13 +109,9 @@ class Cluster:
         self.progress(f"{len(NODES)} nodes ready after {time.monotonic() - started:.0f} s")
 
     def down(self) -> bool:
-        """Removes all its processes, mounts, namespaces, links, routes and cgroups.
-
-        Returns False, and changes nothing, if there is no cluster of this name.
-
-        Raises:
-            StateError: root is needed, or a file could not be removed. The record stays, so it can be repeated.
-        """
+        """Removes all its processes, mounts, namespaces, links, routes and cgroups. Returns False, and changes nothing,
+        if there is no cluster of this name. Raises `StateError` if root is needed, or a file could not be removed. The
+        record stays, so it can be repeated."""
         if not self.exists():
             return False
         if os.geteuid() != 0:

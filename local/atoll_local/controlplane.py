@@ -72,12 +72,8 @@ class ControlPlane(Startable):
         return f"https://{self.address}:{self.port}"
 
     def start(self) -> None:
-        """Starts it and waits until it is ready; about 4 s on two cores.
-
-        Raises:
-            ClusterError: a part did not become ready; the message names its log.
-            HostError: a program cannot be obtained.
-        """
+        """Starts it and waits until it is ready; about 4 s on two cores. Raises `ClusterError`, which names the log, if
+        a part did not become ready, and `HostError` if a program cannot be obtained."""
         names = CONTROL_PROGRAMS if self.controllers else CONTROL_PROGRAMS[:2]
         self._programs = {name: str(path) for name, path in find_all(names, self.progress).items()}
         self.authority = authority = Authority(self.folder / "pki")

@@ -32,11 +32,8 @@ def image(role: str) -> str:
 
 
 def build_images(progress: Progress = silent, *, force: bool = False) -> None:
-    """Builds every image that is missing or outdated; `force` rebuilds all from nothing.
-
-    Raises:
-        HostError: a tool or a package cannot be obtained; the message ends with the tool's last lines.
-    """
+    """Builds every image that is missing or outdated; `force` rebuilds all from nothing. Raises `HostError`, with the
+    tool's last lines, if a tool or a package cannot be obtained."""
     folder = cache_dir() / "images"
     with locked(folder / LOCK):
         if force:

@@ -48,12 +48,8 @@ class Kueue(Startable):
         self.daemon = Daemon("kueue", plane.folder / "run")
 
     def start(self) -> None:
-        """Installs it and waits until it is ready and all its definitions are served.
-
-        Raises:
-            ClusterError: the API server refused a part of it, or it ended; the message has the end of its log.
-            HostError: the program cannot be obtained.
-        """
+        """Installs it and waits until it is ready and all its definitions are served. Raises `ClusterError` if the API
+        server refused a part of it, or it ended, and `HostError` if the program cannot be obtained."""
         program = find("kueue", self._plane.progress)
         parts = module_folder(PROGRAMS["kueue"]) / "config" / "components"
         self._apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})

@@ -72,12 +72,8 @@ class Kwok(Startable):
         self.daemon = Daemon("kwok", plane.folder / "run")
 
     def start(self) -> None:
-        """Starts it. `add` creates the nodes.
-
-        Raises:
-            ClusterError: it ended; the message has the end of its log.
-            HostError: the program cannot be obtained.
-        """
+        """Starts it. `add` creates the nodes. Raises `ClusterError`, with the end of its log, if it ended, and
+        `HostError` if the program cannot be obtained."""
         config = self._plane.folder / "kwok.yaml"
         config.write_text(yaml.safe_dump(_options(), sort_keys=False) + "---\n" + STAGES.read_text())
         address = f"127.0.0.1:{free_port()}"

@@ -143,11 +143,8 @@ class Daemon:
         return process.pid
 
     def await_answer(self, url: str, seconds: float, context: ssl.SSLContext | None = None) -> None:
-        """Waits until `url` answers with status 200.
-
-        Raises:
-            ClusterError: the process ended, or did not answer within `seconds`; the message has its log.
-        """
+        """Waits until `url` answers with status 200. Raises `ClusterError`, which has or names the log, if the process
+        ended, or did not answer within `seconds`."""
 
         def answered() -> bool:
             if self.pid() is None:

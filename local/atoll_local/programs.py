@@ -44,13 +44,9 @@ def find(name: str, progress: Progress = silent) -> Path:
 
 
 def installed(name: str) -> Path:
-    """Return the user's program of any version, for the user's own cluster; else the pinned one if it is cached.
-
-    Nothing is built.
-
-    Raises:
-        HostError: the name is unknown, a given path is not executable, or the program is neither on PATH nor cached.
-    """
+    """Returns the user's program of any version, for the user's own cluster; else the pinned one if it is cached.
+    Nothing is built. Raises `HostError` if the name is unknown, a given path is not executable, or the program is
+    neither on PATH nor cached."""
     program = _known(name)
     if found := _given(program) or shutil.which(name):
         return Path(found)

@@ -29,11 +29,8 @@ class Template:
         return self.keys().get(reference) == key
 
     def add(self, reference: str, key: str, archive: Path) -> None:
-        """Imports and unpacks an archive, replacing an older image of that name.
-
-        Raises:
-            HostError: containerd refused it. ClusterError: containerd did not start.
-        """
+        """Imports and unpacks an archive, replacing an older image of that name. Raises `HostError` if containerd
+        refused it, and `ClusterError` if containerd did not start."""
         keys = self.keys()
         keys.pop(reference, None)
         self._write(keys)
