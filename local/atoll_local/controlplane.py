@@ -9,6 +9,7 @@ import signal
 import socket
 import ssl
 from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -40,32 +41,26 @@ def free_port(address: str = "127.0.0.1") -> int:
     raise ClusterError(f"none of 100 ports from {PORTS.start} to {PORTS.stop - 1} of {address} was free")
 
 
+@dataclass(eq=False)
 class ControlPlane(Startable):
     """A real API server under `folder`; use it as a context manager, or `start` and `stop`."""
 
-    def __init__(
-        self,
-        folder: Path,
-        *,
-        address: str = "127.0.0.1",
-        port: int = 0,
-        controllers: bool = False,
-        fast_failure: bool = True,
-        scheduler_qps: int | None = None,
-        progress: Progress = silent,
-    ) -> None:
-        """`scheduler_qps`: requests per second of the scheduler; its default is 50, and 100 in a burst."""
-        self.folder = folder
-        self.address = address
-        self.port = port or free_port(address)
-        self.controllers = controllers
-        self.fast_failure = fast_failure
-        self.scheduler_qps = scheduler_qps
-        self.progress = progress
-        self.kubeconfig = folder / "kubeconfig"
-        self._etcd_port = 0
-        self._daemons = {name: Daemon(name, folder / "run") for name in CONTROL_PROGRAMS}
-        self.authority: Authority | None = None
+    folder: Path
+    _: KW_ONLY
+    address: str = "127.0.0.1"
+    port: int = 0
+    """0 takes a free one."""
+    controllers: bool = False
+    fast_failure: bool = True
+    scheduler_qps: int | None = None
+    """Requests per second of the scheduler; its default is 50, and 100 in a burst."""
+    progress: Progress = silent
+    authority: Authority | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self.port = self.port or free_port(self.address)
+        self.kubeconfig = self.folder / "kubeconfig"
+        self._daemons = {name: Daemon(name, self.folder / "run") for name in CONTROL_PROGRAMS}
 
     @property
     def server(self) -> str:
