@@ -98,14 +98,12 @@ class Bench:
 
     def until_condition(self, kind: str, name: str, condition: str, *wanted: str) -> str:
         """Wait for this status, or for status and reason; return the message."""
-        seen: list[tuple[str, str, str]] = []
 
-        def holds() -> bool:
-            seen[:] = [self.condition(kind, name, condition)]
-            return seen[0][: len(wanted)] == wanted
+        def holding() -> tuple[str, str, str] | None:
+            found = self.condition(kind, name, condition)
+            return found if found[: len(wanted)] == wanted else None
 
-        self.until(f"{kind} {name}: {condition} {wanted}", holds)
-        return seen[0][2]
+        return str(self.until(f"{kind} {name}: {condition} {wanted}", holding)[2])
 
     def run(self, name: str = "r", units: int = 2, **changes: Any) -> Object:
         """Create a TrainingRun: one pool of single hosts, one of a two-host slice."""
