@@ -5,14 +5,14 @@ from __future__ import annotations
 import multiprocessing
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from numpy.random import default_rng
 
 from atoll_bench.regions.wan import PARAMETERS, STEP_SECONDS
 from atoll_runtime.contract import CommunicationSpec, OuterSpec
-from atoll_runtime.simulate.fleet.links import Links, on_links
+from atoll_runtime.simulate.fleet.links import Links, UnitOnLink, on_links
 
 CODECS = ("bf16", "int8", "int4")
 """Fixed codecs with which the policy is compared."""
@@ -29,7 +29,7 @@ class Choice:
     share: float
 
 
-def links(gbps: float, wide: float, interval: int, steps: int, codec: Any = None) -> dict[str, Any]:
+def links(gbps: float, wide: float, interval: int, steps: int, codec: Any = None) -> UnitOnLink:
     """Simulates and returns the unit behind the narrow link. `codec`: the fixed codec; None: the policy chooses."""
     asked = Links(
         gbps=(gbps, wide),
@@ -42,12 +42,12 @@ def links(gbps: float, wide: float, interval: int, steps: int, codec: Any = None
         steps=steps,
     )
     (narrow, _), _ = on_links(asked, default_rng(0))
-    return asdict(narrow)
+    return narrow
 
 
 def choice(gbps: float, wide: float, codec: str | None, interval: int, steps: int) -> Choice:
     found = links(gbps, wide, interval, steps, codec)
-    return Choice(found["codec"], interval, found["hidden_share"] * found["merged_share"])
+    return Choice(found.codec, interval, found.hidden_share * found.merged_share)
 
 
 def compared(gbps: float, wide: float, intervals: Sequence[int]) -> tuple[dict[int, Choice], Choice]:
