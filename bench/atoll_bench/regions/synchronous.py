@@ -125,13 +125,15 @@ def main(folder: Path, rank: int, ranks: int, batch: int, coordinator: str) -> N
             raise TimeoutError(f"{folder / 'go'}: no sign to begin within {WAIT_SECONDS:g} s")
         time.sleep(POLL_SECONDS)
     replica.begin()
+    steps = run.target.global_steps
+    assert steps is not None
     began, loss = time.monotonic(), math.nan
-    for number in range(run.target.global_steps):
+    for number in range(steps):
         loss = replica.step(number, exchanged=True)
     seconds = time.monotonic() - began
     replica.batches.close()
     if not math.isfinite(loss):
-        raise ArithmeticError(f"the loss is {loss} after {run.target.global_steps} steps")
+        raise ArithmeticError(f"the loss is {loss} after {steps} steps")
     if rank == 0:
         whole: dict[str, Any] = {name: np.asarray(value) for name, value in replica.theta.items()}
         np.savez(folder / "theta.npz", **whole)
