@@ -20,14 +20,7 @@ SILENCE = 900.0
 Seen = TypeVar("Seen")
 
 
-def poll(
-    look: Callable[[], Seen],
-    tell: Callable[[str], None],
-    *,
-    clock: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], None] = time.sleep,
-    chance: Callable[[], float] = random.random,
-) -> Iterator[Seen]:
+def poll(look: Callable[[], Seen], tell: Callable[[str], None]) -> Iterator[Seen]:
     """Yield the result of each poll, without end. Report once each time the cluster stops answering.
 
     Raises:
@@ -35,31 +28,23 @@ def poll(
     """
     yield look()
     while True:
-        sleep(INTERVAL)
-        yield patiently(look, tell, SILENCE, clock=clock, sleep=sleep, chance=chance)
+        time.sleep(INTERVAL)
+        yield patiently(look, tell, SILENCE)
 
 
-def patiently(
-    look: Callable[[], Seen],
-    tell: Callable[[str], None],
-    silence: float,
-    *,
-    clock: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], None] = time.sleep,
-    chance: Callable[[], float] = random.random,
-) -> Seen:
+def patiently(look: Callable[[], Seen], tell: Callable[[str], None], silence: float) -> Seen:
     """Return the first result of `look`. Raises `KubectlError` if every call failed for `silence` seconds."""
-    began, failures = clock(), 0
+    began, failures = time.monotonic(), 0
     while True:
         try:
             return look()
         except KubectlError as error:
-            if clock() - began > silence:
+            if time.monotonic() - began > silence:
                 raise
             failures += 1
             if failures == 1:
                 tell(f"{error}; asking again for {seconds(silence)}")
-            sleep(back_off(failures, chance()))
+            time.sleep(back_off(failures, random.random()))
 
 
 def back_off(failures: int, chance: float) -> float:
