@@ -35,6 +35,13 @@ NUMBERS = itertools.count(1)
 END_SECONDS = 20
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Mark every test of this folder. Its time limit includes the building of a program, which takes minutes."""
+    item.add_marker("control")
+    if item.get_closest_marker("timeout") is None:
+        item.add_marker(pytest.mark.timeout(900))
+
+
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Build what does not exist yet; this may take minutes, which must not count towards a test's time limit."""
     if session.config.option.collectonly:

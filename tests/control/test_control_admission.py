@@ -19,7 +19,6 @@ from atoll_local.errors import ClusterError
 from atoll_local.kwok import EXIT_CODE, Kwok, node, tpu_node
 from atoll_local.process import wait_for
 
-pytestmark = [pytest.mark.control, pytest.mark.timeout(900)]  # the first call may have to build programs
 SHARDS = 2
 LEARNER, SYNCERS = "r-p-0-1-0", ("r-syncer-0", "r-syncer-1")
 HOLDS = {"atoll.dev/holds": "stolen.0"}

@@ -14,8 +14,6 @@ from atoll_bench.command import main as bench
 from atoll_local.bucket import FakeGcs
 from atoll_local.errors import ClusterError, HostError
 
-pytestmark = [pytest.mark.control, pytest.mark.timeout(600)]  # the program may have to be built first
-
 
 @pytest.fixture
 def bucket(tmp_path: Path) -> Iterator[FakeGcs]:

@@ -18,10 +18,6 @@ from atoll_local.programs import find
 from atoll_operator.api.group import LABEL_RUN
 from atoll_runtime.contract import ENV_LOCK_MEMORY, HEALTH_PORT
 
-pytestmark = [
-    pytest.mark.control,
-    pytest.mark.timeout(900),
-]  # the first call may have to build helm and kubectl
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "charts" / "atoll"
 PAGE = (ROOT / "docs" / "operations.md").read_text()

@@ -10,13 +10,11 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import pytest
 from control_bench import Bench
 
 from atoll_local.controlplane import ControlPlane
 from atoll_local.programs import find
 
-pytestmark = [pytest.mark.control, pytest.mark.timeout(900)]  # the first call may have to build kubectl
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [
     ROOT / "README.md",

@@ -18,7 +18,6 @@ from atoll_local.bucket import FakeGcs
 from atoll_runtime.checkpoint import Bucket, Cut, GlobalStore, StoreError
 from atoll_runtime.data import DataError, Reader
 
-pytestmark = [pytest.mark.control, pytest.mark.timeout(600)]
 BUCKET = "atoll"
 
 

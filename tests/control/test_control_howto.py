@@ -28,7 +28,6 @@ from atoll_local.kwok import Kwok, node
 from atoll_local.programs import find
 from atoll_operator.api.trainingrun import TrainingRunSpec
 
-pytestmark = [pytest.mark.control, pytest.mark.timeout(900)]  # the first call may have to build programs
 HOW_TO = {"try", "gke", "operations", "plugin", "monitoring", "kueue", "data", "models", "export", "simulate"}
 NAMESPACE, RUN, UNIT = "training", "first", "first-v6e-0"
 """As the page on GKE calls them; other pages have words in capitals."""

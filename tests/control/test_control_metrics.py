@@ -4,17 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 import yaml
 from apiserver import with_token
 from control_bench import Bench
 
 from atoll_local.controlplane import ControlPlane
-
-pytestmark = [
-    pytest.mark.control,
-    pytest.mark.timeout(900),
-]  # the first call may have to build the API server
 
 
 def test_metrics_are_for_accounts_that_may_get_them(

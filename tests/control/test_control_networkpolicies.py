@@ -28,11 +28,7 @@ from atoll_local.process import wait_for
 from atoll_local.programs import find
 from atoll_operator.api.group import EVALUATOR, LEARNER, SYNCER
 
-pytestmark = [
-    pytest.mark.control,
-    pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root"),
-    pytest.mark.timeout(900),  # the first call may have to build programs
-]
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
 ROOT = Path(__file__).resolve().parents[2]
 QUEUE = 100
 SYSTEM = yaml.safe_load((ROOT / "manifests" / "deployment.yaml").read_text())

@@ -8,15 +8,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
 from apiserver import with_token
 
 from atoll_local.programs import find
 
-pytestmark = [
-    pytest.mark.control,
-    pytest.mark.timeout(900),  # the first call may have to build kubectl
-]
 ROLE = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole"}
 
 

@@ -19,7 +19,6 @@ import yaml
 
 from atoll_local.programs import find
 
-pytestmark = [pytest.mark.control, pytest.mark.timeout(900)]  # the first call may have to build helm
 ROOT = Path(__file__).resolve().parents[2]
 JOBS = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text())["jobs"]
 REGISTRY = "registry.example/atoll"

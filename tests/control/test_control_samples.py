@@ -13,10 +13,6 @@ from control_bench import Bench
 from atoll_local.controlplane import ControlPlane
 from atoll_local.programs import find
 
-pytestmark = [
-    pytest.mark.control,
-    pytest.mark.timeout(900),
-]  # the first call may have to build the API server
 ROOT = Path(__file__).resolve().parents[2]
 SAMPLES = sorted((ROOT / "manifests" / "samples").glob("*.yaml"))
 OPERATOR = "system:serviceaccount:atoll-system:atoll-operator"

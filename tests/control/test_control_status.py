@@ -19,10 +19,6 @@ from atoll_cli.views import HeldOutView, RunView, Sample, UnitView
 from atoll_local.controlplane import ControlPlane
 from atoll_local.programs import find
 
-pytestmark = [
-    pytest.mark.control,
-    pytest.mark.timeout(900),
-]  # the first call may have to build the API server
 ROOT = Path(__file__).resolve().parents[2]
 RUN, UNIT = "quickstart", "quickstart-v5p-0"
 COST = {"failures": 1, "seconds": 8.5, "chipSeconds": 34.0, "steps": 17}
