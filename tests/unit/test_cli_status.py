@@ -1,4 +1,5 @@
-"""`atoll status` with a kubectl on PATH that prints what the test sets: output, JSON and exit status."""
+"""`atoll status` with a kubectl on PATH that prints what the test sets: output, JSON and exit status. Which fields the
+API server keeps: test_control_status."""
 
 from __future__ import annotations
 
@@ -7,12 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from played_kubectl import Call
+from played_kubectl import Call, pod
+
+from atoll_cli.text import amount, held_out, seconds
+from atoll_cli.views import HeldOutView, Sample, sample_of
+
+LEARNING = {"type": "Learning", "status": "True"}
 
 
 def run(name: str, namespace: str = "default", **status: Any) -> dict[str, Any]:
-    ended = {"Complete": "Complete", "Failed": "Failed"}.get(status.get("phase", ""))
-    conditions = [{"type": ended, "status": "True"}] if ended else []
+    conditions = [
+        {"type": kind, "status": str(status.get("phase") == kind)} for kind in ("Complete", "Failed")
+    ]
     return {
         "kind": "TrainingRun",
         "metadata": {"name": name, "namespace": namespace},
@@ -21,8 +28,9 @@ def run(name: str, namespace: str = "default", **status: Any) -> dict[str, Any]:
     }
 
 
-def unit(name: str, of: str, **status: Any) -> dict[str, Any]:
-    return {"kind": "LearnerUnit", "metadata": {"name": name}, "spec": {"run": of}, "status": status}
+def unit(name: str, of: str = "r", **status: Any) -> dict[str, Any]:
+    spec = {"run": of, "pool": "a"}
+    return {"kind": "LearnerUnit", "metadata": {"name": name}, "spec": spec, "status": status}
 
 
 @pytest.fixture
@@ -80,15 +88,96 @@ def test_json_has_the_run_and_its_units(status: Call) -> None:
     assert shown["units"]["r-a-0"]["healStages"] == {"catchUp": 1.5}
 
 
-def test_a_unit_that_does_not_set_the_interval_has_a_line_that_says_why(status: Call) -> None:
-    why = "3 contributions merged; steps of 7200 s, more than 4 × the median of 1 s"
-    conditions = [
-        [{"type": "Learning", "status": "True", "reason": reason, "message": why}]
-        for reason in ("SlowSteps", "Merged")
+STAGES = {"schedule": 0.0, "pull": 1.25, "start": 5.0, "restore": 2.0, "compile": 12.0, "catchUp": 0.75}
+COSTS = {
+    "Hang": {"failures": 1, "seconds": 4.0, "chipSeconds": 16.0, "steps": 1},
+    "NodeLost": {"failures": 2, "seconds": 185.0, "chipSeconds": 1480.0, "steps": 370},
+}
+RUN = run(
+    "r", phase="Running", message="two of three", unitsSummary="2/3", globalStep=120, tokensPerSecond=12345.0,
+    loss=2.5, quorum="2/3 (K=1)", bytesIn=2_000_000, bytesOut=900, checkpoint={"step": 100},
+    evaluation={"step": 100, "tokens": 65_536, "split": "heldout", "loss": 2.5}, lost={"byReason": COSTS},
+)  # fmt: skip
+SLOW = "steps of 7200 s, more than 4 × the median of 1 s"
+UNITS = [
+    unit("r-a-2", phase="Failed"),
+    unit(
+        "r-a-1", phase="Learning", incarnation=2, step=130, restartCount=1, lastHealSeconds=8.25,
+        lastHeal={"stages": STAGES}, conditions=[LEARNING | {"reason": "SlowSteps", "message": SLOW}],
+    ),
+    unit(
+        "r-a-0", lastHealSeconds=3.0, lastHeal={"stages": {"schedule": 2.0}}, step=140, loss=2.25,
+        link={"upGbps": 2.5, "downGbps": 12.34, "rttSeconds": 0.0421, "busyShare": 0.63, "failures": 2,
+              "codec": "int4", "period": 2.5},
+        conditions=[LEARNING | {"reason": "Merged", "message": "as it should be"}],
+    ),
+]  # fmt: skip
+
+
+def test_a_run_is_shown_with_its_figures_its_units_their_heals_and_what_failures_cost(status: Call) -> None:
+    _, out, _ = status([RUN, *UNITS], "r")
+    assert [" ".join(line.split()) for line in out.splitlines()] == [
+        "r: Running · units 2/3 · step 120/300 · 12.3 k tokens/s · loss 2.500 · quorum 2/3 (K=1) · "
+        "in 2.0 MB out 900 B",
+        "two of three",
+        "newest checkpoint: global step 100",
+        "held-out loss: 2.5000 at global step 100, over 65,536 tokens",
+        "UNIT PHASE INCARNATION STEP LOSS TOKENS/S RESTARTS LAST HEAL CODEC",
+        "r-a-0 Pending 0 140 2.250 0 0 3.0 s int4 1/2.5",
+        "r-a-1 Learning 2 130 - 0 1 8.2 s -",
+        "r-a-2 Failed 0 0 - 0 0 - -",
+        f"r-a-1: {SLOW}",
+        "r-a-0 healed in 3.0 s: schedule 2.0 s",
+        "r-a-1 healed in 8.2 s: schedule 0.0 s, pull 1.2 s, start 5.0 s, restore 2.0 s, compile 12 s, "
+        "catch up 0.8 s",
+        "lost to NodeLost: 2 failures, 3 min 05 s, 1,480 chip-seconds, 370 steps",
+        "lost to Hang: 1 failure, 4.0 s, 16 chip-seconds, 1 step",
     ]
-    units = [unit(f"r-a-{i}", "r", conditions=each) for i, each in enumerate(conditions)]
-    _, out, _ = status([run("r", phase="Running"), *units], "r")
-    assert [line for line in out.splitlines() if why in line] == [f"r-a-0: {why}"]
+
+
+def test_the_wide_table_shows_pool_seed_and_the_link_of_a_unit_once_it_is_known(status: Call) -> None:
+    _, out, _ = status([run("r"), *UNITS, unit("r-a-3", seededStep=7)], "r", "-o", "wide")
+    head, *rows = (line.split() for line in out.splitlines() if line.startswith(("UNIT", "r-a-")))
+    assert " ".join(head).endswith("CODEC POOL SEEDED FROM LINK UP/DOWN GBIT/S ROUND TRIP BUSY BROKEN")
+    assert rows[0][-7:] == ["a", "-", "2.5/12.3", "42.1", "ms", "63%", "2"]
+    assert rows[3][-6:] == ["a", "7", "-", "-", "-", "-"]
+
+
+PODS = {
+    "r-a-0-1-1": {"atoll.dev/unit": "r-a-0"},
+    "r-a-0-1-0": {"atoll.dev/unit": "r-a-0"},
+    "r-syncer-0": {"atoll.dev/component": "syncer"},
+}
+STRANGER = {"kind": "Pod", "metadata": {"name": "other", "uid": "u2"}, "spec": {}}
+
+
+def test_a_sample_has_the_objects_of_one_run_and_comes_back_from_its_record() -> None:
+    pods = [pod(name, 0, **labels) for name, labels in PODS.items()]
+    for of in (RUN, run("r", evaluation={"step": 1})):
+        sample = sample_of("r", [of, *UNITS, unit("else-0", "else"), *pods, STRANGER], 7.0)
+        assert set(sample.units) == {"r-a-0", "r-a-1", "r-a-2"} and set(sample.pods) == set(PODS)
+        assert [each.name for each in sample.pods_of("r-a-0")] == ["r-a-0-1-0", "r-a-0-1-1"]
+        assert Sample.from_record(json.loads(json.dumps(sample.record()))) == sample
+
+
+def test_a_held_out_loss_may_be_no_number() -> None:
+    told = held_out(HeldOutView(step=100, tokens=65_536))
+    assert told == "held-out loss: not finite at global step 100, over 65,536 tokens"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, "-"), (7.25, "7.2 s"), (42.4, "42 s"), (119.7, "2 min 00 s"), (185, "3 min 05 s")],
+)
+def test_seconds_are_readable(value: float | None, text: str) -> None:
+    assert seconds(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (2.5e6, "2.5 MB"), (3e15, "3000.0 TB")]
+)
+def test_amounts_have_a_decimal_prefix(value: float, text: str) -> None:
+    assert amount(value, "B") == text
 
 
 def test_without_a_run_there_is_a_line_for_each(status: Call, kubectl: Path) -> None:
