@@ -72,17 +72,20 @@ def make_observations(samples: list[Sample] | None = None, **changes: object) ->
     return dataclasses.replace(seen, **changes)  # type: ignore[arg-type]
 
 
-def judge(seen: Observations, heal_stage: float = 12.0) -> dict[str, Any]:
-    return judge_with(seen, {"heal": heal_stage})
+def judge(seen: Observations) -> dict[str, Any]:
+    return judge_with(seen, {"heal": 12.345})
 
 
-def change(samples: list[Sample], index: int, **changes: object) -> list[Sample]:
+def changed(index: int, **changes: object) -> Observations:
+    """With one sample that differs."""
+    samples = make_samples()
     samples[index] = dataclasses.replace(samples[index], **changes)  # type: ignore[arg-type]
-    return samples
+    return make_observations(samples)
 
 
 def test_a_demo_as_it_should_be_passes_and_has_its_figures() -> None:
     summary = judge(make_observations())
+    assert set(summary) == KEYS
     assert summary["passed"] and summary["failures"] == []
     assert summary["healSeconds"] == pytest.approx(12.0)
     assert summary["stepsOfOthers"] == {"b": 15}
@@ -91,117 +94,89 @@ def test_a_demo_as_it_should_be_passes_and_has_its_figures() -> None:
     assert summary["podsKept"]
     assert summary["lossAtKill"] == pytest.approx(3.5)
     assert summary["checkpoint"] == "gs://bucket/run/global/300"
+    assert json.loads(json.dumps(summary))["timings"] == {"heal": 12.35}
+    assert "all of it happened" in render(summary)
 
 
-@pytest.mark.parametrize(
-    ("samples", "words"),
-    [
-        pytest.param(
-            change(
-                make_samples(), 2, units={"a": make_unit("a", 160, incarnation=2), "b": make_unit("b", 150)}
-            ),
-            "made no step while a healed: b",
-            id="others-stopped",
-        ),
-        pytest.param(
-            change(make_samples(), 2, pods=make_pods(2, other_uid="another")),
-            "pods of other units were replaced",
-            id="replaced-during-the-heal",
-        ),
-        pytest.param(
-            change(make_samples(), 1, pods={}), "pods of other units were replaced", id="gone-during-the-heal"
-        ),
-        pytest.param(
-            change(make_samples(), 3, units={"b": make_unit("b", 310, incarnation=2)}, pods=make_pods(2)),
-            "pods of other units were replaced, or restarted",
-            id="restarted-after-it",
-        ),
-        pytest.param(
-            change(
-                make_samples(), 3, units={"a": dataclasses.replace(make_unit("a", 300), seeded_step=None)}
-            ),
-            "a came back without a checkpoint",
-            id="without-a-checkpoint",
-        ),
-        pytest.param(
-            change(make_samples(), 3, run=make_run(260)),
-            "the run did not complete: step 260 of 300",
-            id="not-complete",
-        ),
-        pytest.param(make_samples()[:2], "a was not reseeded", id="not-healed"),
-    ],
-)
-def test_what_did_not_happen_is_named(samples: list[Sample], words: str) -> None:
-    failures = judge(make_observations(samples))["failures"]
-    assert any(words in failure for failure in failures), failures
-
-
-def test_the_old_incarnation_still_shown_as_learning_is_no_heal() -> None:
-    samples = make_samples()
-    stale = dataclasses.replace(samples[0], time=101.0)
-    assert judge(make_observations([samples[0], stale]))["healSeconds"] is None
-
-
-def test_a_gain_below_the_margin_fails_with_both_figures() -> None:
-    seen = make_observations(trained=HeldOut(step=300, loss=5.0, tokens=1000))
-    assert judge(seen)["failures"] == [
-        "the global model gained 0.500 nats per token on held-out text, 1.000 were wanted"
-    ]
-
-
-def test_a_loss_that_is_no_number_fails_the_margin() -> None:
-    seen = make_observations(trained=HeldOut(step=300, loss=float("nan"), tokens=1000))
-    assert any("held-out" in failure for failure in judge(seen)["failures"])
-
-
-def test_a_killed_syncer_must_have_resumed() -> None:
+def of_syncer(restarts: int) -> Observations:
+    """The syncer was killed after the unit."""
     faults = [KILL, Fault(kind="syncer", victim="run-syncer-0", at=112.0, healed_at=200.0)]
-    assert judge(make_observations(faults=faults))["failures"] == [
-        "the syncer did not resume from its journal"
-    ]
-    samples = change(make_samples(), 3, run=dataclasses.replace(make_samples()[3].run, syncer_restarts=1))
-    assert judge(make_observations(samples, faults=faults))["failures"] == []
+    last = dataclasses.replace(make_samples()[3].run, syncer_restarts=restarts)
+    return dataclasses.replace(changed(3, run=last), faults=faults)
 
 
-def test_a_unit_that_another_fault_hits_at_the_same_time_need_not_go_on() -> None:
+def of_three(fault: Fault) -> Observations:
+    """A third unit makes no step, because of this fault."""
     samples = [
         dataclasses.replace(sample, units={**sample.units, "c": make_unit("c", 100)})
         for sample in make_samples()
     ]
-    lost = Fault(kind="node", victim="node-c", unit="c", at=99.5, healed_at=112.0)
     ledgers = dict.fromkeys(("run", "a", "b", "c"), LEDGER)
-    summary = judge(make_observations(samples, faults=[lost, KILL], ledgers=ledgers))
+    return make_observations(samples, faults=sorted([KILL, fault], key=lambda each: each.at), ledgers=ledgers)
+
+
+B = make_unit("b", 150)
+LOST = Fault(kind="node", victim="node-c", unit="c", at=99.5, healed_at=112.0)
+LEDGERS = {"run": LEDGER, "a": LEDGER}
+REPLACED = "pods of other units were replaced, or restarted"
+MISSING = {
+    "others stopped": (
+        changed(2, units={"a": make_unit("a", 160, incarnation=2), "b": B}), "made no step while a healed: b",
+    ),
+    "another pod during the heal": (changed(2, pods=make_pods(2, other_uid="another")), REPLACED),
+    "no pod during the heal": (changed(1, pods={}), REPLACED),
+    "another process after the heal": (
+        changed(3, units={"b": make_unit("b", 310, incarnation=2)}, pods=make_pods(2)), REPLACED,
+    ),
+    "no checkpoint for the heal": (
+        changed(3, units={"a": dataclasses.replace(make_unit("a", 300), seeded_step=None)}),
+        "a came back without a checkpoint",
+    ),
+    "not complete": (changed(3, run=make_run(260)), "the run did not complete: step 260 of 300"),
+    "no heal": (
+        make_observations(make_samples()[:2]), "a was not reseeded: no later incarnation of it was merged",
+    ),
+    "a status of the old incarnation is no heal": (
+        make_observations([make_samples()[0], dataclasses.replace(make_samples()[0], time=101.0)]),
+        "a was not reseeded: no later incarnation of it was merged",
+    ),
+    "too small a gain": (
+        make_observations(trained=HeldOut(step=300, loss=5.0, tokens=1000)),
+        "the global model gained 0.500 nats per token on held-out text, 1.000 were wanted",
+    ),
+    "a loss that is no number": (
+        make_observations(trained=HeldOut(step=300, loss=float("nan"), tokens=1000)),
+        "the global model gained nan nats per token on held-out text, 1.000 were wanted",
+    ),
+    "a syncer without its journal": (of_syncer(0), "the syncer did not resume from its journal"),
+    "another fault later": (
+        of_three(dataclasses.replace(LOST, at=112.0, healed_at=200.0)), "made no step while a healed: c",
+    ),
+    "a ledger with too little": (
+        make_observations(ledgers=LEDGERS | {"b": dataclasses.replace(LEDGER, merged=69)}),
+        "the ledger does not balance: b",
+    ),
+    "no ledger": (make_observations(ledgers=LEDGERS), "the ledger does not balance: b"),
+    "no other unit": (
+        make_observations([dataclasses.replace(each, units={"a": each.units["a"]}) for each in make_samples()]),
+        "there was no unit that could have gone on while a healed",
+    ),
+}  # fmt: skip
+"""Observations, and what the verdict says did not happen."""
+
+
+@pytest.mark.parametrize(("seen", "words"), MISSING.values(), ids=MISSING)
+def test_what_did_not_happen_is_named(seen: Observations, words: str) -> None:
+    summary = judge(seen)
+    assert words in summary["failures"] and not summary["passed"]
+    assert f"did not happen: {words}" in render(summary)
+
+
+def test_a_killed_syncer_that_resumes_is_as_it_should_be() -> None:
+    assert judge(of_syncer(1))["failures"] == []
+
+
+def test_a_unit_that_another_fault_hits_at_the_same_time_need_not_go_on() -> None:
+    summary = judge(of_three(LOST))
     assert summary["failures"] == []
     assert [fault["stepsOfOthers"] for fault in summary["faults"]] == [{"b": 15}, {"b": 15}]
-    later = dataclasses.replace(lost, at=112.0, healed_at=200.0)
-    summary = judge(make_observations(samples, faults=[KILL, later], ledgers=ledgers))
-    assert summary["failures"] == ["made no step while a healed: c"]
-
-
-@pytest.mark.parametrize("ledger", [dataclasses.replace(LEDGER, merged=69), None])
-def test_a_ledger_that_does_not_balance_or_is_missing_fails(ledger: LedgerView | None) -> None:
-    ledgers = {"run": LEDGER, "a": LEDGER} | ({} if ledger is None else {"b": ledger})
-    assert judge(make_observations(ledgers=ledgers))["failures"] == ["the ledger does not balance: b"]
-
-
-def test_a_run_of_one_unit_shows_nothing() -> None:
-    samples = [dataclasses.replace(sample, units={"a": sample.units["a"]}) for sample in make_samples()]
-    failures = judge(make_observations(samples))["failures"]
-    assert "there was no unit that could have gone on while a healed" in failures
-
-
-def test_no_sample_before_the_kill_is_an_error() -> None:
-    with pytest.raises(ValueError, match="before the fault"):
-        judge(make_observations(faults=[dataclasses.replace(KILL, at=1.0)]))
-
-
-def test_the_json_has_stable_keys() -> None:
-    document = judge(make_observations(), 12.345)
-    assert set(document) == KEYS
-    assert json.loads(json.dumps(document))["timings"] == {"heal": 12.35}
-
-
-def test_the_report_says_what_did_not_happen() -> None:
-    text = render(judge(make_observations(make_samples()[:2])))
-    assert "did not happen: a was not reseeded" in text
-    assert "all of it happened" in render(judge(make_observations()))
