@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -42,11 +42,6 @@ class DemoCluster:
         self.reached = False
         """Whether the cluster is up and can be reached."""
 
-    @property
-    def bucket_environment(self) -> Mapping[str, str]:
-        """Variables that a client needs to reach the bucket, on this machine and in a pod."""
-        return self.local.bucket.environment()
-
     def up(self) -> None:
         """Starts it. Raises `HostError` if this machine cannot run it, `ClusterError` if a part did not come up."""
         self._held.enter_context(claim())
@@ -66,7 +61,7 @@ class DemoCluster:
         self._delete_namespaces(NAMESPACE)
         self._installed = True
         self.kubectl.apply([_namespace(SYSTEM), _namespace(NAMESPACE)])
-        environment = f"--set-json=runtime.env={json.dumps(dict(self.bucket_environment))}"
+        environment = f"--set-json=runtime.env={json.dumps(dict(self.local.bucket.environment()))}"
         where = f"--set-json=namespaces={json.dumps([NAMESPACE])}"
         wait = ("--wait", f"--timeout={OPERATOR_READY}s")
         try:
@@ -87,10 +82,6 @@ class DemoCluster:
         if self.local.made and not self._found_up:
             self.local.progress(f"removing the cluster {self.local.name}")
             self.local.down()
-
-    def how_to_reach(self) -> str:
-        """The command that a user needs to reach a cluster that stays up."""
-        return f"export KUBECONFIG={self.local.kubeconfig}"
 
     def _delete_namespaces(self, *names: str) -> None:
         limit = f"--timeout={REMOVED}s"

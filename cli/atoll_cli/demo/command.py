@@ -13,7 +13,7 @@ from typing import Any
 from atoll_cli.demo.cluster import DemoCluster
 from atoll_cli.demo.console import Console
 from atoll_cli.demo.report import render
-from atoll_cli.demo.stages import STAGES, Demo
+from atoll_cli.demo.stages import STAGES, show
 from atoll_cli.errors import CommandError, UsageError, command_errors
 from atoll_cli.simulate.runfile import checked_spec, read_manifest
 from atoll_local.paths import source_root
@@ -48,7 +48,7 @@ def run_demo(options: argparse.Namespace) -> int:
         signal.signal(number, signal.default_int_handler)
     try:
         with command_errors():
-            summary = Demo(options, manifest, name, spec, cluster, console).execute()
+            summary = show(options, manifest, name, spec, cluster, console)
         _write(options.json, summary)
         console.say(render(summary), indent="")
         status = 0 if summary["passed"] else 1
@@ -68,7 +68,7 @@ def _write(path: Path | None, document: Mapping[str, Any]) -> None:
 def _leave(keep: bool, cluster: DemoCluster, console: Console) -> bool:
     """Return whether all was removed. An error is printed here, because the demo may raise one of its own."""
     if keep and cluster.reached:
-        console.say(f"the cluster stays up:\n  {cluster.how_to_reach()}", indent="")
+        console.say(f"the cluster stays up:\n  export KUBECONFIG={cluster.local.kubeconfig}", indent="")
         return True
     # A second Ctrl-C must not leave half a cluster behind.
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from atoll_cli.errors import CommandError
 from atoll_local.process import run
+from atoll_operator.api.trainingrun import TrainingRunSpec
 
 TIMEOUT = 300.0
 """Seconds for one evaluation, JAX's start included."""
@@ -24,9 +25,15 @@ class HeldOut:
     tokens: int
 
 
-def evaluate(
-    checkpoints: str, step: int | None, data: str, length: int, environment: Mapping[str, str]
-) -> HeldOut:
+def evaluate_both(spec: TrainingRunSpec, first: int) -> list[HeldOut]:
+    """Evaluates the checkpoint of global step `first` and the newest one at the same time. Raises `CommandError`."""
+    data, checkpoints = spec.data, spec.checkpoint.uri
+    with ThreadPoolExecutor() as pool:
+        steps = (first, None)
+        return list(pool.map(lambda step: evaluate(checkpoints, step, data.uri, data.sequence_length), steps))
+
+
+def evaluate(checkpoints: str, step: int | None, data: str, length: int) -> HeldOut:
     """Evaluates the checkpoint of global step `step`, or the newest complete one.
 
     Raises:
@@ -35,7 +42,6 @@ def evaluate(
     command = [sys.executable, "-m", "atoll_runtime.evaluate"]
     command += ["--checkpoint", checkpoints, "--data", data, "--sequence-length", str(length)]
     command += [] if step is None else ["--step", str(step)]
-    name, environment = f"the evaluation of {checkpoints}", {"JAX_PLATFORMS": "cpu", **environment}
-    said = run(command, TIMEOUT, raises=CommandError, name=name, environment=environment)
-    result = json.loads(said.splitlines()[-1])
-    return HeldOut(step=result["step"], loss=result["loss"], tokens=result["tokens"])
+    name = f"the evaluation of {checkpoints}"
+    said = run(command, TIMEOUT, raises=CommandError, name=name, environment={"JAX_PLATFORMS": "cpu"})
+    return HeldOut(**json.loads(said.splitlines()[-1]))

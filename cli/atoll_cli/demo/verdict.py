@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from atoll_cli.demo.evaluation import HeldOut
+from atoll_cli.text import camel_keys
 from atoll_cli.views import LedgerView, Sample
 
 
@@ -53,9 +54,6 @@ def judge(seen: Observations, timings: Mapping[str, float]) -> dict[str, Any]:
 
     Args:
         timings: seconds of each stage.
-
-    Raises:
-        ValueError: no sample was taken before a fault.
     """
     kill = next(fault for fault in seen.faults if fault.kind == "unit")
     at_kill, last = _before(seen.samples, kill.at), seen.samples[-1]
@@ -76,15 +74,7 @@ def judge(seen: Observations, timings: Mapping[str, float]) -> dict[str, Any]:
         "incarnationAfter": unit.incarnation,
         "seededStep": unit.seeded_step,
         "faults": [
-            {
-                "kind": fault.kind,
-                "victim": fault.victim,
-                "unit": fault.unit,
-                "at": fault.at,
-                "healedAt": fault.healed_at,
-                "stepsOfOthers": _steps_of_others(seen, fault),
-            }
-            for fault in seen.faults
+            camel_keys(fault) | {"stepsOfOthers": _steps_of_others(seen, fault)} for fault in seen.faults
         ],
         "podsKept": all(_pods_kept(seen, fault) for fault in seen.faults),
         "lossFirst": losses[0] if losses else None,
@@ -138,10 +128,7 @@ def _failures(found: Mapping[str, Any]) -> Iterator[str]:
 
 def _before(samples: Sequence[Sample], time: float) -> Sample:
     """Return the last sample at or before `time`."""
-    found = [sample for sample in samples if sample.time <= time]
-    if not found:
-        raise ValueError("no sample was taken before the fault")
-    return found[-1]
+    return [sample for sample in samples if sample.time <= time][-1]
 
 
 def _others(seen: Observations, fault: Fault) -> list[str]:

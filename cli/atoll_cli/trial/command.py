@@ -10,13 +10,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from atoll_cli.demo.console import Console
-from atoll_cli.demo.evaluation import HeldOut, evaluate
+from atoll_cli.demo.evaluation import evaluate_both
 from atoll_cli.demo.healing import Healing
 from atoll_cli.demo.report import render
 from atoll_cli.demo.verdict import Observations, judge
@@ -188,7 +186,7 @@ def _show(
             watch.until("completion", lambda sample: sample.run.complete, SILENCE)
             pods.close()
             console.say("measuring the first and the last global model on held-out text")
-            untrained, trained = _measured(spec)
+            untrained, trained = evaluate_both(spec, GlobalStore(spec.checkpoint.uri).steps()[-1])
         seen = Observations(
             samples=watch.samples,
             faults=healing.seen,
@@ -200,11 +198,3 @@ def _show(
         return judge(seen, console.timings)
     finally:
         pods.close()
-
-
-def _measured(spec: TrainingRunSpec) -> list[HeldOut]:
-    """Held-out losses of the first and the last checkpoint. Raises `CommandError`."""
-    steps = GlobalStore(spec.checkpoint.uri).steps()
-    measure = partial(evaluate, spec.checkpoint.uri, data=spec.data.uri, length=spec.data.sequence_length)
-    with ThreadPoolExecutor() as pool:
-        return list(pool.map(lambda step: measure(step, environment={}), (steps[-1], steps[0])))
