@@ -6,7 +6,6 @@ import argparse
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
 from typing import Any
 
 from atoll_cli.errors import CommandError, UsageError
@@ -14,7 +13,7 @@ from atoll_cli.formats import RUN, named, tell, tell_names
 from atoll_cli.fresh import refreshed
 from atoll_cli.kubectl import Kubectl, chosen
 from atoll_cli.polling import poll
-from atoll_cli.text import camel, headline, heals, held_out, losses, run_table, top_table, unit_table
+from atoll_cli.text import camel_keys, headline, heals, held_out, losses, run_table, top_table, unit_table
 from atoll_cli.views import RunView, Sample, runs_of, sample_of
 
 
@@ -50,13 +49,13 @@ def _list(kubectl: Kubectl, where: list[str], output: str | None) -> int:
 
 def _show(kubectl: Kubectl, run: str, where: list[str], options: argparse.Namespace) -> int:
     def look() -> Sample:
-        listing = kubectl.get("trainingruns,learnerunits", *where)
-        sample = sample_of(run, listing["items"], time.time())
-        if sample.run.phase == "Missing":
-            raise CommandError(f"no TrainingRun is called {run!r} in this namespace")
+        items = kubectl.get("trainingruns,learnerunits", *where)["items"]
+        sample = sample_of(run, items, time.time())
         if sample.run.complete or sample.run.failed:
             return sample
-        body = next(item for item in listing["items"] if _is_run(item, run))
+        found = (item for item in items if item["kind"] == "TrainingRun" and item["metadata"]["name"] == run)
+        if (body := next(found, None)) is None:
+            raise CommandError(f"no TrainingRun is called {run!r} in this namespace")
         shards = body.get("status", {}).get("syncerShards", 0)
         return refreshed(kubectl, body["metadata"].get("namespace", "default"), shards, sample)
 
@@ -73,10 +72,6 @@ def _show(kubectl: Kubectl, run: str, where: list[str], options: argparse.Namesp
         if sample.run.complete or sample.run.failed:
             break
     return 1 if sample.run.failed else 0
-
-
-def _is_run(item: Mapping[str, Any], name: str) -> bool:
-    return bool(item["kind"] == "TrainingRun" and item["metadata"]["name"] == name)
 
 
 def _tell(text: str) -> None:
@@ -102,15 +97,11 @@ def document(sample: Sample) -> dict[str, Any]:
     """The document of `--json`: `time` in Unix seconds, `run`, and `units` by name."""
     return {
         "time": sample.time,
-        "run": _keyed(asdict(sample.run)),
-        "units": {name: _keyed(asdict(unit)) for name, unit in sorted(sample.units.items())},
+        "run": camel_keys(sample.run),
+        "units": {name: camel_keys(unit) for name, unit in sorted(sample.units.items())},
     }
 
 
 def listed(runs: Mapping[tuple[str, str], RunView]) -> dict[str, Any]:
     """The document of `--json` when no run is named."""
-    return {"runs": [{"namespace": space, **_keyed(asdict(run))} for (space, _), run in runs.items()]}
-
-
-def _keyed(fields: Mapping[str, Any]) -> dict[str, Any]:
-    return {camel(name): value for name, value in fields.items()}
+    return {"runs": [{"namespace": space, **camel_keys(run)} for (space, _), run in runs.items()]}

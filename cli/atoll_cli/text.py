@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from pydantic.alias_generators import to_camel
 
 from atoll_cli.views import HeldOutView, RunView, Sample, UnitView
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 HEAL_STAGES = {
     "schedule": "schedule",
@@ -48,10 +54,9 @@ def loss(value: float | None) -> str:
     return "-" if value is None else f"{value:.3f}"
 
 
-def camel(name: str) -> str:
-    """A Python name as a key of JSON: `held_out` becomes `heldOut`."""
-    head, *rest = name.split("_")
-    return head + "".join(word.capitalize() for word in rest)
+def camel_keys(view: DataclassInstance) -> dict[str, Any]:
+    """The fields of a dataclass by their keys in JSON: `heldOut` for `held_out`."""
+    return {to_camel(name): value for name, value in asdict(view).items()}
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

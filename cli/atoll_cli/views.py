@@ -198,11 +198,10 @@ def sample_of(run: str, items: Iterable[Mapping[str, Any]], time: float) -> Samp
 
 
 def runs_of(items: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], RunView]:
-    """Every run of a listing by namespace and name, in that order."""
-    found = [item for item in items if item["kind"] == "TrainingRun"]
+    """Every run of a listing of runs by namespace and name, in that order."""
     runs = {
-        (item["metadata"].get("namespace", ""), item["metadata"]["name"]): _RUN.validate_python(item)
-        for item in found
+        (item["metadata"]["namespace"], item["metadata"]["name"]): _RUN.validate_python(item)
+        for item in items
     }
     return dict(sorted(runs.items()))
 
@@ -212,7 +211,7 @@ def ledgers_of(run: str, items: Iterable[Mapping[str, Any]]) -> dict[str, Ledger
     found: dict[str, LedgerView] = {}
     for item in items:
         name, ledger = item["metadata"]["name"], item.get("status", {}).get("ledger")
-        ours = name == run if item["kind"] == "TrainingRun" else item.get("spec", {}).get("run") == run
-        if ours and ledger is not None and item["kind"] in ("TrainingRun", "LearnerUnit"):
+        ours = name == run if item["kind"] == "TrainingRun" else item["spec"].get("run") == run
+        if ours and ledger is not None:
             found[name] = _LEDGER.validate_python(ledger)
     return found

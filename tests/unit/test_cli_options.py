@@ -1,10 +1,11 @@
-"""The command line: its options, what it refuses, and its exit status."""
+"""What the command line refuses, and how it ends: by Ctrl-C, with a full disk, or without a package."""
 
 from __future__ import annotations
 
 import fcntl
 import io
 import itertools
+import logging
 import os
 import shlex
 import subprocess
@@ -14,12 +15,17 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from commands import ended
 
+from atoll_cli import loggers
 from atoll_cli.__main__ import main
 from atoll_cli.demo.console import Console
 from atoll_cli.demo.evaluation import evaluate
 from atoll_cli.errors import OTHERS, CommandError
 from atoll_cli.kubectl import Kubectl, KubectlError
+
+ROOT = Path(__file__).resolve().parents[2]
+ATOLL = (sys.executable, "-m", "atoll_cli")
 
 
 def make_program(folder: Path, script: str) -> Path:
@@ -91,7 +97,7 @@ def test_version_loads_neither_jax_nor_the_cluster() -> None:
         "heavy = {'jax', 'kopf', 'grpc', 'atoll_local', 'yaml'} & set(sys.modules)\n"
         "sys.exit(f'loaded: {heavy}' if heavy else 0)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = ended(sys.executable, "-c", code)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("atoll ")
 
@@ -112,7 +118,7 @@ def test_kubectl_is_told_the_cluster_and_given_the_objects(tmp_path: Path) -> No
 
 def test_an_evaluation_that_fails_says_which_checkpoint(tmp_path: Path) -> None:
     with pytest.raises(CommandError, match=f"evaluation of file://{tmp_path} failed"):
-        evaluate(f"file://{tmp_path}", 0, f"file://{tmp_path}", 128, {})
+        evaluate(f"file://{tmp_path}", 0, f"file://{tmp_path}", 128)
 
 
 def test_stages_are_numbered_and_timed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,15 +142,79 @@ def test_a_second_demo_on_the_machine_is_refused(tmp_path: Path) -> None:
     first = os.open(tmp_path, os.O_RDONLY)
     try:
         fcntl.flock(first, fcntl.LOCK_EX)
-        done = subprocess.run(
-            [sys.executable, "-m", "atoll_cli", "demo"],
-            env={**os.environ, "ATOLL_STATE": str(tmp_path)},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = ended(*ATOLL, "demo", environment={"ATOLL_STATE": str(tmp_path)})
     finally:
         os.close(first)
     assert done.returncode == 2
     assert done.stderr == "atoll: another demo, `up` or `down` runs on this machine; wait for its end\n"
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_interrupt_before_the_options_are_known_is_one_line() -> None:
+    code = """
+import signal, sys
+from atoll_cli import __main__
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell ignores it
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "argparse":
+            signal.raise_signal(signal.SIGINT)
+sys.meta_path.insert(0, Finder())
+sys.argv = ["atoll", "version"]
+sys.exit(__main__.main())
+"""
+    done = ended(sys.executable, "-c", code)
+    assert (done.returncode, done.stderr) == (130, "atoll: interrupted\n")
+
+
+@pytest.mark.parametrize("arguments", [["version"], ["simulate", "scavenge", "--json"]])
+def test_a_full_disk_behind_the_output_is_one_sentence(arguments: list[str]) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [*ATOLL, *arguments], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert (done.returncode, done.stderr) == (1, "atoll: output: No space left on device\n")
+
+
+@pytest.mark.parametrize(
+    ("encoding", "arguments"),
+    [("ascii", ["data", "import", "--help"]), ("latin-1", ["simulate", "scavenge"])],
+)
+def test_an_output_that_takes_no_unicode_gets_the_rest_of_the_text(
+    encoding: str, arguments: list[str]
+) -> None:
+    environment = {**os.environ, "PYTHONIOENCODING": encoding}
+    done = subprocess.run(
+        [*ATOLL, *arguments], cwd=ROOT, capture_output=True, env=environment, encoding=encoding
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(done.stdout) > 100
+
+
+@pytest.mark.parametrize("missing", ["yaml", "fsspec"])
+def test_a_demo_without_its_packages_says_which_to_install(missing: str, tmp_path: Path) -> None:
+    (tmp_path / f"{missing}.py").write_text(f"raise ModuleNotFoundError('No module', name='{missing}')")
+    environment = {"PYTHONPATH": str(tmp_path), "ATOLL_STATE": str(tmp_path / "state")}
+    done = ended(*ATOLL, "demo", environment=environment)
+    assert done.returncode == 2
+    assert "pip install '.[local,runtime]'" in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_a_bucket_that_cannot_be_reached_is_one_sentence_that_names_missing_credentials(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    loggers.quiet()
+    logging.getLogger("gcsfs.retry").error("out of retries")
+    assert loggers.advice() == ""
+    logging.getLogger("gcsfs").warning("bucket type: Your default credentials were not found. To set up …")
+    assert "no credentials of Google's were found" in loggers.advice()
+    assert capsys.readouterr().err == ""
+    loggers.quiet()
+    assert loggers.advice() == ""
+
+
+def test_kubectls_own_sentence_is_told_without_what_its_library_logged(tmp_path: Path) -> None:
+    lines = ["E1122 01:33:37.295678 1745 memcache.go:265] Unhandled"] * 5 + ["The connection was refused"]
+    program = make_program(tmp_path, "cat >&2 <<E\n" + "\n".join(lines) + "\nE\nexit 1")
+    with pytest.raises(KubectlError, match=r"^kubectl get x failed: The connection was refused$"):
+        Kubectl(program=program).run("get", "x")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 import subprocess
 import tarfile
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from commands import ended
 
 ROOT = Path(__file__).resolve().parents[2]
 RELEASES = "https://example.invalid/atoll/releases"
@@ -57,12 +57,6 @@ def test_the_program_passes_its_arguments_to_the_package_of_its_version(release:
     uvx = release / "uvx"
     uvx.write_text('#!/bin/sh\necho "$@"\n')
     uvx.chmod(0o755)
-    done = subprocess.run(
-        [str(release / "kubectl-atoll"), "status", "-n", "a b"],
-        env={**os.environ, "PATH": f"{release}:/usr/bin:/bin"},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
+    path = {"PATH": f"{release}:/usr/bin:/bin"}
+    done = ended(release / "kubectl-atoll", "status", "-n", "a b", environment=path)
     assert done.stdout == "--from atoll==1.2.3 kubectl-atoll status -n a b\n"
