@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 import yaml
+from commands import ended
+from pages import blocks
 from pod_kinds import workloads
 
 from atoll_local.programs import find
@@ -33,11 +35,6 @@ MONITORING = {
 """Value to the object that it adds."""
 
 
-def run(*command: str | Path) -> subprocess.CompletedProcess[str]:
-    words = [str(part) for part in command]
-    return subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
-
-
 def by_name(text: str) -> Objects:
     """Documents by kind, namespace and name."""
     found: Objects = {}
@@ -50,7 +47,7 @@ def by_name(text: str) -> Objects:
 
 @functools.cache
 def render(*options: str) -> subprocess.CompletedProcess[str]:
-    return run(find("helm"), "template", "atoll", CHART, "--namespace", "atoll-system", *options)
+    return ended(find("helm"), "template", "atoll", CHART, "--namespace", "atoll-system", *options)
 
 
 def template(*options: str) -> Objects:
@@ -60,7 +57,16 @@ def template(*options: str) -> Objects:
 
 
 def kustomize(folder: Path) -> Objects:
-    return by_name(run(find("kubectl"), "kustomize", folder).stdout)
+    return by_name(ended(find("kubectl"), "kustomize", folder).stdout)
+
+
+def overlaid(folder: Path, overlay: str) -> Objects:
+    """What an overlay of the kustomize base renders."""
+    for part in ("manifests", "crds"):
+        shutil.copytree(ROOT / part, folder / part)
+    (folder / "overlay").mkdir()
+    (folder / "overlay" / "kustomization.yaml").write_text(overlay)
+    return kustomize(folder / "overlay")
 
 
 def operator_pod(objects: Objects) -> Any:
@@ -78,13 +84,9 @@ def kinds(objects: Objects) -> set[str]:
 
 @pytest.mark.parametrize("wide", [False, True], ids=["the release's namespace", "every namespace"])
 def test_the_kustomize_base_and_the_chart_are_the_same(tmp_path: Path, wide: bool) -> None:
-    for folder in ("manifests", "crds"):
-        shutil.copytree(ROOT / folder, tmp_path / folder)
     components = ["../manifests/cluster-wide"] if wide else []
-    overlay = {"resources": ["../manifests"], "components": components}
-    (tmp_path / "overlay").mkdir()
-    (tmp_path / "overlay" / "kustomization.yaml").write_text(json.dumps(overlay))
-    chart, base = template("--set=clusterWide=" + str(wide).lower()), kustomize(tmp_path / "overlay")
+    base = overlaid(tmp_path, json.dumps({"resources": ["../manifests"], "components": components}))
+    chart = template("--set=clusterWide=" + str(wide).lower())
     for item in [*chart.values(), *base.values()]:
         item["metadata"].get("labels", {}).pop(MANAGED_BY, None)
         item["metadata"].get("annotations", {}).pop(KEEP, None)
@@ -95,12 +97,8 @@ def test_the_kustomize_base_and_the_chart_are_the_same(tmp_path: Path, wide: boo
 
 
 def test_the_overlay_of_the_docs_is_the_chart_with_the_users_images(tmp_path: Path) -> None:
-    (overlay,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
-    for folder in ("manifests", "crds"):
-        shutil.copytree(ROOT / folder, tmp_path / folder)
-    (tmp_path / "overlay").mkdir()
-    (tmp_path / "overlay" / "kustomization.yaml").write_text(overlay)
-    rendered = kustomize(tmp_path / "overlay")
+    [overlay] = blocks("operations.md", "yaml")
+    rendered = overlaid(tmp_path, overlay)
     values = re.findall(r"--set (\S*image\S*=REGISTRY/\w+)", PAGE)
     assert len(values) == 2
     chart = template(*(f"--set={value}" for value in values))
@@ -125,18 +123,9 @@ def test_what_the_docs_uninstall_without_helm_is_all_but_definitions_and_namespa
     assert not labels <= service["metadata"]["labels"].items()
 
 
-def test_the_definitions_are_the_generated_ones_and_stay_when_the_release_goes() -> None:
-    generated = {path.name: path.read_bytes() for path in (ROOT / "crds").glob("atoll.dev_*.yaml")}
-    copies = {path.name: path.read_bytes() for path in (CHART / "files" / "crds").glob("*.yaml")}
-    assert generated == copies
-    assert len(generated) == 2
-    chart = template()
-    for text in generated.values():
-        definition = yaml.safe_load(text)
-        rendered = chart["CustomResourceDefinition", "", definition["metadata"]["name"]]
-        assert rendered["metadata"].pop("annotations")[KEEP] == "keep"
-        definition["metadata"].pop("annotations", None)
-        assert rendered == definition
+def test_the_definitions_stay_when_the_release_goes() -> None:
+    definitions = [item for key, item in template().items() if key[0] == "CustomResourceDefinition"]
+    assert [item["metadata"]["annotations"][KEEP] for item in definitions] == ["keep"] * 2
 
 
 def test_values_become_the_settings_of_the_operator() -> None:
@@ -248,13 +237,12 @@ def test_several_operators_are_kept_apart_and_not_all_evicted_at_once() -> None:
 
 @pytest.mark.parametrize("wide", ["true", "false"])
 def test_nodes_may_be_read_unless_that_is_turned_off(wide: str) -> None:
-    for watched in ("true", "false"):
-        objects = template(f"--set=clusterWide={wide},watchNodes={watched}")
-        role = objects.get(("ClusterRole", "", "atoll-operator-nodes-atoll-system"), {"rules": []})
-        verbs = {verb for rule in role["rules"] if rule["resources"] == ["nodes"] for verb in rule["verbs"]}
-        assert verbs == ({"get", "list", "watch"} if watched == "true" else set())
-        binding = ("ClusterRoleBinding", "", "atoll-operator-nodes-atoll-system")
-        assert (binding in objects) is (watched == "true")
+    name = "atoll-operator-nodes-atoll-system"
+    objects = template(f"--set=clusterWide={wide}")
+    rule = {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list", "watch"]}
+    assert objects["ClusterRole", "", name]["rules"] == [rule]
+    assert ("ClusterRoleBinding", "", name) in objects
+    assert name not in {key[2] for key in template(f"--set=clusterWide={wide},watchNodes=false")}
 
 
 def test_releases_share_no_name_of_the_whole_cluster_but_the_definitions_and_their_roles() -> None:
@@ -313,39 +301,32 @@ def test_the_service_monitor_scrapes_the_port_that_asks_for_a_token() -> None:
     assert without.returncode and "metrics/enabled" in without.stderr
 
 
-def test_an_image_can_be_given_by_its_digest() -> None:
+def test_images_can_be_given_by_their_digests() -> None:
     digest = "sha256:" + "0af1" * 16
     objects = template(f"--set=image.digest={digest},runtime.image.digest={digest},runtime.image.tag=v2")
     assert operator_pod(objects)["spec"]["containers"][0]["image"] == f"atoll.dev/operator@{digest}"
     assert environment(objects)["ATOLL_RUNTIME_IMAGE"] == f"atoll.dev/runtime@{digest}"
 
 
-def test_the_operators_pods_take_labels_annotations_and_a_priority() -> None:
-    plain = operator_pod(template())
-    added = '{"team":"a","app.kubernetes.io/name":"other"}'
-    pod = operator_pod(
-        template("--set=priorityClassName=high,podAnnotations.a/b=c", f"--set-json=podLabels={added}")
-    )
+def test_the_operators_pods_take_labels_annotations_priority_affinity_spread_and_variables() -> None:
+    plain, variable = operator_pod(template()), {"name": "HTTPS_PROXY", "value": "http://p"}
+    spread = {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway"}
+    given = {
+        "podLabels": {"team": "a", "app.kubernetes.io/name": "other"}, "podAnnotations": {"a/b": "c"},
+        "priorityClassName": "high", "affinity": {"nodeAffinity": {"a": 1}}, "topologySpreadConstraints": [spread],
+        "extraEnv": [variable],
+    }  # fmt: skip
+    pod = operator_pod(template(*(f"--set-json={name}={json.dumps(value)}" for name, value in given.items())))
     assert pod["metadata"]["labels"] == {**plain["metadata"]["labels"], "team": "a"}
     assert pod["metadata"]["annotations"] == {"a/b": "c"}
-    assert pod["spec"] == {**plain["spec"], "priorityClassName": "high"}
-
-
-def test_the_operators_pods_take_affinity_spread_and_variables() -> None:
-    spread = [{"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway"}]
-    pod = operator_pod(
-        template(
-            '--set-json=affinity={"nodeAffinity":{"a":1}}',
-            f"--set-json=topologySpreadConstraints={json.dumps(spread)}",
-            '--set-json=extraEnv=[{"name":"HTTPS_PROXY","value":"http://p"}]',
-        )
-    )
+    assert pod["spec"]["priorityClassName"] == "high"
     assert pod["spec"]["affinity"] == {"nodeAffinity": {"a": 1}}
     [constraint] = pod["spec"]["topologySpreadConstraints"]
     selector = constraint.pop("labelSelector")["matchLabels"]
-    assert constraint == spread[0]
+    assert constraint == spread
     assert selector.items() <= pod["metadata"]["labels"].items()
-    assert {"name": "HTTPS_PROXY", "value": "http://p"} in pod["spec"]["containers"][0]["env"]
+    [container] = pod["spec"]["containers"]
+    assert container["env"] == [*plain["spec"]["containers"][0]["env"], variable]
     ours = render('--set-json=extraEnv=[{"name":"ATOLL_NAMESPACES","value":"x"}]')
     assert ours.returncode and "extraEnv" in ours.stderr
     budget = template("--set=replicas=3,podDisruptionBudget.minAvailable=2")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
-import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from commands import ended
 from control_bench import Bench
 
 from atoll_local.controlplane import ControlPlane
@@ -76,10 +75,8 @@ def complaints(command: str, plane: ControlPlane, namespace: str) -> list[str]:
     program = [kubectl, *words]
     if words[0] == "atoll":  # as kubectl calls its plugin
         program = [sys.executable, "-m", "atoll_cli.plugin", *words[1:]]
-    environment = {**os.environ, "KUBECONFIG": str(plane.kubeconfig), "ATOLL_KUBECTL": kubectl}
-    done = subprocess.run(
-        program, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False
-    )
+    environment = {"KUBECONFIG": str(plane.kubeconfig), "ATOLL_KUBECTL": kubectl}
+    done = ended(*program, cwd=ROOT, environment=environment)
     excuses = (*EXCUSES, "Timeout", "deadline") if "-w" in words else EXCUSES
     lines = done.stderr.strip().splitlines() if done.returncode else []
     return [line for line in lines if not any(word in line for word in excuses)]

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import http.client
-import http.server
 import math
-import threading
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
+import aiohttp
 import numpy as np
 import pytest
+from aiohttp import web
+from answering import LoopThread, answering
+from ill_gate import end_to_end
+from yarl import URL
 
 from atoll_local.bucket import FakeGcs
 from atoll_runtime.checkpoint import Bucket, Cut, GlobalStore, StoreError
@@ -21,40 +24,32 @@ from atoll_runtime.data import DataError, Reader
 BUCKET = "atoll"
 
 
-class Gate(http.server.BaseHTTPRequestHandler):
-    """Passes requests on to the bucket server, and answers 403 to writes while the gate is locked."""
+class Gate:
+    """A proxy to the bucket server. It answers 403 to writes while it is locked."""
 
-    protocol_version = "HTTP/1.1"
-    target = ""
-    locked = False
+    def __init__(self, target: str) -> None:
+        self.locked = False
+        self._target = target
+        self._thread = LoopThread("gate")
+        self.close = self._thread.close
+        self.address = self._thread.enter(self._open())
 
-    def _pass(self) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        if Gate.locked and self.command in ("POST", "PUT", "DELETE"):
-            self._answer(403, {}, b'{"error": {"code": 403, "message": "storage.objects.create denied"}}')
-            return
-        onward = http.client.HTTPConnection(Gate.target, timeout=20)
-        try:
-            onward.request(self.command, self.path, body, dict(self.headers))
-            answer = onward.getresponse()
-            self._answer(answer.status, dict(answer.getheaders()), answer.read())
-        finally:
-            onward.close()
+    @asynccontextmanager
+    async def _open(self) -> AsyncIterator[str]:
+        session = aiohttp.ClientSession(auto_decompress=False)
+        async with session as self._session, answering(self._carry) as address:
+            yield address
 
-    do_GET = do_POST = do_PUT = do_DELETE = do_HEAD = _pass
-
-    def _answer(self, status: int, headers: dict[str, str], body: bytes) -> None:
-        self.send_response(status)
-        for key, value in headers.items():
-            if key.lower() not in ("content-length", "transfer-encoding", "connection", "date"):
-                self.send_header(key, value)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        return
+    async def _carry(self, request: web.Request) -> web.Response:
+        if self.locked and request.method in ("POST", "PUT", "DELETE"):
+            return web.json_response(
+                {"error": {"code": 403, "message": "storage.objects.create denied"}}, status=403
+            )
+        url, headers = URL(self._target + request.raw_path, encoded=True), end_to_end(request.headers)
+        body = request.content if request.can_read_body else None
+        async with self._session.request(request.method, url, headers=headers, data=body) as answer:
+            content, headers = await answer.read(), end_to_end(answer.headers)
+            return web.Response(status=answer.status, headers=headers, body=content)
 
 
 @pytest.fixture(scope="module")
@@ -65,25 +60,18 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeGcs]:
 
 
 @pytest.fixture(scope="module")
-def gate(server: FakeGcs) -> Iterator[type[Gate]]:
+def gate(server: FakeGcs) -> Iterator[Gate]:
     """Clients read the server's address once a process, so every test of this module goes through the gate."""
-    Gate.target = urlsplit(server.url).netloc
-    proxy = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Gate)
-    proxy.daemon_threads = True
-    thread = threading.Thread(target=proxy.serve_forever)
-    thread.start()
+    proxy = Gate(server.url)
     with pytest.MonkeyPatch.context() as patch:
         for name, value in server.environment().items():
-            through = f"http://127.0.0.1:{proxy.server_port}"
-            patch.setenv(name, through if value == server.url else value)
-        yield Gate
-    proxy.shutdown()
-    proxy.server_close()
-    thread.join(5)
+            patch.setenv(name, proxy.address if value == server.url else value)
+        yield proxy
+    proxy.close()
 
 
 @pytest.fixture
-def store(gate: type[Gate], request: pytest.FixtureRequest) -> GlobalStore:
+def store(gate: Gate, request: pytest.FixtureRequest) -> GlobalStore:
     return GlobalStore(f"gs://{BUCKET}/{request.node.name}")
 
 
@@ -124,7 +112,7 @@ def test_the_newest_sound_cut_comes_back_bit_for_bit_and_pruning_leaves_no_objec
 
 
 def test_a_bucket_that_does_not_exist_refuses_or_is_away_is_named(
-    store: GlobalStore, server: FakeGcs, gate: type[Gate]
+    store: GlobalStore, server: FakeGcs, gate: Gate
 ) -> None:
     with pytest.raises(StoreError, match=r"gs://atoll-absent/run/global/1/.*cannot be written"):
         GlobalStore("gs://atoll-absent/run").save(cut(1))
@@ -150,7 +138,7 @@ def test_a_bucket_that_does_not_exist_refuses_or_is_away_is_named(
 
 @pytest.mark.long
 @pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")  # gcsfs sends 50 MiB at a time
-def test_an_object_of_many_pieces_comes_back_bit_for_bit(gate: type[Gate]) -> None:
+def test_an_object_of_many_pieces_comes_back_bit_for_bit(gate: Gate) -> None:
     bucket = Bucket(f"gs://{BUCKET}/large")
     data = np.random.default_rng(0).bytes(120 << 20)  # three of the client's pieces
     bucket.write("x", data)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.server
 import json
-import subprocess
 import sys
 import threading
 import time
@@ -16,6 +15,7 @@ from typing import Any
 import pytest
 import yaml
 from apiserver import Api
+from commands import ended
 from pages import ROOT, Reader, blocks
 from safetensors.numpy import load_file
 
@@ -123,9 +123,7 @@ def played_probe(api: Api) -> None:
         here = f"127.0.0.1:{server.server_port}"
         words = [word.replace("atoll-operator.atoll-system.svc:8080", here) for word in arguments]
         assert words != arguments
-        done = subprocess.run(
-            [sys.executable, *words], capture_output=True, text=True, timeout=60, check=False
-        )
+        done = ended(sys.executable, *words)
         server.shutdown()
     assert (done.returncode, done.stdout) == (0, "ok, leads\n"), done.stderr
     api.patch("Pod", where, name, {"status": {"phase": "Succeeded"}}, "/status")

@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from apiserver import with_token
+from commands import ended
 
 from atoll_local.programs import find
-
-ROLE = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole"}
 
 
 class Plugin:
@@ -20,26 +19,15 @@ class Plugin:
 
     def __init__(self, bench: Any, plane: Any, folder: Path, *roles: str) -> None:
         self._bench = bench
-        binding = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding"}
-        user = {"kind": "ServiceAccount", "name": "default", "namespace": bench.namespace}
-        path = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{bench.namespace}/rolebindings"
         for role in roles:
-            body = {
-                **binding,
-                "metadata": {"name": role},
-                "subjects": [user],
-                "roleRef": {**ROLE, "name": role},
-            }
-            bench.api.call("POST", path, body)
+            granted = (f"--clusterrole={role}", f"--serviceaccount={bench.namespace}:default")
+            plane.kubectl("-n", bench.namespace, "create", "rolebinding", role, *granted)
         kubeconfig = with_token(plane, bench.api, folder / "kubeconfig", "default", bench.namespace)
         self._environment = {"KUBECONFIG": str(kubeconfig), "ATOLL_KUBECTL": str(find("kubectl"))}
 
     def __call__(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "atoll_cli.plugin", *arguments, "-n", self._bench.namespace]
-        environment = {**os.environ, **self._environment}
-        return subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=60, check=False
-        )
+        command = (sys.executable, "-m", "atoll_cli.plugin", *arguments, "-n", self._bench.namespace)
+        return ended(*command, environment=self._environment)
 
     def ask(self, *arguments: str) -> str:
         done = self(*arguments)
@@ -63,14 +51,6 @@ def test_requests_are_carried_out_once_told_in_events_and_cost_no_budget(
     ask("drain", "r-one-1")
     bench.until("other pods", lambda: set(bench.pods("r-one-1")) == {"r-one-1-2-0"})
     assert bench.unit("r-one-1")["lastFailure"]["reason"] == "HostMaintenance"
-    path = f"/api/v1/namespaces/{bench.namespace}/events"
-    bench.until(
-        "Events",
-        lambda: (
-            {"RestartRequested", "HostMaintenance"}
-            <= {event["reason"] for event in bench.api.call("GET", path)["items"]}
-        ),
-    )
 
     ask("checkpoint", "trun/r")
     saved = bench.until("a checkpoint", lambda: bench.status("TrainingRun", "r")["checkpoint"].get("step"))
@@ -82,10 +62,9 @@ def test_requests_are_carried_out_once_told_in_events_and_cost_no_budget(
     bench.until_condition("TrainingRun", "r", "Suspended", "True")
     ask("resume", "r")
     bench.until_condition("TrainingRun", "r", "Suspended", "False")
-    path = f"/api/v1/namespaces/{bench.namespace}/events"
     told = {"RestartRequested", "HostMaintenance", "CheckpointRequested", "Scaled"}
     told |= {"SuspendRequested", "ResumeRequested"}
-    bench.until("Events", lambda: told <= {event["reason"] for event in bench.api.call("GET", path)["items"]})
+    bench.until("Events", lambda: told <= {event["reason"] for event in bench.list("Event")})
     assert {bench.unit(name)["restartCount"] for name in ("r-one-0", "r-one-1")} == {1}
     assert "r-one-0" in ask("status", "r") and "r-one-0" in ask("top", "r")
 
@@ -104,12 +83,6 @@ def test_kubectl_itself_completes_runs_and_units(bench: Any, plane: Any, tmp_pat
     bench.run("alpha")
     environment = {"KUBECONFIG": str(plane.kubeconfig), "ATOLL_KUBECTL": str(find("kubectl"))}
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    done = subprocess.run(
-        [str(find("kubectl")), "__complete", "atoll", "suspend", "-n", bench.namespace, "trun/"],
-        env={**os.environ, **environment, "PATH": path},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
+    words = ("__complete", "atoll", "suspend", "-n", bench.namespace, "trun/")
+    done = ended(find("kubectl"), *words, environment={**environment, "PATH": path})
     assert done.stdout.splitlines() == ["trun/alpha", ":4"]

@@ -12,10 +12,10 @@ import tarfile
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
+from commands import ended
 
 from atoll_local.programs import find
 
@@ -73,7 +73,6 @@ class Checkout:
             (folder / "bin" / name).write_text(text)
             (folder / "bin" / name).chmod(0o755)
         self._environment = {
-            **os.environ,
             "PATH": f"{folder / 'bin'}:{Path(sys.executable).parent}:{os.environ['PATH']}",
             "HELM": str(find("helm")),
             "NOTES": str(self.notes),
@@ -86,16 +85,13 @@ class Checkout:
         """Run a job's steps; their names."""
         done = []
         for name, script, environment in commands(job):
-            ended = subprocess.run(
-                ["bash", "-eo", "pipefail", "-c", script],
+            step = ended(
+                *("bash", "-eo", "pipefail", "-c", script),
+                environment={**self._environment, **environment},
                 cwd=self.folder,
-                env={**self._environment, **environment},
-                capture_output=True,
-                text=True,
                 timeout=300,
-                check=False,
             )
-            assert ended.returncode == 0, f"{name}: {ended.stdout}{ended.stderr}"
+            assert step.returncode == 0, f"{name}: {step.stdout}{step.stderr}"
             done.append(name)
         return done
 
@@ -142,17 +138,8 @@ def test_the_archive_of_sources_makes_the_same_wheel_which_holds_every_package(
     with tarfile.open(archive) as sources:
         sources.extractall(tmp_path, filter="data")
     [folder] = tmp_path.iterdir()
-    command = [
-        sys.executable,
-        "-m",
-        "hatchling",
-        "build",
-        "--target",
-        "wheel",
-        "--directory",
-        str(tmp_path / "again"),
-    ]
-    subprocess.run(command, cwd=folder, capture_output=True, check=True, timeout=120)
+    command = (sys.executable, "-m", "hatchling", "build", "--target", "wheel")
+    assert ended(*command, "--directory", tmp_path / "again", cwd=folder, timeout=120).returncode == 0
     assert (tmp_path / "again" / wheel.name).read_bytes() == wheel.read_bytes()
 
 
@@ -170,13 +157,10 @@ def test_the_command_line_alone_installs_fast_and_small_and_without_jax(wheel: P
     heavy = {"jax", "numpy", "grpc", "kopf", "kubernetes"}
     assert not heavy & {path.name for path in packages.iterdir()}
 
-    def call(*words: str) -> Any:
-        command = [environment / "bin" / words[0], *words[1:]]
-        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-
-    assert call("atoll", "version").stdout == f"atoll {VERSION}\n"
-    assert call("kubectl-atoll", "status", "--help").returncode == 0
-    lacking = call("atoll", "try")
+    programs = environment / "bin"
+    assert ended(programs / "atoll", "version").stdout == f"atoll {VERSION}\n"
+    assert ended(programs / "kubectl-atoll", "status", "--help").returncode == 0
+    lacking = ended(programs / "atoll", "try")
     assert lacking.returncode == 2 and "[runtime,local]" in lacking.stderr and lacking.stderr.count("\n") == 1
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 
 import pytest
 from apiserver import Api
+from commands import ended
 from control_bench import Bench
 
 from atoll_local.controlplane import ControlPlane
@@ -20,9 +20,8 @@ OPERATOR = "system:serviceaccount:atoll-system:atoll-operator"
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda path: path.stem)
 def test_the_api_server_accepts_the_sample(plane: ControlPlane, sample: Path) -> None:
-    command = [str(find("kubectl")), f"--kubeconfig={plane.kubeconfig}", "apply", "--server-side"]
-    command += ["--dry-run=server", "--validate=strict", "-f", str(sample)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    command = (find("kubectl"), f"--kubeconfig={plane.kubeconfig}", "apply", "--server-side")
+    done = ended(*command, "--dry-run=server", "--validate=strict", "-f", sample)
     assert (done.returncode, "Warning" in done.stderr) == (0, False), done.stderr
     assert len(SAMPLES) >= 3
 
