@@ -31,13 +31,3 @@ def test_a_total_fails_when_it_grows_by_more_than_two_percent(lines, fails) -> N
     messages = size.grown(now, recorded)
     assert bool(messages) == fails
     assert all("product: 103 lines" in message and "100 in docs/size.json" in message for message in messages)
-
-
-def test_the_table_shows_each_area_and_total_beside_its_recorded_lines() -> None:
-    text = size.table({"product": {"cli": 7}}, {"product": {"cli": 5, "bench": 2}})
-    assert [line.split() for line in text.splitlines()] == [
-        ["lines", "now", "recorded", "change"],
-        ["product/bench", "0", "2", "-2"],
-        ["product/cli", "7", "5", "+2"],
-        ["product/total", "7", "7", "+0"],
-    ]
