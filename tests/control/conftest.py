@@ -36,7 +36,7 @@ END_SECONDS = 20
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Mark every test of this folder. Its time limit includes the building of a program, which takes minutes."""
+    """Mark every test of this folder. One without a time limit gets 15 min: clusters start late on a busy machine."""
     item.add_marker("control")
     if item.get_closest_marker("timeout") is None:
         item.add_marker(pytest.mark.timeout(900))

@@ -24,7 +24,6 @@ LEARNER, SYNCERS = "r-p-0-1-0", ("r-syncer-0", "r-syncer-1")
 HOLDS = {"atoll.dev/holds": "stolen.0"}
 POD_SPEC = {"containers": [{"name": "main", "image": "none"}], "automountServiceAccountToken": False}
 OTHER_IMAGE = {"containers": [{"name": "main", "image": "other"}]}
-VOLUMES = "/api/v1/persistentvolumes"
 STRATEGIC = "application/strategic-merge-patch+json"
 
 
@@ -69,7 +68,7 @@ def town(
         for name in volumes:
             size = {"capacity": {"storage": "100Gi"}, "accessModes": ["ReadWriteOnce"]}
             body = {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": name}}
-            one.api.call("POST", VOLUMES, {**body, "spec": {**size, "hostPath": {"path": "/nowhere"}}})
+            one.create({**body, "spec": {**size, "hostPath": {"path": "/nowhere"}}})
         plane.kubectl("-n", space, "create", "serviceaccount", "owner")
         everything = ("--clusterrole=cluster-admin", f"--serviceaccount={space}:owner")
         plane.kubectl("-n", space, "create", "rolebinding", "owner", *everything)
@@ -82,7 +81,7 @@ def town(
     one.api.delete("Namespace", "", one.namespace)
     kwok.remove([*(each["metadata"]["name"] for each in nodes), f"{one.node}-other"])
     for name in volumes:
-        one.api.call("DELETE", f"{VOLUMES}/{name}")
+        one.delete("PersistentVolume", name)
 
 
 def pod(name: str, **labels: str) -> Object:

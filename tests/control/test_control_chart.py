@@ -208,16 +208,16 @@ def test_served_namespaces_get_the_tested_network_policies_with_the_operator_whe
 
 
 def test_who_may_edit_or_view_a_namespace_may_do_so_with_runs() -> None:
+    """What they may do then: test_control_plugin."""
     objects = template()
-    roles = {name: objects["ClusterRole", "", f"atoll-{name}"] for name in ("edit", "view")}
-    for name, role in roles.items():
-        assert role["metadata"]["labels"][f"rbac.authorization.k8s.io/aggregate-to-{name}"] == "true"
-        (rule,) = role["rules"]
-        assert rule["apiGroups"] == ["atoll.dev"]
-        assert {"trainingruns", "learnerunits", "trainingruns/scale"} <= set(rule["resources"])
-    assert "rbac.authorization.k8s.io/aggregate-to-view" not in roles["edit"]["metadata"]["labels"]
-    assert set(roles["view"]["rules"][0]["verbs"]) == {"get", "list", "watch"}
-    assert not {"get", "list", "watch"} & set(roles["edit"]["rules"][0]["verbs"])
+    edit, view = (objects["ClusterRole", "", f"atoll-{name}"] for name in ("edit", "view"))
+    assert edit["metadata"]["labels"]["rbac.authorization.k8s.io/aggregate-to-edit"] == "true"
+    assert view["metadata"]["labels"]["rbac.authorization.k8s.io/aggregate-to-view"] == "true"
+    assert "rbac.authorization.k8s.io/aggregate-to-view" not in edit["metadata"]["labels"]
+    assert [set(rule["verbs"]) for rule in view["rules"]] == [{"get", "list", "watch"}]
+    assert all(
+        {"learnerunits", "trainingruns/scale"} <= {*role["rules"][0]["resources"]} for role in (edit, view)
+    )
 
 
 def test_several_operators_are_kept_apart_and_not_all_evicted_at_once() -> None:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import http.server
 import json
 import sys
-import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,6 +11,8 @@ from typing import Any
 
 import pytest
 import yaml
+from aiohttp import web
+from answering import LoopThread, answering
 from apiserver import Api
 from commands import ended
 from pages import ROOT, Reader, blocks
@@ -25,6 +24,7 @@ from atoll_local.controlplane import ControlPlane
 from atoll_local.gobuild import module_folder
 from atoll_local.kubectl import ESTABLISHED
 from atoll_local.kwok import Kwok, node
+from atoll_local.process import wait_for
 from atoll_local.programs import find
 from atoll_operator.api.trainingrun import TrainingRunSpec
 
@@ -32,12 +32,8 @@ HOW_TO = {"try", "gke", "operations", "plugin", "monitoring", "kueue", "data", "
 NAMESPACE, RUN, UNIT = "training", "first", "first-v6e-0"
 """As the page on GKE calls them; other pages have words in capitals."""
 NAMES = {
-    "NAMESPACE": NAMESPACE,
-    "RUN": RUN,
-    "UNIT": UNIT,
-    "REGISTRY": "registry.example/atoll",
-    "NEW": "elsewhere",
-}
+    "NAMESPACE": NAMESPACE, "RUN": RUN, "UNIT": UNIT, "REGISTRY": "registry.example/atoll", "NEW": "elsewhere",
+}  # fmt: skip
 NOW = "2026-11-24T12:00:00Z"
 MONITORING = ("ServiceMonitor", "PodMonitor", "PrometheusRule")
 """Kinds of the Prometheus operator, which the page takes for granted."""
@@ -97,34 +93,23 @@ def played_run(api: Api) -> None:
         api.create({"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}, NAMESPACE)
 
 
-class Ready(http.server.BaseHTTPRequestHandler):
-    """Answers as an operator that is ready."""
-
-    def do_GET(self) -> None:
-        self.send_response(200 if self.path == "/readyz" else 404)
-        self.end_headers()
-        self.wfile.write(b"ok, leads")
-
-    def log_message(self, *_: object) -> None:
-        return
+async def ready(request: web.Request) -> web.Response:
+    """What an operator that is ready answers."""
+    return web.Response(text="ok, leads", status=200 if request.path == "/readyz" else 404)
 
 
 def played_probe(api: Api) -> None:
     """Run the command of the pod that `helm test` makes, and tell its end as a kubelet would."""
     where, name = "atoll-system", "atoll-operator-ready"
-    deadline = time.monotonic() + 60
-    while not [pod for pod in api.list("Pod", where) if pod["metadata"]["name"] == name]:
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
+    wait_for("a pod", lambda: name in {pod["metadata"]["name"] for pod in api.list("Pod", where)}, 60)
     [container] = api.get("Pod", where, name)["spec"]["containers"]
     _, *arguments = container["command"]
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Ready) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        here = f"127.0.0.1:{server.server_port}"
-        words = [word.replace("atoll-operator.atoll-system.svc:8080", here) for word in arguments]
-        assert words != arguments
-        done = ended(sys.executable, *words)
-        server.shutdown()
+    operator = LoopThread("operator")
+    here = operator.enter(answering(ready)).removeprefix("http://")
+    words = [word.replace("atoll-operator.atoll-system.svc:8080", here) for word in arguments]
+    assert words != arguments
+    done = ended(sys.executable, *words)
+    operator.close()
     assert (done.returncode, done.stdout) == (0, "ok, leads\n"), done.stderr
     api.patch("Pod", where, name, {"status": {"phase": "Succeeded"}}, "/status")
 

@@ -124,16 +124,10 @@ def test_the_archive_of_sources_makes_the_same_wheel_which_holds_every_package(
 ) -> None:
     with zipfile.ZipFile(wheel) as files:
         held = set(files.namelist())
-    for package in (
-        "operator/atoll_operator",
-        "runtime/atoll_runtime",
-        "local/atoll_local",
-        "cli/atoll_cli",
-        "bench/atoll_bench",
-    ):
-        ours = (path for path in (ROOT / package).rglob("*") if "__pycache__" not in path.parts)
-        names = {str(path.relative_to(ROOT / package.split("/")[0])) for path in ours if path.is_file()}
-        assert names <= held
+    for package in ("operator", "runtime", "local", "cli", "bench"):
+        ours = (ROOT / package / f"atoll_{package}").rglob("*.*")
+        names = {str(path.relative_to(ROOT / package)) for path in ours if "__pycache__" not in path.parts}
+        assert names and names <= held
     [archive] = wheel.parent.glob("*.tar.gz")
     with tarfile.open(archive) as sources:
         sources.extractall(tmp_path, filter="data")

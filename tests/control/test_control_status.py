@@ -72,10 +72,10 @@ def test_the_demo_reads_every_field_and_ends_a_wait_with_a_diagnosis(
     told: Bench, plane: ControlPlane, tmp_path: Path
 ) -> None:
     record = tmp_path / "samples.jsonl"
-    tool = Kubectl(program=find("kubectl"), kubeconfig=plane.kubeconfig)
+    tool = Kubectl(program=find("kubectl"), kubeconfig=plane.kubeconfig, namespace=told.namespace)
     watch = Watch(
-        Observer(tool, told.namespace, RUN, print),
-        lambda: diagnose(tool, told.namespace, RUN),
+        Observer(tool, RUN, print),
+        lambda: diagnose(tool, RUN),
         Console(1, io.StringIO()),
         record,
     )

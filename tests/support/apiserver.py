@@ -16,23 +16,15 @@ from atoll_local.kubectl import ESTABLISHED
 from atoll_local.paths import source_root
 
 Object = dict[str, Any]
-PATHS = {
-    "TrainingRun": "/apis/atoll.dev/v1alpha1/namespaces/{ns}/trainingruns",
-    "LearnerUnit": "/apis/atoll.dev/v1alpha1/namespaces/{ns}/learnerunits",
-    "StatefulSet": "/apis/apps/v1/namespaces/{ns}/statefulsets",
-    "Deployment": "/apis/apps/v1/namespaces/{ns}/deployments",
-    "Pod": "/api/v1/namespaces/{ns}/pods",
-    "Service": "/api/v1/namespaces/{ns}/services",
-    "ConfigMap": "/api/v1/namespaces/{ns}/configmaps",
-    "Secret": "/api/v1/namespaces/{ns}/secrets",
-    "Event": "/api/v1/namespaces/{ns}/events",
-    "ServiceAccount": "/api/v1/namespaces/{ns}/serviceaccounts",
-    "PersistentVolumeClaim": "/api/v1/namespaces/{ns}/persistentvolumeclaims",
-    "PodDisruptionBudget": "/apis/policy/v1/namespaces/{ns}/poddisruptionbudgets",
-    "ResourceQuota": "/api/v1/namespaces/{ns}/resourcequotas",
-    "Namespace": "/api/v1/namespaces",
-    "Node": "/api/v1/nodes",
+GROUPS = {
+    "TrainingRun": "/apis/atoll.dev/v1alpha1",
+    "LearnerUnit": "/apis/atoll.dev/v1alpha1",
+    "StatefulSet": "/apis/apps/v1",
+    "Deployment": "/apis/apps/v1",
+    "PodDisruptionBudget": "/apis/policy/v1",
 }
+"""Paths of the groups of kinds that are not in the core group."""
+CLUSTER_SCOPED = ("Namespace", "Node", "PersistentVolume")
 
 
 class Refusal(Exception):
@@ -77,7 +69,8 @@ class Api:
             time.sleep(0.1)
 
     def path(self, kind: str, namespace: str, name: str = "") -> str:
-        path = PATHS[kind].format(ns=namespace)
+        place = "" if kind in CLUSTER_SCOPED else f"/namespaces/{namespace}"
+        path = f"{GROUPS.get(kind, '/api/v1')}{place}/{kind.lower()}s"
         return f"{path}/{name}" if name else path
 
     def get(self, kind: str, namespace: str, name: str) -> Object:
