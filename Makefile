@@ -96,7 +96,6 @@ lint: setup ## Style, types, imports, generated files, chart, workflows, docs
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python .ci/crds.py --check
-	$(BIN)/python .ci/chart.py --check
 	$(BIN)/python -m atoll_local helm lint --strict charts/atoll
 	$(BIN)/python -m atoll_local actionlint
 	$(BIN)/zizmor --offline --quiet .github/workflows
@@ -109,7 +108,7 @@ format: setup ## Put the code into its style
 lock: ## Pin what the images hold, at today's versions (needs uv; ARGS=--upgrade)
 	.ci/lock $(ARGS)
 
-crds: setup ## Write crds/ and the chart's copies from the models
+crds: setup ## Write crds/, the chart's copies and docs/fields.md from the models, and the chart's README
 	$(BIN)/python .ci/crds.py
 
 programs: setup ## Find or build the Kubernetes programs

@@ -1,14 +1,9 @@
-"""Writes the table of values in charts/atoll/README.md from the comments of values.yaml.
-
-python .ci/chart.py            write it
-python .ci/chart.py --check    exit with 1 if it differs from values.yaml
-"""
+"""The README of the chart, with a table of values from the comments of values.yaml. `crds.py` writes it."""
 
 from __future__ import annotations
 
 import json
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +11,7 @@ from typing import Any
 import yaml
 
 CHART = Path(__file__).resolve().parents[1] / "charts" / "atoll"
-BEGIN, END = "<!-- values: written by .ci/chart.py -->", "<!-- end of values -->"
+BEGIN, END = "<!-- values: written by `make crds` -->", "<!-- end of values -->"
 KEY = re.compile(r"^( *)([A-Za-z][A-Za-z0-9]*):(.*)$")
 HEAD = ("| value | default | |", "|---|---|---|")
 
@@ -56,18 +51,3 @@ def page() -> str:
     _, _, after = rest.partition(END)
     table = "\n".join((*HEAD, *rows((CHART / "values.yaml").read_text())))
     return f"{before}{BEGIN}\n{table}\n{END}{after}"
-
-
-def main(arguments: list[str]) -> int:
-    wanted, path = page(), CHART / "README.md"
-    if arguments == ["--check"]:
-        if path.read_text() != wanted:
-            print(f"{path}: not what values.yaml says; run python .ci/chart.py", file=sys.stderr)
-            return 1
-        return 0
-    path.write_text(wanted)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -1,4 +1,4 @@
-"""Writes the CRDs and docs/fields.md from the models of the API.
+"""Writes the CRDs and docs/fields.md from the models of the API, and the chart's README from its values.
 
 python .ci/crds.py            write them
 python .ci/crds.py --check    exit with 1 if a file differs
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import chart
 import yaml
 from pydantic import BaseModel
 
@@ -117,7 +118,7 @@ def files() -> dict[str, str]:
         for name, content in definitions.items()
     }
     found = {f"{folder}/{name}": text for folder in FOLDERS for name, text in dumped.items()}
-    return found | {PAGE: _page(definitions.values())}
+    return found | {PAGE: _page(definitions.values()), "charts/atoll/README.md": chart.page()}
 
 
 def _page(definitions: Iterable[Mapping[str, Any]]) -> str:
@@ -136,7 +137,7 @@ def main(arguments: list[str]) -> int:
     stale = [path for path, content in wanted.items() if not path.exists() or path.read_text() != content]
     names = ", ".join(str(path.relative_to(REPOSITORY)) for path in stale)
     if stale and arguments == ["--check"]:
-        print(f"{names}: differs from the models; run `make crds`", file=sys.stderr)
+        print(f"{names}: differs from the models or the values; run `make crds`", file=sys.stderr)
         return 1
     for path in stale:
         path.write_text(wanted[path])
