@@ -31,6 +31,8 @@ class Option:
     default: str | None = None
     many: bool = False
     """May be given several times. The value is then a list with the result of `read` for each."""
+    optional: bool = False
+    """An operand that may be left out. The value is then None."""
 
 
 JSON = Option("--json", "", None, "print JSON, a line for each object")
@@ -54,9 +56,8 @@ def add(parser: argparse.ArgumentParser, options: Sequence[Option]) -> None:
             )
         else:
             read = partial(option.read, option.metavar)
-            parser.add_argument(
-                option.name, metavar=option.metavar, type=read, nargs="+" if option.many else None, help=told
-            )
+            nargs = "?" if option.optional else "+" if option.many else None
+            parser.add_argument(option.name, metavar=option.metavar, type=read, nargs=nargs, help=told)
 
 
 def count(least: int = 1, most: int = 10**12) -> Read:

@@ -19,9 +19,9 @@ Figures = dict[tuple[str, str], float]
 """Values by metric name without its prefix, and unit. The unit is empty for the syncer's own figures."""
 
 
-def read_metrics(kubectl: Kubectl, namespace: str, pod: str) -> Figures | None:
+def read_metrics(kubectl: Kubectl, pod: str) -> Figures | None:
     """Figures of one shard; None if it does not answer, or the user may not `get` `pods/proxy`."""
-    path = f"/api/v1/namespaces/{namespace}/pods/{pod}:{HEALTH_PORT}/proxy/metrics"
+    path = f"/api/v1/namespaces/{kubectl.namespace}/pods/{pod}:{HEALTH_PORT}/proxy/metrics"
     try:
         text = kubectl.run("get", "--raw", path, timeout=SECONDS)
     except KubectlError:
@@ -29,11 +29,11 @@ def read_metrics(kubectl: Kubectl, namespace: str, pod: str) -> Figures | None:
     return {(name, unit): float(value) for name, unit, value in FIGURE.findall(text)}
 
 
-def refreshed(kubectl: Kubectl, namespace: str, shards: int, sample: Sample) -> Sample:
+def refreshed(kubectl: Kubectl, shards: int, sample: Sample) -> Sample:
     """Return the sample with fresh figures of the shards that answer. Steps and tokens are not below the status's."""
     pods = [f"{sample.run.name}-syncer-{shard}" for shard in range(shards)]
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        answers = list(pool.map(lambda pod: read_metrics(kubectl, namespace, pod), pods))
+        answers = list(pool.map(lambda pod: read_metrics(kubectl, pod), pods))
     found = [figures for figures in answers if figures is not None]
     units = {name: _unit(unit, found) for name, unit in sample.units.items()}
     run = sample.run

@@ -6,7 +6,7 @@ import argparse
 import json
 import re
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,12 +23,14 @@ class KubectlError(CommandError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kubectl:
-    """kubectl on one cluster."""
+    """kubectl on one cluster, in one namespace."""
 
     program: Path
     kubeconfig: Path | None = None
     """None for the one of the user's environment."""
     context: str | None = None
+    namespace: str | None = None
+    """None for the context's."""
 
     def run(self, *arguments: str, stdin: str | None = None, timeout: float = 60) -> str:
         """Run kubectl and return its output.
@@ -52,15 +54,15 @@ class Kubectl:
         """Get a list of objects as JSON, with `items`. Raises `KubectlError`."""
         return json.loads(self.run("get", kinds, *arguments, "-o", "json", timeout=timeout))
 
-    def apply(self, objects: Sequence[Mapping[str, Any]], *arguments: str) -> str:
+    def apply(self, *objects: Mapping[str, Any]) -> None:
         """Apply objects given as data."""
-        listing = {"apiVersion": "v1", "kind": "List", "items": list(objects)}
-        return self.run("apply", *arguments, "-f", "-", stdin=json.dumps(listing))
+        listing = {"apiVersion": "v1", "kind": "List", "items": objects}
+        self.run("apply", "-f", "-", stdin=json.dumps(listing))
 
     def flags(self) -> list[str]:
-        """kubectl's options that select the cluster."""
-        chosen = [f"--kubeconfig={self.kubeconfig}"] if self.kubeconfig else []
-        return [*chosen, f"--context={self.context}"] if self.context else chosen
+        """kubectl's options that select the cluster and the namespace."""
+        places = {"kubeconfig": self.kubeconfig, "context": self.context, "namespace": self.namespace}
+        return [f"--{name}={value}" for name, value in places.items() if value]
 
 
 def find_kubectl() -> Path:
@@ -70,10 +72,9 @@ def find_kubectl() -> Path:
     return installed("kubectl")
 
 
-def chosen(options: argparse.Namespace) -> tuple[Kubectl, list[str]]:
-    """Return kubectl for the context of the options, and the arguments for their namespace. Raises `HostError`."""
-    where = ["-n", options.namespace] if options.namespace else []
-    return Kubectl(program=find_kubectl(), context=options.context), where
+def chosen(options: argparse.Namespace) -> Kubectl:
+    """Return kubectl for the context and the namespace of the options. Raises `HostError`."""
+    return Kubectl(program=find_kubectl(), context=options.context, namespace=options.namespace)
 
 
 def _said(stderr: str) -> str:

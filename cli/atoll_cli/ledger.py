@@ -23,9 +23,8 @@ def show_ledger(options: argparse.Namespace) -> int:
     Raises:
         CommandError: there is no such run, it has no ledger yet, or the cluster did not answer.
     """
-    kubectl, where = chosen(options)
     name = named(RUN, options.run)
-    items = kubectl.get("trainingruns,learnerunits", *where)["items"]
+    items = chosen(options).get("trainingruns,learnerunits")["items"]
     names = [item["metadata"]["name"] for item in items if item["kind"] == "TrainingRun"]
     if name not in names:
         raise CommandError(f"no TrainingRun is called {name!r} in this namespace")

@@ -6,9 +6,8 @@ import argparse
 from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import import_module
-from pathlib import Path
 
-from atoll_cli.arguments import Option, add, new_file
+from atoll_cli.arguments import Option, add, as_path, count, new_file
 from atoll_cli.data import add_options as add_data_options
 from atoll_cli.errors import lacking
 from atoll_cli.export import OPTIONS as EXPORT
@@ -30,6 +29,12 @@ COMMANDS = {
 }
 """Module and function of each command, and the extras of pyproject.toml that it needs."""
 
+TRY = (
+    Option("file", "RUN.yaml", as_path, "with file:// paths; default: a run that is built in", optional=True),
+    Option("--json", "", None, "print the summary alone, as JSON"),
+    Option("--folder", "DIR", as_path, "keep logs, data and checkpoints there; it must not exist"),
+    Option("--steps", "N", count(2), "global steps, instead of the file's target"),
+)
 DEMO = (
     Option("--json", "PATH", new_file, "write the summary there"),
     Option("--record", "PATH", new_file, "write each observation there, a JSON line each"),
@@ -84,7 +89,7 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--version", action=_Version, nargs=0, help="the version of this program")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     builders: dict[str, tuple[Callable[[argparse.ArgumentParser], None], str]] = {
-        "try": (_add_try, "train with processes of this machine, kill one, watch it heal"),
+        "try": (partial(add, options=TRY), "train with processes of this machine, kill one, watch it heal"),
         "demo": (partial(add, options=DEMO), "train on a local cluster, kill a unit, watch it heal"),
         "status": (add_status, "every run, or one and its units, readable"),
         "ledger": (add_ledger, "what became of every token of a run"),
@@ -98,18 +103,3 @@ def parser() -> argparse.ArgumentParser:
     commands.add_parser("bench", help="measure this machine")
     commands.add_parser("version", help="the version of this program", allow_abbrev=False)
     return top
-
-
-def _add_try(trial: argparse.ArgumentParser) -> None:
-    trial.add_argument(
-        "file",
-        type=Path,
-        nargs="?",
-        metavar="RUN.yaml",
-        help="with file:// paths; default: a run that is built in",
-    )
-    trial.add_argument("--json", action="store_true", help="print the summary alone, as JSON")
-    trial.add_argument(
-        "--folder", type=Path, metavar="DIR", help="keep logs, data and checkpoints there; it must not exist"
-    )
-    trial.add_argument("--steps", type=int, metavar="N", help="global steps, instead of the file's target")

@@ -6,6 +6,7 @@ import argparse
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from atoll_cli.errors import CommandError, UsageError
@@ -30,10 +31,10 @@ def show_status(options: argparse.Namespace) -> int:
         raise UsageError(f"--watch goes with -o json or a table, not with -o {options.output}")
     if options.all_namespaces and options.run is not None:
         raise UsageError("--all-namespaces lists every run; a RUN is named with its --namespace")
-    kubectl, where = chosen(options)
+    kubectl = chosen(options)
     if options.run is None:
-        return _list(kubectl, ["-A"] if options.all_namespaces else where, options.output)
-    return _show(kubectl, named(RUN, options.run), where, options)
+        return _list(kubectl, ["-A"] if options.all_namespaces else [], options.output)
+    return _show(kubectl, named(RUN, options.run), options)
 
 
 def _list(kubectl: Kubectl, where: list[str], output: str | None) -> int:
@@ -47,9 +48,9 @@ def _list(kubectl: Kubectl, where: list[str], output: str | None) -> int:
     return 0
 
 
-def _show(kubectl: Kubectl, run: str, where: list[str], options: argparse.Namespace) -> int:
+def _show(kubectl: Kubectl, run: str, options: argparse.Namespace) -> int:
     def look() -> Sample:
-        items = kubectl.get("trainingruns,learnerunits", *where)["items"]
+        items = kubectl.get("trainingruns,learnerunits")["items"]
         sample = sample_of(run, items, time.time())
         if sample.run.complete or sample.run.failed:
             return sample
@@ -57,7 +58,7 @@ def _show(kubectl: Kubectl, run: str, where: list[str], options: argparse.Namesp
         if (body := next(found, None)) is None:
             raise CommandError(f"no TrainingRun is called {run!r} in this namespace")
         shards = body.get("status", {}).get("syncerShards", 0)
-        return refreshed(kubectl, body["metadata"].get("namespace", "default"), shards, sample)
+        return refreshed(replace(kubectl, namespace=body["metadata"]["namespace"]), shards, sample)
 
     for number, sample in enumerate(poll(look, _tell) if options.watch else [look()]):
         if options.output == "name":

@@ -123,16 +123,9 @@ def codec(unit: UnitView) -> str:
     return (unit.link.get("codec") or "-") + (f" 1/{period:.3g}" if period > 1 else "")
 
 
-def link(unit: UnitView) -> tuple[str, str, str, str]:
-    """Rates up and down, round trip, busy share, failures; all `-` if the link is not known."""
-    if not (known := unit.link):
-        return ("-",) * 4
-    return (
-        f"{known['upGbps']:.3g}/{known['downGbps']:.3g}",
-        f"{1000 * known['rttSeconds']:.3g} ms",
-        f"{known['busyShare']:.0%}",
-        str(known["failures"]),
-    )
+def of_link(cell: Callable[[Mapping[str, Any]], str]) -> Callable[[UnitView], str]:
+    """Format a cell about a unit's link; `-` if the link is not known."""
+    return lambda unit: cell(unit.link) if unit.link else "-"
 
 
 Columns = dict[str, Callable[[Any], str]]
@@ -160,10 +153,10 @@ UNITS: Columns = {
 UNITS_WIDE: Columns = UNITS | {
     "POOL": lambda unit: unit.pool,
     "SEEDED FROM": lambda unit: "-" if unit.seeded_step is None else str(unit.seeded_step),
-    "LINK UP/DOWN GBIT/S": lambda unit: link(unit)[0],
-    "ROUND TRIP": lambda unit: link(unit)[1],
-    "BUSY": lambda unit: link(unit)[2],
-    "BROKEN": lambda unit: link(unit)[3],
+    "LINK UP/DOWN GBIT/S": of_link(lambda link: f"{link['upGbps']:.3g}/{link['downGbps']:.3g}"),
+    "ROUND TRIP": of_link(lambda link: f"{1000 * link['rttSeconds']:.3g} ms"),
+    "BUSY": of_link(lambda link: f"{link['busyShare']:.0%}"),
+    "BROKEN": of_link(lambda link: str(link["failures"])),
 }
 RUNS: Columns = {
     "PHASE": lambda run: run.phase,

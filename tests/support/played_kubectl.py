@@ -43,7 +43,7 @@ OBJECTS = [
 KUBECTL = f"""#!{sys.executable} -IS
 import json, pathlib, sys
 folder = pathlib.Path(__file__).parent
-words = [word for word in sys.argv[1:] if not word.startswith("--context")]
+words = [word for word in sys.argv[1:] if not word.startswith(("--context", "--namespace"))]
 with (folder / "calls").open("a") as calls:
     calls.write(json.dumps(sys.argv[1:]) + "\\n")
 refusal = (folder / "refusal").read_text()

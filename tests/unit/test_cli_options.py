@@ -38,6 +38,7 @@ def make_program(folder: Path, script: str) -> Path:
 WRONG = (
     ("status --watch", "--watch needs a RUN"),
     ("status r -A", "--all-namespaces lists every run"),
+    ("try --steps 1", "--steps '1': a whole number from 2"),
     ("demo --json /no/such/folder/out.json", "there is no folder /no/such/folder"),
     ("bench step --batch 0.5", "--batch '0.5': a whole number from 1 to 1000000 is wanted"),
     ("bench step --batch 0", "--batch '0': a whole number from 1"),
@@ -109,10 +110,11 @@ def test_kubectl_that_hangs_is_ended(tmp_path: Path) -> None:
 
 
 def test_kubectl_is_told_the_cluster_and_given_the_objects(tmp_path: Path) -> None:
-    program = make_program(tmp_path, 'echo "$@"; cat')
-    kubectl = Kubectl(program=program, kubeconfig=Path("/k"), context="c")
-    told, given = kubectl.apply([{"kind": "Namespace"}], "--server-side").splitlines()
-    assert told == "--kubeconfig=/k --context=c apply --server-side -f -"
+    program = make_program(tmp_path, f'(echo "$@"; cat) > {tmp_path}/told')
+    kubectl = Kubectl(program=program, kubeconfig=Path("/k"), context="c", namespace="n")
+    kubectl.apply({"kind": "Namespace"})
+    told, given = (tmp_path / "told").read_text().splitlines()
+    assert told == "--kubeconfig=/k --context=c --namespace=n apply -f -"
     assert '"kind": "Namespace"' in given
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 from atoll_cli.demo.diagnosis import operator_diagnosis
@@ -49,7 +50,8 @@ class DemoCluster:
         self.local.bucket.start()
         self.local.bucket.create_bucket(BUCKET)
         self._helm_program = find("helm", self.local.progress)
-        self.kubectl = Kubectl(program=find("kubectl"), kubeconfig=self.local.kubeconfig)
+        kubeconfig = self.local.kubeconfig
+        self.kubectl = Kubectl(program=find("kubectl"), kubeconfig=kubeconfig, namespace=NAMESPACE)
         self.reached = True
 
     def install(self) -> None:
@@ -60,14 +62,15 @@ class DemoCluster:
         """
         self._delete_namespaces(NAMESPACE)
         self._installed = True
-        self.kubectl.apply([_namespace(SYSTEM), _namespace(NAMESPACE)])
+        self.kubectl.apply(_namespace(SYSTEM), _namespace(NAMESPACE))
         environment = f"--set-json=runtime.env={json.dumps(dict(self.local.bucket.environment()))}"
         where = f"--set-json=namespaces={json.dumps([NAMESPACE])}"
         wait = ("--wait", f"--timeout={OPERATOR_READY}s")
         try:
             self._helm("upgrade", "--install", RELEASE, str(self._chart), environment, where, *wait)
         except CommandError as error:
-            raise CommandError(f"{error}\n{operator_diagnosis(self.kubectl, SYSTEM)}") from error
+            told = operator_diagnosis(replace(self.kubectl, namespace=SYSTEM))
+            raise CommandError(f"{error}\n{told}") from error
 
     def leave(self) -> None:
         """Removes the cluster if the demo started it, else what the demo installed on it.

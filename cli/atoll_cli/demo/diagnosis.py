@@ -18,12 +18,11 @@ CONDITIONS = (
 )
 
 
-def diagnose(kubectl: Kubectl, namespace: str, run: str) -> str:
+def diagnose(kubectl: Kubectl, run: str) -> str:
     """Return what a person would look at first. Never raises, because something is already broken."""
     pods = ("-l", f"{LABEL_RUN}={run}")
     return _told(
         kubectl,
-        namespace,
         {
             "conditions": ("get", "trainingruns,learnerunits", "-o", CONDITIONS),
             "last events": ("get", "events", "--sort-by=.lastTimestamp"),
@@ -33,17 +32,17 @@ def diagnose(kubectl: Kubectl, namespace: str, run: str) -> str:
     )
 
 
-def operator_diagnosis(kubectl: Kubectl, namespace: str) -> str:
+def operator_diagnosis(kubectl: Kubectl) -> str:
     """The operator's pods and the end of its log; never raises."""
     log = ("logs", "deployment/atoll-operator", f"--tail={LOG_LINES}", "--pod-running-timeout=2s")
-    return _told(kubectl, namespace, {"operator": ("get", "pods", "-o", "wide"), "its log": log})
+    return _told(kubectl, {"operator": ("get", "pods", "-o", "wide"), "its log": log})
 
 
-def _told(kubectl: Kubectl, namespace: str, questions: Mapping[str, tuple[str, ...]]) -> str:
+def _told(kubectl: Kubectl, questions: Mapping[str, tuple[str, ...]]) -> str:
     lines: list[str] = []
     for title, words in questions.items():
         try:
-            told = kubectl.run("-n", namespace, *words, timeout=15).splitlines()[-LINES:]
+            told = kubectl.run(*words, timeout=15).splitlines()[-LINES:]
         except CommandError as error:
             told = [str(error)]
         lines += [f"{title}:", *(f"  {line}" for line in told or ["none"])]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from atoll_cli.demo.cluster import NAMESPACE, DemoCluster
+from atoll_cli.demo.cluster import DemoCluster
 from atoll_cli.demo.console import Console
 from atoll_cli.demo.healing import HEALED, Healing, largest
 from atoll_cli.demo.verdict import Fault
@@ -34,7 +34,7 @@ class Faults(Healing):
         pod = before.pods_of(unit)[-1]
         self._console.say(f"kubectl delete pod {pod.name}")
         fault = Fault(kind="pod", victim=pod.name, unit=unit, at=time.time())
-        self._cluster.kubectl.run("delete", "pod", "-n", NAMESPACE, "--wait=false", pod.name)
+        self._cluster.kubectl.run("delete", "pod", "--wait=false", pod.name)
         self._until_healed(fault, before)
 
     def switch_off_node(self) -> tuple[Fault, Sample]:

@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from atoll_cli.demo.cluster import NAMESPACE, DemoCluster
+from atoll_cli.demo.cluster import DemoCluster
 from atoll_cli.demo.console import Console
 from atoll_cli.demo.diagnosis import diagnose
 from atoll_cli.demo.evaluation import evaluate_both
@@ -57,14 +57,14 @@ def show(
         cluster.install()
     kubectl = cluster.kubectl
     watch = Watch(
-        Observer(kubectl, NAMESPACE, name, console.say),
-        lambda: diagnose(kubectl, NAMESPACE, name),
+        Observer(kubectl, name, console.say),
+        lambda: diagnose(kubectl, name),
         console,
         options.record,
     )
     faults = Faults(cluster, watch, console)
     with console.stage("start", f"kubectl apply the sample {name}: {units} units"):
-        kubectl.apply([manifest], "-n", NAMESPACE)
+        kubectl.apply(manifest)
         watch.until(f"all {units} units learning", lambda sample: all_learning(sample, units), LEARNING)
     half = 0 if options.cut_link else target // 2
     with console.stage("train", f"Training to half of {target} global steps" if half else "Training"):
@@ -85,14 +85,14 @@ def show(
             step = watch.samples[-1].run.step + MORE_STEPS
             console.say(f"the target is {step} global steps now")
             changed = {**manifest["spec"], "target": {"globalSteps": step}}
-            kubectl.apply([{**manifest, "spec": changed}], "-n", NAMESPACE)
+            kubectl.apply({**manifest, "spec": changed})
         watch.until("completion", lambda sample: sample.run.complete, COMPLETE)
         console.say("evaluating the untrained and the final global model on held-out text")
         untrained, trained = evaluate_both(spec, 0)
     seen = Observations(
         samples=watch.samples,
         faults=faults.seen,
-        ledgers=ledgers_of(name, kubectl.get("trainingruns,learnerunits", "-n", NAMESPACE)["items"]),
+        ledgers=ledgers_of(name, kubectl.get("trainingruns,learnerunits")["items"]),
         untrained=untrained,
         trained=trained,
         margin=MARGIN,

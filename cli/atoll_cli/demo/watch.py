@@ -23,8 +23,8 @@ SILENCE = 60.0
 class Observer:
     """Takes samples of a run on a cluster, with the syncer's current figures. A status may be half a minute old."""
 
-    def __init__(self, kubectl: Kubectl, namespace: str, run: str, tell: Callable[[str], None]) -> None:
-        self._kubectl, self._namespace, self._run, self._tell = kubectl, namespace, run, tell
+    def __init__(self, kubectl: Kubectl, run: str, tell: Callable[[str], None]) -> None:
+        self._kubectl, self._run, self._tell = kubectl, run, tell
         self._steps: dict[str, int] = {}
 
     def __call__(self) -> Sample:
@@ -32,10 +32,10 @@ class Observer:
         return patiently(self._look, self._tell, SILENCE)
 
     def _look(self) -> Sample:
-        listing = self._kubectl.get("trainingruns,learnerunits,pods", "-n", self._namespace, timeout=15)
+        listing = self._kubectl.get("trainingruns,learnerunits,pods", timeout=15)
         sample = sample_of(self._run, listing["items"], time.time())
         shards = sum(pod.component == "syncer" for pod in sample.pods.values())
-        fresh = refreshed(self._kubectl, self._namespace, shards, sample)
+        fresh = refreshed(self._kubectl, shards, sample)
         # Steps do not fall when a syncer does not answer, or has just resumed from its journal.
         self._steps |= {name: max(unit.step, self._steps.get(name, 0)) for name, unit in fresh.units.items()}
         units = {name: replace(unit, step=self._steps[name]) for name, unit in fresh.units.items()}

@@ -21,16 +21,16 @@ MANAGER = "kubectl-atoll"
 def run(options: argparse.Namespace) -> int:
     """Patch the object. Raises `CommandError`."""
     kind = RUN if CHANGES[options.command][0] == "RUN" else UNIT
-    kubectl, where = chosen(options)
+    kubectl = chosen(options)
     name = named(kind, options.name)
-    patch = json.dumps(_patch(options, kubectl, where, name))
+    patch = json.dumps(_patch(options, kubectl, name))
     form = ("-o", options.output) if options.output else ()
     arguments = ("--type=merge", f"--field-manager={MANAGER}", "-p", patch, *form)
-    print(kubectl.run("patch", f"{kind}s.atoll.dev", name, *where, *arguments), end="")
+    print(kubectl.run("patch", f"{kind}s.atoll.dev", name, *arguments), end="")
     return 0
 
 
-def _patch(options: argparse.Namespace, kubectl: Kubectl, where: list[str], name: str) -> dict[str, Any]:
+def _patch(options: argparse.Namespace, kubectl: Kubectl, name: str) -> dict[str, Any]:
     command = options.command
     if command in ("suspend", "resume"):
         return {"spec": {"suspend": command == "suspend"}}
@@ -39,7 +39,7 @@ def _patch(options: argparse.Namespace, kubectl: Kubectl, where: list[str], name
             raise UsageError(f"--units {options.units}: 0 or more is wanted")
         return {"spec": {"units": options.units}}
     kind, field = (RUN, "globalStep") if command == "checkpoint" else (UNIT, "incarnation")
-    body = json.loads(kubectl.run("get", f"{kind}s.atoll.dev", name, *where, "-o", "json"))
+    body = json.loads(kubectl.run("get", f"{kind}s.atoll.dev", name, "-o", "json"))
     number = body.get("status", {}).get(field, 0)
     if not number:
         raise CommandError(f"{kind} {name} has not started yet")

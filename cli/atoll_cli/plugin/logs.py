@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from atoll_cli.errors import CommandError
@@ -33,27 +34,28 @@ def run(options: argparse.Namespace) -> int:
     Raises:
         CommandError: there is no such object or no pod, or kubectl failed.
     """
-    kubectl, where = chosen(options)
+    kubectl = chosen(options)
     owner: tuple[str, str] | None = None
     if options.target == "operator":
-        where, selector = where or ["-n", OPERATOR_NAMESPACE], OPERATOR
+        kubectl = replace(kubectl, namespace=kubectl.namespace or OPERATOR_NAMESPACE)
+        selector = OPERATOR
     elif options.target == "syncer":
-        owner = RUN, _run(options, kubectl, where)
+        owner = RUN, _run(options, kubectl)
         selector = f"{LABEL_RUN}={owner[1]},{LABEL_COMPONENT}=syncer"
     else:
         owner = UNIT, named(UNIT, options.target)
         selector = f"{LABEL_UNIT}={owner[1]}"
     seen, looks, status = set[str](), 0, 0
     while True:
-        phase = _phase(kubectl, where, owner)
-        pods = kubectl.get("pods", *where, "-l", selector)["items"]
+        phase = _phase(kubectl, owner)
+        pods = kubectl.get("pods", "-l", selector)["items"]
         if owner is not None and owner[0] == UNIT and not options.all_hosts:
             pods = [pod for pod in pods if pod["metadata"]["labels"].get(LABEL_HOST) == "0"]
         fresh = [pod for pod in pods if _process(pod) not in seen][:AT_ONCE]
         if not fresh and not seen:
             raise CommandError(f"no pod has the labels {selector}")
         if fresh:
-            looks, status = 0, _print(options, kubectl, where, [pod["metadata"]["name"] for pod in fresh])
+            looks, status = 0, _print(options, kubectl, [pod["metadata"]["name"] for pod in fresh])
             seen |= set(map(_process, fresh))
         if not options.follow or phase in OVER or looks >= LOOKS:
             return status
@@ -61,21 +63,21 @@ def run(options: argparse.Namespace) -> int:
         time.sleep(back_off(looks, 0.0))
 
 
-def _run(options: argparse.Namespace, kubectl: Kubectl, where: list[str]) -> str:
+def _run(options: argparse.Namespace, kubectl: Kubectl) -> str:
     """The run that was named, or the only one."""
     if options.run is not None:
         return named(RUN, options.run)
-    names = [item["metadata"]["name"] for item in kubectl.get("trainingruns.atoll.dev", *where)["items"]]
+    names = [item["metadata"]["name"] for item in kubectl.get("trainingruns.atoll.dev")["items"]]
     if len(names) != 1:
         raise CommandError(f"{len(names)} TrainingRuns in this namespace; name one: logs syncer RUN")
     return str(names[0])
 
 
-def _phase(kubectl: Kubectl, where: list[str], owner: tuple[str, str] | None) -> str:
+def _phase(kubectl: Kubectl, owner: tuple[str, str] | None) -> str:
     """Phase of the run or unit; empty for the operator. Raises `CommandError` if there is no such object."""
     if owner is None:
         return ""
-    return kubectl.run("get", f"{owner[0]}s.atoll.dev", owner[1], *where, "-o", "jsonpath={.status.phase}")
+    return kubectl.run("get", f"{owner[0]}s.atoll.dev", owner[1], "-o", "jsonpath={.status.phase}")
 
 
 def _process(pod: Mapping[str, Any]) -> str:
@@ -84,10 +86,10 @@ def _process(pod: Mapping[str, Any]) -> str:
     return f"{pod['metadata']['uid']}/{sum(state.get('restartCount', 0) for state in states)}"
 
 
-def _print(options: argparse.Namespace, kubectl: Kubectl, where: list[str], pods: list[str]) -> int:
+def _print(options: argparse.Namespace, kubectl: Kubectl, pods: list[str]) -> int:
     """Print the log of each pod with its own kubectl. Return the highest exit status."""
     container = [] if options.target == "operator" else ["-c", CONTAINER]
-    flags = [*where, *container, f"--tail={options.tail}", *(["--prefix"] if len(pods) > 1 else [])]
+    flags = [*container, f"--tail={options.tail}", *(["--prefix"] if len(pods) > 1 else [])]
     flags += [*(["-f"] if options.follow else []), *(["-p"] if options.previous else [])]
     sys.stdout.flush()
     started = [
