@@ -17,13 +17,10 @@ FAULTS = (
     ),
     ("units: 2", "units: 0", "at least two units are wanted, so that one can be lost"),
     ("globalSteps: ", "tokens: 10000", "spec.target.globalSteps: 2 or more are wanted; or give --steps"),
-    ("sequenceLength: 128", "sequenceLength: 1", "spec.data.sequenceLength"),
     ("model:", "modell:", "modell"),
     ("", "", "file:///FOLDER/data: no data set here: meta.json is missing"),
-    (BUILT_IN.read_text(), "a: [1", "not YAML"),
-    (BUILT_IN.read_text(), "only words", "one document of kind TrainingRun is wanted; there are 0"),
 )
-"""Text of the built-in run, its replacement, and the message."""
+"""Text of the built-in run, its replacement, and the message. More about files: tests/simulator/test_cli_plan."""
 
 
 @pytest.mark.parametrize(("old", "new", "told"), FAULTS, ids=[row[2][:40] for row in FAULTS])
