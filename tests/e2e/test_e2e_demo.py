@@ -4,15 +4,15 @@ syncer."""
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import ended
 
 from atoll_cli.views import Sample
 from atoll_local.cluster import Cluster
@@ -56,19 +56,12 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
     command = [sys.executable, "-m", "atoll_cli", "demo", "--lose-node", "--cut-link", "--delete-pod"]
     command += ["--kill-syncer", "--name", NAME, "--json", str(summary), "--record", str(record)]
     try:
-        done = subprocess.run(
-            command,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=DEMO_LIMIT,
-            check=False,
-        )
-        print(done.stdout)
+        done = ended(*command, timeout=DEMO_LIMIT)
+        print(done.stdout, done.stderr)
         lines = record.read_text().splitlines() if record.exists() else []
         yield Shown(
             status=done.returncode,
-            output=done.stdout,
+            output=done.stdout + done.stderr,
             document=json.loads(summary.read_text()) if summary.exists() else {},
             samples=[Sample.from_record(json.loads(line)) for line in lines],
         )
@@ -155,10 +148,8 @@ def test_nothing_is_left_behind(shown: Shown) -> None:
     folder = str(state_dir(NAME))
     assert not state_dir(NAME).exists()
     assert folder not in Path("/proc/self/mounts").read_text()
-    links = subprocess.run(
-        ["ip", "-o", "link"], capture_output=True, text=True, timeout=10, check=True
-    ).stdout
-    assert "atoll" not in links
+    links = ended("ip", "-o", "link")
+    assert links.returncode == 0 and "atoll" not in links.stdout
     assert not list(Path("/sys/fs/cgroup").glob(f"*/atoll-{NAME}"))
     assert not Path(f"/sys/fs/cgroup/atoll-{NAME}").exists()
     assert _processes_naming(folder) == []
@@ -169,14 +160,8 @@ def _uids(sample: Sample, unit: str) -> set[str]:
 
 
 def _processes_naming(folder: str) -> list[str]:
-    found = []
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit() or int(entry.name) == os.getpid():
-            continue
-        try:
-            command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-        except OSError:
-            continue
-        if folder in command:
-            found.append(command)
-    return found
+    commands = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has ended
+            commands.append((entry / "cmdline").read_text(errors="replace"))
+    return [command for command in commands if folder in command]
