@@ -1,4 +1,5 @@
-"""`kubectl apply -k manifests` and every sample on a real API server, and what the operator may do there."""
+"""`kubectl apply -k manifests` and every sample on a real API server; what the operator may do there; who may read its
+metrics."""
 
 from __future__ import annotations
 
@@ -6,7 +7,8 @@ import json
 from pathlib import Path
 
 import pytest
-from apiserver import Api
+import yaml
+from apiserver import Api, with_token
 from commands import ended
 from control_bench import Bench
 
@@ -53,3 +55,24 @@ def test_the_operator_may_do_no_more_than_it_needs(api: Api) -> None:
         review = {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec}
         answer = api.call("POST", "/apis/authorization.k8s.io/v1/subjectaccessreviews", review)
         assert answer["status"]["allowed"] is False, right
+
+
+def test_metrics_are_for_accounts_that_may_get_them(
+    plane: ControlPlane, bench: Bench, tmp_path: Path
+) -> None:
+    space = bench.namespace
+    kubeconfig = with_token(plane, bench.api, tmp_path / "reader", "default", space)
+    token = yaml.safe_load(kubeconfig.read_text())["users"][0]["user"]["token"]
+    operator = bench.operator()
+    bench.until("it is ready", lambda: operator.page("/readyz")[0] == 200)
+    assert operator.page("/metrics", "")[0] == 401
+    assert operator.page("/metrics", token[:-8] + "AAAAAAAA")[0] == 401
+    assert operator.page("/metrics", token) == (403, "")
+    assert operator.page("/metrics?", "")[0] == 404, "the port of the probes has none"
+    granted = ("--clusterrole=atoll-metrics-reader-atoll-system", f"--serviceaccount={space}:default")
+    plane.kubectl("create", "clusterrolebinding", space, *granted)
+    text = bench.until(
+        "its right counts", lambda: (got := operator.page("/metrics", token))[0] == 200 and got[1]
+    )
+    assert "\natoll_leader 1.0\n" in text
+    plane.kubectl("delete", "clusterrolebinding", space)

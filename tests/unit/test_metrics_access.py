@@ -1,5 +1,5 @@
 """Who may read the operator's metrics if the API server answers, is slow, or is away. A real API server answers in
-tests/control/test_control_metrics.py.
+tests/control/test_control_samples.py.
 """
 
 from __future__ import annotations
