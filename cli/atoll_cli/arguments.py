@@ -39,7 +39,6 @@ JSON = Option("--json", "", None, "print JSON, a line for each object")
 
 
 def add(parser: argparse.ArgumentParser, options: Sequence[Option]) -> None:
-    """Adds the options to a parser."""
     for option in options:
         if option.read is None:
             parser.add_argument(option.name, action="store_true", help=option.help)

@@ -41,7 +41,6 @@ def add_status(status: argparse.ArgumentParser) -> None:
 
 
 def add_ledger(ledger: argparse.ArgumentParser) -> None:
-    """Add the options of `ledger`."""
     ledger.add_argument("run", metavar="RUN")
     add_cluster(ledger)
     _add_output(ledger, "json", "yaml")

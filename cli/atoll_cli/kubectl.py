@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from atoll_cli.errors import CommandError
+from atoll_local.programs import installed
 
 LOGGED = re.compile(r"[IWEF]\d{4} \d\d:")
 """Start of a line that kubectl's client library logs before kubectl's own message, often repeatedly."""
@@ -65,16 +66,9 @@ class Kubectl:
         return [f"--{name}={value}" for name, value in places.items() if value]
 
 
-def find_kubectl() -> Path:
-    """Return the path of the user's kubectl. Raises `HostError` if there is none."""
-    from atoll_local.programs import installed
-
-    return installed("kubectl")
-
-
 def chosen(options: argparse.Namespace) -> Kubectl:
     """Return kubectl for the context and the namespace of the options. Raises `HostError`."""
-    return Kubectl(program=find_kubectl(), context=options.context, namespace=options.namespace)
+    return Kubectl(program=installed("kubectl"), context=options.context, namespace=options.namespace)
 
 
 def _said(stderr: str) -> str:

@@ -19,13 +19,18 @@ COMMANDS = {
     "try": ("trial.command", "run_try", "runtime,local"),
     "demo": ("demo.command", "run_demo", "local,runtime"),
     "status": ("status", "show_status", ""),
-    "top": ("status", "show_status", ""),
     "ledger": ("ledger", "show_ledger", ""),
     "replay": ("replay", "run_replay", "runtime"),
     "data": ("data", "run_data", "runtime,data"),
     "export": ("export", "run_export", "runtime,export,data"),
     "simulate": ("simulate", "run_simulate", "simulate"),
     "version": ("options", "show_version", ""),
+    # of the plugin alone
+    "top": ("status", "show_status", ""),
+    "logs": ("plugin.logs", "run", ""),
+    **dict.fromkeys(
+        ("suspend", "resume", "scale", "checkpoint", "heal", "drain"), ("plugin.change", "run", "")
+    ),
 }
 """Module and function of each command, and the extras of pyproject.toml that it needs."""
 
@@ -67,7 +72,6 @@ def run(options: argparse.Namespace) -> int:
 
 
 def show_version(_: argparse.Namespace) -> int:
-    """Print the version."""
     from importlib.metadata import version
 
     print(f"atoll {version('atoll')}")
@@ -82,7 +86,6 @@ class _Version(argparse.Action):
 
 
 def parser() -> argparse.ArgumentParser:
-    """The parser with all commands and options."""
     top = argparse.ArgumentParser(
         prog="atoll", description="Train one model on many TPU islands.", allow_abbrev=False
     )

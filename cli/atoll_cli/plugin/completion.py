@@ -8,8 +8,9 @@ from collections.abc import Iterator, Sequence
 
 from atoll_cli.errors import CommandError, command_errors
 from atoll_cli.formats import PREFIXES, RUN, UNIT
-from atoll_cli.kubectl import Kubectl, find_kubectl
+from atoll_cli.kubectl import Kubectl
 from atoll_cli.plugin.options import FILES, parser
+from atoll_local.programs import installed
 
 SECONDS = 3.0
 """Time limit for one listing, because a shell waits for it."""
@@ -78,7 +79,9 @@ def _objects(kind: str, last: str, where: list[str]) -> Iterator[str]:
 def _names(kinds: str, where: list[str]) -> Iterator[str]:
     try:
         with command_errors():
-            told = Kubectl(program=find_kubectl()).run("get", kinds, *where, "-o", "name", timeout=SECONDS)
+            told = Kubectl(program=installed("kubectl")).run(
+                "get", kinds, *where, "-o", "name", timeout=SECONDS
+            )
     except CommandError:
         return
     yield from (line.rpartition("/")[2] for line in told.split())

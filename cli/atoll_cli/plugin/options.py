@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from importlib import import_module
 
 from atoll_cli.arguments import JSON
 from atoll_cli.arguments import add as add_arguments
 from atoll_cli.formats import add_cluster, add_ledger, add_status
+from atoll_cli.options import run
 from atoll_cli.replay import OPTIONS as REPLAY
 from atoll_cli.simulate import plan as simulate_plan
 
@@ -31,36 +31,23 @@ FILES = ("plan", "replay")
 
 def execute(arguments: Sequence[str]) -> int:
     """Run the command. Raises `CommandError`."""
-    options = parser().parse_args(arguments)
-    if not options.module:
-        from atoll_cli import options as atoll
-
-        return atoll.run(options)
-    status: int = import_module(f"atoll_cli.plugin.{options.module}").run(options)
-    return status
+    return run(parser().parse_args(arguments))
 
 
 def parser() -> argparse.ArgumentParser:
-    """The parser with all commands and options."""
     top = argparse.ArgumentParser(
         prog="kubectl atoll", description="Look at TrainingRuns and their units.", allow_abbrev=False
     )
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
-    def add(name: str, module: str, what: str) -> argparse.ArgumentParser:
-        command = commands.add_parser(name, help=what, description=what, allow_abbrev=False)
-        command.set_defaults(module=module)
-        if module:
-            add_cluster(command)
-        return command
+    def add(name: str, what: str) -> argparse.ArgumentParser:
+        return commands.add_parser(name, help=what, description=what, allow_abbrev=False)
 
-    for name, what in (
-        ("status", "every run, or one and its units"),
-        ("top", "units by their tokens per second"),
-    ):
-        add_status(add(name, "", what))
-    add_ledger(add("ledger", "", "what became of every token of a run"))
-    logs = add("logs", "logs", "logs of a unit, of a run's syncer, or of the operator")
+    add_status(add("status", "every run, or one and its units"))
+    add_status(add("top", "units by their tokens per second"))
+    add_ledger(add("ledger", "what became of every token of a run"))
+    logs = add("logs", "logs of a unit, of a run's syncer, or of the operator")
+    add_cluster(logs)
     logs.add_argument("target", metavar="UNIT|syncer|operator")
     logs.add_argument("run", metavar="RUN", nargs="?", help="of a syncer; default: the only run")
     logs.add_argument("-f", "--follow", action="store_true", help="go on with the next incarnation")
@@ -68,15 +55,16 @@ def parser() -> argparse.ArgumentParser:
     logs.add_argument("--all-hosts", action="store_true", help="of every host; default: of host 0")
     logs.add_argument("--tail", type=int, default=-1, metavar="LINES", help="default: all")
     for name, (kind, what) in CHANGES.items():
-        change = add(name, "change", what)
+        change = add(name, what)
+        add_cluster(change)
         change.add_argument("name", metavar=kind)
         change.add_argument("-o", "--output", choices=("json", "yaml", "name"), help="default: one sentence")
         if name == "scale":
             change.add_argument("--units", "--replicas", type=int, required=True, metavar="N")
-    plan = add("plan", "", "what to expect of a TrainingRun, and what would do better")
+    plan = add("plan", "what to expect of a TrainingRun, and what would do better")
     plan.set_defaults(command="simulate", question="plan")
     add_arguments(plan, (*simulate_plan.OPTIONS, JSON))
-    replay = add("replay", "", "re-run a recorded syncer, bit for bit")
+    replay = add("replay", "re-run a recorded syncer, bit for bit")
     add_arguments(replay, REPLAY)
     for command in (plan, replay):
         command.add_argument("-o", "--output", choices=("json",), dest="json", help="the same as --json")
