@@ -38,13 +38,11 @@ def refreshed(kubectl: Kubectl, shards: int, sample: Sample) -> Sample:
     units = {name: _unit(unit, found) for name, unit in sample.units.items()}
     run = sample.run
     if found and len(found) == shards:  # the model is as far as its slowest shard
-        run = replace(
-            run,
-            step=int(max(run.step, min(figures.get(("global_step", ""), 0) for figures in found))),
-            tokens=int(
-                max(run.tokens, min(figures.get(("merged_tokens_total", ""), 0) for figures in found))
-            ),
+        step, tokens = (
+            int(min(figures.get((name, ""), 0) for figures in found))
+            for name in ("global_step", "merged_tokens_total")
         )
+        run = replace(run, step=max(run.step, step), tokens=max(run.tokens, tokens))
     return replace(sample, run=run, units=units)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +15,7 @@ from atoll_cli.fresh import refreshed
 from atoll_cli.kubectl import Kubectl, chosen
 from atoll_cli.polling import poll
 from atoll_cli.text import camel_keys, headline, heals, held_out, losses, run_table, top_table, unit_table
-from atoll_cli.views import RunView, Sample, runs_of, sample_of
+from atoll_cli.views import Sample, runs_of, sample_of
 
 
 def show_status(options: argparse.Namespace) -> int:
@@ -42,7 +42,8 @@ def _list(kubectl: Kubectl, where: list[str], output: str | None) -> int:
     if output == "name":
         tell_names([name for _, name in runs])
     elif output in ("json", "yaml"):
-        tell(listed(runs), output)
+        told = [{"namespace": space, **camel_keys(run)} for (space, _), run in runs.items()]
+        tell({"runs": told}, output)
     else:
         print(run_table(runs, output == "wide") if runs else "there is no TrainingRun")
     return 0
@@ -101,8 +102,3 @@ def document(sample: Sample) -> dict[str, Any]:
         "run": camel_keys(sample.run),
         "units": {name: camel_keys(unit) for name, unit in sorted(sample.units.items())},
     }
-
-
-def listed(runs: Mapping[tuple[str, str], RunView]) -> dict[str, Any]:
-    """The document of `--json` when no run is named."""
-    return {"runs": [{"namespace": space, **camel_keys(run)} for (space, _), run in runs.items()]}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 from pydantic import AliasChoices, AliasPath, BeforeValidator, Field, TypeAdapter
@@ -161,13 +161,9 @@ class Sample:
         """The unit's pods, by name."""
         return sorted((pod for pod in self.pods.values() if pod.unit == unit), key=lambda pod: pod.name)
 
-    def record(self) -> dict[str, Any]:
-        """As plain data, for a JSON line."""
-        return asdict(self)
-
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Sample:
-        """Return the sample that `record` was called on."""
+        """Return the sample of which `asdict` has made this record."""
         held_out = record["run"].get("held_out")
         return cls(
             time=record["time"],

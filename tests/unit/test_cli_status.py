@@ -4,6 +4,7 @@ API server keeps: test_control_status."""
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -157,7 +158,7 @@ def test_a_sample_has_the_objects_of_one_run_and_comes_back_from_its_record() ->
         sample = sample_of("r", [of, *UNITS, unit("else-0", "else"), *pods, STRANGER], 7.0)
         assert set(sample.units) == {"r-a-0", "r-a-1", "r-a-2"} and set(sample.pods) == set(PODS)
         assert [each.name for each in sample.pods_of("r-a-0")] == ["r-a-0-1-0", "r-a-0-1-1"]
-        assert Sample.from_record(json.loads(json.dumps(sample.record()))) == sample
+        assert Sample.from_record(json.loads(json.dumps(asdict(sample)))) == sample
 
 
 def test_a_held_out_loss_may_be_no_number() -> None:

@@ -63,7 +63,7 @@ class DemoCluster:
         self._delete_namespaces(NAMESPACE)
         self._installed = True
         self.kubectl.apply(_namespace(SYSTEM), _namespace(NAMESPACE))
-        environment = f"--set-json=runtime.env={json.dumps(dict(self.local.bucket.environment()))}"
+        environment = f"--set-json=runtime.env={json.dumps(self.local.bucket.environment())}"
         where = f"--set-json=namespaces={json.dumps([NAMESPACE])}"
         wait = ("--wait", f"--timeout={OPERATOR_READY}s")
         try:

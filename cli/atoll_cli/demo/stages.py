@@ -13,7 +13,6 @@ from atoll_cli.demo.console import Console
 from atoll_cli.demo.diagnosis import diagnose
 from atoll_cli.demo.evaluation import evaluate_both
 from atoll_cli.demo.faults import Faults
-from atoll_cli.demo.verdict import Observations, judge
 from atoll_cli.demo.watch import Observer, Watch, all_learning
 from atoll_cli.views import ledgers_of
 from atoll_operator.api.trainingrun import TrainingRunSpec
@@ -88,16 +87,9 @@ def show(
             kubectl.apply({**manifest, "spec": changed})
         watch.until("completion", lambda sample: sample.run.complete, COMPLETE)
         console.say("evaluating the untrained and the final global model on held-out text")
-        untrained, trained = evaluate_both(spec, 0)
-    seen = Observations(
-        samples=watch.samples,
-        faults=faults.seen,
-        ledgers=ledgers_of(name, kubectl.get("trainingruns,learnerunits")["items"]),
-        untrained=untrained,
-        trained=trained,
-        margin=MARGIN,
-    )
-    return judge(seen, console.timings)
+        evaluations = evaluate_both(spec, 0)
+    ledgers = ledgers_of(name, kubectl.get("trainingruns,learnerunits")["items"])
+    return faults.verdict(ledgers, evaluations, MARGIN)
 
 
 def _write_data(spec: TrainingRunSpec, cluster: DemoCluster, console: Console) -> None:

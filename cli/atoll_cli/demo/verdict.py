@@ -13,8 +13,6 @@ from atoll_cli.views import LedgerView, Sample
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """One fault."""
-
     kind: str
     """`pod`, `unit`, `node`, `link` or `syncer`."""
     victim: str

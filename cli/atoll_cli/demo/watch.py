@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from atoll_cli.demo.console import Console
@@ -74,7 +74,7 @@ class Watch:
         self.samples.append(sample)
         if self._record:
             with self._record.open("a") as file:
-                file.write(json.dumps(sample.record()) + "\n")
+                file.write(json.dumps(asdict(sample)) + "\n")
         return sample
 
     def until(self, what: str, reached: Callable[[Sample], bool], timeout: float) -> Sample:

@@ -17,7 +17,6 @@ from atoll_cli.demo.console import Console
 from atoll_cli.demo.evaluation import evaluate_both
 from atoll_cli.demo.healing import Healing
 from atoll_cli.demo.report import render
-from atoll_cli.demo.verdict import Observations, judge
 from atoll_cli.demo.watch import Watch, all_learning
 from atoll_cli.errors import CommandError, UsageError, command_errors
 from atoll_cli.simulate.runfile import checked_spec, read_manifest
@@ -186,15 +185,7 @@ def _show(
             watch.until("completion", lambda sample: sample.run.complete, SILENCE)
             pods.close()
             console.say("measuring the first and the last global model on held-out text")
-            untrained, trained = evaluate_both(spec, GlobalStore(spec.checkpoint.uri).steps()[-1])
-        seen = Observations(
-            samples=watch.samples,
-            faults=healing.seen,
-            ledgers=ledgers_of(name, operator.objects),
-            untrained=untrained,
-            trained=trained,
-            margin=MARGIN,
-        )
-        return judge(seen, console.timings)
+            evaluations = evaluate_both(spec, GlobalStore(spec.checkpoint.uri).steps()[-1])
+        return healing.verdict(ledgers_of(name, operator.objects), evaluations, MARGIN)
     finally:
         pods.close()

@@ -53,7 +53,7 @@ class Operator:
         self.status = TrainingRunStatus()
         self.units: dict[str, Unit] = {}
         self.syncer = SyncerState()
-        self.pods = Pods(folder / "pods", folder / "run.json", folder / "certificates")
+        self.pods = Pods(folder)
         self._folder = folder
         self._owner = RunOwner(NAMESPACE, name, str(uuid.uuid4()))
         port = self.pods.port

@@ -103,16 +103,11 @@ class Pod:
 
 
 class Pods:
-    """All pods of the run.
+    """All pods of the run. `folder` has `run.json` and the certificates, and gets their logs and files."""
 
-    Args:
-        folder: for their logs and files.
-        run_file: `run.json`, which every pod reads.
-    """
-
-    def __init__(self, folder: Path, run_file: Path, certificates: Path) -> None:
+    def __init__(self, folder: Path) -> None:
         self.all: dict[str, Pod] = {}
-        self._folder, self._run_file, self._certificates = folder, run_file, certificates
+        self._folder = folder
         self._ports: set[int] = set()
         self._coordinators: dict[tuple[str, int], int] = {}
 
@@ -134,9 +129,8 @@ class Pods:
         """
         name = body["metadata"]["name"]
         if name not in self.all:
-            pod = Pod(
-                body, self._folder / name, self._certificates / member, now, told=view(body).incarnation
-            )
+            own, certificate = self._folder / "pods" / name, self._folder / "certificates" / member
+            pod = Pod(body, own, certificate, now, told=view(body).incarnation)
             (pod.folder / "tmp").mkdir(parents=True)
             self.all[name] = pod
             self._start(pod, now)
@@ -204,7 +198,7 @@ class Pods:
 
     def _places(self, pod: Pod, told: Mapping[str, str]) -> Iterator[tuple[str, str]]:
         """Yield variables with files and addresses of this machine in place of a container's."""
-        yield ENV_RUN_FILE, str(self._run_file)
+        yield ENV_RUN_FILE, str(self._folder / "run.json")
         yield ENV_TLS_DIR, str(pod.tls)
         yield "TMPDIR", str(pod.folder / "tmp")
         if ENV_JOURNAL_DIR in told:
