@@ -45,7 +45,7 @@ def workloads(which: PodSettings | None = None, **fields: Any) -> dict[str, Obje
     run = RunScene().run(settings=which or settings())
     update = {"syncer": SyncerSpec(**fields), "evaluation": EvaluatorSpec(**fields)}
     run = replace(run, spec=run.spec.model_copy(update=update))
-    return {SYNCER: syncer_objects(run, 1, 0)[1], EVALUATOR: evaluator_objects(run, 1)[1]}
+    return {SYNCER: syncer_objects(run, 1)[1], EVALUATOR: evaluator_objects(run, 1)[1]}
 
 
 def kinds(which: PodSettings | None = None, **changes: Any) -> dict[str, Object]:

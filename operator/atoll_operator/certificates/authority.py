@@ -102,7 +102,6 @@ class Authority:
 
     @classmethod
     def new(cls, run: str, now: datetime.datetime) -> Self:
-        """A new authority with an EC P-256 key."""
         key = ec.generate_private_key(ec.SECP256R1())
         # The operator's context may trust two authorities; the same subject would confuse it.
         name = _name(f"atoll {now:%Y-%m-%d} {run}")

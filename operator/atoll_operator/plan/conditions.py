@@ -4,7 +4,7 @@ reason. `lastTransitionTime` changes only with the status."""
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from pydantic import BaseModel
@@ -103,9 +103,8 @@ def skew(unknown: Mapping[str, object]) -> dict[str, State]:
     return {VERSION_SKEW: state(True, "UnknownFields", text)} if unknown else {}
 
 
-def skew_notices(unknown: Mapping[str, object], generation: int) -> Iterator[Notice]:
-    for name, (_, _, text) in skew(unknown).items():
-        yield Notice("Warning", name, text, f"{generation}")
+def skew_notices(unknown: Mapping[str, object], generation: int) -> list[Notice]:
+    return [Notice("Warning", name, text, f"{generation}") for name, (_, _, text) in skew(unknown).items()]
 
 
 def document(section: BaseModel, **options: Any) -> Object:
@@ -139,5 +138,4 @@ def parse_time(text: str) -> float:
 
 
 def earliest(*moments: float | None) -> float | None:
-    """The earliest of the given times; None if there is none."""
     return min((moment for moment in moments if moment is not None), default=None)

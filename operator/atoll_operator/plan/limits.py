@@ -64,7 +64,6 @@ class Room(NamedTuple):
 
 
 def room(mine: Claim, claims: Iterable[Claim], limits: Limits) -> Room:
-    """The room for one of the claims of its namespace."""
     every = sorted(claims)
     begun = [claim for claim in every if claim.has is not None]
     runs = sum(claim.kind == "TrainingRun" for claim in begun)

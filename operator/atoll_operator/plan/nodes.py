@@ -28,8 +28,6 @@ Kind = tuple[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeView:
-    """The relevant fields of one node."""
-
     name: str
     pool: str = ""
     kind: Kind = ("", "")

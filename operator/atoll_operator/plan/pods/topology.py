@@ -93,7 +93,6 @@ _BOUNDS = {1: (1, 1, 1), 4: (2, 2, 1), 8: (2, 4, 1)}
 
 @lru_cache
 def _cubes(most: int) -> tuple[str, ...]:
-    """Topologies of at most this many cubes."""
     sides = range(1, min(most, LONGEST_SIDE // CUBE) + 1)
     return tuple(
         "x".join(str(CUBE * side) for side in (a, b, c))

@@ -149,8 +149,6 @@ def _time(text: str | None) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """A pod to delete."""
-
     name: str
     uid: str
     grace_seconds: int

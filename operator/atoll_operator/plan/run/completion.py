@@ -20,8 +20,6 @@ STARTING_PHASES = ("Pending", "Starting", "Suspending", "Suspended")
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a run ended."""
-
     phase: Literal["Complete", "Failed"]
     reason: str = ""
     message: str = ""

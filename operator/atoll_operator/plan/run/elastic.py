@@ -60,7 +60,6 @@ def run_streams(run: RunObserved) -> StreamsStatus:
 
 
 def unit_specs(run: RunObserved, streams: StreamsStatus) -> dict[str, LearnerUnitSpec]:
-    """Every LearnerUnit that is wanted, by name."""
     numbers = table(streams)
     specs = {pool.name: _unit_spec(run, pool) for pool in run.spec.pools}
     return {
@@ -71,7 +70,6 @@ def unit_specs(run: RunObserved, streams: StreamsStatus) -> dict[str, LearnerUni
 
 
 def unit_body(run: RunObserved, name: str, spec: LearnerUnitSpec) -> Object:
-    """A LearnerUnit as it is applied."""
     named = metadata(run, name)
     return {"apiVersion": API_VERSION, "kind": UNIT_KIND, "metadata": named, "spec": document(spec)}
 
@@ -121,7 +119,6 @@ def deal(
 
 
 def table(status: StreamsStatus | None) -> dict[Place, int]:
-    """Streams by place."""
     ranges = status.dealt if status is not None else ()
     return {
         (each.pool, each.index + offset): each.stream + offset
@@ -150,6 +147,5 @@ def capacity_labels(pool: Pool) -> dict[str, str]:
 
 
 def capacity_tolerations(pool: Pool) -> tuple[Toleration, ...]:
-    """Tolerations for the taints of the pool's nodes."""
     label = _CAPACITY.get(pool.capacity)
     return () if label is None else (Toleration(key=label, value="true", effect="NoSchedule"),)

@@ -21,8 +21,6 @@ BROKEN = ("EvaluatorFailed", "EvaluationFailed", "LossNotFinite", "FinalNotEvalu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationPlan:
-    """What to do for the evaluation of one run."""
-
     replicas: int | None = None
     """Replicas of the evaluator's StatefulSet. None: its objects are not wanted."""
     status: EvaluationStatus | None = None

@@ -35,7 +35,6 @@ def unit_figures(old: TrainingRunStatus, units: Sequence[LearnerUnitStatus]) -> 
 
 
 def last_heal_seconds(units: Sequence[LearnerUnitStatus]) -> float | None:
-    """Seconds of the heal that began last."""
     heals = [(parse_time(heal.started_at), heal.seconds) for unit in units if (heal := unit.last_heal)]
     return max(heals)[1] if heals else None
 

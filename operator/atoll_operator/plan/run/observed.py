@@ -122,8 +122,12 @@ class RunObserved:
         return self.room.message if self.room.hosts is None else ""
 
     @property
+    def layout(self) -> int:
+        """Number of changes of `syncer.shards`, including one that the status does not show yet."""
+        return self.status.syncer_layout + (self.status.syncer_shards not in (0, self.spec.syncer.shards))
+
+    @property
     def merged(self) -> bool:
-        """Whether something was merged."""
         report = self.syncer.status
         return self.status.global_step > 0 or (report is not None and report.global_step > 0)
 

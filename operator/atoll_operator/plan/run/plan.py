@@ -59,6 +59,7 @@ def plan_run(run: RunObserved, now: float) -> RunPlan:
     rollout = plan_rollout(run, wanted, now)
     suspension = plan_suspension(run, now)
     suspended = suspension is not None and suspension.done
+    stopped = suspension is not None and suspension.done and suspension.written
     lost = completion.quorum_lost(spec, len(expected), present, old.quorum_lost_time, now)
     outcome = plan_completion(run, lost, now)
     phase = outcome.phase if outcome is not None else ""
@@ -79,7 +80,7 @@ def plan_run(run: RunObserved, now: float) -> RunPlan:
         "start_time": old.start_time or (None if run.waits else format_time(now)),
         "hosts": old.hosts if run.room.hosts is None else run.room.hosts,
         "syncer_shards": spec.syncer.shards,
-        "syncer_layout": _layout(run),
+        "syncer_layout": run.layout,
         "runtime": RuntimeStatus(
             image=run.settings.image, asked=spec.image or "", environment=dict(run.settings.environment)
         ),
@@ -94,8 +95,7 @@ def plan_run(run: RunObserved, now: float) -> RunPlan:
     if run.waits:
         told = tuple(notices(run, plan.status, None))
         return RunPlan(status=plan.status, notices=told, wake=now + LOOK_SECONDS)
-    stopped = suspended and suspension is not None and suspension.written
-    syncer_set = syncer_objects(run, 0 if stopped else spec.syncer.shards, _layout(run))
+    syncer_set = syncer_objects(run, 0 if stopped else spec.syncer.shards)
     # What another version has made of a pool is better than what this one would make of a pool that it does not know.
     changing = rollout.now if run.knows("pools", "podTemplate") else ()
     new = fitting(run.room, wanted, run.units)
@@ -157,18 +157,13 @@ def _ended(run: RunObserved, outcome: Outcome, plan: RunPlan, now: float) -> Run
         return RunPlan(status=plan.status, delete_run=True)
     plan = replace(plan, wake=earliest(deleted_at, plan.wake))
     if failed:
-        return replace(plan, apply=(*kept_config(run), *syncer_objects(run, 0, _layout(run))))
+        return replace(plan, apply=(*kept_config(run), *syncer_objects(run, 0)))
     budget = ("PodDisruptionBudget", syncer(run.name))
     return replace(plan, delete=(*_workload(syncer(run.name)), budget, *plan.delete))
 
 
 def _workload(name: str) -> tuple[tuple[str, str], ...]:
     return ("StatefulSet", name), ("Service", name)
-
-
-def _layout(run: RunObserved) -> int:
-    """Number of changes of `syncer.shards`, including one that the status does not show yet."""
-    return run.status.syncer_layout + (run.status.syncer_shards not in (0, run.spec.syncer.shards))
 
 
 CHECKPOINT = "atoll.dev/checkpoint"

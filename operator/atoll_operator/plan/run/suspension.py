@@ -19,8 +19,6 @@ NOT_SAVED = "NotSaved"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suspension:
-    """How far a suspension is."""
-
     since: str
     """RFC 3339."""
     done: bool

@@ -36,7 +36,6 @@ def metadata(run: RunObserved, name: str) -> Object:
 
 
 def run_contract(run: RunObserved) -> RunContract:
-    """The contract that every pod of the run reads."""
     spec = run.spec
     hosts = [names.shard_host(run.name, run.namespace, shard) for shard in range(spec.syncer.shards)]
     return RunContract(
@@ -68,15 +67,14 @@ def batches(run: RunObserved) -> dict[str, tuple[int, ...]]:
     return {name: tuple(sorted(each)) for name, each in sorted(found.items())}
 
 
-def syncer_objects(run: RunObserved, replicas: int, layout: int) -> tuple[Object, ...]:
+def syncer_objects(run: RunObserved, replicas: int) -> tuple[Object, ...]:
     """Service, StatefulSet and PodDisruptionBudget. Scaling the set to 0 keeps the journals (suspended, failed);
-    deleting it deletes them (finished). `layout` is the number of changes of `spec.syncer.shards`. Each layout has its
-    own folder on the volumes, because a journal of an older layout may have the same number of shards but an abandoned
-    history. A shard removes older folders."""
+    deleting it deletes them (finished). Each layout has its own folder on the volumes, because a journal of an older
+    layout may have the same number of shards but an abandoned history. A shard removes older folders."""
     spec = run.spec.syncer
     environment = {
         contract.ENV_SYNCER: contract.brief(SyncerContract(batches=batches(run))),
-        contract.ENV_JOURNAL_DIR: f"{contract.JOURNAL_DIR}/layout-{layout}",
+        contract.ENV_JOURNAL_DIR: f"{contract.JOURNAL_DIR}/layout-{run.layout}",
         # So a restart does not compile the merge again.
         "NUMBA_CACHE_DIR": f"{contract.JOURNAL_DIR}/compiled",
         # Return large freed arrays to the system: saves a third of the memory at a checkpoint (2026-11-22).

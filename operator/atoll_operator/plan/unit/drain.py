@@ -22,7 +22,6 @@ def asked(unit: UnitObserved) -> Cause | None:
 
 
 def under_way(unit: UnitObserved) -> bool:
-    """Whether the unit is leaving its hosts."""
     draining = find(unit.status.conditions, "Draining")
     return (draining.status, draining.reason) == ("True", HOST_MAINTENANCE)
 

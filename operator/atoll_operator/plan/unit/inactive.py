@@ -73,5 +73,5 @@ def _stopped(unit: UnitObserved) -> UnitPlan:
     states = dict.fromkeys(("Scheduled", "PodsReady", "Seeded", "Learning", "Healing"), state(False, phase))
     states["Seeded"] = states_of(unit.status.conditions).get("Seeded", states["Seeded"])
     states["Draining"] = state(draining, "Stopping" if draining else phase)
-    status = unit.written(ended_heal(with_ledger(unit, unit.status), now)[0], phase, "", states)
+    status = unit.written(ended_heal(with_ledger(unit), now)[0], phase, "", states)
     return UnitPlan(status=status, remove=remove, wake=earliest(wake, *(check for _, check in found)))

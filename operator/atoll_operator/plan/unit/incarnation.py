@@ -178,7 +178,6 @@ def _may_stay(unit: UnitObserved) -> bool:
 def charged(
     unit: UnitObserved, status: LearnerUnitStatus, budget: Budget, reason: str, **how: Any
 ) -> LearnerUnitStatus:
-    """The status with one more restart."""
     restarts = (*budget.recent, Restart(time=format_time(unit.now), reason=reason, **how))
     return status.model_copy(update={"restarts": restarts, "restart_count": status.restart_count + 1})
 

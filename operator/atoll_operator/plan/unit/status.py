@@ -39,9 +39,9 @@ def describe(unit: UnitObserved, plan: UnitPlan) -> UnitPlan:
         "Draining": state(False, "NotDraining"),
     }
     learning = states["Learning"][0] == "True"
-    status = _with_figures(with_ledger(unit, unit.status), unit.report)
+    status = _with_figures(with_ledger(unit), unit.report)
     status = status.model_copy(update={"chips": unit.chips})
-    notices = list(conditions.skew_notices(unit.unknown, unit.generation))
+    notices = conditions.skew_notices(unit.unknown, unit.generation)
     if learning:
         status = status.model_copy(update={"merged_incarnation": status.incarnation})
         merged = unit.report.first_merge_time if unit.report is not None else None
@@ -98,9 +98,9 @@ def _seeded(unit: UnitObserved, report: UnitReport) -> State:
     return state(True, reason, f"{text}; {report.seed_message}" if report.seed_message else text)
 
 
-def with_ledger(unit: UnitObserved, status: LearnerUnitStatus) -> LearnerUnitStatus:
+def with_ledger(unit: UnitObserved) -> LearnerUnitStatus:
     """The status with ledger and share as last known. They cover all incarnations."""
-    report, merged = unit.syncer.status, unit.syncer.merged
+    status, report, merged = unit.status, unit.syncer.status, unit.syncer.merged
     own = report.ledger.get(unit.name) if report is not None else None
     if report is None or own is None:
         return status

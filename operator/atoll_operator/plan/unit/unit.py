@@ -51,7 +51,6 @@ class UnitObserved:
     spec: LearnerUnitSpec
     status: LearnerUnitStatus
     pods: tuple[PodView, ...]
-    """All that this unit owns."""
     unknown: Mapping[str, Any] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
 
