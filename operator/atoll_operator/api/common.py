@@ -11,9 +11,9 @@ from atoll_runtime.contract.rules import Rule, checked, rule
 
 Name = Annotated[str, Field(min_length=1, max_length=253)]
 """Name of an object of the cluster."""
-SUBDOMAIN = r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?([.][a-z0-9]([a-z0-9-]*[a-z0-9])?)*$"
-DNS_LABEL = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
-SERVICE_NAME = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"
+_SUBDOMAIN = r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?([.][a-z0-9]([a-z0-9-]*[a-z0-9])?)*$"
+Subdomain = Annotated[str, Field(min_length=1, max_length=253, pattern=_SUBDOMAIN)]
+ServiceName = Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[a-z]([-a-z0-9]*[a-z0-9])?$")]
 """DNS label of a Service, and of what Compute Engine names."""
 QueueName = Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")]
 """Name of a LocalQueue or a WorkloadPriorityClass of Kueue: it is the value of a label."""
@@ -46,7 +46,7 @@ class Toleration(Section):
     """Key of the taint. Every taint if not set, with operator Exists."""
     operator: Literal["Exists", "Equal"] = "Equal"
     """Equal: the taint has this value. Exists: it has any value."""
-    value: Annotated[str, Field(max_length=63)] | None = None
+    value: Label | None = None
     """Value of the taint."""
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
     """Effect of the taint. Every effect if not set."""

@@ -42,7 +42,7 @@ class LearnerUnitSpec(Section):
         immutable_field("machineType", NEW_UNIT),
     )
 
-    run: Annotated[str, Field(min_length=1, max_length=63, pattern=common.SERVICE_NAME), FIXED]
+    run: Annotated[common.ServiceName, FIXED]
     """Name of its TrainingRun, in the same namespace."""
     pool: Annotated[str, Field(min_length=1, max_length=63), FIXED]
     """Name of its pool. Free for a unit made by hand."""
@@ -50,7 +50,7 @@ class LearnerUnitSpec(Section):
     """Accelerator of the slice: value of the node label cloud.google.com/gke-tpu-accelerator."""
     topology: Annotated[common.Topology, FIXED]
     """Topology of the slice: value of the node label cloud.google.com/gke-tpu-topology."""
-    machine_type: Annotated[str, Field(max_length=63)] | None = None
+    machine_type: common.Label | None = None
     """Machine type. Required only where the topology exists on several, such as 2x4 of v5e and v6e."""
     slices: Annotated[int, Field(ge=1, le=MAX_SLICES), FIXED_NUMBER] = 1
     """Slices of the unit, which form one mesh. More than one requires slices of several hosts."""

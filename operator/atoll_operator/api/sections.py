@@ -70,9 +70,7 @@ class SyncerSpec(Section):
     """Labels of the nodes for the syncer's pods."""
     tolerations: common.Tolerations = ()
     """Tolerations of the syncer's pods."""
-    storage_class_name: (
-        Annotated[str, Field(min_length=1, max_length=253, pattern=common.SUBDOMAIN)] | None
-    ) = None
+    storage_class_name: common.Subdomain | None = None
     """StorageClass of the volumes. The default class of the cluster if not set."""
     storage: Annotated[
         common.Quantity,
@@ -124,13 +122,13 @@ class Pool(Section):
         immutable_field("reservationName", BOUGHT_ALIKE),
     )
 
-    name: Annotated[str, Field(min_length=1, max_length=30, pattern=common.DNS_LABEL)]
+    name: Annotated[str, Field(min_length=1, max_length=30, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
     """Name of the pool. Its units are named RUN-NAME-0, RUN-NAME-1 and so on."""
     accelerator: Annotated[common.Accelerator, cel(immutable(OF_ONE_KIND))]
     """Accelerator of the slices: value of the node label cloud.google.com/gke-tpu-accelerator."""
     topology: Annotated[common.Topology, cel(immutable(OF_ONE_KIND))]
     """Topology of a slice: value of the node label cloud.google.com/gke-tpu-topology."""
-    machine_type: Annotated[str, Field(max_length=63)] | None = None
+    machine_type: common.Label | None = None
     """Machine type. Required only where the topology exists on several, such as 2x4 of v5e and v6e."""
     units: Annotated[int, Field(ge=0, le=MAX_UNITS), cel(WHOLE)]
     """Units of the pool. Can be changed while the run trains; units with the highest numbers are removed first."""
@@ -144,9 +142,7 @@ class Pool(Section):
     capacity: Literal["OnDemand", "Spot", "Reservation", "FlexStart"] = "OnDemand"
     """Capacity of the nodes. Spot nodes can be taken away at any time. Reservation uses `reservationName`. FlexStart
     waits for nodes in GKE's queue; only for slices of one host, and not for every accelerator."""
-    reservation_name: (
-        Annotated[str, Field(min_length=1, max_length=63, pattern=common.SERVICE_NAME)] | None
-    ) = None
+    reservation_name: common.ServiceName | None = None
     """Specific reservation that the nodes were made from. Required with capacity Reservation, and only then allowed."""
     node_selector: common.NodeSelector = Field(default_factory=dict)
     """Labels of the nodes, besides those of accelerator, topology and capacity."""

@@ -55,7 +55,7 @@ class TrainingRunSpec(Section):
     wait."""
     queue_priority_class: common.QueueName | None = None
     """WorkloadPriorityClass of Kueue for all units. Requires `queueName`."""
-    service_account_name: Annotated[str, Field(min_length=1, max_length=253)] | None = None
+    service_account_name: common.Name | None = None
     """ServiceAccount of all pods, their identity for the bucket (Workload Identity)."""
     suspend: bool = False
     """True: units and syncer release their nodes; the journal and a checkpoint of the last step stay. False again: the
