@@ -11,7 +11,6 @@ from atoll_operator.api.group import Object
 from atoll_operator.plan.conditions import document
 from atoll_operator.plan.pods import template
 from atoll_operator.plan.pods.names import pod_group, pod_name
-from atoll_operator.plan.pods.topology import Slice
 from atoll_operator.plan.unit.unit import UnitObserved
 from atoll_runtime import contract
 
@@ -167,36 +166,33 @@ def _in_pool(pods: Object, **more: Object) -> Object:
 
 
 def _container(unit: UnitObserved, host: int) -> Object:
-    shape, settings, slices = unit.slice, unit.pod_settings, unit.spec.slices
-    arguments = settings.variable(LIBTPU_ARGUMENTS)
-    environment = tpu_environment(shape, slices, host, unit.host_name, arguments)
+    settings, tpus = unit.pod_settings, {group.TPU: str(unit.slice.chips_per_host)}
+    environment = _tpu_environment(unit, host)
     environment[contract.ENV_UNIT] = contract.brief(_contract(unit, host))
-    tpus = {group.TPU: str(shape.chips_per_host)}
     main = template.container(settings, "atoll_runtime.learner", environment, unit.spec.resources, **tpus)
     if settings.environment.get(contract.ENV_LOCK_MEMORY) == "true":
         main["securityContext"] |= LOCKING
     ports = {"libtpu": contract.LIBTPU_PORT, "tpu-metrics": METRICS_PORT, **PORTS}
-    ports |= {"megascale": MEGASCALE_PORT} if slices > 1 else {}
+    ports |= {"megascale": MEGASCALE_PORT} if unit.spec.slices > 1 else {}
     main["ports"] = template.container_ports(ports)
     main["volumeMounts"].append({"name": "pod", "mountPath": template.POD_DIR, "readOnly": True})
     return main
 
 
-def tpu_environment(
-    shape: Slice, slices: int, host: int, host_name: Callable[[int], str], arguments: str = ""
-) -> dict[str, str]:
-    """Variables for libtpu and JAX of one host of a unit, counted slice by slice; `arguments` are libtpu flags of the
-    user or the administrator, which come last and override ours. All are computed from the spec, never from live pods,
-    because a stale value hangs a mesh. They name only hosts of this unit, because JAX makes one cluster of all
-    processes that `MEGASCALE_*` joins, and that cluster fails as a whole. Learners make the lists of hosts from one
-    name in their contract. In the pods, such lists grow with the square of the slice: 0.5 GB for 2,304 hosts."""
+def _tpu_environment(unit: UnitObserved, host: int) -> dict[str, str]:
+    """Variables for libtpu and JAX of one host, counted slice by slice. libtpu flags of the user or the administrator
+    come last and override ours. All variables are computed from the spec, never from live pods, because a stale value
+    hangs a mesh. They name only hosts of this unit, because JAX makes one cluster of all processes that `MEGASCALE_*`
+    joins, and that cluster fails as a whole. Learners make the lists of hosts from one name in their contract. In the
+    pods, such lists grow with the square of the slice: 0.5 GB for 2,304 hosts."""
+    shape, slices = unit.slice, unit.spec.slices
     number, worker = divmod(host, shape.hosts)
     several = {
         "MEGASCALE_NUM_SLICES": str(slices),
         "MEGASCALE_SLICE_ID": str(number),
-        "MEGASCALE_COORDINATOR_ADDRESS": host_name(0),
+        "MEGASCALE_COORDINATOR_ADDRESS": unit.host_name(0),
         "MEGASCALE_PORT": str(MEGASCALE_PORT),
-        LIBTPU_ARGUMENTS: f"{ABORT} {arguments}".rstrip(),
+        LIBTPU_ARGUMENTS: f"{ABORT} {unit.pod_settings.variable(LIBTPU_ARGUMENTS)}".rstrip(),
     }
     return {
         "TPU_WORKER_ID": str(worker),
