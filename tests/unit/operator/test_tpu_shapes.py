@@ -7,7 +7,7 @@ from specs import SHAPES
 
 from atoll_operator.api.sections import Pool
 from atoll_operator.plan.pods import topology as tpu
-from atoll_operator.plan.run.elastic import capacity_labels, capacity_tolerations
+from atoll_operator.plan.run.elastic import capacity
 
 FLAT = {"2x4": 2, "4x4": 4, "4x8": 8, "8x8": 16, "8x16": 32, "16x16": 64}
 DEEP = {"2x2x1": 1, "2x2x2": 2, "2x2x4": 4, "2x4x4": 8, "4x4x4": 16, "4x4x8": 32, "4x8x8": 64, "8x8x8": 128}
@@ -80,8 +80,8 @@ IMPOSSIBLE = [
     (("tpu-v5p-slice", "4x4x260"), "'4x4x260'.* at most 140 cubes"),
     (("tpu7x", "4x4"), "'4x4'.* it has 1x1x1 .*, 2x2x1"),
     (("tpu-v6e-slice", "x"), "'x'.* it has 1x1 .*, 2x2 .*, 2x4"),
-    (("tpu-v6e-slice", "2x4"), "machineType is needed: 2x4"),
-    (("tpu-v6e-slice", "2x2", "ct6e-standard-8t"), "makes no 2x2"),
+    (("tpu-v6e-slice", "2x4"), "'2x4' .* needs a machineType: .*ct6e-standard-4t or ct6e-standard-8t"),
+    (("tpu-v6e-slice", "2x2", "ct6e-standard-8t"), "machineType 'ct6e-standard-8t' .* does not exist"),
 ]
 
 
@@ -103,6 +103,6 @@ CAPACITIES = [
 @pytest.mark.parametrize(("changes", "labels", "taints"), CAPACITIES)
 def test_a_pool_goes_to_nodes_of_its_capacity_and_tolerates_their_taint(changes, labels, taints) -> None:
     pool = Pool(name="p", accelerator="tpu-v6e-slice", topology="2x2", units=1, **changes)
-    assert capacity_labels(pool) == labels
-    tolerated = [(each.key, each.operator, each.value, each.effect) for each in capacity_tolerations(pool)]
-    assert tolerated == [(taint, "Equal", "true", "NoSchedule") for taint in taints]
+    found, tolerations = capacity(pool)
+    tolerated = [(each.key, each.operator, each.value, each.effect) for each in tolerations]
+    assert (found, tolerated) == (labels, [(taint, "Equal", "true", "NoSchedule") for taint in taints])

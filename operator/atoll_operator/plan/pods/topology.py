@@ -139,17 +139,11 @@ def generation_of(accelerator: str) -> Generation:
 def slice_of(accelerator: str, topology: str, machine_type: str | None = None) -> Slice:
     """Raises ValueError if there is no such slice; the message names the field and what would be right."""
     generation = generation_of(accelerator)
-    fitting = generation.machines_of(topology)
-    if not fitting:
-        problem = f"topology {topology!r} does not exist for {accelerator}"
-        raise ValueError(f"{problem}: it has {offers(generation)}")
-    if machine_type is not None:
-        fitting = [machine for machine in fitting if machine.name == machine_type]
-        if not fitting:
-            raise ValueError(f"machineType {machine_type!r} makes no {topology} slice of {accelerator}")
-    if len(fitting) > 1:
-        names = ", ".join(machine.name for machine in fitting)
-        raise ValueError(f"machineType is needed: {topology} of {accelerator} exists as {names}")
+    fitting = [each for each in generation.machines_of(topology) if machine_type in (None, each.name)]
+    if len(fitting) != 1:
+        asked = f"topology {topology!r}" + (f" with machineType {machine_type!r}" if machine_type else "")
+        problem = "needs a machineType" if fitting else "does not exist"
+        raise ValueError(f"{asked} of {accelerator} {problem}: it has {offers(generation)}")
     machine, sides = fitting[0], _sides(topology)
     bounds = _BOUNDS[machine.chips]
     hosts = (side // per_host for side, per_host in zip((*sides, 1), bounds, strict=False))

@@ -75,6 +75,7 @@ def unit_body(run: RunObserved, name: str, spec: LearnerUnitSpec) -> Object:
 
 
 def _unit_spec(run: RunObserved, pool: Pool) -> LearnerUnitSpec:
+    labels, tolerations = capacity(pool)
     return LearnerUnitSpec(
         run=run.name,
         pool=pool.name,
@@ -83,8 +84,8 @@ def _unit_spec(run: RunObserved, pool: Pool) -> LearnerUnitSpec:
         stream=0,
         streams=1,
         image=run.spec.image or run.settings.image,
-        node_selector={**pool.node_selector, **capacity_labels(pool)},
-        tolerations=(*pool.tolerations, *capacity_tolerations(pool)),
+        node_selector={**pool.node_selector, **labels},
+        tolerations=(*pool.tolerations, *tolerations),
         **{name: getattr(pool, name) for name in ("accelerator", "topology", "machine_type", "resources")},
         **{name: getattr(run.spec, name) for name in ("pod_template", "queue_name", "queue_priority_class")},
     )
@@ -139,13 +140,10 @@ def _ranges(dealt: Mapping[Place, int]) -> list[StreamRange]:
     return ranges
 
 
-def capacity_labels(pool: Pool) -> dict[str, str]:
-    """Labels of the pool's nodes. On-demand nodes have none for their capacity."""
+def capacity(pool: Pool) -> tuple[dict[str, str], tuple[Toleration, ...]]:
+    """Labels of the pool's nodes, and tolerations for their taints. On-demand nodes have neither for their capacity."""
     if pool.reservation_name is not None:
-        return {RESERVATION: pool.reservation_name}
-    return {_CAPACITY[pool.capacity]: "true"} if pool.capacity in _CAPACITY else {}
-
-
-def capacity_tolerations(pool: Pool) -> tuple[Toleration, ...]:
-    label = _CAPACITY.get(pool.capacity)
-    return () if label is None else (Toleration(key=label, value="true", effect="NoSchedule"),)
+        return {RESERVATION: pool.reservation_name}, ()
+    if (label := _CAPACITY.get(pool.capacity)) is None:
+        return {}, ()
+    return {label: "true"}, (Toleration(key=label, value="true", effect="NoSchedule"),)
