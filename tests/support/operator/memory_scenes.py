@@ -34,7 +34,7 @@ def play(name: str) -> None:
 
     async def work(world: World) -> None:
         begin(world)
-        await world.until("all learn", lambda: learns(world, 1, UNIT, WITNESS))
+        await until_learns(world, 1, UNIT, WITNESS)
         await SCENES[name](world)
 
     played(SEED, work)
@@ -45,27 +45,21 @@ def learns(world: World, incarnation: int, *units: str) -> bool:
     return all((each.get("phase"), each.get("incarnation")) == ("Learning", incarnation) for each in found)
 
 
-def ready(world: World) -> tuple[str, str]:
-    return world.condition("TrainingRun", "r", "Ready")
-
-
-def evaluated(world: World) -> bool:
-    return world.condition("TrainingRun", "r", "Evaluated")[0] == "True"
+async def until_learns(world: World, incarnation: int, *units: str, seconds: float = 600.0) -> None:
+    await world.until("they learn", lambda: learns(world, incarnation, *units), seconds)
 
 
 @scene
 async def unit_made_anew_waits_until_the_syncer_tells_its_last_incarnation(world: World) -> None:
     await world.until("it trains", lambda: world.run()["globalStep"] > 0)
     world.syncer.silent = True
-    await world.until("it is missed", lambda: ready(world) == ("False", "SyncerUnavailable"))
+    await world.until_condition("r", "Ready", "False", "SyncerUnavailable")
     world.server.delete("LearnerUnit", WITNESS)
-    scheduled = lambda: world.condition("LearnerUnit", WITNESS, "Scheduled")  # noqa: E731
-    waits = ("False", "SyncerUnavailable")
-    await world.until("it says why", lambda: world.unit(WITNESS) and scheduled() == waits)
+    await world.until_condition(WITNESS, "Scheduled", "False", "SyncerUnavailable")
     await world.until("no pods", lambda: not world.pods(WITNESS))
     world.syncer.known[WITNESS] = 4
     world.syncer.silent = False
-    await world.until("it learns", lambda: learns(world, 5, WITNESS))
+    await until_learns(world, 5, WITNESS)
     assert world.unit(WITNESS)["restartCount"] == 0
 
 
@@ -93,13 +87,12 @@ async def pods_that_stay_restart_also_while_a_quota_refuses_the_new_one(world: W
     }
     world.server.refused.add("Pod")
     world.cluster.fail_pod(victim, 1)
-    await world.until(
-        "the condition shows it", lambda: "ObjectRefused" in world.condition("LearnerUnit", UNIT, "Scheduled")
-    )
+    await world.until_condition(UNIT, "Scheduled", "ObjectRefused")
     await world.until("the others are told", lambda: incarnations() == {"2"})
+    await asyncio.sleep(300)  # longer than a restart may take
     assert set(world.uids(UNIT)) == stay
     world.server.refused.clear()
-    await world.until("it learns", lambda: learns(world, 2, UNIT))
+    await until_learns(world, 2, UNIT)
     assert stay < set(world.uids(UNIT)) and world.unit(UNIT)["restartCount"] == 1
 
 
@@ -111,7 +104,7 @@ async def heal_whose_status_is_refused_for_a_conflict_is_counted_once(world: Wor
         unit["metadata"]["annotations"] = {"changed": f"{number}"}
         world.server.change(unit)
         await asyncio.sleep(0.04)
-    await world.until("it learns", lambda: learns(world, 2, UNIT))
+    await until_learns(world, 2, UNIT)
     await asyncio.sleep(30)
     for metric in (world.metrics.heal_seconds, world.metrics.heal_stage_seconds):
         counts = [each.value for each in next(iter(metric.collect())).samples if each.name.endswith("_count")]
@@ -121,14 +114,13 @@ async def heal_whose_status_is_refused_for_a_conflict_is_counted_once(world: Wor
 @scene
 async def unit_that_does_not_set_the_interval_says_so_as_long_as_that_is_so(world: World) -> None:
     why = "steps of 7200 s, more than 4 × the median of 1 s: does not set the interval, contributes at its own pace"
-    learning = lambda: world.condition("LearnerUnit", UNIT, "Learning")  # noqa: E731
     world.syncer.slow[UNIT] = why
-    await world.until("its status says so", lambda: learning() == ("True", "SlowSteps"))
+    await world.until_condition(UNIT, "Learning", "True", "SlowSteps")
     assert any(each["message"].endswith(f"; {why}") for each in world.unit(UNIT)["conditions"])
-    assert world.condition("LearnerUnit", WITNESS, "Learning") == ("True", "Merged")
+    assert world.condition(WITNESS, "Learning") == ("True", "Merged")
     assert learns(world, 1, UNIT, WITNESS), "nothing is done about it"
     world.syncer.slow.clear()
-    await world.until("it is as fast as the others", lambda: learning() == ("True", "Merged"))
+    await world.until_condition(UNIT, "Learning", "True", "Merged")
 
 
 @scene
@@ -139,16 +131,15 @@ async def suspect_unit_learns_on_other_hosts_and_never_on_those_that_it_left(wor
         left = {place for restart in world.unit(name)["restarts"] for place in restart["avoid"]}
         assert not places & left and len(left) == incarnation - 1, (places, left)
         world.syncer.suspect[name, incarnation] = "8 refused"
-        shown = lambda name=name: world.condition("LearnerUnit", name, "Suspect")  # noqa: E731
-        await world.until("it is suspect", lambda shown=shown: shown() == ("True", "Suspect"))
+        await world.until_condition(name, "Suspect", "True", "Suspect")
         told = f"): {', '.join(nodes)}"
         assert any(told in each["message"] for each in world.unit(name)["conditions"])
         await world.until(
             "an Event tells it",
             lambda told=told: any(told in each["message"] for each in world.server.every("Event")),
         )
-        await world.until("it learns", lambda name=name, n=incarnation + 1: learns(world, n, name))
-        assert shown() == ("False", "NotSuspect")
+        await until_learns(world, incarnation + 1, name)
+        assert world.condition(name, "Suspect") == ("False", "NotSuspect")
 
 
 @scene
@@ -169,10 +160,10 @@ async def figures_follow_the_syncers_report_seldom_and_all_else_is_written_at_on
     assert world.unit(UNIT)["step"] >= history[-40], "at most 36 s old, and a poll"
     assert 24 <= len(seen["r"]) <= 31, "every 10 to 12 s"
     assert 8 <= len(seen[UNIT]) <= 11, "every 30 to 36 s"
-    assert world.condition("LearnerUnit", UNIT, "LinkAdequate") == ("False", "LinkTooSlow")
+    assert world.condition(UNIT, "LinkAdequate") == ("False", "LinkTooSlow")
     world.syncer.links[UNIT] = LinkReport(codec="int4", period=1, load=0.5)
     await asyncio.sleep(3)  # a poll
-    assert world.condition("LearnerUnit", UNIT, "LinkAdequate") == ("True", "Narrowed")
+    assert world.condition(UNIT, "LinkAdequate") == ("True", "Narrowed")
     world.syncer.silent = True  # no report wakes the run
     await asyncio.sleep(60)
     world.cluster.fail_pod(world.pods(UNIT)[1], 1)
@@ -192,7 +183,7 @@ async def object_of_others_under_one_of_our_names_is_reported_and_left_alone(wor
         world.resize(1)
         words = f"{kind} {name!r} is not the {whose}'s: delete it, or use another name"
         await world.until("it says so", lambda words=words: words in world.run()["message"])
-        assert world.condition("TrainingRun", "r", "Degraded") == ("True", "ObjectRefused")
+        assert world.condition("r", "Degraded") == ("True", "ObjectRefused")
         assert world.server.get(kind, name)["metadata"]["uid"] == foreign["metadata"]["uid"]
         world.server.delete(kind, name, 0)
         await world.until("it goes on", lambda: world.unit("r-two-1").get("phase") == "Learning")
@@ -210,13 +201,13 @@ async def another_operator_restarts_nothing_until_the_user_names_another_image(w
         return main["image"], any(each["name"] == "A" for each in main["env"])
 
     world.change_run(evaluation={"tokens": 4096})
-    await world.until("an evaluator", lambda: evaluated(world))
+    await world.until_condition("r", "Evaluated", "True")
     before = uids()
     world.operate(runtime_image="image:new", runtime_env={"A": "1"})
     await asyncio.sleep(60)
     assert uids() == before
     world.cluster.fail_pod(world.pods(UNIT)[1], 137)
-    await world.until("it heals", lambda: learns(world, 2, UNIT))
+    await until_learns(world, 2, UNIT)
     assert {made_of(pod) for pod in world.server.every("Pod")} == {("i", False)}
     world.change_run(image="image:new")
     renewed = lambda: {made_of(pod) for pod in world.server.every("Pod")} == {("image:new", True)}  # noqa: E731
@@ -243,7 +234,7 @@ async def broken_authority_is_reported_and_made_again_once_it_is_deleted(world: 
 @scene
 async def pods_of_the_run_leave_a_lost_node_and_a_silent_one_only_by_force(world: World) -> None:
     world.change_run(evaluation={"tokens": 4096})
-    await world.until("an evaluator", lambda: evaluated(world))
+    await world.until_condition("r", "Evaluated", "True")
 
     def pod(name: str) -> Any:
         return world.server.objects.get(Key("Pod", "ns", name), {"status": {"phase": "Gone"}})
@@ -312,12 +303,12 @@ async def runs_beyond_the_limit_wait_and_what_runs_is_not_stopped(world: World) 
     await world.until("it begins", lambda: world.pods("s-p-0"))
     newer = world.uids("s-p-0")
     world.change_run(suspend=False)
-    await world.until("the older one waits", lambda: ready(world) == ("False", "NamespaceLimit"))
+    await world.until_condition("r", "Ready", "False", "NamespaceLimit")
     await asyncio.sleep(60)
     assert not uids() and world.uids("s-p-0") == newer
-    assert world.condition("TrainingRun", "r", "Suspended")[0] == "True", "it stays suspended"
+    assert world.condition("r", "Suspended")[0] == "True", "it stays suspended"
     world.server.delete("TrainingRun", "s")
-    await world.until("it goes on", lambda: learns(world, 2, UNIT, WITNESS))
+    await until_learns(world, 2, UNIT, WITNESS)
 
 
 @scene
@@ -327,18 +318,16 @@ async def units_beyond_the_limit_wait_until_there_is_room(world: World) -> None:
     made = world.server.get("LearnerUnit", UNIT)
     metadata = {"name": "by-hand", "namespace": "ns"}
     world.server.create({**made, "metadata": metadata, "spec": {**made["spec"], "stream": 7}, "status": {}})
-    await world.until("it learns", lambda: learns(world, 1, "by-hand"))
+    await until_learns(world, 1, "by-hand")
     before = [world.uids(name) for name in ("by-hand", UNIT, WITNESS)]
     world.resize(1)
-    degraded = lambda: world.condition("TrainingRun", "r", "Degraded")  # noqa: E731
-    await world.until("it may not grow", lambda: degraded() == ("True", "NamespaceLimit"))
+    await world.until_condition("r", "Degraded", "True", "NamespaceLimit")
     await asyncio.sleep(60)
     assert not world.unit("r-two-1") and [world.uids(name) for name in ("by-hand", UNIT, WITNESS)] == before
     world.server.delete("LearnerUnit", "by-hand")
-    await world.until("it grows", lambda: learns(world, 1, "r-two-1"))
+    await until_learns(world, 1, "r-two-1")
     world.server.create({**made, "metadata": metadata, "spec": {**made["spec"], "stream": 7}, "status": {}})
-    scheduled = lambda: world.condition("LearnerUnit", "by-hand", "Scheduled")  # noqa: E731
-    await world.until("there is no room", lambda: scheduled() == ("False", "NamespaceLimit"))
+    await world.until_condition("by-hand", "Scheduled", "False", "NamespaceLimit")
     world.resize(-1)
     await world.until("it has pods", lambda: len(world.pods("by-hand")) == 2)
 
@@ -355,7 +344,7 @@ async def pod_that_a_finalizer_keeps_does_not_block_its_host(world: World) -> No
         world.server.delete("Pod", pod["metadata"]["name"])
         if not silent_kubelet:
             world.cluster.fail_pod(world.server.get("Pod", pod["metadata"]["name"]), 143)
-        await world.until("it heals", lambda n=incarnation: learns(world, n, UNIT), 300)
+        await until_learns(world, incarnation, UNIT, seconds=300)
         assert Key("Pod", "ns", pod["metadata"]["name"]) in world.server.objects
         assert learns(world, 1, WITNESS)
 
@@ -369,7 +358,7 @@ async def definitions_older_than_the_operator_are_told_and_stop_a_heal_only_if_i
 
     world.server.lacks = frozenset({"lastFailure"})
     world.cluster.fail_pod(world.pods(UNIT)[1], 137)
-    await world.until("it heals", lambda: learns(world, 2, UNIT))
+    await until_learns(world, 2, UNIT)
     assert told("lastFailure") and "lastFailure" not in world.unit(UNIT)
     before, world.server.lacks = world.uids(UNIT), frozenset({"incarnation"})
     world.cluster.fail_container(world.pods(UNIT)[1], 64)
@@ -377,24 +366,42 @@ async def definitions_older_than_the_operator_are_told_and_stop_a_heal_only_if_i
     await asyncio.sleep(60)
     assert world.uids(UNIT) == before
     world.server.lacks = frozenset()
-    await world.until("it heals", lambda: learns(world, 3, UNIT))
+    await until_learns(world, 3, UNIT)
+
+
+@scene
+async def parts_of_newer_definitions_are_named_and_stop_no_heal(world: World) -> None:
+    unit, config = world.server.get("LearnerUnit", UNIT), world.server.get("ConfigMap", "r-config")
+    world.change_run(recovery={**SPEC["recovery"], "spareHosts": 2, "belowQuorum": "Shrink"})
+    world.server.change({**unit, "spec": {**unit["spec"], "spareHosts": 3}})
+    for name in ("r", UNIT):
+        await world.until_condition(name, "VersionSkew", "True", "UnknownFields")
+    told = lambda: " ".join(each["message"] for each in world.server.every("Event"))  # noqa: E731
+    for words in ("belowQuorum: 'Shrink'", "recovery.spareHosts: 2", "spec.spareHosts: 3"):
+        await world.until("an Event names it", lambda words=words: words in told())
+    await until_learns(world, 2, UNIT)  # another spec gives a unit other pods
+    world.cluster.fail_pod(world.pods(UNIT)[1], 137)
+    await until_learns(world, 3, UNIT)
+    assert world.server.get("ConfigMap", "r-config") == config
+    world.change_run(recovery=SPEC["recovery"])
+    world.server.change({**world.server.get("LearnerUnit", UNIT), "spec": unit["spec"]})
+    for name in ("r", UNIT):
+        await world.until("it is gone", lambda name=name: world.condition(name, "VersionSkew") == ("", ""))
 
 
 @scene
 async def what_cannot_be_read_of_a_run_or_a_unit_stops_no_other_unit(world: World) -> None:
     unit = world.server.get("LearnerUnit", WITNESS)
     world.server.change({**unit, "spec": {**unit["spec"], "batch": "many"}})
-    scheduled = lambda: world.condition("LearnerUnit", WITNESS, "Scheduled")  # noqa: E731
-    await world.until("the unit says so", lambda: scheduled() == ("False", "SpecInvalid"))
+    await world.until_condition(WITNESS, "Scheduled", "False", "SpecInvalid")
     [one, two] = world.server.get("TrainingRun", "r")["spec"]["pools"]
     world.change_run(pools=[one, {**two, "units": 1000}])
-    degraded = lambda: world.condition("TrainingRun", "r", "Degraded")  # noqa: E731
-    await world.until("the run says so", lambda: degraded() == ("True", "SpecInvalid"))
+    await world.until_condition("r", "Degraded", "True", "SpecInvalid")
     witness = world.uids(WITNESS)
     world.cluster.fail_pod(world.pods(UNIT)[1], 137)
-    await world.until("it heals", lambda: learns(world, 2, UNIT))
+    await until_learns(world, 2, UNIT)
     assert world.uids(WITNESS) == witness
     world.change_run(pools=[one, two])
     world.server.change({**world.server.get("LearnerUnit", WITNESS), "spec": unit["spec"]})
-    await world.until("it goes on with its spec", lambda: learns(world, 2, UNIT, WITNESS))
-    await world.until("the run too", lambda: degraded()[0] == "False")
+    await until_learns(world, 2, UNIT, WITNESS)
+    await world.until_condition("r", "Degraded", "False")

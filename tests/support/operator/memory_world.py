@@ -143,11 +143,16 @@ class World:
         key = Key("LearnerUnit", "ns", name)
         return dict(self.server.objects.get(key, {}).get("status", {}))
 
-    def condition(self, kind: str, name: str, condition: str) -> tuple[str, str]:
-        """Status and reason; empty if there is no such condition."""
-        conditions = self.server.get(kind, name).get("status", {}).get("conditions", [])
-        found = {each["type"]: (each["status"], each["reason"]) for each in conditions}
+    def condition(self, name: str, condition: str) -> tuple[str, str]:
+        """Status and reason in the run `r` or in a unit; empty if there is no such condition."""
+        status = self.run() if name == "r" else self.unit(name)
+        found = {each["type"]: (each["status"], each["reason"]) for each in status.get("conditions", ())}
         return found.get(condition, ("", ""))
+
+    async def until_condition(self, name: str, condition: str, *wanted: str) -> None:
+        """Wait until this condition has this status and this reason, or one of them."""
+        told = f"{condition} of {name} is {wanted}"
+        await self.until(told, lambda: {*wanted} <= {*self.condition(name, condition)})
 
     async def until(self, what: str, check: Callable[[], Any], seconds: float = 600.0) -> Any:
         """Wait for the first true value of `check`. An AssertionError shows the world after `seconds`."""
