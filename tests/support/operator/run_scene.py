@@ -41,13 +41,11 @@ def pod(name: str, contract: str = "", going: bool = False, ready: bool = False,
     return view({"metadata": metadata, "status": {"conditions": conditions, "containerStatuses": [main]}})
 
 
-def unit_status(
-    learning: bool | None = True, reason: str = "Merged", since: float = NOW, **changes: Any
-) -> LearnerUnitStatus:
+def unit_status(learning: bool | None = True, **changes: Any) -> LearnerUnitStatus:
     """Status of a unit in its first incarnation. `learning`: the condition `Learning`; None leaves it out."""
-    states = {} if learning is None else {"Learning": state(learning, reason)}
+    states = {} if learning is None else {"Learning": state(learning, "Merged")}
     values: dict[str, Any] = {"phase": "Learning" if learning else "Joining", "incarnation": 1}
-    values |= {"observed_generation": 1, "conditions": transition((), states, 1, since)}
+    values |= {"observed_generation": 1, "conditions": transition((), states, 1, NOW)}
     return LearnerUnitStatus(**(values | changes))
 
 

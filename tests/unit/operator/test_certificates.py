@@ -40,9 +40,11 @@ class Secrets(MemoryCluster):
         finally:
             self.under_way -= 1
 
-    async def ensure(self, units: int, now: datetime.datetime = NOW) -> list[tuple[str, str]]:
+    async def ensure(
+        self, units: int, now: datetime.datetime = NOW, shards: int = 1
+    ) -> list[tuple[str, str]]:
         self.asked.clear()
-        everybody = members(RUN, 1, {f"r-one-{number}": "" for number in range(units)}, False)
+        everybody = members(RUN, shards, {f"r-one-{number}": "" for number in range(units)}, False)
         await self.certificates.ensure(everybody, now)
         return list(self.asked)
 
@@ -61,6 +63,13 @@ async def test_secrets_are_created_without_a_read_and_each_is_read_again_once_a_
     again = await secrets.ensure(5 * AT_ONCE, NOW + DAY)
     assert sorted(again) == sorted(("GET", name) for _, name in created)
     assert await secrets.ensure(5 * AT_ONCE, NOW + DAY) == []
+
+
+async def test_a_syncer_of_another_number_of_shards_has_a_certificate_with_all_their_names(
+    secrets: Secrets,
+) -> None:
+    await secrets.ensure(1)
+    assert ("PATCH", "r-syncer-tls") in await secrets.ensure(1, shards=2)
 
 
 async def test_a_certificate_is_renewed_when_a_third_of_its_life_is_left(secrets: Secrets) -> None:

@@ -14,16 +14,16 @@ from atoll_operator.plan.limits import sizes
 from atoll_operator.plan.run.elastic import certified_units, deal, division, table
 
 
-def begun(pools: dict[str, int], **spec: object) -> RunScene:
-    scene = RunScene(pools, **spec)
+def begun(pools: dict[str, int]) -> RunScene:
+    scene = RunScene(pools)
     scene.step()
     return scene
 
 
-def by_hand(scene: RunScene, stream: int, learning: bool = True) -> RunScene:
-    """A unit called `extra` that a user created."""
-    spec = next(unit.spec for unit in scene.units.values() if unit.spec is not None)
-    spec = spec.model_copy(update={"stream": stream, "streams": stream + 1})
+def with_guest(learning: bool = True) -> RunScene:
+    """A run of one unit, and a unit called `extra` that a user created."""
+    scene = begun({"a": 1})
+    spec = scene.units["r-a-0"].spec.model_copy(update={"stream": 1, "streams": 2})
     return scene.unit("extra", unit_status(learning), spec=spec, owned=False, by_hand=True, uid="uid-extra")
 
 
@@ -71,7 +71,7 @@ def test_pool_that_comes_back_as_another_slice_has_new_units_with_the_old_stream
 
 
 def test_unit_created_by_a_user_counts_keeps_its_stream_and_is_not_touched() -> None:
-    scene = by_hand(begun({"a": 1}), stream=1)
+    scene = with_guest()
     assert certified_units(scene.run()) == {"r-a-0": "", "extra": "uid-extra"}
     plan = scene.change({"a": 2}, quorum={"min": 2}).plan()
     assert (plan.status.units_ready, plan.status.units_wanted) == (2, 3)
@@ -84,7 +84,7 @@ def test_unit_created_by_a_user_counts_keeps_its_stream_and_is_not_touched() -> 
 
 @pytest.mark.parametrize(("learns", "changed"), [(True, ["r-a-0"]), (False, [])])
 def test_rollout_counts_units_created_by_users(learns: bool, changed: list[str]) -> None:
-    scene = by_hand(begun({"a": 1}), 1, learns).change(image="new")
+    scene = with_guest(learns).change(image="new")
     assert list(specs(scene.plan())) == changed
 
 

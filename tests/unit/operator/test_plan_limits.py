@@ -91,15 +91,6 @@ def test_a_run_that_waits_has_no_objects_and_its_time_does_not_begin() -> None:
     assert scene.condition("Ready", 200 + 59)[1] == "SyncerStarting"
 
 
-def test_a_run_that_may_not_grow_keeps_its_units_and_says_why() -> None:
-    scene = RunScene({"p": 2})
-    scene.step()
-    scene.change({"p": 4}).see(room=Room(3, "hosts: 2 of at most 3 are taken"))
-    plan = scene.step()
-    assert [body["metadata"]["name"] for body in plan.apply_units] == ["r-p-2"] and not plan.delete_units
-    assert scene.condition("Degraded")[:2] == ("True", "NamespaceLimit")
-
-
 def test_a_run_claims_hosts_unless_it_is_over_or_suspended() -> None:
     metadata = {"name": "r", "creationTimestamp": "2026"}
     four = {"name": "p", "accelerator": "tpu-v6e-slice", "topology": "4x4", "slicesPerUnit": 2, "units": 3}

@@ -20,7 +20,6 @@ from atoll_operator.certificates.authority import Authority, client_context
 from atoll_operator.kube.cache import Key
 from atoll_operator.metrics.process import Metrics
 from atoll_operator.plan.pods.names import evaluator_host, shard_host
-from atoll_operator.plan.run.observed import EvaluatorState
 from atoll_operator.plan.run.syncer_state import CheckpointOrder, SyncerState
 from atoll_operator.polling import BODY_LIMIT, EvaluatorPoller, SyncerPoller
 from atoll_operator.settings import Settings
@@ -186,17 +185,6 @@ async def test_stopped_poll_keeps_its_last_report_and_a_forgotten_one_does_not()
         assert poller.state(RUN, "another").status is None
         poller.forget(RUN)
         assert poller.state(RUN, "u").status is None
-
-
-async def test_evaluator_is_polled_and_reports_what_is_new() -> None:
-    answers, seen = Answers([503, 200], WAITING), []
-
-    def changed(_: Key, __: EvaluatorState, state: EvaluatorState) -> None:
-        seen.append((state.reason, state.status is not None))
-
-    async with polled(answers.handle, changed, EvaluatorPoller):
-        await asyncio.wait_for(answers.over.wait(), 30)
-    assert seen == [("EvaluatorUnavailable", False), ("", True)]
 
 
 class Shard:

@@ -208,12 +208,6 @@ def test_a_pod_that_is_being_deleted_keeps_its_host_until_it_has_ended() -> None
     assert [make()["metadata"]["name"] for make in scene.look().create] == ["r-two-0-2-1"]
 
 
-def test_those_that_stay_are_not_given_up_while_the_api_server_takes_no_pod() -> None:
-    scene = restarted(1).make_room(0, 2, 3).vanish(1)
-    plan = scene.look(after=100_000)
-    assert (plan.advance, len(plan.create)) == (False, 1)
-
-
 def test_absence_is_confirmed_before_it_costs_an_incarnation_and_what_was_seen_is_not() -> None:
     assert learning().vanish(1).look().needs_fresh_list
     assert not learning().fail(1).look().needs_fresh_list

@@ -134,9 +134,8 @@ def test_a_restart_that_a_wrong_clock_noted_stops_no_heal_and_does_not_count(ahe
         assert budget_of(written, RecoverySpec(), look, 0.5).not_before == NOW + 5
 
 
-def test_the_jitter_is_the_same_at_each_look_and_not_for_all_units() -> None:
+def test_the_jitter_is_not_the_same_for_all_units() -> None:
     assert len({jitter(f"uid-{number}", 3) for number in range(50)}) > 40
-    assert jitter("uid-1", 3) == jitter("uid-1", 3)
 
 
 LINK = contract.LinkReport(codec="bf16", period=1, up_gbps=2.1, down_gbps=1.9, rtt_seconds=0.08, load=0.4)
@@ -178,7 +177,6 @@ CHANGES: list[tuple[dict[str, Any], list[str]]] = [
 def test_a_link_that_is_not_adequate_any_more_is_an_event_and_so_is_its_return() -> None:
     scene = learning()
     for change, told in CHANGES:
-        assert scene.report is not None
         scene.report = scene.report.model_copy(update={"link": LINK.model_copy(update=change)})
         assert [f"{each.type} {each.reason}" for each in scene.look().notices] == told, change
         assert scene.rest().plan.notices == (), "once"
@@ -209,7 +207,6 @@ def test_a_heal_ends_with_the_first_merge_and_says_what_it_cost() -> None:
     )  # fmt: skip
     scene.once()
     heal, lost = scene.status.last_heal, scene.status.lost
-    assert heal is not None and lost is not None
     assert (heal.reason, heal.seconds, heal.chip_seconds, heal.steps) == ("AppError", 12.5, 200.0, 50)
     assert lost.by_reason["AppError"].steps == 50
     assert scene.condition("Seeded")[2] == "from the global checkpoint of step 40"

@@ -84,9 +84,9 @@ def ends(scene: Scene) -> float | None:
     return round(plan.wake - scene.now, 3)
 
 
-def bound_leader(**changes: Any) -> Scene:
+def bound_leader() -> Scene:
     """The leader has a node of pool red, and host 1 finds none there."""
-    return Scene(**changes).rest().bind(0, "red-0").rest().unschedulable(1)
+    return Scene().rest().bind(0, "red-0").rest().unschedulable(1)
 
 
 def test_a_first_pod_waits_for_capacity_without_end() -> None:
