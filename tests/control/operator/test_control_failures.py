@@ -1,7 +1,7 @@
 """Failures in which the API server or a controller of Kubernetes has a part. test_control_refusals.py has the pods that
 somebody refuses; test_control_placement.py the controllers that take pods from lost nodes; test_control_leader.py the
 operator that is killed. All failures are rows of the table in tests/support/operator/memory_failures.py, or scenes of
-memory_scenes.py; eight of the rows are told here too."""
+memory_scenes.py; four of the rows are told here too."""
 
 from __future__ import annotations
 
@@ -12,14 +12,9 @@ import pytest
 from control_bench import Bench
 from memory_accidents import Accidents
 from memory_failures import BY_NAME, HOSTS, UNIT, WITNESS
-from refusals import UNIT as BY_HAND
-from refusals import patched
 
 pytestmark = [pytest.mark.control, pytest.mark.timeout(300)]
-ROWS = (
-    "exit status", "out of memory", "says that it is final", "container says why", "deleted by force",
-    "evicted by the API", "evicted by the kubelet", "rejected by the kubelet",
-)  # fmt: skip
+ROWS = ("container says why", "deleted by force", "evicted by the API", "rejected by the kubelet")
 
 
 class RealServer:
@@ -74,17 +69,3 @@ def by_host(bench: Bench) -> list[Any]:
 
 def told(bench: Bench) -> list[str]:
     return [pod["metadata"]["annotations"]["atoll.dev/incarnation"] for pod in by_host(bench)]
-
-
-def test_a_volume_that_kubernetes_cannot_read_is_a_condition_until_it_is_corrected(bench: Bench) -> None:
-    def template(field: str) -> dict[str, Any]:
-        return {"podTemplate": {"volumes": [{"name": "scratch", "emptyDir": {field: "1Gi"}}]}}
-
-    bench.operator()
-    bench.run(units=1, **template("sizeLimt"))
-    assert "sizeLimt" in bench.until_condition("TrainingRun", "r", "Degraded", "True", "ObjectRefused")
-    bench.create(patched(BY_HAND, {"spec.run": "r", "spec.podTemplate": template("sizeLimt")["podTemplate"]}))
-    message = bench.until_condition("LearnerUnit", "u", "Scheduled", "False", "ObjectRefused")
-    assert "emptyDir.sizeLimt" in message
-    bench.patch("TrainingRun", "r", {"spec": template("sizeLimit")})
-    bench.until_condition("LearnerUnit", "r-one-0", "Scheduled", "True")

@@ -14,6 +14,7 @@ from aiohttp import web
 from answering import LoopThread, answering
 from apiserver import Refusal
 from control_bench import Bench
+from refusals import UNIT, patched
 
 from atoll_local.controlplane import ControlPlane
 
@@ -130,4 +131,18 @@ def test_pods_that_are_refused_are_a_condition_with_the_refusers_words_until_the
         assert words in message and words in bench.unit("r-one-0")["message"]
         assert bench.unit("r-one-0").get("restartCount", 0) == 0
     bench.until("it has its pod", lambda: bench.pods("r-one-0"))
+    bench.until_condition("LearnerUnit", "r-one-0", "Scheduled", "True")
+
+
+def test_a_volume_that_kubernetes_cannot_read_is_a_condition_until_it_is_corrected(bench: Bench) -> None:
+    def template(field: str) -> dict[str, Any]:
+        return {"podTemplate": {"volumes": [{"name": "scratch", "emptyDir": {field: "1Gi"}}]}}
+
+    bench.operator()
+    bench.run(units=1, **template("sizeLimt"))
+    assert "sizeLimt" in bench.until_condition("TrainingRun", "r", "Degraded", "True", "ObjectRefused")
+    bench.create(patched(UNIT, {"spec.run": "r", "spec.podTemplate": template("sizeLimt")["podTemplate"]}))
+    message = bench.until_condition("LearnerUnit", "u", "Scheduled", "False", "ObjectRefused")
+    assert "emptyDir.sizeLimt" in message
+    bench.patch("TrainingRun", "r", {"spec": template("sizeLimit")})
     bench.until_condition("LearnerUnit", "r-one-0", "Scheduled", "True")

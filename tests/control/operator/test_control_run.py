@@ -1,4 +1,4 @@
-"""A run from `apply` to its end: objects, conditions, certificates, evaluator, `kubectl scale`, clean-up."""
+"""A run from `apply` to its end: objects, conditions, certificates, shards, evaluator, `kubectl scale`, clean-up."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import base64
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from control_bench import Bench
@@ -67,6 +68,41 @@ def test_a_run_becomes_objects_and_conditions_and_keeps_its_status_when_it_is_co
     bench.until("no Service", lambda: "r-syncer" not in bench.names("Service"))
 
 
+def subjects(secret: Any, kind: Any) -> list[str]:
+    """The names of this kind in the certificate of a Secret."""
+    certificate = x509.load_pem_x509_certificate(base64.b64decode(secret["data"]["tls.crt"]))
+    found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    return list(found.get_values_for_type(kind))
+
+
+def test_a_syncer_of_two_shards_has_two_pods_with_their_names_and_shows_which_is_down(
+    bench: Bench, control: Callable[..., None]
+) -> None:
+    control("statefulset-controller")
+    bench.operator()
+    run = bench.begin(units=1, syncer={"shards": 2})
+    hosts = [f"r-syncer-{shard}.r-syncer.{bench.namespace}.svc" for shard in range(2)]
+    assert {*hosts, f"r-syncer.{bench.namespace}.svc"} <= {
+        *subjects(bench.get("Secret", NAMES[1]), x509.DNSName)
+    }
+    config = json.loads(bench.get("ConfigMap", "r-config")["data"]["run.json"])
+    assert [shard["host"] for shard in config["shards"]] == hosts
+    for index, name in enumerate(("r-syncer-0", "r-syncer-1")):
+        pod = bench.until("its pod", lambda name=name: bench.pods().get(name))
+        environment = {item["name"]: item for item in pod["spec"]["containers"][0]["env"]}
+        field = environment["ATOLL_SHARD"]["valueFrom"]["fieldRef"]["fieldPath"]
+        label = field.removeprefix("metadata.labels['").removesuffix("']")
+        assert pod["metadata"]["labels"][label] == str(index)
+        assert (pod["spec"]["hostname"], pod["spec"]["subdomain"]) == (name, "r-syncer")
+    status = bench.serve(run, shards=2, fragments=48)
+    bench.until_condition("TrainingRun", "r", "Ready", "True")
+    status.update(globalStep=30, down="shard 1: no session with shard 0")
+    degraded = bench.until_condition("TrainingRun", "r", "Degraded", "True", "SyncerShardDown")
+    assert "shard 1: no session with shard 0" in degraded
+    status.update(down="")
+    bench.until_condition("TrainingRun", "r", "Degraded", "False")
+
+
 def test_the_evaluators_result_is_in_the_status_until_it_is_not_wanted_any_more(bench: Bench) -> None:
     bench.operator()
     run, _ = bench.learn(units=1, evaluation={"tokens": 4096})
@@ -80,11 +116,9 @@ def test_the_evaluators_result_is_in_the_status_until_it_is_not_wanted_any_more(
     metadata = {"name": f"{EVALUATOR}-0", "labels": template["metadata"]["labels"]}
     bench.create({"apiVersion": "v1", "kind": "Pod", "spec": template["spec"], "metadata": metadata})
     bench.until("Pod Security accepts it and it runs", bench.run_pods)
-    extensions = x509.load_pem_x509_certificate(base64.b64decode(secret["data"]["tls.crt"])).extensions
-    found = extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     identity = f"spiffe://atoll.dev/ns/{bench.namespace}/run/r"
-    assert found.get_values_for_type(x509.DNSName) == [f"{EVALUATOR}-0.{EVALUATOR}.{bench.namespace}.svc"]
-    assert found.get_values_for_type(x509.UniformResourceIdentifier) == [f"{identity}/evaluator/{EVALUATOR}"]
+    assert subjects(secret, x509.DNSName) == [f"{EVALUATOR}-0.{EVALUATOR}.{bench.namespace}.svc"]
+    assert subjects(secret, x509.UniformResourceIdentifier) == [f"{identity}/evaluator/{EVALUATOR}"]
     assert bench.syncers.callers[f"{bench.namespace}/r/evaluator"] == f"{identity}/operator/operator"
 
     bench.change(evaluation=None)

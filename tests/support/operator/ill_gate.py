@@ -1,10 +1,8 @@
-"""A proxy to an API server. A test can make it answer 503, answer late, end a watch with an ERROR event, or hold
-requests."""
+"""A proxy to an API server. A test can make it answer 503, answer late, or hold requests."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -19,7 +17,6 @@ from yarl import URL
 from atoll_local.pki import Pair
 
 ILL = {"kind": "Status", "status": "Failure", "code": 503, "message": "etcdserver: no leader"}
-ERROR = {"type": "ERROR", "object": {**ILL, "code": 500, "message": "internal error"}}
 HOP_HEADERS = frozenset({"connection", "content-length", "host", "keep-alive", "transfer-encoding"})
 LOOK_SECONDS = 0.05
 START_SECONDS = 20
@@ -52,10 +49,8 @@ class IllGate:
         """Held requests that were not answered yet."""
         self.slow = 0.0
         """Seconds by which every request that is not held is delayed."""
-        self.error_in = ""
-        """The end of the path of a watch that gets an ERROR event with code 500, once."""
-        self.errors = self.refused = 0
-        """ERROR events and answers with 503 so far."""
+        self.refused = 0
+        """Answers with 503 so far."""
         text = kubeconfig.read_text()
         self._server: str = yaml.safe_load(text)["clusters"][0]["cluster"]["server"]
         self._session: aiohttp.ClientSession
@@ -114,11 +109,6 @@ class IllGate:
         watching = "watch" in request.query
         try:
             while not (watching and self.ill):
-                if watching and self.error_in and request.path.endswith(self.error_in):
-                    self.error_in = ""
-                    self.errors += 1
-                    yield json.dumps(ERROR).encode() + b"\n"
-                    return
                 reading = reading or asyncio.ensure_future(answer.content.readany())
                 if (await asyncio.wait([reading], timeout=LOOK_SECONDS))[0]:
                     part, reading = reading.result(), None
