@@ -115,7 +115,8 @@ def test_a_leader_that_was_paused_does_nothing_when_it_wakes(bench: Bench) -> No
     assert (bench.unit("r-one-0")["incarnation"], len(bench.unit("r-one-0")["restarts"])) == (3, 2)
 
 
-@pytest.mark.parametrize("seconds", [25, pytest.param(100, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("seconds", [25, 100])
 def test_an_operator_is_alive_while_the_api_server_is_slow(bench: Bench, gate: IllGate, seconds: int) -> None:
     """25 s is longer than a try of a request. Without a lease: with one it would give its work up at once."""
     settings = {"ATOLL_RESYNC_SECONDS": "1", "ATOLL_STUCK_SECONDS": "2"}

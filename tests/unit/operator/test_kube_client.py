@@ -131,21 +131,26 @@ async def test_nothing_is_written_when_another_operator_may_lead_by_now(server: 
     assert server.requests == [f"POST {PATH}", f"POST {PATH}", f"GET {PATH}/p"]
 
 
-@pytest.mark.parametrize("asks", [True, False])
-async def test_an_operator_is_alive_while_its_pass_awaits_an_answer(server: Server, asks: bool) -> None:
+@pytest.mark.parametrize(
+    ("awaits", "alive"), [("an answer", True), ("its next try", True), ("nothing", False)]
+)
+async def test_an_operator_is_alive_while_its_pass_awaits_an_answer(
+    server: Server, monkeypatch: pytest.MonkeyPatch, awaits: str, alive: bool
+) -> None:
     async def never(*_: Any) -> None:
         await asyncio.Event().wait()
 
+    monkeypatch.setattr(client, "BACK_OFF_SECONDS", 5.0)
     access = Credentials(server.address, ssl.create_default_context())
     app = App(Settings(runtime_image="i", stuck_seconds=1), access)
     async with app._cluster:
-        server.silent = True
-        passes = {True: lambda _: app._cluster.get("Pod", "n", "p"), False: never}
-        queue = app._dispatcher.queue = WorkQueue(passes[asks])
+        server.silent, server.answers = awaits == "an answer", iter([says(503)])
+        handle = never if awaits == "nothing" else lambda _: app._cluster.get("Pod", "n", "p")
+        queue = app._dispatcher.queue = WorkQueue(handle)
         queue.add(Key("Pod", "n", "p"))
         working = asyncio.create_task(queue.run())
         await asyncio.sleep(1.1)
-        assert app._alive()[0] is asks
+        assert app._alive()[0] is alive
         working.cancel()
 
 
