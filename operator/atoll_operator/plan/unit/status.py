@@ -40,7 +40,6 @@ def describe(unit: UnitObserved, plan: UnitPlan) -> UnitPlan:
     }
     learning = states["Learning"][0] == "True"
     status = _with_figures(with_ledger(unit), unit.report)
-    status = status.model_copy(update={"chips": unit.chips})
     notices = conditions.skew_notices(unit.unknown, unit.generation)
     if learning:
         status = status.model_copy(update={"merged_incarnation": status.incarnation})
