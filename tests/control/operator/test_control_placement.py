@@ -19,7 +19,6 @@ from atoll_local.kwok import EXIT_CODE, LEASE_SECONDS, MANAGED, Kwok, tpu_node
 pytestmark = [pytest.mark.control, pytest.mark.timeout(400)]
 HOSTS = 4
 UNIT = "r-p-0"
-HOLDS = "atoll.dev/holds"
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 RENEWAL_SECONDS = LEASE_SECONDS / 4
 """A node may have been renewed just before it was lost."""
@@ -145,33 +144,6 @@ def test_units_that_contend_for_pools_have_a_whole_one_or_none(yard: Yard) -> No
 
     yard.add_pools("amber")
     yard.until("a fourth has the new pool", lambda: yard.whole(4) and len(yard.waiting()) == 1)
-
-
-@SIGHT
-def test_pods_that_are_lost_come_back_to_their_own_hosts_and_no_other_is_touched(yard: Yard) -> None:
-    yard.add_pools("red", "green", "blue")
-    yard.apply(units=2)
-    yard.until("both have a pool", lambda: yard.whole(2))
-    homes, known = yard.homes(), {pod["metadata"]["uid"] for pod in yard.learners().values()}
-    lost = {"r-p-0-1-0", "r-p-0-1-2", "r-p-1-1-3"}  # a leader is among them
-    yard.fail("r-p-0-1-0")
-    yard.fail("r-p-0-1-2")
-    yard.delete("Pod", "r-p-1-1-3")
-    kept = {name: node for name, node in homes.items() if name not in lost}
-
-    def new() -> set[str]:
-        return {name for name, pod in yard.learners().items() if pod["metadata"]["uid"] not in known}
-
-    # Kwok's nodes let a deleted pod go at once: where the operator has not seen it go, it keeps its name.
-    names = {"r-p-0-2-0", "r-p-0-2-2", "r-p-1-1-3", "r-p-1-2-3"}
-    yard.until("they are back", lambda: new() <= names and len(new()) == 3 and yard.whole(2))
-    found = yard.homes()
-    assert kept.items() <= found.items()
-    assert {found[name] for name in new()} == {homes[name] for name in lost}
-    assert found[max(new())] == homes["r-p-1-1-3"]
-    assert [yard.gang(f"r-p-{number}") for number in range(2)] == [1, 1]
-    holding = {name for name, pod in yard.learners().items() if HOLDS in pod["metadata"]["labels"]}
-    assert {"r-p-0-2-0", "r-p-1-1-0"} <= holding, "no other slice comes into their pools"
 
 
 @SIGHT

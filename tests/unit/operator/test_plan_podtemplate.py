@@ -5,9 +5,7 @@ from __future__ import annotations
 from pathlib import PurePosixPath
 from typing import Any
 
-import hypothesis
 import pytest
-from hypothesis import strategies as st
 from objects import RUN
 from pod_kinds import all_pods, container, kinds, learner_unit, settings, values, variables, workloads
 from run_scene import RunScene
@@ -129,28 +127,6 @@ def test_names_and_paths_of_the_operators_own_volumes_are_refused() -> None:
         assert line.startswith(f"{place}: must not be a volume of the operator")
     for path in TAKEN:
         assert all(refusals(mounted(where)) for where in (str(path), f"{path}/below", str(path.parent))), path
-
-
-PARTS = {part for path in TAKEN for part in path.parts[1:]} | {"a", "atoll2", "a b", ".a", ".", "..", ""}
-PATHS = st.builds(
-    lambda parts, first, last: first + "/".join(parts) + last,
-    st.lists(st.sampled_from(sorted(PARTS)), max_size=5),
-    st.sampled_from(["/", "/", "/", ""]),
-    st.sampled_from(["", "", "", "/", ":"]),
-)
-
-
-@hypothesis.settings(max_examples=200, derandomize=True)
-@hypothesis.given(PATHS)
-@hypothesis.example("/etc/atoll")
-@hypothesis.example("/dev/shm")
-def test_a_mount_is_accepted_exactly_where_it_is_neither_above_nor_below_one_of_ours(text: str) -> None:
-    path = PurePosixPath(text)
-    plain = path.root == "/" and text == str(path) != "/" and ".." not in path.parts and ":" not in text
-    beside = not any(path.is_relative_to(ours) or ours.is_relative_to(path) for ours in TAKEN)
-    found = refusals(mounted(text))
-    assert (found == []) == (plain and beside), (text, found)
-    assert all("mountPath" in line for line in found)
 
 
 def test_unit_is_outdated_while_it_has_another_claim_than_its_run() -> None:

@@ -9,7 +9,6 @@ import pytest
 from objects import RUN, TWO_HOSTS
 from pydantic import ValidationError
 from run_scene import RunScene
-from scene import Scene
 
 from atoll_operator.api.learnerunit import LearnerUnit
 from atoll_operator.api.stored import dropped, known
@@ -83,17 +82,3 @@ def test_a_run_keeps_what_was_made_of_parts_that_it_does_not_know() -> None:
 def test_fields_that_older_definitions_have_dropped_are_named_also_in_lists() -> None:
     sent, stored = {"restarts": [{"time": "", "inPlace": True}], "step": 1}, {"restarts": [{"time": ""}]}
     assert [*dropped(sent, stored, "status")] == ["status.restarts[].inPlace", "status.step"]
-
-
-def test_a_run_and_a_unit_name_what_they_do_not_know_until_it_is_gone() -> None:
-    run, unit = RunScene({"p": 2}), Scene().place()
-    run.step()
-    told = "this operator does not know spec.outer.merge: 'Median', spec.x: 2, and goes on without"
-    run.see(unknown=(unknown := {"spec.outer.merge": "Median", "spec.x": 2}))
-    assert run.condition("VersionSkew")[2].startswith(told)
-    assert [notice.reason for notice in run.plan().notices] == ["VersionSkew"]
-    run.step()
-    run.see(unknown={}).step()
-    assert "VersionSkew" not in {each.type for each in run.status.conditions}
-    unit.set(unknown=unknown).once()
-    assert unit.condition("VersionSkew")[2].startswith(told)
