@@ -1,4 +1,6 @@
-"""Pods that are refused: the unit's condition has the refuser's words, and the unit goes on when they are accepted."""
+"""Pods that are refused: the unit's condition has the refuser's words, and the unit goes on when they are accepted. And
+pods that are evicted. All other failures are rows of the table in tests/support/operator/memory_failures.py, or scenes
+of memory_scenes.py; test_control_placement.py has lost nodes, test_control_leader.py an operator that is killed."""
 
 from __future__ import annotations
 
@@ -146,3 +148,18 @@ def test_a_volume_that_kubernetes_cannot_read_is_a_condition_until_it_is_correct
     assert "emptyDir.sizeLimt" in message
     bench.patch("TrainingRun", "r", {"spec": template("sizeLimit")})
     bench.until_condition("LearnerUnit", "r-one-0", "Scheduled", "True")
+
+
+def test_a_pod_that_is_evicted_costs_its_unit_its_hosts_and_no_other_unit_anything(bench: Bench) -> None:
+    bench.operator()
+    bench.learn(units=1)
+    witness, [first, second] = bench.uids("r-one-0"), sorted(bench.pods("r-two-0"))
+    bench.kubelet.idle.add(bench.namespace)  # a pod that is gone before the operator sees it says nothing
+    body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": second}}
+    bench.api.call("POST", bench.api.path("Pod", bench.namespace, second) + "/eviction", body)
+    failure = bench.until("a failure", lambda: bench.unit("r-two-0").get("lastFailure"))
+    bench.kubelet.idle.discard(bench.namespace)
+    assert (failure["reason"], failure["pod"]) == ("Evicted", second)
+    assert "EvictionByEvictionAPI" in failure["message"]
+    bench.until("others run", lambda: not {first, second} & bench.pods().keys() and bench.is_whole("r-two-0"))
+    assert bench.uids("r-one-0") == witness

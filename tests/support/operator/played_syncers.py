@@ -20,10 +20,6 @@ class Syncers:
         self._contexts: dict[str, ssl.SSLContext] = {}
         self.statuses: dict[str, Object] = {}
         """Path `namespace/run/shard` or `namespace/run/evaluator` to the status. Other paths are answered with 503."""
-        self.orders: dict[str, list[int]] = {}
-        """Path to the global steps of cuts that were ordered."""
-        self.reluctant: set[str] = set()
-        """Paths of shards that save no cut."""
         self.callers: dict[str, str] = {}
         """Path to the identity that the last caller's certificate showed."""
         base = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -52,11 +48,8 @@ class Syncers:
             return web.Response(status=503)
         if request.method == "GET":
             return web.json_response(status)
-        step = (await request.json())["cut"]
-        self.orders.setdefault(path, []).append(step)
-        if path not in self.reluctant:
-            known = status.get("checkpoint", {})
-            status["checkpoint"] = {**known, "uri": "gs://bucket/run", "current": True, "newestStep": step}
+        saved = {"uri": "gs://bucket/run", "current": True, "newestStep": (await request.json())["cut"]}
+        status["checkpoint"] = status.get("checkpoint", {}) | saved
         return web.Response(status=202)
 
     def serve(self, namespace: str, run: str, status: Object) -> None:
