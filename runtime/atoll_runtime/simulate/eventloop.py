@@ -55,21 +55,15 @@ PROCESS: ContextVar[Process | None] = ContextVar("process", default=None)
 class SimHandle:
     """A callback, at a time or as soon as possible."""
 
-    __slots__ = ("_args", "_callback", "_cancelled", "_context", "_process", "_when")
+    __slots__ = ("_args", "_callback", "_cancelled", "_context", "_process")
 
-    def __init__(self, callback: Any, args: Any, context: Context | None, when: float = 0.0) -> None:
+    def __init__(self, callback: Any, args: Any, context: Context | None) -> None:
         self._context = copy_context() if context is None else context
         self._process = self._context.get(PROCESS)
-        self._callback, self._args, self._when, self._cancelled = callback, args, when, False
+        self._callback, self._args, self._cancelled = callback, args, False
 
     def cancel(self) -> None:
         self._cancelled, self._callback, self._args = True, None, None
-
-    def cancelled(self) -> bool:
-        return self._cancelled
-
-    def when(self) -> float:
-        return self._when
 
 
 class SimLoop(asyncio.AbstractEventLoop):
@@ -103,13 +97,10 @@ class SimLoop(asyncio.AbstractEventLoop):
         """Runs the next callback as asyncio would. Raises the first failure. Returns False if nothing is left."""
         if self._ready:
             handle = self._ready.popleft()
+        elif self.next_time() is None:
+            return False
         else:
-            while True:
-                if not self._heap:
-                    return False
-                self.now, _, handle = heapq.heappop(self._heap)
-                if not handle._cancelled:
-                    break
+            self.now, _, handle = heapq.heappop(self._heap)
         process = handle._process
         if handle._cancelled or (process is not None and not process.alive):
             return True
@@ -172,7 +163,7 @@ class SimLoop(asyncio.AbstractEventLoop):
     def call_at(  # type: ignore[override]
         self, when: float, callback: Any, *args: Any, context: Context | None = None
     ) -> Any:
-        handle = SimHandle(callback, args, context, when)
+        handle = SimHandle(callback, args, context)
         self._count += 1
         heapq.heappush(self._heap, (when if when > self.now else self.now, self._count, handle))
         return handle
@@ -222,15 +213,6 @@ class SimLoop(asyncio.AbstractEventLoop):
 
     def get_debug(self) -> bool:
         return False
-
-    def is_running(self) -> bool:
-        return True
-
-    def is_closed(self) -> bool:
-        return False
-
-    def _timer_handle_cancelled(self, handle: Any) -> None:
-        pass
 
     def call_exception_handler(self, context: Any) -> None:
         """Ignores exceptions that were never retrieved from a future."""
