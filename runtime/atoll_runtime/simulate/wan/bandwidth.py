@@ -34,19 +34,14 @@ def compute_share(rounds: Rounds, step: float, transfer: float) -> float:
     start, end = WARM * rounds.interval, (WARM + MEASURED) * rounds.interval
     leaving = {
         cycle * rounds.interval + rounds.phase(p): rounds.content(p)
-        for cycle in range(WARM + MEASURED + 1)
+        for cycle in range(WARM + MEASURED)
         for p in range(rounds.fragments)
     }
-    used = {number + 1 + rounds.overlap for number in leaving}
     arrivals: dict[int, dict[int, float]] = {}
     clock = link_free = begun = 0.0
-    done = 0
-    for number in sorted(used | leaving.keys()):  # in other steps nothing is sent or awaited
-        clock += (number - done) * step
+    for number in range(end):
         if number == start:
             begun = clock
-        if number == end:
-            break
         for layer, arrival in sorted(arrivals.pop(number, {}).items()):
             clock = max(clock, arrival - layer * forward)
         backward_from = clock + FORWARD * step
@@ -55,7 +50,6 @@ def compute_share(rounds: Rounds, step: float, transfer: float) -> float:
             link_free = max(link_free, ready) + transfer
             arrivals.setdefault(number + 1 + rounds.overlap, {})[layer] = link_free
         clock += step
-        done = number + 1
     measured = MEASURED * rounds.interval * step / (clock - begun)
     # With a long overlap, a link that is slightly too slow falls behind for many intervals before training waits.
     return min(measured, rounds.interval * step / (rounds.layers * transfer))
