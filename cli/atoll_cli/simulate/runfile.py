@@ -73,7 +73,7 @@ def _number(text: str) -> float:
 
 def _planned(path: Path, name: str, spec: TrainingRunSpec) -> planner.Run:
     """Return the planner's run. Raises `UsageError` for a spec that the API server accepts but no plan can use."""
-    units, outer, target = sizes(spec), spec.outer, spec.target
+    units, outer = sizes(spec), spec.outer
     if not any(units.values()):
         raise UsageError(f"{path}: spec.units: 0: nothing trains; a plan needs the units that are to train")
     try:
@@ -94,14 +94,12 @@ def _planned(path: Path, name: str, spec: TrainingRunSpec) -> planner.Run:
         codec=outer.codec,
         communication=spec.communication,
         quorum=spec.quorum.min,
-        grace_fraction=spec.quorum.grace.fraction,
-        grace_steps=spec.quorum.grace.max_steps,
+        grace=spec.quorum.grace,
+        target=spec.target,
         checkpoint_steps=spec.checkpoint.interval_steps,
         seed=spec.recovery.seed,
         shards=spec.syncer.shards,
         tape=spec.syncer.tape,
-        target_steps=target.global_steps,
-        target_tokens=target.tokens,
     )
     try:
         run.layout  # noqa: B018

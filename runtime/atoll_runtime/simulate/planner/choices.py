@@ -45,7 +45,8 @@ def points_lost(run: Run) -> float:
     order is known.
     """
     units = DOUBLING * max(0.0, math.log2(run.units / FREE_UNITS))
-    unsure = 0.0 if run.grace or run.units == 1 else (run.units - run.quorum) / (run.units - 1)
+    waits = run.grace.fraction > 0 and run.grace.max_steps > 0  # for more than K units
+    unsure = 0.0 if waits or run.units == 1 else (run.units - run.quorum) / (run.units - 1)
     return units + ALONE * unsure + CODEC[run.codec]
 
 

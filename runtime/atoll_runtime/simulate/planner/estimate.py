@@ -194,7 +194,10 @@ def _pool(
 def _seconds_to_target(run: Run, steps_per_second: float, tokens_per_second: float) -> float:
     times = [
         amount / rate if rate > 0 else math.inf
-        for amount, rate in ((run.target_steps, steps_per_second), (run.target_tokens, tokens_per_second))
+        for amount, rate in (
+            (run.target.global_steps, steps_per_second),
+            (run.target.tokens, tokens_per_second),
+        )
         if amount is not None
     ]
     return min(times)

@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from functools import lru_cache
 
-from atoll_runtime.contract import GraceSpec
 from atoll_runtime.protocol.rules import Rules
 from atoll_runtime.simulate.fleet.rounds import outcome
 from atoll_runtime.simulate.fleet.scenario import Scenario, Unit, simulated_rules
@@ -38,7 +37,7 @@ def merged_share(run: Run, step_seconds: Sequence[float]) -> float:
         interval=interval,
         overlap=min(run.overlap, interval),
         quorum=math.ceil(run.quorum * count / len(paces)),
-        grace=GraceSpec(fraction=run.grace_fraction, max_steps=run.grace_steps),
+        grace=run.grace,
         steps=INTERVALS * interval,
     )
     return _simulated(tuple(paces[(2 * i + 1) * len(paces) // (2 * count)] for i in range(count)), rules)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
-from atoll_runtime.contract import Codec, CommunicationSpec, SeedSource, TapeDepth
+from atoll_runtime.contract import Codec, CommunicationSpec, GraceSpec, SeedSource, TapeDepth, TargetSpec
 from atoll_runtime.protocol.fragments import Layout, TensorInfo, build_layout
 from atoll_runtime.simulate.blank import ADAPTIVE
 from atoll_runtime.simulate.fleet.setting import YEAR
@@ -66,10 +66,8 @@ class Run:
     """The widest codec that units use."""
     quorum: int
     """K."""
-    grace_fraction: float
-    """γ."""
-    grace_steps: float
-    """The most steps that a round waits for more than K units."""
+    grace: GraceSpec
+    target: TargetSpec
     checkpoint_steps: int
     """Global steps between two cuts."""
     communication: CommunicationSpec = ADAPTIVE
@@ -78,8 +76,6 @@ class Run:
     shards: int = 1
     """S."""
     tape: TapeDepth = "Decisions"
-    target_steps: int | None = None
-    target_tokens: int | None = None
 
     @property
     def units(self) -> int:
@@ -97,11 +93,6 @@ class Run:
             "tau": self.overlap,
             "codec": self.codec,
         }
-
-    @property
-    def grace(self) -> bool:
-        """Whether a round waits a little for more than K units."""
-        return self.grace_fraction > 0 and self.grace_steps > 0
 
     @property
     def chips(self) -> int:
