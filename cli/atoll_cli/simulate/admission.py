@@ -12,7 +12,7 @@ from typing import Any
 import cel
 from pydantic import BaseModel, ValidationError
 
-from atoll_cli.simulate.schema import Schema, structural
+from atoll_cli.simulate.schema import Schema, structural, without_nulls
 from atoll_operator.api.group import API_VERSION, RUN_KIND, UNIT_KIND
 from atoll_operator.api.learnerunit import LearnerUnit, LearnerUnitSpec
 from atoll_operator.api.trainingrun import TrainingRun, TrainingRunSpec
@@ -28,7 +28,7 @@ def faults(manifest: Mapping[str, Any]) -> list[str]:
     kind = UNIT_KIND if manifest.get("kind") == UNIT_KIND else RUN_KIND
     schema = _schema(kind)
     found = list(_of_top(manifest))
-    given = _without_nulls(manifest.get("spec"))
+    given = without_nulls(manifest.get("spec"))
     spec: BaseModel | None = None
     try:
         spec = _SPECS[kind].model_validate_json(json.dumps(given), strict=True)
@@ -52,13 +52,6 @@ _SPECS: Mapping[str, type[BaseModel]] = {RUN_KIND: TrainingRunSpec, UNIT_KIND: L
 @cache
 def _schema(kind: str) -> Schema:
     return structural(TrainingRun if kind == RUN_KIND else LearnerUnit)
-
-
-def _without_nulls(value: Any) -> Any:
-    """Remove null fields. The API server treats them as absent."""
-    if isinstance(value, dict):
-        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
-    return [_without_nulls(item) for item in value] if isinstance(value, list) else value
 
 
 def _of_top(manifest: Mapping[str, Any]) -> Iterator[str]:

@@ -6,38 +6,42 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from atoll_cli import values
-from atoll_cli.arguments import Option, Read, Values, as_path, as_text, count, number, seconds
+from atoll_cli.arguments import Option, Read, Values, as_path, count, number, seconds
 from atoll_cli.errors import UsageError
 from atoll_cli.simulate.output import Report
 from atoll_cli.text import amount
 
 if TYPE_CHECKING:
     from atoll_operator.api.sections import SyncerSpec
-    from atoll_runtime.simulate.planner.run import Assumptions, Run
+    from atoll_runtime.simulate.planner.run import Run
 
 MOST_GBPS = 1e6
 LEAST_MTBI = 60.0
 """Seconds. A chip that is interrupted more often than it can be replaced trains nothing."""
 
 
-def _by_pool(least: float) -> Read:
-    """Read `TIME` for every pool, or `POOL=TIME`. The value is (pool or "", seconds)."""
+def _named(read: Read) -> Read:
+    """Read `VALUE`, or `NAME=VALUE`. The result is (name or "", value)."""
 
-    def read(option: str, text: str) -> tuple[str, float]:
-        pool, _, time = text.rpartition("=")
-        value = values.seconds(option, time)
-        if value < least:
-            raise UsageError(f"{option} {text!r}: {least:g}s or more is wanted")
-        return pool, value
+    def pair(option: str, text: str) -> tuple[str, float]:
+        name, _, value = text.rpartition("=")
+        return name, read(option, value)
 
-    return read
+    return pair
+
+
+def _mtbi(option: str, text: str) -> float:
+    value = values.seconds(option, text)
+    if value < LEAST_MTBI:
+        raise UsageError(f"{option} {text!r}: {LEAST_MTBI:g}s or more is wanted")
+    return value
 
 
 OPTIONS = (
     Option("file", "RUN.yaml", as_path, "a TrainingRun"),
-    Option("--price", "GEN=DOLLARS", as_text, "of a chip-hour: v6e=2.70", many=True),
-    Option("--step-time", "[POOL=]TIME", _by_pool(0.0), "of an inner step, measured", many=True),
-    Option("--mtbi", "[POOL=]TIME", _by_pool(LEAST_MTBI), "between interruptions of a chip (1y)", many=True),
+    Option("--price", "GEN=DOLLARS", _named(number(0, 1e6)), "of a chip-hour: v6e=2.70", many=True),
+    Option("--step-time", "[POOL=]TIME", _named(values.seconds), "of an inner step, measured", many=True),
+    Option("--mtbi", "[POOL=]TIME", _named(_mtbi), "between interruptions of a chip (1y)", many=True),
     Option("--mfu", "SHARE", number(0, 1, above=True), "of the chips' peak that a step reaches (0.4)"),
     Option("--link-gbps", "G", number(0, MOST_GBPS, above=True),
            "of a unit's link each way, where pools[].link is not set"),
@@ -54,29 +58,22 @@ def answer(found: Values) -> Report:
     from atoll_cli.simulate.runfile import read_run
     from atoll_runtime.simulate.planner.choices import choose
     from atoll_runtime.simulate.planner.links import on_their_links
+    from atoll_runtime.simulate.planner.run import Assumptions
 
     spec, planned = read_run(found["file"])
-    assumed = assumptions(found, planned)
+    names = {"mfu": "mfu", "link_gbps": "link_gbps", "seed_gbps": "seed_gbps", "repair": "repair_seconds"}
+    assumed = Assumptions(
+        step_seconds=_times("--step-time", found["step_time"], planned),
+        pool_mtbi=_times("--mtbi", found["mtbi"], planned),
+        seed=found["seed"],
+        **{field: found[name] for name, field in names.items() if found[name] is not None},
+    )
     spot = {pool.name for pool in spec.pools if pool.capacity == "Spot"} - assumed.pool_mtbi.keys()
     prices, links = prices_of(found["price"], planned), on_their_links(planned, assumed)
     warnings = too_small(spec.syncer, planned)
     plan = document(planned, assumed, choose(planned, assumed), links, prices, warnings)
     plan["assumed"]["spot_as_on_demand"] = sorted(spot)
     return report(plan)
-
-
-def assumptions(found: Values, planned: Run) -> Assumptions:
-    """Return the assumptions of the options. The planner's defaults are used for the others."""
-    from atoll_runtime.simulate.planner.run import Assumptions
-
-    names = {"mfu": "mfu", "link_gbps": "link_gbps", "seed_gbps": "seed_gbps", "repair": "repair_seconds"}
-    given = {field: found[name] for name, field in names.items() if found[name] is not None}
-    return Assumptions(
-        step_seconds=_times("--step-time", found["step_time"], planned),
-        pool_mtbi=_times("--mtbi", found["mtbi"], planned),
-        seed=found["seed"],
-        **given,
-    )
 
 
 def _times(option: str, given: Sequence[tuple[str, float]], planned: Run) -> dict[str, float]:
@@ -106,7 +103,7 @@ def too_small(syncer: SyncerSpec, planned: Run) -> list[str]:
     ]
 
 
-def prices_of(texts: Sequence[str], planned: Run) -> dict[str, float] | None:
+def prices_of(given: Sequence[tuple[str, float]], planned: Run) -> dict[str, float] | None:
     """Dollars a chip-hour by generation; None without `--price`.
 
     Raises:
@@ -114,16 +111,12 @@ def prices_of(texts: Sequence[str], planned: Run) -> dict[str, float] | None:
     """
     from atoll_runtime.simulate.planner.needs import CHIPS
 
-    if not texts:
-        return None
-    result = {}
-    for text in texts:
-        generation, equals, price = text.partition("=")
-        if not equals:
-            raise UsageError(f"--price {text!r}: GENERATION=DOLLARS is wanted, such as v6e=2.70")
+    for generation, dollars in given:
+        if not generation:
+            raise UsageError(f"--price '{dollars:g}': GENERATION=DOLLARS is wanted, such as v6e=2.70")
         values.choice("--price", generation, tuple(CHIPS))
-        result[generation] = values.number("--price", price, most=1e6)
+    result = dict(given)
     for pool in planned.pools:
-        if pool.generation not in result:
+        if result and pool.generation not in result:
             raise UsageError(f"--price: none is given for {pool.generation}, of which pool {pool.name!r} is")
-    return result
+    return result or None

@@ -58,7 +58,7 @@ def _convert(node: Schema, definitions: dict[str, Schema], place: str) -> Schema
     if ".status" in place:  # the operator writes what it knows; the API server must not fill in the rest
         result.pop("default", None)
     elif "default" in result:
-        result["default"] = _without_nulls(result["default"])
+        result["default"] = without_nulls(result["default"])
     if "const" in node:
         result["enum"] = [node["const"]]
     for bound in ("Minimum", "Maximum"):
@@ -95,10 +95,11 @@ def _merged(inner: Schema, outer: Schema, *without: str) -> Schema:
     return {**inner, **beside, **({KEY: rules} if rules else {})}
 
 
-def _without_nulls(value: Any) -> Any:
+def without_nulls(value: Any) -> Any:
+    """Remove null fields. The API server treats them as absent."""
     if isinstance(value, dict):
-        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
-    return value
+        return {key: without_nulls(item) for key, item in value.items() if item is not None}
+    return [without_nulls(item) for item in value] if isinstance(value, list) else value
 
 
 NOTHING: tuple[object, ...] = (None, "", {}, [])
