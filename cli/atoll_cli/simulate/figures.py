@@ -8,7 +8,6 @@ import json
 import re
 import shlex
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -38,17 +37,8 @@ def write(command: Sequence[str], folder: Path) -> int:
     return status
 
 
-def write_all(folder: Path) -> int:
-    """Writes every figure. Returns the highest exit status."""
-    worst = 0
-    for command in commands(folder / "README.md"):
-        begun = time.monotonic()
-        status = write(command, folder)
-        said = "written" if status == 0 else "failed"
-        print(f"{command[1]}: {said}, {time.monotonic() - begun:.1f} s", flush=True)
-        worst = max(worst, status)
-    return worst
-
-
 if __name__ == "__main__":
-    sys.exit(write_all(FOLDER))
+    for command in commands(FOLDER / "README.md"):
+        print(command[1], flush=True)
+        if status := write(command, FOLDER):
+            sys.exit(status)
