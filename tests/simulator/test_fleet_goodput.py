@@ -24,12 +24,8 @@ EAGER = Recovery(notice=3.5, pause=13.5, patience=3.5, repair=69.0)
 shorter. What only one of the two sets predicts is not known."""
 
 
-def make_account(
-    method: Method, recovery: Recovery | None = None, seconds: float = DAY, seed: int = 0, **fleet: Any
-) -> Account:
-    setting = Fleet(**{"chips": 600_000, **fleet})
-    case = Case(fleet=setting, method=method, recovery=recovery or Recovery(), seconds=seconds)
-    return simulate(case, np.random.default_rng(seed))
+def account_of(method: Method, **fleet: Any) -> Account:
+    return simulate(Case(fleet=Fleet(**fleet), method=method), np.random.default_rng(0))
 
 
 def answer_of(
@@ -42,12 +38,11 @@ def answer_of(
 def test_every_published_cell_is_met_within_four_points_by_another_set_of_constants_too() -> None:
     """By ours: test_cli_figures."""
     errors = {}
-    for cell, percent in GRID.items():
+    for (method, learners, chips), percent in GRID.items():
         if percent is not None:
-            fleet = Fleet(chips=cell.chips, learners=cell.learners)
-            answer = answer_of(fleet, cell.method, EAGER, days=0.25)
-            errors[cell] = 100 * answer.goodput - percent
-            assert cell.learners < 8 or answer.uptime > 0.9999
+            answer = answer_of(Fleet(chips=chips, learners=learners), method, EAGER, days=0.25)
+            errors[method, learners, chips] = 100 * answer.goodput - percent
+            assert learners < 8 or answer.uptime > 0.9999
     assert max(map(abs, errors.values())) < 4.0, errors
     assert fmean(map(abs, errors.values())) < 2.0, errors
 
@@ -74,7 +69,7 @@ def test_a_unit_that_is_interrupted_while_it_heals_begins_anew() -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_without_failures_everything_is_useful(method: Method) -> None:
-    answer = make_account(method, chips=8, mtbi_seconds=1e12)
+    answer = account_of(method, chips=8, mtbi_seconds=1e12)
     assert (answer.goodput, answer.uptime, answer.interruptions) == (1.0, 1.0, 0)
 
 
@@ -109,36 +104,9 @@ def test_every_chip_second_is_accounted_for_once(
     assert 0.0 <= answer.goodput <= answer.uptime + 1e-9 <= 1.0 + 2e-9
 
 
-@settings(max_examples=20)
-@given(learners=st.integers(1, 8), method=st.sampled_from(["decoupled", "unit"]), seed=st.integers(0, 99))
-def test_more_learners_raise_goodput_and_uptime(learners: int, method: Method, seed: int) -> None:
-    few = make_account(method, learners=learners, seed=seed)
-    many = make_account(method, learners=2 * learners, seed=seed)
-    assert many.goodput > few.goodput
-    assert many.uptime >= few.uptime
-
-
 def test_below_the_quorum_steps_count_for_nothing() -> None:
-    free, bound = (make_account("unit", learners=4, quorum=quorum) for quorum in (1, 4))
+    free, bound = (account_of("unit", chips=600_000, learners=4, quorum=quorum) for quorum in (1, 4))
     assert free.chip_seconds["below_quorum"] == 0.0
     assert bound.chip_seconds["below_quorum"] > 0.1 * free.chip_seconds["useful"]
     total = bound.chip_seconds["useful"] + bound.chip_seconds["below_quorum"]
     assert total == pytest.approx(free.chip_seconds["useful"])
-
-
-def test_what_a_unit_loses_is_work_that_it_did_since_it_began() -> None:
-    fleet, heal = Fleet(chips=600_000), Heal(unmerged=1e9)
-    kept, lost = (
-        simulate(Case(fleet=fleet, method="unit", heal=each), np.random.default_rng(0)).chip_seconds
-        for each in (replace(heal, unmerged=0.0), heal)
-    )
-    assert lost["lost_work"] == pytest.approx(kept["useful"], rel=0.01)
-    assert lost["useful"] + lost["lost_work"] == pytest.approx(kept["useful"])
-
-
-def test_a_slice_waits_for_company_no_longer_than_a_pause_would_cost() -> None:
-    patient, two = Recovery(patience=1e9), Fleet(chips=512, mtbi_seconds=30 * DAY)
-    case = Case(fleet=two, method="elastic", recovery=patient, seconds=50 * DAY)
-    waiting = simulate(case, np.random.default_rng(0))
-    longest = 256 * waiting.interruptions * (patient.pause * 2 + patient.pause)
-    assert 0 < waiting.chip_seconds["standby"] <= longest

@@ -10,24 +10,22 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from atoll_runtime.contract import GraceSpec
 from atoll_runtime.protocol.rules import Rules
-from atoll_runtime.simulate.fleet.rounds import Outcome, World, outcome
-from atoll_runtime.simulate.fleet.scenario import Drift, Scenario, Unit, waiting_goodput
+from atoll_runtime.simulate.fleet.rounds import Outcome, outcome
+from atoll_runtime.simulate.fleet.scenario import (
+    DRIFT_STEPS,
+    Drift,
+    Scenario,
+    Unit,
+    simulated_rules,
+    waiting_goodput,
+)
 from atoll_runtime.simulate.link import Wire
 from atoll_runtime.simulate.shard import Stalled
 
 MIX = (1.0, 1.0, 1.0, 1.0, 1.18, 1.18, 1.18, 1.18)
-RULES = Rules(
-    fragments=8,
-    interval=8,
-    overlap=2,
-    quorum=1,
-    grace_fraction=0.8,
-    grace_steps=1.0,
-    target_steps=80,
-    target_tokens=None,
-    cut_interval=10**6,
-)
+RULES = simulated_rules(fragments=8, interval=8, overlap=2, quorum=1, grace=GraceSpec(), steps=80)
 NO_GRACE = replace(RULES, grace_fraction=0.0)
 
 
@@ -37,11 +35,6 @@ def units(*paces: float) -> tuple[Unit, ...]:
 
 def mixed(rules: Rules) -> Outcome:
     return outcome(Scenario(rules, units(*MIX), 0.1), 0)
-
-
-def run(scenario: Scenario, seed: int = 0) -> tuple[World, list]:
-    world = World(scenario, np.random.default_rng(seed))
-    return world, list(world.merges())
 
 
 @pytest.mark.parametrize("interval", [8, 64])
@@ -60,13 +53,13 @@ def test_one_learner_never_stops_and_loses_no_step_that_it_makes_while_a_contrib
 def test_learners_that_wait_lose_what_the_slowest_costs_and_ours_lose_nothing(
     paces: tuple[float, ...], spread: float
 ) -> None:
-    drifts = [Drift(pace, spread, 24, np.random.default_rng(i)) for i, pace in enumerate(paces)]
     even = sum(paces) / len(paces) / max(paces)  # the slowest works all the time
-    control = waiting_goodput(drifts, 400, 2)
+    scenario = Scenario(replace(RULES, quorum=len(paces), target_steps=400), units(*paces), spread)
+    control = waiting_goodput(scenario, 0)
     assert control == pytest.approx(even, abs=0.01) if spread == 0 else even - 0.12 < control < even
-    assert waiting_goodput(drifts, 400, 1) < control - 0.1  # the exchange is not hidden
-    scenario = Scenario(replace(RULES, quorum=len(paces)), units(*paces), spread)
-    assert outcome(scenario, 0).goodput == 1
+    bare = replace(scenario, rules=replace(scenario.rules, overlap=1))
+    assert waiting_goodput(bare, 0) < control - 0.1  # the exchange is not hidden
+    assert outcome(replace(scenario, rules=replace(scenario.rules, target_steps=80)), 0).goodput == 1
 
 
 def test_without_grace_a_quorum_of_one_merges_few_and_with_grace_almost_as_many_as_waiting_for_all() -> None:
@@ -91,16 +84,15 @@ def test_a_run_that_lacks_its_quorum_says_where_it_stands() -> None:
     cut_off = Unit("b", 1.0, Wire(0.2, 0.2, outages=((40.0, math.inf),)))
     scenario = Scenario(replace(RULES, quorum=2, target_steps=60), (Unit("a", 1.0), cut_off))
     with pytest.raises(Stalled, match=r"the clock stands at 4\d of 60 steps"):
-        run(scenario)
+        outcome(scenario, 0)
 
 
 def test_a_drawn_pace_lasts_and_its_spread_is_the_one_asked_for() -> None:
-    drift = Drift(2.0, 0.1, 10, np.random.default_rng(0))
-    first = drift._left
-    steps = np.array([drift.next() for _ in range(20_000)])
+    drift = Drift(2.0, 0.1, np.random.default_rng(0))
+    steps = np.array([drift.next() for _ in range(2000 * DRIFT_STEPS)])
     changes = np.flatnonzero(np.diff(steps)) + 1
-    assert first == 0 and changes[0] <= 10
-    assert set(np.diff(changes)) == {10}
+    assert changes[0] <= DRIFT_STEPS
+    assert set(np.diff(changes)) == {DRIFT_STEPS}
     drawn = steps[changes]
     assert drawn.mean() == pytest.approx(2.0, rel=0.01)
     assert drawn.std() == pytest.approx(0.2, rel=0.05)

@@ -34,13 +34,6 @@ def test_a_larger_world_is_faster_but_never_by_as_much_as_it_is_larger() -> None
     assert all(fast < n for fast, n in zip(speeds[1:], range(5, 65), strict=True))
 
 
-def test_work_that_is_never_done_is_an_error_and_not_an_endless_loop() -> None:
-    never = Setting(day=0.0, night=24.0, reconfigure=1.0, change=0.5)
-    with pytest.raises(ValueError, match=r"24\.0 hours are not done"):
-        hours_to_work(never, "data-parallel", 4)
-    assert hours_to_work(never, "decoupled", 4) < 24
-
-
 @given(st.floats(0, 1.0), st.floats(0, 1.0), st.floats(0.1, 3.0), st.floats(1.0, 23.0), st.integers(0, 40))
 def test_a_cost_never_helps(join: float, reconfigure: float, change: float, night: float, extra: int) -> None:
     base = Setting(join=join, reconfigure=reconfigure, change=change, day=24 - night, night=night)

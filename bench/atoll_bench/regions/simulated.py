@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from numpy.random import default_rng
-
 from atoll_bench.regions.wan import PARAMETERS, STEP_SECONDS
 from atoll_runtime.contract import CommunicationSpec, OuterSpec
 from atoll_runtime.simulate.fleet.links import Links, UnitOnLink, on_links
@@ -41,7 +39,7 @@ def links(gbps: float, wide: float, interval: int, steps: int, codec: Any = None
         communication=CommunicationSpec(codec=codec),
         steps=steps,
     )
-    (narrow, _), _ = on_links(asked, default_rng(0))
+    (narrow, _), _ = on_links(asked)
     return narrow
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from importlib import import_module
-from typing import Any, NoReturn
 
 from atoll_cli.arguments import JSON, add
 from atoll_cli.simulate.output import deliver
@@ -19,25 +18,9 @@ QUESTIONS = {
 }
 
 
-class Parser(argparse.ArgumentParser):
-    """Reports wrong usage in one line."""
-
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Refuse unknown arguments, also when the parser of `atoll` calls this."""
-        found, strange = super().parse_known_args(args, namespace)
-        if strange:
-            self.error(f"{' '.join(strange)}: no such option")
-        return found, strange
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {message}\n")
-
-
 def add_options(simulate: argparse.ArgumentParser) -> None:
     """Add the questions and their options."""
-    questions = simulate.add_subparsers(
-        dest="question", required=True, metavar="QUESTION", parser_class=Parser
-    )
+    questions = simulate.add_subparsers(dest="question", required=True, metavar="QUESTION")
     for name, what in QUESTIONS.items():
         question = questions.add_parser(name, help=what, description=what, allow_abbrev=False)
         add(question, (*import_module(f"atoll_cli.simulate.{name}").OPTIONS, JSON))

@@ -21,67 +21,50 @@ OPTIONS = (
     Option("--sites", "M", count(2, 100_000), "8"),
     Option("--utilization", "U", number(0, 0.9999, above=True),
            f"share of time that computes, {UTILIZATION}; decoupled learners never wait"),
-    Option("--interval", "H", count(1, 100_000), "steps between two exchanges of a fragment; not for data-parallel"),
-    Option("--fragments", "P", count(1, 1024), "not for data-parallel and diloco"),
-    Option("--overlap", "T", count(0, 1024), "steps to hide a fragment behind; for streaming-overlap and decoupled"),
+    Option("--interval", "H", count(1, 10_000), "steps between two exchanges of a fragment; not for data-parallel"),
     Option("--plot", "PATH", picture, "draw the published table there, PNG, PDF or SVG"),
 )  # fmt: skip
-UNUSED = {
-    "data-parallel": ("interval", "fragments", "overlap"),
-    "diloco": ("fragments", "overlap"),
-    "streaming": ("overlap",),
-    "streaming-overlap": (),
-    "decoupled": ("utilization",),
-}
-"""Options that a method does not use. If it exchanges the whole model, it has no fragments; if it waits, no overlap."""
+UNUSED = {"data-parallel": ("interval",), "decoupled": ("utilization",)}
+"""Options that a method does not use."""
 
 
 def answer(found: Values) -> Report:
     """Answer for one case, or return the published table. Raises `UsageError`."""
+    from atoll_runtime.simulate.wan.bandwidth import need
+    from atoll_runtime.simulate.wan.traffic import Method, Traffic, rounds
+
     method = found["method"]
     if method is None:
         given = [option.name.removeprefix("--") for option in OPTIONS[1:-1]]
         refuse(found, given, f"--method is wanted with it, one of {', '.join(METHODS)}")
         return _published()
-    refuse(found, UNUSED[method], f"not with --method {method}, whose answer does not depend on it")
+    refuse(found, UNUSED.get(method, ()), f"not with --method {method}, whose answer does not depend on it")
     for name in ("params", "step_time"):
         if found[name] is None:
             raise UsageError(f"--{name.replace('_', '-')}: is wanted with --method {method}")
-    try:
-        return _case(found)
-    except ValueError as error:  # from the simulation: "field: what is wrong"
-        raise UsageError(f"--{error}") from error
-
-
-def _case(found: Values) -> Report:
-    from atoll_runtime.simulate.wan.bandwidth import need
-    from atoll_runtime.simulate.wan.traffic import Method, Traffic, rounds
-
-    method, share = Method(found["method"]), found["utilization"] or UTILIZATION
+    share = found["utilization"] or UTILIZATION
     traffic = Traffic(
         params=found["params"],
         step_seconds=found["step_time"],
         bits=found["bits"] or 16,
         sites=found["sites"] or 8,
         interval=found["interval"],
-        fragments=found["fragments"],
-        overlap=found["overlap"],
     )
     row = {
-        "method": str(method),
+        "method": method,
         "params": traffic.params,
         "step_seconds": traffic.step_seconds,
         "bits": traffic.bits,
         "sites": traffic.sites,
-        "utilization": 1.0 if method is Method.DECOUPLED else share,
-        **asdict(rounds(method, traffic)),
-        **asdict(need(method, traffic, share)),
+        "utilization": 1.0 if method == Method.DECOUPLED else share,
+        **asdict(rounds(Method(method), traffic)),
+        **asdict(need(Method(method), traffic, share)),
     }
-    notes = [
+    note = (
         "Gbit/s of one site's link, in one direction. Peak is of one fragment's stream; several may be on their way at "
         "once, and the link must carry them."
-    ]
-    return Report("Bandwidth that a site needs", tuple(row), (row,), notes=tuple(notes))
+    )
+    return Report("Bandwidth that a site needs", tuple(row), (row,), notes=(note,))
 
 
 def _published() -> Report:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -26,7 +26,6 @@ OPTIONS = (
     Option("--chips", "N", count(1, 10**9), "that train, such as 1.2M"),
     Option("--learners", "M", count(1, 4096), "islands; 1 for rigid and elastic"),
     Option("--mtbi", "T", values.seconds, "mean time between interruptions of one chip, 1y"),
-    Option("--slice", "CHIPS", count(), "chips that one interruption takes away, 256"),
     Option("--quorum", "K", count(1, 4096), "learners that a merge needs, 1"),
     Option("--notice", "T", seconds, "from the news of an interruption to the stop for it"),
     Option("--resize", "T", seconds, "pause to take slices out or in, or to start again"),
@@ -39,7 +38,7 @@ OPTIONS = (
 
 RECOVERY = {"notice": "notice", "resize": "pause", "patience": "patience", "repair": "repair"}
 """Options and the fields of `Recovery` that they set."""
-FLEET = {"mtbi": "mtbi_seconds", "slice": "slice_chips", "quorum": "quorum"}
+FLEET = {"mtbi": "mtbi_seconds", "quorum": "quorum"}
 """Options and the fields of `Fleet` that they set."""
 USED_BY = {"patience": ("elastic", "decoupled"), "resize": ("rigid", "elastic", "decoupled")}
 """Options that only these methods use."""
@@ -50,11 +49,6 @@ def answer(found: Values) -> Report:
     if found["method"] is None and found["chips"] is None and found["learners"] is None:
         refuse(found, ("quorum",), "--learners is wanted with it")
         return _published(found)
-    return _of_one(_asked(found))
-
-
-def _asked(found: Values) -> Case:
-    """Return the fleet that the options describe, its method and the time to simulate. Raises `UsageError`."""
     method = found["method"] or "decoupled"
     for name, methods in USED_BY.items():
         if method not in methods:
@@ -70,35 +64,34 @@ def _asked(found: Values) -> Case:
         )
     if (found["quorum"] or 1) > learners:
         raise UsageError(f"--quorum '{found['quorum']}': a whole number from 1 to {learners} is wanted")
-    case = _case(found, chips, learners, method)
-    _check_work(found, case.interruptions)
-    return case
+    (case,) = _cases(found, [(method, learners, chips)])
+    return _of_one(case)
 
 
-def _case(found: Values, chips: int, learners: int, method: Any) -> Case:
+def _cases(found: Values, fleets: Iterable[tuple[Any, int, int]]) -> list[Case]:
+    """Return what to simulate, by method, learners and chips. Raises `UsageError` if that would take hours."""
     from atoll_runtime.simulate.fleet.goodput import Case
     from atoll_runtime.simulate.fleet.setting import DAY, Fleet, Recovery
 
     def given(names: Mapping[str, str]) -> dict[str, Any]:
         return {field: found[name] for name, field in names.items() if found[name] is not None}
 
-    return Case(
-        fleet=Fleet(chips=chips, learners=learners, **given(FLEET)),
-        method=method,
-        recovery=Recovery(**given(RECOVERY)),
-        seconds=found["days"] * DAY,
-        seed=found["seed"],
-    )
-
-
-def _check_work(found: Values, interruptions: float) -> None:
-    """Refuse a simulation that would run for hours."""
-    if interruptions > MOST_INTERRUPTIONS:
-        option = "--days" if found["mtbi"] is None else "--mtbi"
-        raise UsageError(
-            f"{option} {found[option.removeprefix('--')]:g}: {interruptions:,.0f} interruptions over all repeats; at "
-            f"most {MOST_INTERRUPTIONS:,} are simulated: a longer --mtbi or fewer --days are wanted"
+    cases = [
+        Case(
+            fleet=Fleet(chips=chips, learners=learners, **given(FLEET)),
+            method=method,
+            recovery=Recovery(**given(RECOVERY)),
+            seconds=found["days"] * DAY,
+            seed=found["seed"],
         )
+        for method, learners, chips in fleets
+    ]
+    if (interruptions := sum(case.interruptions for case in cases)) > MOST_INTERRUPTIONS:
+        raise UsageError(
+            f"--days {found['days']:g}: {interruptions:,.0f} interruptions over all repeats; at most "
+            f"{MOST_INTERRUPTIONS:,} are simulated: a longer --mtbi or fewer --days are wanted"
+        )
+    return cases
 
 
 def _published(found: Values) -> Report:
@@ -106,16 +99,14 @@ def _published(found: Values) -> Report:
     from atoll_runtime.simulate.fleet.goodput import estimate
     from atoll_runtime.simulate.fleet.published import CALIBRATED, GRID
 
-    asked = [_case(found, cell.chips, cell.learners, cell.method) for cell in GRID]
-    _check_work(found, sum(case.interruptions for case in asked))
     rows: list[dict[str, Any]] = []
-    for (cell, known), case in zip(GRID.items(), asked, strict=True):
+    for case, (cell, known) in zip(_cases(found, GRID), GRID.items(), strict=True):
         result = estimate(case)
         rows.append(
             {
-                "method": cell.method,
-                "learners": cell.learners,
-                "chips": cell.chips,
+                "method": case.method,
+                "learners": case.fleet.learners,
+                "chips": case.fleet.chips,
                 "published_goodput": None if known is None else known / 100,
                 "goodput": result.goodput,
                 "interval": list(result.interval),
@@ -125,10 +116,9 @@ def _published(found: Values) -> Report:
                 "constants": _constants(case),
             }
         )
-    errors = [
-        (abs(row["error_points"]), row["calibrates"]) for row in rows if row["published_goodput"] is not None
-    ]
-    every, predicted = [error for error, _ in errors], [error for error, sets in errors if sets is None]
+    cells = [row for row in rows if row["published_goodput"] is not None]
+    every = [abs(row["error_points"]) for row in cells]
+    predicted = [abs(row["error_points"]) for row in cells if row["calibrates"] is None]
     return Report(
         title="Goodput, published and simulated",
         columns=tuple(name for name in rows[0] if name != "constants"),

@@ -69,7 +69,6 @@ OPTIONS = (
     Option("--delay", "MS", number(0.0, 10_000.0), "of each link, one way, 10000 at most", default="0"),
     Option("--outages", "FILE", _outages, 'JSON list of {"unit", "from", "until"}: seconds without a link'),
     Option("--steps", "N", count(1, 1_000_000), "global steps (default: 600, at least 8 intervals)"),
-    Option("--seed", "N", count(0), "of the random numbers", default="0"),
 )  # fmt: skip
 
 
@@ -80,8 +79,6 @@ def answer(found: Values) -> Report:
         UsageError: an option's value cannot be used.
         Stalled: the simulated clock stands still.
     """
-    from numpy.random import default_rng
-
     from atoll_runtime.contract import CommunicationSpec
     from atoll_runtime.simulate.fleet.links import Links, on_links
 
@@ -102,7 +99,7 @@ def answer(found: Values) -> Report:
         steps=found["steps"] or max(600, 8 * interval),
     )
     _check(asked)
-    units, goodput = on_links(asked, default_rng(found["seed"]))
+    units, goodput = on_links(asked)
     rows = tuple(
         {key: {"link_gbps": link, **asdict(unit)}[key] for key in KEYS}
         for link, unit in zip(asked.gbps, units, strict=True)

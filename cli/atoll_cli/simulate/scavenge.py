@@ -6,7 +6,7 @@ from functools import partial
 
 from atoll_cli import values
 from atoll_cli.arguments import Option, Values, count, number
-from atoll_cli.errors import CommandError, UsageError
+from atoll_cli.errors import UsageError
 from atoll_cli.simulate.output import Report
 
 PUBLISHED = {
@@ -14,61 +14,29 @@ PUBLISHED = {
     "decoupled": {0.0: 1.0, 1.0: 0.75, 3.0: 0.62},
 }
 """Wall-clock time relative to no extra learners, by extra compute at night (arXiv 2604.21428)."""
-HOUR = 3600.0
 TIMES = ("day", "night", "work", "join", "reconfigure", "change")
 """Fields of the setting, in hours."""
-
-
-def _exchange(option: str, text: str) -> float:
-    """Seconds, at least 60. With fewer, the computation would take too long."""
-    value = values.seconds(option, text)
-    if value < 60:
-        raise UsageError(f"{option} {text!r}: at least 1m is wanted")
-    return value
-
-
-EXTRA = partial(values.numbers, least=0, most=1000)
 OPTIONS = (
     Option("--learners", "N", count(1, 10_000), "by day", default="4"),
-    Option("--extra", "LIST", EXTRA, "more at night, as multiples of those", default="0,1,3"),
+    Option("--extra", "LIST", partial(values.numbers, most=1000), "more at night, as multiples of those",
+           default="0,1,3"),
     Option("--night-hours", "HOURS", number(0, 24, above=True), "of 24", default="12"),
-    Option("--work-hours", "HOURS", number(0, 10_000, above=True), "that the day's learners take alone", default="24"),
-    Option("--join", "TIME", values.seconds, "from a learner's start to its first step that counts", default="3m"),
-    Option("--reconfigure", "TIME", values.seconds, "data-parallel stands still at a change", default="10m"),
-    Option("--change-every", "TIME", _exchange, "one of the night's learners is exchanged for another", default="23m"),
 )  # fmt: skip
 
 
 def answer(found: Values) -> Report:
-    """Return a row for each method and number of extra learners.
-
-    Raises:
-        UsageError: an option's value cannot be used.
-        CommandError: the work of a row never ends.
-    """
+    """Return a row for each method and number of extra learners. Raises `UsageError`."""
     from atoll_runtime.simulate.fleet.scavenge import Setting, hours_to_work
 
-    setting = Setting(
-        learners=found["learners"],
-        day=24 - found["night_hours"],
-        night=found["night_hours"],
-        work=found["work_hours"],
-        join=found["join"] / HOUR,
-        reconfigure=found["reconfigure"] / HOUR,
-        change=found["change_every"] / HOUR,
-    )
+    night = found["night_hours"]
+    setting = Setting(learners=found["learners"], day=24 - night, night=night)
     rows = []
     for method in ("data-parallel", "decoupled"):
         for extra in sorted({0.0, *found["extra"]}):
             more = round(extra * setting.learners)
             if abs(more - extra * setting.learners) > 1e-6:
                 raise UsageError(f"--extra '{extra:g}': times {setting.learners} learners is no whole number")
-            try:
-                hours = hours_to_work(setting, method, more)
-            except ValueError as error:
-                raise CommandError(
-                    f"simulate scavenge: {method} with {more} more at night: {error}"
-                ) from error
+            hours = hours_to_work(setting, method, more)
             relative = hours / setting.work
             published = PUBLISHED[method].get(extra) if setting == Setting() else None
             rows.append(

@@ -11,7 +11,6 @@ from atoll_runtime.contract import (
     Codec,
     CommunicationSpec,
     DataSpec,
-    Dimensions,
     InnerSpec,
     ModelSpec,
     OuterSpec,
@@ -54,9 +53,7 @@ def blank_contract(
         name="run",
         namespace="default",
         uid="run",
-        model=ModelSpec(
-            dimensions=Dimensions(layers=1, width=8, heads=1, kv_heads=1, hidden=8, vocabulary=256)
-        ),
+        model=ModelSpec(preset="250k"),
         data=DataSpec(uri="file:///nowhere", sequence_length=64),
         inner=InnerSpec(),
         outer=OuterSpec(
@@ -66,9 +63,7 @@ def blank_contract(
         quorum=QuorumSpec(min=rules.quorum),
         target=TargetSpec(global_steps=rules.target_steps, tokens=rules.target_tokens),
         checkpoint=CheckpointSpec(uri="file:///nowhere", interval_steps=rules.cut_interval),
-        shards=tuple(
-            SyncerAddress(host="s", port=1, status_port=2, health_port=3) for _ in range(rules.shards)
-        ),
+        shards=(SyncerAddress(host="s"),) * rules.shards,
     )
 
 

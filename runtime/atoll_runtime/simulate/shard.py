@@ -81,8 +81,8 @@ class Shard(Server):
         )
         self.machine: Syncer = self._recovered.machine
 
-    def until_end(self, longest: float) -> Iterator[RoundId]:
-        """Serves until the target is reached and no round is in flight. Yields merges when they are durable.
+    def until_end(self, longest: float) -> Iterator[tuple[RoundId, tuple[Part, ...]]]:
+        """Serves until the target is reached and no round is in flight. Yields each durable merge and its members.
 
         Raises:
             Stalled: it takes more than `longest` seconds.
@@ -90,21 +90,16 @@ class Shard(Server):
         self.spawn(self._serve())
         loop, merges, told = self.loop, self.tape.merges, 0
         try:
-            while not self.finished:
+            while self.machine.rounds.held or not self.machine.finishing:
                 if loop.now > longest or not loop.advance():
                     step, target = self.machine.step, self.machine.rules.target_steps
                     raise Stalled(f"at {loop.now:.0f} s the clock stands at {step} of {target} steps")
                 if len(merges) > told:
                     told = len(merges)
-                    yield next(reversed(merges))
+                    yield next(reversed(merges.items()))
         finally:
             loop.close()
             self._arrays.close()
-
-    @property
-    def finished(self) -> bool:
-        """The target is reached, and no round is in flight."""
-        return self.machine.finishing and not self.machine.rounds.held
 
     @property
     def fragments(self) -> Sequence[Version]:
@@ -136,10 +131,10 @@ class Tally(Tape):
     def event(self, event: Event, now: float, effects: Sequence[Effect]) -> None:
         if isinstance(event, Persisted):
             self.merges[event.round] = self._frozen.pop(event.round)
-        part = event.part if isinstance(event, Header | Received | Declined) else None
-        for effect in effects if part is not None else ():
-            if isinstance(effect, Note) and refuses(effect.entry) and part is not None:
-                self.refused.setdefault(str(effect.entry["unit"]), set()).add(part.round)
+        if isinstance(event, Header | Received | Declined):
+            for effect in effects:
+                if isinstance(effect, Note) and refuses(effect.entry):
+                    self.refused.setdefault(str(effect.entry["unit"]), set()).add(event.part.round)
 
     def contributions(self, round_id: RoundId, members: tuple[Part, ...], parts: object) -> None:
         self._frozen[round_id] = members

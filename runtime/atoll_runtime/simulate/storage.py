@@ -18,12 +18,6 @@ class ScratchDisk:
     def __init__(self) -> None:
         self._sizes: list[int] = []
 
-    def make(self, folder: Path) -> None:
-        """See `Disk`."""
-
-    def files(self, folder: Path, pattern: str) -> list[Path]:
-        return []
-
     def open(self, path: Path, *, new: bool = False) -> int:
         self._sizes.append(0)
         return len(self._sizes) - 1
@@ -42,27 +36,20 @@ class ScratchDisk:
     def truncate(self, file: int, size: int) -> None:
         self._sizes[file] = size
 
-    def sync(self, file: int) -> None:
-        """See `Disk`."""
-
-    def sync_folder(self, folder: Path) -> None:
-        """See `Disk`."""
-
-    def close(self, file: int) -> None:
-        """See `Disk`."""
+    def files(self, folder: Path, pattern: str) -> list[Path]:
+        return []
 
     def read(self, path: Path) -> AbstractContextManager[Any]:
         raise FileNotFoundError(path)
 
-    def rename(self, old: Path, new: Path) -> None:
-        """See `Disk`."""
-
-    def remove(self, path: Path) -> None:
-        """See `Disk`."""
-
     def volume(self, folder: Path) -> Volume:
         """See `Disk`. Its size is unlimited."""
         return Volume(sys.maxsize, sys.maxsize)
+
+    def _ignore(self, *facts: Any, **more: Any) -> None:
+        """Does nothing, because there are no files."""
+
+    make = sync = sync_folder = close = rename = remove = _ignore
 
 
 class MemoryBucket:

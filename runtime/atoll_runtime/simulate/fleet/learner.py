@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -29,16 +29,6 @@ LONGEST_LOOK = 0.02
 """Longest pause in seconds between two checks for the syncer's welcome."""
 
 
-@dataclass
-class Hours:
-    """A unit's time, in seconds."""
-
-    busy: float = 0.0
-    """In inner steps that have ended."""
-    idle: float = 0.0
-    """Between two inner steps."""
-
-
 class Learner(BlankIsland, Party):
     """A learner from the beginning of the run to its end."""
 
@@ -46,7 +36,9 @@ class Learner(BlankIsland, Party):
 
     def __init__(self, scenario: Scenario, unit: Unit, shard: Shard, drift: Drift) -> None:
         super().__init__(shard.loop)
-        self.hours, self.cursor = Hours(), 0
+        self.cursor = 0
+        self.busy = self.idle = 0.0
+        """Seconds in inner steps that have ended, and between two steps."""
         self._scenario, self._unit, self._shard, self._drift = scenario, unit, shard, drift
 
     def start(self) -> None:
@@ -59,10 +51,10 @@ class Learner(BlankIsland, Party):
         ended = self.loop.time()
         while (proposal := loop.propose()).ending is Ending.NONE:
             loop.begin(replace(proposal, arrivals=dict(proposal.arrivals)))  # what its only host agrees to
-            self.hours.idle += self.loop.time() - ended
+            self.idle += self.loop.time() - ended
             seconds = self._drift.next()
             await asyncio.sleep(seconds - MOMENT)
-            self.hours.busy += seconds
+            self.busy += seconds
             self.cursor += 1
             loop.finish(1.0, self.cursor)
             await asyncio.sleep(MOMENT)

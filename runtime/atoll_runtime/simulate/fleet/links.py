@@ -7,8 +7,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from numpy.random import Generator
-
 from atoll_runtime.contract import Codec, CommunicationSpec, GraceSpec
 from atoll_runtime.protocol.communication import BITS, GOAL, Communication, streams
 from atoll_runtime.simulate.blank import ADAPTIVE
@@ -53,12 +51,6 @@ class Links:
         unit sets the syncer's clock."""
         return self.params * max(used.bits) / (self.interval * max(self.step_seconds) * GIGA)
 
-    @property
-    def fragment_seconds(self) -> tuple[float, ...]:
-        """Seconds to transfer one fragment in the widest codec, by unit."""
-        bits = self.params * BITS[self.codec] / self.fragments
-        return tuple(bits / (each * GIGA) for each in self.gbps)
-
 
 @dataclass(frozen=True, kw_only=True)
 class UnitOnLink:
@@ -83,7 +75,7 @@ class UnitOnLink:
     """Setting with which it would be a member of every round; empty if its link carries all rounds."""
 
 
-def on_links(asked: Links, rng: Generator) -> tuple[tuple[UnitOnLink, ...], float]:
+def on_links(asked: Links) -> tuple[tuple[UnitOnLink, ...], float]:
     """Returns the result for each unit, by the syncer's and the learner's own rules, and the goodput: the share of all
     units' time in inner steps.
 
@@ -91,7 +83,7 @@ def on_links(asked: Links, rng: Generator) -> tuple[tuple[UnitOnLink, ...], floa
         Stalled: the run does not reach its target.
     """
     names = [f"unit-{i:04}" for i in range(len(asked.gbps))]
-    world = World(_scenario(asked, names), rng)
+    world = World(_scenario(asked, names))
     first = WARM_UP * asked.interval
     members: Counter[str] = Counter()
     rounds = 0
@@ -101,21 +93,18 @@ def on_links(asked: Links, rng: Generator) -> tuple[tuple[UnitOnLink, ...], floa
             rounds += 1
             members.update(member.unit for member in taken)
         else:
-            before |= {name: _merged(world, name) for name in names if name in world.accounts}
-    busy, all_time, units = 0.0, 0.0, []
+            before |= {name: (account.merged, account.trained) for name, account in world.accounts.items()}
+    units = []
     for name, gbps in zip(names, asked.gbps, strict=True):
-        merged, trained = _merged(world, name)
-        merged, trained = merged - before[name][0], trained - before[name][1]
-        learner = world.learners[name]
-        hours, used = learner.hours, learner.client.communication
-        time = hours.busy + hours.idle
-        busy, all_time = busy + hours.busy, all_time + time
+        account, learner = world.accounts[name], world.learners[name]
+        merged, trained = account.merged - before[name][0], account.trained - before[name][1]
+        used, time = learner.client.communication, learner.busy + learner.idle
         units.append(
             UnitOnLink(
                 need_gbps=asked.need_gbps(used),
                 member_share=members[name] / rounds,
                 merged_share=min(1.0, merged / trained) if trained else 0.0,
-                hidden_share=hours.busy / time if time else 0.0,
+                hidden_share=learner.busy / time if time else 0.0,
                 codec=used.codec,
                 # Simulated transfers carry almost no bytes, so the choice of `used` does not apply.
                 streams=streams(1, gbps * GIGA, 2 * asked.delay),
@@ -124,7 +113,7 @@ def on_links(asked: Links, rng: Generator) -> tuple[tuple[UnitOnLink, ...], floa
                 advice=_advice(asked, gbps, used),
             )
         )
-    return tuple(units), busy / all_time
+    return tuple(units), world.goodput
 
 
 def _scenario(asked: Links, names: Sequence[str]) -> Scenario:
@@ -136,15 +125,14 @@ def _scenario(asked: Links, names: Sequence[str]) -> Scenario:
         grace=GraceSpec(),
         steps=asked.steps,
     )
-    units = tuple(
-        Unit(name, step, Wire(seconds, seconds, asked.delay, tuple(asked.outages.get(i, ())), asked.codec))
-        for i, (name, step, seconds) in enumerate(
-            zip(names, asked.step_seconds, asked.fragment_seconds, strict=True)
-        )
-    )
+    bits = asked.params * BITS[asked.codec] / asked.fragments
+    units = []
+    for i, (name, step, gbps) in enumerate(zip(names, asked.step_seconds, asked.gbps, strict=True)):
+        outages, seconds = tuple(asked.outages.get(i, ())), bits / (gbps * GIGA)
+        units.append(Unit(name, step, Wire(seconds, seconds, asked.delay, outages, asked.codec)))
     work = MERGE_STEPS * max(asked.step_seconds)
     costs = Costs(merge=work, write=work)
-    return Scenario(rules, units, costs=costs, codec=asked.codec, communication=asked.communication)
+    return Scenario(rules, tuple(units), costs=costs, codec=asked.codec, communication=asked.communication)
 
 
 def _advice(asked: Links, gbps: float, used: Communication) -> str:
@@ -153,9 +141,3 @@ def _advice(asked: Links, gbps: float, used: Communication) -> str:
         return used.advice
     seconds = BITS["int4"] * asked.params / (gbps * GIGA)
     return f"outer.interval: {math.ceil(seconds / (GOAL * max(asked.step_seconds)))}"
-
-
-def _merged(world: World, name: str) -> tuple[int, int]:
-    """Returns the token-fragments merged and trained so far."""
-    account = world.accounts[name]
-    return account.merged, account.trained

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from atoll_runtime.simulate.fleet.setting import Method
 
+Cell = tuple[Method, int, int]
+"""Method, learners, chips."""
 SIZES = (150_000, 300_000, 600_000, 1_200_000, 2_400_000)
 _ROWS: dict[tuple[Method, int], tuple[int | None, ...]] = {
     ("rigid", 1): (72, None, None, 27, 18),
@@ -16,24 +16,15 @@ _ROWS: dict[tuple[Method, int], tuple[int | None, ...]] = {
     ("decoupled", 16): (None,) * 5,
 }
 
-
-class Cell(NamedTuple):
-    """One cell of the table."""
-
-    method: Method
-    learners: int
-    chips: int
-
-
 GRID: dict[Cell, int | None] = {
-    Cell(*row, chips): percent
+    (*row, chips): percent
     for row, percents in _ROWS.items()
     for chips, percent in zip(SIZES, percents, strict=True)
 }
 """Goodput in whole per cent, by cell. The paper has more values than are known here; None: not known."""
-CALIBRATED = {
-    Cell("rigid", 1, 1_200_000): "repair",
-    Cell("elastic", 1, 2_400_000): "pause",
-    Cell("decoupled", 8, 1_200_000): "patience",
+CALIBRATED: dict[Cell, str] = {
+    ("rigid", 1, 1_200_000): "repair",
+    ("elastic", 1, 2_400_000): "pause",
+    ("decoupled", 8, 1_200_000): "patience",
 }
 """The calibration cells, and the constant that each sets. Two or more readings of the paper confirm each value."""

@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from statistics import fmean
 
 import numpy as np
-from numpy.random import Generator
 
 from atoll_runtime.protocol.identifiers import RoundId
 from atoll_runtime.protocol.ledger import Account
 from atoll_runtime.protocol.messages import Part
 from atoll_runtime.simulate.blank import BlankArrays, blank_contract, blank_layout
 from atoll_runtime.simulate.fleet.learner import Learner
-from atoll_runtime.simulate.fleet.scenario import DRIFT_STEPS, Drift, Scenario
+from atoll_runtime.simulate.fleet.scenario import Scenario, drifts
 from atoll_runtime.simulate.shard import Shard
 
 SLOWNESS = 8
@@ -41,7 +40,7 @@ class Outcome:
 class World:
     """One run of a scenario. Iterate over `merges` once; afterwards the other members hold the results."""
 
-    def __init__(self, scenario: Scenario, rng: Generator) -> None:
+    def __init__(self, scenario: Scenario, seed: int = 0) -> None:
         rules = scenario.rules
         self.scenario = scenario
         layout = blank_layout([[1] * rules.fragments])
@@ -50,18 +49,22 @@ class World:
         self.shard = Shard(run, rules, layout, first, BlankArrays(scenario.codec), scenario.costs)
         self.loop = self.shard.loop
         self.loop.HOP = 0.0
-        # Each learner has its own random stream, so that paces stay the same when only a policy changes.
+        steps = drifts(scenario.paces, scenario.jitter, np.random.default_rng(seed))
         self.learners = {
-            unit.name: Learner(
-                scenario, unit, self.shard, Drift(unit.pace, scenario.jitter, DRIFT_STEPS, chance)
-            )
-            for unit, chance in zip(scenario.units, rng.spawn(len(scenario.units)), strict=True)
+            unit.name: Learner(scenario, unit, self.shard, drift)
+            for unit, drift in zip(scenario.units, steps, strict=True)
         }
 
     @property
     def accounts(self) -> dict[str, Account]:
         """The syncer's own ledger, by unit."""
         return {name: unit.account for name, unit in self.shard.machine.units.items()}
+
+    @property
+    def goodput(self) -> float:
+        """The share of the learners' time in inner steps."""
+        busy = sum(learner.busy for learner in self.learners.values())
+        return busy / (busy + sum(learner.idle for learner in self.learners.values()))
 
     def merges(self) -> Iterator[tuple[RoundId, tuple[Part, ...]]]:
         """Yields merges as they become durable, until the target is reached and no round is in flight.
@@ -70,11 +73,10 @@ class World:
             Stalled: the run does not reach its target.
         """
         steps = self.scenario.rules.target_steps or 0
-        longest = SLOWNESS * steps * max(unit.pace for unit in self.scenario.units)
+        longest = SLOWNESS * steps * max(self.scenario.paces)
         for learner in self.learners.values():
             self.loop.plan(0.0, learner, learner.start)
-        for round_id in self.shard.until_end(longest):
-            yield round_id, self.shard.tape.merges[round_id]
+        yield from self.shard.until_end(longest)
 
 
 def outcome(scenario: Scenario, seed: int) -> Outcome:
@@ -83,18 +85,16 @@ def outcome(scenario: Scenario, seed: int) -> Outcome:
     Raises:
         Stalled: the run does not reach its target.
     """
-    world = World(scenario, np.random.default_rng(seed))
+    world = World(scenario, seed)
     members = [len(taken) for _, taken in world.merges()]
     accounts = world.accounts.values()
-    hours = [learner.hours for learner in world.learners.values()]
     trained = sum(account.trained for account in accounts)
     discarded = Counter[str]()
     for account in accounts:
         discarded.update(account.discarded)
-    busy = sum(each.busy for each in hours)
     return Outcome(
         seconds=world.loop.now,
-        goodput=busy / (busy + sum(each.idle for each in hours)),
+        goodput=world.goodput,
         merged_share=sum(account.merged for account in accounts) / trained,
         discarded={reason: tokens / trained for reason, tokens in sorted(discarded.items())},
         in_flight=sum(account.in_flight for account in accounts) / trained,

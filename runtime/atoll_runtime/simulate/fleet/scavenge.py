@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import count
 from typing import Literal
 
 Method = Literal["data-parallel", "decoupled"]
-DAYS = 1000
-"""The most days simulated."""
 
 
 @dataclass(frozen=True)
@@ -38,28 +37,19 @@ class Setting:
     learners, (n−1)/n of it. With 4 learners it gives a compute utilisation of 90 %, for which links are bought."""
 
 
-@dataclass(frozen=True)
-class Stretch:
-    """A period with a constant rate."""
-
-    hours: float
-    rate: float
-    """Speed of the work, in day learners."""
+Stretch = tuple[float, float]
+"""Hours with a constant speed of the work, and the speed, in day learners."""
 
 
 def hours_to_work(setting: Setting, method: Method, extra: int) -> float:
-    """Returns the wall-clock hours until the work is done, with `extra` learners at night.
-
-    Raises:
-        ValueError: the work is not done within `DAYS` days.
-    """
-    left, hours = setting.work, 0.0
-    for stretch in _stretches(setting, method, extra):
-        done = stretch.hours * stretch.rate / setting.learners
+    """Returns the wall-clock hours until the work is done, with `extra` learners at night."""
+    left, hours, stretches = setting.work, 0.0, _stretches(setting, method, extra)
+    while True:  # ends, because learners work on each day or in each night
+        length, rate = next(stretches)
+        done = length * rate / setting.learners
         if done >= left:
-            return hours + left / done * stretch.hours
-        left, hours = left - done, hours + stretch.hours
-    raise ValueError(f"work: {setting.work} hours are not done within {DAYS} days")
+            return hours + left / done * length
+        left, hours = left - done, hours + length
 
 
 def speed(setting: Setting, learners: int) -> float:
@@ -73,11 +63,11 @@ def speed(setting: Setting, learners: int) -> float:
 
 
 def _stretches(setting: Setting, method: Method, extra: int) -> Iterator[Stretch]:
-    for day in range(DAYS):
+    for day in count():
         if method == "data-parallel" and extra and day:
             yield from _paused(setting, setting.day, setting.learners)
         else:
-            yield Stretch(setting.day, setting.learners)
+            yield setting.day, setting.learners
         left = setting.night
         new = extra
         while left > 0:  # ends, because each turn reduces it
@@ -86,13 +76,13 @@ def _stretches(setting: Setting, method: Method, extra: int) -> Iterator[Stretch
                 yield from _paused(setting, piece, setting.learners + extra)
             else:
                 joining = min(setting.join, piece)
-                yield Stretch(joining, setting.learners + extra - new)
-                yield Stretch(piece - joining, setting.learners + extra)
+                yield joining, setting.learners + extra - new
+                yield piece - joining, setting.learners + extra
             left, new = left - piece, min(extra, 1)
 
 
 def _paused(setting: Setting, hours: float, learners: int) -> Iterator[Stretch]:
     """Yields the period in which the world is rebuilt, then the one in which it works."""
     pause = min(setting.reconfigure, hours)
-    yield Stretch(pause, 0.0)
-    yield Stretch(hours - pause, speed(setting, learners))
+    yield pause, 0.0
+    yield hours - pause, speed(setting, learners)

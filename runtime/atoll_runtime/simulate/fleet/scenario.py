@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -26,12 +27,11 @@ LEAST = 0.1
 
 @dataclass
 class Drift:
-    """One learner's step times: normal around `pace` with a relative spread. Each draw holds for `steps` steps."""
+    """One learner's step times: normal around `pace` with a relative spread. Each draw holds for `DRIFT_STEPS`."""
 
     pace: float
     """Mean seconds of a step."""
     spread: float
-    steps: int
     rng: Generator
     _left: int = 0
     _now: float = 0.0
@@ -41,30 +41,16 @@ class Drift:
         that begin together change at different times."""
         if self._left == 0:
             first = self._now == 0.0
-            self._left = int(self.rng.integers(1, self.steps + 1)) if first else self.steps
+            self._left = int(self.rng.integers(1, DRIFT_STEPS + 1)) if first else DRIFT_STEPS
             self._now = self.pace * max(LEAST, 1.0 + self.spread * float(self.rng.standard_normal()))
         self._left -= 1
         return self._now
 
 
-def waiting_goodput(drifts: Sequence[Drift], steps: int, ahead: int) -> float:
-    """Returns the share of time in inner steps of synchronous learners, with a merge of all learners at each step.
-
-    This is not Atoll's method: these learners wait for merges, and so for the slowest (arXiv 2604.21428, §4.4).
-
-    Args:
-        ahead: the most steps of a learner beyond the newest merge that it has received.
-    """
-    exchange = COSTS.push + COSTS.merge + COSTS.write + COSTS.fetch
-    ended_M, busy = np.zeros(len(drifts)), 0.0
-    merged = [0.0] * (steps + 1)
-    """When each step's merge reaches the learners."""
-    for step in range(1, steps + 1):
-        seconds_M = np.array([drift.next() for drift in drifts])
-        ended_M = np.maximum(ended_M, merged[max(0, step - ahead)]) + seconds_M
-        merged[step] = float(ended_M.max()) + exchange
-        busy += float(seconds_M.sum())
-    return busy / (len(drifts) * float(ended_M.max()))
+def drifts(paces: Sequence[float], spread: float, rng: Generator) -> list[Drift]:
+    """Returns the step times of learners with these paces. Each has its own random stream, so that paces stay the same
+    when only a policy changes."""
+    return [Drift(pace, spread, stream) for pace, stream in zip(paces, rng.spawn(len(paces)), strict=True)]
 
 
 def simulated_rules(
@@ -108,3 +94,28 @@ class Scenario:
     codec: Codec = "float32"
     """The run's codec."""
     communication: CommunicationSpec = FIXED
+
+    @property
+    def paces(self) -> list[float]:
+        return [unit.pace for unit in self.units]
+
+
+def waiting_goodput(scenario: Scenario, seed: int) -> float:
+    """Returns the share of time in inner steps of synchronous learners, with a merge of all learners at each step.
+
+    This is not Atoll's method: these learners wait for merges, and so for the slowest (arXiv 2604.21428, §4.4). None
+    makes a step more than τ rounds ahead of the newest merge that it has received.
+    """
+    rules, costs = scenario.rules, scenario.costs
+    steps, ahead = rules.target_steps or 0, rules.overlap * math.ceil(rules.interval / rules.fragments)
+    exchange = costs.push + costs.merge + costs.write + costs.fetch
+    learners = drifts(scenario.paces, scenario.jitter, np.random.default_rng(seed))
+    ended_M, busy = np.zeros(len(learners)), 0.0
+    merged = [0.0] * (steps + 1)
+    """When each step's merge reaches the learners."""
+    for step in range(1, steps + 1):
+        seconds_M = np.array([drift.next() for drift in learners])
+        ended_M = np.maximum(ended_M, merged[max(0, step - ahead)]) + seconds_M
+        merged[step] = float(ended_M.max()) + exchange
+        busy += float(seconds_M.sum())
+    return busy / (len(learners) * float(ended_M.max()))

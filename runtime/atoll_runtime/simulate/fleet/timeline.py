@@ -78,12 +78,12 @@ CAUSES: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Account:
-    """Chip-seconds by cause; they sum to the chips times `seconds`."""
+    """How a fleet spent its time."""
 
     chip_seconds: Mapping[str, float]
-    seconds: float
-    stepping_seconds: float
-    """Seconds in which at least one learner steps."""
+    """By cause; they sum to the chips times the seconds simulated."""
+    uptime: float
+    """Share of the time in which at least one learner steps."""
     interruptions: int
 
     @property
@@ -97,11 +97,6 @@ class Account:
         """The share of the chip-time spent on useful training."""
         return self.share["useful"]
 
-    @property
-    def uptime(self) -> float:
-        """Share of the time in which at least one learner steps."""
-        return self.stepping_seconds / self.seconds
-
 
 def account(fleet: Fleet, lines: Sequence[Timeline], seconds: float) -> Account:
     """Sums the learners' time-lines."""
@@ -112,20 +107,19 @@ def account(fleet: Fleet, lines: Sequence[Timeline], seconds: float) -> Account:
         for stretch in line.stretches:
             spent["useful"] += stretch.slices * (stretch.end - stretch.start - stretch.lost)
             spent["lost_work"] += stretch.slices * stretch.lost
-    stepping, unmerged = _together(lines, [live >= fleet.quorum for live in range(len(lines) + 1)])
+    stepping, unmerged = _together(lines, fleet.quorum)
     spent["useful"] -= unmerged
     spent["below_quorum"] = unmerged
     chips = fleet.learner_chips / fleet.slices
     return Account(
         {cause: slice_seconds * chips for cause, slice_seconds in spent.items()},
-        seconds,
-        stepping,
+        stepping / seconds,
         sum(line.interruptions for line in lines),
     )
 
 
-def _together(lines: Sequence[Timeline], merges: Sequence[bool]) -> tuple[float, float]:
-    """Returns the seconds in which any learner steps, and the useful slice-seconds in which nothing can be merged."""
+def _together(lines: Sequence[Timeline], quorum: int) -> tuple[float, float]:
+    """Returns the seconds in which any learner steps, and the useful slice-seconds while fewer than `quorum` live."""
     live: Counter[float] = Counter()
     useful: Counter[float] = Counter()
     for line in lines:
@@ -140,5 +134,5 @@ def _together(lines: Sequence[Timeline], merges: Sequence[bool]) -> tuple[float,
         learners += live[start]
         slices += useful[start]
         stepping += (end - start) * (learners > 0)
-        unmerged += (end - start) * slices * (not merges[learners])
+        unmerged += (end - start) * slices * (learners < quorum)
     return stepping, unmerged

@@ -6,8 +6,6 @@ import math
 from statistics import fmean
 from typing import Any
 
-from numpy.random import default_rng
-
 from atoll_runtime.simulate.fleet.links import Links, on_links
 from atoll_runtime.simulate.planner.needs import step_of
 from atoll_runtime.simulate.planner.run import Assumptions, Run
@@ -45,7 +43,7 @@ def on_their_links(run: Run, assumed: Assumptions) -> dict[str, dict[str, Any]]:
         quorum=math.ceil(run.quorum * part),
         steps=INTERVALS * run.interval,
     )
-    units, _ = on_links(asked, default_rng(assumed.seed))
+    units, _ = on_links(asked)
     found = {}
     for number, (pool, gbps) in enumerate(zip(run.pools, links, strict=True)):
         if gbps is not None:

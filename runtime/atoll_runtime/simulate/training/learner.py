@@ -6,6 +6,8 @@ import asyncio
 import threading
 from dataclasses import dataclass
 
+from numpy.random import Generator
+
 from atoll_runtime.checkpoint import Cut
 from atoll_runtime.checkpoint.units import Moments
 from atoll_runtime.learner.audit import Audit
@@ -15,7 +17,6 @@ from atoll_runtime.learner.loop import Loop
 from atoll_runtime.learner.proposal import Ending
 from atoll_runtime.learner.snapshot import Snapshot, Snapshots
 from atoll_runtime.learner.start import start_of
-from atoll_runtime.protocol.fragments import Layout
 from atoll_runtime.simulate.blank import unit_contract
 from atoll_runtime.simulate.fleet.scenario import Drift
 from atoll_runtime.simulate.link import Link, Wire
@@ -34,9 +35,10 @@ TURN_SECONDS = 0.001
 class Island:
     """A learner over all its incarnations."""
 
-    name: str
     number: int
     drift: Drift
+    chance: Generator
+    """Of its losses."""
     client: type[SyncerClient] = SyncerClient
     programs: Programs | None = None
     """Its own programs, if it computes with others than the rest of the training."""
@@ -45,6 +47,10 @@ class Island:
     incarnations: int = 0
     tokens: int = 0
     """Tokens of the steps that have ended."""
+
+    @property
+    def name(self) -> str:
+        return f"u{self.number}"
 
 
 class Learner(Party):
@@ -106,14 +112,9 @@ class Learner(Party):
 
     def _save(self, snapshot: Snapshot) -> None:
         """Stands for the unit's save of a cut to the bucket."""
-        self._island.moments = moments_of(snapshot, self._programs.layout)
-
-
-def moments_of(snapshot: Snapshot, layout: Layout) -> Moments:
-    """Returns the moments as whole tensors, from a snapshot's fragments."""
-    found = Moments({}, {}, snapshot.count)
-    for capture in snapshot.captures:
-        size = layout.fragments[capture.number].size
-        layout.unflatten(capture.number, capture.mu[:size], found.mu)
-        layout.unflatten(capture.number, capture.nu[:size], found.nu)
-    return found
+        layout, moments = self._programs.layout, Moments({}, {}, snapshot.count)
+        for capture in snapshot.captures:
+            size = layout.fragments[capture.number].size
+            layout.unflatten(capture.number, capture.mu[:size], moments.mu)
+            layout.unflatten(capture.number, capture.nu[:size], moments.nu)
+        self._island.moments = moments

@@ -65,19 +65,13 @@ class Setting:
     steps: int
     """Steps of plain data-parallel training with the same number of tokens."""
     paces: tuple[float, ...] = (1.0,)
-    """Mean seconds of an inner step of each learner."""
+    """Mean seconds of an inner step of each learner. Their number divides STREAMS."""
     jitter: float = 0.0
     """Relative spread of a learner's pace; see `fleet.scenario.Drift`."""
     failures: Failures | None = None
     costs: Costs = COSTS
     audit: int | None = None
     """Global steps between two audits of the learners' results. None: no audits."""
-
-    def __post_init__(self) -> None:
-        if self.sequences % STREAMS:
-            raise ValueError(f"sequences: {self.sequences} must be a multiple of {STREAMS}")
-        if STREAMS % self.learners:
-            raise ValueError(f"paces: {self.learners} learners must divide {STREAMS}")
 
     @property
     def learners(self) -> int:

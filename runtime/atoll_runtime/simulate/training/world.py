@@ -11,7 +11,7 @@ from atoll_runtime.learner.client import SyncerClient
 from atoll_runtime.learner.schedule import learning_rate
 from atoll_runtime.protocol.fragments import Array
 from atoll_runtime.protocol.rules import Rules
-from atoll_runtime.simulate.fleet.scenario import DRIFT_STEPS, Drift
+from atoll_runtime.simulate.fleet.scenario import drifts
 from atoll_runtime.simulate.shard import UNLIMITED, Shard
 from atoll_runtime.simulate.training.learner import Island, Learner
 from atoll_runtime.simulate.training.programs import Programs, Share
@@ -62,20 +62,16 @@ class World:
         self.setting = setting
         run = setting.run(seed)
         self.programs = programs or Programs(run, setting.batch)
-        names = [f"u{number}" for number in range(setting.learners)]
-        rules = Rules.of(run, batches=dict.fromkeys(names, (setting.batch,)))
+        paces, losses = np.random.default_rng(seed).spawn(2)
+        speeds, chances = drifts(setting.paces, setting.jitter, paces), losses.spawn(setting.learners)
+        self.islands = [Island(number, speeds[number], chances[number]) for number in range(setting.learners)]
+        self.islands[-1].client = last
+        rules = Rules.of(run, batches={island.name: (setting.batch,) for island in self.islands})
         rules = replace(rules, silence=UNLIMITED)  # a computing unit is never silent in simulated time
         layout, first = self.programs.layout, self.programs.first
         self.shard = Shard(run, rules, layout, first, NumpyArrays(run.outer, layout), setting.costs)
         self.loop = self.shard.loop
         self.losses = 0
-        # Each learner has its own random stream, so that paces and losses stay the same when only a policy changes.
-        paces, self._chances = (rng.spawn(setting.learners) for rng in np.random.default_rng(seed).spawn(2))
-        self.islands = [
-            Island(name, number, Drift(pace, setting.jitter, DRIFT_STEPS, rng))
-            for number, (name, pace, rng) in enumerate(zip(names, setting.paces, paces, strict=True))
-        ]
-        self.islands[-1].client = last
 
     def train(self) -> Result:
         """Trains to the end of the run.
@@ -117,7 +113,7 @@ class World:
     def _begin(self, island: Island) -> None:
         learner = Learner(self.setting, self.programs, self.shard, island)
         if self.setting.failures is not None:
-            rest = self._chances[island.number].exponential(self.setting.failures.every)
+            rest = island.chance.exponential(self.setting.failures.every)
             self.loop.plan(self.loop.now + rest, None, self._lose, learner, island)
 
     def _lose(self, learner: Learner, island: Island) -> None:
