@@ -1,6 +1,8 @@
 """Programs are kept between runs; text that a small model can learn."""
 
+import contextlib
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -44,3 +46,18 @@ def setting(data) -> Setting:
         sequences=16,
         steps=60,
     )
+
+
+@pytest.fixture(name="processes_of", scope="session")
+def processes_of_fixture():
+    """Gives the command lines of the processes whose environment names a path below a folder."""
+
+    def processes_of(folder: Path) -> list[bytes]:
+        found = []
+        for process in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                if str(folder).encode() in (process / "environ").read_bytes():
+                    found.append((process / "cmdline").read_bytes())
+        return found
+
+    return processes_of

@@ -1,10 +1,9 @@
 """The reduced proof of learning, as a user calls it: losses over three seeds, and the table that they make."""
 
-import contextlib
 import json
+import os
 import subprocess
 import sys
-from pathlib import Path
 from statistics import fmean, stdev
 
 import pytest
@@ -92,40 +91,17 @@ def test_a_finished_proof_is_not_run_again_and_stands_in_its_folder(rows, folder
     assert (folder / "parity.md").read_text().count("| 3 |") == len({json.dumps(_case(row)) for row in rows})
 
 
-def test_a_proof_that_is_killed_takes_its_trials_with_it(tmp_path):
+def test_a_proof_that_is_killed_takes_its_trials_with_it(tmp_path, processes_of):
+    marked = {**os.environ, "TEST": str(tmp_path)}
     process = subprocess.Popen(
-        [*COMMAND, str(tmp_path)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        [*COMMAND, str(tmp_path)], env=marked, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     try:
-        trials = eventually(lambda: workers(process.pid), 120)
+        eventually(lambda: any(b"spawn_main" in command for command in processes_of(tmp_path)), 120)
     finally:
         process.kill()
         process.wait()
-    assert trials
-    eventually(lambda: not any(running(pid) for pid in trials), 120)
-
-
-def workers(pid):
-    """Process ids of those that train."""
-    children = Path(f"/proc/{pid}/task/{pid}/children")
-    return [
-        child
-        for child in (children.read_text().split() if children.exists() else [])
-        if b"spawn_main" in told(f"/proc/{child}/cmdline")
-    ]
-
-
-def running(pid):
-    """It may have ended before whoever has taken it in asks for its status."""
-    state = told(f"/proc/{pid}/stat").rpartition(b") ")[2][:1]
-    return state not in (b"", b"Z", b"X")
-
-
-def told(path):
-    """Nothing of a process that has gone."""
-    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-        return Path(path).read_bytes()
-    return b""
+    eventually(lambda: not processes_of(tmp_path), 120)
 
 
 def _case(row):

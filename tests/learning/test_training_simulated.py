@@ -5,11 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from atoll_runtime.contract import (
-    GraceSpec,
-    OuterSpec,
-    QuorumSpec,
-)
+from atoll_runtime.contract import GraceSpec, OuterSpec, QuorumSpec
 from atoll_runtime.data import Reader
 from atoll_runtime.learner.schedule import learning_rate
 from atoll_runtime.simulate.shard import Costs
@@ -75,10 +71,3 @@ def test_a_healed_learner_has_the_moments_of_its_last_save(setting) -> None:
     assert world.losses > 2
     held = [island.moments for island in world.islands if island.incarnations > 1]
     assert any(moments is not None and moments.count > 0 for moments in held)
-
-
-def test_learners_must_share_the_streams_evenly(setting) -> None:
-    with pytest.raises(ValueError, match="paces: 3 learners must divide 8"):
-        replace(setting, paces=(1.0,) * 3)
-    with pytest.raises(ValueError, match="sequences: 12 must be a multiple of 8"):
-        replace(setting, sequences=12)

@@ -24,18 +24,6 @@ TIMEOUT = 600
 pytestmark = pytest.mark.timeout(TIMEOUT + 60)
 
 
-def processes_of(folder):
-    """Command lines of the processes whose environment names a path below this folder."""
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            if str(folder).encode() in (process / "environ").read_bytes():
-                found.append((process / "cmdline").read_bytes())
-        except OSError:
-            continue
-    return found
-
-
 def atoll(*words):
     """The command, which shares compiled programs with other tests."""
     return subprocess.run(
@@ -57,7 +45,7 @@ def manifest_and_commands(folder):
     return manifest, [shlex.split(line) for line in lines if line.startswith("atoll ") and " -n " not in line]
 
 
-def test_every_command_of_the_tutorial_without_kubernetes_does_what_it_says(tmp_path):
+def test_every_command_of_the_tutorial_without_kubernetes_does_what_it_says(tmp_path, processes_of):
     manifest, commands = manifest_and_commands(tmp_path)
     file = tmp_path / "first.yaml"
     file.write_text(manifest)
@@ -91,7 +79,7 @@ def test_the_run_that_is_built_in_is_the_tutorials():
     assert yaml.safe_load(manifest)["spec"] == yaml.safe_load(BUILT_IN.read_text())["spec"]
 
 
-def test_a_run_that_cannot_start_ends_the_trial_with_its_reason(tmp_path, data):
+def test_a_run_that_cannot_start_ends_the_trial_with_its_reason(tmp_path, data, processes_of):
     file, folder = tmp_path / "run.yaml", tmp_path / "try"
     text = BUILT_IN.read_text().replace("file:///FOLDER/data", data).replace("/FOLDER/", f"{tmp_path}/")
     file.write_text(text.replace("preset: 250k", "task: no_such:Task").replace("units: 2", "units: 1"))
@@ -102,7 +90,7 @@ def test_a_run_that_cannot_start_ends_the_trial_with_its_reason(tmp_path, data):
     assert not processes_of(folder)
 
 
-def test_the_run_that_is_built_in_trains_and_ctrl_c_ends_every_process_at_once(tmp_path):
+def test_the_run_that_is_built_in_trains_and_ctrl_c_ends_every_process_at_once(tmp_path, processes_of):
     page = (ROOT / "docs" / "try.md").read_text()
     built_in, own = (shlex.split(line, comments=True) for line in re.findall(r"^atoll try.*$", page, re.M))
     assert own[2:] == ["RUN.yaml", "--folder", "out"], "the tutorial types it"
