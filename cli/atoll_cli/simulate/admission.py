@@ -36,7 +36,9 @@ def faults(manifest: Mapping[str, Any]) -> list[str]:
         wrong = error.errors(include_url=False)
         # Pydantic counts only the valid items of a list, so it also reports lists with a wrong item as too short.
         places = {each["loc"][:end] for each in wrong for end in range(len(each["loc"]))}
-        found += [_worded(each, schema) for each in wrong if each["loc"] not in places]
+        found += [
+            _worded(each) for each in wrong if each["loc"] not in places and each["type"] != "extra_forbidden"
+        ]
     told = {line.partition(":")[0] for line in found}
     shapes = _walked(schema["properties"]["spec"], given, "spec", _shape)
     found += [line for line in shapes if line.partition(":")[0] not in told]
@@ -66,24 +68,12 @@ def _of_top(manifest: Mapping[str, Any]) -> Iterator[str]:
             yield f"{key}: {_unknown(str(key), TOP)}"
 
 
-def _worded(error: Any, schema: Schema) -> str:
+def _worded(error: Any) -> str:
     """Return the line for one of the models' errors."""
-    place: tuple[int | str, ...] = error["loc"]
-    path = "spec" + "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in place)
-    if error["type"] == "extra_forbidden":
-        return f"{path}: {_unknown(str(place[-1]), _known(schema, ('spec', *place[:-1])))}"
+    path = "spec" + "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in error["loc"])
     value = error["input"]
     shown = f"{value!r}: " if isinstance(value, (str, int, float)) else ""
     return f"{path}: {shown}{error['msg']}"
-
-
-def _known(schema: Schema, path: Sequence[str | int]) -> list[str]:
-    """The fields at a place of the schema."""
-    for key in path:
-        schema = (
-            schema.get("items", {}) if isinstance(key, int) else schema.get("properties", {}).get(key, {})
-        )
-    return list(schema.get("properties", ()))
 
 
 def _unknown(key: str, known: Sequence[str]) -> str:
@@ -108,7 +98,10 @@ def _walked(schema: Schema, value: Any, path: str, judge: Judge) -> Iterator[str
 
 
 def _shape(schema: Schema, value: Any, path: str) -> Iterator[str]:
-    """Enums, patterns, quantities below zero, and lists with two items of the same key."""
+    """Unknown fields, enums, patterns, quantities below zero, and lists with two items of the same key."""
+    for key in value if isinstance(value, dict) and "properties" in schema else ():
+        if key not in schema["properties"]:
+            yield f"{path}.{key}: {_unknown(str(key), list(schema['properties']))}"
     if value not in schema.get("enum", [value]):
         yield f"{path}: {value!r}: one of {', '.join(map(str, schema['enum']))} is wanted"
     if isinstance(value, str) and not re.search(schema.get("pattern", ""), value):
