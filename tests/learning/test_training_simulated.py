@@ -36,7 +36,7 @@ def test_a_share_goes_on_where_its_cursor_says(data) -> None:
 
 def test_one_learner_with_a_plain_outer_step_makes_the_model_of_data_parallel_training(setting) -> None:
     outer = OuterSpec(fragments=1, interval=4, learning_rate=1.0, momentum=0.0, codec="float32")
-    once = replace(setting, outer=outer, steps=5, costs=Costs(0.0, 0.0, 0.0, 0.0))
+    once = replace(setting, outer=outer, steps=5, costs=Costs(0.0, 0.0, 0.0))
     world = World(once, seed=0)
     assert world.train().merges == 1
     steps = world.shard.machine.units["u0"].merged_step

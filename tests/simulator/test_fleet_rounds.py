@@ -81,7 +81,7 @@ def test_the_clock_keeps_the_pace_of_the_slowest() -> None:
 
 
 def test_a_run_that_lacks_its_quorum_says_where_it_stands() -> None:
-    cut_off = Unit("b", 1.0, Wire(0.2, 0.2, outages=((40.0, math.inf),)))
+    cut_off = Unit("b", 1.0, Wire(0.2, outages=((40.0, math.inf),)))
     scenario = Scenario(replace(RULES, quorum=2, target_steps=60), (Unit("a", 1.0), cut_off))
     with pytest.raises(Stalled, match=r"the clock stands at 4\d of 60 steps"):
         outcome(scenario, 0)

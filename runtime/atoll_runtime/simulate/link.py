@@ -17,23 +17,17 @@ PIECES = 4
 class Wire:
     """A link with the same capacity in both directions, which are independent."""
 
-    push: float
-    """Seconds of a contribution in `codec`. In another codec they scale with the bits of an element."""
-    fetch: float
-    """Seconds of a version, in the same way."""
+    body: float
+    """Seconds of a contribution or a version in `codec`. In another codec they scale with the bits of an element."""
     delay: float = 0.0
     """Latency in seconds of a message or of the first byte of a body."""
     outages: tuple[tuple[float, float], ...] = ()
     """Begin and end of each time without transfers, in seconds since the run began. Ascending and disjoint."""
     codec: str = "float32"
 
-    def scale(self, codec: str) -> float:
-        """Returns the bits of an element in `codec`, relative to those in the wire's codec."""
-        return BITS[codec] / BITS[self.codec]
-
-    def seconds(self, begun: float, seconds: float) -> float:
-        """Returns how long a body takes that needs `seconds` of the link. An outage delays it and does not break it."""
-        end = begun + seconds
+    def seconds(self, begun: float, codec: str, pieces: int = 1) -> float:
+        """Returns how long one of `pieces` of a body in `codec` takes. An outage delays it and does not break it."""
+        end = begun + BITS[codec] / BITS[self.codec] * self.body / pieces
         for first, last in self.outages:
             if first < end and last > begun:
                 end += last - max(first, begun)
@@ -55,7 +49,7 @@ class Link(SimNetwork):
 
     def push_seconds(self, codec: str) -> Iterator[float]:
         for _ in range(PIECES):
-            yield self._wire.seconds(self.loop.now, self._wire.scale(codec) * self._wire.push / PIECES)
+            yield self._wire.seconds(self.loop.now, codec, PIECES)
 
     def fetch_seconds(self, request: FetchRequest, head: FetchHead) -> float:
-        return self._wire.seconds(self.loop.now, self._wire.scale(head.codec) * self._wire.fetch)
+        return self._wire.seconds(self.loop.now, head.codec)

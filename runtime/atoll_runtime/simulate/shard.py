@@ -43,10 +43,10 @@ class Costs:
     depend on them as long as they are hidden.
     """
 
-    push: float = 0.2
+    body: float = 0.2
+    """Of a contribution's or a version's transfer."""
     merge: float = 0.1
     write: float = 0.1
-    fetch: float = 0.2
 
     def of(self, job: Callable[..., Any]) -> float:
         """Returns the seconds of a worker thread's job. Only merges and writes of merges take time."""
@@ -83,10 +83,7 @@ class Shard(Server):
 
     def until_end(self, longest: float) -> Iterator[tuple[RoundId, tuple[Part, ...]]]:
         """Serves until the target is reached and no round is in flight. Yields each durable merge and its members.
-
-        Raises:
-            Stalled: it takes more than `longest` seconds.
-        """
+        Raises `Stalled`: it takes more than `longest` seconds."""
         self.spawn(self._serve())
         loop, merges, told = self.loop, self.tape.merges, 0
         try:

@@ -77,10 +77,7 @@ class UnitOnLink:
 
 def on_links(asked: Links) -> tuple[tuple[UnitOnLink, ...], float]:
     """Returns the result for each unit, by the syncer's and the learner's own rules, and the goodput: the share of all
-    units' time in inner steps.
-
-    Raises:
-        Stalled: the run does not reach its target.
+    units' time in inner steps. Raises `Stalled`: the run does not reach its target.
     """
     names = [f"unit-{i:04}" for i in range(len(asked.gbps))]
     world = World(_scenario(asked, names))
@@ -129,7 +126,7 @@ def _scenario(asked: Links, names: Sequence[str]) -> Scenario:
     units = []
     for i, (name, step, gbps) in enumerate(zip(names, asked.step_seconds, asked.gbps, strict=True)):
         outages, seconds = tuple(asked.outages.get(i, ())), bits / (gbps * GIGA)
-        units.append(Unit(name, step, Wire(seconds, seconds, asked.delay, outages, asked.codec)))
+        units.append(Unit(name, step, Wire(seconds, asked.delay, outages, asked.codec)))
     work = MERGE_STEPS * max(asked.step_seconds)
     costs = Costs(merge=work, write=work)
     return Scenario(rules, tuple(units), costs=costs, codec=asked.codec, communication=asked.communication)

@@ -2,39 +2,103 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from atoll_runtime.learner.client import SyncerClient
+from atoll_runtime.learner.loop import Loop
+from atoll_runtime.learner.proposal import Ending
+from atoll_runtime.learner.start import Start
 from atoll_runtime.protocol.identifiers import RoundId
 from atoll_runtime.protocol.ledger import Account
 from atoll_runtime.protocol.messages import Part
-from atoll_runtime.simulate.blank import BlankArrays, blank_contract, blank_layout
-from atoll_runtime.simulate.fleet.learner import Learner
-from atoll_runtime.simulate.fleet.scenario import Scenario, drifts
+from atoll_runtime.simulate.blank import (
+    BlankArrays,
+    BlankIsland,
+    blank_contract,
+    blank_layout,
+    unit_contract,
+    whole_body,
+)
+from atoll_runtime.simulate.fleet.scenario import Drift, Scenario, Unit, drifts
+from atoll_runtime.simulate.link import Link, Wire
+from atoll_runtime.simulate.network import Party
 from atoll_runtime.simulate.shard import Shard
+from atoll_runtime.transport import codecs
 
 SLOWNESS = 8
 """A run has stalled when it takes more than this many times the time of its steps."""
+TOKENS = 1000
+"""Tokens of an inner step. A learner's batch does not depend on its speed."""
+MOMENT = 1e-6
+"""Seconds between two steps, so that messages caused by a step's report arrive before the next step begins."""
+LONGEST_LOOK = 0.02
+"""Longest pause in seconds between two checks for the syncer's welcome."""
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """A whole run in a few numbers. Shares are of all tokens trained."""
+class Learner(BlankIsland, Party):
+    """A unit of one host, from the beginning of the run to its end."""
 
-    seconds: float
-    goodput: float
-    """Share of the learners' time that was spent in inner steps."""
-    merged_share: float
-    discarded: Mapping[str, float]
-    """By reason, with the ledger's names."""
-    in_flight: float
-    """Neither merged nor discarded when the run ended."""
-    mean_members: float
-    """Mean number of learners in a merge."""
+    tokens = TOKENS
+
+    def __init__(self, scenario: Scenario, unit: Unit, shard: Shard, drift: Drift) -> None:
+        super().__init__(shard.loop)
+        self.cursor = 0
+        self.busy = self.idle = 0.0
+        """Seconds in inner steps that have ended, and between two steps."""
+        self._scenario, self._unit, self._shard, self._drift = scenario, unit, shard, drift
+
+    async def train(self) -> None:
+        """Trains step by step, as `learner/island.py` does."""
+        loop = await self._connected()
+        ended = self.loop.time()
+        while (proposal := loop.propose()).ending is Ending.NONE:
+            loop.begin(replace(proposal, arrivals=dict(proposal.arrivals)))  # what its only host agrees to
+            self.idle += self.loop.time() - ended
+            seconds = self._drift.next()
+            await asyncio.sleep(seconds - MOMENT)
+            self.busy += seconds
+            self.cursor += 1
+            loop.finish(1.0, self.cursor)
+            await asyncio.sleep(MOMENT)
+            ended = self.loop.time()
+
+    async def _connected(self) -> Loop:
+        """Connects to the syncer with the initial model. Returns the training loop."""
+        shard, unit, costs = self._shard, self._unit, self._scenario.costs
+        while (service := shard.service) is None:
+            await asyncio.sleep(MOMENT)
+        contract = unit_contract(unit.name, 1)
+        link = Link(self, shard, unit.wire or Wire(costs.body))
+        count = len(shard.layout.fragments)
+        whole, padded = [(0, 1)] * count, [1] * count
+        client = SyncerClient(shard.run, contract, shard.layout, whole, padded, [link], self.loop.time)
+        self.client = client
+        versions = tuple(each.version for each in shard.fragments)
+        client.connect(versions, 0, "", [service.driver.journal.lineage])
+        pause = MOMENT
+        while not client.answered:
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LONGEST_LOOK)  # a link may have a delay of seconds
+        me: Any = self
+        start = Start(versions, versions)
+        return Loop(shard.run, me, me, client, me, me, start, threading.Event(), me, clock=self.loop.time)
+
+    # methods of `Fragments`
+
+    def extract(self, theta: object, number: int, codec: str) -> Any:
+        return whole_body(np.zeros(codecs.size(1, codec), np.uint8))
+
+    def receive(self, theta: object, number: int, part: NDArray[Any]) -> None:
+        """See `Fragments`."""
 
 
 class World:
@@ -67,24 +131,32 @@ class World:
         return busy / (busy + sum(learner.idle for learner in self.learners.values()))
 
     def merges(self) -> Iterator[tuple[RoundId, tuple[Part, ...]]]:
-        """Yields merges as they become durable, until the target is reached and no round is in flight.
-
-        Raises:
-            Stalled: the run does not reach its target.
-        """
+        """Yields merges, see `Shard.until_end`. Raises `Stalled`: the run does not reach its target."""
         steps = self.scenario.rules.target_steps or 0
         longest = SLOWNESS * steps * max(self.scenario.paces)
         for learner in self.learners.values():
-            self.loop.plan(0.0, learner, learner.start)
+            self.loop.plan(0.0, learner, learner.spawn, learner.train())
         yield from self.shard.until_end(longest)
 
 
-def outcome(scenario: Scenario, seed: int) -> Outcome:
-    """Runs the scenario to its end.
+@dataclass(frozen=True)
+class Outcome:
+    """A whole run in a few numbers. Shares are of all tokens trained."""
 
-    Raises:
-        Stalled: the run does not reach its target.
-    """
+    seconds: float
+    goodput: float
+    """Share of the learners' time that was spent in inner steps."""
+    merged_share: float
+    discarded: Mapping[str, float]
+    """By reason, with the ledger's names."""
+    in_flight: float
+    """Neither merged nor discarded when the run ended."""
+    mean_members: float
+    """Mean number of learners in a merge."""
+
+
+def outcome(scenario: Scenario, seed: int) -> Outcome:
+    """Runs the scenario to its end. Raises `Stalled`: it does not reach its target."""
     world = World(scenario, seed)
     members = [len(taken) for _, taken in world.merges()]
     accounts = world.accounts.values()

@@ -108,7 +108,7 @@ def waiting_goodput(scenario: Scenario, seed: int) -> float:
     """
     rules, costs = scenario.rules, scenario.costs
     steps, ahead = rules.target_steps or 0, rules.overlap * math.ceil(rules.interval / rules.fragments)
-    exchange = costs.push + costs.merge + costs.write + costs.fetch
+    exchange = costs.body + costs.merge + costs.write + costs.body
     learners = drifts(scenario.paces, scenario.jitter, np.random.default_rng(seed))
     ended_M, busy = np.zeros(len(learners)), 0.0
     merged = [0.0] * (steps + 1)

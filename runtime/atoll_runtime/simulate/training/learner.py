@@ -86,8 +86,7 @@ class Learner(Party):
             island.name, self._incarnation, batch=inner.batch, stream=island.number, streams=learners
         )
         clock = self.loop.time
-        costs = self._setting.costs
-        link = Link(self, self._shard, Wire(costs.push, costs.fetch, codec=run.outer.codec))
+        link = Link(self, self._shard, Wire(self._setting.costs.body, codec=run.outer.codec))
         client = island.client(run, contract, layout, fragments.bounds, fragments.padded, [link], clock)
         client.connect(cut.versions, cut.step, "", cut.meta["lineages"])
         while not client.answered:
