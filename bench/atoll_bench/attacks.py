@@ -180,7 +180,8 @@ def train(
 ) -> tuple[float | None, int, int]:
     """Returns the loss, and how many contributions of the attacker and of the others were refused. `programs`: see
     `World`."""
-    world = World(trained, seed, ATTACKS[attack], programs)
+    world = World(trained, seed, programs)
+    world.islands[-1].client = ATTACKS[attack]
     try:
         loss: float | None = world.train().loss
     except (LossNotFinite, Stalled):

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from atoll_runtime.learner.client import SyncerClient
 from atoll_runtime.learner.schedule import learning_rate
 from atoll_runtime.protocol.fragments import Array
 from atoll_runtime.protocol.rules import Rules
@@ -51,21 +50,14 @@ class Result:
 class World:
     """One training. Call `train` once."""
 
-    def __init__(
-        self,
-        setting: Setting,
-        seed: int,
-        last: type[SyncerClient] = SyncerClient,
-        programs: Programs | None = None,
-    ) -> None:
-        """`last`: the client of the last learner. `programs`: existing ones of the same setting and seed."""
+    def __init__(self, setting: Setting, seed: int, programs: Programs | None = None) -> None:
+        """`programs`: existing ones of the same setting and seed."""
         self.setting = setting
         run = setting.run(seed)
         self.programs = programs or Programs(run, setting.batch)
         paces, losses = np.random.default_rng(seed).spawn(2)
         speeds, chances = drifts(setting.paces, setting.jitter, paces), losses.spawn(setting.learners)
         self.islands = [Island(number, speeds[number], chances[number]) for number in range(setting.learners)]
-        self.islands[-1].client = last
         rules = Rules.of(run, batches={island.name: (setting.batch,) for island in self.islands})
         rules = replace(rules, silence=UNLIMITED)  # a computing unit is never silent in simulated time
         layout, first = self.programs.layout, self.programs.first
@@ -124,21 +116,12 @@ class World:
 
 
 def decoupled(setting: Setting, seed: int) -> Result:
-    """Trains with the setting's learners.
-
-    Raises:
-        LossNotFinite: a learner's loss is not finite.
-        Stalled: the run does not reach its target.
-    """
+    """Trains with the setting's learners. Raises what `World.train` raises."""
     return World(setting, seed).train()
 
 
 def data_parallel(setting: Setting, seed: int) -> Result:
-    """Trains for the setting's steps with its inner optimiser.
-
-    Raises:
-        ArithmeticError: the loss is not finite.
-    """
+    """Trains for the setting's steps with its inner optimiser. Raises `ArithmeticError`: the loss is not finite."""
     run = setting.run(seed)
     programs = Programs(run, setting.sequences)
     inner, batches = programs.inner, Share(programs.train, seed, 0, 1, setting.sequences)
