@@ -52,10 +52,7 @@ def answer(found: Values) -> Report:
     )
     row = {
         "method": method,
-        "params": traffic.params,
-        "step_seconds": traffic.step_seconds,
-        "bits": traffic.bits,
-        "sites": traffic.sites,
+        **{name: getattr(traffic, name) for name in ("params", "step_seconds", "bits", "sites")},
         "utilization": 1.0 if method == Method.DECOUPLED else share,
         **asdict(rounds(Method(method), traffic)),
         **asdict(need(Method(method), traffic, share)),

@@ -42,12 +42,8 @@ OPTIONS = (
 
 
 def answer(found: Values) -> Report:
-    """Return a row for the options that were given, or the published rows.
-
-    Raises:
-        UsageError: an option's value cannot be used.
-        Stalled: the simulated clock stands still.
-    """
+    """Return a row for the options that were given, or the published rows. Raises `UsageError`, and `Stalled` if the
+    simulated clock stands still."""
     from atoll_runtime.contract import GraceSpec, OuterSpec
     from atoll_runtime.simulate.fleet.rounds import outcome
     from atoll_runtime.simulate.fleet.scenario import Scenario, Unit, simulated_rules, waiting_goodput

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,24 +33,23 @@ def _outages(option: str, text: str) -> Outages:
         listed = json.loads(Path(text).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise UsageError(f"{option} {text!r}: a file with a JSON list is wanted: {error}") from error
-    if not isinstance(listed, list):
-        raise UsageError(f"{option} {text!r}: a JSON list is wanted, this is a {type(listed).__name__}")
-    found: Outages = {}
-    for n, each in enumerate(listed):
+    spans = []
+    for n, each in enumerate(listed if isinstance(listed, list) else [listed]):
         where = f"{option} {text!r}, entry {n}"
         if not isinstance(each, dict) or each.keys() != {"unit", "from", "until"}:
             raise UsageError(
-                f'{where}: an object {{"unit", "from", "until"}} is wanted, not {json.dumps(each)}'
+                f'{where}: a list of objects {{"unit", "from", "until"}} is wanted, not {json.dumps(each)}'
             )
         unit = values.count(f"{where}: unit", str(each["unit"]), 0, MOST_UNITS - 1)
         first = values.number(f"{where}: from", str(each["from"]))
         until = values.number(f"{where}: until", str(each["until"]), least=first, above=True)
-        found.setdefault(unit, []).append((first, until))
-    for unit, spans in found.items():
-        spans.sort()
-        for (_, until), (first, _) in pairwise(spans):
-            if first < until:
-                raise UsageError(f"{option} {text!r}: outages of unit {unit} overlap at {first:g} s")
+        spans.append((unit, first, until))
+    found: Outages = {}
+    for unit, first, until in sorted(spans):
+        earlier = found.setdefault(unit, [])
+        if earlier and first < earlier[-1][1]:
+            raise UsageError(f"{option} {text!r}: outages of unit {unit} overlap at {first:g} s")
+        earlier.append((first, until))
     return found
 
 
@@ -73,12 +71,7 @@ OPTIONS = (
 
 
 def answer(found: Values) -> Report:
-    """Return a row for each unit.
-
-    Raises:
-        UsageError: an option's value cannot be used.
-        Stalled: the simulated clock stands still.
-    """
+    """Return a row for each unit. Raises `UsageError`, and `Stalled` if the simulated clock stands still."""
     from atoll_runtime.contract import CommunicationSpec
     from atoll_runtime.simulate.fleet.links import Links, on_links
 

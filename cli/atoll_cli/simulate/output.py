@@ -116,12 +116,8 @@ def picture(option: str, text: str) -> Path:
 
 
 def deliver(report: Report, *, as_json: bool, plot: Path | None = None) -> None:
-    """Prints the table, or JSON, and draws the plot.
-
-    Raises:
-        UsageError: there is nothing to draw.
-        CommandError: the plot cannot be written.
-    """
+    """Prints the table, or JSON, and draws the plot. Raises `UsageError`: there is nothing to draw; `CommandError`: the
+    plot cannot be written."""
     if plot is not None:
         if report.chart is None:
             raise UsageError(f"--plot {str(plot)!r}: only the published table is drawn")

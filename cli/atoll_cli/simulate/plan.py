@@ -104,11 +104,7 @@ def too_small(syncer: SyncerSpec, planned: Run) -> list[str]:
 
 
 def prices_of(given: Sequence[tuple[str, float]], planned: Run) -> dict[str, float] | None:
-    """Dollars a chip-hour by generation; None without `--price`.
-
-    Raises:
-        UsageError: a generation is unknown, or a generation of the run has no price.
-    """
+    """Dollars a chip-hour by generation; None without `--price`. Raises `UsageError`: one is unknown or missing."""
     from atoll_runtime.simulate.planner.needs import CHIPS
 
     for generation, dollars in given:

@@ -31,14 +31,8 @@ def document(
     prices: Mapping[str, float] | None,
     warnings: Sequence[str],
 ) -> dict[str, Any]:
-    """The whole plan.
-
-    Args:
-        choices: the first is the run as it is.
-        links: figures by pool, for pools with a known link.
-        prices: dollars a chip-hour by generation.
-        warnings: a line for each part of the spec that is too small.
-    """
+    """The whole plan. `choices`: the first is the run as it is. `links`: figures by pool, for pools with a known link.
+    `prices`: dollars a chip-hour by generation. `warnings`: a line for each part of the spec that is too small."""
     expected = choices[0].expected
     told, rows = asdict(expected), [_choice(choice) for choice in choices]
     link, pools = told.pop("link"), told.pop("pools")

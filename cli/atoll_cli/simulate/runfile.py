@@ -23,27 +23,17 @@ KIND = "TrainingRun"
 
 
 def read_run(path: Path) -> tuple[TrainingRunSpec, planner.Run]:
-    """Return the spec of the only TrainingRun of the file, and the run in the planner's form.
-
-    Raises:
-        UsageError: the file does not exist or is not YAML, it has no TrainingRun or several, the API server would
-            refuse the run, or no plan can be made of it.
-    """
+    """Return the spec of the only TrainingRun of the file, and the run in the planner's form. Raises `UsageError`: the
+    file cannot be used, the API server would refuse the run, or no plan can be made of it."""
     name, spec = checked_spec(path, read_manifest(path))
     return spec, _planned(path, name, spec)
 
 
 def checked_spec(path: Path, manifest: Mapping[str, Any]) -> tuple[str, TrainingRunSpec]:
-    """Return a TrainingRun's name and spec. Raises `UsageError` if the API server would refuse the run.
-
-    Args:
-        path: the file, for messages.
-    """
-    refused = faults(manifest)
-    if len(refused) > 1:
-        refused = [f"the API server would refuse {len(refused)} things:", *refused]
-    if refused:
-        raise UsageError("\n  ".join([f"{path}: {refused[0]}", *refused[1:]]))
+    """Return a TrainingRun's name and spec. Raises `UsageError` if the API server would refuse the run of this file."""
+    if refused := faults(manifest):
+        head = [f"the API server would refuse {len(refused)} things:"] if len(refused) > 1 else []
+        raise UsageError(f"{path}: " + "\n  ".join([*head, *refused]))
     return manifest["metadata"]["name"], TrainingRunSpec.model_validate(manifest["spec"])
 
 

@@ -192,15 +192,8 @@ def _pool(
 
 
 def _seconds_to_target(run: Run, steps_per_second: float, tokens_per_second: float) -> float:
-    times = [
-        amount / rate if rate > 0 else math.inf
-        for amount, rate in (
-            (run.target.global_steps, steps_per_second),
-            (run.target.tokens, tokens_per_second),
-        )
-        if amount is not None
-    ]
-    return min(times)
+    goals = ((run.target.global_steps, steps_per_second), (run.target.tokens, tokens_per_second))
+    return min(amount / rate if rate > 0 else math.inf for amount, rate in goals if amount is not None)
 
 
 def living(shares: Sequence[tuple[int, float]]) -> NDArray[np.float64]:

@@ -95,9 +95,6 @@ def need(method: Method, traffic: Traffic, share: float = 0.95) -> Need:
     """Returns the least bandwidth with which a site computes for `share` of the time, above 0 and below 1.
 
     Decoupled learners do not wait. For them it is the bandwidth that keeps the schedule.
-
-    Raises:
-        ValueError: the schedule does not fit; the message names the field.
     """
     if method is Method.DECOUPLED:
         return streaming_need(traffic)
