@@ -210,25 +210,19 @@ def test_a_pools_link_tells_its_share_of_rounds_and_the_codec_that_would_fit(
     assert [link["member_share"] for link in links.values()] == [1.0, 1.0]
 
 
-WRONG = (
-    # what the models, the patterns, the CEL rules and the planner refuse; tests/unit/test_cli_admission.py has the rest
-    ("spec.pools.0.units", -1, "spec.pools[0].units: -1: Input should be greater than or equal to "),
-    ("spec.pools.0.topology", "3x3", "spec.pools[0].topology: 3x3 does not exist for tpu-v6e-slice"),
-    ("spec.model.preset", "3t", "spec.model.preset: '3t': one of 250k, "),
-    ("spec.outer.fragments", 25, "spec.outer.fragments: must be at most interval"),
-    ("spec.outer", {"fragments": 500, "interval": 500}, "spec.outer.fragments: must be at most the pieces"),
-    ("spec.outer.speed", 1, "spec.outer.speed: there is no such field; there is learningRate, "),
-    ("spec.data", REMOVE, "spec.data: Field required"),
-    ("spec", REMOVE, "spec: Input should be"),
-    ("spec.units", 0, "spec.units: 0: nothing trains"),
-    ("kind", "LearnerUnit", "one document of kind TrainingRun is wanted; there are 0"),
+@pytest.mark.parametrize(
+    ("where", "value", "words"),
+    [
+        ("spec.pools.0.units", -1, "spec.pools[0].units: -1: Input should be greater than or equal to "),
+        ("spec.outer.speed", 1, "spec.outer.speed: there is no such field; there is learningRate, "),
+        ("spec", REMOVE, "spec: Input should be"),
+        ("spec.units", 0, "spec.units: 0: nothing trains"),
+    ],
 )
-
-
-@pytest.mark.parametrize(("where", "value", "words"), WRONG)
 def test_a_wrong_field_is_one_line_with_its_path(
     where: str, value: Any, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """What the API server would refuse: tests/unit/test_cli_admission.py."""
     path = changed(tmp_path, {where: value})
     assert main(["simulate", "plan", str(path)]) == 2
     told = capsys.readouterr()
@@ -277,6 +271,12 @@ def test_a_file_that_is_no_run_is_one_line(
     assert main(["simulate", "plan", str(path)]) == 2
     told = capsys.readouterr().err
     assert words in told and told.startswith(f"atoll: {path}: ") and told.count("\n") == 1
+
+
+def test_a_target_out_of_reach_is_null(tmp_path: Path, ask: Any) -> None:
+    path = changed(tmp_path, {"spec.pools.0.units": 16, "spec.quorum": {"min": 16}})
+    plan = ask("plan", path, "--repair", "1y", "--price", "v6e=1")[0]
+    assert plan["seconds_to_target"] is plan["cost"]["to_target"] is None
 
 
 def test_a_total_of_units_is_shared_out_as_the_operator_does(tmp_path: Path) -> None:

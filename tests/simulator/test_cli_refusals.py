@@ -12,8 +12,7 @@ import pytest
 from atoll_cli.__main__ import main
 
 SHARDED = Path(__file__).resolve().parents[2] / "manifests" / "samples" / "sharded.yaml"
-CASE = "bandwidth --method decoupled --params 5e9 --step-time 1 --bits 16 --sites 8"
-OTHER = "bandwidth --params 5e9 --step-time 1 --bits 16 --sites 8 --method"
+CASE = "bandwidth --params 5B --step-time 1 --method"
 PLAN = f"plan {SHARDED}"
 
 REFUSED = (
@@ -29,8 +28,8 @@ REFUSED = (
     ("bandwidth --params 5B", "--params"),
     ("bandwidth --method diloco --step-time 1", "--params"),
     ("bandwidth --method diloco --params 5B", "--step-time"),
-    (f"{CASE} --utilization 0.5", "--utilization: not with --method decoupled"),
-    (f"{OTHER} data-parallel --interval 1", "--interval: not with --method data-parallel"),
+    (f"{CASE} decoupled --utilization 0.5", "--utilization: not with --method decoupled"),
+    (f"{CASE} data-parallel --interval 1", "--interval: not with --method data-parallel"),
     ("heterogeneity --speeds 1,fast", "--speeds 'fast': a number from 0.01 to 100"),
     (f"heterogeneity --speeds {','.join(['1'] * 200)}", "at most 128"),
     ("heterogeneity --speeds 1,50", "at most 20"),

@@ -110,3 +110,11 @@ def test_below_the_quorum_steps_count_for_nothing() -> None:
     assert bound.chip_seconds["below_quorum"] > 0.1 * free.chip_seconds["useful"]
     total = bound.chip_seconds["useful"] + bound.chip_seconds["below_quorum"]
     assert total == pytest.approx(free.chip_seconds["useful"])
+
+
+def test_a_slice_waits_for_company_no_longer_than_a_pause_would_cost() -> None:
+    patient, two = Recovery(patience=1e9), Fleet(chips=512, mtbi_seconds=30 * DAY)
+    case = Case(fleet=two, method="elastic", recovery=patient, seconds=50 * DAY)
+    waiting = simulate(case, np.random.default_rng(0))
+    longest = 256 * waiting.interruptions * (patient.pause * 2 + patient.pause)
+    assert 0 < waiting.chip_seconds["standby"] <= longest

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atoll_runtime.simulate.fleet.scavenge import Setting, hours_to_work, speed
+from atoll_runtime.simulate.fleet.scavenge import Setting, hours_to_work
 
 IDEAL = Setting(join=0.0, reconfigure=0.0, allreduce=0.0)
 
@@ -25,13 +25,6 @@ def test_decoupled_gains_with_each_learner_and_data_parallel_is_worse_before_it_
     assert decoupled == sorted(decoupled, reverse=True)
     parallel = [hours_to_work(Setting(), "data-parallel", extra) for extra in range(33)]
     assert parallel[4] > parallel[0] > parallel[12]
-
-
-def test_a_larger_world_is_faster_but_never_by_as_much_as_it_is_larger() -> None:
-    speeds = [speed(Setting(), n) for n in range(4, 65)]
-    assert speeds[0] == 4
-    assert speeds == sorted(speeds)
-    assert all(fast < n for fast, n in zip(speeds[1:], range(5, 65), strict=True))
 
 
 @given(st.floats(0, 1.0), st.floats(0, 1.0), st.floats(0.1, 3.0), st.floats(1.0, 23.0), st.integers(0, 40))

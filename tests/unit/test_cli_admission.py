@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from random import Random
 from typing import Any
 
@@ -23,12 +23,8 @@ OTHER_SHAPES = ("4x4x8", "12x16x28", "4x4x256", "4x4x260", "8x4x4", "4x4x6", "2x
 def rules(schema: Object) -> Iterator[Object]:
     """All CEL rules of a schema."""
     yield from schema.get(KEY, ())
-    children = [
-        *schema.get("properties", {}).values(),
-        schema.get("items"),
-        schema.get("additionalProperties"),
-    ]
-    for child in filter(None, children):
+    inside = [schema.get("items"), schema.get("additionalProperties"), *schema.get("properties", {}).values()]
+    for child in filter(None, inside):
         yield from rules(child)
 
 
@@ -134,25 +130,18 @@ def can_be_a_unit(shape: dict[str, Any], slices: int) -> bool:
     return flexible or shape.get("capacity") != "FlexStart"
 
 
-def pool(shape: dict[str, Any], slices: int) -> dict[str, Any]:
-    return patched(
-        RUN, {f"spec.pools.0.{key}": value for key, value in {**shape, "slicesPerUnit": slices}.items()}
-    )
-
-
-def unit(shape: dict[str, Any], slices: int) -> dict[str, Any]:
-    return patched(UNIT, {f"spec.{key}": value for key, value in {**shape, "slices": slices}.items()})
-
-
-@pytest.mark.parametrize(("body", "bought"), [(pool, True), (unit, False)], ids=["pool", "unit"])
-def test_slices_are_accepted_exactly_if_they_can_be_a_unit(
-    body: Callable[[dict[str, Any], int], dict[str, Any]], bought: bool
-) -> None:
+@pytest.mark.parametrize(
+    ("base", "place", "count"),
+    [(RUN, "spec.pools.0", "slicesPerUnit"), (UNIT, "spec", "slices")],
+    ids=["pool", "unit"],
+)
+def test_slices_are_accepted_exactly_if_they_can_be_a_unit(base: Object, place: str, count: str) -> None:
     random, accepted = Random(20261121), 0
     for shape, slices in shapes(random):
-        if bought:
+        if base is RUN:
             shape["capacity"] = random.choice(["OnDemand", "Spot", "FlexStart"])
+        body = patched(base, {f"{place}.{key}": value for key, value in {**shape, count: slices}.items()})
         possible = can_be_a_unit(shape, slices)
-        assert (faults(body(shape, slices)) == []) == possible, (shape, slices)
+        assert (faults(body) == []) == possible, (shape, slices)
         accepted += possible
     assert 30 < accepted < 270
