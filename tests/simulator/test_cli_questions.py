@@ -66,12 +66,11 @@ def test_recovery_options_reach_the_answer(ask: Any) -> None:
 
 def test_shares_of_unequal_learners_add_up(ask: Any) -> None:
     speeds = ("--speeds", "1,1,1,1,1.18,1.18,1.18,1.18", "--jitter", "0.1")
-    arguments = ["heterogeneity", *speeds, "--quorum", "1", "--grace", "0", "--steps", "200", "--seed", "7"]
+    arguments = ["heterogeneity", *speeds, "--quorum", "1", "--grace", "0", "--steps", "60", "--seed", "7"]
     (row,) = ask(*arguments)
     assert row["goodput"] == 1
     assert row["published_goodput"] is None
     assert row["merged_share"] + sum(row["discarded"].values()) + row["in_flight"] == pytest.approx(1)
-    assert ask(*arguments) == [row]
     assert ask(*arguments[:-1], "8") != [row]
 
 
