@@ -15,11 +15,10 @@ from soak import schedule
 
 from atoll_runtime.learner.proposal import Proposal
 from atoll_runtime.protocol import claims, restoring
-from atoll_runtime.protocol.coordinator import Coordinator
+from atoll_runtime.protocol.coordinator import Coordinator, Follower
 from atoll_runtime.protocol.cuts import Cuts
 from atoll_runtime.protocol.effects import Publish, Release, Remember, Tell
 from atoll_runtime.protocol.events import FinalCut, Persisted
-from atoll_runtime.protocol.follower import Follower
 from atoll_runtime.protocol.identifiers import NO_CUT
 from atoll_runtime.protocol.ledger import REFUSED, Account
 from atoll_runtime.protocol.link import Link

@@ -1,4 +1,5 @@
-"""What shard 0 decides for the whole run: the clock, cuts, the end, and who is silent."""
+"""What shard 0 decides for the whole run (the clock, cuts, the end, who is silent), and what another shard does with
+it."""
 
 from __future__ import annotations
 
@@ -97,8 +98,7 @@ class Coordinator(Syncer):
     # the clock
 
     def _keep_clock(self, now: float) -> None:
-        """The clock advances when shard 0 has opened all its rounds and the slowest live unit has had time for a step,
-        so the real H ≈ H."""
+        """The clock advances when all rounds here are open and the slowest live unit has had time for a step."""
         if self._clock_runs and now >= self.pace.due(self.rounds.slowest):
             self.pace.advance(now, self.rounds.slowest)
             self._set_clock(self.orders.step + 1)
@@ -157,3 +157,36 @@ class Coordinator(Syncer):
         begun = self.cuts.newest.final and self.cuts.saving == self.cuts.newest
         if self.standing.done and not begun and not self.behind:
             self._begin_cut(self.step, final=True)
+
+
+@dataclass
+class Follower(Syncer):
+    """A shard other than 0. It merges its own tensors by shard 0's clock."""
+
+    def _hear(self, event: Event, now: float) -> None:
+        if isinstance(event, Orders):
+            self._take_orders(event, now)
+
+    def _take_orders(self, orders: Orders, now: float) -> None:
+        before, self.orders = self.orders, orders
+        self.rounds.seconds, self.rounds.quickest = orders.seconds, orders.fastest
+        if orders.silent != before.silent:
+            self.rounds.hush(dict(orders.silent), now)
+        if orders.final and not self.final:
+            self._finished(orders.final)
+
+    def _met(self, unit: Unit) -> None:
+        unit.hushed = (unit.name, unit.incarnation) in self.orders.silent
+
+    def _conclude(self) -> None:
+        """Records this shard for the cut that shard 0 has begun. Saves the newest cut again if an earlier process
+        recorded it, this one has not saved it, and nothing was merged since."""
+        cut, cuts = self.orders.cut, self.cuts
+        if cut > cuts.newest:
+            if cut.final:
+                # After a crash that made this shard forget that it was done, rounds may be collecting again.
+                self.rounds.close("the final cut has begun")
+            if not (cut.final and self.rounds.held):
+                self._record(cut)
+        elif cut == cuts.newest and cuts.saving != cut and cuts.merges == self.rounds.merges:
+            self._save()

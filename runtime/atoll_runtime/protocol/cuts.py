@@ -72,10 +72,6 @@ class Cuts:
             self.running = False
             self.merges = self.merges if whole and own else GIVEN_UP
 
-    def keeps(self, merges: int) -> bool:
-        """The newest cut is saved and holds these merges, which are all that were made."""
-        return self.saved == self.newest and self.merges == merges
-
     def mark(self, unit: str, incarnation: int, cut: CutId, trained: int) -> bool:
         """A unit has recorded itself; true if that is for the newest cut."""
         if cut != self.newest:

@@ -1,7 +1,7 @@
 """A shard's state machine: rounds, membership, cuts, the end. Pure: events in, effects out.
 
-This file has what every shard does. `coordinator.py` has what shard 0 decides for all, `follower.py` what another shard
-does with that.
+This file has what every shard does. `coordinator.py` has what shard 0 decides for all, and what another shard does with
+that.
 """
 
 from __future__ import annotations
@@ -11,15 +11,7 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from atoll_runtime.protocol.effects import (
-    Effect,
-    Evict,
-    RecordCut,
-    Remember,
-    Tell,
-    Wake,
-    note,
-)
+from atoll_runtime.protocol.effects import Effect, Evict, RecordCut, Remember, Tell, Wake, note
 from atoll_runtime.protocol.events import (
     CutEnded,
     Declined,
@@ -104,7 +96,7 @@ class Syncer(ShardState):
     def _left(self, event: Left) -> None:
         unit = self.units.get(event.unit)
         if unit is not None and event.incarnation == unit.incarnation:
-            unit.leave(event)
+            unit.leave(event.host)
             self._note("left", unit=event.unit, incarnation=event.incarnation, host=event.host)
 
     def _reported(self, name: str, incarnation: int, report: Report, now: float) -> None:

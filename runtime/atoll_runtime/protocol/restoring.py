@@ -8,21 +8,31 @@ from typing import Any
 
 from msgspec import convert
 
-from atoll_runtime.protocol.coordinator import Coordinator
-from atoll_runtime.protocol.follower import Follower
+from atoll_runtime.protocol.coordinator import Coordinator, Follower
+from atoll_runtime.protocol.cuts import Cuts
 from atoll_runtime.protocol.identifiers import CutId
 from atoll_runtime.protocol.ledger import Account, carried
 from atoll_runtime.protocol.machine import Syncer
 from atoll_runtime.protocol.messages import Orders
 from atoll_runtime.protocol.norms import Norms
+from atoll_runtime.protocol.rounds import Rounds
 from atoll_runtime.protocol.rules import COORDINATOR, Rules
 from atoll_runtime.protocol.units import Unit
+from atoll_runtime.protocol.versions import Versions
 
 
 def begin(rules: Rules, sizes: tuple[int, ...], versions: list[int], step: int = 0) -> Syncer:
     """A machine that starts from these versions, with no known unit and no round in flight."""
+    if not len(versions) == len(sizes) == rules.fragments:
+        raise ValueError(f"outer.fragments: {rules.fragments}, but the state holds {len(versions)} versions")
     kind = Coordinator if rules.shard == COORDINATOR else Follower
-    return kind.begin(rules, sizes, versions, step)
+    known = [Versions(p, size, [versions[p]]) for p, size in enumerate(sizes)]
+    cuts = Cuts(rules.cut_interval, CutId(0, step))
+    machine = kind(rules, Rounds(rules, known), cuts, max(step, *versions))
+    if machine.coordinates:
+        machine.orders = Orders(step=machine.step, cut=cuts.newest)
+    machine.committed = machine.record()
+    return machine
 
 
 def restore(rules: Rules, sizes: tuple[int, ...], record: Mapping[str, Any]) -> Syncer:

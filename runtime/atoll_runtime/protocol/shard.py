@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any
 
 import msgspec
 
@@ -14,7 +14,6 @@ from atoll_runtime.protocol.messages import Orders, Standing
 from atoll_runtime.protocol.rounds import Rounds
 from atoll_runtime.protocol.rules import COORDINATOR, Rules
 from atoll_runtime.protocol.units import Unit
-from atoll_runtime.protocol.versions import Versions
 
 
 @dataclass
@@ -32,21 +31,6 @@ class ShardState:
     """URI of the final cut; not empty once finished."""
     committed: dict[str, Any] = field(default_factory=dict)
     """The record of the newest durable merge. A cut holds it together with the durable fragments."""
-
-    @classmethod
-    def begin(cls, rules: Rules, sizes: tuple[int, ...], versions: list[int], step: int = 0) -> Self:
-        """A machine that starts from these versions, with no known unit and no round in flight."""
-        cuts = Cuts(rules.cut_interval, CutId(0, step))
-        if not len(versions) == len(sizes) == rules.fragments:
-            raise ValueError(
-                f"outer.fragments: {rules.fragments}, but the state holds {len(versions)} versions"
-            )
-        known = [Versions(p, size, [versions[p]]) for p, size in enumerate(sizes)]
-        machine = cls(rules, Rounds(rules, known), cuts, max(step, *versions))
-        if machine.coordinates:
-            machine.orders = Orders(step=machine.step, cut=cuts.newest)
-        machine.committed = machine.record()
-        return machine
 
     @property
     def coordinates(self) -> bool:
@@ -79,14 +63,11 @@ class ShardState:
     @property
     def standing(self) -> Standing:
         """What shard 0 should know of this shard."""
-        done = self.finishing and not self.rounds.held
-        kept = self.cuts.saved if self.cuts.keeps(self.rounds.merges) else NO_CUT
-        return Standing(self.step, done, self.cuts.saved, kept, self._idle)
-
-    @property
-    def _idle(self) -> bool:
+        done, cuts = self.finishing and not self.rounds.held, self.cuts
+        kept = cuts.saved if cuts.saved == cuts.newest and cuts.merges == self.rounds.merges else NO_CUT
         collecting = all(held.stage in ("Early", "Collecting") for held in self.rounds.held.values())
-        return collecting and not self.rounds.roster.connected
+        idle = collecting and not self.rounds.roster.connected
+        return Standing(self.step, done, cuts.saved, kept, idle)
 
     @property
     def current(self) -> bool:
@@ -110,8 +91,7 @@ class ShardState:
 
     @property
     def following(self) -> int:
-        """The step that this shard takes next. A shard that was away skips steps more than H behind the clock, because
-        each fragment is due once in H steps."""
+        """The step that this shard takes next: at most H behind the clock, as each fragment is due once in H steps."""
         return max(self.step, self.orders.step - self.rules.interval) + 1
 
     @property

@@ -16,10 +16,9 @@ from typing import Any, Literal
 import msgspec
 
 from atoll_runtime.contract import OuterSpec, RunContract, TapeDepth
-from atoll_runtime.protocol.coordinator import Coordinator
-from atoll_runtime.protocol.effects import Effect
+from atoll_runtime.protocol.coordinator import Coordinator, Follower
+from atoll_runtime.protocol.effects import Effect, Persist, RecordCut
 from atoll_runtime.protocol.events import Event
-from atoll_runtime.protocol.follower import Follower
 from atoll_runtime.protocol.fragments import Layout
 from atoll_runtime.protocol.frames import checksum
 from atoll_runtime.protocol.identifiers import RoundId
@@ -61,8 +60,7 @@ class Entry(msgspec.Struct, frozen=True, tag=True):
 
 
 class Opening(Entry, frozen=True):
-    """The first record of a segment. With depth Contributions its body has Θ, then momentum, of each fragment in
-    order."""
+    """The first record of a segment. With depth Contributions its body has Θ, then momentum, of each fragment."""
 
     facts: Facts
     depth: TapeDepth
@@ -133,14 +131,12 @@ def encode(value: object) -> bytes:
 
 def decisions(effects: Sequence[Effect]) -> tuple[Effect, ...]:
     """The effects with each durable record, which is long, replaced by the crc32c of its encoding."""
-
-    def short(effect: Any) -> Effect:
-        if hasattr(effect, "record"):
-            crc = checksum(encode(effect.record))
-            effect = msgspec.structs.replace(effect, record={"crc32c": crc})
-        return effect  # type: ignore[no-any-return]
-
-    return tuple(short(effect) for effect in effects)
+    return tuple(
+        msgspec.structs.replace(effect, record={"crc32c": checksum(encode(effect.record))})
+        if isinstance(effect, Persist | RecordCut)
+        else effect
+        for effect in effects
+    )
 
 
 def plain(value: object) -> Any:
