@@ -55,6 +55,45 @@ def bug(seed: int) -> Callable[[Introduce], Introduce]:
     return register
 
 
+def replaced(name: str, seed: int, *changes: tuple[Any, str, object]) -> None:
+    """Registers a bug that replaces attributes. `seed`: as for `bug`."""
+
+    def introduce(patch: Patch) -> None:
+        for change in changes:
+            patch.setattr(*change)
+
+    BUGS[name] = seed, introduce
+
+
+def nothing(*_: object) -> None:
+    """Takes the place of a method that should do something."""
+
+
+replaced("the names of new files are not synced", 700, (Mount, "sync_folder", nothing))
+replaced("a torn record is not cut off", 730, (Mount, "truncate", nothing))
+replaced("shard 0 forgets its clock", 705, (Journal, "advance", nothing))
+replaced("parts of a merged round stay in memory", 700, (Parts, "release", nothing))
+replaced("bytes of a push that breaks are not given back", 704, (Parts, "unreserve", nothing))
+replaced("a shard waits for a unit that shard 0 says is silent", 770, (Rounds, "hush", nothing))
+replaced(
+    "a silent unit is waited for as long as it is connected",
+    700,
+    (Roster, "expire", nothing),
+    (Service, "_take", nothing),
+)
+released_whole = (Rounds, "over", lambda self, round_id: Release(round_id, None))
+replaced("what is carried over is released with its round", 829, released_whole)
+none_forgotten = (Cuts, "forgotten", lambda self, cut: False)
+replaced("a cut that shard 0 has forgotten is never overtaken", 875, none_forgotten)
+replaced("claims are not checked", 706, (claims, "impossible", lambda *facts, **more: ""))
+replaced("honest steps are taken for impossible", 700, (claims, "SPARE", 0), (claims, "FASTER", 0.2))
+replaced("norms are not compared", 838, (Norms, "outliers", lambda self, found, units: {}))
+at_once = property(lambda self: self.orders.ending)
+replaced(
+    "a shard merges on after the final cut", 712, (Syncer, "sealed", False), (Syncer, "finishing", at_once)
+)
+
+
 def unusable(patch: Patch, *reasons: str) -> None:
     """Anchors are used in spite of these reasons."""
     real = Versions.unusable
@@ -113,16 +152,6 @@ def a_new_file_is_not_synced(patch: Patch) -> None:
 
     patch.setattr(Mount, "open", opened)
     patch.setattr(Mount, "sync", sync)
-
-
-@bug(700)
-def the_names_of_new_files_are_not_synced(patch: Patch) -> None:
-    patch.setattr(Mount, "sync_folder", lambda self, folder: None)
-
-
-@bug(730)
-def a_torn_record_is_not_cut_off(patch: Patch) -> None:
-    patch.setattr(Mount, "truncate", lambda self, file, size: None)
 
 
 @bug(710)
@@ -235,11 +264,6 @@ def a_round_is_merged_below_its_quorum(patch: Patch) -> None:
     patch.setattr(Rounds, "_again", again)
 
 
-@bug(829)
-def what_is_carried_over_is_released_with_its_round(patch: Patch) -> None:
-    patch.setattr(Rounds, "over", lambda self, round_id: Release(round_id, None))
-
-
 @bug(713)
 def what_is_carried_over_is_not_released_when_it_is_merged(patch: Patch) -> None:
     real = Rounds.write
@@ -305,17 +329,6 @@ def the_clock_is_announced_before_the_journal_has_it(patch: Patch) -> None:
     patch.setattr(Driver, "_carry_out", carry_out)
 
 
-@bug(705)
-def shard_0_forgets_its_clock(patch: Patch) -> None:
-    patch.setattr(Journal, "advance", lambda self, clock: None)
-
-
-@bug(712)
-def a_shard_merges_on_after_the_final_cut(patch: Patch) -> None:
-    patch.setattr(Syncer, "sealed", False)
-    patch.setattr(Syncer, "finishing", property(lambda self: self.orders.ending))
-
-
 @bug(704)
 def a_shard_that_is_back_skips_its_part_of_a_cut(patch: Patch) -> None:
     real = Follower._conclude
@@ -327,20 +340,6 @@ def a_shard_that_is_back_skips_its_part_of_a_cut(patch: Patch) -> None:
         real(self)
 
     patch.setattr(Follower, "_conclude", follow)
-
-
-@bug(875)
-def a_cut_that_shard_0_has_forgotten_is_never_overtaken(patch: Patch) -> None:
-    patch.setattr(Cuts, "forgotten", lambda self, cut: False)
-
-
-@bug(701)
-def a_shard_keeps_its_own_clock_when_shard_0_is_away(patch: Patch) -> None:
-    patch.setattr(restoring, "Follower", Coordinator)
-    patch.setattr(Syncer, "coordinates", True)
-    patch.setattr(
-        Coordinator, "news", property(lambda self: self.standing if self.rules.shard else self.orders)
-    )
 
 
 @bug(700)
@@ -363,27 +362,6 @@ def tokens_of_a_replaced_incarnation_are_forgotten(patch: Patch) -> None:
         self.settled.clear()
 
     patch.setattr(Account, "replace", replaced)
-
-
-@bug(700)
-def parts_of_a_merged_round_stay_in_memory(patch: Patch) -> None:
-    patch.setattr(Parts, "release", lambda self, release: None)
-
-
-@bug(704)
-def bytes_of_a_push_that_breaks_are_not_given_back(patch: Patch) -> None:
-    patch.setattr(Parts, "unreserve", lambda self, head: None)
-
-
-@bug(700)
-def a_silent_unit_is_waited_for_as_long_as_it_is_connected(patch: Patch) -> None:
-    patch.setattr(Roster, "expire", lambda self, now: None)
-    patch.setattr(Service, "_take", lambda self, session, message: None)
-
-
-@bug(770)
-def a_shard_waits_for_a_unit_that_shard_0_says_is_silent(patch: Patch) -> None:
-    patch.setattr(Rounds, "hush", lambda self, silent, now: None)
 
 
 @bug(700)
@@ -412,32 +390,10 @@ def hosts_of_a_unit_do_not_agree_before_they_act(patch: Patch) -> None:
     patch.setattr(Proposal, "agreed", agreed)
 
 
-@bug(700)
-def a_round_is_merged_without_the_bodies_of_its_members(patch: Patch) -> None:
-    patch.setattr(Contributions, "lacking", property(lambda self: []))
-    patch.setattr(Contributions, "levels", {})  # else the machine fails, before anything is merged
-
-
 @bug(704)
 def a_unit_takes_versions_that_lack_its_work(patch: Patch) -> None:
     real = Link.announced
     patch.setattr(Link, "announced", lambda self, p, version, needed: real(self, p, version, True))
-
-
-@bug(706)
-def claims_are_not_checked(patch: Patch) -> None:
-    patch.setattr(claims, "impossible", lambda *facts, **more: "")
-
-
-@bug(700)
-def honest_steps_are_taken_for_impossible(patch: Patch) -> None:
-    patch.setattr(claims, "SPARE", 0)
-    patch.setattr(claims, "FASTER", 0.2)
-
-
-@bug(838)
-def norms_are_not_compared(patch: Patch) -> None:
-    patch.setattr(Norms, "outliers", lambda self, found, units: {})
 
 
 @bug(838)
@@ -470,6 +426,20 @@ def a_round_is_closed_as_soon_as_it_has_its_quorum(patch: Patch) -> None:
         return -math.inf if quorate else real(self, awaited, quorate, ending)
 
     patch.setattr(Round, "until", until)
+
+
+@bug(701)
+def a_shard_keeps_its_own_clock_when_shard_0_is_away(patch: Patch) -> None:
+    patch.setattr(restoring, "Follower", Coordinator)
+    patch.setattr(Syncer, "coordinates", True)
+    news = property(lambda self: self.standing if self.rules.shard else self.orders)
+    patch.setattr(Coordinator, "news", news)
+
+
+@bug(700)
+def a_round_is_merged_without_the_bodies_of_its_members(patch: Patch) -> None:
+    patch.setattr(Contributions, "lacking", property(lambda self: []))
+    patch.setattr(Contributions, "levels", {})  # else the machine fails, before anything is merged
 
 
 @pytest.mark.timeout(600)
