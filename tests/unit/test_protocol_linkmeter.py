@@ -50,19 +50,6 @@ def test_transfers_beside_each_other_share_the_link_and_their_time_counts_once()
     assert (reading.up_gbps, reading.busy_share) == pytest.approx((0.5, 0.3))
 
 
-def test_the_busy_share_is_of_the_window_and_of_the_direction_that_has_more() -> None:
-    meter = LinkMeter(0.0)
-    send(meter, 0.0, 100.0, SECOND)
-    send(meter, 0.0, 50.0, SECOND, "down")
-    assert meter.reading(200.0, NO_USE).busy_share == pytest.approx(0.5)
-    now = WINDOW_SECONDS + 50
-    assert meter.reading(now, NO_USE).busy_share == pytest.approx(50 / WINDOW_SECONDS), (
-        "its first half has passed"
-    )
-    meter.began("down", now - 60, SECOND)
-    assert meter.reading(now, NO_USE).busy_share == pytest.approx(60 / WINDOW_SECONDS), "it is under way"
-
-
 def test_the_busy_share_of_very_short_transfers_is_of_those_that_are_remembered() -> None:
     meter = LinkMeter(0.0)
     for n in range(2 * MOST_PERIODS):
@@ -112,15 +99,18 @@ def test_no_transfer_makes_a_link_seem_faster_than_it_is(
 def test_the_busy_share_is_what_the_transfers_of_the_window_sum_up_to(
     transfers: list[tuple[Direction, float, float]],
 ) -> None:
-    """One transfer follows another, with pauses."""
+    """While it is under way and once it has ended. One transfer follows another, with pauses."""
     meter, now, busy = LinkMeter(0.0), 0.0, dict[str, list[tuple[float, float]]](up=[], down=[])
     for direction, seconds, pause in transfers:
         since, now = now + pause, now + pause + seconds
-        send(meter, since, now, SECOND, direction)
+        under_way = meter.began(direction, since, SECOND)
         busy[direction].append((since, now))
+        shares = [meter.reading(now, NO_USE).busy_share]
+        meter.ended(under_way, now, SECOND)
+        shares.append(meter.reading(now, NO_USE).busy_share)
         begin = max(now - WINDOW_SECONDS, 0.0)
         most = max(sum(max(stop - max(since, begin), 0.0) for since, stop in each) for each in busy.values())
-        assert meter.reading(now, NO_USE).busy_share == pytest.approx(most / (now - begin), abs=1e-9)
+        assert shares == pytest.approx([most / (now - begin)] * 2, abs=1e-9)
 
 
 def test_a_rate_of_late_is_that_of_the_last_transfers_a_faster_one_counts_at_once() -> None:

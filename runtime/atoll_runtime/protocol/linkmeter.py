@@ -109,7 +109,7 @@ class LinkMeter:
             transfer.bits, transfer.until = bits, max(now - answer, transfer.since + LEAST_SECONDS)
             lane.keep(transfer)
         if not lane.active:
-            lane.rest(now)
+            lane.periods.append((lane.since, now))
 
     def answered(self, transfer: Transfer, seconds: float, now: float) -> None:
         """The first byte of an answer came `seconds` after its request."""
@@ -125,8 +125,7 @@ class LinkMeter:
         return -self._rtt.value(now)
 
     def rate(self, direction: Direction, now: float) -> float:
-        """Recent bits per second: the best of the last transfers, but no more than those under way show. Infinite while
-        there are too few."""
+        """Bits per second: the best of the last transfers, no more than those under way show; infinite if unknown."""
         return self._lanes[direction].rate(now - self.round_trip(now))
 
     def failed(self) -> None:
@@ -147,8 +146,7 @@ class LinkMeter:
 
 
 class _Largest:
-    """The largest value of the window. Values that a later one exceeds are dropped, so the kept ones are in falling
-    order."""
+    """The largest value of the window. Values that a later one exceeds are dropped: the kept ones fall."""
 
     def __init__(self) -> None:
         self._values: deque[tuple[float, float]] = deque()
@@ -176,10 +174,8 @@ class _Lane:
     bits: float = 0.0
     """Bits of the transfers that have ended in it."""
     rates: _Largest = field(default_factory=_Largest)
-    periods: deque[tuple[float, float, float]] = field(default_factory=lambda: deque(maxlen=MOST_PERIODS))
-    """Ended busy periods of the window: beginning, end, and `total` at the end."""
-    total: float = 0.0
-    """Seconds of all busy periods that have ended."""
+    periods: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=MOST_PERIODS))
+    """Beginning and end of the last busy periods."""
     ended: deque[Transfer] = field(default_factory=lambda: deque(maxlen=BESIDE))
     samples: deque[float] = field(default_factory=lambda: deque(maxlen=SAMPLES))
     """Bits per second of the last transfers."""
@@ -215,19 +211,11 @@ class _Lane:
                 found = min(found, sum(each.bits for each in carried) / (now - first))
         return found
 
-    def rest(self, now: float) -> None:
-        """A busy period has ended."""
-        self.total += now - self.since
-        self.periods.append((self.since, now, self.total))
-
     def busy(self, made: float, now: float) -> float:
+        """Share of the window, since `made` at most, in which the lane was busy."""
         start = max(made, now - WINDOW_SECONDS)
         if len(self.periods) == MOST_PERIODS:
             start = max(start, self.periods[0][0])
-        while self.periods and self.periods[0][1] < start:
-            self.periods.popleft()
-        busy = now - max(self.since, start) if self.active else 0.0
-        if self.periods:
-            since, stop, total = self.periods[0]
-            busy += stop - max(since, start) + self.total - total
+        periods = [*self.periods, (self.since, now)] if self.active else self.periods
+        busy = math.fsum(max(stop - max(since, start), 0.0) for since, stop in periods)
         return min(busy / (now - start), 1.0) if now > start else 0.0
