@@ -27,7 +27,7 @@ from atoll_runtime.contract import CheckpointSpec, OuterSpec, RunContract, Targe
 from atoll_runtime.protocol.effects import SendPull
 from atoll_runtime.protocol.events import Left, Persisted, Received, Said
 from atoll_runtime.protocol.fragments import Array, Layout, TensorInfo, build_layout
-from atoll_runtime.protocol.frames import lead
+from atoll_runtime.protocol.frames import whole
 from atoll_runtime.protocol.identifiers import RoundId
 from atoll_runtime.protocol.messages import Header, Part, Report
 from atoll_runtime.protocol.rules import Rules
@@ -237,8 +237,7 @@ def write(path: Path, records: list[tuple[Entry, bytes]]) -> None:
     """Writes a tape with correct checksums, whatever its content."""
     with path.open("wb") as file:
         for entry, body in records:
-            head = encode(entry)
-            file.write(lead(head, body) + head + body)
+            file.writelines(whole(encode(entry), body))
 
 
 def segments(folder: Path) -> list[Path]:

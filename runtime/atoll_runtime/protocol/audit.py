@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from statistics import median_low
 
 from atoll_runtime.protocol.messages import Audit
 
@@ -65,7 +66,7 @@ class Audits:
             for name, (incarnation, each) in self.results.items()
             if (each.step, each.kind, incarnation) == (audit.step, audit.kind, incarnations.get(name))
         }
-        middle = _median(list(alike.values()))
+        middle = median_low(loss if math.isfinite(loss) else math.inf for loss in alike.values())
         return {name: _distance(loss, middle) for name, loss in alike.items()}
 
 
@@ -74,9 +75,3 @@ def _distance(loss: float, middle: float) -> float:
     if not (math.isfinite(loss) and math.isfinite(middle)):
         return math.inf
     return abs(loss - middle) / (abs(middle) or 1.0)
-
-
-def _median(values: list[float]) -> float:
-    """The lower median. Values that are not finite count as infinite."""
-    ordered = sorted(value if math.isfinite(value) else math.inf for value in values)
-    return ordered[(len(ordered) - 1) // 2]

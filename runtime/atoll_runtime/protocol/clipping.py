@@ -1,22 +1,21 @@
 """How much one unit may count in a merge: its norms and steps are clipped to a multiple of the median of all members.
 
-A unit with wrong numbers (a flipped bit in an exponent, a loss scale that diverged) has a norm far from the others'.
-RDA takes the mean of the norms as the length of the merge, so without a bound one norm of 10⁶ decides that length. 10⁹
-claimed steps would also decide the merge, because weights grow with steps, and not every claim can be checked against
-the elapsed time.
+RDA takes the mean of the norms as the length of the merge, so without a bound one wrong norm of 10⁶ decides that
+length. 10⁹ claimed steps would also decide the merge, because weights grow with steps, and not every claim can be
+checked against the elapsed time.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from statistics import median_low
 
 from atoll_runtime.protocol.messages import Part
+from atoll_runtime.protocol.norms import LEAST_UNITS
 
 CLIP = 4.0
 """Multiple of the median. Honest units differ by less, unless their numbers of inner steps differ widely."""
-LEAST_UNITS = 3
-"""Units that clipping needs. The median of fewer does not show which one is wrong."""
 
 
 def clipped(values: Sequence[float], times: float = CLIP) -> list[float]:
@@ -24,10 +23,10 @@ def clipped(values: Sequence[float], times: float = CLIP) -> list[float]:
 
     Values of 0 do not count in the median, because an expert may have had tokens in only a few units.
     """
-    moved = sorted(value for value in values if value > 0)
+    moved = [value for value in values if value > 0]
     if len(moved) < LEAST_UNITS:
         return list(values)
-    limit = times * moved[(len(moved) - 1) // 2]
+    limit = times * median_low(moved)
     return [min(value, limit) for value in values]
 
 

@@ -43,15 +43,11 @@ def checksum(*buffers: Buffer) -> int:
     return crc
 
 
-def lead(head: bytes, *bodies: Buffer) -> bytes:
-    """The first bytes of a record, before its head."""
-    size = sum(memoryview(body).nbytes for body in bodies)
-    return FRAME.pack(MAGIC, checksum(LENGTHS.pack(len(head), size), head, *bodies), len(head), size)
-
-
 def whole(head: bytes, *bodies: Buffer) -> list[memoryview]:
     """A record's bytes, without a copy of its bodies."""
-    first = memoryview(lead(head, *bodies) + head)
+    size = sum(memoryview(body).nbytes for body in bodies)
+    crc = checksum(LENGTHS.pack(len(head), size), head, *bodies)
+    first = memoryview(FRAME.pack(MAGIC, crc, len(head), size) + head)
     return [first, *(memoryview(body).cast("B") for body in bodies if memoryview(body).nbytes)]
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import median_low
 
 MERGES = 8
 """Merges of a fragment that are remembered with their norms."""
@@ -18,12 +19,11 @@ EACH = 8
 WARM = 4
 """Remembered merges that are needed before they count. In a warm-up norms grow by factors of hundreds."""
 LEAST_UNITS = 3
-"""Norms that the check needs. Fewer do not show which one is wrong."""
+"""Values that a median needs to show which one is wrong."""
 FLOOR = math.log(32.0)
 """A norm may always be this far above the median, whatever the spread."""
 SPREADS = 6.0
-"""A norm may be this many spreads above the median. The spread is the median distance from the median, scaled to a
-standard deviation."""
+"""Spreads that a norm may be above the median. One is the median distance, scaled to a standard deviation."""
 ATTEMPTS = 4
 """After this many attempts of a round only units that have answered count, because others say nothing of the norms."""
 LEAST_SPREAD = 16
@@ -84,11 +84,8 @@ def level(norm: float, steps: float) -> float:
 
 def bounds(levels: Sequence[float]) -> tuple[float, float]:
     """The lower median, and the largest level that is taken."""
-    middle = median(levels)
-    spread = SCALE * median([abs(each - middle) for each in levels]) if len(levels) >= LEAST_SPREAD else 0.0
+    middle = median_low(levels)
+    spread = (
+        SCALE * median_low([abs(each - middle) for each in levels]) if len(levels) >= LEAST_SPREAD else 0.0
+    )
     return middle, middle + max(FLOOR, SPREADS * spread)
-
-
-def median(values: Sequence[float]) -> float:
-    """The lower median."""
-    return sorted(values)[(len(values) - 1) // 2]
