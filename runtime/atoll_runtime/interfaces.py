@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from atoll_runtime.transport.messages import FetchHead, FetchRequest, PushReply, ShardHello
     from atoll_runtime.transport.wire import Down, Up
 
-VOLUME_SHARE = 4
-"""An event tape takes at most a quarter of its volume, because the journal needs more."""
-
 
 @dataclass(frozen=True)
 class Volume:
@@ -34,8 +31,8 @@ class Volume:
     free: int
 
     def share(self, limit: int) -> int:
-        """The most bytes of the volume that an event tape with this limit takes."""
-        return min(limit, self.size // VOLUME_SHARE)
+        """The most bytes of an event tape with this limit: at most a quarter, because the journal needs more."""
+        return min(limit, self.size // 4)
 
 
 class Disk(Protocol):

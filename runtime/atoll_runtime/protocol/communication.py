@@ -7,7 +7,6 @@ achieves this is chosen. If none does, the unit takes part in fewer rounds; `lin
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import get_args
@@ -26,8 +25,7 @@ SHORT = 0.05
 GOAL, WIDEN = 0.7, 0.55
 """Share of an interval that transfers may take, and the share up to which a wider codec is taken up again."""
 WIDEN_CHANGES = 0.9
-"""Like WIDEN, for changes in int4. It is higher because a unit that takes part in fewer rounds fetches int8, which is
-nearly twice the bits."""
+"""Like WIDEN, for changes in int4: a unit that takes part in fewer rounds fetches int8, nearly twice the bits."""
 STREAM_BYTES = 4 << 20
 """Bytes on the way at a time on one connection."""
 FIRST_STREAMS = 4
@@ -76,8 +74,7 @@ class Rules:
     widest: str
     """The run's codec."""
     exact: bool = False
-    """All units have the same codec. They must hold the same bits of a version, because audits compare what they
-    compute with it."""
+    """All units have the same codec, because audits compare what they compute with the same bits of a version."""
 
     @cached_property
     def modes(self) -> tuple[Mode, ...]:
@@ -116,8 +113,7 @@ class Mode:
 
     @property
     def goal(self) -> float:
-        """The load up to which the mode is kept. It is higher for changes in int4, because no narrower mode carries
-        every round."""
+        """The load up to which the mode is kept; more for changes in int4: no narrower mode carries every round."""
         return USED if self.fetch == "int4" else GOAL
 
     @property
@@ -253,7 +249,7 @@ def _advice(mode: Mode, seen: Observed, rules: Rules) -> str:
     codec = "communication.codec" if fixed.codec else "outer.codec" if rules.exact and len(free) > 1 else ""
     if not (codec or fixed.period):
         return ""
-    fitting = _widest(free, seen, turn)
+    fitting = next((mode for mode in free if mode.load(seen) <= GOAL * turn), None)
     if codec and fitting is not None:
         return f"{codec}: {fitting.push} takes {fitting.load(seen) / turn:.2f} of {turn} interval(s)"
     narrowest = free[-1]
@@ -270,7 +266,3 @@ def _more_streams(mode: Mode, seen: Observed, fixed: CommunicationSpec) -> int:
     need = seen.elements * bits / (GOAL * (fixed.period or 1) * seen.interval)
     lanes = _lanes(need, seen.round_trip)
     return lanes if fixed.streams < lanes <= MOST_STREAMS else 0
-
-
-def _widest(modes: Sequence[Mode], seen: Observed, turn: int) -> Mode | None:
-    return next((mode for mode in modes if mode.load(seen) <= GOAL * turn), None)

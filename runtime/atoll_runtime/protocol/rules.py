@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 
 from atoll_runtime.contract import RunContract
 
@@ -21,8 +20,6 @@ FAST_FACTOR = 16.0
 """A unit's shortest step counts as at most this many times shorter than the median."""
 STALE_INTERVALS, MOST_STALE_INTERVALS = 8, 256
 """An anchor may be `STALE_INTERVALS` old, or x times as old on a link that carries one round in x, up to the most."""
-
-NO_BATCHES: Mapping[str, tuple[int, ...]] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -72,26 +69,20 @@ class Rules:
 
     @property
     def silent_after(self) -> float:
-        """`silence` for this shard. Infinite for shards other than 0, which get no reports and only know which units
-        are connected."""
+        """`silence` for this shard. Infinite for shards other than 0, which get no reports."""
         return self.silence if self.shard == COORDINATOR else math.inf
 
     @classmethod
     def of(
-        cls, run: RunContract, shard: int = 0, batches: Mapping[str, tuple[int, ...]] = NO_BATCHES
+        cls, run: RunContract, shard: int = 0, batches: Mapping[str, tuple[int, ...]] | None = None
     ) -> Rules:
         """`batches`: see `SyncerContract`. Raises `ValueError` naming the field that does not fit."""
         if not 0 <= shard < len(run.shards):
             raise ValueError(f"ATOLL_SHARD: {shard} must be within 0 … {len(run.shards) - 1}")
         outer = run.outer
-        if outer.fragments > outer.interval:
-            raise ValueError(
-                f"outer.fragments: {outer.fragments} must be at most outer.interval ({outer.interval})"
-            )
-        if outer.overlap > outer.interval:
-            raise ValueError(
-                f"outer.overlap: {outer.overlap} must be at most outer.interval ({outer.interval})"
-            )
+        for name, value in (("fragments", outer.fragments), ("overlap", outer.overlap)):
+            if value > outer.interval:
+                raise ValueError(f"outer.{name}: {value} must be at most outer.interval ({outer.interval})")
         if run.target.global_steps is None and run.target.tokens is None:
             raise ValueError("target: give globalSteps, tokens, or both")
         return cls(
@@ -110,6 +101,6 @@ class Rules:
             guard=outer.guard,
             step_tokens={
                 name: tuple(batch * run.data.sequence_length for batch in each)
-                for name, each in batches.items()
+                for name, each in (batches or {}).items()
             },
         )

@@ -8,7 +8,6 @@ from typing import Any
 
 import msgspec
 
-from atoll_runtime.protocol.events import Left
 from atoll_runtime.protocol.identifiers import RoundId
 from atoll_runtime.protocol.ledger import Account, Span
 from atoll_runtime.protocol.messages import Hello, Part, Report
@@ -151,13 +150,13 @@ class Unit:
             self.seeded_step, self.seed_message = event.seeded_step, event.seed_message
         return renewed
 
-    def leave(self, event: Left) -> None:
-        if event.incarnation == self.incarnation:
-            self.hosts.discard(event.host)
-            self.addresses.pop(event.host, None)
-            self.reported = None
-            if not self.hosts:
-                self.tokens_per_second = 0.0
+    def leave(self, host: int) -> None:
+        """A host of the current incarnation leaves."""
+        self.hosts.discard(host)
+        self.addresses.pop(host, None)
+        self.reported = None
+        if not self.hosts:
+            self.tokens_per_second = 0.0
 
     def report(self, report: Report, now: float) -> None:
         """Takes a report of host 0 for the unit. The first one's step time includes compilation and does not count."""
@@ -175,8 +174,7 @@ class Unit:
         return self.joined.get(p)
 
     def refuse(self, p: int, anchor: int, why: str) -> None:
-        """A contribution is refused for its claims or norm. Work since its anchor counts only until there is a newer
-        version.
+        """A contribution is refused. Work since its anchor counts only until there is a newer version.
 
         Args:
             why: the reason in one word, a colon, and the figures.
