@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, replace
 
 import pytest
@@ -36,8 +35,8 @@ class Seen:
     """What became of a run, by unit."""
 
     seconds: float
-    members: Counter[str]
-    """Share of rounds, by unit; of each fragment, the least."""
+    members: dict[str, float]
+    """Mean share of the rounds of a fragment of which each unit is a member."""
     accounts: dict[str, Account]
     rounds: dict[int, set[str]]
     """The members of each, by step."""
@@ -73,30 +72,26 @@ def run(
         process = world.shards[0].process
         machine = process.machine if process is not None and process.driver is not None else None
         assert world.now < 2 * steps * STEP, world.checks.why()
-    members: Counter[str] = Counter()
     assert process is not None
     shares: dict[str, list[float]] = {island.name: [] for island in islands}
     taken: dict[int, set[str]] = {}
-    for value in process.memory:
-        rounds, members = 0, Counter()
+    for newest in process.memory:
+        merges, value = [], newest
         while value is not None and value.version > steps / 4:
-            rounds += 1
+            merges.append(value.version)
             taken[value.version] = {member.who[0] for member in value.members}
-            members.update(member.who[0] for member in value.members)
             value = value.parent
-        for name in shares:
-            shares[name].append(members[name] / rounds)
-    least = Counter({name: min(each) for name, each in shares.items()})
-    mean = Counter({name: sum(each) / fragments for name, each in shares.items()})
-    assert all(least[name] > 0.5 * mean[name] for name in shares), "turns are fair over fragments"
+        for name, each in shares.items():
+            each.append(sum(name in taken[version] for version in merges) / len(merges))
+    members = {name: sum(each) / fragments for name, each in shares.items()}
+    assert all(min(each) > 0.5 * members[name] for name, each in shares.items()), (
+        "turns are fair over fragments"
+    )
     accounts = {name: unit.account for name, unit in machine.units.items()}
-    for account in accounts.values():
-        lost = sum(account.discarded.values())
-        assert account.trained == account.merged + lost + account.in_flight, "the ledger balances"
     used = {
         unit.name: unit.processes[-1].hosts[0].client.communication for unit in world.units if unit.processes
     }
-    return Seen(world.now, mean, accounts, taken, used)
+    return Seen(world.now, members, accounts, taken, used)
 
 
 def merged(account: Account) -> float:
@@ -105,7 +100,7 @@ def merged(account: Account) -> float:
 
 @pytest.mark.timeout(600)
 def test_each_unit_is_a_member_as_often_as_its_link_allows_and_the_clock_keeps_its_pace() -> None:
-    links = (2.0, 3.0, 4.0, 5.0)
+    links = (0.8, 2.0, 3.0, 4.0, 5.0)
     seen = run(*(Island(f"u{link}", 1, STEP, 10, GBIT / link) for link in links))
     assert seen.seconds < 1.02 * STEPS * STEP
     fastest = merged(seen.accounts["u5.0"])
@@ -113,14 +108,6 @@ def test_each_unit_is_a_member_as_often_as_its_link_allows_and_the_clock_keeps_i
         share = min(1.0, link / NEED)
         assert seen.members[f"u{link}"] >= 0.9 * share
         assert merged(seen.accounts[f"u{link}"]) >= 0.9 * share * fastest
-
-
-def test_a_link_that_carries_one_round_in_four_is_given_every_fourth() -> None:
-    seen = run(Island("slow", 1, STEP, 10, 4 * STEP), *(Island(f"u{n}", 1, STEP, 10, 1.0) for n in (1, 2)))
-    assert seen.seconds < 1.02 * STEPS * STEP
-    assert seen.members["slow"] >= 0.9 / 4
-    assert seen.members["u1"] >= 0.98
-    assert merged(seen.accounts["slow"]) >= 0.9 / 4
 
 
 def test_a_unit_whose_link_is_busy_out_of_phase_with_the_others_is_in_nearly_every_round() -> None:

@@ -28,20 +28,8 @@ class CutPart:
     values: tuple[Value, ...]
 
     @property
-    def step(self) -> int:
-        return self.part.step
-
-    @property
-    def shard(self) -> int:
-        return self.part.shard
-
-    @property
     def cut(self) -> CutId:
         return CutId(*self.part.meta["machine"]["cut"])
-
-    @property
-    def final(self) -> bool:
-        return self.cut.final
 
     @property
     def lineage(self) -> str:
@@ -134,7 +122,8 @@ class SimStore:
         parts = tuple(bucket.parts[step, s] for s in range(shards))
         if len({part.cut for part in parts}) > 1:
             raise StoreError(f"step {step}: the parts are of different cuts")
-        records = {clocks.shard(part.shard): part.part.meta["vector"] for part in parts} | meta["marks"]
+        vectors = {clocks.shard(s): part.part.meta["vector"] for s, part in enumerate(parts)}
+        records = vectors | meta["marks"]
         wrong = clocks.inconsistency(records)
         if wrong:
             checks.refused(step, wrong)

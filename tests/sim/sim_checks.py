@@ -11,18 +11,10 @@ from sim_bucket import WholeCut
 from sim_values import Delta, Incarnation, Value, Violation
 
 from atoll_runtime.protocol import clocks
-from atoll_runtime.protocol.effects import (
-    Effect,
-    Evict,
-    Merge,
-    Note,
-    Publish,
-    RecordCut,
-    SendPull,
-)
+from atoll_runtime.protocol.effects import Effect, Evict, Merge, Note, Publish, RecordCut, SendPull
 from atoll_runtime.protocol.events import Event, FinalCut, Merged, MergeFailed, Received
 from atoll_runtime.protocol.identifiers import CutId, RoundId
-from atoll_runtime.protocol.ledger import MISSED, REFUSED, Account
+from atoll_runtime.protocol.ledger import MISSED, REFUSED
 from atoll_runtime.protocol.messages import MOST_TURN, Header, Hello, Orders, Part
 from atoll_runtime.protocol.rules import COORDINATOR
 from atoll_runtime.protocol.waiting import why
@@ -61,7 +53,6 @@ class Checks:
         """The highest step that each shard's clock has shown in any of its processes."""
         self._announced: dict[str, Orders] = {}
         """The latest decisions that shard 0 has sent to another shard, by lineage of shard 0."""
-        self._ended: dict[int, tuple[Value, ...]] = {}
         self._turns: dict[tuple[ShardProcess, RoundId, Part], float] = {}
         """For each header that a round has taken, the largest turn that its shard knew for the unit at that time."""
         self._entered: dict[tuple[int, str, Incarnation], tuple[int, ...]] = {}
@@ -299,9 +290,11 @@ class Checks:
     def adopted(self, unit: UnitProcess, number: int, before: Value, value: Value) -> None:
         """A unit takes a version. It must not be older than the last one of the same lineage, unless that is lost."""
         known = self._numbers.get((value.shard, value.fragment, value.lineage, before.version))
-        if value.lineage == before.lineage and known is before and value.version < before.version:
+        if value.lineage != before.lineage or known is not before:
+            return
+        if value.version < before.version:
             raise Violation(f"{unit}: {value} after {before}")
-        if value.lineage == before.lineage and known is before and not self._needed(unit, before, value):
+        if not self._needed(unit, before, value):
             raise Violation(f"{unit}: {value} replaces its work since {before}, which it could contribute")
 
     def _needed(self, unit: UnitProcess, before: Value, value: Value) -> bool:
@@ -331,7 +324,7 @@ class Checks:
     def whole(self, cut: WholeCut) -> None:
         """A cut is complete. No party in it may know more of another than that had recorded, and a final cut must be at
         the target."""
-        if cut.parts[0].final:
+        if cut.parts[0].cut.final:
             self._reached(cut.step)
         for part in cut.parts:
             for value in part.values:
@@ -443,38 +436,28 @@ class Checks:
 
     def judge(self, process: ShardProcess) -> None:
         """The accounts must agree with the contents."""
-        final = bool(process.machine.final)
         for name, unit in process.machine.units.items():
             account = unit.account
             who = name, account.incarnation
             lost = [account.discarded.get(fate, 0) for fate in (MISSED, REFUSED)]
-            merged = missed = 0
-            for value in process.memory:
-                merged += value.merged.get(name, 0)
-                missed += value.missed.get(name, 0)
+            merged = sum(value.merged.get(name, 0) for value in process.memory)
+            missed = sum(value.missed.get(name, 0) for value in process.memory)
             trained = self._trained[who].trained if who in self._trained else 0
-            true = merged, missed
-            if (account.merged, sum(lost)) != true:  # without the refusal it would count as missed
+            if (account.merged, sum(lost)) != (
+                merged,
+                missed,
+            ):  # without the refusal it would count as missed
                 said = f"merged {account.merged}, missed, refused {lost}"
                 raise Violation(f"{process}: {name}: {said}, in truth {merged}, {missed}")
-            if (
-                min(account.discarded.values(), default=0) < 0
-                or account.in_flight < 0
-                or not account.balanced
-            ):
+            least = min([account.in_flight, *account.discarded.values()])
+            if least < 0 or not account.balanced:
                 raise Violation(f"{process}: {name}: {account}")
             if account.position > trained:
                 raise Violation(f"{process}: {name}: {account.position} tokens, {trained} trained")
-            if not final:
-                self._open(process, account, who)
-
-    def _open(self, process: ShardProcess, account: Account, who: Incarnation) -> None:
-        for p in account.owned:
-            settled, end = account.settled.get(p, 0), process.memory[p].ends.get(who, 0)
-            if settled != end:
-                raise Violation(
-                    f"{process}: {who}: fragment {p}: settled up to {settled}, merged up to {end}"
-                )
+            settled = {p: account.settled.get(p, 0) for p in account.owned}
+            ends = {p: process.memory[p].ends.get(who, 0) for p in account.owned}
+            if settled != ends and not process.machine.final:
+                raise Violation(f"{process}: {who}: settled up to {settled}, merged up to {ends}")
 
     def _reached(self, step: int) -> None:
         """A final cut is complete. Shard 0, which completed it, must be at its target."""

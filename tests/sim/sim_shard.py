@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -121,11 +121,6 @@ class ShardProcess(Server):
         assert self.driver is not None
         return [self._value(p, each.theta) for p, each in enumerate(self.driver.state.fragments)]
 
-    @property
-    def newest_cut(self) -> int | None:
-        assert self.driver is not None
-        return self.driver.cuts.newest
-
     async def main(self) -> None:
         """Recover, then serve until a failure, as `syncer/__main__.py` does."""
         world, slot = self.world, self.slot
@@ -211,7 +206,6 @@ class SimTape(Tape):
     """Receives what the driver writes to its tape: each event and effect of the machine, before it is carried out."""
 
     process: ShardProcess
-    _deltas: dict[RoundId, Any] = field(default_factory=dict)
 
     def begin(self, facts: Any, snapshot: Any) -> None:
         pass

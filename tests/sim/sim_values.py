@@ -8,7 +8,7 @@ the number under which the content is registered.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -77,18 +77,7 @@ class Value:
 
     def copy(self, lineage: str = "") -> Value:
         """The same content as the beginning of another lineage."""
-        return Value(
-            self.shard,
-            self.fragment,
-            lineage,
-            self.version,
-            self.parent,
-            (),
-            self.ends,
-            self.merged,
-            self.missed,
-            self.source,
-        )
+        return replace(self, lineage=lineage, members=(), origin=self.source)
 
     def at(self, version: int) -> Value | None:
         """This value or its ancestor with that version; None if there is none in this lineage."""
@@ -118,34 +107,21 @@ class Value:
         Raises:
             Violation: a token would be merged twice, or the work was taken against another content.
         """
-        ends, merged = dict(self.ends), dict(self.merged)
-        missed = dict(self.missed)
+        ends, merged, missed = dict(self.ends), dict(self.merged), dict(self.missed)
         for delta in deltas:
             unit, incarnation = delta.who
             before = ends.get(delta.who, 0)
             anchor = self.at(delta.anchor.version)
             if anchor is None or anchor.source is not delta.anchor.source:
-                raise Violation(
-                    f"{unit}.{incarnation} contributes to {self} against {delta.anchor}, not {anchor}"
-                )
+                raise Violation(f"{delta} is contributed to {self}, and not against {anchor}")
             if delta.start < before:
-                raise Violation(
-                    f"{self}: tokens [{delta.start}, {before}) of {unit}.{incarnation} are merged twice"
-                )
+                raise Violation(f"{self}: {delta} is merged, of which all before {before} was merged already")
             ends[delta.who] = delta.stop
             merged[unit] = merged.get(unit, 0) + delta.stop - delta.start
             if incarnation == current[unit]:
                 missed[unit] = missed.get(unit, 0) + delta.start - before
         return Value(
-            self.shard,
-            self.fragment,
-            self.lineage,
-            version,
-            self,
-            tuple(deltas),
-            ends,
-            merged,
-            missed,
+            self.shard, self.fragment, self.lineage, version, self, tuple(deltas), ends, merged, missed
         )
 
 

@@ -31,8 +31,6 @@ STORM_SECONDS = 300.0
 """The storm ends after this time even if faults are left."""
 CALM_SECONDS = 600.0
 """After the storm the run must reach its end within this time."""
-
-
 LATE_SECONDS = 30.0
 """What was under way when everyone left has arrived after this time."""
 WORK_SECONDS = 0.05
@@ -93,11 +91,6 @@ class World:
             for slot in self.shards
         )
 
-    @property
-    def pending(self) -> bool:
-        """Whether something is still planned."""
-        return self.loop.next_time() is not None
-
     def run(self) -> None:
         """Go on to the end of the run. Raise `Violation` if a promise is broken or the end does not come."""
         while (self._faults or self._last) and self.now < STORM_SECONDS and not self.finished:
@@ -106,9 +99,7 @@ class World:
         deadline = self.now + CALM_SECONDS
         self._until_finished(deadline)
         self.run_for(LATE_SECONDS)
-        self._until_finished(
-            deadline + LATE_SECONDS
-        )  # a shard may be restarted with another target meanwhile
+        self._until_finished(deadline + LATE_SECONDS)  # a shard may restart with another target meanwhile
         self.checks.ended()
 
     def _until_finished(self, deadline: float) -> None:
@@ -182,11 +173,9 @@ class World:
         """Cause one fault for a random party."""
         shard, unit, rng = self.rng.choice(self.shards), self.rng.choice(self.units), self.rng
         self.log(f"fault: {fault} (shard {shard.number}, unit {unit.name})")
-        if fault in ("crash here", "crash shard", "power"):
-            self.crash(
-                here.slot if fault != "crash shard" and isinstance(here, ShardProcess) else shard, fault
-            )
-        elif fault == "lose volume":
+        if fault in ("crash here", "power") and isinstance(here, ShardProcess):
+            self.crash(here.slot, fault)
+        elif fault in ("crash here", "crash shard", "power", "lose volume"):
             self.crash(shard, fault)
         elif fault == "kill unit":
             self.kill(unit)
