@@ -39,9 +39,7 @@ def test_each_piece_belongs_to_one_shard_whole_and_to_the_same_fragment_whatever
     ]
 
 
-def test_shards_are_balanced_and_more_shards_than_pieces_are_refused() -> None:
-    sizes = [build_layout(TENSORS, 4, 3).shard(s).size for s in range(3)]
-    assert max(sizes) <= 4 / 3 * sum(sizes) / 3
+def test_more_shards_than_pieces_are_refused() -> None:
     with pytest.raises(LayoutError, match=r"syncer.shards: 15 does not fit this model, which has 14 pieces"):
         build_layout(TENSORS, 4, 15)
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -163,65 +164,48 @@ def test_what_is_fixed_is_kept(rate: float, fixed: CommunicationSpec) -> None:
     assert found.period >= (fixed.period or 1)
 
 
+def fixed(exact: bool = False, **settings: Any) -> Rules:
+    """Rules with these settings. `exact`: with audits."""
+    return Rules(CommunicationSpec(**settings), "bf16", exact)
+
+
 @pytest.mark.parametrize(
-    ("gbps", "fixed", "advice"),
+    ("gbps", "rules", "advice"),
     [
-        (5.0, CommunicationSpec(codec="bf16"), ""),
-        (2.6, CommunicationSpec(codec="bf16"), "communication.codec: int8 takes 0.63 of 1 interval(s)"),
-        (1.5, CommunicationSpec(codec="int8"), "communication.codec: int4 takes 0.57 of 1 interval(s)"),
+        (5.0, fixed(codec="bf16"), ""),
+        (2.6, fixed(codec="bf16"), "communication.codec: int8 takes 0.63 of 1 interval(s)"),
+        (1.5, fixed(codec="int8"), "communication.codec: int4 takes 0.57 of 1 interval(s)"),
         (
             0.5,
-            CommunicationSpec(codec="bf16"),
+            fixed(codec="bf16"),
             "communication.period: 5 with communication.codec int4, or leave both out",
         ),
-        (0.5, CommunicationSpec(period=1), "communication.period: 5 with codec int4, or leave both out"),
+        (0.5, fixed(period=1), "communication.period: 5 with codec int4, or leave both out"),
+        (0.5, fixed(codec="bf16", period=5), "communication.codec: int8 takes 0.66 of 5 interval(s)"),
+        (0.5, FREE, ""),
+        (0.5, fixed(period=8), ""),
+        (0.34, fixed(streams=1), "communication.streams: 8, or leave it out"),
+        (1.0, fixed(streams=3, codec="bf16"), "communication.streams: 14, or leave it out"),
         (
-            0.5,
-            CommunicationSpec(codec="bf16", period=5),
-            "communication.codec: int8 takes 0.66 of 5 interval(s)",
+            0.6,
+            fixed(streams=3, codec="bf16"),
+            "communication.period: 4 with communication.codec int4, or leave",
         ),
-        (0.5, CommunicationSpec(), ""),
-        (0.5, CommunicationSpec(period=8), ""),
+        (1.3, fixed(streams=4), ""),
+        (2.6, fixed(streams=32, codec="bf16"), "communication.codec: int8 takes 0.63 of 1 interval(s)"),
+        (2.6, fixed(exact=True), "outer.codec: int8 takes 0.63 of 1 interval(s)"),
+        (2.6, fixed(exact=True, codec="bf16"), "communication.codec: int8 takes 0.63 of 1 interval(s)"),
+        (0.5, fixed(exact=True), "communication.period: 3 with outer.codec int4"),
+        (0.5, Rules(CommunicationSpec(), "int4", exact=True), ""),
+        (5.0, fixed(exact=True), ""),
     ],
 )
 def test_a_setting_that_cannot_work_is_told_with_one_that_would(
-    gbps: float, fixed: CommunicationSpec, advice: str
+    gbps: float, rules: Rules, advice: str
 ) -> None:
-    assert settled(seen(gbps * 1e9), Rules(fixed, "bf16")).advice == advice
-
-
-@pytest.mark.parametrize(
-    ("gbps", "fixed", "widest", "exact", "advice"),
-    [
-        (0.34, CommunicationSpec(streams=1), "bf16", False, "communication.streams: 8, or leave it out"),
-        (1.0, CommunicationSpec(streams=3, codec="bf16"), "bf16", False, "communication.streams: 14"),
-        (
-            0.6,
-            CommunicationSpec(streams=3, codec="bf16"),
-            "bf16",
-            False,
-            "communication.period: 4 with communication.codec int4",
-        ),
-        (1.3, CommunicationSpec(streams=4), "bf16", False, ""),
-        (
-            2.6,
-            CommunicationSpec(streams=32, codec="bf16"),
-            "bf16",
-            False,
-            "communication.codec: int8 takes 0.63",
-        ),
-        (2.6, CommunicationSpec(), "bf16", True, "outer.codec: int8 takes 0.63 of 1 interval(s)"),
-        (2.6, CommunicationSpec(codec="bf16"), "bf16", True, "communication.codec: int8 takes 0.63"),
-        (0.5, CommunicationSpec(), "bf16", True, "communication.period: 3 with outer.codec int4"),
-        (0.5, CommunicationSpec(), "int4", True, ""),
-        (5.0, CommunicationSpec(), "bf16", True, ""),
-    ],
-)
-def test_advice_names_too_few_streams_and_the_codec_that_audits_fix(
-    gbps: float, fixed: CommunicationSpec, widest: str, exact: bool, advice: str
-) -> None:
-    """At a round trip of 100 ms, where a stream carries 0.34 Gbit/s."""
-    found = settled(seen(gbps * 1e9, round_trip=0.1), Rules(fixed, widest, exact)).advice
+    """Too few streams, or a codec or a period, also where audits fix the codec. At a round trip of 100 ms a stream
+    carries 0.34 Gbit/s."""
+    found = settled(seen(gbps * 1e9, round_trip=0.1), rules).advice
     assert found.startswith(advice) and bool(found) == bool(advice)
 
 

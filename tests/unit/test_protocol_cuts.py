@@ -11,10 +11,7 @@ from lone_shard import LONE, Story, joined, offered, reported
 
 from atoll_runtime.learner.proposal import Proposal
 from atoll_runtime.protocol import restoring
-from atoll_runtime.protocol.effects import (
-    Note,
-    RecordCut,
-)
+from atoll_runtime.protocol.effects import Note, RecordCut
 from atoll_runtime.protocol.events import (
     CutEnded,
     CutOrdered,

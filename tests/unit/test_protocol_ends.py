@@ -11,24 +11,9 @@ from lone_shard import LONE, Story, joined, reported
 
 from atoll_runtime.payloads import HostPart, Scan
 from atoll_runtime.protocol import restoring
-from atoll_runtime.protocol.effects import (
-    Effect,
-    Merge,
-    RecordCut,
-    Release,
-    SendPull,
-    Tell,
-)
-from atoll_runtime.protocol.events import (
-    Event,
-    Merged,
-    Persisted,
-    Received,
-    ShardLeft,
-    ShardTold,
-    Tick,
-)
-from atoll_runtime.protocol.identifiers import NO_CUT, CutId, RoundId
+from atoll_runtime.protocol.effects import Effect, Merge, RecordCut, Release, SendPull, Tell
+from atoll_runtime.protocol.events import Event, Merged, Persisted, Received, ShardLeft, ShardTold, Tick
+from atoll_runtime.protocol.identifiers import NO_CUT, RoundId
 from atoll_runtime.protocol.messages import Header, Part, Standing
 from atoll_runtime.protocol.rules import Rules
 from atoll_runtime.protocol.waiting import why
@@ -52,23 +37,15 @@ class Machine(Story):
         self.effects = effects
         return self
 
-    def cuts(self) -> list[CutId]:
-        return [effect.cut for effect in self.asked(RecordCut)]
+    def cuts(self) -> list[tuple[int, bool]]:
+        """Steps of the newly recorded cuts, and whether each is final."""
+        return [(each.cut.step, each.cut.final) for each in self.asked(RecordCut)]
 
 
 def part(round_id: RoundId, step: int, unit: str = "a", host: int = 0, hosts: int = 1) -> Part:
     share = 10 // hosts
     start, stop = host * share, (host + 1) * share
     return Part(unit, 1, host, hosts, round_id, 0, step, 10 * step, step, step, start, stop, 10, 10 * step)
-
-
-def named(story: Machine) -> list[tuple[int, bool]]:
-    """Steps of the newly recorded cuts, and whether each is final."""
-    return [(cut.step, cut.final) for cut in story.cuts()]
-
-
-def sent(story: Machine) -> list[Tell]:
-    return story.asked(Tell)
 
 
 def at_its_end(rules: Rules = RULES) -> Machine:
@@ -90,11 +67,11 @@ def test_a_final_cut_that_was_being_saved_when_shard_0_died_is_begun_anew_or_giv
     changed: Rules, ends: bool
 ) -> None:
     story = at_its_end()
-    assert named(story) == [(21, True)]
+    assert story.cuts() == [(21, True)]
     again = Machine(changed)
     again.machine = restoring.restore(changed, SIZES, story.remembered)
     again.tell(Tick())
-    assert named(again) == [(22, True)] * ends
+    assert again.cuts() == [(22, True)] * ends
     assert again.machine.finishing == ends and again.machine.orders.cut.final == ends
 
 
@@ -104,12 +81,12 @@ DONE, BUSY = Standing(20, True, NO_CUT), Standing(20, False, NO_CUT)
 
 def test_the_final_cut_begins_once_every_other_shard_has_told_that_it_is_at_its_end() -> None:
     story = at_its_end(TWO)
-    assert named(story) == [] and [each.news.ending for each in sent(story)] == [True]
+    assert story.cuts() == [] and [each.news.ending for each in story.asked(Tell)] == [True]
     assert "waiting for shard 1" in why(story.machine, story.now)
-    assert named(story.tell(ShardTold(1, BUSY))) == []
-    assert named(story.tell(ShardTold(1, DONE), ShardLeft(1), Tick())) == [(21, True)]
+    assert story.tell(ShardTold(1, BUSY)).cuts() == []
+    assert story.tell(ShardTold(1, DONE), ShardLeft(1), Tick()).cuts() == [(21, True)]
     waiting = at_its_end(TWO).tell(ShardTold(1, BUSY), ShardLeft(1), Tick())
-    assert named(waiting) == [], "nothing is known of one that is away"
+    assert waiting.cuts() == [], "nothing is known of one that is away"
 
 
 @pytest.mark.parametrize(
@@ -143,16 +120,10 @@ def test_a_part_that_takes_the_place_of_an_earlier_one_takes_its_bytes_too() -> 
     assert parts.used == 0
 
 
-class Written(Story):
-    """A machine without automatic merges and writes. The test gives it their results."""
-
-    merges = False
-
-
 def test_no_cut_but_the_final_one_has_the_targets_step() -> None:
-    story = Written(
-        replace(LONE, fragments=2, interval=2, overlap=2, target_steps=20, cut_interval=20), units="a"
-    )
+    rules = replace(LONE, fragments=2, interval=2, overlap=2, target_steps=20, cut_interval=20)
+    story = Story(rules, "a")
+    story.merges = False  # the test gives it the results of merges and writes
     written: list[RoundId] = []
     while story.machine.orders.step < 20:
         story.tell(*map(Persisted, written))

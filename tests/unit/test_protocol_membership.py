@@ -22,11 +22,12 @@ RULES = replace(LONE, fragments=P, interval=P, overlap=2, grace_fraction=0.8, cu
 
 
 class Shard(Story):
-    """A shard with units that make and report a step a second."""
+    """A shard that has just opened its first round, of fragment 1. Its units make and report a step a second."""
 
     def __init__(self, rules: Rules = RULES, units: str = "ab") -> None:
         super().__init__(rules, units)
         self.run(2)
+        self.until_open(1)
 
     @property
     def merged(self) -> dict[int, tuple[str, ...]]:
@@ -66,7 +67,6 @@ class Shard(Story):
 def test_what_was_asked_for_early_gives_way_to_a_round_that_is_due_when_more_units_need_the_memory() -> None:
     shard = Shard(replace(RULES, overlap=1, quorum=2))
     shard.machine.rounds.capacity = 2 * 2 * 10
-    shard.until_open(1)
     shard.tell(offered(shard.part("b", 1), 0.1, 1.4))  # b is a round trip of 1.4 steps away
     for _ in range(2):
         shard.second("a", "b")
@@ -84,7 +84,6 @@ def test_what_was_asked_for_early_gives_way_to_a_round_that_is_due_when_more_uni
 
 def test_a_far_unit_is_asked_before_a_round_is_due_and_the_others_have_their_time() -> None:
     shard = Shard()
-    shard.until_open(1)
     shard.tell(Received(shard.part("a", 1), 1.0))
     shard.tell(offered(shard.part("b", 1), 0.1, 1.4))  # b is a round trip of 1.4 steps away
     shard.tell(Received(shard.part("b", 1), 1.0))
@@ -108,7 +107,6 @@ def test_a_far_unit_is_asked_before_a_round_is_due_and_the_others_have_their_tim
 
 def test_units_that_are_no_members_are_told_at_once_and_need_not_fetch_what_lacks_their_work() -> None:
     shard = Shard()
-    shard.until_open(1)
     shard.tell(Received(shard.part("a", 1), 1.0))
     shard.tell(Received(shard.part("b", 1), 1.0))
     assert shard.merged[1] == ("a", "b")
@@ -125,7 +123,6 @@ def test_units_that_are_no_members_are_told_at_once_and_need_not_fetch_what_lack
 @pytest.mark.parametrize("expected", [0.0, 50.0], ids=["unknown", "far too long"])
 def test_a_slow_link_that_answers_first_does_not_hold_the_others_up(expected: float) -> None:
     shard = Shard(replace(RULES, grace_fraction=0.0))
-    shard.until_open(1)
     slow = shard.offer("a", 1, expected)
     shard.run(1)
     quick = shard.offer("b", 1, 0.5)
@@ -137,7 +134,6 @@ def test_a_slow_link_that_answers_first_does_not_hold_the_others_up(expected: fl
 
 def test_where_all_links_are_slow_a_round_takes_them_as_soon_as_all_have_answered() -> None:
     shard = Shard(replace(RULES, quorum=2))
-    shard.until_open(1)
     slow, other = shard.offer("a", 1, 50.0), shard.offer("b", 1, 60.0)
     assert Release(slow.round, None, ("a", "b")) in shard.effects
     shard.tell(Received(slow, 1.0), Received(other, 1.0))
@@ -147,7 +143,6 @@ def test_where_all_links_are_slow_a_round_takes_them_as_soon_as_all_have_answere
 @pytest.mark.parametrize("happening", ["it leaves", "it falls silent", "refused"])
 def test_a_member_whose_body_does_not_come_is_dropped_and_the_others_are_merged(happening: str) -> None:
     shard = Shard(replace(RULES, interval=16 * P))
-    shard.until_open(1)
     lost, quick = shard.offer("a", 1, 20.0), shard.offer("b", 1, 0.5)
     shard.tell(Received(quick, 1.0))
     match happening:
@@ -180,7 +175,6 @@ def test_a_body_that_the_quorum_needs_is_awaited_by_what_its_sender_said(
     told: float, limits: dict[str, float], seconds: int, taken: bool
 ) -> None:
     shard = Shard(replace(RULES, quorum=2, **limits))
-    shard.until_open(1)
     needed = shard.offer("a", 1, told)
     shard.tell(Received(shard.offer("b", 1, 0.5), 1.0))
     shard.run(seconds)
@@ -193,7 +187,6 @@ def test_a_body_that_the_quorum_needs_is_awaited_by_what_its_sender_said(
 
 def test_a_unit_that_connects_anew_is_not_asked_again_and_the_body_that_was_on_its_way_is_taken() -> None:
     shard = Shard()
-    shard.until_open(1)
     slow = shard.offer("a", 1, 4.0)
     shard.tell(Received(shard.offer("b", 1, 0.5), 1.0))
     shard.tell(Left("a", 1, 0))
@@ -226,7 +219,6 @@ def test_a_unit_that_answers_first_and_is_refused_each_time_does_not_shut_out_a_
     seconds: float,
 ) -> None:
     shard = Shard(replace(RULES, quorum=2, grace_fraction=0.0), units="abc")
-    shard.until_open(1)
     attempts = []
     while 1 not in shard.merged:
         attempts.append(shard.round(1))
@@ -250,7 +242,6 @@ def test_a_body_that_comes_too_late_for_its_round_counts_in_the_next_round_of_it
     told: float,
 ) -> None:
     shard = Shard()
-    shard.until_open(1)
     slow = shard.offer("a", 1, told)
     shard.tell(Received(shard.offer("b", 1, 0.5), 1.0))
     shard.run(P + 1)
@@ -270,7 +261,6 @@ def test_a_body_that_comes_too_late_for_its_round_counts_in_the_next_round_of_it
 
 def test_a_late_body_is_carried_from_round_to_round_until_its_time_is_over() -> None:
     shard = Shard(replace(RULES, patience=5.0))
-    shard.until_open(1)
     slow = shard.offer("a", 1, 2.0 * P)
     seconds = shard.awaited(slow)
     assert 2 * 2 * P + 5 <= seconds <= 2 * 2 * P + 5 + 2 * P, (
@@ -288,7 +278,6 @@ def test_a_late_body_is_carried_from_round_to_round_until_its_time_is_over() -> 
 
 def test_a_late_body_of_a_host_that_does_not_know_its_link_is_awaited_for_two_intervals() -> None:
     shard = Shard()
-    shard.until_open(1)
     first = shard.offer("a", 1, 0.0)
     assert 2 * P - 1 <= shard.awaited(first) <= 2 * P + 1
     assert Release(first.round, "a") in shard.effects
@@ -300,7 +289,6 @@ def test_a_late_body_of_a_host_that_does_not_know_its_link_is_awaited_for_two_in
 @pytest.mark.parametrize("happening", ["its unit is replaced", "the target is reached"])
 def test_a_late_body_is_not_awaited_any_more(happening: str) -> None:
     shard = Shard(replace(RULES, target_steps=8))
-    shard.until_open(1)
     slow = shard.offer("a", 1, 20.0 * P)
     shard.tell(Received(shard.offer("b", 1, 0.5), 1.0))
     if happening == "its unit is replaced":
@@ -326,7 +314,6 @@ def test_a_host_does_not_answer_another_round_of_a_fragment_while_its_last_answe
 def test_a_round_is_not_opened_where_there_is_no_memory_for_it_beyond_those_at_work() -> None:
     shard = Shard(replace(RULES, overlap=1))
     shard.machine.rounds.capacity = 2 * 2 * 10
-    shard.until_open(1)
     waiting: list[Any] = [shard.offer("a", 1, 3.0), shard.offer("b", 1, 3.0)]
     shard.until_open(2)
     shard.offer("a", 2, 3.0), shard.offer("b", 2, 3.0)
@@ -339,7 +326,6 @@ def test_a_round_is_not_opened_where_there_is_no_memory_for_it_beyond_those_at_w
 
 def test_tokens_that_wait_for_a_link_are_listed_with_what_they_wait_for_and_since_when() -> None:
     shard = Shard()
-    shard.until_open(1)
     shard.tell(Received(shard.offer("b", 1, 0.5), 1.0))
     shard.run(2)
     assert shard.merged[1] == ("b",)
@@ -359,7 +345,6 @@ def test_tokens_that_wait_for_a_link_are_listed_with_what_they_wait_for_and_sinc
 
 def carried(shard: Shard) -> tuple[Part, Part]:
     """Both units have answered a round. The body of `a` will be carried over; the round waits for that of `b`."""
-    shard.until_open(1)
     return shard.offer("a", 1, 2.0 * P), shard.offer("b", 1, 0.5)
 
 
@@ -392,7 +377,6 @@ def test_an_answer_to_the_next_round_takes_the_place_and_the_memory_of_what_was_
 def test_a_unit_that_was_told_to_go_on_without_a_round_has_no_part_in_it_until_it_is_asked_again() -> None:
     """Its hosts have dropped their answer, so a header that was under way at that time has no body."""
     shard = Shard(replace(RULES, quorum=2))
-    shard.until_open(1)
     part = shard.part("a", 1)
     shard.tell(Declined(part, "no memory"))
     shard.tell(offered(part, 0.5))
@@ -406,7 +390,6 @@ def test_a_unit_that_was_told_to_go_on_without_a_round_has_no_part_in_it_until_i
 def test_a_body_that_is_here_is_not_carried_over_for_one_that_is_not() -> None:
     """The fragment is already due again, and K is one."""
     shard = Shard()
-    shard.until_open(1)
     held = shard.machine.rounds.held[shard.round(1)]
     for unit in "ab":
         held.contributions.add(shard.part(unit, 1))
