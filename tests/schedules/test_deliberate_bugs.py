@@ -74,7 +74,7 @@ replaced("a torn record is not cut off", 730, (Mount, "truncate", nothing))
 replaced("shard 0 forgets its clock", 705, (Journal, "advance", nothing))
 replaced("parts of a merged round stay in memory", 700, (Parts, "release", nothing))
 replaced("bytes of a push that breaks are not given back", 704, (Parts, "unreserve", nothing))
-replaced("a shard waits for a unit that shard 0 says is silent", 770, (Rounds, "hush", nothing))
+replaced("a shard waits for a unit that shard 0 says is silent", 731, (Rounds, "hush", nothing))
 replaced(
     "a silent unit is waited for as long as it is connected",
     700,
@@ -82,11 +82,11 @@ replaced(
     (Service, "_take", nothing),
 )
 released_whole = (Rounds, "over", lambda self, round_id: Release(round_id, None))
-replaced("what is carried over is released with its round", 829, released_whole)
+replaced("what is carried over is released with its round", 767, released_whole)
 none_forgotten = (Cuts, "forgotten", lambda self, cut: False)
 replaced("a cut that shard 0 has forgotten is never overtaken", 875, none_forgotten)
 replaced("claims are not checked", 706, (claims, "impossible", lambda *facts, **more: ""))
-replaced("honest steps are taken for impossible", 700, (claims, "SPARE", 0), (claims, "FASTER", 0.2))
+replaced("honest steps are taken for impossible", 701, (claims, "SPARE", 0), (claims, "FASTER", 0.2))
 replaced("norms are not compared", 838, (Norms, "outliers", lambda self, found, units: {}))
 at_once = property(lambda self: self.orders.ending)
 replaced(
@@ -390,7 +390,7 @@ def hosts_of_a_unit_do_not_agree_before_they_act(patch: Patch) -> None:
     patch.setattr(Proposal, "agreed", agreed)
 
 
-@bug(704)
+@bug(711)
 def a_unit_takes_versions_that_lack_its_work(patch: Patch) -> None:
     real = Link.announced
     patch.setattr(Link, "announced", lambda self, p, version, needed: real(self, p, version, True))

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from atoll_runtime.contract import WaitReport
 from atoll_runtime.protocol.machine import Syncer
 from atoll_runtime.protocol.round import Round, short
 from atoll_runtime.protocol.units import Unit
@@ -67,30 +66,20 @@ def absent(machine: Syncer, now: float) -> str:
     return f" ({'; '.join(reasons)})" if reasons else ""
 
 
-@dataclass(frozen=True)
-class Wait:
-    """Tokens of one fragment that were left out of a round, or are on their way to one."""
-
-    fragment: int
-    tokens: int
-    since: int
-    """Global step of the round."""
-    what: str
-    """What they wait for."""
-
-
-def waits(machine: Syncer, unit: Unit) -> list[Wait]:
+def waits(machine: Syncer, unit: Unit) -> list[WaitReport]:
     """What a unit's tokens wait for, by fragment. Tokens that wait only for their next round are left out."""
     found, account = [], unit.account
     for p in account.owned:
         tokens = account.position - account.settled.get(p, 0)
         contributions = [each.contributions for each in machine.rounds.holding if each.id.fragment == p]
         sent = next((each.members[unit.name] for each in contributions if unit.name in each.lacking), None)
-        passed = [
-            version for version in machine.rounds.versions[p].history if version > (unit.latest(p) or 0)
-        ]
+        history = machine.rounds.versions[p].history
+        passed = [version for version in history if version > (unit.latest(p) or 0)]
         if sent is not None:
-            found.append(Wait(p, tokens, sent.round.step, "its link carries the contribution to this round"))
+            since, what = sent.round.step, "its link carries the contribution to this round"
         elif passed and tokens:
-            found.append(Wait(p, tokens, passed[0], "it has been a member of no round since this one"))
+            since, what = passed[0], "it has been a member of no round since this one"
+        else:
+            continue
+        found.append(WaitReport(fragment=p, tokens=tokens, since=since, what=what))
     return found

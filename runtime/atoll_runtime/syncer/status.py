@@ -21,7 +21,6 @@ from atoll_runtime.contract import (
     RunContract,
     SyncerStatus,
     UnitReport,
-    WaitReport,
     identity,
 )
 from atoll_runtime.protocol.events import CutOrdered
@@ -136,7 +135,7 @@ def unit_report(machine: Syncer, unit: Unit, report: Report | None) -> UnitRepor
         first_merge_time=unit.first_merge_time,
         beginning=None if beginning is None else BeginningReport(**msgspec.structs.asdict(beginning)),
         link=link_report(report.link) if report is not None and unit.hosts else LinkReport(),
-        waits=[WaitReport(**vars(wait)) for wait in waits(machine, unit)] if unit.hosts else [],
+        waits=waits(machine, unit) if unit.hosts else [],
     )
 
 
