@@ -134,7 +134,7 @@ def test_a_shard_that_is_started_anew_takes_no_answer_to_a_pull_of_its_earlier_l
     assert "is over" in shard(w).machine.admit(again)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_shards_of_which_one_was_away_keep_the_learners_pace_once_they_are_level(seed: int) -> None:
     w = world(replace(RULES, shards=2, quorum=2, target_steps=500), 1.0, 1.0, 1.0, seed=seed)
     w.run_for(40)

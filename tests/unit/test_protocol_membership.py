@@ -259,31 +259,28 @@ def test_a_body_that_comes_too_late_for_its_round_counts_in_the_next_round_of_it
     assert [each.needed for each in shard.asked(Publish)][-1] == ("a", "b")
 
 
-def test_a_late_body_is_carried_from_round_to_round_until_its_time_is_over() -> None:
+@pytest.mark.parametrize(
+    ("told", "least", "most", "merges"),
+    [
+        pytest.param(
+            2.0 * P, 4 * P + 5, 6 * P + 5, 4, id="twice the time that its header says, and patience"
+        ),
+        pytest.param(0.0, 2 * P - 1, 2 * P + 1, 1, id="two intervals if its host does not know its link"),
+    ],
+)
+def test_a_late_body_is_carried_from_round_to_round_until_its_time_is_over(
+    told: float, least: int, most: int, merges: int
+) -> None:
     shard = Shard(replace(RULES, patience=5.0))
-    slow = shard.offer("a", 1, 2.0 * P)
-    seconds = shard.awaited(slow)
-    assert 2 * 2 * P + 5 <= seconds <= 2 * 2 * P + 5 + 2 * P, (
-        "twice the time that its header said, and patience"
-    )
-    assert len([each for each in shard.asked(Publish) if each.fragment == 1]) >= 4, (
-        "others are merged meanwhile"
-    )
+    slow = shard.offer("a", 1, told)
+    assert least <= shard.awaited(slow) <= most
+    published = [each for each in shard.asked(Publish) if each.fragment == 1]
+    assert len(published) >= merges, "others are merged meanwhile"
     assert Release(slow.round, "a") in shard.effects
     assert shard.machine.units["a"].dropped == 1
     merged = [merge.round for merge in shard.asked(Merge) if merge.round.fragment == 1]
     ended = [each.round for each in shard.asked(Release) if each.of(each.round, "a")]
     assert set(merged) <= set(ended), "it is told of the end of each round that it did not answer"
-
-
-def test_a_late_body_of_a_host_that_does_not_know_its_link_is_awaited_for_two_intervals() -> None:
-    shard = Shard()
-    first = shard.offer("a", 1, 0.0)
-    assert 2 * P - 1 <= shard.awaited(first) <= 2 * P + 1
-    assert Release(first.round, "a") in shard.effects
-    assert len([each for each in shard.asked(Publish) if each.fragment == 1]) >= 1, (
-        "others are merged meanwhile"
-    )
 
 
 @pytest.mark.parametrize("happening", ["its unit is replaced", "the target is reached"])
