@@ -196,7 +196,7 @@ class Checks:
                 raise Violation(f"{merge.round}: {member} says not what it is: {delta}")
             if delta.stop > self._trained[who].trained:
                 raise Violation(f"{merge.round}: {delta} was never trained")
-            self._staleness(process, merge, member.unit, member.incarnation, member.anchor)
+            self._staleness(process, merge, member)
         self._starved(process, machine.rounds.held[merge.round])
         if process.memory[p].version >= merge.round.step:
             raise Violation(f"{merge.round}: {process.memory[p]} is there already")
@@ -373,20 +373,19 @@ class Checks:
         ]
         return "; ".join(shards + units)
 
-    def _staleness(
-        self, process: ShardProcess, merge: Merge, unit: str, incarnation: int, anchor: int
-    ) -> None:
+    def _staleness(self, process: ShardProcess, merge: Merge, member: Part) -> None:
         """Check the age of a contribution. An incarnation's first one must not be against a version that was old when
         it joined. None may be too old for the unit's link, as the shard knew it when the round took its headers, unless
         nothing newer was merged."""
-        machine, p = process.machine, merge.round.fragment
+        machine, p, unit = process.machine, merge.round.fragment, member.unit
+        who, anchor = (unit, member.incarnation), member.anchor
         current, age = machine.versions[p], merge.round.step - anchor
         value: Value | None = process.memory[p]
         known = False
         while value is not None and value.lineage == process.lineage:
-            known = known or any(member.who == (unit, incarnation) for member in value.members)
+            known = known or any(delta.who == who for delta in value.members)
             value = value.parent
-        met = self._entered.get((process.number, process.lineage, (unit, incarnation)))
+        met = self._entered.get((process.number, process.lineage, who))
         if not known and met is not None and anchor < met[p]:
             raise Violation(f"{merge.round}: {unit} counts first from {anchor}, but joined at {met[p]}")
         headers = machine.rounds.held[merge.round].contributions.parts[unit].values()

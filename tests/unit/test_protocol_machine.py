@@ -32,12 +32,11 @@ RULES = replace(
 )
 
 
-def world(rules: Rules = RULES, *paces: float, hosts: int = 1, seed: int = 0, saving: float = 0.0) -> World:
-    """Units u0, u1 … with these paces and ten tokens a step, on a calm network, before their first step. A save takes
-    up to `saving` seconds."""
+def world(rules: Rules = RULES, *paces: float, hosts: int = 1, seed: int = 0) -> World:
+    """Units u0, u1 … with these paces and ten tokens a step, on a calm network, before their first step."""
     islands = tuple(Island(f"u{i}", hosts, pace, 10) for i, pace in enumerate(paces or (1.0,)))
     sizes = ((10,) * rules.fragments,) * rules.shards
-    w = World(Scenario(seed, rules, sizes, islands, Weather(0.01, saving=saving), ()))
+    w = World(Scenario(seed, rules, sizes, islands, Weather(0.01), ()))
     until(w, lambda: all(unit.processes and unit.processes[0].begun for unit in w.units))
     return w
 
@@ -66,14 +65,14 @@ def newest(w: World, number: int) -> UnitProcess:
     return w.units[number].processes[-1]
 
 
-def merges(w: World, number: int = 0) -> list[Value]:
-    """Every merge that the shard holds, in order."""
+def merges(w: World) -> list[Value]:
+    """Every merge that shard 0 holds, in order."""
     found = []
-    for value in shard(w, number).memory:
-        here: Value | None = value
-        while here is not None and here.members:
-            found.append(here)
-            here = here.parent
+    for last in shard(w).memory:
+        value: Value | None = last
+        while value is not None and value.members:
+            found.append(value)
+            value = value.parent
     return sorted(found, key=lambda each: each.version)
 
 
@@ -269,9 +268,7 @@ def test_a_run_goes_on_when_a_shards_volume_is_restored_as_it_was_some_merges_ag
     until(w, lambda: shard(w).machine.rounds.merges >= before + back)
     w.run_for(1.5)  # the learners have taken it
     w.shards[0].restore_volume(snapshot)
-    w.run_for(
-        NOTICE_SECONDS
-    )  # a unit that comes back after the others have merged as often cannot be detected
+    w.run_for(NOTICE_SECONDS)  # a unit that comes back after as many merges of the others cannot be detected
     start(w)
     until(w, lambda: w.finished)
     w.checks.ended()

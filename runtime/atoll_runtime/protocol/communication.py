@@ -113,7 +113,7 @@ class Mode:
 
     @property
     def goal(self) -> float:
-        """The load up to which the mode is kept; more for changes in int4: no narrower mode carries every round."""
+        """The load up to which the mode is kept; higher for changes in int4: no narrower mode carries every round."""
         return USED if self.fetch == "int4" else GOAL
 
     @property

@@ -133,7 +133,7 @@ class Layout:
 
 
 def build_layout(tensors: Sequence[TensorInfo], fragments: int, shards: int = 1) -> Layout:
-    """Deals pieces to fragments, each time the largest to the smallest (LPT), which has at most 4/3 of the best peak.
+    """Deals pieces, each time the largest to the smallest fragment (LPT). The largest is at most 4/3 of the optimum.
 
     Then each fragment's pieces are dealt to the shards in the same way. A piece goes to one shard, so that norms stay
     local. Which pieces make a fragment does not depend on the number of shards.

@@ -146,7 +146,7 @@ class LinkMeter:
 
 
 class _Largest:
-    """The largest value of the window. Values that a later one exceeds are dropped: the kept ones fall."""
+    """The largest value of the window. Values that a later one exceeds are dropped, so the kept ones fall."""
 
     def __init__(self) -> None:
         self._values: deque[tuple[float, float]] = deque()

@@ -22,7 +22,7 @@ PUSHES, FETCHES = 2, 4
 """Transfers in each direction that may wait for the link or be on it. Another round is joined only while there are
 fewer. On a link with a long round trip there may be `beside` − 1 more."""
 USED = 0.98
-"""Share of a slow link's time that is used. At 1, queues would grow and the work trained meanwhile be lost."""
+"""Share of a slow link's time that is used. At 1, queues would grow, and work trained meanwhile would be lost."""
 SMOOTHING = 0.25
 MOST_GROWTH = 4.0
 """The largest factor by which one contribution that was not taken raises the expected time. An outage does not predict
@@ -56,8 +56,8 @@ class LinkShare:
     """Seconds per bit."""
     _fetch: Ema = field(default_factory=lambda: Ema(SMOOTHING))
     _contributed: set[int] = field(default_factory=set)
-    """Fragments that were contributed once. Until then every version replaces the unit's work, so none waits for
-    credit."""
+    """Fragments that have sent their first contribution. It does not wait for credit, because until then every version
+    replaces the unit's work."""
     _credit: dict[int, float] = field(default_factory=dict)
     _earned: dict[int, float] = field(default_factory=dict)
     """When the credit of each fragment was last computed."""

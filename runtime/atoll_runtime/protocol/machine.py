@@ -218,11 +218,9 @@ class Syncer(ShardState):
 
 
 def subject(event: Event) -> str:
-    """The unit of an event that can change whether the unit is live or waited for; else empty."""
+    """The unit that an event is of; empty if it is of none."""
     match event:
-        case Hello() | Left():
-            return event.unit
-        case Said(unit, _, Report()):
+        case Hello(unit=unit) | Left(unit) | Said(unit):
             return unit
         case Declined(part) | Header(part) | Received(part):
             return part.unit

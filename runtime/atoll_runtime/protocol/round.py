@@ -19,7 +19,7 @@ RETURN, RETURN_SECONDS = 0.25, 5.0
 """Share of an interval, and the most seconds, that a body is awaited after its unit's session has ended. The unit may
 connect again, and then sends only what has not come yet."""
 LEAST_REST = 0.1
-"""Least seconds that a second attempt rests: the slowest unit's step, if longer. Later ones rest 3, 7, … times."""
+"""Least seconds that a second attempt rests, or a step of the slowest unit. Later ones rest 3, 7, … times as long."""
 MOST_DOUBLINGS = 10
 
 

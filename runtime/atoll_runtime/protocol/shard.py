@@ -91,7 +91,7 @@ class ShardState:
 
     @property
     def following(self) -> int:
-        """The step that this shard takes next: at most H behind the clock, as each fragment is due once in H steps."""
+        """The next step to take. Steps more than H behind the clock are skipped: each fragment is due once in H."""
         return max(self.step, self.orders.step - self.rules.interval) + 1
 
     @property

@@ -42,8 +42,8 @@ class Versions:
         self.norms.accept(list(held.contributions.levels.values()))
 
     def least(self, unit: Unit, step: int, rules: Rules) -> int:
-        """The oldest anchor that a contribution of this unit to the round of `step` may have; without one, a version
-        that is newer than the current one."""
+        """The oldest anchor that a contribution of this unit to the round of `step` may have. If there is none, a
+        version newer than the current one."""
         usable = (anchor for anchor in self.history if not self.unusable(anchor, unit, step, rules))
         return min(usable, default=self.current + 1)
 
