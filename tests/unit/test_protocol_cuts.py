@@ -122,6 +122,9 @@ def test_the_newest_cut_is_current_once_each_shard_holds_its_merges_in_it_and_no
     assert not shard.tell(ShardTold(1, kept), ShardLeft(1)).machine.current
     shard.tell(ShardTold(1, kept), joined("a"))
     assert not shard.machine.current, "a learner may bring more"
+    shard.tell(Left("a", 1, 0))
+    assert not shard.machine.current, "shard 1 may have merged what it brought, and not told yet"
+    shard.tell(joined("a"))
     shard.merge().tell(Left("a", 1, 0))
     assert not shard.machine.current, "shard 0 has merged since"
 
