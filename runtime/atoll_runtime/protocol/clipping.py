@@ -1,8 +1,9 @@
 """How much one unit may count in a merge: its norms and steps are clipped to a multiple of the median of all members.
 
-RDA takes the mean of the norms as the length of the merge, so without a bound one wrong norm of 10⁶ decides that
-length. 10⁹ claimed steps would also decide the merge, because weights grow with steps, and not every claim can be
-checked against the elapsed time.
+A unit with wrong numbers (a flipped bit in an exponent, a loss scale that diverged) has a norm far from the others'.
+RDA takes the mean of the norms as the length of the merge, so without a bound one norm of 10⁶ decides that length. 10⁹
+claimed steps would also decide the merge, because weights grow with steps, and not every claim can be checked against
+the elapsed time.
 """
 
 from __future__ import annotations

@@ -25,7 +25,8 @@ SHORT = 0.05
 GOAL, WIDEN = 0.7, 0.55
 """Share of an interval that transfers may take, and the share up to which a wider codec is taken up again."""
 WIDEN_CHANGES = 0.9
-"""Like WIDEN, for changes in int4: a unit that takes part in fewer rounds fetches int8, nearly twice the bits."""
+"""Like WIDEN, for changes in int4. It is higher because a unit that takes part in fewer rounds fetches int8, which is
+nearly twice the bits."""
 STREAM_BYTES = 4 << 20
 """Bytes on the way at a time on one connection."""
 FIRST_STREAMS = 4
@@ -74,7 +75,8 @@ class Rules:
     widest: str
     """The run's codec."""
     exact: bool = False
-    """All units have the same codec, because audits compare what they compute with the same bits of a version."""
+    """All units have the same codec. They must hold the same bits of a version, because audits compare what they
+    compute with it."""
 
     @cached_property
     def modes(self) -> tuple[Mode, ...]:
@@ -113,7 +115,8 @@ class Mode:
 
     @property
     def goal(self) -> float:
-        """The load up to which the mode is kept; higher for changes in int4: no narrower mode carries every round."""
+        """The load up to which the mode is kept. It is higher for changes in int4, because no narrower mode carries
+        every round."""
         return USED if self.fetch == "int4" else GOAL
 
     @property

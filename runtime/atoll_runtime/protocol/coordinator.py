@@ -98,7 +98,8 @@ class Coordinator(Syncer):
     # the clock
 
     def _keep_clock(self, now: float) -> None:
-        """The clock advances when all rounds here are open and the slowest live unit has had time for a step."""
+        """The clock advances when shard 0 has opened all its rounds and the slowest live unit has had time for a step,
+        so the real H ≈ H."""
         if self._clock_runs and now >= self.pace.due(self.rounds.slowest):
             self.pace.advance(now, self.rounds.slowest)
             self._set_clock(self.orders.step + 1)

@@ -54,8 +54,9 @@ class Persist(Asked, frozen=True):
 
 
 class Remember(Asked, frozen=True):
-    """Write the machine's record, as it is at the time of the write, before a cut or the end is announced or a higher
-    incarnation is welcomed. The record is long, so one write serves all that asked before it."""
+    """Write the machine's record to the disk, as it is at the time of the write. This is done before a cut or the end
+    is announced, and before a higher incarnation is welcomed. The record is long, so one write serves all that asked
+    before it."""
 
 
 class Publish(Asked, frozen=True):

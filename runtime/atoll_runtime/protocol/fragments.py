@@ -133,7 +133,8 @@ class Layout:
 
 
 def build_layout(tensors: Sequence[TensorInfo], fragments: int, shards: int = 1) -> Layout:
-    """Deals pieces, each time the largest to the smallest fragment (LPT). The largest is at most 4/3 of the optimum.
+    """Deals pieces to fragments, each time the largest to the smallest fragment (LPT). The largest fragment has at
+    most 4/3 of the optimal size.
 
     Then each fragment's pieces are dealt to the shards in the same way. A piece goes to one shard, so that norms stay
     local. Which pieces make a fragment does not depend on the number of shards.
@@ -157,7 +158,8 @@ def build_layout(tensors: Sequence[TensorInfo], fragments: int, shards: int = 1)
 
 
 def translate(versions: Sequence[int], old: Layout, new: Layout, step: int) -> tuple[int, ...]:
-    """Versions of a cut for another number of shards. A fragment of pieces with different versions gets `step`."""
+    """Versions of a cut at `step` for another number of shards. A fragment of pieces with different versions gets
+    `step`."""
     of_piece = {
         order(piece): version
         for fragment, version in zip(old.fragments, versions, strict=True)
@@ -254,7 +256,8 @@ MOST_PADDING = BLOCK << 16
 
 
 def part_bounds(size: int, parts: int, block: int = BLOCK) -> list[tuple[int, int]]:
-    """Equal ranges [start, stop) for `parts` devices, in whole blocks. The last stop is the padded size."""
+    """Equal ranges [start, stop) of `size` elements for `parts` devices, in whole blocks. The last stop is the padded
+    size."""
     if parts < 1:
         raise LayoutError(f"parts: {parts} must be at least 1")
     share = -(-size // (parts * block)) * block

@@ -128,7 +128,8 @@ class Link:
             del self.asks[round_id.fragment]
 
     def announced(self, p: int, version: int, needed: bool) -> None:
-        """A version can be fetched. If it is not needed, it would replace work that can still be contributed."""
+        """A version can be fetched. It is not fetched if not needed, because it would replace work that can still be
+        contributed."""
         self._show(p, version, self.series)
         if needed:
             self.need(p, version)

@@ -125,7 +125,8 @@ class LinkMeter:
         return -self._rtt.value(now)
 
     def rate(self, direction: Direction, now: float) -> float:
-        """Bits per second: the best of the last transfers, no more than those under way show; infinite if unknown."""
+        """Recent bits per second: the best of the last transfers, but no more than those under way show. Infinite while
+        there are too few."""
         return self._lanes[direction].rate(now - self.round_trip(now))
 
     def failed(self) -> None:
@@ -146,7 +147,8 @@ class LinkMeter:
 
 
 class _Largest:
-    """The largest value of the window. Values that a later one exceeds are dropped, so the kept ones fall."""
+    """The largest value of the window. Values that a later one exceeds are dropped, so the kept ones are in falling
+    order."""
 
     def __init__(self) -> None:
         self._values: deque[tuple[float, float]] = deque()

@@ -22,13 +22,15 @@ PUSHES, FETCHES = 2, 4
 """Transfers in each direction that may wait for the link or be on it. Another round is joined only while there are
 fewer. On a link with a long round trip there may be `beside` − 1 more."""
 USED = 0.98
-"""Share of a slow link's time that is used. At 1, queues would grow, and work trained meanwhile would be lost."""
+"""Share of a slow link's time that is used. With all of it in use, queues would grow, and the work that is trained
+meanwhile would be lost."""
 SMOOTHING = 0.25
 MOST_GROWTH = 4.0
 """The largest factor by which one contribution that was not taken raises the expected time. An outage does not predict
 the link after it."""
 LEAST_MISSED = 1.0
-"""Seconds on the link after which a first contribution that was not taken counts as a measurement."""
+"""A first contribution that was not taken counts as a measurement if it was on the link for more than this many
+seconds."""
 LAPS = 2
 """Intervals over which `lap` is a mean."""
 NEAR = 0.1
@@ -51,7 +53,8 @@ class LinkShare:
     fetch_bits: float = 1.0
     """Bits of a contribution and of a version, in the current codec."""
     round_trip: float = 0.0
-    """Seconds. A transfer's time lacks them, because the next one has the link while its answer is under way."""
+    """Seconds. A transfer's time does not include them, because the next one has the link while its answer is under
+    way."""
     _push: Ema = field(default_factory=lambda: Ema(SMOOTHING))
     """Seconds per bit."""
     _fetch: Ema = field(default_factory=lambda: Ema(SMOOTHING))

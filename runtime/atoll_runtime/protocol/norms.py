@@ -23,7 +23,8 @@ LEAST_UNITS = 3
 FLOOR = math.log(32.0)
 """A norm may always be this far above the median, whatever the spread."""
 SPREADS = 6.0
-"""Spreads that a norm may be above the median. A spread is the median distance, as a standard deviation."""
+"""A norm may be this many spreads above the median. The spread is the median distance from the median, scaled to a
+standard deviation."""
 ATTEMPTS = 4
 """After this many attempts of a round only units that have answered count, because others say nothing of the norms."""
 LEAST_SPREAD = 16

@@ -171,7 +171,8 @@ class OpenRounds:
         self._pull(self.held[round_id], (self.units[name] for name in far))
 
     def skip(self, step: int) -> None:
-        """Gives up early rounds that were not opened at their step; at the target all, and what is carried over."""
+        """Gives up early rounds that were not opened at their step. At the target, gives up all early rounds, and what
+        is carried over."""
         for held in list(self.held.values()):
             if held.stage == "Early" and (held.id.step <= step or self.ending):
                 self.discard(held.id, "its step was skipped")

@@ -45,7 +45,8 @@ class Pace:
     """When the clock may advance."""
 
     last: float = -math.inf
-    """When the clock last advanced, or up to a step earlier if it was due then: a late advance is made up for."""
+    """When the clock last advanced, or up to a step earlier if it was due then, so that a late advance is made up
+    for."""
 
     def advance(self, now: float, seconds: float) -> None:
         """The clock advances now. `seconds`: an inner step of the slowest live unit."""

@@ -17,7 +17,8 @@ from atoll_runtime.protocol.units import Unit
 
 
 class Ranking:
-    """A value for each name, sorted by value. A change takes microseconds for thousands of names."""
+    """A value for each name, sorted by value. A change moves references in one list, which takes microseconds for
+    thousands."""
 
     def __init__(self) -> None:
         self._values: dict[str, float] = {}

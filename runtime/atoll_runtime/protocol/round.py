@@ -19,13 +19,15 @@ RETURN, RETURN_SECONDS = 0.25, 5.0
 """Share of an interval, and the most seconds, that a body is awaited after its unit's session has ended. The unit may
 connect again, and then sends only what has not come yet."""
 LEAST_REST = 0.1
-"""Least seconds that a second attempt rests, or a step of the slowest unit. Later ones rest 3, 7, … times as long."""
+"""Least seconds of the rest of a second attempt, or the slowest unit's step if that is longer. Further attempts rest 3,
+7, … times as long."""
 MOST_DOUBLINGS = 10
 
 
 @dataclass
 class Contributions:
-    """Headers of a round's parts, by unit. Those of a unit's hosts are one contribution. The caller has the arrays."""
+    """Headers of a round's parts, all by unit. The headers of a unit's hosts become one contribution. The caller keeps
+    the arrays, by unit and host."""
 
     parts: dict[str, dict[int, Part]] = field(default_factory=dict)
     """By host."""
@@ -133,7 +135,8 @@ class Round:
     rests: float = 0.0
     """Until when it is kept even if no unit is left to wait for. Its grace window does not end earlier."""
     stage: Literal["Early", "Collecting", "Receiving", "Merging", "Writing"] = "Early"
-    """Before its step only far units are asked. Then headers are collected, and the members' bodies are received."""
+    """Before its step only far units are asked. Then headers are collected until membership is frozen, and the members'
+    bodies are received."""
     contributions: Contributions = field(default_factory=Contributions)
     grace_until: float | None = None
     """Set once K members have bodies that come in time."""
@@ -143,7 +146,8 @@ class Round:
     pulled: set[tuple[str, int]] = field(default_factory=set)
     """(unit, incarnation) asked so far."""
     declined: set[str] = field(default_factory=set)
-    """Units that were told to go on without it. They are not waited for, nor taken, unless they are asked again."""
+    """Units that were told to go on without it. Unless they are asked again, they are not waited for, and nothing of
+    them is taken."""
     absent: dict[str, float] = field(default_factory=dict)
     """Units that have left or are silent: until when their body is awaited. They may connect again."""
     returns: float = 0.0

@@ -77,7 +77,8 @@ class Rounds(OpenRounds):
             held.contributions.bodies.setdefault(part.unit, {})[part.host] = event.square
 
     def _round(self, part: Part) -> Round | None:
-        """The round that has the unit's answer to the same pull, carried over or not; else the one that it answers."""
+        """The round that has the unit's answer to the same pull, carried over or not. Otherwise the round that the part
+        answers, if it is in flight."""
         for held in self.holding:
             if held.contributions.asked_by(part.unit) == part.round:
                 return held

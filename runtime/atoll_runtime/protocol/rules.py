@@ -69,7 +69,8 @@ class Rules:
 
     @property
     def silent_after(self) -> float:
-        """`silence` for this shard. Infinite for shards other than 0, which get no reports."""
+        """`silence` for this shard. Infinite for shards other than 0, which get no reports and only know which units
+        are connected."""
         return self.silence if self.shard == COORDINATOR else math.inf
 
     @classmethod

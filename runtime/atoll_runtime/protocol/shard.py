@@ -91,7 +91,8 @@ class ShardState:
 
     @property
     def following(self) -> int:
-        """The next step to take. Steps more than H behind the clock are skipped: each fragment is due once in H."""
+        """The step that this shard takes next. A shard that was away skips steps more than H behind the clock, because
+        each fragment is due once in H steps."""
         return max(self.step, self.orders.step - self.rules.interval) + 1
 
     @property

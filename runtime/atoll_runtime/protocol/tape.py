@@ -60,7 +60,8 @@ class Entry(msgspec.Struct, frozen=True, tag=True):
 
 
 class Opening(Entry, frozen=True):
-    """The first record of a segment. With depth Contributions its body has Θ, then momentum, of each fragment."""
+    """The first record of a segment. With depth Contributions its body has Θ, then momentum, of each fragment in
+    order."""
 
     facts: Facts
     depth: TapeDepth

@@ -174,7 +174,8 @@ class Unit:
         return self.joined.get(p)
 
     def refuse(self, p: int, anchor: int, why: str) -> None:
-        """A contribution is refused. Work since its anchor counts only until there is a newer version.
+        """A contribution is refused for its claims or norm. Work since its anchor counts only until there is a newer
+        version.
 
         Args:
             why: the reason in one word, a colon, and the figures.
