@@ -89,7 +89,7 @@ def lost_state(folder: Path):
             lambda at: (at / "20/manifest.json").unlink(), "half-written: it has no manifest", id="half"
         ),
         pytest.param(
-            lambda at: (at / "20/manifest.json").write_text("{"), "manifest.json: JSON", id="manifest"
+            lambda at: (at / "20/manifest.json").write_text("{"), "manifest.json: Invalid JSON", id="manifest"
         ),
         pytest.param(
             lambda at: (at / "20/manifest.json").write_text("{}"), "manifest.json: step", id="fields"

@@ -89,7 +89,7 @@ def test_a_data_set_that_cannot_be_is_named(tmp_path):
             {"splits": {"train": {"shards": []}}}, "/meta.json: splits.train.shards", id="no-shards"
         ),
         pytest.param({"colour": "red"}, "/meta.json: colour", id="unknown-key"),
-        pytest.param(None, "/meta.json: JSON", id="no-json"),
+        pytest.param(None, "/meta.json: Invalid JSON", id="no-json"),
         pytest.param({"splits": {}}, ": splits: 'heldout' is missing; there is ", id="no-split"),
         pytest.param({}, r": splits.heldout: \d+ tokens hold no example of 100000", id="too-few-tokens"),
     ],

@@ -9,20 +9,24 @@ import google_crc32c
 import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from atoll_runtime.checkpoint.bucket import Damaged
-from atoll_runtime.contract import ModelSpec
+from atoll_runtime.checkpoint.bucket import Bucket, Damaged
+from atoll_runtime.contract import ModelSpec, problems
 
 CHUNK = 16 << 20
 """Bytes that one checksum call takes."""
 
 
-class TensorEntry(BaseModel):
+class Record(BaseModel):
+    """What is kept in the bucket as JSON. Immutable; unknown keys are errors."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class TensorEntry(Record):
     """A tensor, or some of its layers or bands. Each of these is cut into `parts` equal blocks along `axis`.
 
     Each block has a checksum: crc32c of its little-endian float32 bytes in C order.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     shape: tuple[int, ...]
     """Shape of what is saved here."""
@@ -73,10 +77,8 @@ class TensorEntry(BaseModel):
         return tuple(checksum(first[at]) for at in np.ndindex(first.shape[: len(self.axes)]))
 
 
-class PartManifest(BaseModel):
+class PartManifest(Record):
     """`global/<step>/shard-<s>-of-<S>.json`: what one shard saved. Written after its arrays."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     format: Literal[3] = 3
     step: int
@@ -92,10 +94,8 @@ class PartManifest(BaseModel):
     """See `atoll_runtime.payloads.Part`."""
 
 
-class Manifest(BaseModel):
+class Manifest(Record):
     """`global/<step>/manifest.json`: every shard's part is complete. Written last."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     format: Literal[2] = 2
     step: int
@@ -106,10 +106,8 @@ class Manifest(BaseModel):
     meta: dict[str, Any]
 
 
-class PartEntry(BaseModel):
+class PartEntry(Record):
     """A `units.FragmentPart` in the manifest; `mu` and `nu` are crc32c of the little-endian float32 bytes."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     start: int
     stop: int
@@ -118,10 +116,8 @@ class PartEntry(BaseModel):
     nu: int
 
 
-class HostManifest(BaseModel):
+class HostManifest(Record):
     """`units/<unit>/<cut>/host-<h>-of-<H>.json`: what one host saved. Written after its parts."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     format: Literal[2] = 2
     run_uid: str
@@ -149,17 +145,20 @@ class HostManifest(BaseModel):
     """By fragment."""
 
 
-M = TypeVar("M", bound=BaseModel)
+R = TypeVar("R", bound=Record)
 
 
-def parse(kind: type[M], text: bytes, where: str) -> M:
-    """Parses the manifest at `where`. Raises `Damaged` with its first wrong field."""
+def read(kind: type[R], bucket: Bucket, path: str) -> R:
+    """Reads a manifest.
+
+    Raises:
+        Damaged: it is missing or invalid; names the fields.
+        StoreError: the bucket does not answer.
+    """
     try:
-        return kind.model_validate_json(text)
+        return kind.model_validate_json(bucket.read(path))
     except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(str(part) for part in first["loc"]) or "JSON"
-        raise Damaged(f"{where}: {field}: {first['msg']}") from error
+        raise Damaged(f"{bucket.address(path)}: {problems(error)}") from error
 
 
 def model_of(meta: Mapping[str, object], where: str) -> ModelSpec:
@@ -167,7 +166,7 @@ def model_of(meta: Mapping[str, object], where: str) -> ModelSpec:
     try:
         return ModelSpec.model_validate(meta.get("model"))
     except ValidationError as error:
-        raise Damaged(f"{where}: meta.model of the manifest: {error.errors()[0]['msg']}") from error
+        raise Damaged(f"{where}: {problems(error, 'meta', 'model')}") from error
 
 
 def checksum(tensor: np.ndarray) -> int:

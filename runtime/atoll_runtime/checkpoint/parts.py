@@ -124,9 +124,8 @@ def _entry(own: Slice, axis: int | None) -> TensorEntry:
 
 
 def find(bucket: Bucket, step: int, shard: int, shards: int) -> PartManifest:
-    """Reads a manifest. Raises `Damaged` if it is missing or invalid, `StoreError` if the bucket does not answer."""
-    name = layout.part(step, shard, shards)
-    return manifest.parse(PartManifest, bucket.read(name), bucket.address(name))
+    """Reads a part's manifest; raises as `manifest.read`."""
+    return manifest.read(PartManifest, bucket, layout.part(step, shard, shards))
 
 
 def find_all(bucket: Bucket, step: int, shards: int) -> list[PartManifest]:

@@ -182,8 +182,7 @@ class GlobalStore:
             yield step
 
     def _manifest(self, step: int) -> manifest.Manifest:
-        name = layout.manifest(step)
-        return manifest.parse(manifest.Manifest, self.bucket.read(name), self.bucket.address(name))
+        return manifest.read(manifest.Manifest, self.bucket, layout.manifest(step))
 
     def _stands(self, part: Part, entries: dict[str, manifest.TensorEntry]) -> bool:
         """Whether the stored part is the same as this one and can be read."""

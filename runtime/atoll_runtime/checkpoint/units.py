@@ -193,8 +193,7 @@ class UnitStore:
         return UnitSave(first.unit, first.cut, moments, first.inner_step, first.tokens, first.cursor)
 
     def _manifest(self, unit: str, cut: int, host: int, hosts: int) -> HostManifest:
-        name = layout.unit_manifest(unit, cut, host, hosts)
-        return manifest.parse(HostManifest, self.bucket.read(name), self.bucket.address(name))
+        return manifest.read(HostManifest, self.bucket, layout.unit_manifest(unit, cut, host, hosts))
 
     def _read(self, parts: list[HostManifest]) -> dict[tuple[str, int], list[tuple[int, int, Array]]]:
         """All hosts' parts of each moment of each fragment, verified."""

@@ -176,11 +176,10 @@ def parse_unit(text: str | bytes) -> UnitContract:
     return _parse(UnitContract, ENV_UNIT, text)
 
 
-def problems(error: ValidationError, prefix: str = "") -> str:
-    """The first problems of a document, each with its field's path after `prefix`."""
-    return "; ".join(
-        f"{prefix}{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()[:5]
-    )
+def problems(error: ValidationError, *path: str) -> str:
+    """The first problems of a document, each with its field. `path`: where the document is in another one."""
+    found = [(".".join(map(str, (*path, *each["loc"]))), each["msg"]) for each in error.errors()[:5]]
+    return "; ".join(f"{field}: {message}" if field else message for field, message in found)
 
 
 def _parse(kind: type[S], name: str, text: str | bytes) -> S:

@@ -6,9 +6,11 @@ from pathlib import PurePosixPath
 from typing import Annotated, Literal
 
 import numpy as np
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, Field, ValidationError
 
 from atoll_runtime.checkpoint.bucket import Bucket, MissingObject
+from atoll_runtime.checkpoint.manifest import Record
+from atoll_runtime.contract import problems
 
 META = "meta.json"
 
@@ -32,13 +34,7 @@ FileName = Annotated[str, Field(min_length=1, max_length=1024), AfterValidator(_
 """Name of an object inside the data set. Names of objects outside it are invalid."""
 
 
-class Part(BaseModel):
-    """A part of `meta.json`. Immutable; unknown keys are errors."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Shard(Part):
+class Shard(Record):
     """One object of raw little-endian tokens."""
 
     file: FileName
@@ -47,7 +43,7 @@ class Shard(Part):
     """Checksum of the object's bytes."""
 
 
-class Split(Part):
+class Split(Record):
     """Shards in order. Example i of length T is tokens i·T to i·T + T, inclusive, of their concatenation."""
 
     shards: Annotated[tuple[Shard, ...], Field(min_length=1)]
@@ -58,14 +54,14 @@ class Split(Part):
         return sum(shard.tokens for shard in self.shards)
 
 
-class TokenizerFile(Part):
+class TokenizerFile(Record):
     """The tokenizer's file, stored beside the shards so that the tokens can be decoded."""
 
     file: FileName
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
-class Catalogue(Part):
+class Catalogue(Record):
     """`meta.json`. The defaults are for byte tokens."""
 
     format: Literal[1] = 1
@@ -95,12 +91,8 @@ def open_catalogue(bucket: Bucket) -> Catalogue:
         StoreError: the bucket does not answer.
     """
     try:
-        text = bucket.read(META)
+        return Catalogue.model_validate_json(bucket.read(META))
     except MissingObject as error:
         raise DataError(f"{bucket.uri}: no data set here: {META} is missing") from error
-    try:
-        return Catalogue.model_validate_json(text)
     except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(str(part) for part in first["loc"]) or "JSON"
-        raise DataError(f"{bucket.address(META)}: {field}: {first['msg']}") from error
+        raise DataError(f"{bucket.address(META)}: {problems(error)}") from error

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Collection
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from atoll_runtime.checkpoint import Bucket, layout, manifest
 from atoll_runtime.checkpoint.bucket import MissingObject
@@ -14,10 +14,8 @@ from atoll_runtime.contract import DataSpec, EvaluationReport, EvaluationSpec
 from atoll_runtime.data.catalogue import Split
 
 
-class Measured(BaseModel):
+class Measured(manifest.Record):
     """The data and settings of a measurement. Losses with different settings cannot be compared."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     data: str
     contents: str
@@ -40,10 +38,8 @@ class Measured(BaseModel):
         )
 
 
-class Stored(BaseModel):
+class Stored(manifest.Record):
     """One object in the bucket."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     format: Literal[2] = 2
     measured: Measured
@@ -83,8 +79,7 @@ class Results:
 
     def completed(self, step: int) -> float:
         """Unix seconds at which a checkpoint became complete."""
-        name = layout.manifest(step)
-        return manifest.parse(manifest.Manifest, self._bucket.read(name), self._bucket.address(name)).time
+        return manifest.read(manifest.Manifest, self._bucket, layout.manifest(step)).time
 
     def _steps(self) -> set[int]:
         return layout.evaluated_steps(self._bucket.list(layout.EVALUATIONS))

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Json, ValidationError
 from safetensors import SafetensorError, safe_open
 
 from atoll_runtime.checkpoint import Bucket, layout, manifest, parts
-from atoll_runtime.contract import ModelSpec
+from atoll_runtime.contract import ModelSpec, problems
 from atoll_runtime.export.layouts import LAYOUTS, Entry, ExportError
 from atoll_runtime.model import resolve
 from atoll_runtime.model.parameters import shapes
@@ -54,12 +54,11 @@ class Theta:
         if step is not None and step not in steps:
             raise ExportError(f"step {step}: {uri} has {', '.join(map(str, steps))}")
         step = steps[0] if step is None else step
-        whole = bucket.read(layout.manifest(step))
-        found = manifest.parse(manifest.Manifest, whole, bucket.address(layout.manifest(step)))
-        digest = hashlib.sha256(whole)
+        found = manifest.read(manifest.Manifest, bucket, layout.manifest(step))
         shards = parts.find_all(bucket, step, found.shards)
-        for shard in shards:
-            digest.update(shard.model_dump_json().encode())
+        digest = hashlib.sha256()
+        for each in (found, *shards):
+            digest.update(each.model_dump_json().encode())
         model = manifest.model_of(found.meta, bucket.address(layout.manifest(step)))
         return cls(bucket, step, model, shards, digest.hexdigest())
 
@@ -130,9 +129,8 @@ class Export:
         try:
             facts = Facts.model_validate({key.removeprefix(PREFIX): value for key, value in header})
         except ValidationError as error:
-            first = error.errors()[0]
-            field = f"{PREFIX}{'.'.join(map(str, first['loc']))}"
-            raise ExportError(f"{paths[0]}: not written by atoll export: {field}: {first['msg']}") from error
+            wrong = problems(error, "atoll")
+            raise ExportError(f"{paths[0]}: not written by atoll export: {wrong}") from error
         return cls(facts, files)
 
     def shape(self, name: str) -> tuple[int, ...]:
