@@ -64,13 +64,9 @@ def unit_folder(unit: str, cut: int) -> str:
 
 
 def unit_item(unit: str, cut: int, host: int, hosts: int) -> str:
-    """Folder of one host's arrays."""
+    """Folder of one host's arrays. The manifest of this name and `.json` is written after them; those of all hosts make
+    the save complete."""
     return f"{UNITS}/{unit}/{cut}/host-{host}-of-{hosts}"
-
-
-def unit_manifest(unit: str, cut: int, host: int, hosts: int) -> str:
-    """The object that is written after one host's parts. Those of all hosts make the save complete."""
-    return f"{UNITS}/{unit}/{cut}/host-{host}-of-{hosts}.json"
 
 
 def unit_manifests(paths: list[str]) -> dict[str, int]:

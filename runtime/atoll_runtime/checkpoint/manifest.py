@@ -149,12 +149,7 @@ R = TypeVar("R", bound=Record)
 
 
 def read(kind: type[R], bucket: Bucket, path: str) -> R:
-    """Reads a manifest.
-
-    Raises:
-        Damaged: it is missing or invalid; names the fields.
-        StoreError: the bucket does not answer.
-    """
+    """Reads a manifest. Raises `Damaged` if it is missing or invalid, and names the fields."""
     try:
         return kind.model_validate_json(bucket.read(path))
     except ValidationError as error:

@@ -63,14 +63,11 @@ class _Selection:
     def verify(self, kind: Kind, blocks: np.ndarray) -> None:
         """Raises `Damaged` if these are not the bytes that were saved."""
         saved = getattr(self.entry, kind)
-        wanted = [
-            saved[row * self.entry.parts + at] for row in self.rows for at in range(self.start, self.stop)
-        ]
+        places = range(self.start, self.stop)
+        wanted = [saved[row * self.entry.parts + at] for row in self.rows for at in places]
         found = self.entry.checksums(blocks) if blocks.nbytes == self.size else ()
         if len(found) != len(wanted):
-            raise Damaged(
-                f"{kind} {self.name}: shape {blocks.shape} where the manifest says {self.entry.shape}"
-            )
+            raise Damaged(f"{kind} {self.name}: shape {blocks.shape}, the manifest says {self.entry.shape}")
         for one, other in zip(found, wanted, strict=True):
             if one != other:
                 raise Damaged(f"{kind} {self.name}: checksum {one:08x} where the manifest says {other:08x}")

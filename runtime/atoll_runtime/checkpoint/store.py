@@ -66,21 +66,14 @@ class GlobalStore:
         return parts.read(self.bucket, parts.find(self.bucket, step, shard, shards))
 
     def complete(self, step: int, shards: int, meta: dict[str, Any]) -> None:
-        """Writes the manifest that covers all parts, which must exist.
-
-        Raises:
-            StoreError: a part is missing or of another run, or the parts are not a consistent cut.
-        """
+        """Writes the manifest that covers all parts. Raises `StoreError` if one is missing or of another run, or if
+        they are not a consistent cut."""
         if self.is_complete(step):
             return
         found = parts.find_all(self.bucket, step, shards)
-        wrong = _mixture(found, meta.get("run_uid"))
-        if wrong:
-            raise StoreError(f"{self.uri}: step {step}: {wrong}")
         records = {clocks.shard(part.shard): part.meta.get("vector", {}) for part in found}
         records |= meta.get("marks", {})
-        wrong = clocks.inconsistency(records)
-        if wrong:
+        if wrong := _mixture(found, meta.get("run_uid")) or clocks.inconsistency(records):
             raise StoreError(f"{self.uri}: step {step} is no consistent cut: {wrong}")
         whole = manifest.Manifest(
             step=step,
@@ -105,9 +98,6 @@ class GlobalStore:
 
     def save(self, cut: Cut) -> None:
         """Saves a whole cut of a run with one shard."""
-        if cut.theta.keys() != cut.momentum.keys():
-            odd = sorted(cut.theta.keys() ^ cut.momentum.keys())
-            raise StoreError(f"{self.uri}: theta and momentum differ in their tensors: {', '.join(odd)}")
         own = {name: Slice(theta, cut.momentum[name]) for name, theta in cut.theta.items()}
         self.save_part(Part(cut.step, 0, 1, own, cut.versions, {"run_uid": cut.meta.get("run_uid")}))
         self.complete(cut.step, 1, cut.meta)

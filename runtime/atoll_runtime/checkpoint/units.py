@@ -50,9 +50,6 @@ class UnitSave:
     unit: str
     cut: int
     moments: Moments
-    inner_step: int
-    tokens: int
-    cursor: int
 
 
 class UnitStore:
@@ -67,14 +64,14 @@ class UnitStore:
 
     def save(self, facts: HostManifest, parts: Mapping[int, FragmentPart]) -> None:
         """Writes one host's parts, the manifest last. Does not wait for other hosts."""
-        where = facts.unit, facts.cut, facts.host, facts.hosts
+        item = layout.unit_item(facts.unit, facts.cut, facts.host, facts.hosts)
+        own = f"{item}.json"
         there = layout.unit_manifests(self.bucket.list(layout.unit_folder(facts.unit, facts.cut)))
-        own = layout.unit_manifest(*where)
         for path, hosts in there.items():
             if path == own or hosts != facts.hosts:  # of an earlier save, which must not mix with this
                 self.bucket.delete(path)
         tree = {kind: {str(n): Chunked(getattr(part, kind)) for n, part in parts.items()} for kind in KINDS}
-        item = arrays.write(self.bucket, layout.unit_item(*where), tree, alone=True)
+        item = arrays.write(self.bucket, item, tree, alone=True)
         entries = {
             number: PartEntry(
                 start=part.start,
@@ -166,12 +163,7 @@ class UnitStore:
         return parts
 
     def _load(self, parts: list[HostManifest], wanted: Layout) -> UnitSave:
-        """Reads and verifies one save, as whole tensors.
-
-        Raises:
-            Damaged: a part is missing or damaged, or all are of another layout.
-            StoreError: the bucket does not answer.
-        """
+        """Reads and verifies one save, as whole tensors. Raises `Damaged` also if it is of another layout."""
         first = parts[0]
         where = self.bucket.address(layout.unit_folder(first.unit, first.cut))
         if first.fingerprint != wanted.fingerprint:
@@ -190,10 +182,10 @@ class UnitStore:
                 except ValueError as error:
                     raise Damaged(f"{where}: fragment {number}: {error}") from error
                 saved.unflatten(number, flat, getattr(moments, kind))
-        return UnitSave(first.unit, first.cut, moments, first.inner_step, first.tokens, first.cursor)
+        return UnitSave(first.unit, first.cut, moments)
 
     def _manifest(self, unit: str, cut: int, host: int, hosts: int) -> HostManifest:
-        return manifest.read(HostManifest, self.bucket, layout.unit_manifest(unit, cut, host, hosts))
+        return manifest.read(HostManifest, self.bucket, f"{layout.unit_item(unit, cut, host, hosts)}.json")
 
     def _read(self, parts: list[HostManifest]) -> dict[tuple[str, int], list[tuple[int, int, Array]]]:
         """All hosts' parts of each moment of each fragment, verified."""
@@ -214,11 +206,8 @@ class UnitStore:
 
 
 def tile(parts: list[tuple[int, int, Array]], size: int) -> Array:
-    """`size` elements from (start, stop, values) of all hosts, which must be contiguous. The rest is padding.
-
-    Raises:
-        ValueError: a gap, an overlap, a part with another length than its bounds, or a value that is not finite.
-    """
+    """`size` elements from (start, stop, values) of all hosts, which must be contiguous. The rest is padding. Raises
+    `ValueError` for a gap, an overlap, a part with another length than its bounds, or a value that is not finite."""
     flat, filled = np.empty(size, np.float32), 0
     for start, stop, values in sorted(parts, key=lambda part: part[:2]):
         if start != filled or values.shape != (stop - start,):
