@@ -48,9 +48,9 @@ Index = tuple[Any, ...]
 """The part of an array to read, as a NumPy index."""
 T = TypeVar("T")
 
-_late: list[threading.Thread] = []
+LATE = "late arrays"
+"""Name of a thread whose call was given up."""
 _given_up = 0
-_lock = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +59,6 @@ class Chunked:
 
     value: np.ndarray
     axes: tuple[int, ...] = ()
-
-    @property
-    def chunk(self) -> tuple[int, ...]:
-        """Shape of a chunk."""
-        return tuple(1 if at in self.axes else length for at, length in enumerate(self.value.shape))
 
 
 Tree = Mapping[str, Mapping[str, Chunked]]
@@ -92,8 +87,8 @@ def write(bucket: Bucket, item: str, tree: Tree, *, alone: bool = False) -> str:
     each write that was given up it uses another folder, because that write may continue.
 
     Args:
-        alone: this is one of several hosts, and writes a folder of its own. Orbax would write NumPy arrays only on
-            process 0, so TensorStore writes the same format without Orbax's metadata.
+        alone: this is one of several hosts, and writes a folder of its own, each array as one chunk. Orbax would
+            write NumPy arrays only on process 0, so TensorStore writes the same format without Orbax's metadata.
 
     Raises:
         StoreError: the arrays cannot be written, or not in time.
@@ -127,9 +122,7 @@ def read(requests: Iterable[Request], ask: Callable[[], object]) -> Iterator[np.
 
 def late() -> int:
     """How many calls were given up and still run."""
-    with _lock:
-        _late[:] = [thread for thread in _late if thread.is_alive()]
-        return len(_late)
+    return sum(thread.name == LATE for thread in threading.enumerate())
 
 
 def _pieces(requests: Iterable[Request]) -> Iterator[list[Request]]:
@@ -178,8 +171,7 @@ def _in_time(seconds: float, call: Callable[[], T]) -> T:
     thread.start()
     thread.join(seconds)
     if thread.is_alive():
-        with _lock:
-            _late.append(thread)
+        thread.name = LATE
         raise TimeoutError(f"no answer within {round(seconds, 1):g} s")
     return result.result()
 
@@ -203,7 +195,7 @@ def _write_alone(uri: str, tree: Tree) -> None:
     with tensorstore.Transaction() as transaction:
         for key, group in tree.items():
             for name, each in group.items():
-                metadata = {"shape": each.value.shape, "chunks": each.chunk, "compressor": None}
+                metadata = {"shape": each.value.shape, "chunks": each.value.shape, "compressor": None}
                 spec = {"metadata": metadata, "dtype": "float32", "store_data_equal_to_fill_value": True}
                 store = tensorstore.open(
                     _spec(uri, key, name) | spec, create=True, delete_existing=True, transaction=transaction
