@@ -66,10 +66,9 @@ def _write(options: argparse.Namespace) -> int:
         "context": options.context,
         "vocabulary": read_vocabulary(options.data) if options.data else None,
     }
-    order = Order(
-        out=options.out.absolute(), **{field: value for field, value in given.items() if value is not None}
-    )
-    theta = Theta.open(options.checkpoint, options.step)
+    chosen = {field: value for field, value in given.items() if value is not None}
+    order = Order(out=options.out.absolute(), **chosen)
+    theta = Theta(options.checkpoint, options.step)
     written = write(theta, order, lambda name, size: print(f"{name}: {amount(size, 'B')}", file=sys.stderr))
     if options.json:
         print(json.dumps({"out": str(order.out), "step": theta.step, **dataclasses.asdict(written)}))
@@ -88,12 +87,13 @@ def _check(options: argparse.Namespace) -> int:
             raise UsageError(f"--{name.replace('_', '-')} goes with --out")
     path = options.check.absolute()
     export = Export.open(path)
-    theta = Theta.open(options.checkpoint, export.facts.step if options.step is None else options.step)
-    found = compare(theta, export)
+    theta = Theta(options.checkpoint, export.facts.step if options.step is None else options.step)
+    difference, tensors = compare(theta, export), len(export.files)
     if options.json:
-        print(json.dumps({"export": str(path), "step": theta.step, **dataclasses.asdict(found)}))
-    elif found.difference:
-        print(f"{path}: differs from step {theta.step}: {found.difference}")
+        facts = {"export": str(path), "step": theta.step, "tensors": tensors, "difference": difference}
+        print(json.dumps(facts))
+    elif difference:
+        print(f"{path}: differs from step {theta.step}: {difference}")
     else:
-        print(f"{path}: the same bits as step {theta.step} in {found.tensors} tensors, {export.facts.dtype}")
-    return 1 if found.difference else 0
+        print(f"{path}: the same bits as step {theta.step} in {tensors} tensors, {export.facts.dtype}")
+    return 1 if difference else 0

@@ -1,5 +1,5 @@
 """Converts a checkpoint's Θ to safetensors, for other tools, and back."""
 
 from atoll_runtime.export.layouts import ExportError
-from atoll_runtime.export.reader import Comparison, Export, Theta, compare, read_back
-from atoll_runtime.export.writer import Order, Vocabulary, Written, read_vocabulary, write
+from atoll_runtime.export.reader import Export, Theta, compare, read_back
+from atoll_runtime.export.writer import Order, read_vocabulary, write

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -27,40 +27,35 @@ class Theta:
     Reads whole tensors from all shards and verifies their checksums. Caches the last one.
     """
 
-    def __init__(
-        self, bucket: Bucket, step: int, model: ModelSpec, parts: Sequence[manifest.PartManifest], digest: str
-    ) -> None:
-        self.step = step
-        self.model = model
-        self.digest = digest
-        """SHA-256, in hex, of the manifests, which hold a checksum of every tensor."""
-        self.shapes = _shapes(parts)
-        """Shape of each whole tensor by flat name."""
-        self._bucket, self._parts = bucket, parts
-        self._held: tuple[str, np.ndarray] | None = None
-
-    @classmethod
-    def open(cls, uri: str, step: int | None = None) -> Theta:
+    def __init__(self, uri: str, step: int | None = None) -> None:
         """Reads the manifests of a checkpoint. `step=None`: the newest complete one.
 
         Raises:
             ExportError: there is no such checkpoint.
             StoreError: the bucket does not answer, or a manifest is damaged.
         """
-        bucket = Bucket(uri)
-        steps = layout.complete_steps(bucket.list(layout.GLOBAL))
+        self._bucket = Bucket(uri)
+        steps = layout.complete_steps(self._bucket.list(layout.GLOBAL))
         if not steps:
             raise ExportError(f"{uri}: no complete checkpoint here; a run's spec.checkpoint.uri is wanted")
         if step is not None and step not in steps:
             raise ExportError(f"step {step}: {uri} has {', '.join(map(str, steps))}")
-        step = steps[0] if step is None else step
-        found = manifest.read(manifest.Manifest, bucket, layout.manifest(step))
-        shards = parts.find_all(bucket, step, found.shards)
-        digest = hashlib.sha256()
-        for each in (found, *shards):
-            digest.update(each.model_dump_json().encode())
-        model = manifest.model_of(found.meta, bucket.address(layout.manifest(step)))
-        return cls(bucket, step, model, shards, digest.hexdigest())
+        self.step = steps[0] if step is None else step
+        name = layout.manifest(self.step)
+        whole = manifest.read(manifest.Manifest, self._bucket, name)
+        self._parts = parts.find_all(self._bucket, self.step, whole.shards)
+        self.model = manifest.model_of(whole.meta, self._bucket.address(name))
+        manifests = [whole.model_dump_json(), *(part.model_dump_json() for part in self._parts)]
+        self.digest = hashlib.sha256("".join(manifests).encode()).hexdigest()
+        """Of the manifests, which hold a checksum of every tensor."""
+        depths = parts.depths(self._parts)
+        self.shapes = {
+            name: entry.whole(depths.get(name, 0))
+            for part in self._parts
+            for name, entry in part.tensors.items()
+        }
+        """Shape of each whole tensor by flat name."""
+        self._held: tuple[str, np.ndarray] | None = None
 
     def tensor(self, name: str) -> np.ndarray:
         """A float32 tensor. Raises `StoreError` if it is unreadable or its checksum is wrong."""
@@ -69,12 +64,6 @@ class Theta:
             found = parts.tensors(self._bucket, self._parts, ("theta",), {name: ()})
             self._held = name, found["theta"][name]
         return self._held[1]
-
-
-def _shapes(shards: Sequence[manifest.PartManifest]) -> dict[str, tuple[int, ...]]:
-    """Shapes of whole tensors. Raises `StoreError` if the shards together lack a layer or band of one."""
-    depths = parts.depths(shards)
-    return {name: entry.whole(depths.get(name, 0)) for part in shards for name, entry in part.tensors.items()}
 
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -112,11 +101,7 @@ class Export:
 
     @classmethod
     def open(cls, path: Path) -> Export:
-        """Opens a folder.
-
-        Raises:
-            ExportError: a file is missing or truncated, or another program wrote it.
-        """
+        """Opens a folder. Raises `ExportError` if a file is missing or truncated, or another program wrote it."""
         paths = _paths(path)
         opened = []
         for each in paths:
@@ -143,22 +128,9 @@ class Export:
         return value
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """The result of comparing an export with a checkpoint."""
-
-    tensors: int
-    """Number of tensors in the export."""
-    difference: str | None
-    """The first tensor that differs from the checkpoint, and how; None: all bits are equal."""
-
-
 def read_back(path: Path) -> dict[str, np.ndarray]:
-    """Reads Θ by flat name, float32, from an export in any layout. bf16 values stay rounded.
-
-    Raises:
-        ExportError: see `Export.open`; a tensor is missing, or has another shape than the model's.
-    """
+    """Reads Θ by flat name, float32, from an export in any layout. bf16 values stay rounded. Raises `ExportError` as
+    `Export.open`, and if a tensor is missing or has another shape than the model's."""
     export = Export.open(path)
     facts = export.facts
     if facts.model.task is not None:  # only its own code knows the shapes
@@ -174,8 +146,9 @@ def read_back(path: Path) -> dict[str, np.ndarray]:
     return theta
 
 
-def compare(theta: Theta, export: Export) -> Comparison:
-    """Compares every tensor with the one that an export of this checkpoint would have.
+def compare(theta: Theta, export: Export) -> str | None:
+    """The first tensor that differs from the one that an export of this checkpoint would have, and how; None if all
+    bits are equal.
 
     Raises:
         ExportError: the checkpoint's model has no such layout.
@@ -184,11 +157,11 @@ def compare(theta: Theta, export: Export) -> Comparison:
     entries = {entry.name: entry for entry in LAYOUTS[export.facts.layout](theta.model, theta.shapes).entries}
     for name in export.files:
         if name not in entries:
-            return Comparison(len(export.files), f"{name}: the checkpoint's model has no such tensor")
+            return f"{name}: the checkpoint's model has no such tensor"
     for name, entry in entries.items():
         if difference := _difference(entry, theta, export):
-            return Comparison(len(export.files), f"{name}: {difference}")
-    return Comparison(len(export.files), None)
+            return f"{name}: {difference}"
+    return None
 
 
 def _difference(entry: Entry, theta: Theta, export: Export) -> str:

@@ -86,9 +86,11 @@ def write(theta: Theta, order: Order, tell: Callable[[str, int], None] = lambda 
         metadata["format"] = "pt"  # `transformers` refuses a file without it
     dtype = DTYPES[order.dtype]
     shards = _shards(plan.entries, order.shard_bytes // dtype.itemsize)
-    names = _names(len(shards))
+    names = [f"model-{number:05d}-of-{len(shards):05d}.safetensors" for number in range(1, len(shards) + 1)]
     sizes = [sum(entry.size for entry in shard) * dtype.itemsize for shard in shards]
-    if len(names) > 1:
+    if len(shards) == 1:
+        names = [SINGLE]
+    else:
         weights = {entry.name: name for name, shard in zip(names, shards, strict=True) for entry in shard}
         beside[INDEX] = _json({"metadata": {"total_size": sum(sizes)}, "weight_map": weights})
     with _staged(order.out) as scratch:
@@ -161,12 +163,6 @@ def _shards(entries: Sequence[Entry], limit: int) -> list[list[Entry]]:
             shards.append([])
         shards[-1].append(entry)
     return shards
-
-
-def _names(count: int) -> list[str]:
-    if count == 1:
-        return [SINGLE]
-    return [f"model-{number:05d}-of-{count:05d}.safetensors" for number in range(1, count + 1)]
 
 
 def _json(content: Mapping[str, Any]) -> bytes:
