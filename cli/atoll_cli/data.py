@@ -126,15 +126,14 @@ def _tell_check(done: int, total: int) -> None:
 
 def _show(options: argparse.Namespace) -> int:
     from atoll_runtime.checkpoint.bucket import Bucket
-    from atoll_runtime.data import Reader, open_catalogue
+    from atoll_runtime.data import Reader
     from atoll_runtime.data.tokenizer import of_data
 
     length, index = options.length, options.example
     reader = Reader(options.uri, options.split, length)
     if index >= reader.examples:
         raise UsageError(f"--example {index}: there are {reader.examples} of {length} tokens, counted from 0")
-    bucket = Bucket(options.uri)
-    print(of_data(bucket, open_catalogue(bucket)).decode(reader.example(index)))
+    print(of_data(Bucket(options.uri), reader.catalogue).decode(reader.example(index)))
     return 0
 
 

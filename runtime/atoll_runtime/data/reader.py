@@ -59,12 +59,9 @@ class Reader:
         """Tokens int32 [length + 1] of example `index`.
 
         Raises:
-            IndexError: outside [0, examples).
             DataError: a shard is missing or shorter than the catalogue says.
             StoreError: the bucket did not answer after all attempts.
         """
-        if not 0 <= index < self.examples:
-            raise IndexError(f"example {index} of {self.examples}")
         start = index * self._length
         stop = start + self._length + 1
         parts: list[np.ndarray] = []

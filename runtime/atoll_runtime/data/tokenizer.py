@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -16,36 +16,23 @@ SEPARATORS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>",
 """Names of separators to try when none is given."""
 
 
-class Tokenizer(Protocol):
-    """Converts text to tokens and back."""
-
-    kind: TokenizerKind
-    vocabulary: int
-    """Every token is less than this."""
-    separator: int
-    """The token that ends a document. No document contains it."""
-    file: bytes
-    """The tokenizer's file; empty for bytes."""
-
-    def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Tokens of each text, without the separator."""
-
-    def decode(self, tokens: np.ndarray) -> str:
-        """Readable text; invalid parts become U+FFFD."""
-
-
 class Bytes:
     """UTF-8. The byte 0 ends a document and is removed from texts."""
 
     kind: TokenizerKind = "bytes"
     vocabulary = 256
+    """Every token is less than this."""
     separator = 0
+    """The token that ends a document. No document contains it."""
     file = b""
+    """The tokenizer's file; empty for bytes."""
 
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """Tokens of each text, without the separator."""
         return [np.frombuffer(text.encode().replace(b"\0", b""), np.uint8) for text in texts]
 
     def decode(self, tokens: np.ndarray) -> str:
+        """Readable text; invalid parts become U+FFFD."""
         return bytes(tokens.astype(np.uint8)).decode(errors="replace")
 
 
@@ -70,7 +57,7 @@ class HuggingFace:
         self.separator = _separator(vocabulary, name, separator)
 
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """See `Tokenizer`; on all cores."""
+        """See `Bytes`; on all cores."""
         found = self._model.encode_batch_fast(list(texts), add_special_tokens=False)
         return _without(self.separator, [each.ids for each in found])
 
@@ -102,11 +89,14 @@ class SentencePiece:
         self.separator = _separator(pieces, name, end if separator is None and end >= 0 else separator)
 
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """See `Tokenizer`; on all cores."""
+        """See `Bytes`; on all cores."""
         return _without(self.separator, self._model.encode(list(texts), out_type=int))
 
     def decode(self, tokens: np.ndarray) -> str:
         return str(self._model.decode(tokens.tolist()))
+
+
+Tokenizer = Bytes | HuggingFace | SentencePiece
 
 
 def from_path(path: str, separator: str | None = None) -> Tokenizer:
@@ -120,22 +110,17 @@ def from_path(path: str, separator: str | None = None) -> Tokenizer:
     """
     if path == "bytes":
         if separator is not None:
-            raise DataError(
-                f"separator {separator!r}: bytes are separated by the byte 0, and by nothing else"
-            )
+            raise DataError(f"separator {separator!r}: bytes are separated by the byte 0, by nothing else")
         return Bytes()
     try:
         file = Path(path).read_bytes()
     except OSError as error:
         raise DataError(f"tokenizer {path}: {error.strerror}") from error
-    kinds: dict[str, type[HuggingFace] | type[SentencePiece]] = {
-        ".json": HuggingFace,
-        ".model": SentencePiece,
-    }
-    kind = kinds.get(Path(path).suffix)
-    if kind is None:
-        raise DataError(f"tokenizer {path}: bytes, a tokenizer.json or a SentencePiece .model is wanted")
-    return kind(file, path, separator)
+    if path.endswith(".json"):
+        return HuggingFace(file, path, separator)
+    if path.endswith(".model"):
+        return SentencePiece(file, path, separator)
+    raise DataError(f"tokenizer {path}: bytes, a tokenizer.json or a SentencePiece .model is wanted")
 
 
 def of_data(bucket: Bucket, catalogue: Catalogue) -> Tokenizer:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import sys
 import sysconfig
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import get_args
 
 import google_crc32c
 
@@ -17,6 +18,8 @@ SHARD_BYTES = 1_000_000
 """Below 1 MiB, from which aiohttp warns that one body blocks its event loop."""
 SEPARATOR = b"\0"
 """Ends each document. Text does not contain it."""
+FOREIGN = {"site-packages", "dist-packages", "test", "tests", "idle_test"}
+"""Folders of the standard library whose text is left out."""
 HELD_OUT_OF_256 = 13
 """About 5 % of the documents, chosen by the hash of their name."""
 
@@ -27,21 +30,16 @@ Progress = Callable[[int, int], None]
 def write_stdlib(uri: str, progress: Progress | None = None) -> Catalogue:
     """Writes the text of this interpreter's standard library, without its tests, ordered by path."""
     root = Path(sysconfig.get_path("stdlib"))
-    names = sorted(
-        str(path.relative_to(root)) for path in root.rglob("*.py") if _belongs(path.relative_to(root).parts)
-    )
+    paths = (path.relative_to(root) for path in root.rglob("*.py"))
+    names = sorted(str(path) for path in paths if not FOREIGN & set(path.parts))
     documents = [(name, root / name) for name in names]
     source = f"standard library of Python {sys.version.split()[0]}"
     return write_text(uri, documents, source=source, progress=progress)
 
 
-def _belongs(parts: tuple[str, ...]) -> bool:
-    return not {"site-packages", "dist-packages", "test", "tests", "idle_test"} & set(parts)
-
-
 def write_text(
     uri: str,
-    documents: Iterable[tuple[str, Path]],
+    documents: Sequence[tuple[str, Path]],
     *,
     source: str = "",
     shard_bytes: int = SHARD_BYTES,
@@ -54,22 +52,18 @@ def write_text(
         StoreError: the bucket cannot be written.
     """
     bucket = Bucket(uri)
-    documents = list(documents)
-    parts: dict[SplitName, list[tuple[str, Path]]] = {"train": [], "heldout": []}
-    for name, path in documents:
-        parts["heldout" if held_out(name) else "train"].append((name, path))
-    done = 0
-    splits: dict[SplitName, Split] = {}
-    for split, members in parts.items():
-        if not members:
+    names: tuple[SplitName, ...] = get_args(SplitName)
+    writers = {split: ShardWriter(bucket, split, 1, shard_bytes) for split in names}
+    for done, (name, path) in enumerate(documents, 1):
+        tokens = path.read_bytes().replace(SEPARATOR, b"") + SEPARATOR
+        writers["heldout" if held_out(name) else "train"].add(tokens)
+        if progress:
+            progress(done, len(documents))
+    shards = {split: writer.end() for split, writer in writers.items()}
+    for split, found in shards.items():
+        if not found:
             raise DataError(f"{bucket.uri}: split {split} is empty: {len(documents)} documents are too few")
-        writer = ShardWriter(bucket, split, 1, shard_bytes)
-        for _, path in members:
-            writer.add(path.read_bytes().replace(SEPARATOR, b"") + SEPARATOR)
-            done += 1
-            if progress:
-                progress(done, len(documents))
-        splits[split] = Split(shards=writer.end())
+    splits = {split: Split(shards=found) for split, found in shards.items()}
     catalogue = Catalogue(dtype="uint8", tokenizer="bytes", source=source, splits=splits)
     bucket.write(META, catalogue.model_dump_json(indent=1).encode())
     return catalogue

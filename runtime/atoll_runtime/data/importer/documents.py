@@ -31,11 +31,8 @@ class Source:
     """The text's field in a JSON object, or its column in a parquet file."""
 
     def documents(self) -> Iterator[tuple[str, float]]:
-        """Yields each text with the fraction of the file read so far; 0 if not known.
-
-        Raises:
-            DataError: the file cannot be read, or a document is invalid.
-        """
+        """Yields each text with the fraction of the file read so far; 0 if not known. Raises `DataError` if the file
+        cannot be read or a document is invalid."""
         if self.format == "parquet":
             return self._rows()
         return self._whole() if self.format == "text" else self._lines()

@@ -6,7 +6,7 @@ import hashlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import get_args
+from typing import cast, get_args
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from atoll_runtime.data.catalogue import (
     META,
     Catalogue,
     DataError,
+    Shard,
     Split,
     SplitName,
     TokenizerFile,
@@ -94,7 +95,7 @@ def _run(bucket: Bucket, order: Order, report: Callable[[Standing], None] | None
     if META in bucket.list():
         raise DataError(f"{bucket.address(META)}: a data set is here already; delete it, or import elsewhere")
     tokenizer = order.tokenizer
-    dtype = width_of(tokenizer)
+    dtype = cast(TokenType, np.min_scalar_type(tokenizer.vocabulary - 1).name)
     names: list[SplitName] = ["train", "heldout"] if order.held_out > 0 else ["train"]
     splits = {name: ShardWriter(bucket, name, np.dtype(dtype).itemsize, order.shard_bytes) for name in names}
     standing = Standing()
@@ -113,9 +114,7 @@ def _run(bucket: Bucket, order: Order, report: Callable[[Standing], None] | None
         for found in shards.values():
             for shard in found:
                 bucket.delete(shard.file)
-        raise DataError(
-            f"{bucket.uri}: {_empty({name: bool(found) for name, found in shards.items()}, order)}"
-        )
+        raise DataError(f"{bucket.uri}: {_empty(shards, order)}")
     catalogue = Catalogue(
         dtype=dtype,
         tokenizer=tokenizer.kind,
@@ -158,13 +157,6 @@ def _split(text: str, held_out: float) -> SplitName:
     return "heldout" if number < held_out * 2**64 else "train"
 
 
-def width_of(tokenizer: Tokenizer) -> TokenType:
-    """The narrowest type that holds every token."""
-    if tokenizer.vocabulary <= 1 << 8:
-        return "uint8"
-    return "uint16" if tokenizer.vocabulary <= 1 << 16 else "uint32"
-
-
 def _keep(bucket: Bucket, tokenizer: Tokenizer) -> TokenizerFile | None:
     """Stores the tokenizer's file beside the shards."""
     if not tokenizer.file:
@@ -174,12 +166,12 @@ def _keep(bucket: Bucket, tokenizer: Tokenizer) -> TokenizerFile | None:
     return TokenizerFile(file=name, sha256=hashlib.sha256(tokenizer.file).hexdigest())
 
 
-def _empty(filled: Mapping[SplitName, bool], order: Order) -> str:
+def _empty(shards: Mapping[SplitName, tuple[Shard, ...]], order: Order) -> str:
     """Why a split is empty, and what to do."""
-    if not any(filled.values()):
+    if not any(shards.values()):
         return "no document of the sources has any text"
     held_out = f"--held-out {order.held_out:g}"
-    if not filled["train"]:
+    if not shards["train"]:
         return f"{held_out}: every document is held out; a smaller fraction, or 0, is wanted"
     whole = any(source.format == "text" for source in order.sources)
     lines = ", such as with --format lines, where each line is one" if whole else ""
