@@ -39,31 +39,16 @@ def held(store, step):
     return [cut.theta[name][0] for name in sorted(cut.theta)], cut.meta["lineages"]
 
 
-@pytest.fixture(name="nobody_reads")
-def nobody_reads_fixture():
-    """Cuts that are replaced by newer ones are removed at once."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("atoll_runtime.checkpoint.store.READING_SECONDS", 0.0)
-        yield
-
-
-def ended(store, cut, make, run="b", meta=None):
-    """Saves one cut with real `Cuts` of shard 0 and returns its final message."""
+def ended(store, cut, part, meta=None, shards=1, missing=list):
+    """Saves a part with real `Cuts` of its shard. Returns them, after they told that the cut ended."""
 
     async def save():
         done = asyncio.Event()
-        cuts = Cuts(
-            CheckpointSpec(uri=store.uri),
-            store,
-            0,
-            1,
-            list,
-            meta or (lambda: {"run_uid": run}),
-            lambda *_: done.set(),
-        )
+        told = meta or (lambda: {"run_uid": "b"})
+        cuts = Cuts(CheckpointSpec(uri=store.uri), store, 0, shards, missing, told, lambda *_: done.set())
         serving = asyncio.create_task(cuts.serve())
         try:
-            cuts.submit(Job(cut, make))
+            cuts.submit(Job(cut, lambda: part))
             async with asyncio.timeout(50):
                 await done.wait()
         finally:
@@ -80,14 +65,14 @@ def test_what_the_manifest_says_is_read_on_the_event_loop_which_alone_writes_to_
         asked.append(threading.get_ident())
         return {"run_uid": "b"}
 
-    ended(store, CutId(20, 20), lambda: make_part(20, 3.0), meta=meta)
+    ended(store, CutId(20, 20), make_part(20, 3.0), meta=meta)
     assert store.is_complete(20) and asked == [threading.get_ident()]
 
 
 @pytest.mark.parametrize("final", [False, True], ids=["in-the-middle", "final"])
-@pytest.mark.usefixtures("nobody_reads")
 def test_a_cut_stands_though_older_ones_may_not_be_removed(store, monkeypatch, caplog, final):
     """Removal fails by a retention policy, a missing right to delete, or too many requests."""
+    monkeypatch.setattr("atoll_runtime.checkpoint.store.READING_SECONDS", 0.0)
     for step in (0, 1, 2, 3):
         store.save_part(make_part(step, 1.0))
         store.complete(step, 1, {"run_uid": "b"})
@@ -95,13 +80,13 @@ def test_a_cut_stands_though_older_ones_may_not_be_removed(store, monkeypatch, c
     def refused(path):
         raise StoreError(f"{path}: Forbidden")
 
-    monkeypatch.setattr(store.bucket, "delete", refused)
-    cuts = ended(store, CutId(20, 20, final), lambda: make_part(20, 3.0, final=final))
+    with monkeypatch.context() as locked:
+        locked.setattr(store.bucket, "delete", refused)
+        cuts = ended(store, CutId(20, 20, final), make_part(20, 3.0, final=final))
     assert (cuts.newest, cuts.error) == (20, "")
     assert held(store, 20) == ([3.0], ["new"])
     assert "older checkpoints were not removed, the next cut tries again: " in caplog.text
-    monkeypatch.undo()
-    ended(store, CutId(30, 30, final), lambda: make_part(30, 4.0, final=final))
+    ended(store, CutId(30, 30, final), make_part(30, 4.0, final=final))
     assert store.steps() == [30, 20, 3]
 
 
@@ -109,7 +94,7 @@ def test_a_cut_stands_though_older_ones_may_not_be_removed(store, monkeypatch, c
 @pytest.mark.parametrize("run", ["a", "b"], ids=["another-run", "a-volume-lost"])
 def test_a_half_written_cut_of_another_history_is_replaced_not_taken_for_the_present_one(store, run, final):
     store.save_part(make_part(20, 2.0, "old", run, final=final))
-    cuts = ended(store, CutId(20, 20, final), lambda: make_part(20, 3.0, final=final))
+    cuts = ended(store, CutId(20, 20, final), make_part(20, 3.0, final=final))
     assert (cuts.newest, cuts.error) == (20, "")
     assert held(store, 20) == ([3.0], ["new"])
 
@@ -126,7 +111,7 @@ def test_a_complete_cut_of_another_run_is_replaced_whole(store):
 def test_a_part_of_another_run_never_completes_this_runs_cut(store):
     store.save_part(make_part(20, 2.0, "old", "a", 1, 2))
     store.save_part(make_part(20, 3.0, "new", "b", 0, 2))
-    with pytest.raises(StoreError, match=r"step 20: the part of shard 1 is of run 'a', this cut of run 'b'"):
+    with pytest.raises(StoreError, match=r"step 20 .* shard 1 is of run 'a', this cut of run 'b'"):
         store.complete(20, 2, {"run_uid": "b"})
     store.save_part(make_part(20, 4.0, "new", "b", 1, 2))
     store.complete(20, 2, {"run_uid": "b"})
@@ -136,9 +121,7 @@ def test_a_part_of_another_run_never_completes_this_runs_cut(store):
 def test_parts_of_two_cuts_at_one_step_never_become_one(store):
     store.save_part(make_part(20, 3.0, shard=0, shards=2, final=True))
     store.save_part(make_part(20, 3.0, shard=1, shards=2, final=False))
-    with pytest.raises(
-        StoreError, match=r"step 20: the parts are of cuts \[20, 20, False\] and \[20, 20, True\]"
-    ):
+    with pytest.raises(StoreError, match=r"the parts are of cuts \[20, 20, False\] and \[20, 20, True\]"):
         store.complete(20, 2, {"run_uid": "b"})
 
 
@@ -151,29 +134,17 @@ def test_the_final_cut_takes_the_place_of_an_ordered_one_at_the_same_step(store)
 
 
 def test_shard_0_waits_for_the_parts_of_the_others_and_another_shard_for_nobody(store):
-    async def save(missing, shard):
-        ends = asyncio.Queue()
-        args = CheckpointSpec(uri=store.uri), store, 0, 2, missing, lambda: {"run_uid": "b"}
-        cuts = Cuts(*args, lambda *end: ends.put_nowait(end))
-        serving = asyncio.create_task(cuts.serve())
-        try:
-            cuts.submit(Job(CutId(20, 20), lambda: make_part(20, 3.0, shard=shard, shards=2)))
-            async with asyncio.timeout(50):
-                return await ends.get()
-        finally:
-            serving.cancel()
-
-    assert asyncio.run(save(None, 1)) == (CutId(20), True, True)
+    ended(store, CutId(20, 20), make_part(20, 3.0, shard=1, shards=2), shards=2, missing=None)
     assert not store.is_complete(20)
     told = iter([[1], [1], []])
-    assert asyncio.run(save(lambda: next(told), 0)) == (CutId(20), True, True)
+    ended(store, CutId(20, 20), make_part(20, 3.0, shard=0, shards=2), shards=2, missing=told.__next__)
     assert store.is_complete(20) and next(told, None) is None
 
 
 def test_a_shard_that_fell_back_leaves_the_final_cut_that_was_completed_with_its_older_part(store):
     store.save_part(make_part(20, 2.0, "old", final=True))
     store.complete(20, 1, {"run_uid": "b"})
-    cuts = ended(store, CutId(20, 20, True), lambda: make_part(20, 1.0, final=True))
+    cuts = ended(store, CutId(20, 20, True), make_part(20, 1.0, final=True))
     assert (cuts.newest, cuts.error) == (20, "")
     assert held(store, 20) == ([2.0], ["old"])
 

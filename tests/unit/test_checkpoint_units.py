@@ -110,13 +110,6 @@ def test_an_incarnation_that_thaws_removes_nothing_of_its_successors(uri):
     assert held(uri) == {160: 1, 140: 1}
 
 
-def test_another_runs_saves_are_not_there_but_those_of_the_run_that_took_the_checkpoint(uri):
-    write(uri, 5000, "old")
-    assert newest(uri) == (None, [])
-    assert newest(uri, runs={"older"}) == (None, [])
-    assert newest(uri, runs={"old"}) == (5000, [])
-
-
 @pytest.mark.parametrize(("before", "now"), [(2, 1), (1, 2)])
 def test_a_save_of_another_number_of_hosts_at_the_same_cut_gives_way(uri, before, now):
     for host in range(before):
