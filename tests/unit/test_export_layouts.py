@@ -143,25 +143,21 @@ def test_every_value_of_theta_stands_in_the_export_and_comes_back_from_it(data):
 
 
 @pytest.mark.parametrize(
-    ("layout", "spec", "words"),
+    ("layout", "size", "words"),
     [
-        pytest.param(
-            "llama", ModelSpec(dimensions=EXPERTS), "neither Llama nor Mixtral has; qwen2-moe", id="experts"
-        ),
-        pytest.param("qwen2-moe", ModelSpec(dimensions=DENSE), "this model is dense; llama", id="dense"),
+        pytest.param("llama", EXPERTS, "neither Llama nor Mixtral has; qwen2-moe", id="experts"),
+        pytest.param("qwen2-moe", DENSE, "this model is dense; llama", id="dense"),
     ],
 )
-def test_a_layout_that_cannot_express_a_model_names_one_that_can(layout, spec, words):
+def test_a_layout_that_cannot_express_a_model_names_one_that_can(layout, size, words):
+    spec = ModelSpec(dimensions=size)
     with pytest.raises(ExportError, match=words):
         exported(layout, spec, make_theta(spec))
 
 
-def test_a_task_of_the_users_own_has_no_layout_of_hugging_face():
+def test_a_model_or_tensors_that_the_layout_does_not_know_are_named():
     with pytest.raises(ExportError, match=r"'my\.tasks:Mine' has no dimensions; atoll takes any model"):
         exported("llama", ModelSpec(task="my.tasks:Mine"), {"w": np.zeros(3, np.float32)})
-
-
-def test_tensors_that_are_not_those_of_the_model_are_named():
     spec = ModelSpec(dimensions=DENSE)
     theta = make_theta(spec) | {"final/norm": np.ones(3, np.float32)}
     with pytest.raises(ExportError, match="the checkpoint's final/norm are not those of its model"):
