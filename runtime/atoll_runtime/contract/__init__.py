@@ -68,16 +68,8 @@ from atoll_runtime.contract.reports import (
     UnitReport,
     WaitReport,
 )
-from atoll_runtime.contract.section import (
-    Section,
-    ShortName,
-    Uri,
-)
-from atoll_runtime.contract.sizes import (
-    PRESETS,
-    SIZES,
-    Dimensions,
-)
+from atoll_runtime.contract.section import Section
+from atoll_runtime.contract.sizes import PRESETS, SIZES, Dimensions
 from atoll_runtime.contract.specs import (
     OPTIMIZERS,
     CheckpointSpec,

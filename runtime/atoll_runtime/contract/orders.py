@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Literal, Self, TypeVar, get_args
 
 from pydantic import BaseModel, Field, ValidationError, model_validator
@@ -156,26 +157,6 @@ class VersionMismatch(Exception):
     """This process is of another version than the operator or the syncer that it talks to."""
 
 
-def parse_run(text: str | bytes) -> RunContract:
-    """Raises `VersionMismatch` naming each field that cannot be read."""
-    return _parse(RunContract, "run.json", text)
-
-
-def parse_evaluation(text: str | bytes) -> EvaluationContract:
-    """Raises `VersionMismatch` naming each field that cannot be read."""
-    return _parse(EvaluationContract, ENV_EVALUATION, text)
-
-
-def parse_syncer(text: str | bytes) -> SyncerContract:
-    """Raises `VersionMismatch` naming each field that cannot be read."""
-    return _parse(SyncerContract, ENV_SYNCER, text)
-
-
-def parse_unit(text: str | bytes) -> UnitContract:
-    """Raises `VersionMismatch` naming each field that cannot be read."""
-    return _parse(UnitContract, ENV_UNIT, text)
-
-
 def problems(error: ValidationError, *path: str) -> str:
     """The first problems of a document, each with its field. `path`: where the document is in another one."""
     found = [(".".join(map(str, (*path, *each["loc"]))), each["msg"]) for each in error.errors()[:5]]
@@ -183,6 +164,7 @@ def problems(error: ValidationError, *path: str) -> str:
 
 
 def _parse(kind: type[S], name: str, text: str | bytes) -> S:
+    """Raises `VersionMismatch` naming each field that cannot be read."""
     try:
         return kind.model_validate_json(text)
     except ValidationError as error:
@@ -190,3 +172,9 @@ def _parse(kind: type[S], name: str, text: str | bytes) -> S:
             f"{name}: {problems(error)}. The operator that wrote it is of another version than this image: set "
             "spec.image to one of the operator's version, or leave these fields out of the run"
         ) from error
+
+
+parse_run = partial(_parse, RunContract, "run.json")
+parse_unit = partial(_parse, UnitContract, ENV_UNIT)
+parse_syncer = partial(_parse, SyncerContract, ENV_SYNCER)
+parse_evaluation = partial(_parse, EvaluationContract, ENV_EVALUATION)
