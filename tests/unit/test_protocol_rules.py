@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lone_shard import LONE
 
-from atoll_runtime.contract import Dimensions
-from atoll_runtime.model.parameters import describe
+from atoll_runtime.contract import Dimensions, ModelSpec
+from atoll_runtime.model import describe
 from atoll_runtime.protocol import schedule
 from atoll_runtime.protocol.clipping import spans, weights
 from atoll_runtime.protocol.fragments import BLOCK, LayoutError, TensorInfo, build_layout, part_bounds
@@ -83,7 +83,7 @@ def test_a_large_vocabulary_leaves_the_largest_fragment_of_eight_shards_at_four_
     size = Dimensions(
         layers=layers, width=width, heads=8, kv_heads=4, hidden=hidden, vocabulary=VOCABULARY, tied=tied
     )
-    layout = build_layout(describe(size), fragments, shards=8)
+    layout = build_layout(describe(ModelSpec(dimensions=size)), fragments, shards=8)
     assert max(each.size for each in layout.fragments) <= 4 / 3 * layout.size / len(layout.fragments)
 
 

@@ -22,7 +22,6 @@ from atoll_runtime.model.decoder import Batch
 from atoll_runtime.model.presets import ModelError
 from atoll_runtime.model.rules import RULES
 from atoll_runtime.model.tasks import Task
-from atoll_runtime.protocol.fragments import TensorInfo
 
 WHOLE = ("layers", "scale")
 """Names of dimensions that are never split over devices."""
@@ -58,26 +57,14 @@ class Admitted:
 
     def evaluate(self, theta: Mapping[str, Array], batch: Batch) -> Array:
         """The task's evaluation; if it has none, its loss with a fixed key."""
-        own = _evaluation(self.task)
+        own = getattr(self.task, "evaluate", None)
         params = self._tree(theta)
         found: Array = self.task.loss(params, batch, jax.random.key(0)) if own is None else own(params, batch)
         return found
 
-    def describe(self) -> list[TensorInfo]:
-        """Its tensors, as the protocol partitions them. A scalar has no first axis."""
-        return [
-            TensorInfo(
-                name, self.shapes[name], stacked=each[:1] == ("layers",), embedding="vocabulary" in each
-            )
-            for name, each in self.axes.items()
-        ]
-
     def initial(self, seed: int) -> dict[str, np.ndarray]:
-        """Initial values, float32, computed on the CPU.
-
-        Raises:
-            ModelError: `init` fails although it could be traced.
-        """
+        """Initial values, float32, computed on the CPU. Raises `ModelError` if `init` fails although it could be
+        traced."""
         with model_errors(self.path, "init"), jax.default_device(jax.local_devices(backend="cpu")[0]):
             leaves = jax.tree.leaves(jax.jit(self.task.init)(jax.random.key(seed)))
             return {
@@ -105,7 +92,7 @@ class Admitted:
             with model_errors(self.path, "loss"):
                 gradient = jax.grad(lambda *given: scalar(self.loss(*given)))
                 jax.eval_shape(gradient, theta, batch, jax.eval_shape(jax.random.key, 0))
-        own = _evaluation(self.task) is not None
+        own = getattr(self.task, "evaluate", None)
         if own or not trained:
             with model_errors(self.path, "evaluate" if own else "loss"):
                 jax.eval_shape(lambda *given: scalar(self.evaluate(*given)), theta, batch)
@@ -115,11 +102,8 @@ class Admitted:
 
 
 def admit(path: str) -> Admitted:
-    """Imports and constructs the task at `module:attribute`. `Admitted.check` checks its loss.
-
-    Raises:
-        ModelError: it cannot be imported or constructed, lacks a method, or has invalid parameters or axes.
-    """
+    """Imports and constructs the task at `module:attribute`; `Admitted.check` checks its loss. Raises `ModelError` if
+    that fails, or if the task lacks a method or has invalid parameters or axes."""
     task = _made(path)
     shapes, structure = _structure(task, path)
     with model_errors(path, "axes"):
@@ -181,10 +165,6 @@ def _made(path: str) -> Task:
             )
     task: Task = found
     return task
-
-
-def _evaluation(task: Task) -> Any:
-    return getattr(task, "evaluate", None)
 
 
 def _structure(task: Task, path: str) -> tuple[dict[str, tuple[int, ...]], Any]:

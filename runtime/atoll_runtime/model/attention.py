@@ -6,7 +6,6 @@ Array names carry their axes: B batch, T time, N heads, K key-value heads, H hea
 from __future__ import annotations
 
 import functools
-from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -16,8 +15,6 @@ from jax.sharding import Mesh, PartitionSpec
 
 from atoll_runtime.model.rules import ROWS, TENSOR
 
-Kernel = Literal["dot", "splash"]
-
 ROTARY_BASE = 10_000.0
 LANES = 128
 """Splash works on multiples of this many positions, and without padding on heads of multiples of this size."""
@@ -25,9 +22,9 @@ LARGEST_BLOCK = 512
 """Most positions in a block; not tuned on a chip yet."""
 
 
-def kernel(platform: str, length: int, head: int) -> Kernel:
-    """Which kernel computes attention on `platform`. Splash needs a TPU, and sizes that LANES divides."""
-    return "splash" if platform == "tpu" and length % LANES == 0 and head % LANES == 0 else "dot"
+def splashes(platform: str, length: int, head: int) -> bool:
+    """Whether the kernel computes attention on `platform`. It needs a TPU, and sizes that LANES divides."""
+    return platform == "tpu" and length % LANES == 0 and head % LANES == 0
 
 
 def positions(segments_BT: Array) -> Array:
@@ -56,7 +53,7 @@ def attend(
 ) -> Array:
     """Each token's mixture of the values up to its own, within its document: [B, T, N, H]."""
     platform = jax.default_backend() if mesh is None else mesh.devices.flat[0].platform
-    if kernel(platform, *q_BTNH.shape[1::2]) == "splash":
+    if splashes(platform, *q_BTNH.shape[1::2]):
         return splash(q_BTNH, k_BTKH, v_BTKH, segments_BT, mesh)
     return dot(q_BTNH, k_BTKH, v_BTKH, segments_BT)
 

@@ -47,11 +47,8 @@ class Objective:
 
 
 def objective(spec: ModelSpec, inner: InnerSpec | None = None, mesh: Mesh | None = None) -> Objective:
-    """The objective of a model, with the settings of `inner`, on `mesh`.
-
-    Raises:
-        ModelError: the model cannot be built or split over the mesh; names the field.
-    """
+    """The objective of a model, with the settings of `inner`, on `mesh`. Raises `ModelError` naming the field if the
+    model cannot be built or split over the mesh."""
     inner = inner or InnerSpec()
     if spec.task is not None:
         own = admit(spec.task)
@@ -80,9 +77,4 @@ def objective(spec: ModelSpec, inner: InnerSpec | None = None, mesh: Mesh | None
         with products():
             return decoder.evaluate(parameters.tree(theta), batch)
 
-    return Objective(
-        loss=loss,
-        evaluate=evaluate,
-        axes=axes_of(spec),
-        products=products,
-    )
+    return Objective(loss, evaluate, axes_of(spec), products)

@@ -6,7 +6,7 @@ Uses only numpy, because the syncer makes Θ of step 0 with it and has no accele
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -42,19 +42,8 @@ EMBEDDING_SCALE = 0.02
 
 def shapes(size: Dimensions) -> dict[str, tuple[int, ...]]:
     """Shape of each tensor of a model of this size."""
-    lengths = {
-        "layers": size.layers,
-        "width": size.width,
-        "scale": size.width,
-        "heads": size.heads,
-        "kv_heads": size.kv_heads,
-        "head": size.width // size.heads,
-        "hidden": size.hidden,
-        "vocabulary": size.vocabulary,
-        "experts": size.experts,
-        "choices": size.experts,
-        "expert_hidden": size.expert_hidden,
-    }
+    others = {"scale": size.width, "head": size.width // size.heads, "choices": size.experts}
+    lengths: dict[str, int] = size.model_dump() | others
     absent = tuple(["head/"] * size.tied + ["layers/experts/"] * (size.experts == 0))
     return {
         name: tuple(lengths[axis] for axis in axes)
@@ -63,16 +52,11 @@ def shapes(size: Dimensions) -> dict[str, tuple[int, ...]]:
     }
 
 
-def describe(size: Dimensions) -> list[TensorInfo]:
-    """The tensors as the protocol partitions them: by layer; embedding and head are merged by the direct mean."""
+def describe(axes: Axes, shapes: Mapping[str, tuple[int, ...]]) -> list[TensorInfo]:
+    """Tensors as the protocol partitions them: by layer; embedding and head are merged by the direct mean."""
     return [
-        TensorInfo(
-            name=name,
-            shape=shape,
-            stacked=AXES[name][0] == "layers",
-            embedding=name in ("embedding/table", "head/table"),
-        )
-        for name, shape in shapes(size).items()
+        TensorInfo(name, shape, stacked=axes[name][:1] == ("layers",), embedding="vocabulary" in axes[name])
+        for name, shape in shapes.items()
     ]
 
 
@@ -89,13 +73,8 @@ def _first(name: str, shape: tuple[int, ...], size: Dimensions, seed: int) -> np
     if name == "embedding/table":
         return values * np.float32(EMBEDDING_SCALE)
     if AXES[name][-1] == "width":
-        fan_in = np.prod(
-            [
-                n
-                for axis, n in zip(AXES[name], shape, strict=True)
-                if axis not in ("layers", "experts", "width")
-            ]
-        )
+        inputs = [axis not in ("layers", "experts", "width") for axis in AXES[name]]
+        fan_in = np.prod(shape, where=inputs)
         return values * np.float32((fan_in * 2 * size.layers) ** -0.5)
     return values * np.float32(size.width**-0.5)
 
@@ -112,14 +91,9 @@ def tree(tensors: Mapping[str, Any]) -> dict[str, Any]:
     return nested
 
 
-def flat(nested: Mapping[str, Any]) -> dict[str, Any]:
+def flat(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Flat names from a nested dict; the inverse of `tree`."""
-    return dict(_walk(nested, ""))
-
-
-def _walk(node: Mapping[str, Any], prefix: str) -> Iterable[tuple[str, Any]]:
-    for key, value in node.items():
-        if isinstance(value, Mapping):
-            yield from _walk(value, f"{prefix}{key}/")
-        else:
-            yield f"{prefix}{key}", value
+    found: dict[str, Any] = {}
+    for key, value in nested.items():
+        found |= flat(value, f"{prefix}{key}/") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return found

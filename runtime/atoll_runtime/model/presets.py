@@ -26,7 +26,7 @@ def resolve(spec: ModelSpec) -> Dimensions:
         return SIZES[spec.preset]
     assert spec.dimensions is not None
     size = spec.dimensions
-    if size.width % size.heads or (size.width // size.heads) % 2:
+    if size.width % (2 * size.heads):
         raise ModelError(
             f"model.dimensions.width: {size.width} must be an even multiple of heads ({size.heads})"
         )
