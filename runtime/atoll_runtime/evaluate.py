@@ -5,28 +5,15 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from dataclasses import asdict, dataclass
 from typing import Literal
 
 from atoll_runtime.checkpoint import GlobalStore, StoreError, manifest
 from atoll_runtime.data import DataError, Reader
-from atoll_runtime.evaluator.measure import Measure, WrongTensors
+from atoll_runtime.evaluator.measure import Loss, Measure, WrongTensors
 from atoll_runtime.model import ModelError
 
 LENGTH = 128
 MAX_TOKENS = 65_536
-
-
-@dataclass(frozen=True, slots=True)
-class Evaluation:
-    """The measurement of one global checkpoint."""
-
-    step: int
-    """Global step of the checkpoint."""
-    loss: float
-    """Nats per token."""
-    tokens: int
-    """Number of predicted tokens."""
 
 
 def evaluate(
@@ -36,8 +23,9 @@ def evaluate(
     max_tokens: int = MAX_TOKENS,
     length: int = LENGTH,
     packing: Literal["Stream", "Documents"] = "Stream",
-) -> Evaluation:
-    """Mean loss over held-out examples, which are evenly spaced and the same at every call.
+) -> tuple[int, Loss]:
+    """The step of a global checkpoint, and the mean loss over held-out examples, which are evenly spaced and
+    the same at every call.
 
     Args:
         step: global step of the checkpoint. None: the newest complete one.
@@ -57,16 +45,15 @@ def evaluate(
         cut = store.load(step, momentum=False)
     reader = Reader(data_uri, "heldout", length)
     try:
-        found = Measure(manifest.model_of(cut.meta, store.uri), reader, length, max_tokens, packing)(
-            cut.theta
-        )
+        measure = Measure(manifest.model_of(cut.meta, store.uri), reader, length, max_tokens, packing)
+        return cut.step, measure(cut.theta)
     except (ModelError, WrongTensors) as error:
         raise StoreError(f"{store.uri}: step {cut.step}: {error}") from error
-    return Evaluation(cut.step, found.nats, found.tokens)
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Prints an `Evaluation` as JSON. Exit status 0; after an error 1, with one sentence on stderr."""
+    """Prints step, loss in nats per token and number of tokens as JSON. Exit status 0; after an error 1, with one
+    sentence on stderr."""
     parser = argparse.ArgumentParser(prog="atoll_runtime.evaluate", description=__doc__)
     parser.add_argument("--checkpoint", required=True, metavar="URI", help="the run's checkpoint root")
     parser.add_argument("--step", type=int, help="global step (default: the newest complete one)")
@@ -74,11 +61,11 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--sequence-length", type=int, default=LENGTH)
     given = parser.parse_args(argv)
     try:
-        result = evaluate(given.checkpoint, given.step, given.data, length=given.sequence_length)
+        step, loss = evaluate(given.checkpoint, given.step, given.data, length=given.sequence_length)
     except (StoreError, DataError) as error:
         print(error, file=sys.stderr)
         return 1
-    print(json.dumps(asdict(result)))
+    print(json.dumps({"step": step, "loss": loss.nats, "tokens": loss.tokens}))
     return 0
 
 

@@ -27,7 +27,7 @@ from atoll_runtime.data.packing import segments
 from atoll_runtime.data.writer import held_out
 from atoll_runtime.evaluator.follower import Follower
 from atoll_runtime.evaluator.measure import Loss, Measure, WrongTensors
-from atoll_runtime.evaluator.results import Measured, Results
+from atoll_runtime.evaluator.results import Results, settings
 from atoll_runtime.evaluator.status import metrics
 from atoll_runtime.model import initial
 from atoll_runtime.model.objective import objective
@@ -53,7 +53,7 @@ class World:
             self.store.save(Cut(step, theta, {"w": np.zeros(4, np.float32)}, (step,)))
 
     def evaluator(self, spec: EvaluationSpec | None = None, split: Split = SPLIT) -> Follower:
-        results = Results(self.store.bucket, Measured.by(DATA, spec or EvaluationSpec(), split))
+        results = Results(self.store.bucket, settings(DATA, spec or EvaluationSpec(), split))
         parts = self.store, results, self.measure
         return Follower("u", "heldout", lambda: parts, lambda: self.now)
 
@@ -72,6 +72,11 @@ def work(follower: Follower) -> EvaluatorStatus:
         if not follower.advance():
             return follower.report()
     raise AssertionError("it always finds something to do")
+
+
+def silent(*_: object, **options: object) -> None:
+    """A call to a bucket that does not answer."""
+    raise StoreError("gs://b: no answer within 60 s")
 
 
 @pytest.fixture
@@ -119,9 +124,6 @@ def test_failed_clean_up_is_tried_again_and_counts_nothing_twice(world: World, m
     world.save(30)
     world.store.prune(1, 30, math.inf)
 
-    def silent(*_: object) -> None:
-        raise StoreError("gs://b: no answer within 60 s")
-
     with monkeypatch.context() as broken:
         broken.setattr(Results, "prune", silent)
         for _ in range(2):
@@ -131,27 +133,23 @@ def test_failed_clean_up_is_tried_again_and_counts_nothing_twice(world: World, m
     assert world.objects() == ["evaluations/30.json"]
 
 
-def test_another_measure_and_another_checkpoint_of_the_same_step_are_evaluated_anew(world: World) -> None:
+def test_what_has_no_valid_result_of_the_same_measurement_is_evaluated_anew(world: World) -> None:
     world.save(10)
     work(world.evaluator())
-    work(world.evaluator(EvaluationSpec(tokens=128)))
-    assert world.measured == [10, 10]
+    other = EvaluationSpec(tokens=128)
+    work(world.evaluator(other))
+    assert world.measured == [10, 10], "another measurement"
     world.store.bucket.delete_tree("global/10")
     world.save(10, value=11)
-    work(world.evaluator(EvaluationSpec(tokens=128)))
-    assert world.measured == [10, 10, 11]
+    work(world.evaluator(other))
+    assert world.measured == [10, 10, 11], "another checkpoint of the same step"
     anew = Split(shards=(Shard(file="heldout-0.bin", tokens=1000, crc32c=8),))
-    work(world.evaluator(EvaluationSpec(tokens=128), anew))
+    work(world.evaluator(other, anew))
     assert world.measured == [10, 10, 11, 11], "the data set was imported anew under the same name"
-
-
-def test_unreadable_result_is_measured_again(world: World) -> None:
-    world.save(10)
-    work(world.evaluator())
     world.store.bucket.write("evaluations/10.json", b'{"format": 3}')
-    work(world.evaluator())
-    assert world.measured == [10, 10]
-    assert not world.evaluator().advance()
+    work(world.evaluator(other, anew))
+    assert world.measured == [10, 10, 11, 11, 11], "a result of another version"
+    assert not world.evaluator(other, anew).advance()
 
 
 def test_damaged_checkpoint_delays_no_other_and_is_tried_again(world: World) -> None:
@@ -162,8 +160,7 @@ def test_damaged_checkpoint_delays_no_other_and_is_tried_again(world: World) -> 
     follower = world.evaluator()
     report = work(follower)
     assert world.measured == [10]
-    assert report.newest is not None
-    assert report.newest.step == 10
+    assert report.newest is not None and report.newest.step == 10
     assert report.error.startswith("global step 20 is not evaluated: theta w: checksum")
     world.store.bucket.write(part, whole)
     world.now += 29
@@ -177,9 +174,6 @@ def test_silent_bucket_costs_no_checkpoint_its_turn(world: World, monkeypatch) -
     world.save(10, 20)
     follower = world.evaluator()
 
-    def silent(*_: object, **options: object) -> None:
-        raise StoreError("gs://b: no answer within 60 s")
-
     with monkeypatch.context() as broken:
         broken.setattr(GlobalStore, "load", silent)
         with pytest.raises(StoreError):
@@ -191,8 +185,7 @@ def test_silent_bucket_costs_no_checkpoint_its_turn(world: World, monkeypatch) -
 def test_loss_that_is_not_finite_is_a_result_without_a_number(world: World) -> None:
     world.save(10, value=float("nan"))
     report = work(world.evaluator())
-    assert report.newest is not None
-    assert report.newest.loss is None
+    assert report.newest is not None and report.newest.loss is None
     assert EvaluatorStatus.model_validate_json(dump(report)) == report
     assert 'atoll_evaluator_loss{split="heldout"} NaN\n' in metrics(report)
 
@@ -201,13 +194,13 @@ def test_silent_bucket_is_reported_and_tried_again(world: World, monkeypatch) ->
     follower, stop = world.evaluator(), threading.Event()
     told: list[str] = []
 
-    def silent() -> list[int]:
+    def steps() -> None:
         told.append(follower.report().error)
         if len(told) == 2:
             stop.set()
-        raise StoreError("gs://b: no answer within 60 s")
+        silent()
 
-    monkeypatch.setattr(world.store, "steps", silent)
+    monkeypatch.setattr(world.store, "steps", steps)
     monkeypatch.setattr("atoll_runtime.evaluator.follower.FIRST_WAIT", 0.01)
     follower.follow(stop)
     assert told == ["", "gs://b: no answer within 60 s"]

@@ -113,9 +113,9 @@ def test_every_checkpoint_of_a_run_is_evaluated_once_whatever_becomes_of_the_eva
 
     assert store.bucket.read("evaluations/0.json") == before, "it was not evaluated again"
     for report, step in ((first, 0), (last, final)):
-        own = evaluate(store.uri, step, data.uri, max_tokens=2048, length=32, packing="Documents")
+        _, own = evaluate(store.uri, step, data.uri, max_tokens=2048, length=32, packing="Documents")
         assert report.newest.step == step
-        assert report.newest.loss == pytest.approx(own.loss, rel=1e-6)
+        assert report.newest.loss == pytest.approx(own.nats, rel=1e-6)
         assert report.newest.tokens == own.tokens < 2048
     assert last.newest.loss != first.newest.loss
     assert (last.phase, last.error, last.skipped) == ("Waiting", "", 0)

@@ -29,13 +29,16 @@ from atoll_runtime.contract import (
 from atoll_runtime.data import DataError, Reader
 from atoll_runtime.evaluator.follower import Follower, Parts
 from atoll_runtime.evaluator.measure import Measure
-from atoll_runtime.evaluator.results import Measured, Results
-from atoll_runtime.evaluator.status import StatusServer
+from atoll_runtime.evaluator.results import Results, settings
+from atoll_runtime.evaluator.status import metrics
 from atoll_runtime.model import ModelError
 from atoll_runtime.process import asked_to_end, fail, log_to_stderr, until
 from atoll_runtime.transport.tls import Tls, TlsError
+from atoll_runtime.transport.web import WebServer
 
 EXIT_RETRY = 1
+READY = ("Waiting", "Evaluating")
+"""Phases in which the pod is ready."""
 
 log = logging.getLogger("atoll.evaluator")
 
@@ -60,7 +63,7 @@ def begin(run: RunContract, spec: EvaluationContract) -> Parts:
     store = GlobalStore(run.checkpoint.uri)
     length = spec.sequence_length or run.data.sequence_length
     reader = Reader(run.data.uri, spec.split, length)
-    measured = Measured.by(run.data, spec, reader.catalogue.splits[spec.split])
+    measured = settings(run.data, spec, reader.catalogue.splits[spec.split])
     measure = Measure(run.model, reader, length, spec.tokens, run.data.packing)
     return store, Results(store.bucket, measured), measure
 
@@ -81,7 +84,7 @@ async def serve(run: RunContract, spec: EvaluationContract, tls: Tls) -> None:
         except Exception as error:
             loop.call_soon_threadsafe(fail_with, error)
 
-    web = StatusServer(follower.report, tls.server_context(), spec)
+    web = WebServer(follower.report, READY, metrics, tls.server_context(), spec.status_port, spec.health_port)
     await web.start()
     try:
         # A daemon, so that the process does not wait for it: a running program cannot be interrupted.

@@ -16,7 +16,7 @@ import numpy as np
 from atoll_runtime.checkpoint import Damaged, GlobalStore, StoreError
 from atoll_runtime.contract import EvaluationReport, EvaluatorStatus
 from atoll_runtime.evaluator.measure import Loss, WrongTensors
-from atoll_runtime.evaluator.results import Results, Stored
+from atoll_runtime.evaluator.results import Results
 from atoll_runtime.syncer.backoff import Backoff
 
 POLL_SECONDS = 5.0
@@ -55,7 +55,7 @@ class Follower:
     ) -> None:
         self._run_uid, self._split, self._begin, self._clock = run_uid, split, begin, clock
         self._parts: Parts | None = None
-        self._known: dict[int, Stored] | None = None
+        self._known: dict[int, EvaluationReport] | None = None
         """Results by step. None until the bucket has been read."""
         self._waiting: set[int] = set()
         """Checkpoints without a result at the last listing."""
@@ -68,11 +68,8 @@ class Follower:
         return self._status
 
     def follow(self, stop: threading.Event) -> None:
-        """Evaluates until `stop` is set. Retries while the bucket cannot be used.
-
-        Raises:
-            DataError: the data set cannot be used.
-        """
+        """Evaluates until `stop` is set. Retries while the bucket cannot be used. Raises `DataError` for an unusable
+        data set."""
         backoff = Backoff(FIRST_WAIT, LONGEST_WAIT)
         while not stop.is_set():
             try:
@@ -87,12 +84,8 @@ class Follower:
                 stop.wait(POLL_SECONDS * random.uniform(0.9, 1.1))
 
     def advance(self) -> bool:
-        """Evaluates one checkpoint. Returns False if there is none to evaluate.
-
-        Raises:
-            StoreError: the bucket cannot be used.
-            DataError: the data set cannot be used.
-        """
+        """Evaluates one checkpoint. Returns False if there is none to evaluate. Raises `StoreError` or `DataError` if
+        bucket or data set cannot be used."""
         self._parts = self._parts or self._begin()
         store, results, measure = self._parts
         steps = store.steps()
@@ -119,13 +112,14 @@ class Follower:
             seconds=round(self._clock() - began, 3),
             time=self._clock(),
         )
-        known[step] = results.save(result, completed)
+        results.save(result, completed)
+        known[step] = result
         self._waiting.discard(step)
         self._failures.pop(step, None)
         log.info("global step %d: %.4f nats per token on %d tokens", step, loss.nats, loss.tokens)
         return True
 
-    def _update(self, steps: Iterable[int], results: Results) -> dict[int, Stored]:
+    def _update(self, steps: Iterable[int], results: Results) -> dict[int, EvaluationReport]:
         """Results of the present checkpoints. Checkpoints removed before they were evaluated count as skipped."""
         there = set(steps)
         if self._known is None:
@@ -151,16 +145,14 @@ class Follower:
         self._failures[step] = Failure(self._clock() + wait, text, attempts + 1)
         log.warning("%s", text)
 
-    def _set_status(
-        self, phase: Literal["Waiting", "Evaluating"], message: str = "", error: str = ""
-    ) -> None:
+    def _set_status(self, phase: Literal["Waiting", "Evaluating"], message: str, error: str) -> None:
         known = self._known or {}
         self._status = EvaluatorStatus(
             run_uid=self._run_uid,
             phase=phase,
             message=message,
             error=error,
-            newest=known[max(known)].result if known else None,
+            newest=known[max(known)] if known else None,
             evaluated=len(known),
             skipped=self._skipped,
         )

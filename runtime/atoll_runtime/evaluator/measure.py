@@ -12,7 +12,7 @@ import numpy as np
 
 from atoll_runtime.contract import InnerSpec, ModelSpec
 from atoll_runtime.data import Reader
-from atoll_runtime.data.packing import segments
+from atoll_runtime.data.packing import counted, segments
 from atoll_runtime.model import check, describe
 from atoll_runtime.model.objective import objective
 
@@ -49,11 +49,8 @@ class Measure:
         tokens: int,
         packing: Literal["Stream", "Documents"] = "Stream",
     ) -> None:
-        """Uses at most `tokens` tokens of `reader`, but at least one example. `length`: tokens of an example.
-
-        Raises:
-            ModelError: the model cannot be built or evaluated.
-        """
+        """Uses at most `tokens` tokens of `reader`, but at least one example. `length`: tokens of an example. Raises
+        `ModelError` if the model cannot be built or evaluated."""
         self._reader, self._length = reader, length
         self._names = {info.name for info in describe(model)}
         check(model, length, packing, trained=False)
@@ -65,22 +62,18 @@ class Measure:
         self._examples = np.linspace(0, reader.examples - 1, count).round().astype(int)
 
     def __call__(self, theta: Mapping[str, np.ndarray]) -> Loss:
-        """Returns the loss of parameters by flat name.
-
-        Raises:
-            WrongTensors: they are not those of the model.
-            DataError, StoreError: the examples cannot be read.
-        """
+        """The loss of parameters by flat name. Raises `WrongTensors` if they are not those of the model, `DataError`
+        or `StoreError` if the examples cannot be read."""
         if odd := sorted(self._names ^ theta.keys()):
             raise WrongTensors(f"tensors differ from the model's: {', '.join(odd)}")
-        nats, counted = 0.0, 0
+        nats, tokens = 0.0, 0
         held = {name: jax.device_put(value) for name, value in theta.items()}
         for batch in self._batches():
             weight = int(batch["weights"].sum())
             if weight:
                 nats += weight * float(self._loss(held, batch))
-                counted += weight
-        return Loss(nats / counted if counted else float("nan"), counted)
+                tokens += weight
+        return Loss(nats / tokens if tokens else float("nan"), tokens)
 
     def _batches(self) -> Iterator[dict[str, np.ndarray]]:
         """Batches of one shape; rows of weight 0 fill the last one."""
@@ -93,6 +86,6 @@ class Measure:
                 weights[: len(chosen)] = 1
                 batch = {"tokens": tokens, "weights": weights}
                 if self._separator is not None:
-                    batch["segments"] = own = segments(tokens, self._separator)
-                    weights[own[:, :-1] != own[:, 1:]] = 0
+                    batch["segments"] = segments(tokens, self._separator)
+                    batch["weights"] = counted(batch)
                 yield batch

@@ -1,15 +1,11 @@
-"""The evaluator's report: `/status` over HTTPS with mTLS; `/healthz`, `/readyz` and `/metrics` in plain HTTP."""
+"""The evaluator's metrics."""
 
 from __future__ import annotations
 
-import ssl
-from collections.abc import Callable
-
-from atoll_runtime.contract import EvaluationContract, EvaluatorStatus
-from atoll_runtime.transport.web import WebServer, prometheus
+from atoll_runtime.contract import EvaluatorStatus
+from atoll_runtime.transport.web import prometheus
 
 PREFIX = "atoll_evaluator"
-READY = ("Waiting", "Evaluating")
 
 
 def metrics(report: EvaluatorStatus) -> str:
@@ -21,12 +17,3 @@ def metrics(report: EvaluatorStatus) -> str:
         value = "NaN" if newest.loss is None else newest.loss
         lines += [f"# TYPE {PREFIX}_loss gauge", f'{PREFIX}_loss{{split="{newest.split}"}} {value}']
     return "\n".join([*lines, *prometheus(PREFIX, figures)]) + "\n"
-
-
-class StatusServer(WebServer[EvaluatorStatus]):
-    """Serves the status and the health checks at the ports of the contract."""
-
-    def __init__(
-        self, report: Callable[[], EvaluatorStatus], context: ssl.SSLContext, contract: EvaluationContract
-    ) -> None:
-        super().__init__(report, READY, metrics, context, contract.status_port, contract.health_port)
