@@ -7,6 +7,7 @@ import logging
 import os
 import sys
 import threading
+from concurrent.futures import Future
 from pathlib import Path
 
 from atoll_runtime.checkpoint import GlobalStore
@@ -70,26 +71,22 @@ def begin(run: RunContract, spec: EvaluationContract) -> Parts:
 
 async def serve(run: RunContract, spec: EvaluationContract, tls: Tls) -> None:
     """Evaluates until SIGTERM or a failure. Serves the status from the start."""
-    ended, stop, loop = asked_to_end(), threading.Event(), asyncio.get_running_loop()
-    failed: asyncio.Future[None] = loop.create_future()
+    ended, stop = asked_to_end(), threading.Event()
+    failed: Future[None] = Future()
     follower = Follower(run.uid, spec.split, lambda: begin(run, spec))
-
-    def fail_with(error: Exception) -> None:
-        if not failed.done():
-            failed.set_exception(error)
 
     def work() -> None:
         try:
             follower.follow(stop)
         except Exception as error:
-            loop.call_soon_threadsafe(fail_with, error)
+            failed.set_exception(error)
 
     web = WebServer(follower.report, READY, metrics, tls.server_context(), spec.status_port, spec.health_port)
     await web.start()
     try:
         # A daemon, so that the process does not wait for it: a running program cannot be interrupted.
         threading.Thread(target=work, name="evaluate", daemon=True).start()
-        await until(ended, failed)
+        await until(ended, asyncio.wrap_future(failed))
     finally:
         stop.set()
         await web.stop()
