@@ -114,14 +114,13 @@ class Island:
         self.client = SyncerClient(run, unit, layout, fragments.bounds, fragments.padded, networks)
         self.client.start(seeded.cut.versions, seeded.cut.step, seeded.message)
         self._batches = batches(run, unit)
-        self.saver = Saver(units, unit, layout, fragments.bounds)
-        sizes = [fragment.size for fragment in layout.fragments]
-        self._filled = [number for number, size in enumerate(sizes) if size]
+        self.saver = Saver(units, unit, layout)
+        self._filled = [number for number, fragment in enumerate(layout.fragments) if fragment.size]
         welcome = self.client.welcome(WELCOME_TIMEOUT)
         if welcome is None:
             raise CommandError(f"the syncer did not answer within {WELCOME_TIMEOUT:g} s")
         start = Start(seeded.cut.versions, welcome.versions, welcome.global_step)
-        self._snapshots = Snapshots(sizes, start.targets, self.saver.put)
+        self._snapshots = Snapshots(fragments.bounds, start.targets, self.saver.put)
         self._paused, self._paused_at = 0.0, time.monotonic()
         self.loop = Loop(
             run,

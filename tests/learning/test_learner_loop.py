@@ -143,8 +143,7 @@ def make_loop(mesh, layout, parts, saved):
         batches = Prefetch(
             lambda at: np.full(LENGTH + 1, at % 256, np.int32), begin.cursor, BATCH, inner.rows
         )
-        sizes = [fragment.size for fragment in fragments._layout.fragments]
-        snapshots = Snapshots(sizes, begin.targets, saved.append)
+        snapshots = Snapshots(fragments.bounds, begin.targets, saved.append)
         loop = Loop(
             run, inner, fragments, script, Agreement(mesh), batches, begin, threading.Event(), snapshots
         )
@@ -300,7 +299,7 @@ def test_a_unit_records_itself_for_a_cut_once_and_before_it_takes_what_came_afte
     assert [offer.trained for offer in script.offers] == [TOKENS, 3 * TOKENS, 4 * TOKENS]
     (snapshot,) = saved
     assert snapshot.facts.cut == 40
-    assert [capture.number for capture in snapshot.captures] == [0, 1, 2, 3]
+    assert [capture.head.number for capture in snapshot.captures] == [0, 1, 2, 3]
 
 
 def test_a_cut_before_the_first_step_is_passed_on_and_nothing_is_saved(make_loop, saved):

@@ -79,8 +79,8 @@ def seeded(mesh, layout, unit, folder):
 
 def save(unit, folder, layout, inner, fragments):
     """This host's part, by its saver, which waits for no other host."""
-    saver = Saver(UnitStore(f"file://{folder}", "1"), unit, layout, fragments.bounds)
-    snapshots = Snapshots([fragment.size for fragment in layout.fragments], (0,) * FRAGMENTS, saver.put)
+    saver = Saver(UnitStore(f"file://{folder}", "1"), unit, layout)
+    snapshots = Snapshots(fragments.bounds, (0,) * FRAGMENTS, saver.put)
     snapshots.record(Facts(cut=6, inner_step=6, tokens=1, cursor=1, versions=(0,) * FRAGMENTS))
     while (number := snapshots.wanted((0,) * FRAGMENTS)) != NOTHING:
         snapshots.capture(number, 0, inner, fragments)

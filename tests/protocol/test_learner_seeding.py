@@ -18,14 +18,13 @@ from atoll_runtime.learner.agree import Agreement
 from atoll_runtime.learner.fragments import Fragments
 from atoll_runtime.learner.inner import Inner
 from atoll_runtime.learner.mesh import span
-from atoll_runtime.learner.peers import Peers
+from atoll_runtime.learner.peers import PeerClient, Peers
 from atoll_runtime.learner.saver import Saver
-from atoll_runtime.learner.serving import Serving
+from atoll_runtime.learner.serving import PeerServer
 from atoll_runtime.learner.snapshot import NOTHING, Facts, Snapshots
 from atoll_runtime.model import describe, initial
 from atoll_runtime.protocol.fragments import build_layout, part_bounds
 from atoll_runtime.transport.messages import DirectoryReply, PeerAddress, SnapshotRequest
-from atoll_runtime.transport.peer import PeerClient, PeerServer
 from atoll_runtime.transport.tls import Tls
 from atoll_runtime.transport.transport import TransportError
 
@@ -99,9 +98,8 @@ class Learner:
         self.name, self.inner, self.fragments = name, inner, fragments
         self.versions = ONES
         self.steps = 0
-        self.snapshots = Snapshots(SIZES, ONES, lambda snapshot: None)
-        self.serving = Serving(RUN, unit_contract(name), LAYOUT, fragments.bounds, self.snapshots)
-        self.server = PeerServer(self.serving, Tls.read(folder), 0)
+        self.snapshots = Snapshots(fragments.bounds, ONES, lambda snapshot: None)
+        self.server = PeerServer(RUN, unit_contract(name), LAYOUT, self.snapshots, Tls.read(folder), 0)
         self.address = f"localhost:{self.server.port}"
         self.gate = threading.Semaphore(10**6)
         """One permit for each capture."""
@@ -189,7 +187,7 @@ class InOrder(random.Random):
 
 def roll(inner, fragments, save, cut=240):
     """A whole snapshot between two steps."""
-    snapshots = Snapshots(SIZES, ONES, save)
+    snapshots = Snapshots(fragments.bounds, ONES, save)
     snapshots.record(facts(cut))
     while (number := snapshots.wanted(ONES)) != NOTHING:
         snapshots.capture(number, 1, inner, fragments)
@@ -198,7 +196,7 @@ def roll(inner, fragments, save, cut=240):
 
 def saved(units, inner, fragments, name="a", cut=240, eventually=None):
     """A real saver writes a real snapshot."""
-    saver = Saver(units, unit_contract(name), LAYOUT, fragments.bounds)
+    saver = Saver(units, unit_contract(name), LAYOUT)
     try:
         roll(inner, fragments, saver.put, cut)
         eventually(lambda: saver.saved)
@@ -296,7 +294,7 @@ def test_healed_unit_has_the_moments_bit_for_bit_and_makes_the_same_step(
 
 def test_only_the_newest_cut_waits_while_one_is_captured(inner, fragments):
     done = []
-    snapshots = Snapshots(SIZES, ONES, done.append)
+    snapshots = Snapshots(fragments.bounds, ONES, done.append)
     cuts = {0: 10, 1: 20, 2: 30}
     for step in range(2 * COUNT + 2):
         if step in cuts:
@@ -306,7 +304,7 @@ def test_only_the_newest_cut_waits_while_one_is_captured(inner, fragments):
         snapshots.collect()
     assert [each.facts.cut for each in done] == [10, 30]
     rolled = [number for number, size in enumerate(SIZES) if size]
-    assert [[each.number for each in snapshot.captures] for snapshot in done] == [rolled, rolled]
+    assert [[each.head.number for each in snapshot.captures] for snapshot in done] == [rolled, rolled]
 
 
 def test_save_is_tried_again_when_the_bucket_fails_while_training_continues(
@@ -315,7 +313,7 @@ def test_save_is_tried_again_when_the_bucket_fails_while_training_continues(
     monkeypatch.setattr(saver_module, "FIRST_WAIT", 0.02)
     obstacle = tmp_path / "run"
     obstacle.write_text("a file where the bucket should be")
-    saver = Saver(units, unit_contract("a"), LAYOUT, fragments.bounds)
+    saver = Saver(units, unit_contract("a"), LAYOUT)
     try:
         roll(inner, fragments, saver.put, cut=10)
         eventually(lambda: saver.failed)

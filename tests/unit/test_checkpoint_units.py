@@ -18,6 +18,7 @@ from atoll_runtime.learner.mesh import span
 from atoll_runtime.learner.saver import Saver
 from atoll_runtime.learner.snapshot import Capture, Facts, Snapshot
 from atoll_runtime.protocol.fragments import TensorInfo, build_layout
+from atoll_runtime.transport.messages import SnapshotHead
 
 LAYOUT = build_layout([TensorInfo("w", (8,), False, False)], 1)
 KEEP = 2
@@ -185,8 +186,8 @@ def test_moments_stand_though_older_ones_may_not_be_removed(uri, monkeypatch, ca
         raise StoreError("429 Too Many Requests")
 
     monkeypatch.setattr(UnitStore, "prune", refused)
-    saver, values = Saver(store, unit_contract(), LAYOUT, [(0, 8)]), np.ones(8, np.float32)
-    capture = Capture(0, 10, 1, np.empty(0, np.float32), values, values)
+    saver, values = Saver(store, unit_contract(), LAYOUT), np.ones(8, np.float32)
+    capture = Capture(SnapshotHead(0, 10, 1, 0, 8), np.empty(0, np.float32), values, values)
     saver.put(Snapshot(Facts(10, 1, 1, 1, (10,)), (capture,)))
     assert asked.wait(30)
     saver.close(30)

@@ -9,10 +9,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from atoll_runtime.learner.peers import Peers
+from atoll_runtime.learner.peers import Busy, Peers
+from atoll_runtime.learner.snapshot import Capture
 from atoll_runtime.protocol.fragments import TensorInfo, build_layout
 from atoll_runtime.transport.messages import DirectoryReply, PeerAddress, SnapshotHead
-from atoll_runtime.transport.peer import Busy, Piece
 from atoll_runtime.transport.transport import TransportError
 
 LAYOUT = build_layout([TensorInfo(f"t{i}", (8,), False, False) for i in range(6)], 3, 2)
@@ -50,7 +50,7 @@ class Client:
                     raise TransportError("the other end is silent")
             else:
                 values = np.full(sizes[each], each, np.float32)
-                yield Piece(SnapshotHead(each, VERSION, 7, 0, sizes[each]), values, values, values)
+                yield Capture(SnapshotHead(each, VERSION, 7, 0, sizes[each]), values, values, values)
 
     def close(self):
         self._closed.set()

@@ -24,10 +24,10 @@ from atoll_runtime.learner.fragments import Fragments
 from atoll_runtime.learner.inner import Inner
 from atoll_runtime.learner.loop import Loop
 from atoll_runtime.learner.mesh import join, leave
-from atoll_runtime.learner.peers import Peers
+from atoll_runtime.learner.peers import PeerClient, Peers
 from atoll_runtime.learner.proposal import Ending
 from atoll_runtime.learner.saver import Saver
-from atoll_runtime.learner.serving import Serving
+from atoll_runtime.learner.serving import PeerServer
 from atoll_runtime.learner.snapshot import Snapshots
 from atoll_runtime.learner.start import start_of
 from atoll_runtime.model import ModelError, axes_of, check, describe, fits, resolve
@@ -35,7 +35,6 @@ from atoll_runtime.model.axes import share
 from atoll_runtime.protocol.fragments import Layout, LayoutError, build_layout
 from atoll_runtime.protocol.messages import Beginning
 from atoll_runtime.transport.messages import DirectoryRequest, Refused
-from atoll_runtime.transport.peer import PeerClient, PeerServer
 from atoll_runtime.transport.sessions import TlsNetwork
 from atoll_runtime.transport.tls import Tls
 
@@ -112,13 +111,12 @@ def train(
     batches = Prefetch(
         lambda at: reader.example(stream.index(at)), start.cursor, unit.batch, inner.rows, reader.readers
     )
-    saver = Saver(units, unit, layout, fragments.bounds)
-    sizes = [fragment.size for fragment in layout.fragments]
-    snapshots = Snapshots(sizes, start.targets, saver.put)
+    saver = Saver(units, unit, layout)
+    snapshots = Snapshots(fragments.bounds, start.targets, saver.put)
     server = None
     if unit.address and tls is not None:
         port = int(unit.address.rpartition(":")[2])
-        server = PeerServer(Serving(run, unit, layout, fragments.bounds, snapshots), tls, port)
+        server = PeerServer(run, unit, layout, snapshots, tls, port)
 
     def begun() -> None:
         programs.settle()

@@ -7,16 +7,32 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from atoll_runtime.checkpoint.units import Moments, tile
 from atoll_runtime.contract import UnitContract
-from atoll_runtime.protocol.fragments import Array, Layout
-from atoll_runtime.transport.messages import DirectoryReply, PeerAddress, SnapshotRequest
-from atoll_runtime.transport.peer import Busy, PeerClient, Piece
+from atoll_runtime.learner.snapshot import Capture
+from atoll_runtime.protocol.fragments import MOST_PADDING, Array, Layout
+from atoll_runtime.protocol.messages import Message
+from atoll_runtime.transport.messages import (
+    Declined,
+    DirectoryReply,
+    Ended,
+    PeerAddress,
+    SnapshotHead,
+    SnapshotRequest,
+)
+from atoll_runtime.transport.stream import Stream, explained
+from atoll_runtime.transport.tls import Tls
+from atoll_runtime.transport.transfer_client import CONNECT_SECONDS
 from atoll_runtime.transport.transport import TransportError
+from atoll_runtime.transport.wire import WireError
 
 ATTEMPTS = 3
 """Rounds through the directory, which may be incomplete (as after a restart of a shard), or all peers may be busy."""
@@ -26,6 +42,56 @@ log = logging.getLogger(__name__)
 
 Directory = Callable[[], Sequence[DirectoryReply]]
 """Returns each shard's answer. Raises `TransportError`."""
+
+
+class Busy(TransportError):
+    """A peer answered that it does not serve now. It may later."""
+
+
+class PeerClient:
+    """A connection to one host of another unit; `name` is the unit's name, which the certificate must show."""
+
+    def __init__(self, address: str, tls: Tls, name: str) -> None:
+        self._address, self._tls, self._name = address, tls, name
+        self._stream: Stream | None = None
+        self._closed = threading.Event()
+
+    def snapshot(self, request: SnapshotRequest, sizes: tuple[int, ...], seconds: float) -> Iterator[Capture]:
+        """Yields the host's parts as they come, until `close` or until `seconds` have passed.
+
+        Args:
+            sizes: elements of each fragment.
+
+        Raises:
+            Busy: the host does not serve now.
+            TransportError: the stream broke, was damaged, or took too long.
+        """
+        end, (host, _, port) = time.monotonic() + seconds, self._address.rpartition(":")
+        try:
+            self._stream = stream = Stream.connect(
+                (host, int(port)), self._tls.identity(), self._name, min(CONNECT_SECONDS, seconds)
+            )
+            if self._closed.is_set():
+                stream.shut()
+            stream.send(request)
+            while not isinstance(head := stream.receive(end - time.monotonic()), Ended):
+                if isinstance(head, Declined):
+                    raise Busy(f"{self._address}: {head.reason}")
+                found = _checked(head, sizes)
+                yield Capture(found, *(_array(stream, found.stop - found.start) for _ in range(3)))
+        except (OSError, WireError) as error:
+            raise TransportError(explained(self._address, error)) from error
+        finally:
+            if self._stream is not None:
+                self._stream.close()
+
+    def close(self) -> None:
+        """Ends the stream, from any thread."""
+        self._closed.set()
+        if self._stream is not None:
+            self._stream.shut()
+
+
 Connect = Callable[[str, str], PeerClient]
 """Takes the unit's name and a host's address."""
 
@@ -46,24 +112,24 @@ class Assembly:
     def __init__(self, layout: Layout, hosts: int, least: Sequence[int]) -> None:
         self._layout, self._hosts, self._least = layout, hosts, tuple(least)
         self.missing = {number for number, fragment in enumerate(layout.fragments) if fragment.size > 0}
-        self._parts: dict[int, dict[int, Piece]] = {number: {} for number in self.missing}
+        self._parts: dict[int, dict[int, Capture]] = {number: {} for number in self.missing}
         self._versions = list(least)
         self._count = 0
         self._theta: dict[str, Array] = {}
         self._mu: dict[str, Array] = {}
         self._nu: dict[str, Array] = {}
 
-    def add(self, host: int, piece: Piece) -> None:
+    def add(self, host: int, capture: Capture) -> None:
         """Adds a part. Raises `TransportError` if it does not fit the others, is too old, or is not finite."""
-        number = piece.head.number
+        number = capture.head.number
         if number not in self.missing:
             return
-        if piece.head.version < self._least[number]:
+        if capture.head.version < self._least[number]:
             raise TransportError(
-                f"fragment {number} came at version {piece.head.version}, {self._least[number]} was asked for"
+                f"fragment {number} came at version {capture.head.version}, {self._least[number]} was asked for"
             )
         parts = self._parts[number]
-        parts[host] = piece
+        parts[host] = capture
         if len(parts) < self._hosts or len({part.head.version for part in parts.values()}) > 1:
             return
         size = self._layout.fragments[number].size
@@ -74,7 +140,7 @@ class Assembly:
             except ValueError as error:
                 raise TransportError(f"{kind} of fragment {number}: {error}") from error
             self._layout.unflatten(number, flat, tensors)
-        self._versions[number] = piece.head.version
+        self._versions[number] = capture.head.version
         self._count = max(self._count, *(part.head.count for part in parts.values()))
         self.missing.remove(number)
         del self._parts[number]
@@ -174,3 +240,20 @@ def candidates(replies: Sequence[DirectoryReply], unit: str) -> tuple[tuple[int,
     common = set(replies[0].peers).intersection(*(reply.peers for reply in replies[1:])) if replies else set()
     serving = [peer for peer in common if peer.unit != unit and peer.addresses and all(peer.addresses)]
     return versions, sorted(serving, key=lambda peer: peer.unit)
+
+
+def _array(stream: Stream, elements: int) -> NDArray[np.float32]:
+    array: NDArray[Any] = np.empty(elements, "<f4")
+    stream.read_into(memoryview(array.view(np.uint8).data))
+    return array
+
+
+def _checked(head: Message, sizes: tuple[int, ...]) -> SnapshotHead:
+    """Returns the head. Raises `WireError` if it does not fit the layout."""
+    if not isinstance(head, SnapshotHead) or not 0 <= head.number < len(sizes):
+        raise WireError(f"{head} is no head of one of {len(sizes)} fragments")
+    if not 0 <= head.start <= head.stop <= sizes[head.number] + MOST_PADDING:
+        raise WireError(
+            f"part [{head.start}, {head.stop}) of fragment {head.number}, which has {sizes[head.number]}"
+        )
+    return head

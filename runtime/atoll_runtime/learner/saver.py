@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from dataclasses import asdict
 
 from atoll_runtime.checkpoint import StoreError
 from atoll_runtime.checkpoint.manifest import HostManifest
@@ -23,16 +24,10 @@ log = logging.getLogger(__name__)
 
 
 class Saver:
-    """At most one snapshot is being written and one waits. A newer one replaces the waiting one.
+    """At most one snapshot is being written and one waits. A newer one replaces the waiting one."""
 
-    Args:
-        bounds: this host's [start, stop) in each padded fragment.
-    """
-
-    def __init__(
-        self, store: UnitStore, unit: UnitContract, layout: Layout, bounds: list[tuple[int, int]]
-    ) -> None:
-        self._store, self._unit, self._layout, self._bounds = store, unit, layout, bounds
+    def __init__(self, store: UnitStore, unit: UnitContract, layout: Layout) -> None:
+        self._store, self._unit, self._layout = store, unit, layout
         self._began = time.time()
         self._lock = threading.Condition()
         self._waiting: Snapshot | None = None
@@ -80,19 +75,15 @@ class Saver:
             incarnation=unit.incarnation,
             host=unit.host,
             hosts=unit.hosts,
-            cut=facts.cut,
-            inner_step=facts.inner_step,
-            tokens=facts.tokens,
-            cursor=facts.cursor,
-            versions=facts.versions,
+            **asdict(facts),
             count=snapshot.count,
             fingerprint=self._layout.fingerprint,
             shards=self._layout.shards,
             time=0.0,
         )
         parts = {
-            capture.number: FragmentPart(
-                *self._bounds[capture.number], capture.version, capture.mu, capture.nu
+            capture.head.number: FragmentPart(
+                capture.head.start, capture.head.stop, capture.head.version, capture.mu, capture.nu
             )
             for capture in snapshot.captures
         }

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from atoll_runtime.learner.fragments import Fragments
     from atoll_runtime.learner.inner import Inner
-    from atoll_runtime.transport.peer import Parts
 
 NOTHING = -1
 BACKLOG = 4
@@ -47,13 +46,9 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Capture:
-    """This host's part of one fragment, as it was between two inner steps."""
+    """One host's part of one fragment, as it was between two inner steps."""
 
-    number: int
-    version: int
-    """Of the anchor."""
-    count: int
-    """Updates that the moments had seen."""
+    head: SnapshotHead
     anchor: NDArray[np.float32]
     mu: NDArray[np.float32]
     nu: NDArray[np.float32]
@@ -69,23 +64,22 @@ class Snapshot:
     @property
     def count(self) -> int:
         """Updates that the moments had seen at the end of the roll."""
-        return max((capture.count for capture in self.captures), default=0)
+        return max((capture.head.count for capture in self.captures), default=0)
 
 
 class Tap:
-    """The captures for one reader, in another thread; see `peer.Snapshots`.
+    """The captures for one reader, in another thread.
 
     Args:
         least: oldest version of each fragment that is wanted.
-        bounds: this host's [start, stop) in each padded fragment.
     """
 
-    def __init__(self, snapshots: Snapshots, least: Sequence[int], bounds: Sequence[tuple[int, int]]) -> None:
-        self._snapshots, self._least, self._bounds = snapshots, tuple(least), bounds
+    def __init__(self, snapshots: Snapshots, least: Sequence[int]) -> None:
+        self._snapshots, self._least = snapshots, tuple(least)
         self._ready: deque[Capture] = deque()
         self._closed = False
 
-    def __iter__(self) -> Iterator[tuple[SnapshotHead, Parts]]:
+    def __iter__(self) -> Iterator[Capture]:
         """Yields captures as they come, of each fragment repeatedly, until the tap is closed."""
         lock = self._snapshots.lock
         while True:
@@ -94,8 +88,7 @@ class Tap:
                 if self._closed:
                     return
                 found = self._ready.popleft()
-            head = SnapshotHead(found.number, found.version, found.count, *self._bounds[found.number])
-            yield head, (found.anchor, found.mu, found.nu)
+            yield found
 
     def close(self) -> None:
         """Takes no more captures. Call from any thread."""
@@ -111,7 +104,7 @@ class Tap:
 
     def offer(self, capture: Capture) -> None:
         """Takes a capture, if it is wanted and its reader is not behind. Call with the lock of the snapshots held."""
-        if not self.full and capture.version >= self._least[capture.number]:
+        if not self.full and capture.head.version >= self._least[capture.head.number]:
             self._ready.append(capture)
 
 
@@ -123,21 +116,22 @@ class Snapshots:
 
     def __init__(
         self,
-        sizes: Sequence[int],
+        bounds: Sequence[tuple[int, int]],
         targets: Sequence[int],
         save: Callable[[Snapshot], None],
     ) -> None:
         """
         Args:
-            sizes: elements of each fragment; empty ones are never captured.
+            bounds: this host's [start, stop) in each padded fragment; empty fragments are never captured.
             targets: versions that the unit must hold before its state is useful to others.
             save: takes a complete snapshot; must return at once.
         """
         self.lock = threading.Condition()
         self.taps: set[Tap] = set()
-        self.versions: tuple[int, ...] = (0,) * len(sizes)
+        self.versions: tuple[int, ...] = (0,) * len(bounds)
         """Version of each anchor, at the last step."""
-        self._numbers = [number for number, size in enumerate(sizes) if size > 0]
+        self._bounds = tuple(bounds)
+        self._numbers = [number for number, (start, stop) in enumerate(bounds) if stop > start]
         self._targets, self._save = tuple(targets), save
         self._steps = 0
         self._facts: Facts | None = None
@@ -183,19 +177,20 @@ class Snapshots:
             return
         number, version, count, flats = self._started
         self._started = None
-        capture = Capture(number, version, count, *(host_part(flat) for flat in flats))
+        head = SnapshotHead(number, version, count, *self._bounds[number])
+        capture = Capture(head, *(host_part(flat) for flat in flats))
         with self.lock:
             for tap in self.taps:
                 tap.offer(capture)
             self.lock.notify_all()
         self._roll(capture)
 
-    def tap(self, least: Sequence[int], bounds: Sequence[tuple[int, int]]) -> Tap | None:
+    def tap(self, least: Sequence[int]) -> Tap | None:
         """A reader of every fragment at version `least` or newer; None if there are `READERS`. Call from any thread."""
         with self.lock:
             if len(self.taps) >= READERS:
                 return None
-            tap = Tap(self, least, bounds)
+            tap = Tap(self, least)
             self.taps.add(tap)
         return tap
 
@@ -209,11 +204,7 @@ class Snapshots:
         """Keeps a capture for the save under way, and saves the snapshot once it is complete."""
         if self._facts is None:
             return
-        empty = np.empty(0, np.float32)
-        self._rolled.setdefault(
-            capture.number,
-            Capture(capture.number, capture.version, capture.count, empty, capture.mu, capture.nu),
-        )
+        self._rolled.setdefault(capture.head.number, replace(capture, anchor=np.empty(0, np.float32)))
         if len(self._rolled) == len(self._numbers):
             self._save(Snapshot(self._facts, tuple(self._rolled[number] for number in self._numbers)))
             self._facts, self._next, self._rolled = self._next, None, {}

@@ -104,7 +104,7 @@ class Learner(Party):
             Share(programs.train, run.data.seed, island.number, learners, inner.batch, start.cursor),
             start,
             threading.Event(),
-            Snapshots([fragment.size for fragment in layout.fragments], start.targets, self._save),
+            Snapshots(fragments.bounds, start.targets, self._save),
             audit=audit,
             clock=clock,
         )
@@ -113,7 +113,8 @@ class Learner(Party):
         """Stands for the unit's save of a cut to the bucket."""
         layout, moments = self._programs.layout, Moments({}, {}, snapshot.count)
         for capture in snapshot.captures:
-            size = layout.fragments[capture.number].size
-            layout.unflatten(capture.number, capture.mu[:size], moments.mu)
-            layout.unflatten(capture.number, capture.nu[:size], moments.nu)
+            number = capture.head.number
+            size = layout.fragments[number].size
+            layout.unflatten(number, capture.mu[:size], moments.mu)
+            layout.unflatten(number, capture.nu[:size], moments.nu)
         self._island.moments = moments
