@@ -14,8 +14,7 @@ from jax import monitoring
 from atoll_runtime.checkpoint.bucket import Bucket
 from atoll_runtime.contract import Dimensions, InnerSpec, MeshSpec, ModelSpec, UnitContract
 from atoll_runtime.learner.agree import Agreement
-from atoll_runtime.learner.compilation import Programs
-from atoll_runtime.learner.compilation_store import CompilationStore
+from atoll_runtime.learner.compilation import CompilationStore, Programs
 from atoll_runtime.learner.fragments import Fragments
 from atoll_runtime.learner.inner import Inner
 from atoll_runtime.learner.mesh import join, leave

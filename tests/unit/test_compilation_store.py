@@ -21,10 +21,9 @@ from atoll_runtime.contract import (
     InnerSpec,
     ModelSpec,
 )
-from atoll_runtime.learner import compilation_store
+from atoll_runtime.learner import compilation
 from atoll_runtime.learner.agree import Agreement
-from atoll_runtime.learner.compilation import Programs
-from atoll_runtime.learner.compilation_store import CompilationStore, shape_digest
+from atoll_runtime.learner.compilation import CompilationStore, Programs, shape_digest
 from atoll_runtime.learner.mesh import span
 
 
@@ -156,7 +155,7 @@ def test_slow_bucket_is_awaited_for_the_limit_alone(world: World, monkeypatch: p
             answer.wait(30)
             return []
 
-    monkeypatch.setattr(compilation_store, "FETCH_SECONDS", 0.1)
+    monkeypatch.setattr(compilation, "FETCH_SECONDS", 0.1)
     store = world.open(bucket=Slow(world.bucket.uri))
     assert [store.get("step-1"), store.get("step-2")] == [None, None]
     assert not answer.is_set()

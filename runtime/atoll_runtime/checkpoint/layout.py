@@ -9,7 +9,7 @@ UNITS = "units"
 EVALUATIONS = "evaluations"
 """Beside the checkpoints, so that no reader or clean-up of checkpoints finds a result."""
 CACHE = "cache"
-"""Compiled programs; see `atoll_runtime.learner.compilation_store`."""
+"""Compiled programs; see `atoll_runtime.learner.compilation`."""
 
 _MANIFEST = re.compile(rf"{GLOBAL}/(\d+)/manifest\.json")
 _STEP = re.compile(rf"{GLOBAL}/(\d+)/.+")

@@ -1,4 +1,8 @@
-"""Compiles a unit's programs once; later incarnations load them.
+"""Compiles a unit's programs once; later incarnations load them from the run's bucket.
+
+A host's programs are in `cache/<versions>/<shape>/host-<h>/`. `<versions>` names the packages, `<shape>` everything
+else that is known before JAX starts. Programs are stored with gzip, for its checksum. No failure of the bucket is an
+error for the caller: a program that cannot be read is compiled, and a failed upload is logged.
 
 JAX's own cache does not serve a unit of several hosts on CPUs (JAX 0.10): its keys differ by process, and process 0
 alone writes, so host 0 loads what the others compile. Gloo waits only 30 s for the members of a new group, so a host
@@ -7,10 +11,17 @@ that is ahead by one compilation fails. Here the hosts decide together for each 
 
 from __future__ import annotations
 
+import gzip
 import hashlib
+import importlib.metadata
 import logging
+import os
+import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -18,13 +29,136 @@ import numpy as np
 from jax.experimental import serialize_executable
 from jax.stages import Compiled, Lowered
 
+from atoll_runtime.checkpoint.bucket import Bucket
+from atoll_runtime.checkpoint.layout import CACHE
+from atoll_runtime.contract import RunContract, UnitContract
 from atoll_runtime.learner.agree import Agreement
-from atoll_runtime.learner.compilation_store import CompilationStore
+from atoll_runtime.payloads import StoreError
+
+ENVIRONMENT = (
+    *("XLA_FLAGS", "LIBTPU_INIT_ARGS", "JAX_PLATFORMS"),
+    *("TPU_ACCELERATOR_TYPE", "TPU_TOPOLOGY", "MEGASCALE_NUM_SLICES"),
+)
+"""Variables that change the compiler's result."""
+PACKAGES = ("atoll", "jax", "jaxlib", "libtpu")
+FETCH_SECONDS = 20.0
+"""Programs that have not arrived this long after the start of the process are compiled."""
+BUCKET_SECONDS = 20.0
+"""Time-out of one call of the bucket."""
+DOWNLOADS = 8
+"""Parallel downloads."""
+TRIAL = "atoll-compiled-trial"
+"""A file in the pod, present from the first load until the first step has ended. If a process finds it at its start, a
+loaded program may have killed the process before it."""
 
 Wrap = Callable[[str, Any], Callable[..., Any]]
 """Takes a name and a function of `jax.jit`; returns the function to call instead. Keyword arguments must be static."""
 
 log = logging.getLogger(__name__)
+
+
+def shape_digest(run: RunContract, unit: UnitContract, environment: Mapping[str, str] = os.environ) -> str:
+    """Digest of everything in the contracts and the environment that the run's programs depend on."""
+    parts = [run.model, run.inner, run.data, run.outer, len(run.shards), unit.hosts, unit.batch]
+    return _digest([repr(part) for part in parts] + [environment.get(name, "") for name in ENVIRONMENT])
+
+
+class CompilationStore:
+    """Downloads the host's programs in the background from the start; uploads new ones after the first step.
+
+    Args:
+        versions: names the folder in `cache/`; folders of other versions are removed.
+        trial: path of the file `TRIAL`.
+    """
+
+    def __init__(self, bucket: Bucket, trial: Path, versions: str, shape: str, host: int) -> None:
+        self._bucket, self._trial, self._versions, self._host = bucket, trial, versions, host
+        self._prefix = f"{CACHE}/{versions}/{shape}/host-{host}"
+        self._deadline = time.monotonic() + FETCH_SECONDS
+        self._pool = ThreadPoolExecutor(1, "compilation-store")
+        self._programs: dict[str, bytes] = {}
+        self._jobs: list[Future[None]] = []
+        self._unsaved: list[Callable[[], None]] = []
+        """Uploads that wait for the end of the first step."""
+        self._settled = False
+        self._suspect = trial.exists()
+        if self._suspect:
+            log.warning("the last process ended before its first step: compiling all programs again")
+        self._fetched = self._pool.submit(self._quietly, self._fetch)
+
+    @classmethod
+    def of(cls, run: RunContract, unit: UnitContract) -> CompilationStore | None:
+        """The run's store for this host; None if the user has turned caches off or has given JAX one of its own.
+
+        On CPUs JAX cannot serialise a program that it has loaded: functions are missing when it runs (JAX 0.10).
+
+        Raises:
+            StoreError: the checkpoint's URI does not name a bucket.
+        """
+        own = jax.config.values["jax_compilation_cache_dir"]
+        if own or not jax.config.values["jax_enable_compilation_cache"]:
+            log.info("no programs are kept in the bucket; JAX's own cache: %s", own or "off")
+            return None
+        bucket = Bucket(run.checkpoint.uri, BUCKET_SECONDS)
+        trial = Path(tempfile.gettempdir()) / f"{TRIAL}-{run.uid}-{unit.unit}-{unit.host}"
+        return cls(bucket, trial, _digest(map(_version, PACKAGES)), shape_digest(run, unit), unit.host)
+
+    def get(self, key: str) -> bytes | None:
+        """Returns a program, or None. Waits for downloads until `FETCH_SECONDS` have passed."""
+        if self._suspect:
+            return None
+        wait([self._fetched], max(0.0, self._deadline - time.monotonic()))
+        content = self._programs.pop(key, None)
+        if content is not None and not self._settled:
+            self._quietly(self._trial.touch)
+        return content
+
+    def put(self, key: str, make: Callable[[], bytes]) -> None:
+        """Uploads what `make` returns, in the background and after the first step."""
+        self._unsaved.append(lambda: self._bucket.write(f"{self._prefix}/{key}", gzip.compress(make(), 1)))
+        if self._settled:
+            self._save()
+
+    def settle(self) -> None:
+        """Call after the first step: the loaded programs work, and uploads no longer delay it."""
+        self._quietly(lambda: self._trial.unlink(missing_ok=True))
+        self._settled = True
+        if self._host == 0:
+            self._unsaved.insert(0, self._remove_other_versions)
+        self._save()
+
+    def close(self, timeout: float) -> None:
+        """Waits at most `timeout` seconds for uploads. Before the first step there are none."""
+        wait(self._jobs, timeout)
+
+    def _save(self) -> None:
+        self._jobs += [self._pool.submit(self._quietly, job) for job in self._unsaved]
+        self._unsaved.clear()
+
+    def _fetch(self) -> None:
+        names = [path.rpartition("/")[2] for path in self._bucket.list(self._prefix)]
+        with ThreadPoolExecutor(DOWNLOADS, "compilation-fetch") as pool:
+            for name, content in zip(names, pool.map(self._download, names), strict=True):
+                if content is not None:
+                    self._programs[name] = content
+
+    def _download(self, name: str) -> bytes | None:
+        try:
+            return gzip.decompress(self._bucket.read(f"{self._prefix}/{name}"))
+        except (StoreError, OSError, EOFError, zlib.error) as error:
+            log.warning("%s is compiled again: %s", name, error)
+            return None
+
+    def _remove_other_versions(self) -> None:
+        for versions in {path.split("/")[1] for path in self._bucket.list(CACHE)} - {self._versions}:
+            self._bucket.delete_tree(f"{CACHE}/{versions}")
+
+    def _quietly(self, job: Callable[[], object]) -> None:
+        """Logs every error: training goes on without a cache."""
+        try:
+            job()
+        except Exception as error:
+            log.warning("compilation cache: %s: %s", type(error).__name__, error)
 
 
 def uncached(name: str, jitted: Any) -> Any:
@@ -71,7 +205,7 @@ class Programs:
         begun = time.perf_counter()
         lowered: Lowered = jitted.lower(*arguments, **static)
         text = lowered.as_text()
-        key = f"{name}-{_digest(text)}"
+        key = _key(name, text)
         found = self._load(key, lowered)
         low, _ = self._agreement.extremes(np.array([found is not None] * 2, np.int32))
         if found is not None and low[0]:
@@ -106,10 +240,22 @@ def _kind(leaf: Any) -> Any:
     return leaf.shape, leaf.dtype, getattr(leaf, "sharding", None)
 
 
-def _digest(text: str) -> str:
-    """Digest of the program and this process's place among the devices. The store's folder names everything else that
-    the compiler's result depends on."""
+def _key(name: str, text: str) -> str:
+    """Names a program by its text and this process's place among the devices. The store's folder names everything else
+    that the compiler's result depends on."""
     client = jax.devices()[0].client
     devices = [(device.id, device.process_index, device.device_kind) for device in jax.devices()]
     parts = [client.platform, client.platform_version, repr(devices), str(jax.process_index()), text]
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
+    return f"{name}-{_digest(parts)}"
+
+
+def _digest(parts: Iterable[str]) -> str:
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:20]
+
+
+def _version(package: str) -> str:
+    """Empty for a package that is not installed."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return ""

@@ -17,8 +17,7 @@ from atoll_runtime.learner import optimiser, seed
 from atoll_runtime.learner.agree import Agreement
 from atoll_runtime.learner.audit import Audit, evaluation, examples_of
 from atoll_runtime.learner.client import SyncerClient
-from atoll_runtime.learner.compilation import Programs
-from atoll_runtime.learner.compilation_store import CompilationStore
+from atoll_runtime.learner.compilation import CompilationStore, Programs
 from atoll_runtime.learner.errors import FencedOff, Terminal
 from atoll_runtime.learner.fragments import Fragments
 from atoll_runtime.learner.inner import Inner
