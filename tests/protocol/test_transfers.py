@@ -26,12 +26,11 @@ from atoll_runtime.protocol.identifiers import RoundId
 from atoll_runtime.protocol.messages import Header, Part
 from atoll_runtime.transport.chunks import BLOCK, Assembly
 from atoll_runtime.transport.messages import Attach, FetchHead, FetchRequest, PushReply
-from atoll_runtime.transport.stream import LARGEST_MESSAGE
+from atoll_runtime.transport.stream import CHUNK_HEAD, LARGEST_MESSAGE, framed
 from atoll_runtime.transport.tls import Tls
 from atoll_runtime.transport.transfer_client import TransferClient
 from atoll_runtime.transport.transfer_server import TransferServer
 from atoll_runtime.transport.transport import Peer, Receive, TransportError
-from atoll_runtime.transport.wire import encode
 
 SIZE = 256 * BLOCK + 17
 BODY = memoryview(np.random.default_rng(0).bytes(SIZE))
@@ -156,6 +155,18 @@ async def test_a_push_goes_on_where_an_earlier_call_of_it_has_ended(folders: tup
         assert next(asked) <= 257 - come // BLOCK + 1 and shelf.assemblies[HEADER.key].body == BODY
 
 
+async def test_a_connection_whose_break_the_shard_has_not_noticed_gives_way_to_the_next(
+    folders: tuple[Path, Path],
+) -> None:
+    shelf = Shelf()
+    async with serving(shelf, folders) as server, linked(server.port, folders[1], 1) as client:
+        with await asyncio.to_thread(dialled, server.port, folders[1]) as silent:
+            silent.sendall(framed(Attach(HEADER, 1, 0, BLOCK)) + CHUNK_HEAD.pack(0, BLOCK) + b"half")
+            await until(lambda: any(each._arriving for each in shelf.assemblies.values()))
+            await client.push(HEADER, BODY, lambda: True)
+        assert shelf.assemblies[HEADER.key].body == BODY and not client.broken
+
+
 async def test_a_push_whose_caller_goes_is_broken_off(folders: tuple[Path, Path]) -> None:
     shelf, hold = Shelf(), threading.Event()
     async with serving(shelf, folders) as server, linked(server.port, folders[1], 2) as client:
@@ -223,7 +234,7 @@ def dialled(port: int, folder: Path) -> ssl.SSLSocket:
     [
         struct.pack("!I", LARGEST_MESSAGE + 1),
         struct.pack("!I", 3) + b"abc",
-        struct.pack("!I", len(encode(HEADER))) + encode(HEADER),
+        framed(HEADER),
     ],
     ids=["too-large", "no-message", "no-attach"],
 )
@@ -263,8 +274,8 @@ async def test_hosts_that_do_not_read_what_they_fetch_hold_nobody_up(folders: tu
     async with serving(shelf, folders) as server, linked(server.port, folders[1], 2) as client:
         silent = [await asyncio.to_thread(dialled, server.port, folders[1]) for _ in range(24)]
         for number, secure in enumerate(silent):
-            attach = encode(Attach(msgspec.structs.replace(REQUEST, start=number + 1), number, 0, BLOCK))
-            secure.sendall(struct.pack("!I", len(attach)) + attach)
+            request = msgspec.structs.replace(REQUEST, start=number + 1)
+            secure.sendall(framed(Attach(request, number, 0, BLOCK)))
         await until(lambda: len(server._fetches) == len(silent))
         async with asyncio.timeout(SECONDS):
             _, body = await client.fetch(REQUEST, lambda: None)
@@ -291,8 +302,7 @@ async def test_a_host_that_reads_slowly_keeps_one_version_of_a_part_and_no_longe
     async with serving(shelf, folders, seconds=3.0) as server:
         slow = [await asyncio.to_thread(dialled, server.port, folders[1]) for _ in range(4)]
         for number, secure in enumerate(slow, 1):
-            attach = encode(Attach(REQUEST, number, 0, BLOCK))
-            secure.sendall(struct.pack("!I", len(attach)) + attach)
+            secure.sendall(framed(Attach(REQUEST, number, 0, BLOCK)))
             await until(lambda number=number: len(served) == number)
         await until(lambda: kept() <= 1)
         await until(lambda: kept() == 0)

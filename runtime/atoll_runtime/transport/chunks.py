@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -14,6 +15,8 @@ BLOCK = 64 << 10
 """Bytes of a block. Chunks begin at multiples of it. Both ends have a bit for each block."""
 CHUNK, MOST_CHUNK = 1 << 20, 4 << 20
 """Bytes of a chunk by default, and of the largest chunk."""
+WAIT_SECONDS = 10.0
+"""For a connection that sends the same chunk, which the server has broken."""
 
 Span = tuple[int, int]
 """Bytes [start, stop) of a body."""
@@ -24,43 +27,6 @@ def filled(body: memoryview, size: int) -> memoryview:
     return memoryview(bytearray(body).ljust(size, b"\0"))
 
 
-class Claim:
-    """A chunk that is being received. Its bytes are written to their place in the body, until another claim of the same
-    bytes takes over, or the chunk is whole.
-
-    Args:
-        shut: breaks the connection of the chunk; callable in any thread.
-    """
-
-    def __init__(self, span: Span, view: memoryview, shut: Callable[[], None]) -> None:
-        self.span, self.live = span, True
-        self._view, self._shut, self._lock = view, shut, threading.Lock()
-
-    def fill(self, read: Callable[[memoryview], int]) -> None:
-        """Reads the chunk. Raises `WireError` if the connection or this claim ends."""
-        with self._lock:
-            rest = self._view
-            while rest and self.live:
-                rest = rest[received(read(rest)) :]
-        if rest:
-            raise WireError("another connection sends the same chunk")
-
-    def end(self) -> None:
-        """Ends the claim, after which nothing more is written. It may have ended already."""
-        self.live = False
-        if not self._lock.acquire(blocking=False):
-            self._shut()  # `fill` may wait for bytes that never come
-            self._lock.acquire()
-        self._lock.release()
-
-
-def received(count: int) -> int:
-    """Returns the number of bytes that were read. Raises `WireError` at the end of the connection."""
-    if not count:
-        raise WireError("the other end has closed the connection")
-    return count
-
-
 class Assembly:
     """A body that arrives in chunks: in any order, over several connections, some more than once. For any thread."""
 
@@ -68,8 +34,9 @@ class Assembly:
         self.body = memoryview(np.empty(size, np.uint8).data)
         self.filled = 0
         self._held = np.zeros(-(-size // BLOCK), np.bool_)
-        self._claims: set[Claim] = set()
-        self._lock = threading.Lock()
+        self._arriving: set[Span] = set()
+        self._lock = threading.Condition()
+        """Notified when a chunk does not arrive any more."""
 
     @property
     def whole(self) -> bool:
@@ -80,53 +47,45 @@ class Assembly:
         with self._lock:
             return np.packbits(self._held).tobytes()
 
-    def claim(self, start: int, size: int, shut: Callable[[], None]) -> Claim:
-        """Returns a claim with the memory for a chunk. A chunk that has arrived before is received but not kept.
-
-        Args:
-            shut: see `Claim`.
+    @contextlib.contextmanager
+    def chunk(self, start: int, size: int) -> Iterator[memoryview]:
+        """Memory to receive a chunk in, which has arrived when the context ends without an error. A chunk that had
+        arrived before is received but not kept.
 
         Raises:
-            WireError: no chunk can have this place.
+            WireError: no chunk can have this place, or another connection goes on sending to it.
         """
         stop, whole = start + size, len(self.body)
         if start % BLOCK or not 0 < size <= MOST_CHUNK or stop > whole or (stop % BLOCK and stop != whole):
             raise WireError(f"chunk [{start}, {stop}) of {whole} bytes, in blocks of {BLOCK}")
-        with self._lock:
-            for other in [each for each in self._claims if each.span[0] < stop and start < each.span[1]]:
-                other.end()
-                self._claims.discard(other)
-            known = self._blocks((start, stop)).any()
-            view = memoryview(bytearray(size)) if known else self.body[start:stop]
-            claim = Claim((start, stop), view, shut)
-            if not known:
-                self._claims.add(claim)
-        return claim
+        blocks = self._held[start // BLOCK : -(-stop // BLOCK)]
 
-    def hold(self, claim: Claim) -> None:
-        """Call when a chunk is whole. Raises `WireError` if another claim has taken over."""
+        def free() -> bool:
+            return all(stop <= first or last <= start for first, last in self._arriving)
+
         with self._lock:
-            if claim in self._claims:
-                self._claims.discard(claim)
-                claim.end()
-                self._blocks(claim.span)[:] = True
-                self.filled += claim.span[1] - claim.span[0]
-            elif not claim.live:
+            if not self._lock.wait_for(free, WAIT_SECONDS):
                 raise WireError("another connection sends the same chunk")
-
-    def drop(self, claim: Claim) -> None:
-        """Gives up a claim, if it has not been held: its connection broke."""
-        claim.end()
-        with self._lock:
-            self._claims.discard(claim)
+            known = blocks.any()
+            if not known:
+                self._arriving.add((start, stop))
+        if known:
+            yield memoryview(bytearray(size))
+            return
+        try:
+            yield self.body[start:stop]
+            with self._lock:
+                blocks[:] = True
+                self.filled += size
+        finally:
+            with self._lock:
+                self._arriving.remove((start, stop))
+                self._lock.notify_all()
 
     def fill(self, body: memoryview) -> None:
         """Sets the whole body at once, if no connection carries it."""
         self.body[:] = body
         self._held[:], self.filled = True, len(body)
-
-    def _blocks(self, span: Span) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-        return self._held[span[0] // BLOCK : -(-span[1] // BLOCK)]
 
 
 class Share:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from atoll_runtime.protocol.messages import Message
-from atoll_runtime.transport.chunks import Assembly, Sending, Share, received
+from atoll_runtime.transport.chunks import Assembly, Sending, Share
 from atoll_runtime.transport.tls import Identity
 from atoll_runtime.transport.wire import WireError, decode, encode
 
@@ -107,12 +107,8 @@ class Stream:
             start, size = CHUNK_HEAD.unpack(self._read(CHUNK_HEAD.size))
             if not size:
                 return
-            claim = assembly.claim(start, size, self.shut)
-            try:
-                claim.fill(self._sock.recv_into)
-                assembly.hold(claim)
-            finally:
-                assembly.drop(claim)
+            with assembly.chunk(start, size) as memory:
+                self.read_into(memory)
 
     def write(self, data: memoryview) -> None:
         """Sends all of `data`."""
@@ -123,7 +119,10 @@ class Stream:
     def read_into(self, rest: memoryview) -> None:
         """Receives bytes until `rest` is full."""
         while rest:
-            rest = rest[received(self._sock.recv_into(rest)) :]
+            count = self._sock.recv_into(rest)
+            if not count:
+                raise WireError("the other end has closed the connection")
+            rest = rest[count:]
 
     def until_left(self) -> None:
         """Waits until the other end leaves or sends anything, or until `shut`. Call it in another thread."""

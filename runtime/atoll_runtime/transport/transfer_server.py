@@ -46,7 +46,8 @@ class Pushed:
     """A part that comes over some connections while the endpoint waits for it. For the event loop only."""
 
     def __init__(self, header: Header) -> None:
-        self.header, self.streams = header, set[Stream]()
+        self.header, self.streams = header, dict[Stream, tuple[int, int]]()
+        """`streams`: its connections, by the host's numbers of the transfer and of the connection in it."""
         self.assembly: Assembly | None = None
         self.ready, self._come = (asyncio.get_running_loop().create_future() for _ in range(2))
         """Done when the endpoint wants the part, and when all of it has arrived."""
@@ -124,13 +125,13 @@ class TransferServer(Listener):
         if not 0 <= request.stream < MOST_STREAMS:
             raise WireError(f"stream: {request.stream} must be below {MOST_STREAMS}")
         if isinstance(request.what, Header):
-            self._take(stream, peer, request.what)
+            self._take(stream, peer, request, request.what)
         else:
             self._give(stream, peer, request, request.what)
 
-    def _take(self, stream: Stream, peer: Peer, header: Header) -> None:
+    def _take(self, stream: Stream, peer: Peer, attach: Attach, header: Header) -> None:
         """Serves one connection of a push."""
-        found = self._asked(self._begin_push(stream, peer, header))
+        found = self._asked(self._begin_push(stream, peer, attach, header))
         answer: Message
         if isinstance(found, PushReply):
             answer = found
@@ -179,7 +180,7 @@ class TransferServer(Listener):
         return Declined(found) if isinstance(found, str) else found
 
     async def _begin_push(
-        self, stream: Stream, peer: Peer, header: Header
+        self, stream: Stream, peer: Peer, attach: Attach, header: Header
     ) -> PushReply | tuple[Pushed, Assembly]:
         key = header.key, peer.identities
         push = self._pushes.get(key)
@@ -188,11 +189,15 @@ class TransferServer(Listener):
             push.reply = asyncio.create_task(self._endpoint.push(peer, header, push.receive))
             push.reply.add_done_callback(functools.partial(self._end_push, key, push))
         assert push.reply is not None
-        push.streams.add(stream)
+        mine = attach.transfer, attach.stream
+        for other, its in push.streams.items():
+            if its[0] != attach.transfer or its == mine:  # it is broken, but that was not noticed here
+                other.shut()
+        push.streams[stream] = mine
         either: set[asyncio.Future[Any]] = {push.reply, push.ready}
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         if push.assembly is None:
-            push.streams.discard(stream)
+            del push.streams[stream]
             return await asyncio.shield(push.reply)
         return push, push.assembly
 
@@ -202,7 +207,7 @@ class TransferServer(Listener):
         return await asyncio.shield(push.reply) if assembly.whole else Ended()
 
     def _leave_push(self, push: Pushed, stream: Stream) -> None:
-        push.streams.discard(stream)
+        del push.streams[stream]
         push.looked_at()
 
     def _end_push(self, key: tuple[Any, ...], push: Pushed, task: asyncio.Task[PushReply]) -> None:
