@@ -20,8 +20,7 @@ def test_a_fragment_comes_back_as_its_codec_rounds_it(values: list[float], more:
     with np.errstate(over="ignore"):
         wire = codecs.encode(source, codec, source.size + more)
         expected = source.astype(codecs.DTYPES[codec]).astype(np.float32)
-    back = np.empty_like(source)
-    codecs.decode(wire, codec, back)
+    back = codecs.view(wire, codec).astype(np.float32)[: source.size]
     assert wire.nbytes == (source.size + more) * codecs.DTYPES[codec].itemsize
     assert np.array_equal(back, expected)
 

@@ -14,8 +14,6 @@ from atoll_runtime.transport import blocks
 BF16 = np.dtype(ml_dtypes.bfloat16)
 DTYPES: dict[str, np.dtype[Any]] = {"float32": np.dtype("<f4"), "bf16": BF16, "int8": BF16, "int4": BF16}
 """The dtype in which contributions are merged and learners take versions, by the run's codec."""
-BLOCK = 1 << 18
-"""Elements converted at a time, so that temporaries stay small."""
 
 
 def whole(run: str) -> str:
@@ -26,8 +24,7 @@ def whole(run: str) -> str:
 def encode(values: Array, codec: str, padded: int) -> memoryview:
     """A float32 vector in the codec's dtype, filled with zeros up to `padded` elements. Rounds to nearest even."""
     out = np.zeros(padded, DTYPES[codec])
-    for start in range(0, values.size, BLOCK):
-        out[start : start + BLOCK][: values.size - start] = values[start : start + BLOCK]
+    out[: values.size] = values
     return memoryview(out.view(np.uint8).data)
 
 
@@ -55,15 +52,3 @@ def unpack(body: memoryview, codec: str, elements: int, run: str) -> memoryview:
     if DTYPES[codec] != DTYPES[run]:
         return memoryview(view(body, codec).astype(DTYPES[run]).view(np.uint8).data)
     return body
-
-
-def decode(body: bytearray | memoryview, codec: str, out: Array) -> None:
-    """Writes the elements of `body`, in the codec's dtype, into float32 `out`. Leaves out elements beyond the end of
-    `out`, which are padding."""
-    wire = view(body, codec)[: out.size]
-    for start in range(0, out.size, BLOCK):
-        block = wire[start : start + BLOCK]
-        if DTYPES[codec].itemsize == 2:  # a shift of the bits: faster than the dtype's own cast
-            out[start : start + BLOCK] = (block.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
-        else:
-            out[start : start + BLOCK] = block
