@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atoll_runtime.learner.chips import check
 from atoll_runtime.learner.errors import Terminal
+from atoll_runtime.learner.mesh import check_chips
 
 pytestmark = pytest.mark.timeout(300)  # two processes that import JAX: 4 s alone
 JOIN = """
@@ -83,7 +83,7 @@ def test_chips_that_jax_cannot_use_now_are_worth_a_restart_and_the_cpu_is_not_ta
 
 @given(chips=st.integers(1, 8), cores=st.integers(1, 2))
 def test_one_device_for_each_chip_or_for_each_of_its_cores_will_do(chips: int, cores: int) -> None:
-    check(chips, ["tpu"] * chips * cores)
+    check_chips(chips, ["tpu"] * chips * cores)
 
 
 @given(chips=st.integers(1, 8), missing=st.integers(1, 8), others=st.integers(0, 3))
@@ -92,7 +92,7 @@ def test_fewer_tpu_devices_than_chips_end_the_unit_whatever_else_there_is(
 ) -> None:
     held = max(0, chips - missing)
     with pytest.raises(Terminal) as caught:
-        check(chips, ["tpu"] * held + ["cpu"] * others)
+        check_chips(chips, ["tpu"] * held + ["cpu"] * others)
     message = str(caught.value)
     assert caught.value.reason == "ChipsMissing"
     assert f"given {chips} TPU chips" in message

@@ -23,8 +23,6 @@ class Counters:
     pushed: int = 0
     dropped: int = 0
     """Contributions that did not reach a round, because it was over or they were refused."""
-    bytes_in: int = 0
-    bytes_out: int = 0
 
 
 class LinkPolicy:

@@ -1,13 +1,21 @@
-"""The unit's processes and devices as one mesh."""
+"""The unit's processes and devices as one mesh. JAX uses this host's TPU chips, and no other devices instead.
+
+By default JAX uses the CPU if it has no libtpu or libtpu has no chip, and only logs a line about it. A unit would then
+train on, orders of magnitude slower, on nodes that are paid for their chips.
+"""
 
 from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Sequence
 
 import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh
 
 from atoll_runtime.contract import MeshSpec, UnitContract
-from atoll_runtime.learner import chips
+from atoll_runtime.learner.errors import Terminal
 from atoll_runtime.model import ModelError
 from atoll_runtime.model.rules import MESH
 
@@ -19,15 +27,20 @@ SHUTDOWN_TIMEOUT = 20
 """Seconds that a host waits for the others at the end."""
 
 
+class ChipsUnavailable(Exception):
+    """JAX cannot use the chips now: another process holds them, the node is faulty, or it may not lock memory."""
+
+
 def join(unit: UnitContract, shape: MeshSpec) -> Mesh:
     """Waits for the unit's other hosts and spans a mesh over all devices, host by host.
 
     Raises:
         RuntimeError: the others did not join in time.
         ModelError: see `span`.
-        Terminal, ChipsUnavailable: see `chips`.
+        Terminal: JAX cannot use this host's chips, or has other devices.
+        ChipsUnavailable: JAX cannot use them now.
     """
-    chips.claim(unit.chips)
+    _claim(unit.chips)
     if unit.hosts > 1:
         jax.distributed.initialize(
             coordinator_address=unit.coordinator,
@@ -37,7 +50,7 @@ def join(unit: UnitContract, shape: MeshSpec) -> Mesh:
             heartbeat_timeout_seconds=HEARTBEAT_TIMEOUT,
             shutdown_timeout_seconds=SHUTDOWN_TIMEOUT,
         )
-    return span(chips.devices(unit.chips), shape)
+    return span(_devices(unit.chips), shape)
 
 
 def span(devices: list[jax.Device], shape: MeshSpec | None = None) -> Mesh:
@@ -67,3 +80,46 @@ def leave() -> None:
     """Ends the link to the unit's other hosts, if there is one."""
     if jax.distributed.is_initialized():
         jax.distributed.shutdown()
+
+
+def _claim(chips: int) -> None:
+    """Makes JAX fail if it would use the CPU instead of this host's chips. Call before JAX looks for any device."""
+    if not _wanted(chips):
+        return
+    if importlib.util.find_spec("libtpu") is None and not os.environ.get("TPU_LIBRARY_PATH"):
+        raise Terminal(
+            "ChipsMissing",
+            f"this host was given {chips} TPU chips, and JAX finds 0: the image has no libtpu; one with the extra "
+            "`tpu` is right",
+        )
+    if not jax.config.values["jax_platforms"]:
+        jax.config.update("jax_platforms", "tpu,cpu")
+
+
+def _devices(chips: int) -> list[jax.Device]:
+    """All devices of the unit, once those of this host are checked against what it was given."""
+    if not _wanted(chips):
+        return jax.devices()
+    try:
+        found = jax.devices()
+    except RuntimeError as error:
+        raise ChipsUnavailable(f"this host was given {chips} TPU chips; {error}") from error
+    check_chips(chips, [device.platform for device in jax.local_devices()])
+    return found
+
+
+def check_chips(chips: int, platforms: Sequence[str]) -> None:
+    """Checks that devices of these platforms are `chips` chips: one device for each chip, or one for each core of a
+    chip (TPU7x). Raises `Terminal` if they are not."""
+    if platforms.count("tpu") >= chips:
+        return
+    kinds = sorted({*platforms})
+    told = ", ".join(f"{platforms.count(kind)} {kind}" for kind in kinds) or "0"
+    raise Terminal("ChipsMissing", f"this host was given {chips} TPU chips, and JAX has {told} devices")
+
+
+def _wanted(chips: int) -> bool:
+    """Whether JAX must use chips: their number is known, and the environment names no other platforms, as in the local
+    cluster."""
+    named = jax.config.values["jax_platforms"]
+    return chips > 0 and (not named or "tpu" in named.split(","))

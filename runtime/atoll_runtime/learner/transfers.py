@@ -164,7 +164,6 @@ class Transfers:
             self._fetch_backoff = Backoff(*BACKOFF_SECONDS)
             with self._signals.lock:
                 self._share.fetched(self._seconds(began), BITS[head.codec] * (stop - start))
-                self._counters.bytes_in += head.size
                 self._link.counted(head.merged)
                 if self._link.fetched(errand, head.version, head.cut, head.series):
                     self.arrivals[p] = Arrival(head.version, part, errand.lineage)
@@ -194,7 +193,6 @@ class Transfers:
             if accepted:
                 self._share.pushed(p, seconds, bits)
                 self._counters.pushed += 1
-                self._counters.bytes_out += header.size
             else:
                 self._share.missed(p, seconds, bits)
                 self._counters.dropped += 1

@@ -86,9 +86,6 @@ class Transfer(Generic[T]):
         if not self._left:
             self.settle(TransportError("the body did not arrive whole"))
 
-    def attach(self, what: Header | FetchRequest, number: int, held: bytes = b"") -> Attach:
-        return Attach(what, self.number, number, self.chunk, held)
-
 
 class Push(Transfer[PushReply]):
     """A part on its way to the shard."""
@@ -101,7 +98,7 @@ class Push(Transfer[PushReply]):
 
     def carry(self, stream: Stream, number: int) -> PushReply | None:
         """See `Transfer`."""
-        stream.send(self.attach(self._header, number))
+        stream.send(Attach(self._header, self.number, number, self.chunk))
         answer = stream.receive()
         if isinstance(answer, Held):
             share = self.sending.attached(number, answer.blocks)
@@ -125,7 +122,7 @@ class Fetch(Transfer[tuple[FetchHead, memoryview]]):
     def carry(self, stream: Stream, number: int) -> tuple[FetchHead, memoryview] | None:
         """See `Transfer`."""
         held = b"" if self._begun is None else self._begun[1].held()
-        stream.send(self.attach(self._request, number, held))
+        stream.send(Attach(self._request, self.number, number, self.chunk, held))
         head = stream.receive()
         if isinstance(head, Declined):
             self.streams.discard(stream)  # it can carry the next transfer
