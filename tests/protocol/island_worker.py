@@ -1,6 +1,6 @@
-"""One process of a unit, run by test_learner_mesh: a fixed piece of training, its figures as JSON on stdout.
+"""One host of a unit, run by test_learner_mesh: a fixed piece of training, its figures as JSON on stdout.
 
-Arguments: hosts, host, coordinator, a folder for the units' saves, then the numbers of devices of the meshes to run on.
+Arguments: the unit's contract, a folder for the units' saves.
 """
 
 import json
@@ -8,18 +8,17 @@ import math
 import sys
 import time
 
-import jax
 import msgspec
 import numpy as np
 
 from atoll_runtime.checkpoint import GlobalStore
 from atoll_runtime.checkpoint.units import UnitStore
-from atoll_runtime.contract import Dimensions, InnerSpec, MeshSpec, ModelSpec, UnitContract
+from atoll_runtime.contract import Dimensions, InnerSpec, MeshSpec, ModelSpec, parse_unit
 from atoll_runtime.learner.agree import Agreement
 from atoll_runtime.learner.audit import EXAMPLES, evaluation
 from atoll_runtime.learner.fragments import Fragments
 from atoll_runtime.learner.inner import Inner
-from atoll_runtime.learner.mesh import join, leave, span
+from atoll_runtime.learner.mesh import join, leave, local_range
 from atoll_runtime.learner.saver import Saver
 from atoll_runtime.learner.snapshot import NOTHING, Facts, Snapshots, host_part
 from atoll_runtime.model import axes_of, describe
@@ -31,29 +30,30 @@ SIZE = Dimensions(
 )
 SPEC = ModelSpec(dimensions=SIZE)
 ACROSS = MeshSpec(tensor=2, expert=2)
-"""Of the unit of two hosts: heads are split over the devices of each, experts over the hosts."""
-BATCH, LENGTH, FRAGMENTS = 6, 12, 2
+"""Of the unit of several hosts: heads are split over the devices of a host, experts over the hosts of a slice, and rows
+over all hosts."""
+LENGTH, FRAGMENTS = 12, 2
 
 
 def scenario(mesh, unit, folder):
     """Four steps, every fragment out and half of it back in, two more steps, a save of the moments."""
     layout = build_layout(describe(SPEC), FRAGMENTS)
-    inner = Inner(mesh, SPEC, InnerSpec(), seeded(mesh, layout, unit, folder), BATCH, LENGTH)
+    inner = Inner(mesh, SPEC, InnerSpec(), seeded(mesh, layout, unit, folder), unit.batch, LENGTH)
     fragments = Fragments(mesh, layout, inner.theta)
     random = np.random.default_rng(1)
     start, stop = inner.rows
 
     def step():
-        tokens = random.integers(0, 256, (BATCH, LENGTH + 1)).astype(np.int32)
-        rows = np.arange(start, stop) % BATCH
+        tokens = random.integers(0, 256, (unit.batch, LENGTH + 1)).astype(np.int32)
+        rows = np.arange(start, stop) % unit.batch
         return float(inner.step(tokens[rows], 1e-2))
 
     losses = [step() for _ in range(4)]
-    sums = []
+    parts = []
     for number in range(FRAGMENTS):
         part = host_part(*fragments.extract(inner.theta, number, "float32"))
         assert len(part) == fragments.bounds[number][1] - fragments.bounds[number][0]
-        sums.append(float(np.abs(part).sum()))
+        parts.append(part.tolist())
         inner.theta = fragments.receive(inner.theta, number, part / 2)
         again = host_part(*fragments.extract(inner.theta, number, "float32"))
         assert not again.any(), "just received: θ is the anchor"
@@ -61,7 +61,8 @@ def scenario(mesh, unit, folder):
     save(unit, folder, layout, inner, fragments)
     examples = random.integers(0, 256, (EXAMPLES, LENGTH + 1)).astype(np.int32)
     audit = float(evaluation(inner, layout, examples)(fragments.anchors))
-    return {"losses": losses, "sums": sums, "audit": audit}
+    where = {"devices": local_range(mesh), "rows": inner.rows}
+    return {"losses": losses, "parts": parts, "audit": audit, **where}
 
 
 def seeded(mesh, layout, unit, folder):
@@ -99,16 +100,13 @@ class Found(msgspec.Struct):
 def agreement(mesh, host):
     """What a round of `extremes` and one of `from_first` say."""
     agree = Agreement(mesh)
-    odd = np.array([np.inf, -0.0, 1e-40, -1.5], np.float32) if host == 0 else None
+    odd = {"x": np.array([[np.inf, -0.0], [1e-40, -1.5]], np.float32)}
+    tensors = agree.tensors_of_first({"x": (2, 2)}, odd if host == 0 else None)
     found, rest = agree.found_by_first(lambda: (Found("from host 0"), "done"), Found)
     low, high = agree.extremes(np.array([host, -host], np.int32))
     return {
         "extremes": [low.tolist(), high.tolist()],
-        "tensors": agree.tensors_of_first({"x": (2, 2)}, None if odd is None else {"x": odd.reshape(2, 2)})[
-            "x"
-        ]
-        .view(np.int32)
-        .tolist(),
+        "tensors": tensors["x"].view(np.int32).tolist(),
         "found": found.text,
         "rest": rest,
         "first": agree.from_first(np.array([2**40 + host, -1], np.int64)).tolist(),
@@ -116,22 +114,11 @@ def agreement(mesh, host):
 
 
 def main():
-    hosts, host, coordinator, folder, *sizes = sys.argv[1:]
-    unit = UnitContract(
-        unit=f"hosts-{hosts}",
-        incarnation=1,
-        host=host,
-        hosts=hosts,
-        coordinator=coordinator,
-        batch=BATCH,
-        stream=0,
-        streams=1,
-    )
-    whole = join(unit, ACROSS if unit.hosts > 1 else MeshSpec())
-    meshes = [whole] if unit.hosts > 1 else [span(jax.devices()[: int(size)]) for size in sizes]
-    result = [scenario(mesh, unit, folder) for mesh in meshes]
-    print(json.dumps({"runs": result, "agreement": agreement(meshes[-1], unit.host)}))
-    leave()
+    unit, folder = parse_unit(sys.argv[1]), sys.argv[2]
+    mesh = join(unit, ACROSS if unit.hosts > 1 else MeshSpec())
+    told = scenario(mesh, unit, folder) | agreement(mesh, unit.host)
+    leave()  # before it prints, which may wait until the test reads it
+    print(json.dumps(told))
 
 
 if __name__ == "__main__":

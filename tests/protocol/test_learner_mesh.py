@@ -1,15 +1,18 @@
-"""The island gives the same figures on any number of devices and hosts."""
+"""The island gives the same figures on any number of devices and hosts, also in two slices with the operator's
+contracts."""
 
 from pathlib import Path
 
 import numpy as np
 import pytest
 from compile_cache import kept_programs
+from contracts import unit_contract
 from cpu_mesh import all_results, coordinator, start
+from pod_kinds import all_pods, learner_unit, values
 
 from atoll_runtime.checkpoint import Cut, GlobalStore
 from atoll_runtime.checkpoint.units import UnitStore
-from atoll_runtime.contract import Dimensions, ModelSpec
+from atoll_runtime.contract import ENV_UNIT, Dimensions, ModelSpec, dump, parse_unit
 from atoll_runtime.model import along, describe, initial
 from atoll_runtime.protocol.fragments import build_layout
 
@@ -17,11 +20,11 @@ SIZE = Dimensions(
     layers=2, width=16, heads=2, kv_heads=2, hidden=36, vocabulary=256, experts=2, expert_hidden=8
 )
 SPEC = ModelSpec(dimensions=SIZE)
-FRAGMENTS = 2
-"""As in the worker."""
+FRAGMENTS, BATCH = 2, 6
+HOSTS = 4
 WORKER = Path(__file__).with_name("island_worker.py")
 TIMEOUT = 250
-pytestmark = pytest.mark.timeout(300)  # three processes that compile: 6 s alone, minutes on a loaded machine
+pytestmark = pytest.mark.timeout(300)  # five processes that compile: 10 s alone, minutes on a loaded machine
 
 
 @pytest.fixture(scope="module")
@@ -32,73 +35,85 @@ def folder(tmp_path_factory):
     return folder
 
 
+def contracts(address):
+    """Contracts of a unit of two slices of two hosts, as the operator writes them. Names do not resolve here, so the
+    coordinator is on this machine."""
+    unit = learner_unit(
+        number=1, accelerator="tpu-v6e-slice", topology="2x4", machine_type="ct6e-standard-4t", slices=2
+    )
+    changes = {"coordinator": address, "unit": "slices", "batch": BATCH}
+    return [parse_unit(values(pod)[ENV_UNIT]).model_copy(update=changes) for pod in all_pods(unit)]
+
+
 @pytest.fixture(scope="module")
 def results(folder):
-    """One process with meshes of 1, 2 and 4 devices; two processes of 2 devices that split heads and experts."""
+    """One process with one device, and four hosts in two slices with two devices each."""
     with coordinator() as address:
-        processes = [
-            start(WORKER, 1, 0, address, folder, 1, 2, 4, devices=4, environment=kept_programs()),
-            start(WORKER, 2, 0, address, folder, devices=2),
-            start(WORKER, 2, 1, address, folder, devices=2),
-        ]
+        alone = dump(unit_contract("alone", batch=BATCH))
+        processes = [start(WORKER, alone, folder, devices=1, environment=kept_programs())]
+        processes += [start(WORKER, dump(each), folder, devices=2) for each in contracts(address)]
         return all_results(processes, TIMEOUT)
 
 
-def test_one_two_and_four_devices_agree(results):
-    one, *others = results[0]["runs"]
-    for other in others:
-        assert other["losses"] == pytest.approx(one["losses"], rel=1e-5)
-        assert other["sums"] == pytest.approx(one["sums"], rel=1e-4)
+@pytest.fixture(scope="module")
+def one(results):
+    """The training on one device."""
+    return results[0]
 
 
-def test_two_processes_train_as_one(results):
-    one, first, second = results[0]["runs"][0], results[1]["runs"][0], results[2]["runs"][0]
-    assert first["losses"] == second["losses"] == pytest.approx(one["losses"], rel=1e-5)
+@pytest.fixture(scope="module")
+def hosts(results):
+    """The training of each host of two slices."""
+    return results[1:]
 
 
-def test_each_host_extracts_its_own_part_and_no_more(results):
-    one, first, second = results[0]["runs"][0], results[1]["runs"][0], results[2]["runs"][0]
-    for whole, left, right in zip(one["sums"], first["sums"], second["sums"], strict=True):
-        assert left > 0
-        assert right > 0
-        assert left + right == pytest.approx(whole, rel=1e-4)
+def test_hosts_stand_in_the_mesh_slice_by_slice_and_read_their_own_rows_of_the_batch(hosts):
+    assert [each["devices"] for each in hosts] == [[0, 2], [2, 4], [4, 6], [6, 8]]
+    assert [each["rows"] for each in hosts] == [[0, 2], [2, 4], [4, 6], [6, 8]], "filled up to eight"
 
 
-def test_hosts_learn_what_the_others_have(results):
-    assert results[1]["agreement"]["extremes"] == results[2]["agreement"]["extremes"] == [[0, -1], [1, 0]]
+def test_four_hosts_train_as_one_device(one, hosts):
+    assert [each["losses"] for each in hosts] == [hosts[0]["losses"]] * HOSTS
+    assert hosts[0]["losses"] == pytest.approx(one["losses"], rel=1e-5)
 
 
-def test_a_single_host_agrees_with_itself(results):
-    assert results[0]["agreement"]["extremes"] == [[0, 0], [0, 0]]
+def test_the_hosts_parts_of_a_fragment_follow_each_other_and_none_has_more_than_its_own(one, hosts):
+    for number, fragment in enumerate(build_layout(describe(SPEC), FRAGMENTS).fragments):
+        parts = [each["parts"][number] for each in hosts]
+        assert len({len(part) for part in parts}) == 1 and all(any(part) for part in parts)
+        joined, expected = np.concatenate(parts)[: fragment.size], one["parts"][number][: fragment.size]
+        assert np.abs(joined - expected).sum() < 1e-3 * np.abs(expected).sum()
+
+
+def test_hosts_learn_what_the_others_have(one, hosts):
+    assert one["extremes"] == [[0, 0], [0, 0]]
+    assert [each["extremes"] for each in hosts] == [[[0, -3], [3, 0]]] * HOSTS
 
 
 def test_what_host_0_says_reaches_the_others_in_64_bits(results):
-    assert results[1]["agreement"]["first"] == results[2]["agreement"]["first"] == [2**40, -1]
+    assert [each["first"] for each in results] == [[2**40, -1]] * (1 + HOSTS)
 
 
-def test_moments_that_two_hosts_saved_are_those_of_one(results, folder):
+def test_moments_that_four_hosts_saved_are_those_of_one(results, folder):
     units = UnitStore(f"file://{folder}", "1")
     layout = build_layout(describe(SPEC), FRAGMENTS)
-    (one, _), (two, skipped) = (units.newest(name, layout) for name in ("hosts-1", "hosts-2"))
-    assert units.saves() == {"hosts-1": {6: 1}, "hosts-2": {6: 2}}
+    (one, _), (four, skipped) = (units.newest(name, layout) for name in ("alone", "slices"))
+    assert units.saves() == {"alone": {6: 1}, "slices": {6: HOSTS}}
     assert not skipped
-    assert one.moments.count == two.moments.count == 6
+    assert one.moments.count == four.moments.count == 6
     for name, value in one.moments.mu.items():
         assert value.any()
-        np.testing.assert_allclose(two.moments.mu[name], value, rtol=1e-3, atol=1e-6)
-        np.testing.assert_allclose(two.moments.nu[name], one.moments.nu[name], rtol=1e-3, atol=1e-6)
+        np.testing.assert_allclose(four.moments.mu[name], value, rtol=1e-3, atol=1e-6)
+        np.testing.assert_allclose(four.moments.nu[name], one.moments.nu[name], rtol=1e-3, atol=1e-6)
 
 
 def test_what_host_0_found_is_on_every_host_bit_for_bit(results):
     odd = np.array([[np.inf, -0.0], [1e-40, -1.5]], np.float32).view(np.int32).tolist()
-    assert [each["agreement"]["tensors"] for each in results] == [odd] * 3
-    assert [each["agreement"]["found"] for each in results] == ["from host 0"] * 3
-    assert [each["agreement"]["rest"] for each in results] == ["done", "done", None]
+    assert [each["tensors"] for each in results] == [odd] * (1 + HOSTS)
+    assert [each["found"] for each in results] == ["from host 0"] * (1 + HOSTS)
+    assert [each["rest"] for each in results] == ["done", "done", None, None, None]
 
 
-def test_an_audit_has_one_result_on_any_devices_and_on_all_hosts(results):
-    one, *others = results[0]["runs"]
-    first, second = results[1]["runs"][0], results[2]["runs"][0]
-    assert first["audit"] == second["audit"]
-    for other in (*others, first):
-        assert 1 < other["audit"] == pytest.approx(one["audit"], rel=1e-5)
+def test_an_audit_has_one_result_on_one_device_and_on_all_hosts(one, hosts):
+    assert [each["audit"] for each in hosts] == [hosts[0]["audit"]] * HOSTS
+    assert 1 < hosts[0]["audit"] == pytest.approx(one["audit"], rel=1e-5)
