@@ -171,21 +171,17 @@ def test_a_unit_whose_host_was_killed_comes_back_from_a_peer_and_the_run_finishe
     assert losses[1] < losses[0] - 1
 
 
-def test_a_host_that_can_never_work_ends_with_the_terminal_status_and_says_why(
+def test_a_host_that_cannot_work_says_why_and_its_status_whether_another_start_may_help(
     hosts: Hosts, tmp_path: Path
 ) -> None:
     (tmp_path / "data" / "meta.json").write_text('{"format": 1}')
     [unread] = hosts.start("pair")
     unasked = hosts.execute("{}", tmp_path)
-    assert (unread.wait(EXIT_SECONDS), unasked.wait(EXIT_SECONDS)) == (EXIT_TERMINAL, EXIT_VERSION)
+    nameless = hosts.execute(dump(unit_contract(batch=4)), tmp_path / "nameless")
+    ends = [process.wait(EXIT_SECONDS) for process in (unread, unasked, nameless)]
+    assert ends == [EXIT_TERMINAL, EXIT_VERSION, EXIT_RETRY], hosts.said()
     assert f"DataInvalid: file://{tmp_path}/data/meta.json: dtype: Field required" in hosts.said()
     assert "VersionMismatch: ATOLL_UNIT: unit: Field required" in hosts.said()
-
-
-def test_a_host_whose_certificate_cannot_be_read_is_worth_another_start(hosts: Hosts, tmp_path: Path) -> None:
-    contract = unit_contract(batch=4)
-    nameless = hosts.execute(dump(contract), tmp_path / "nameless")
-    assert nameless.wait(EXIT_SECONDS) == EXIT_RETRY, hosts.said()
     assert f"CertificateUnreadable: {tmp_path}/nameless/ca.crt" in hosts.said()
 
 

@@ -31,16 +31,6 @@ def test_no_element_misses_by_more_than_half_a_step_of_its_block(codec, values) 
         assert np.abs(found[block] - values[block]).max() <= bound
 
 
-@pytest.mark.parametrize("codec", CODECS)
-@given(values=arrays(np.float32, st.integers(1, 200), elements=FINITE))
-def test_what_has_been_through_once_is_not_changed_again(codec, values) -> None:
-    once = back(values, codec)
-    edges = range(BLOCK, once.size, BLOCK)
-    first, again = np.array_split(once, edges), np.array_split(back(once, codec), edges)
-    for block, other, most in zip(first, again, [np.abs(block).max() for block in first], strict=True):
-        np.testing.assert_allclose(other, block, atol=most / 128)
-
-
 @pytest.mark.parametrize(("codec", "least", "most"), [("int4", 0.08, 0.11), ("int8", 0.004, 0.007)])
 def test_normal_values_miss_by_a_tenth_of_their_length_or_half_a_hundredth(codec, least, most) -> None:
     values = np.random.default_rng(0).standard_normal(1 << 18, np.float32)

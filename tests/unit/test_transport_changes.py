@@ -114,16 +114,6 @@ def test_hosts_that_fetch_the_same_part_of_a_change_share_its_bytes_and_only_so_
     assert sum(kept.values()) <= blocks.KEPT * change.body.nbytes
 
 
-@pytest.mark.parametrize("codec", ["bf16", "float32"])
-def test_other_codecs_send_every_version_whole_and_keep_nothing(codec) -> None:
-    shard, host = Shard(300, codec), Holdings(codec, [(0, 300)])
-    for _ in range(3):
-        shard.merge()
-        head, body, kept = shard.serve(host, (0, 300))
-        assert head.base == WHOLE and host.take(head, body, kept).tobytes() == shard.wire((0, 300))
-        assert host.of(0).version == WHOLE
-
-
 def test_who_has_missed_a_version_or_another_life_of_the_shard_gets_it_whole() -> None:
     shard, host = Shard(300), Holdings("int4", [(0, 300)])
     host.take(*shard.serve(host, (0, 300)))
@@ -166,7 +156,7 @@ def test_a_host_that_narrows_its_codec_gets_changes_from_then_on_and_others_noti
         assert np.abs(part.astype(np.float32) - theta).max() < 0.1, "within what a merge moves"
         heads.append((head.codec, head.base))
         whole = wide.take(*shard.serve(wide, (0, 320)))
-        assert whole.tobytes() == bytes(codecs.encode(theta, run, 320))
+        assert whole.tobytes() == bytes(codecs.encode(theta, run, 320)) and wide.of(0).version == WHOLE
     first = "bf16" if run == "bf16" else "float32"
     assert heads == [(first, WHOLE), ("int8", WHOLE), ("int4", 2), ("int4", 3), ("int4", 4)]
 
@@ -199,8 +189,9 @@ def test_where_bits_must_be_equal_who_joins_later_gets_those_of_the_shard() -> N
         assert held == {shard.wire((0, 320))}
 
 
-def test_int8_is_made_from_the_next_merge_on_and_no_longer_than_it_is_fetched() -> None:
-    shard, host = Shard(320, "bf16"), Holdings("bf16", [(0, 320)])
+@pytest.mark.parametrize("run", ["bf16", "int8"])
+def test_int8_is_made_from_the_next_merge_on_and_no_longer_than_it_is_fetched(run) -> None:
+    shard, host = Shard(320, run), Holdings(run, [(0, 320)])
     found = []
     for _ in range(2):
         shard.merge()
@@ -212,17 +203,6 @@ def test_int8_is_made_from_the_next_merge_on_and_no_longer_than_it_is_fetched() 
     for _ in range(ASKED_MERGES + 1):
         shard.merge()
     assert shard.state.fragments[0].int8 is None
-
-
-def test_a_run_of_int8_sends_its_versions_in_int8() -> None:
-    shard, host = Shard(6400, "int8"), Holdings("int8", [(0, 6400)])
-    found = []
-    for _ in range(3):
-        shard.merge()
-        head, body, changes = shard.serve(host, (0, 6400))
-        host.take(head, body, changes)
-        found.append((head.codec, head.size))
-    assert found == [("bf16", 12_800), ("int8", 6600), ("int8", 6600)]
 
 
 def test_threads_and_chunks_change_no_bit() -> None:

@@ -1,4 +1,4 @@
-"""Sessions over real sockets: what ends them."""
+"""Sessions: what ends one over real sockets, and which bytes are no message."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
+import pytest
+
 from atoll_runtime.contract import SyncerAddress
 from atoll_runtime.protocol.identifiers import NO_CUT
 from atoll_runtime.protocol.messages import Hello, Mark
-from atoll_runtime.transport.messages import Stop
+from atoll_runtime.transport.messages import Announce, Stop
 from atoll_runtime.transport.sessions import SessionServer, TlsNetwork
 from atoll_runtime.transport.tls import Tls
 from atoll_runtime.transport.transport import Peer
-from atoll_runtime.transport.wire import Down, Up
+from atoll_runtime.transport.wire import Down, Up, WireError, decode, encode
 
 HELLO = Hello(1, "uid", "a", 1, 0, 1, "f", "bf16", (0,), 0, "")
 
@@ -53,3 +55,9 @@ async def test_a_session_that_the_shard_has_ended_takes_nothing_that_the_next_on
     assert waiting.qsize() == 1
     await network.close()
     await server.stop()
+
+
+@pytest.mark.parametrize("data", [b"", b"\x80", b"junk", encode(Announce(1, 2, True))[:-1]])
+def test_other_bytes_are_not_a_message(data: bytes) -> None:
+    with pytest.raises(WireError, match="not a message of protocol"):
+        decode(data)
