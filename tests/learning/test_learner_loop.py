@@ -172,28 +172,6 @@ def test_the_loop_trains_without_a_syncer_and_reports_each_step(make_loop):
     assert min(seconds) > 0
 
 
-@pytest.mark.parametrize("codec", ["bf16", "float32"])
-def test_what_is_received_is_held_exactly_and_its_delta_is_zero(mesh, layout, parts, codec):
-    inner = parts[0]
-    fragments = Fragments(mesh, layout, inner.theta)
-    untouched = {name: np.array(value) for name, value in inner.theta.items()}
-    for number, fragment in enumerate(layout.fragments):
-        part = (
-            np.random.default_rng(number)
-            .standard_normal(fragments.padded[number])
-            .astype(codecs.DTYPES[codec])
-        )
-        part[fragment.size :] = 0
-        inner.theta = fragments.receive(inner.theta, number, part)
-        expected = untouched
-        layout.unflatten(number, part[: fragment.size].astype(np.float32), expected)
-        for name, value in inner.theta.items():
-            np.testing.assert_array_equal(np.asarray(value), expected[name])
-        delta = host_part(*fragments.extract(inner.theta, number, codec))
-        assert delta.dtype == codecs.DTYPES[codec]
-        assert not delta.any()
-
-
 @pytest.mark.parametrize("codec", ["float32", "bf16", "int8", "int4"])
 def test_the_devices_encode_the_bits_that_the_network_has(mesh, layout, parts, codec):
     inner = parts[0]
@@ -243,27 +221,19 @@ def test_a_pull_is_answered_when_it_can_be(make_loop, parts, number, asked, arri
 
 
 @pytest.mark.parametrize(
-    ("failure", "ending"),
+    ("failure", "ending", "kind"),
     [
-        (Fenced(3), Ending.FENCED),
-        (Refused("another layout"), Ending.REFUSED),
-        (Refused("another protocol", version=True), Ending.MISMATCHED),
+        (Fenced(3), Ending.FENCED, FencedOff),
+        (Refused("another layout"), Ending.REFUSED, Terminal),
+        (Refused("another protocol", version=True), Ending.MISMATCHED, VersionMismatch),
     ],
 )
-def test_a_syncer_that_refuses_ends_the_loop(make_loop, failure, ending):
+def test_a_syncer_that_refuses_ends_the_loop_and_the_other_hosts_of_the_unit_alike(
+    make_loop, failure, ending, kind
+):
     assert make_loop(Script(failure=failure, stop_at=3)).until_end() is ending
-
-
-@pytest.mark.parametrize(
-    ("ending", "kind"),
-    [(Ending.FENCED, FencedOff), (Ending.REFUSED, Terminal), (Ending.MISMATCHED, VersionMismatch)],
-)
-def test_a_host_ends_as_its_unit_does_though_another_host_was_refused(ending, kind):
-    class Unaware:
-        def error(self):
-            return None
-
-    assert type(_refusal(ending, Unaware())) is kind
+    unaware = Script()
+    assert type(_refusal(ending, unaware)) is kind
 
 
 def test_a_termination_ends_the_loop_at_a_step(make_loop):

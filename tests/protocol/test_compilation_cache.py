@@ -3,7 +3,10 @@
 from pathlib import Path
 
 import pytest
+from contracts import unit_contract
 from cpu_mesh import all_results, coordinator, start
+
+from atoll_runtime.contract import dump
 
 WORKER = Path(__file__).with_name("compilation_worker.py")
 HOSTS = 2
@@ -13,7 +16,9 @@ pytestmark = pytest.mark.timeout(900)  # two processes at a time; a pair takes 3
 def incarnation(folder):
     """What each host says of its part."""
     with coordinator() as address:
-        processes = [start(WORKER, HOSTS, host, address, folder, devices=2) for host in range(HOSTS)]
+        unit = unit_contract(hosts=HOSTS, coordinator=address, batch=6)
+        contracts = [dump(unit.model_copy(update={"host": host})) for host in range(HOSTS)]
+        processes = [start(WORKER, contract, folder, devices=2) for contract in contracts]
         return all_results(processes, 200)
 
 

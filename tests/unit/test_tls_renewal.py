@@ -1,4 +1,4 @@
-"""Certificates that change on disk, with real sockets and HTTPS. Open sessions stay, and new ones use the new files."""
+"""Certificates that change on disk, with real sockets. Open sessions stay, and new ones use the new files."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ from typing import Any, Literal, NamedTuple
 import pytest
 
 from atoll_operator.certificates.authority import Authority, Pair
-from atoll_runtime.contract import RunContract, SyncerAddress
+from atoll_runtime.contract import SyncerAddress
 from atoll_runtime.protocol.identifiers import NO_CUT
 from atoll_runtime.protocol.messages import Hello, Mark
-from atoll_runtime.syncer.status import Status, StatusServer
 from atoll_runtime.transport.messages import Announce, Welcome
 from atoll_runtime.transport.sessions import SessionServer, TlsNetwork
 from atoll_runtime.transport.tls import Tls
@@ -188,13 +187,11 @@ async def test_files_that_do_not_belong_together_leave_the_last_identity_in_plac
     assert tls.identity() is not before
 
 
-async def test_the_status_is_served_with_the_newest_certificate_to_clients_with_and_without_a_server_name(
-    mounts: tuple[Mount, Mount], authority: Authority, make_run: Any, free_ports: Any
+async def test_a_server_shows_the_newest_certificate_to_clients_with_and_without_a_server_name(
+    mounts: tuple[Mount, Mount], authority: Authority
 ) -> None:
-    run: RunContract = make_run()
-    port, health = free_ports(2)
-    server = StatusServer(Status(run), Tls.read(mounts[0].folder).server_context(), port, health)
-    await server.start()
+    context = Tls.read(mounts[0].folder).server_context()
+    server = await asyncio.start_server(lambda _, writer: writer.write(b"x"), "127.0.0.1", 0, ssl=context)
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client.check_hostname = False
     client.load_verify_locations(cadata=authority.pair.certificate.decode())
@@ -202,11 +199,10 @@ async def test_the_status_is_served_with_the_newest_certificate_to_clients_with_
 
     def ask(name: str | None) -> bytes:
         with (
-            socket.create_connection(("127.0.0.1", port), 10) as plain,
+            socket.create_connection(server.sockets[0].getsockname(), 10) as plain,
             client.wrap_socket(plain, server_hostname=name) as secure,
         ):
-            secure.sendall(b"GET /status HTTP/1.0\r\n\r\n")
-            if not secure.recv(1000).startswith(b"HTTP/1.0 200 OK"):
+            if not secure.recv(1):
                 raise ConnectionError("closed without an answer")
             found = secure.getpeercert(binary_form=True)
         assert found is not None
@@ -216,7 +212,7 @@ async def test_the_status_is_served_with_the_newest_certificate_to_clients_with_
         return await asyncio.to_thread(ask, name)
 
     renewed = authority.issue("syncer", "spiffe://syncer/2", ["localhost"], now())
-    try:
+    async with server:
         assert await shown("localhost") == (mounts[0].folder / "tls.crt").read_bytes()
         mounts[0].put(authority.pair.certificate, renewed)
         assert await shown("localhost") == await shown(None) == renewed.certificate
@@ -224,5 +220,3 @@ async def test_the_status_is_served_with_the_newest_certificate_to_clients_with_
         mounts[0].put(Authority.new("another", now()).pair.certificate, renewed)
         with pytest.raises((ssl.SSLError, ConnectionError)):
             await shown("localhost")
-    finally:
-        await server.stop()
