@@ -317,20 +317,6 @@ def numpy_unit_fixture(certificate: Callable[[str], Path]) -> Iterator[Callable[
         unit.halt()
 
 
-def told_by(port: int, tls: Path, authority: Path) -> bytes | None:
-    """What a pod answers at `/status` to the certificate in the folder `tls`; None if there is no answer."""
-    context = ssl.create_default_context(cafile=str(authority / "ca.crt"))
-    context.load_cert_chain(tls / "tls.crt", tls / "tls.key")
-    try:
-        with urllib.request.urlopen(
-            f"https://localhost:{port}/status", timeout=ANSWER_SECONDS, context=context
-        ) as answer:
-            content: bytes = answer.read()
-            return content
-    except OSError:
-        return None
-
-
 class Program:
     """`python -m atoll_runtime.…`, which a test may start several times. It serves `/status` and pages without TLS."""
 
@@ -362,7 +348,14 @@ class Program:
 
     def told(self, tls: Path | None = None) -> bytes | None:
         """The report over HTTPS, for its own certificate or that in `tls`; None if there is no answer."""
-        return told_by(self._ports[0], tls or self.tls, self.tls)
+        context = ssl.create_default_context(cafile=str(self.tls / "ca.crt"))
+        context.load_cert_chain((tls or self.tls) / "tls.crt", (tls or self.tls) / "tls.key")
+        url = f"https://localhost:{self._ports[0]}/status"
+        try:
+            with urllib.request.urlopen(url, timeout=ANSWER_SECONDS, context=context) as answer:
+                return bytes(answer.read())
+        except OSError:
+            return None
 
     def plain(self, path: str) -> str:
         url = f"http://localhost:{self._ports[1]}{path}"
