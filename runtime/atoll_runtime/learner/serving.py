@@ -28,7 +28,6 @@ class PeerServer(Listener):
         super().__init__(tls, port, "snapshots")
 
     def serve(self, stream: Stream, peer: Peer, request: Message) -> None:
-        """See `Listener`."""
         if not isinstance(request, SnapshotRequest):
             raise WireError(f"{type(request).__name__} came instead of SnapshotRequest")
         tap = self._tap(peer, request)

@@ -28,7 +28,6 @@ class TlsNetwork(TransferClient):
         self._sessions: set[asyncio.StreamWriter] = set()
 
     async def session(self, hello: Hello | ShardHello, outgoing: AsyncIterator[Up]) -> AsyncIterator[Down]:
-        """See `Network`."""
         address = f"{self._shard.host}:{self._shard.port}"
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
@@ -78,7 +77,6 @@ class TlsNetwork(TransferClient):
         return reply
 
     async def close(self) -> None:
-        """See `Network`."""
         for writer in self._sessions:
             writer.transport.abort()
         await super().close()

@@ -97,7 +97,6 @@ class Push(Transfer[PushReply]):
         self._header, self.sending = header, Sending(body, header.size, chunk)
 
     def carry(self, stream: Stream, number: int) -> PushReply | None:
-        """See `Transfer`."""
         stream.send(Attach(self._header, self.number, number, self.chunk))
         answer = stream.receive()
         if isinstance(answer, Held):
@@ -120,7 +119,6 @@ class Fetch(Transfer[tuple[FetchHead, memoryview]]):
         self._begun: tuple[FetchHead, Assembly] | None = None
 
     def carry(self, stream: Stream, number: int) -> tuple[FetchHead, memoryview] | None:
-        """See `Transfer`."""
         held = b"" if self._begun is None else self._begun[1].held()
         stream.send(Attach(self._request, self.number, number, self.chunk, held))
         head = stream.receive()
@@ -149,8 +147,8 @@ class Fetch(Transfer[tuple[FetchHead, memoryview]]):
 
 
 class TransferClient:
-    """Pushes and fetches over a few connections, which later transfers use again. After a renewal of the certificate it
-    makes new ones."""
+    """The pushes and fetches of a `Network`, over a few connections that later transfers use again. After a renewal of
+    the certificate it makes new ones."""
 
     def __init__(self, host: str, port: int, tls: Tls) -> None:
         self._place, self._address, self._tls = (host, port), f"{host}:{port}", tls
@@ -159,27 +157,24 @@ class TransferClient:
         self._idle: deque[tuple[Stream, float]] = deque()
         """Idle connections and since when they are idle; the newest last."""
         self.broken = 0
-        """See `Network`."""
         self._lock = threading.Lock()
         self._open = False
         self._transfers: set[Transfer[Any]] = set()
 
     async def push(self, header: Header, body: memoryview, wanted: Callable[[], bool]) -> PushReply:
-        """See `Network`. `wanted` is called in another thread."""
+        """`wanted` is called in another thread."""
         streams = self._streams(header.size)
         return await self._run(Push(header, body, wanted, self.chunk, streams), streams)
 
     async def fetch(
         self, request: FetchRequest, answered: Callable[[], None]
     ) -> tuple[FetchHead, memoryview]:
-        """See `Network`."""
         loop = asyncio.get_running_loop()
         streams = self._streams((request.stop - request.start) * 4)
         told = functools.partial(loop.call_soon_threadsafe, answered)
         return await self._run(Fetch(request, told, self.chunk, streams), streams)
 
     def tune(self, streams: int, chunk: int) -> None:
-        """See `Network`."""
         self.streams, self.chunk = streams, chunk
 
     async def close(self) -> None:

@@ -116,7 +116,6 @@ class TransferServer(Listener):
     # in the threads of connections
 
     def serve(self, stream: Stream, peer: Peer, request: Message) -> None:
-        """See `Listener`."""
         if isinstance(request, DirectoryRequest):
             stream.send(self._asked(self._directory(peer, request)))
             return
