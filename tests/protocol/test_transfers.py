@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import gc
 import itertools
 import socket
@@ -104,9 +105,7 @@ async def test_a_body_crosses_over_any_number_of_connections_which_are_used_agai
     shelf, answered = Shelf(), list[int]()
     async with serving(shelf, folders) as server, linked(server.port, folders[1], streams, chunk) as client:
         for number in range(3):
-            header = Header(
-                Part("a", 1, number, 3, RoundId(1, 0, 0), 0, 1, 8, 0, 0, 0, 1, 1, 8), "bf16", SIZE
-            )
+            header = Header(dataclasses.replace(PART, host=number, hosts=3), "bf16", SIZE)
             assert await client.push(header, BODY, lambda: True) == PushReply(True)
             assert shelf.assemblies[header.key].body == BODY
             head, body = await client.fetch(REQUEST, lambda: answered.append(1))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -77,32 +78,24 @@ def world(tmp_path: Path) -> Iterator[World]:
     found.close()
 
 
-@pytest.mark.parametrize("pod", ["pod", "another"])
-def test_next_process_loads_programs_of_the_last_one(world: World, pod: str) -> None:
-    world.compile_and_keep({"step-1": b"program" * 1000, "init-1": b""})
-    store = world.open(pod=pod)
-    assert (store.get("step-1"), store.get("init-1")) == (b"program" * 1000, b"")
-    assert store.get("step-2") is None
-
-
 @pytest.mark.parametrize(
-    "other", [{"host": 1}, {"shape": "t"}, {"versions": "w"}], ids=lambda other: next(iter(other))
+    ("where", "same"),
+    [
+        pytest.param({}, True, id="same-pod"),
+        pytest.param({"pod": "another"}, True, id="another-pod"),
+        pytest.param({"pod": "another", "host": 1}, False, id="another-host"),
+        pytest.param({"pod": "another", "shape": "t"}, False, id="another-shape"),
+        pytest.param({"pod": "another", "versions": "w"}, False, id="other-versions"),
+    ],
 )
-def test_hosts_shapes_and_versions_have_separate_programs(world: World, other: dict[str, Any]) -> None:
-    world.compile_and_keep({"step-1": b"program"})
-    assert world.open(pod="another", **other).get("step-1") is None
-
-
-def test_damaged_program_is_not_used_and_replaced_by_the_next_compilation(
-    world: World, caplog: pytest.LogCaptureFixture
+def test_next_process_of_the_same_host_shape_and_versions_loads_the_programs(
+    world: World, where: dict[str, Any], same: bool
 ) -> None:
-    world.compile_and_keep({"step-1": b"program"})
-    path = "cache/v/s/host-0/step-1"
-    data = world.bucket.read(path)
-    world.bucket.write(path, data[:-1] + bytes([data[-1] ^ 1]))
-    world.compile_and_keep({"step-1": b"program"})
-    assert "step-1 is compiled again" in caplog.text
-    assert world.open().get("step-1") == b"program"
+    world.compile_and_keep({"step-1": b"program" * 1000, "init-1": b""})
+    store = world.open(**where)
+    found = (b"program" * 1000, b"") if same else (None, None)
+    assert (store.get("step-1"), store.get("init-1")) == found
+    assert store.get("step-2") is None
 
 
 def test_nothing_is_uploaded_before_the_first_step_has_ended(world: World) -> None:
@@ -287,21 +280,25 @@ def test_each_shape_and_static_argument_has_its_own_program(world: World) -> Non
     assert np.array_equal(results[0]["a"], results[3]["a"])
 
 
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        pytest.param(lambda data: gzip.compress(b"a program"), id="of-another-machine"),
+        pytest.param(lambda data: data[:-1] + bytes([data[-1] ^ 1]), id="one-bit"),
+    ],
+)
 def test_program_that_cannot_be_loaded_is_compiled_and_replaced(
-    world: World, caplog: pytest.LogCaptureFixture
+    world: World, spoil: Callable[[bytes], bytes], caplog: pytest.LogCaptureFixture
 ) -> None:
     first = world.programs()
     wanted = step(first)(theta(), np.float32(0.1), power=2)
     world.end(first)
-    (name,) = [path.name for path in world.folder.glob("bucket/cache/v/s/host-0/step*")]
-    other = world.open()
-    other.put(name, lambda: b"of another machine")
-    other.settle()
-    other.close(20)
+    (path,) = world.stored()
+    world.bucket.write(path, spoil(world.bucket.read(path)))
 
     second = world.programs()
     found = step(second)(theta(), np.float32(0.1), power=2)
-    assert f"{name} is compiled again" in caplog.text
+    assert f"{path.rpartition('/')[2]} is compiled again" in caplog.text
     assert np.array_equal(found["a"], wanted["a"])
     world.end(second)
     third = world.programs()
