@@ -143,13 +143,9 @@ def _kind(parameter: inspect.Parameter) -> type[bool] | type[int] | type[float] 
     text = str(parameter.annotation)
     if any(word in text for word in ("Callable", "Mask", "Params", "PRNG", "Any]")):
         return None
-    return (
-        float
-        if any(word in text for word in ("float", "Scalar", "Numeric"))
-        else int
-        if "int" in text
-        else None
-    )
+    if any(word in text for word in ("float", "Scalar", "Numeric")):
+        return float
+    return int if "int" in text else None
 
 
 def _parts(state: State, theta: Tensors) -> tuple[list[Any], Any]:
