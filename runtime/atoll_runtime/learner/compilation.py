@@ -167,11 +167,8 @@ def uncached(name: str, jitted: Any) -> Any:
 
 
 class Programs:
-    """Wraps the functions of one incarnation. All hosts must call them in the same order.
-
-    Args:
-        store: if None, every program is compiled.
-    """
+    """Wraps the functions of one incarnation, which all hosts must call in the same order. Without a store it compiles
+    every program."""
 
     def __init__(self, agreement: Agreement, store: CompilationStore | None) -> None:
         self._agreement, self._store = agreement, store

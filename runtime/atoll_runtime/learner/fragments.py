@@ -33,11 +33,7 @@ class Fragments:
     def __init__(
         self, mesh: Mesh, layout: Layout, theta: dict[str, Array], programs: Wrap = uncached
     ) -> None:
-        """Takes the seeded θ as the anchors.
-
-        Args:
-            programs: wraps the functions to compile.
-        """
+        """Takes the seeded θ as the anchors. `programs` wraps the functions to compile."""
         devices = mesh.devices.size
         first, last = local_range(mesh)
         self._layout = layout
@@ -98,10 +94,7 @@ class Fragments:
         """Replaces one fragment of θ by the version that arrived, which becomes the anchor. Keeps the steps made since
         the fragment's newest contribution was taken, because no version has them yet.
 
-        The tensors that the fragment touches are donated, so use the returned ones.
-
-        Args:
-            part: this host's part of the version.
+        The tensors that the fragment touches are donated, so use the returned ones. `part`: this host's part of it.
         """
         fragment = self._layout.fragments[number]
         names = _names(fragment)

@@ -105,11 +105,8 @@ class Loop:
         return ending
 
     def advance(self) -> Ending:
-        """Does what is due and then one inner step. If it returns anything but `NONE`, it made no step.
-
-        Raises:
-            see `until_end`.
-        """
+        """Does what is due and then one inner step. If it returns anything but `NONE`, it made no step. Raises: see
+        `until_end`."""
         agreed = self.agreed()
         if agreed.ending is not Ending.NONE:
             return agreed.ending

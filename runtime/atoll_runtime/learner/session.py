@@ -32,8 +32,6 @@ class ShardSession:
         hello: this host's first message, with the versions that it holds now.
         lineage: the lineage of these versions; empty if unknown.
         bounds: this host's [start, stop) in each padded fragment of the shard.
-        policy: how the host uses its link to all shards.
-        signals: those of its client.
     """
 
     def __init__(

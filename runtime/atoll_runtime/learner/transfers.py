@@ -47,9 +47,7 @@ class Transfers:
     """Call `take`, `pulls`, `contribute`, `asked`, and the methods of `link` with the lock of `signals` held.
 
     Args:
-        hello: this host's first message.
         bounds: this host's [start, stop) in each padded fragment of the shard.
-        policy: how the host uses its link to all shards.
     """
 
     def __init__(
