@@ -31,7 +31,6 @@ from atoll_runtime.contract import (
     OuterSpec,
     RunContract,
     TargetSpec,
-    UnitContract,
     dump,
 )
 from atoll_runtime.data import write_text
@@ -62,16 +61,12 @@ class Hosts:
 
     def start(self, unit: str, incarnation: int = 1, hosts: int = 1, **other: Any) -> list[Any]:
         port, *served = self._ports(1 + hosts)
+        common = {"incarnation": incarnation, "hosts": hosts, "batch": 4, "streams": 2, **other}
+        common["coordinator"] = f"127.0.0.1:{port}"
         contracts = [
-            UnitContract(
-                **{
-                    "unit": unit, "incarnation": incarnation, "host": host, "hosts": hosts, "batch": 4,
-                    "coordinator": f"127.0.0.1:{port}", "address": f"localhost:{served[host]}",
-                    "stream": 0, "streams": 2, **other,
-                }
-            )
+            unit_contract(unit, host=host, address=f"localhost:{served[host]}", **common)
             for host in range(hosts)
-        ]  # fmt: skip
+        ]
         tls = self._certificate(unit)
         return [self.execute(dump(one), tls) for one in contracts]
 

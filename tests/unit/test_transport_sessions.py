@@ -1,46 +1,125 @@
-"""Sessions: what ends one over real sockets, and which bytes are no message."""
+"""Sessions over real sockets: what ends one, what is no message, and certificates that change on disk meanwhile."""
 
 from __future__ import annotations
 
 import asyncio
+import datetime
+import os
+import socket
+import ssl
 from collections.abc import AsyncIterator
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
 
 import pytest
 
+from atoll_operator.certificates.authority import Authority, Pair
 from atoll_runtime.contract import SyncerAddress
 from atoll_runtime.protocol.identifiers import NO_CUT
 from atoll_runtime.protocol.messages import Hello, Mark
-from atoll_runtime.transport.messages import Announce, Stop
+from atoll_runtime.transport.messages import Announce, Welcome
 from atoll_runtime.transport.sessions import SessionServer, TlsNetwork
 from atoll_runtime.transport.tls import Tls
-from atoll_runtime.transport.transport import Peer
-from atoll_runtime.transport.wire import Down, Up, WireError, decode, encode
+from atoll_runtime.transport.transport import Peer, TransportError
+from atoll_runtime.transport.wire import Up, WireError, decode, encode
 
+DAY = datetime.timedelta(days=1)
 HELLO = Hello(1, "uid", "a", 1, 0, 1, "f", "bf16", (0,), 0, "")
 
 
-class Speaker:
-    """An endpoint that has only sessions."""
+def now() -> datetime.datetime:
+    return datetime.datetime.now(datetime.UTC)
 
-    async def session(self, peer: Peer, incoming: AsyncIterator[Up]) -> AsyncIterator[Down]:
+
+class Mount:
+    """A Secret's volume like the kubelet's. The names go through one symbolic link, which is replaced atomically."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir()
+        self._turn = 0
+        for name in ("ca.crt", "tls.crt", "tls.key"):
+            (folder / name).symlink_to(Path("..data") / name)
+
+    def put(self, ca: bytes, pair: Pair) -> None:
+        self._turn += 1
+        generation = self.folder / f"..{self._turn}"
+        generation.mkdir()
+        for name, content in (("ca.crt", ca), ("tls.crt", pair.certificate), ("tls.key", pair.key)):
+            (generation / name).write_bytes(content)
+        (self.folder / "..new").symlink_to(generation.name)
+        os.replace(self.folder / "..new", self.folder / "..data")
+
+
+class Echo:
+    """An endpoint that records its peers and answers each mark, or only one in each session."""
+
+    def __init__(self, once: bool = False) -> None:
+        self.peers, self._once = list[str](), once
+
+    async def session(self, peer: Peer, incoming: AsyncIterator[Up]) -> AsyncIterator[Any]:
         async for message in incoming:
-            yield Stop(1)
-            if isinstance(message, Mark):
-                return
+            if isinstance(message, Hello):
+                self.peers.append(peer.identities[0])
+                yield Welcome("l", 0, (), (), 0, 0)
+            else:
+                yield Announce(0, len(self.peers), True)
+                if self._once:
+                    return
+
+
+class Session:
+    """One session with messages from the test."""
+
+    def __init__(self, network: TlsNetwork) -> None:
+        self._marks: asyncio.Queue[Up] = asyncio.Queue()
+        self._answers: Any = network.session(HELLO, self._outgoing())
+
+    @classmethod
+    async def open(cls, network: TlsNetwork) -> Session:
+        """Opens a session. Raises TransportError."""
+        one = cls(network)
+        assert isinstance(await anext(one._answers), Welcome)
+        return one
+
+    async def _outgoing(self) -> AsyncIterator[Up]:
+        while True:
+            yield await self._marks.get()
+
+    async def answer(self) -> Any:
+        self._marks.put_nowait(Mark(NO_CUT, 0))
+        return await anext(self._answers)
+
+    async def close(self) -> None:
+        await self._answers.aclose()
+
+
+@pytest.fixture
+def authority() -> Authority:
+    return Authority.new("r", now())
+
+
+@pytest.fixture
+def mounts(tmp_path: Path, authority: Authority) -> tuple[Mount, Mount]:
+    """The syncer's and a unit's mount, with certificates of the same authority."""
+    both = Mount(tmp_path / "syncer"), Mount(tmp_path / "unit")
+    for mount, name in zip(both, ("syncer", "unit"), strict=True):
+        mount.put(
+            authority.pair.certificate, authority.issue(name, f"spiffe://{name}/1", ["localhost"], now())
+        )
+    return both
+
+
+def network_to(server: SessionServer, mount: Mount) -> TlsNetwork:
+    return TlsNetwork(SyncerAddress(host="localhost", port=server.port), Tls.read(mount.folder))
 
 
 async def test_a_session_that_the_shard_has_ended_takes_nothing_that_the_next_one_is_to_send(
-    authority: Any,
+    mounts: tuple[Mount, Mount],
 ) -> None:
-    ca = authority("r")
-    server = SessionServer(Speaker(), Tls.read(ca.issue("syncer", "spiffe://syncer")), 0)  # type: ignore[arg-type]
+    server = SessionServer(Echo(once=True), Tls.read(mounts[0].folder), 0)  # type: ignore[arg-type]
     await server.start()
-    network = TlsNetwork(
-        SyncerAddress(host="localhost", port=server.port, transfer_port=1),
-        Tls.read(ca.issue("a", "spiffe://a")),
-    )
-    waiting: asyncio.Queue[Up] = asyncio.Queue()
+    network, waiting = network_to(server, mounts[1]), asyncio.Queue[Up]()
 
     async def outgoing() -> AsyncIterator[Up]:
         while True:
@@ -48,8 +127,8 @@ async def test_a_session_that_the_shard_has_ended_takes_nothing_that_the_next_on
 
     for _ in range(3):
         waiting.put_nowait(Mark(NO_CUT, 0))
-        session = network.session(HELLO, outgoing())
-        assert [message async for message in session] == [Stop(1), Stop(1)]  # type: ignore[attr-defined]
+        answers: Any = network.session(HELLO, outgoing())
+        assert [type(message) async for message in answers] == [Welcome, Announce]
     waiting.put_nowait(Mark(NO_CUT, 1))
     await asyncio.sleep(0.01)
     assert waiting.qsize() == 1
@@ -61,3 +140,115 @@ async def test_a_session_that_the_shard_has_ended_takes_nothing_that_the_next_on
 def test_other_bytes_are_not_a_message(data: bytes) -> None:
     with pytest.raises(WireError, match="not a message of protocol"):
         decode(data)
+
+
+class Step(NamedTuple):
+    """One side gets a certificate. After that a new session shows the unit's identity, or is refused."""
+
+    side: Literal["syncer", "unit"]
+    trusts: str
+    signer: str
+    shown: str
+    """End of the identity that the syncer sees; empty: the session is refused."""
+    age: datetime.timedelta = 0 * DAY
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        pytest.param([Step("syncer", "a", "a", "1"), Step("unit", "a", "a", "step-1")], id="renewed"),
+        pytest.param(
+            [Step("unit", "a", "a", "", 91 * DAY), Step("unit", "a", "a", "step-1")], id="a-unit-expired"
+        ),
+        pytest.param(
+            [Step("syncer", "a", "a", "", 91 * DAY), Step("syncer", "a", "a", "1")], id="a-syncer-expired"
+        ),
+        pytest.param(
+            [
+                Step("unit", "ab", "a", "step-0"),
+                Step("syncer", "ab", "b", "step-0"),
+                Step("syncer", "b", "b", ""),
+                Step("unit", "ab", "b", "step-3"),
+            ],
+            id="an-authority-follows-another",
+        ),
+    ],
+)
+async def test_a_new_session_uses_what_is_there_and_a_standing_one_goes_on(
+    steps: list[Step], mounts: tuple[Mount, Mount], authority: Authority
+) -> None:
+    authorities = {"a": authority, "b": Authority.new("r", now())}
+    echo = Echo()
+    server = SessionServer(echo, Tls.read(mounts[0].folder), 0)  # type: ignore[arg-type]
+    await server.start()
+    networks: list[TlsNetwork] = []
+
+    async def session() -> Session:
+        networks.append(network_to(server, mounts[1]))
+        return await Session.open(networks[-1])
+
+    standing = await session()
+    for number, step in enumerate(steps):
+        uri = f"spiffe://{step.side}/step-{number}"
+        pair = authorities[step.signer].issue(step.side, uri, ["localhost"], now() - step.age)
+        bundle = b"".join(authorities[name].pair.certificate for name in step.trusts)
+        mounts[step.side == "unit"].put(bundle, pair)
+        if step.shown:
+            await (await session()).close()
+            assert echo.peers[-1] == f"spiffe://unit/{step.shown}"
+        else:
+            with pytest.raises(TransportError):
+                await session()
+    assert isinstance(await standing.answer(), Announce)
+    await standing.close()
+    for network in networks:
+        await network.close()
+    await server.stop()
+
+
+async def test_files_that_do_not_belong_together_leave_the_last_identity_in_place(
+    mounts: tuple[Mount, Mount], authority: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
+    tls = Tls.read(mounts[0].folder)
+    before = tls.identity()
+    one, other = (authority.issue("syncer", "spiffe://x", ["localhost"], now()) for _ in range(2))
+    mounts[0].put(authority.pair.certificate, Pair(one.certificate, other.key))
+    assert tls.identity() is before
+    assert "keeps the certificate that it has" in caplog.text
+    mounts[0].put(authority.pair.certificate, one)
+    assert tls.identity() is not before
+
+
+async def test_a_server_shows_the_newest_certificate_to_clients_with_and_without_a_server_name(
+    mounts: tuple[Mount, Mount], authority: Authority
+) -> None:
+    context = Tls.read(mounts[0].folder).server_context()
+    server = await asyncio.start_server(lambda _, writer: writer.write(b"x"), "127.0.0.1", 0, ssl=context)
+    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client.check_hostname = False
+    client.load_verify_locations(cadata=authority.pair.certificate.decode())
+    client.load_cert_chain(mounts[1].folder / "tls.crt", mounts[1].folder / "tls.key")
+
+    def ask(name: str | None) -> bytes:
+        with (
+            socket.create_connection(server.sockets[0].getsockname(), 10) as plain,
+            client.wrap_socket(plain, server_hostname=name) as secure,
+        ):
+            if not secure.recv(1):
+                raise ConnectionError("closed without an answer")
+            found = secure.getpeercert(binary_form=True)
+        assert found is not None
+        return ssl.DER_cert_to_PEM_cert(found).encode()
+
+    async def shown(name: str | None) -> bytes:
+        return await asyncio.to_thread(ask, name)
+
+    renewed = authority.issue("syncer", "spiffe://syncer/2", ["localhost"], now())
+    async with server:
+        assert await shown("localhost") == (mounts[0].folder / "tls.crt").read_bytes()
+        mounts[0].put(authority.pair.certificate, renewed)
+        assert await shown("localhost") == await shown(None) == renewed.certificate
+        # The authority that the server trusts changes too.
+        mounts[0].put(Authority.new("another", now()).pair.certificate, renewed)
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            await shown("localhost")
