@@ -44,7 +44,7 @@ def test_contracts_incarnation_is_used_without_the_file(files) -> None:
     files.told.unlink()
     incarnation = Incarnation(files)
     assert incarnation.claim(UNIT) == UNIT
-    assert incarnation.watch() is None
+    incarnation.watch()
     incarnation.leave("OSError: no")
     assert LastWords.parse(files.termination.read_text()) == LastWords(3, "OSError: no")
     assert not files.memory.exists()

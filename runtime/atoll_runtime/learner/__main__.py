@@ -58,7 +58,7 @@ def main() -> int:
         lockedmemory.raise_limit(os.environ)
         tls = Tls.read(os.environ.get(ENV_TLS_DIR, TLS_DIR))
         networks = [TlsNetwork(shard, tls) for shard in run.shards]
-        ending = train(run, unit, networks, _leave_cleanly, tls)
+        ending = train(run, unit, networks, tls, _leave_cleanly)
     except NotRestarted as error:
         log.error("%s", error)  # the predecessor's last words also stand for this process
         return EXIT_RETRY

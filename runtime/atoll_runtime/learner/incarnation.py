@@ -12,7 +12,6 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,15 +47,12 @@ class Files:
 
 
 class Incarnation:
-    """The number of one process, and the last words that it leaves.
+    """The number of one process, and the last words that it leaves."""
 
-    Args:
-        number: 0 while it is unknown.
-    """
-
-    def __init__(self, files: Files, number: int = 0) -> None:
+    def __init__(self, files: Files) -> None:
         self._files = files
-        self.number = number
+        self.number = 0
+        """0 while it is unknown."""
 
     def claim(
         self, unit: UnitContract, wait: float = WAIT_SECONDS, poll: float = POLL_SECONDS
@@ -80,15 +76,10 @@ class Incarnation:
         coordinator = _coordinator(unit.coordinator, number - unit.incarnation)
         return unit.model_copy(update={"incarnation": number, "coordinator": coordinator})
 
-    def watch(
-        self, end: Callable[[int], None] = os._exit, poll: float = POLL_SECONDS
-    ) -> threading.Thread | None:
+    def watch(self, poll: float = POLL_SECONDS) -> None:
         """Ends the process at once when there is a greater number, whatever it is doing, because its unit waits."""
-        if not self._files.told.exists():
-            return None
-        thread = threading.Thread(target=self._follow, args=(end, poll), name="incarnation", daemon=True)
-        thread.start()
-        return thread
+        if self._files.told.exists():
+            threading.Thread(target=self._follow, args=(poll,), name="incarnation", daemon=True).start()
 
     def leave(self, text: str) -> None:
         """Writes last words, `Reason: message` or none, to where the kubelet and a successor read them."""
@@ -117,13 +108,13 @@ class Incarnation:
             return 0  # the kubelet swaps directories under an open path
         return int(text) if text.isdigit() else 0
 
-    def _follow(self, end: Callable[[int], None], poll: float) -> None:
+    def _follow(self, poll: float) -> None:
         while (number := self._told()) <= self.number:
             time.sleep(poll)
         log.warning("incarnation %d makes room for %d", self.number, number)
         sys.stdout.flush()
         sys.stderr.flush()
-        end(EXIT_RESTART)
+        os._exit(EXIT_RESTART)
 
 
 def _coordinator(first: str, restarts: int) -> str:

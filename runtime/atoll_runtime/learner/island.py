@@ -48,14 +48,14 @@ def train(
     run: RunContract,
     unit: UnitContract,
     networks: Sequence[TlsNetwork],
+    tls: Tls,
     leave_cleanly: Callable[[], threading.Event],
-    tls: Tls | None = None,
 ) -> Ending:
     """Trains until the run's end, or until the event is set that `leave_cleanly` returns when training begins.
 
     Args:
         networks: one for each shard of the syncer.
-        tls: this pod's identity towards other units; if None, no unit is asked or served.
+        tls: this pod's identity towards other units.
 
     Raises:
         Terminal: a restart cannot fix it.
@@ -113,7 +113,7 @@ def train(
     saver = Saver(units, unit, layout)
     snapshots = Snapshots(fragments.bounds, start.targets, saver.put)
     server = None
-    if unit.address and tls is not None:
+    if unit.address:
         port = int(unit.address.rpartition(":")[2])
         server = PeerServer(run, unit, layout, snapshots, tls, port)
 
@@ -155,12 +155,12 @@ def _seed(
     units: UnitStore,
     layout: Layout,
     agreement: Agreement,
-    peers: Peers | None,
+    peers: Peers,
     own: Regions,
 ) -> seed.Seed:
     """Seeds from a peer if the run says so and one serves it, else from the bucket, of which this host reads `own`."""
     why = ""
-    if run.seed == "Peer" and peers is not None:
+    if run.seed == "Peer":
         found = seed.from_peer(peers, unit, layout, agreement)
         if isinstance(found, seed.Seed):
             return found
@@ -171,12 +171,8 @@ def _seed(
     return replace(found, message="; ".join(filter(None, [found.message, why])))
 
 
-def _peers(
-    run: RunContract, unit: UnitContract, networks: Sequence[TlsNetwork], tls: Tls | None
-) -> Peers | None:
+def _peers(run: RunContract, unit: UnitContract, networks: Sequence[TlsNetwork], tls: Tls) -> Peers:
     """Other units, as all shards of the syncer know them."""
-    if tls is None:
-        return None
     request = DirectoryRequest(unit.unit, unit.incarnation)
     return Peers(
         directory=lambda: [network.directory(request) for network in networks],
