@@ -3,6 +3,7 @@
 import random
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 
 import jax
 import numpy as np
@@ -44,8 +45,8 @@ RUN = run_contract(
 )
 
 
-def facts(cut=240, versions=ONES):
-    return Facts(cut=cut, inner_step=cut + 7, tokens=1000, cursor=33, versions=versions)
+def facts(cut):
+    return Facts(cut=cut, inner_step=cut + 7, tokens=1000, cursor=33, versions=ONES)
 
 
 def tokens(step):
@@ -160,8 +161,8 @@ def make_learner(inner, fragments, certificates):
 def make_peers(certificates):
     """The newcomer's view of these learners; `localhost` is the name in all test certificates."""
 
-    def make(*learners, versions=ONES, order=None, identity="new"):
-        tls = Tls.read(certificates[identity])
+    def make(*learners, versions=ONES, order=None):
+        tls = Tls.read(certificates["new"])
         found = tuple(PeerAddress(each.name, 1, (each.address,)) for each in learners)
         width = LAYOUT.width
         replies = [
@@ -185,7 +186,7 @@ class InOrder(random.Random):
         return list(population)[:k]
 
 
-def roll(inner, fragments, save, cut=240):
+def roll(inner, fragments, save, cut):
     """A whole snapshot between two steps."""
     snapshots = Snapshots(fragments.bounds, ONES, save)
     snapshots.record(facts(cut))
@@ -194,37 +195,20 @@ def roll(inner, fragments, save, cut=240):
         snapshots.collect()
 
 
-def saved(units, inner, fragments, name="a", cut=240, eventually=None):
-    """A real saver writes a real snapshot."""
-    saver = Saver(units, unit_contract(name), LAYOUT)
-    try:
-        roll(inner, fragments, saver.put, cut)
-        eventually(lambda: saver.saved)
-    finally:
-        saver.close(60)
-
-
-def manifest_of(name, cut, host, hosts, layout=LAYOUT, incarnation=1):
-    return HostManifest(
+def write_hosts(units, tensors, cut=10, hosts=1, devices=1, layout=LAYOUT, only=None, incarnation=1):
+    """A save of `hosts` hosts with `devices` each; `mu` and its square as `nu`."""
+    whole = HostManifest(
         run_uid=RUN.uid,
-        unit=name,
+        unit="a",
         incarnation=incarnation,
-        host=host,
+        host=0,
         hosts=hosts,
-        cut=cut,
-        inner_step=5,
-        tokens=6,
-        cursor=7,
-        versions=(1,) * len(layout.fragments),
+        **asdict(facts(cut)),
         count=9,
         fingerprint=layout.fingerprint,
         shards=layout.shards,
         time=0.0,
     )
-
-
-def write_hosts(units, tensors, name="a", cut=10, hosts=1, devices=1, layout=LAYOUT, only=None, **options):
-    """A save of `hosts` hosts with `devices` each; `mu` and its square as `nu`."""
     for host in range(hosts) if only is None else only:
         parts = {}
         for number, fragment in enumerate(layout.fragments):
@@ -235,7 +219,7 @@ def write_hosts(units, tensors, name="a", cut=10, hosts=1, devices=1, layout=LAY
             padded[: fragment.size] = layout.flatten(tensors, number)
             if fragment.size:
                 parts[number] = FragmentPart(start, stop, 1, padded[start:stop], padded[start:stop] ** 2)
-        units.save(manifest_of(name, cut, host, hosts, layout, **options), parts)
+        units.save(whole.model_copy(update={"host": host}), parts)
 
 
 @pytest.mark.parametrize(("hosts", "devices", "shards"), [(3, 2, 2), (1, 5, 1)])
@@ -275,7 +259,12 @@ def test_damaged_half_written_and_foreign_saves_are_skipped_with_their_reason(un
 def test_healed_unit_has_the_moments_bit_for_bit_and_makes_the_same_step(
     units, mesh, inner, fragments, eventually
 ):
-    saved(units, inner, fragments, eventually=eventually)
+    saver = Saver(units, unit_contract("a"), LAYOUT)
+    try:
+        roll(inner, fragments, saver.put, cut=240)
+        eventually(lambda: saver.saved)
+    finally:
+        saver.close(60)
     theta = whole(inner.theta)
     save, skipped = units.newest("a", LAYOUT)
     assert not skipped
