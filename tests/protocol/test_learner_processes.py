@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
-import sys
 import sysconfig
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,11 +11,10 @@ from typing import Any
 
 import pytest
 from contracts import unit_contract
+from protocol_parties import Program
 
 from atoll_runtime.checkpoint import GlobalStore
 from atoll_runtime.contract import (
-    ENV_RUN_FILE,
-    ENV_TLS_DIR,
     ENV_UNIT,
     EXIT_FENCED,
     EXIT_OK,
@@ -54,10 +51,8 @@ class Hosts:
     def __init__(
         self, folder: Path, run: RunContract, ports: Callable[[int], list[int]], certificate: Any
     ) -> None:
-        self.run, self.log = run, folder / "learners.log"
-        self._folder, self._ports, self._certificate = folder, ports, certificate
+        self._run, self._folder, self._ports, self._certificate = run, folder, ports, certificate
         self._started: list[subprocess.Popen[bytes]] = []
-        (folder / "run.json").write_text(dump(run))
 
     def start(self, unit: str, incarnation: int = 1, hosts: int = 1, **other: Any) -> list[Any]:
         port, *served = self._ports(1 + hosts)
@@ -71,21 +66,13 @@ class Hosts:
         return [self.execute(dump(one), tls) for one in contracts]
 
     def execute(self, contract: str, tls: Path) -> subprocess.Popen[bytes]:
-        environment = os.environ | {
-            "JAX_PLATFORMS": "cpu",
-            "XLA_FLAGS": FLAGS,
-            "TMPDIR": str(self._folder),  # of the compiled programs
-            ENV_RUN_FILE: str(self._folder / "run.json"),
-            ENV_TLS_DIR: str(tls),
-            ENV_UNIT: contract,
-        }
-        command = [sys.executable, "-m", "atoll_runtime.learner"]
-        with self.log.open("ab") as log:
-            self._started.append(subprocess.Popen(command, env=environment, stdout=log, stderr=log))
+        compiler = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": FLAGS, "TMPDIR": str(self._folder)}
+        program = Program(self._run, self._folder, tls, (0, 0), **compiler, **{ENV_UNIT: contract})
+        self._started.append(program.execute("learner"))
         return self._started[-1]
 
     def said(self) -> str:
-        return self.log.read_text(errors="replace")
+        return (self._folder / "program.log").read_text(errors="replace")
 
     def kill(self) -> None:
         for process in self._started:

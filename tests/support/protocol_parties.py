@@ -333,13 +333,14 @@ class Program:
     def away(self) -> bool:
         return self.process is None or self.process.poll() is not None
 
-    def execute(self, module: str) -> None:
+    def execute(self, module: str) -> subprocess.Popen[bytes]:
         run_file = str(self.folder / "run.json")
         environment = {**os.environ, ENV_RUN_FILE: run_file, ENV_TLS_DIR: str(self.tls), **self._told}
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", f"atoll_runtime.{module}"], env=environment, stdout=log, stderr=log
             )
+        return self.process
 
     def end(self, number: int) -> int:
         assert self.process is not None

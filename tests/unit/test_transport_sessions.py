@@ -71,27 +71,18 @@ class Echo:
 class Session:
     """One session with messages from the test."""
 
-    def __init__(self, network: TlsNetwork) -> None:
-        self._marks: asyncio.Queue[Up] = asyncio.Queue()
-        self._answers: Any = network.session(HELLO, self._outgoing())
-
-    @classmethod
-    async def open(cls, network: TlsNetwork) -> Session:
-        """Opens a session. Raises TransportError."""
-        one = cls(network)
-        assert isinstance(await anext(one._answers), Welcome)
-        return one
+    def __init__(self, network: TlsNetwork, marks: asyncio.Queue[Up] | None = None) -> None:
+        self.marks = marks or asyncio.Queue[Up]()
+        self.answers: Any = network.session(HELLO, self._outgoing())
 
     async def _outgoing(self) -> AsyncIterator[Up]:
         while True:
-            yield await self._marks.get()
+            yield await self.marks.get()
 
-    async def answer(self) -> Any:
-        self._marks.put_nowait(Mark(NO_CUT, 0))
-        return await anext(self._answers)
-
-    async def close(self) -> None:
-        await self._answers.aclose()
+    async def opened(self) -> Session:
+        """Returns once it is welcomed. Raises TransportError."""
+        assert isinstance(await anext(self.answers), Welcome)
+        return self
 
 
 @pytest.fixture
@@ -119,19 +110,14 @@ async def test_a_session_that_the_shard_has_ended_takes_nothing_that_the_next_on
 ) -> None:
     server = SessionServer(Echo(once=True), Tls.read(mounts[0].folder), 0)  # type: ignore[arg-type]
     await server.start()
-    network, waiting = network_to(server, mounts[1]), asyncio.Queue[Up]()
-
-    async def outgoing() -> AsyncIterator[Up]:
-        while True:
-            yield await waiting.get()
-
+    network, marks = network_to(server, mounts[1]), asyncio.Queue[Up]()
     for _ in range(3):
-        waiting.put_nowait(Mark(NO_CUT, 0))
-        answers: Any = network.session(HELLO, outgoing())
+        marks.put_nowait(Mark(NO_CUT, 0))
+        answers = Session(network, marks).answers
         assert [type(message) async for message in answers] == [Welcome, Announce]
-    waiting.put_nowait(Mark(NO_CUT, 1))
+    marks.put_nowait(Mark(NO_CUT, 1))
     await asyncio.sleep(0.01)
-    assert waiting.qsize() == 1
+    assert marks.qsize() == 1
     await network.close()
     await server.stop()
 
@@ -185,7 +171,7 @@ async def test_a_new_session_uses_what_is_there_and_a_standing_one_goes_on(
 
     async def session() -> Session:
         networks.append(network_to(server, mounts[1]))
-        return await Session.open(networks[-1])
+        return await Session(networks[-1]).opened()
 
     standing = await session()
     for number, step in enumerate(steps):
@@ -194,13 +180,14 @@ async def test_a_new_session_uses_what_is_there_and_a_standing_one_goes_on(
         bundle = b"".join(authorities[name].pair.certificate for name in step.trusts)
         mounts[step.side == "unit"].put(bundle, pair)
         if step.shown:
-            await (await session()).close()
+            await (await session()).answers.aclose()
             assert echo.peers[-1] == f"spiffe://unit/{step.shown}"
         else:
             with pytest.raises(TransportError):
                 await session()
-    assert isinstance(await standing.answer(), Announce)
-    await standing.close()
+    standing.marks.put_nowait(Mark(NO_CUT, 0))
+    assert isinstance(await anext(standing.answers), Announce)
+    await standing.answers.aclose()
     for network in networks:
         await network.close()
     await server.stop()
