@@ -52,7 +52,7 @@ def main():
         agreement.extremes(np.array([number, unit.host], np.int32))
         which = number % FRAGMENTS
         (delta,) = fragments.extract(inner.theta, which, "float32")
-        fragments.capture(inner.mu, inner.nu, which)
+        fragments.capture(inner.moments, which)
         loss = inner.step(tokens[np.arange(start, stop) % unit.batch], 1e-2)
         part = host_part(delta)
         losses.append(float(loss).hex())

@@ -270,14 +270,14 @@ def test_healed_unit_has_the_moments_bit_for_bit_and_makes_the_same_step(
     assert not skipped
     assert save.cut == 240
     assert save.moments.count == inner.updates > 0
-    same(save.moments.mu, whole(inner.mu))
-    same(save.moments.nu, whole(inner.nu))
+    for kind, value in zip((save.moments.mu, save.moments.nu), inner.moments, strict=True):
+        same(kind, whole(value))
     healed = Inner(mesh, SPEC, RUN.inner, theta, BATCH, LENGTH, save.moments)
     losses = [each.step(tokens(77), 3e-3) for each in (inner, healed)]
     assert float(losses[0]) == float(losses[1])
     same(whole(healed.theta), whole(inner.theta))
-    same(whole(healed.mu), whole(inner.mu))
-    same(whole(healed.nu), whole(inner.nu))
+    for kind, value in zip(healed.moments, inner.moments, strict=True):
+        same(whole(kind), whole(value))
     assert healed.updates == inner.updates
 
 
@@ -320,7 +320,7 @@ def test_unit_gets_a_peers_state_while_the_peer_trains_on(
     anchors = {}
     for number, size in enumerate(SIZES):
         if size:
-            anchor = np.asarray(fragments.capture(inner.mu, inner.nu, number)[0])[:size]
+            anchor = np.asarray(fragments.capture(inner.moments, number)[0])[:size]
             LAYOUT.unflatten(number, anchor, anchors)
     learner = make_learner().start()
     eventually(lambda: learner.snapshots.healthy)

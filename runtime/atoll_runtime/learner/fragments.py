@@ -84,10 +84,11 @@ class Fragments:
         return jax.make_array_from_single_device_arrays((size,), self._local, [part.data for part in parts])
 
     def capture(
-        self, mu: Mapping[str, Array], nu: Mapping[str, Array], number: int
+        self, moments: tuple[Mapping[str, Array], Mapping[str, Array]], number: int
     ) -> tuple[Array, Array, Array]:
         """Anchor and the optimiser's moments of one fragment (zero if it has none), flat. Starts to copy them to the
         host."""
+        mu, nu = moments
         return _copying((self._anchors[number], self._flat(mu, number), self._flat(nu, number)))
 
     def receive(self, theta: dict[str, Array], number: int, part: np.ndarray) -> dict[str, Array]:

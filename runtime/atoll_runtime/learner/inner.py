@@ -113,18 +113,10 @@ class Inner:
         return self.batch * self.length
 
     @property
-    def mu(self) -> Mapping[str, Array]:
-        """The optimiser's first tensor for each parameter, AdamW's first moments; empty if there is none to save."""
-        return self._slot(0)
-
-    @property
-    def nu(self) -> Mapping[str, Array]:
-        """The optimiser's second tensor for each parameter, AdamW's second moments; empty if there is none to save."""
-        return self._slot(1)
-
-    def _slot(self, number: int) -> Mapping[str, Array]:
-        found = optimiser.slots(self._state, self.theta) or []
-        return found[number] if number < len(found) else {}
+    def moments(self) -> tuple[Mapping[str, Array], Mapping[str, Array]]:
+        """The optimiser's first and second tensor for each parameter (AdamW's moments), empty if it saves none."""
+        found = [*(optimiser.slots(self._state, self.theta) or []), {}, {}]
+        return found[0], found[1]
 
     def step(self, tokens: np.ndarray, rate: float) -> Array:
         """Starts one step on this host's rows int32 [rows, T+1]; returns the loss without waiting for it.
@@ -183,10 +175,6 @@ class Inner:
             {name: _put(value, self.theta[name].sharding) for name, value in each.items()}
             for each in (moments.mu, moments.nu)
         )
-        self.go_on_with(mu, nu)
-
-    def go_on_with(self, mu: Mapping[str, Array], nu: Mapping[str, Array]) -> None:
-        """Replaces the moments by these, which are placed on the mesh like `mu` and `nu`."""
         self._state = optimiser.restored(self._state, self.theta, (mu, nu), self.updates)
 
     def _global(self, local: np.ndarray) -> Array:

@@ -169,7 +169,7 @@ class Snapshots:
     def capture(self, number: int, version: int, inner: Inner, fragments: Fragments) -> None:
         """Starts to copy one fragment to the host, between two steps; `version` is that of its anchor."""
         self._last = number
-        self._started = number, version, inner.updates, fragments.capture(inner.mu, inner.nu, number)
+        self._started = number, version, inner.updates, fragments.capture(inner.moments, number)
 
     def collect(self) -> None:
         """Passes on the capture that was started, during the step that is under way."""
