@@ -90,8 +90,8 @@ class Script:
     def merged(self):
         return max((tokens for asked, tokens in self.tokens.items() if asked <= self.asked), default=0)
 
-    def mark(self, cut, trained):
-        self.marks.append((self.asked, cut, trained))
+    def say(self, mark):
+        self.marks.append((self.asked, mark.cut, mark.trained))
 
     def report(self, *figures):
         self.reports.append(figures)

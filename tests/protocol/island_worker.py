@@ -19,8 +19,9 @@ from atoll_runtime.learner.audit import EXAMPLES, evaluation
 from atoll_runtime.learner.fragments import Fragments
 from atoll_runtime.learner.inner import Inner
 from atoll_runtime.learner.mesh import join, leave, local_range
+from atoll_runtime.learner.proposal import NOTHING
 from atoll_runtime.learner.saver import Saver
-from atoll_runtime.learner.snapshot import NOTHING, Facts, Snapshots, host_part
+from atoll_runtime.learner.snapshot import Facts, Snapshots, host_part
 from atoll_runtime.model import axes_of, describe
 from atoll_runtime.model.axes import share
 from atoll_runtime.protocol.fragments import build_layout

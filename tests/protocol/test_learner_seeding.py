@@ -20,9 +20,10 @@ from atoll_runtime.learner.fragments import Fragments
 from atoll_runtime.learner.inner import Inner
 from atoll_runtime.learner.mesh import span
 from atoll_runtime.learner.peers import PeerClient, Peers
+from atoll_runtime.learner.proposal import NOTHING
 from atoll_runtime.learner.saver import Saver
 from atoll_runtime.learner.serving import PeerServer
-from atoll_runtime.learner.snapshot import NOTHING, Facts, Snapshots
+from atoll_runtime.learner.snapshot import Facts, Snapshots
 from atoll_runtime.model import describe, initial
 from atoll_runtime.protocol.fragments import build_layout, part_bounds
 from atoll_runtime.transport.messages import DirectoryReply, PeerAddress, SnapshotRequest

@@ -22,7 +22,7 @@ from atoll_runtime.learner.compilation import Wrap, uncached
 from atoll_runtime.learner.inner import Inner
 from atoll_runtime.learner.transfers import Arrival
 from atoll_runtime.model.axes import everywhere
-from atoll_runtime.protocol import schedule
+from atoll_runtime.protocol import messages, schedule
 from atoll_runtime.protocol.fragments import Layout, Piece, order
 
 EXAMPLES = 2
@@ -93,7 +93,7 @@ class Audit:
         if self._found is not None:
             step, loss = self._found
             self._found = None
-            client.audit(step, self._kind, float(loss))
+            client.say(messages.Audit(step, self._kind, float(loss)))
 
     def _choose(self, versions: Sequence[int]) -> None:
         """The next audit is the first at or after these versions by which each fragment has been due."""

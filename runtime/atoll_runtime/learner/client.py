@@ -146,13 +146,11 @@ class SyncerClient:
             with self._signals.changing():
                 self._sessions[COORDINATOR].report(step, tokens, loss, step_seconds, cursor)
 
-    def audit(self, step: int, kind: str, loss: float) -> None:
-        """Tells shard 0 the loss that the unit computed for an audit; see `learner/audit.py`."""
-        self._say(Audit(step, kind, loss))
-
-    def mark(self, cut: CutId, trained: int) -> None:
-        """Tells shard 0 that the unit has recorded itself for a cut."""
-        self._say(Mark(cut, trained))
+    def say(self, message: Mark | Audit) -> None:
+        """Sends a message to shard 0, if this is host 0, which speaks for its unit."""
+        if self._unit.host == 0:
+            with self._signals.changing():
+                self._sessions[COORDINATOR].say(message)
 
     def arrived(self) -> dict[int, Arrival]:
         """The newest complete version of each fragment, unless this method has returned it before."""
@@ -249,12 +247,6 @@ class SyncerClient:
     def answered(self) -> bool:
         """Whether every shard has answered, or no more answers will come."""
         return self._signals.ended or all(session.welcome is not None for session in self._sessions)
-
-    def _say(self, message: Mark | Audit) -> None:
-        """Sends a message to shard 0, if this is host 0. Host 0 speaks for its unit."""
-        if self._unit.host == 0:
-            with self._signals.changing():
-                self._sessions[COORDINATOR].say(message)
 
     def _own(self, s: int) -> slice:
         """A shard's fragments."""

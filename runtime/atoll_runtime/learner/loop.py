@@ -26,6 +26,7 @@ from atoll_runtime.learner.start import Start
 from atoll_runtime.learner.transfers import Arrival
 from atoll_runtime.protocol.identifiers import CutId
 from atoll_runtime.protocol.link import Ask
+from atoll_runtime.protocol.messages import Mark
 from atoll_runtime.protocol.progress import Offer, Progress
 from atoll_runtime.transport.messages import Fenced
 
@@ -164,7 +165,7 @@ class Loop:
                     versions=self.progress.versions,
                 )
             )
-        self.client.mark(cut, self.progress.trained)
+        self.client.say(Mark(cut, self.progress.trained))
 
     def _ending(self) -> Ending:
         error = self.client.error()

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from atoll_runtime.learner.proposal import NOTHING
 from atoll_runtime.transport.messages import SnapshotHead
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from atoll_runtime.learner.fragments import Fragments
     from atoll_runtime.learner.inner import Inner
 
-NOTHING = -1
 BACKLOG = 4
 """Maximum number of captures that wait for one reader. At this number no more are taken for it."""
 READERS = 2
