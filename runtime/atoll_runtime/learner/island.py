@@ -79,7 +79,7 @@ def train(
     units = UnitStore(run.checkpoint.uri, run.uid)
     axes = axes_of(run.model)
     own = {name: share(mesh, axes[name], shape) for name, shape in layout.shapes.items()}
-    seeded = _seed(run, unit, units, layout, agreement, _peers(run, unit, networks, tls), own)
+    seeded = _seed(run, unit, units, layout, agreement, networks, tls, own)
     log.info("%s", seeded.message)
     inner = Inner(
         mesh,
@@ -155,12 +155,20 @@ def _seed(
     units: UnitStore,
     layout: Layout,
     agreement: Agreement,
-    peers: Peers,
+    networks: Sequence[TlsNetwork],
+    tls: Tls,
     own: Regions,
 ) -> seed.Seed:
     """Seeds from a peer if the run says so and one serves it, else from the bucket, of which this host reads `own`."""
     why = ""
     if run.seed == "Peer":
+        request = DirectoryRequest(unit.unit, unit.incarnation)
+        peers = Peers(
+            directory=lambda: [network.directory(request) for network in networks],
+            connect=lambda name, address: PeerClient(address, tls, name),
+            random=random.Random(),
+            budget=run.startup_seconds / 2,
+        )
         found = seed.from_peer(peers, unit, layout, agreement)
         if isinstance(found, seed.Seed):
             return found
@@ -169,17 +177,6 @@ def _seed(
     store = GlobalStore(run.checkpoint.uri)
     found = seed.from_checkpoint(store, units, unit.unit, layout, agreement, own)
     return replace(found, message="; ".join(filter(None, [found.message, why])))
-
-
-def _peers(run: RunContract, unit: UnitContract, networks: Sequence[TlsNetwork], tls: Tls) -> Peers:
-    """Other units, as all shards of the syncer know them."""
-    request = DirectoryRequest(unit.unit, unit.incarnation)
-    return Peers(
-        directory=lambda: [network.directory(request) for network in networks],
-        connect=lambda name, address: PeerClient(address, tls, name),
-        random=random.Random(),
-        budget=run.startup_seconds / 2,
-    )
 
 
 def _layout(run: RunContract) -> Layout:
