@@ -26,8 +26,8 @@ OTHERS: dict[str, type[CommandError]] = {
     "atoll_runtime.payloads.StoreError": CommandError,
     "atoll_runtime.protocol.tape.TapeError": UsageError,
     "atoll_runtime.simulate.shard.Stalled": CommandError,
-    "atoll_runtime.syncer.errors.JournalError": CommandError,
-    "atoll_runtime.syncer.errors.Terminal": CommandError,
+    "atoll_runtime.syncer.records.JournalError": CommandError,
+    "atoll_runtime.process.Terminal": CommandError,
 }
 """Errors of our other packages. Given by name, because a command imports these packages only when it runs."""
 

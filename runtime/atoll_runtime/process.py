@@ -13,6 +13,14 @@ from atoll_runtime.contract import TERMINATION_LOG
 log = logging.getLogger("atoll")
 
 
+class Terminal(Exception):
+    """Ends the process for good: a restart does not help. `reason` is CamelCase, the message is for the user."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
 def log_to_stderr() -> None:
     """Sets up logging for the whole process."""
     # `force`, because a library imported earlier may have set its own handler.

@@ -27,6 +27,7 @@ from atoll_runtime.contract import (
     dump,
 )
 from atoll_runtime.model import describe, initial
+from atoll_runtime.process import Terminal
 from atoll_runtime.protocol.events import Persisted, Said, Tick
 from atoll_runtime.protocol.fragments import MOST_PADDING, Layout, build_layout, part_bounds
 from atoll_runtime.protocol.identifiers import RoundId
@@ -35,7 +36,7 @@ from atoll_runtime.protocol.rules import Rules
 from atoll_runtime.syncer import __main__ as main
 from atoll_runtime.syncer.__main__ import contract, recovered
 from atoll_runtime.syncer.driver import Driver
-from atoll_runtime.syncer.errors import JournalError, Terminal
+from atoll_runtime.syncer.records import JournalError
 from atoll_runtime.syncer.recovery import Start, recover
 from atoll_runtime.syncer.service import Service
 from atoll_runtime.syncer.status import Status, StatusServer

@@ -17,13 +17,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from atoll_runtime.process import Terminal
 from atoll_runtime.protocol.fragments import Layout, TensorInfo, build_layout
 from atoll_runtime.syncer import folders
 from atoll_runtime.syncer import journal as journals
 from atoll_runtime.syncer.disk import LOCAL, LocalDisk
-from atoll_runtime.syncer.errors import JournalError, Terminal
 from atoll_runtime.syncer.journal import Journal
-from atoll_runtime.syncer.records import Replay
+from atoll_runtime.syncer.records import JournalError, Replay
 from atoll_runtime.syncer.state import Version
 
 

@@ -31,14 +31,14 @@ from atoll_runtime.contract import (
 from atoll_runtime.interfaces import Bucket
 from atoll_runtime.merge.rda import warm
 from atoll_runtime.model import ModelError, along, check, describe, initial
-from atoll_runtime.process import asked_to_end, fail, log_to_stderr, until
+from atoll_runtime.process import Terminal, asked_to_end, fail, log_to_stderr, until
 from atoll_runtime.protocol.fragments import Layout, LayoutError, build_layout
 from atoll_runtime.protocol.rules import COORDINATOR, Rules
 from atoll_runtime.syncer.backoff import Backoff
 from atoll_runtime.syncer.driver import Driver
-from atoll_runtime.syncer.errors import JournalError, Terminal
 from atoll_runtime.syncer.folders import forget_others
 from atoll_runtime.syncer.following import Following
+from atoll_runtime.syncer.records import JournalError
 from atoll_runtime.syncer.recovery import Start, recover
 from atoll_runtime.syncer.service import Service
 from atoll_runtime.syncer.status import Status, StatusServer

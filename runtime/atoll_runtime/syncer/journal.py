@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from atoll_runtime.interfaces import Disk, Volume
+from atoll_runtime.process import Terminal
 from atoll_runtime.protocol.fragments import Layout
 from atoll_runtime.syncer import records
 from atoll_runtime.syncer.disk import LOCAL
-from atoll_runtime.syncer.errors import JournalError, Terminal
 from atoll_runtime.syncer.folders import fragment, logs, set_aside, tidy
-from atoll_runtime.syncer.records import AnotherRun, Head, Replay, known
+from atoll_runtime.syncer.records import AnotherRun, Head, JournalError, Replay, known
 from atoll_runtime.syncer.state import Version
 
 log = logging.getLogger(__name__)

@@ -13,12 +13,16 @@ import msgspec
 import numpy as np
 
 from atoll_runtime.interfaces import Disk
+from atoll_runtime.process import Terminal
 from atoll_runtime.protocol import frames
 from atoll_runtime.protocol.fragments import Layout
 from atoll_runtime.protocol.frames import Buffer, Damaged, Frame
-from atoll_runtime.syncer.errors import JournalError, Terminal
 from atoll_runtime.syncer.folders import fragment
 from atoll_runtime.syncer.state import Version
+
+
+class JournalError(Exception):
+    """The journal cannot be read or written; the message names the file."""
 
 
 class Head(msgspec.Struct, frozen=True):

@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 from atoll_runtime.contract import RunContract
 from atoll_runtime.interfaces import Bucket, Disk
 from atoll_runtime.payloads import Cut, Part, StoreError
+from atoll_runtime.process import Terminal
 from atoll_runtime.protocol import restoring
 from atoll_runtime.protocol.fragments import Layout, translate
 from atoll_runtime.protocol.identifiers import CUT_EPOCH
 from atoll_runtime.protocol.machine import Syncer
 from atoll_runtime.protocol.rules import COORDINATOR, Rules
 from atoll_runtime.syncer.disk import LOCAL
-from atoll_runtime.syncer.errors import Terminal
 from atoll_runtime.syncer.journal import Journal
 from atoll_runtime.syncer.slices import owned, slices
 from atoll_runtime.syncer.state import State, Version
