@@ -27,9 +27,8 @@ from atoll_runtime.simulate.network import Server
 from atoll_runtime.syncer import records, recovery
 from atoll_runtime.syncer.backoff import Backoff
 from atoll_runtime.syncer.driver import Driver
-from atoll_runtime.syncer.folders import fragment, logs
 from atoll_runtime.syncer.following import Following
-from atoll_runtime.syncer.records import JournalError
+from atoll_runtime.syncer.records import JournalError, fragment, logs
 from atoll_runtime.syncer.recovery import Start
 from atoll_runtime.syncer.service import Service
 from atoll_runtime.syncer.status import Status

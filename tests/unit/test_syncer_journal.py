@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 
 from atoll_runtime.process import Terminal
 from atoll_runtime.protocol.fragments import Layout, TensorInfo, build_layout
-from atoll_runtime.syncer import folders
 from atoll_runtime.syncer import journal as journals
+from atoll_runtime.syncer.__main__ import forget_others
 from atoll_runtime.syncer.disk import LOCAL, LocalDisk
 from atoll_runtime.syncer.journal import Journal
 from atoll_runtime.syncer.records import JournalError, Replay
@@ -305,7 +305,7 @@ def test_what_earlier_layouts_left_on_the_volume_goes_and_all_else_stays(tmp_pat
     for name in ("layout-0/journal", "layout-1/tape", "layout-2/journal", "compiled"):
         (tmp_path / name).mkdir(parents=True)
         (tmp_path / name / "file").write_text("of some bytes")
-    folders.forget_others(tmp_path / "layout-2")
+    forget_others(tmp_path / "layout-2")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["compiled", "layout-2"]
     assert (tmp_path / "layout-2/journal/file").exists()
 
@@ -313,5 +313,5 @@ def test_what_earlier_layouts_left_on_the_volume_goes_and_all_else_stays(tmp_pat
 def test_a_folder_that_is_no_layouts_has_no_neighbours_to_remove(tmp_path: Path) -> None:
     for name in ("volume", "layout-0"):
         (tmp_path / name).mkdir()
-    folders.forget_others(tmp_path / "volume")
+    forget_others(tmp_path / "volume")
     assert len(list(tmp_path.iterdir())) == 2

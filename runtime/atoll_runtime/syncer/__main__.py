@@ -6,6 +6,7 @@ import asyncio
 import functools
 import logging
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -36,7 +37,6 @@ from atoll_runtime.protocol.fragments import Layout, LayoutError, build_layout
 from atoll_runtime.protocol.rules import COORDINATOR, Rules
 from atoll_runtime.syncer.backoff import Backoff
 from atoll_runtime.syncer.driver import Driver
-from atoll_runtime.syncer.folders import forget_others
 from atoll_runtime.syncer.following import Following
 from atoll_runtime.syncer.records import JournalError
 from atoll_runtime.syncer.recovery import Start, recover
@@ -48,6 +48,8 @@ from atoll_runtime.transport.tls import Tls, TlsError
 from atoll_runtime.transport.transfer_server import TransferServer
 
 EXIT_RETRY = 1
+LAYOUT = "layout-"
+"""The prefix of the folder of a run with one number of shards (`plan/pods/syncer.py`)."""
 
 log = logging.getLogger("atoll.syncer")
 
@@ -137,6 +139,16 @@ async def run_service(
         await driver.close()
         await transfers.stop()
         await sessions.stop()
+
+
+def forget_others(directory: Path) -> None:
+    """Removes the folders of earlier numbers of shards. Call it once `directory` holds a journal of the present one."""
+    if not directory.name.startswith(LAYOUT):
+        return
+    for other in directory.parent.glob(f"{LAYOUT}*"):
+        if other != directory:
+            log.info("%s: of an earlier number of shards: removed", other)
+            shutil.rmtree(other, ignore_errors=True)
 
 
 async def recovered(

@@ -20,8 +20,7 @@ from atoll_runtime.process import Terminal
 from atoll_runtime.protocol.fragments import Layout
 from atoll_runtime.syncer import records
 from atoll_runtime.syncer.disk import LOCAL
-from atoll_runtime.syncer.folders import fragment, logs, set_aside, tidy
-from atoll_runtime.syncer.records import AnotherRun, Head, JournalError, Replay, known
+from atoll_runtime.syncer.records import AnotherRun, Head, JournalError, Replay, fragment, known, logs
 from atoll_runtime.syncer.state import Version
 
 log = logging.getLogger(__name__)
@@ -164,7 +163,9 @@ class Journal:
         self._file, self._number, self._length = file, int(path.stem.removeprefix("log-")), length
         most = room(self._layout, self._disk.volume(self._directory), self._tape)
         self._limit = max(most, LEAST_LOG * first)
-        tidy(self._disk, self._directory, path)
+        for old in self._disk.files(self._directory, "log-*"):
+            if old != path:  # removed without a sync, so it may come back; the next `resume` removes it again
+                self._disk.remove(old)
 
     def _check_open(self) -> int:
         if self._file is None:
@@ -202,7 +203,7 @@ class Journal:
         try:
             replay, end = records.recall(disk, path, self._uid, self._layout, codec)
         except AnotherRun as other:
-            set_aside(disk, self._directory, other.uid)
+            self._set_aside(other.uid)
             return None
         file = self._file = disk.open(path)
         torn = disk.size(file) - end
@@ -214,6 +215,16 @@ class Journal:
         self.lineage, self._machine, self._newest = replay.lineage, replay.machine, list(replay.newest)
         self._use(path, file, end, 0)
         return replay
+
+    def _set_aside(self, uid: str) -> None:
+        """Moves another run's journal aside. One journal of each run is kept."""
+        disk, directory = self._disk, self._directory
+        target = directory.with_name(f"{directory.name}-of-{uid}")
+        disk.remove(target)
+        disk.rename(directory, target)
+        disk.sync_folder(directory.parent)
+        disk.make(directory)
+        log.warning("%s held the journal of run %s: set aside as %s, not used", directory, uid, target.name)
 
 
 def room(layout: Layout, volume: Volume, tape: int) -> int:

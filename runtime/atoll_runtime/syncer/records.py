@@ -17,7 +17,6 @@ from atoll_runtime.process import Terminal
 from atoll_runtime.protocol import frames
 from atoll_runtime.protocol.fragments import Layout
 from atoll_runtime.protocol.frames import Buffer, Damaged, Frame
-from atoll_runtime.syncer.folders import fragment
 from atoll_runtime.syncer.state import Version
 
 
@@ -49,6 +48,16 @@ class Record:
     head: Head
     body: bytes
     end: int
+
+
+def logs(disk: Disk, directory: Path) -> list[Path]:
+    """Oldest first."""
+    return disk.files(directory, "log-*.wal")
+
+
+def fragment(directory: Path, p: int, place: int) -> Path:
+    """One of the two files of fragment `p`."""
+    return directory / f"fragment-{p:05d}-{place}.wal"
 
 
 def write(disk: Disk, file: int, head: Head, *arrays: memoryview) -> int:
