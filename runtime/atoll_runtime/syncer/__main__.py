@@ -49,7 +49,7 @@ from atoll_runtime.transport.transfer_server import TransferServer
 
 EXIT_RETRY = 1
 LAYOUT = "layout-"
-"""The prefix of the folder of a run with one number of shards (`plan/pods/syncer.py`)."""
+"""The prefix of the folder of a run with one number of shards (`plan/run/workloads.py`)."""
 
 log = logging.getLogger("atoll.syncer")
 

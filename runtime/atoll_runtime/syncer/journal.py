@@ -20,7 +20,7 @@ from atoll_runtime.process import Terminal
 from atoll_runtime.protocol.fragments import Layout
 from atoll_runtime.syncer import records
 from atoll_runtime.syncer.disk import LOCAL
-from atoll_runtime.syncer.records import AnotherRun, Head, JournalError, Replay, fragment, known, logs
+from atoll_runtime.syncer.records import Head, JournalError, Replay, fragment, known, logs
 from atoll_runtime.syncer.state import Version
 
 log = logging.getLogger(__name__)
@@ -200,11 +200,11 @@ class Journal:
         if not found:
             return None
         path = found[-1]  # older logs were left by a kill; the newest was whole before it got its name
-        try:
-            replay, end = records.recall(disk, path, self._uid, self._layout, codec)
-        except AnotherRun as other:
-            self._set_aside(other.uid)
+        first = next(records.read(disk, path), None)
+        if first is not None and (uid := first.head.facts.get("uid", self._uid)) != self._uid:
+            self._set_aside(uid)
             return None
+        replay, end = records.recall(disk, path, self._layout, codec)
         file = self._file = disk.open(path)
         torn = disk.size(file) - end
         if torn:

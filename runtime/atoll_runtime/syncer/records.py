@@ -123,14 +123,6 @@ def remedy(path: Path) -> str:
     )
 
 
-class AnotherRun(Exception):
-    """The journal belongs to another run, `uid`."""
-
-    def __init__(self, uid: str) -> None:
-        super().__init__(uid)
-        self.uid = uid
-
-
 @dataclass(frozen=True)
 class Replay:
     """What a journal held."""
@@ -142,11 +134,10 @@ class Replay:
     machine: dict[str, Any]
 
 
-def recall(disk: Disk, path: Path, uid: str, layout: Layout, codec: str) -> tuple[Replay, int]:
+def recall(disk: Disk, path: Path, layout: Layout, codec: str) -> tuple[Replay, int]:
     """Returns the state that the log at `path` describes, and the offset of the end of its last whole record.
 
     Raises:
-        AnotherRun: the journal does not belong to the run `uid`.
         Terminal: the journal has another layout.
         JournalError: the journal lost something that it had acknowledged.
     """
@@ -155,8 +146,6 @@ def recall(disk: Disk, path: Path, uid: str, layout: Layout, codec: str) -> tupl
     for record in read(disk, path):
         head = record.head
         if head.kind == "Run":
-            if head.facts["uid"] != uid:
-                raise AnotherRun(head.facts["uid"])
             _check(path, head.facts["fingerprint"], layout.fingerprint)
             lineage = head.facts["lineage"]
             newest = [(version, place) for version, place in head.facts["newest"]]
