@@ -20,7 +20,7 @@ from atoll_runtime.protocol.linkmeter import LinkReading, LinkUse
 from atoll_runtime.protocol.messages import SEED_MESSAGE, Audit, Beginning, Header, Hello, Mark, Part, Report
 from atoll_runtime.protocol.restoring import begin
 from atoll_runtime.protocol.units import Unit
-from atoll_runtime.syncer import handshake, hosts
+from atoll_runtime.syncer import hosts
 from atoll_runtime.syncer.hosts import Session, Sessions
 from atoll_runtime.syncer.status import unit_report
 from atoll_runtime.transport.messages import PROTOCOL, Announce, Fenced, Stop
@@ -136,12 +136,12 @@ def test_a_shard_has_place_for_so_many_units_and_hosts_and_keeps_those_that_it_k
     def refused(unit: str, count: int = 1, **changes: Any) -> str:
         peer = Peer((identity(run.namespace, run.name, "unit", unit),), "here")
         hello = Hello(PROTOCOL, run.uid, unit, 1, 0, count, layout.fingerprint, run.outer.codec, (0,), 0, "")
-        refusal = handshake.refusal(run, layout, peer, replace(hello, **changes), known)
+        refusal = hosts.refusal(run, layout, peer, replace(hello, **changes), known)
         return getattr(refusal, "reason", "")
 
-    known = {f"u{n}": Unit.new(f"u{n}", (0,)) for n in range(handshake.MOST_UNITS - 1)}
-    assert refused("new") == "" == refused("new", handshake.MOST_HOSTS)
-    assert refused("new", handshake.MOST_HOSTS + 1) == "4097 hosts: a unit has 4096 at most"
+    known = {f"u{n}": Unit.new(f"u{n}", (0,)) for n in range(hosts.MOST_UNITS - 1)}
+    assert refused("new") == "" == refused("new", hosts.MOST_HOSTS)
+    assert refused("new", hosts.MOST_HOSTS + 1) == "4097 hosts: a unit has 4096 at most"
     known["new"] = Unit.new("new", (0,))
     assert refused("new") == "", "it comes back"
     assert refused("newer") == "newer: this run has had 8192 units, and has place for no more"

@@ -16,7 +16,7 @@ from atoll_runtime.protocol.fragments import MOST_PADDING
 from atoll_runtime.protocol.linkmeter import LinkReading
 from atoll_runtime.protocol.messages import Audit, Header, Hello, Mark, Report
 from atoll_runtime.protocol.units import Unit
-from atoll_runtime.syncer import handshake, hosts
+from atoll_runtime.syncer import hosts
 from atoll_runtime.syncer.driver import Driver
 from atoll_runtime.syncer.following import followed
 from atoll_runtime.syncer.hosts import Session
@@ -63,7 +63,7 @@ class Service:
         async with asyncio.timeout(HELLO_SECONDS):
             first = await anext(incoming, None)
         if isinstance(first, ShardHello):
-            wrong = handshake.shard_refusal(self.run, self.machine.rules, peer, first)
+            wrong = hosts.shard_refusal(self.run, self.machine.rules, peer, first)
             if wrong is not None:
                 log.warning("refused %s: %s", peer.address, wrong.reason)
                 yield wrong
@@ -76,7 +76,7 @@ class Service:
         if not isinstance(first, Hello):
             yield Refused("a session starts with Hello")
             return
-        refusal = handshake.refusal(self.run, self.state.layout, peer, first, self.machine.units)
+        refusal = hosts.refusal(self.run, self.state.layout, peer, first, self.machine.units)
         if refusal is not None:
             who = peer.address, first.incarnation, first.unit
             log.warning("refused %s, incarnation %d of %s: %s", *who, refusal)
@@ -131,7 +131,7 @@ class Service:
     def _admit(self, peer: Peer, header: Header) -> str:
         """Reserves the bytes of a part before its body is read. Returns why it is not wanted; empty when it is."""
         part = header.part
-        foreign = handshake.stranger(self.run, peer, part.unit)
+        foreign = hosts.stranger(self.run, peer, part.unit)
         if foreign:
             return foreign
         wrong = hosts.malformed(header, self.state.layout, self.state.codec)
@@ -160,7 +160,7 @@ class Service:
 
     def fetch(self, peer: Peer, request: FetchRequest) -> tuple[FetchHead, memoryview] | str:
         """See `Endpoint`."""
-        foreign = handshake.stranger(self.run, peer, request.unit)
+        foreign = hosts.stranger(self.run, peer, request.unit)
         if foreign:
             return foreign
         if not 0 <= request.fragment < len(self.state.fragments) or not carries(
@@ -178,7 +178,7 @@ class Service:
 
     def directory(self, peer: Peer, request: DirectoryRequest) -> DirectoryReply | str:
         """See `Endpoint`."""
-        foreign = handshake.stranger(self.run, peer, request.unit)
+        foreign = hosts.stranger(self.run, peer, request.unit)
         if foreign:
             return foreign
         peers = [
