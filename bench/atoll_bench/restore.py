@@ -25,7 +25,7 @@ from atoll_local.bucket import FakeGcs
 from atoll_runtime.checkpoint import Bucket, GlobalStore, Part, Region, Regions
 from atoll_runtime.model import along
 from atoll_runtime.protocol.fragments import Layout
-from atoll_runtime.syncer.slices import owned, slices
+from atoll_runtime.syncer.recovery import owned, slices
 from atoll_runtime.syncer.state import State
 
 SHARDS = 8

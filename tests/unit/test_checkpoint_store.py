@@ -12,7 +12,7 @@ import pytest
 from atoll_runtime.checkpoint import Bucket, Cut, GlobalStore, Part, Slice, StoreError, arrays, parts
 from atoll_runtime.checkpoint.store import MOST_KEPT, READING_SECONDS
 from atoll_runtime.protocol.fragments import TensorInfo, build_layout
-from atoll_runtime.syncer.slices import owned, slices
+from atoll_runtime.syncer.recovery import owned, slices
 from atoll_runtime.syncer.state import State
 
 

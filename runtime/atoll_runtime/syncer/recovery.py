@@ -1,4 +1,5 @@
-"""Finds what a shard starts from: its journal, else the newest complete checkpoint, else the initial model."""
+"""What a shard starts from: its journal, else the newest complete checkpoint, else the initial model; and what of its
+state is in the bucket."""
 
 from __future__ import annotations
 
@@ -7,23 +8,24 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from atoll_runtime.contract import RunContract
 from atoll_runtime.interfaces import Bucket, Disk
-from atoll_runtime.payloads import Cut, Part, StoreError
+from atoll_runtime.payloads import Cut, Part, Region, Slice, StoreError
 from atoll_runtime.process import Terminal
 from atoll_runtime.protocol import restoring
-from atoll_runtime.protocol.fragments import Layout, translate
+from atoll_runtime.protocol.fragments import Array, Layout, Piece, order, translate
 from atoll_runtime.protocol.identifiers import CUT_EPOCH
 from atoll_runtime.protocol.machine import Syncer
 from atoll_runtime.protocol.rules import COORDINATOR, Rules
 from atoll_runtime.syncer.disk import LOCAL
 from atoll_runtime.syncer.journal import Journal
-from atoll_runtime.syncer.slices import owned, slices
 from atoll_runtime.syncer.state import State, Version
 from atoll_runtime.syncer.tape import LIMITS
 
@@ -132,6 +134,43 @@ def part_of(
     meta = {"run_uid": run.uid, "lineage": lineage, "vector": machine.pop("vector"), "machine": machine}
     versions = tuple(each.version for each in fragments)
     return Part(step, rules.shard, rules.shards, slices(layout, fragments), versions, meta)
+
+
+def slices(layout: Layout, fragments: Sequence[Version]) -> dict[str, Slice]:
+    """Returns copies of a shard's Θ and momentum by tensor name: its own tensors, layers and bands."""
+    held: dict[str, dict[Piece, tuple[Array, Array]]] = {}
+    for fragment, version in zip(layout.fragments, fragments, strict=True):
+        for (piece, theta), (_, momentum) in zip(
+            fragment.cut(version.theta), fragment.cut(version.momentum), strict=True
+        ):
+            held.setdefault(piece.tensor, {})[piece] = theta, momentum
+    return {name: _slice(found) for name, found in sorted(held.items())}
+
+
+def _slice(held: Mapping[Piece, tuple[Array, Array]]) -> Slice:
+    pieces = sorted(held, key=order)
+    theta, momentum = (np.stack([held[piece][kind] for piece in pieces]) for kind in (0, 1))
+    layers = tuple(piece.index for piece in pieces if piece.index is not None)
+    return Slice(theta, momentum, layers, pieces[0].axis) if layers else Slice(theta[0], momentum[0])
+
+
+def owned(layout: Layout) -> dict[str, Region]:
+    """Returns what a shard reads of a checkpoint: by tensor of its pieces, all of it or its own layers or bands."""
+    pieces = sorted((piece for fragment in layout.fragments for piece in fragment.pieces), key=order)
+    return {
+        name: _region(list(own), layout.shapes[name])
+        for name, own in groupby(pieces, key=lambda piece: piece.tensor)
+    }
+
+
+def _region(pieces: Sequence[Piece], shape: tuple[int, ...]) -> Region:
+    """Returns the region of these pieces in their tensor of this shape."""
+    axis = pieces[0].axis or 0
+    wanted: list[int] = []
+    for piece in pieces:
+        for along in piece.place[axis:]:
+            wanted += [along] if isinstance(along, int) else range(shape[axis])[along]
+    return (*map(range, shape[:axis]), wanted) if wanted else ()
 
 
 def meta_of(run: RunContract, whole: Layout, marks: Mapping[str, Mapping[str, int]]) -> dict[str, Any]:
