@@ -47,11 +47,9 @@ from atoll_runtime.simulate.storage import MemoryBucket
 from atoll_runtime.syncer.disk import LocalDisk
 from atoll_runtime.syncer.driver import Driver
 from atoll_runtime.syncer.hosts import Session
-from atoll_runtime.syncer.recovery import recover
-from atoll_runtime.syncer.segments import PATTERN, number
-from atoll_runtime.syncer.slices import slices
+from atoll_runtime.syncer.recovery import recover, slices
 from atoll_runtime.syncer.state import Version
-from atoll_runtime.syncer.tape import Tape
+from atoll_runtime.syncer.tape import PATTERN, Tape, number
 from atoll_runtime.transport import codecs
 from atoll_runtime.transport.messages import Announce, Pull
 

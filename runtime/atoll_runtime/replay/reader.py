@@ -11,7 +11,7 @@ import msgspec
 from atoll_runtime.protocol import frames
 from atoll_runtime.protocol.tape import FORMAT, AnyEntry, Facts, Opening, TapeError, plain
 from atoll_runtime.syncer.disk import LOCAL
-from atoll_runtime.syncer.segments import PATTERN, number
+from atoll_runtime.syncer.tape import PATTERN, number
 
 
 @dataclass(frozen=True)

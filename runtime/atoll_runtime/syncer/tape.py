@@ -22,7 +22,7 @@ from atoll_runtime.interfaces import Disk
 from atoll_runtime.protocol.effects import Effect
 from atoll_runtime.protocol.events import Event, MergeFailed, Persisted
 from atoll_runtime.protocol.fragments import Array
-from atoll_runtime.protocol.frames import Buffer, checksum
+from atoll_runtime.protocol.frames import FRAME, Buffer, checksum
 from atoll_runtime.protocol.identifiers import RoundId
 from atoll_runtime.protocol.machine import Syncer
 from atoll_runtime.protocol.messages import Part
@@ -38,8 +38,8 @@ from atoll_runtime.protocol.tape import (
     decisions,
     encode,
 )
+from atoll_runtime.syncer import records
 from atoll_runtime.syncer.disk import LOCAL
-from atoll_runtime.syncer.segments import Segments
 from atoll_runtime.syncer.state import Version
 
 log = logging.getLogger(__name__)
@@ -51,6 +51,8 @@ SEGMENTS = 4
 BACKLOG = 256 << 20
 """Bytes that may wait for the disk, plus one record. Beyond that, records are left out."""
 CLOSE_SECONDS = 10.0
+PATTERN = "tape-*.atl"
+"""Names of segments."""
 
 
 @dataclass(frozen=True)
@@ -237,3 +239,52 @@ class Tape:
                 self._waiting -= job.size
         if segments is not None:
             segments.close()
+
+
+class Segments:
+    """Appends to the newest segment, and removes the oldest ones to make room. Use it from one thread at a time. Its
+    methods raise `OSError`."""
+
+    def __init__(self, disk: Disk, folder: Path, limit: int) -> None:
+        """`limit`: bytes of all segments, including those of earlier processes."""
+        self._disk, self._folder, self._limit = disk, folder, limit
+        self._sizes: dict[Path, int] = {}
+        """Oldest first."""
+        for path in disk.files(folder, PATTERN):
+            file = disk.open(path)
+            self._sizes[path] = disk.size(file)
+            disk.close(file)
+        self._number = max(map(number, self._sizes), default=0)
+        self._path, self._file = folder, -1
+
+    def open(self) -> None:
+        """Starts another segment."""
+        self.close()
+        self._number += 1
+        self._path = self._folder / PATTERN.replace("*", f"{self._number:08d}")
+        self._sizes[self._path] = 0
+        self._file = self._disk.open(self._path, new=True)
+
+    def append(self, head: bytes, bodies: Sequence[Buffer]) -> None:
+        """Adds a record. Does not sync."""
+        size = FRAME.size + len(head) + sum(memoryview(body).nbytes for body in bodies)
+        for oldest in list(self._sizes):
+            if sum(self._sizes.values()) + size <= self._limit:
+                break
+            if oldest == self._path:
+                raise OSError(f"a record of {size} bytes does not fit into the tape's limit of {self._limit}")
+            del self._sizes[oldest]
+            self._disk.remove(oldest)
+        self._sizes[self._path] += records.append(self._disk, self._file, head, *bodies)
+
+    def close(self) -> None:
+        """Closes the newest segment."""
+        file, self._file = self._file, -1
+        if file >= 0:
+            self._disk.close(file)
+
+
+def number(path: Path) -> int:
+    """Returns a segment's number in its tape."""
+    digits = path.stem.removeprefix("tape-")
+    return int(digits) if digits.isdecimal() else 0
