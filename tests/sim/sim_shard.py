@@ -206,7 +206,7 @@ class SimTape(Tape):
 
     process: ShardProcess
 
-    def begin(self, facts: Any, snapshot: Any) -> None:
+    def begin(self, *shard: Any) -> None:
         pass
 
     def event(self, event: Event, now: float, effects: Sequence[Effect]) -> None:

@@ -471,12 +471,12 @@ def test_every_shards_tape_of_a_run_with_faults_is_replayed_decision_by_decision
     tapes: dict[int, Tape] = {}
     seen = SimTape.event
 
-    def begin(self: SimTape, facts: Any, snapshot: Any) -> None:
+    def begin(self: SimTape, *facts: Any) -> None:
         shard = self.process.number
         if shard in tapes:
             tapes[shard].close()
         tapes[shard] = Tape(tmp_path / str(shard), "Decisions")
-        tapes[shard].begin(facts, snapshot)
+        tapes[shard].begin(*facts)
 
     def event(self: SimTape, event: Any, now: float, effects: Any) -> None:
         seen(self, event, now, effects)

@@ -122,7 +122,7 @@ class Tally(Tape):
         """By unit: rounds in which its contribution was refused for its content, or had been merged before."""
         self._frozen: dict[RoundId, tuple[Part, ...]] = {}
 
-    def begin(self, facts: object, snapshot: object) -> None:
+    def begin(self, *shard: object) -> None:
         """See `Tape`."""
 
     def event(self, event: Event, now: float, effects: Sequence[Effect]) -> None:

@@ -50,7 +50,7 @@ from atoll_runtime.syncer.hosts import Sessions
 from atoll_runtime.syncer.latest import Latest
 from atoll_runtime.syncer.recovery import Start, durable, meta_of, part_of
 from atoll_runtime.syncer.state import Parts, Version, budget
-from atoll_runtime.syncer.tape import Snapshot, Tape
+from atoll_runtime.syncer.tape import Tape
 from atoll_runtime.transport import codecs
 from atoll_runtime.transport.messages import Marker, Stop
 
@@ -113,10 +113,8 @@ class Driver:
 
     def start(self) -> None:
         """Starts the tape and the saving of cuts. A run that has reached its target continues to its end."""
-        self.tape.begin(
-            Facts.of(self.run, self.machine.rules.shard, self.state.layout),
-            lambda: Snapshot(self.machine, self.now(), tuple(self.state.fragments)),
-        )
+        facts = Facts.of(self.run, self.machine.rules.shard, self.state.layout)
+        self.tape.begin(facts, self.machine, self.state, self.now)
         self.spawn(self.cuts.serve())
         self.spawn(self._announce())
         if self.cuts.newest is None:  # units are seeded from the first cut

@@ -40,7 +40,7 @@ from atoll_runtime.protocol.tape import (
 )
 from atoll_runtime.syncer import records
 from atoll_runtime.syncer.disk import LOCAL
-from atoll_runtime.syncer.state import Version
+from atoll_runtime.syncer.state import State
 
 log = logging.getLogger(__name__)
 
@@ -53,17 +53,6 @@ BACKLOG = 256 << 20
 CLOSE_SECONDS = 10.0
 PATTERN = "tape-*.atl"
 """Names of segments."""
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    """The shard between two events. The arrays are never written to afterwards."""
-
-    machine: Syncer
-    now: float
-    """Seconds of the machine's clock."""
-    fragments: Sequence[Version]
-    """Durable versions."""
 
 
 @dataclass(frozen=True)
@@ -107,9 +96,9 @@ class Tape:
     def _records(self) -> bool:
         return self._thread is not None and not self._failed
 
-    def begin(self, facts: Facts, snapshot: Callable[[], Snapshot]) -> None:
-        """Starts the tape. `snapshot` is called now, and from `event` whenever a new segment is needed."""
-        self._facts, self._snapshot = facts, snapshot
+    def begin(self, facts: Facts, machine: Syncer, state: State, clock: Callable[[], float]) -> None:
+        """Starts the tape. Each segment starts with `machine` and `state` as they are then. `clock`: the machine's."""
+        self._facts, self._machine, self._state, self._clock = facts, machine, state, clock
         try:
             self._disk.make(self._folder)
             self._limit = self._disk.volume(self._folder).share(self._limit)
@@ -178,13 +167,11 @@ class Tape:
                 log.warning("the event tape is not written to its end: the volume is too slow")
 
     def _open(self, why: Literal["Started", "Full", "Gap"]) -> None:
-        shot = self._snapshot()
-        versions = tuple(each.version for each in shot.fragments)
-        arrays = tuple(array.data for each in shot.fragments for array in (each.theta, each.momentum))
+        arrays = tuple(array.data for each in self._state.fragments for array in (each.theta, each.momentum))
 
         def opening() -> Opening:
-            machine = msgspec.Raw(encode(shot.machine))
-            return Opening(self._facts, self._depth, machine, versions, shot.now, time.time(), why)
+            machine, versions = msgspec.Raw(encode(self._machine)), self._state.versions
+            return Opening(self._facts, self._depth, machine, versions, self._clock(), time.time(), why)
 
         self._put(opening, arrays if self._depth == "Contributions" else (), opens=True)
         self._left = self._limit // SEGMENTS
