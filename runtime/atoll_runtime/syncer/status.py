@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import ssl
 import time
 from collections.abc import Mapping
@@ -36,6 +37,11 @@ from atoll_runtime.transport.web import WebServer, prometheus
 Phase = Literal["Starting", "Running", "Finishing", "Finished", "Failed"]
 READY = ("Running", "Finishing", "Finished")
 PREFIX = "atoll_syncer"
+OF_UNIT = (
+    *("incarnation", "step", "loss", "tokens_per_second", "contributions", "refused", "refusals", "repeated"),
+    *("suspect", "seeded_step", "seed_message", "first_merge_time"),
+)
+"""Fields of `UnitReport` that `Unit` has too."""
 
 
 @dataclass
@@ -57,30 +63,25 @@ class Status:
 
     def own(self) -> SyncerStatus:
         """Returns the report of this shard."""
-        service = self.service
+        run, service, uri = self.run, self.service, self.run.checkpoint.uri
+        report = functools.partial(
+            SyncerStatus,
+            run_uid=run.uid,
+            target_steps=run.target.global_steps,
+            shard=self.shard,
+            shards=len(run.shards),
+            time=time.time(),
+        )
         if service is None:
-            return SyncerStatus(
-                run_uid=self.run.uid,
-                phase=self.phase,
-                message=self.message,
-                target_steps=self.run.target.global_steps,
-                shard=self.shard,
-                shards=len(self.run.shards),
-                checkpoint=CheckpointReport(uri=self.run.checkpoint.uri),
-                time=time.time(),
-            )
+            return report(phase=self.phase, message=self.message, checkpoint=CheckpointReport(uri=uri))
         machine, now = service.machine, service.driver.now()
         phase: Phase = "Finished" if machine.final else "Finishing" if machine.finishing else "Running"
         live = machine.live(now)
-        return SyncerStatus(
-            run_uid=self.run.uid,
+        return report(
             phase=self.phase if self.phase == "Failed" else phase,
             message=self.message if self.phase == "Failed" else why(machine, now),
             # The clock may be a few steps ahead. A kill loses those steps, but no merge that is on disk.
-            global_step=machine.step
-            if machine.final
-            else max(each.version for each in service.state.fragments),
-            target_steps=self.run.target.global_steps,
+            global_step=machine.step if machine.final else max(service.state.versions),
             tokens=machine.tokens,
             loss=mean_loss(live),
             tokens_per_second=sum(unit.tokens_per_second for unit in live),
@@ -92,7 +93,7 @@ class Status:
             restarts=service.driver.restarts,
             checkpoint=CheckpointReport(
                 newest_step=service.driver.cuts.newest,
-                uri=self.run.checkpoint.uri,
+                uri=uri,
                 error=service.driver.cuts.error,
                 current=machine.current,
             ),
@@ -100,12 +101,12 @@ class Status:
                 name: unit_report(machine, unit, service.report_of(unit))
                 for name, unit in sorted(machine.units.items())
             },
-            shard=self.shard,
-            shards=machine.rules.shards,
             fragments=len(machine.rounds.owned),
-            ledger={name: ledger_report(unit) for name, unit in sorted(machine.units.items())},
+            ledger={
+                name: LedgerReport.model_validate(unit.account, from_attributes=True)
+                for name, unit in sorted(machine.units.items())
+            },
             final_checkpoint=machine.final,
-            time=time.time(),
         )
 
 
@@ -114,25 +115,14 @@ def unit_report(machine: Syncer, unit: Unit, report: Report | None) -> UnitRepor
     beginning = report and report.beginning
     connected: Literal["Learning", "Joining"] = "Learning" if unit.contributions else "Joining"
     return UnitReport(
-        incarnation=unit.incarnation,
+        **{name: getattr(unit, name) for name in OF_UNIT},
         hosts=len(unit.hosts),
         state=connected if unit.hosts else "Gone",
-        step=unit.step,
         inner_steps=unit.past_steps + unit.steps,
         tokens=unit.past_tokens + unit.tokens,
-        loss=unit.loss,
-        tokens_per_second=unit.tokens_per_second,
         step_seconds=unit.pace.value or 0.0,
-        contributions=unit.contributions,
-        refused=unit.refused,
-        refusals=dict(unit.refusals),
-        repeated=unit.repeated,
-        suspect=unit.suspect,
         slow=machine.rounds.roster.outpaced(unit.name),
         staleness=max(0, machine.step - unit.last_merge),
-        seeded_step=unit.seeded_step,
-        seed_message=unit.seed_message,
-        first_merge_time=unit.first_merge_time,
         beginning=None if beginning is None else BeginningReport(**msgspec.structs.asdict(beginning)),
         link=link_report(report.link) if report is not None and unit.hosts else LinkReport(),
         waits=waits(machine, unit) if unit.hosts else [],
@@ -143,17 +133,6 @@ def link_report(link: LinkReading) -> LinkReport:
     """Returns what a host measured of its link."""
     facts = dict(vars(link))
     return LinkReport(**vars(facts.pop("use")), **facts)
-
-
-def ledger_report(unit: Unit) -> LedgerReport:
-    """Returns what happened to a unit's tokens."""
-    account = unit.account
-    return LedgerReport(
-        trained=account.trained,
-        merged=account.merged,
-        discarded=dict(account.discarded),
-        in_flight=account.in_flight,
-    )
 
 
 def mean_loss(units: list[Unit]) -> float | None:
