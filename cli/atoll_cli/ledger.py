@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from atoll_cli.errors import CommandError
@@ -50,23 +51,18 @@ def gone(run: LedgerView, units: Sequence[LedgerView]) -> LedgerView:
     These are the tokens of deleted units. While the run trains, they include tokens that were reported between two
     writes, because run and units are written one after the other. The result is empty if the units are newer.
     """
-
-    def beyond(own: int, theirs: Iterable[int]) -> int:
-        return max(own - sum(theirs), 0)
-
-    trained = beyond(run.trained, (unit.trained for unit in units))
+    trained, merged, in_flight = (
+        max(getattr(run, name) - sum(getattr(unit, name) for unit in units), 0)
+        for name in ("trained", "merged", "in_flight")
+    )
     if not trained:
         return LedgerView(fragments=run.fragments)
-    discarded = {
-        reason: beyond(tokens, (unit.discarded.get(reason, 0) for unit in units))
-        for reason, tokens in run.discarded.items()
-    }
+    discarded = Counter(run.discarded)
+    for unit in units:
+        discarded.subtract(unit.discarded)
+    positive = +discarded
     return LedgerView(
-        fragments=run.fragments,
-        trained=trained,
-        merged=beyond(run.merged, (unit.merged for unit in units)),
-        in_flight=beyond(run.in_flight, (unit.in_flight for unit in units)),
-        discarded={reason: tokens for reason, tokens in discarded.items() if tokens},
+        fragments=run.fragments, trained=trained, merged=merged, in_flight=in_flight, discarded=positive
     )
 
 

@@ -34,8 +34,8 @@ def run_replay(options: argparse.Namespace) -> int:
     """Print the tapes or run them again. Exit status 0, or 1 if a re-run differs; the place is printed.
 
     Raises:
-        UsageError: options that do not go together, or tapes that do not fit the checkpoint.
-        TapeError: a file is not a complete tape.
+        UsageError: options that do not go together, or a tape that lacks the checkpoint's versions.
+        TapeError: a file is not a complete tape, or not of as many shards as the checkpoint.
         StoreError: the checkpoint cannot be read.
     """
     if options.check is None and options.step is not None:
@@ -58,7 +58,7 @@ def rerun(options: argparse.Namespace) -> int:
     from atoll_runtime.replay import replay
 
     cut = load(options.check, options.step) if options.check else None
-    replays = [replay(path, wanted(path, cut)) for path in options.tapes]
+    replays = [replay(path, cut) for path in options.tapes]
     identical = all(each.difference is None for each in replays)
     check = compare(cut, options.check, replays) if cut is not None and identical else None
     if options.json:
@@ -82,21 +82,6 @@ def load(uri: str, step: int | None) -> Cut:
     if not steps:
         raise UsageError(f"--check: {uri} holds no complete checkpoint")
     return store.load(steps[0] if step is None else step)
-
-
-def wanted(path: Path, cut: Cut | None) -> Sequence[int] | None:
-    """Return the versions that the checkpoint has for this tape's shard. It lists versions shard by shard."""
-    from atoll_runtime.replay import facts_of
-
-    if cut is None:
-        return None
-    facts = facts_of(path)
-    if facts.shards != cut.shards:
-        raise UsageError(
-            f"--check: the checkpoint of step {cut.step} is of {cut.shards} shards, {path} of {facts.shards}"
-        )
-    width = len(facts.layout.fragments)
-    return cut.versions[facts.shard * width : (facts.shard + 1) * width]
 
 
 def compare(cut: Cut, uri: str, replays: Sequence[Replay]) -> dict[str, Any]:

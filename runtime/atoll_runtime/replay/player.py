@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import numpy as np
 
 from atoll_runtime.contract import TapeDepth
 from atoll_runtime.merge.gradients import scan
-from atoll_runtime.payloads import HostPart, MergeError
+from atoll_runtime.payloads import Cut, HostPart, MergeError
 from atoll_runtime.protocol.events import MergeFailed, Persisted
 from atoll_runtime.protocol.frames import checksum
 from atoll_runtime.protocol.identifiers import RoundId
@@ -72,25 +71,26 @@ class Replay:
     held: list[Version] = field(default_factory=list)
     """The newest versions. Empty if the tape has no contributions."""
     wanted: list[Version] = field(default_factory=list)
-    """The versions that were asked for with `at`. Empty if the run never had them."""
+    """The versions of the cut. Empty if the run never had them."""
     difference: Difference | None = None
 
 
-def replay(path: Path, at: Sequence[int] | None = None) -> Replay:
+def replay(path: Path, cut: Cut | None = None) -> Replay:
     """Re-runs a tape: a folder of segments, or one segment. Ends at the first difference.
 
     Args:
-        at: one version for each fragment. `wanted` is the state when these were the newest durable versions.
+        cut: `wanted` is the state when its versions were the newest durable ones.
 
     Raises:
-        TapeError: there is no tape, it is damaged, or another version of this program wrote it.
+        TapeError: there is no tape, it is damaged, another version of this program wrote it, or the cut is of another
+            number of shards.
         OSError: the tape cannot be read.
     """
     player: Player | None = None
     for stored in read(path):
         if player is None:
             assert isinstance(stored.entry, Opening)
-            player = Player(stored.entry, None if at is None else tuple(at))
+            player = Player(stored.entry, cut)
         player.play(stored)
         if player.difference is not None:
             break
@@ -102,9 +102,13 @@ def replay(path: Path, at: Sequence[int] | None = None) -> Replay:
 class Player(Replay):
     """A shard in the state of the tape so far. Merges are computed by the syncer's own code."""
 
-    def __init__(self, first: Opening, at: tuple[int, ...] | None) -> None:
+    def __init__(self, first: Opening, cut: Cut | None) -> None:
         super().__init__(first.facts, first.depth)
-        self._at, self._began = at, first.time
+        if cut is not None and cut.shards != self.facts.shards:
+            raise TapeError(
+                f"the checkpoint of step {cut.step} is of {cut.shards} shards, the tape of {self.facts.shards}"
+            )
+        self._cut, self._began = cut, first.time
         self._machine: Syncer
         self._arrays = NumpyArrays(first.facts.spec, first.facts.layout)
         self._offset = 0.0
@@ -216,7 +220,8 @@ class Player(Replay):
 
     def _stand(self, versions: tuple[int, ...]) -> None:
         self.versions = versions
-        if versions == self._at:
+        start = self.facts.shard * len(versions)  # a cut lists them shard by shard
+        if self._cut is not None and versions == self._cut.versions[start : start + len(versions)]:
             self.wanted = list(self.held)
 
     @property

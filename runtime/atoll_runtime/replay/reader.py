@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from atoll_runtime.protocol import frames
-from atoll_runtime.protocol.tape import FORMAT, AnyEntry, Facts, Opening, TapeError, plain
+from atoll_runtime.protocol.tape import FORMAT, AnyEntry, Opening, TapeError, plain
 from atoll_runtime.syncer.disk import LOCAL
 from atoll_runtime.syncer.tape import PATTERN, number
 
@@ -65,13 +65,6 @@ def decoded(frame: frames.Frame, name: str) -> AnyEntry:
     if isinstance(entry, Opening) and entry.format != FORMAT:
         raise TapeError(f"{name}: format {entry.format}, this version reads {FORMAT}")
     return entry
-
-
-def facts_of(path: Path) -> Facts:
-    """The facts of the shard that wrote the tape. Raises as `read` does."""
-    first = next(read(path)).entry
-    assert isinstance(first, Opening)
-    return first.facts
 
 
 def records(path: Path) -> Iterator[dict[str, object]]:

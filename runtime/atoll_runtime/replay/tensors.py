@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from atoll_runtime.payloads import Cut
 from atoll_runtime.protocol.fragments import Array
 from atoll_runtime.protocol.tape import Facts, TapeError
 from atoll_runtime.syncer.state import Version
-
-if TYPE_CHECKING:  # the checkpoint modules take seconds to import
-    from atoll_runtime.checkpoint import Cut
 
 
 def tensors(parts: Sequence[tuple[Facts, Sequence[Version]]]) -> tuple[dict[str, Array], dict[str, Array]]:
