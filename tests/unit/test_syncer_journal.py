@@ -59,9 +59,21 @@ def resumed(folder: Path, of: Layout | None = None, tape: int = 0) -> Replay:
     return found[1]
 
 
+def refused(folder: Path) -> str:
+    """Why a journal is not used."""
+    with pytest.raises(JournalError) as caught:
+        Journal.resume(folder, "uid", layout(), "bf16")
+    return str(caught.value)
+
+
 def log(folder: Path) -> Path:
     (found,) = folder.glob("log-*.wal")
     return found
+
+
+@pytest.fixture(name="folder")
+def folder_fixture(tmp_path: Path) -> Path:
+    return tmp_path / "journal"
 
 
 @pytest.fixture(name="recorded", scope="module")
@@ -109,68 +121,59 @@ def test_damage_to_the_last_record_is_cut_off_and_to_an_earlier_one_is_refused(
             assert found.fragments[1].momentum.tobytes() == version(1).momentum.tobytes()
             assert path.read_bytes() == recorded.content[:start]
         else:
-            with pytest.raises(JournalError, match="damaged"):
-                Journal.resume(directory, "uid", layout(), "bf16")
+            assert "damaged" in refused(directory)
             assert path.read_bytes() == content, "what may still be mended is left alone"
 
 
-def test_a_refused_journal_says_what_would_be_lost_and_what_to_do(tmp_path: Path) -> None:
-    journal = begun(tmp_path / "journal")
-    good = log(tmp_path / "journal").stat().st_size
+def test_a_refused_journal_says_what_would_be_lost_and_what_to_do(folder: Path) -> None:
+    journal = begun(folder)
+    good = log(folder).stat().st_size
     for step in (7, 8, 9):
         journal.merge(step % 2, version(step), {"t": step})
     journal.close()
-    path = log(tmp_path / "journal")
+    path = log(folder)
     content = bytearray(path.read_bytes())
     content[good + 60] ^= 1
     path.write_bytes(content)
-    with pytest.raises(JournalError) as caught:
-        Journal.resume(tmp_path / "journal", "uid", layout(), "bf16")
-    message = str(caught.value)
+    message = refused(folder)
     assert f"{path}: the record at byte {good} is damaged, and 2 whole ones stand behind it" in message
     assert "the last: Merge of fragment 1, version 9" in message
-    assert f"go on from the newest checkpoint in the bucket, move {path.parent} away" in message
-    path.parent.rename(tmp_path / "away")
-    assert Journal.resume(tmp_path / "journal", "uid", layout(), "bf16") is None
+    assert f"go on from the newest checkpoint in the bucket, move {folder} away" in message
+    folder.rename(folder.with_name("away"))
+    assert Journal.resume(folder, "uid", layout(), "bf16") is None
 
 
 def test_a_damaged_beginning_or_fragment_is_refused_and_no_older_state_taken_for_the_newest(
-    tmp_path: Path,
+    folder: Path,
 ) -> None:
-    journal = begun(tmp_path / "journal")
-    journal.merge(0, version(7), {"t": 7})
-    journal.close()
-    path = log(tmp_path / "journal")
-    older = path.read_bytes()
-    path.with_name("log-00000002.wal").write_bytes(older[:30])
-    with pytest.raises(JournalError, match=r"log-00000002.wal: the records at its start are damaged"):
-        Journal.resume(tmp_path / "journal", "uid", layout(), "bf16")
-    path.with_name("log-00000002.wal").unlink()
-    newest = tmp_path / "journal" / "fragment-00000-1.wal"
-    newest.write_bytes(newest.read_bytes()[:-1])
-    with pytest.raises(
-        JournalError, match=r"fragment-00000-1.wal: version 7 is damaged, of which the log tells"
-    ):
-        Journal.resume(tmp_path / "journal", "uid", layout(), "bf16")
-
-
-def test_a_damaged_length_does_not_ask_for_the_memory_that_it_names(tmp_path: Path) -> None:
-    journal = begun(tmp_path / "journal")
-    good = log(tmp_path / "journal").stat().st_size
-    journal.merge(0, version(7), {"t": 7})
-    journal.close()
-    content = bytearray(log(tmp_path / "journal").read_bytes())
-    content[good + 12 : good + 20] = (1 << 62).to_bytes(8, "little")
-    log(tmp_path / "journal").write_bytes(content)
-    assert resumed(tmp_path / "journal").machine == {"t": 0}
-
-
-def test_a_second_process_cannot_write_to_the_same_journal(tmp_path: Path) -> None:
-    folder = tmp_path / "journal"
     journal = begun(folder)
-    with pytest.raises(JournalError, match=r"journal.lock: another process holds it"):
-        Journal.resume(folder, "uid", layout(), "bf16")
-    with pytest.raises(JournalError, match=r"journal.lock: another process holds it"):
+    journal.merge(0, version(7), {"t": 7})
+    journal.close()
+    newer = folder / "log-00000002.wal"
+    newer.write_bytes(log(folder).read_bytes()[:30])
+    assert f"{newer}: the records at its start are damaged" in refused(folder)
+    newer.unlink()
+    newest = folder / "fragment-00000-1.wal"
+    newest.write_bytes(newest.read_bytes()[:-1])
+    assert f"{newest}: version 7 is damaged, of which the log tells" in refused(folder)
+
+
+def test_a_damaged_length_does_not_ask_for_the_memory_that_it_names(folder: Path) -> None:
+    journal = begun(folder)
+    good = log(folder).stat().st_size
+    journal.merge(0, version(7), {"t": 7})
+    journal.close()
+    content = bytearray(log(folder).read_bytes())
+    content[good + 12 : good + 20] = (1 << 62).to_bytes(8, "little")
+    log(folder).write_bytes(content)
+    assert resumed(folder).machine == {"t": 0}
+
+
+def test_a_second_process_cannot_write_to_the_same_journal(folder: Path) -> None:
+    journal = begun(folder)
+    held = "journal.lock: another process holds it"
+    assert held in refused(folder)
+    with pytest.raises(JournalError, match=held):
         begun(folder)
     journal.merge(0, version(7), {"t": 7})
     journal.close()
@@ -190,8 +193,7 @@ def files_no_longer_than(length: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_nothing_follows_a_record_that_the_full_volume_took_in_part(tmp_path: Path) -> None:
-    folder = tmp_path / "journal"
+def test_nothing_follows_a_record_that_the_full_volume_took_in_part(folder: Path) -> None:
     journal = begun(folder)
     journal.merge(0, version(7), {"t": 7})
     good = log(folder).stat().st_size
@@ -208,8 +210,7 @@ def test_nothing_follows_a_record_that_the_full_volume_took_in_part(tmp_path: Pa
     found[0].close()
 
 
-def test_a_number_that_does_not_fit_into_a_record_is_told_and_nothing_is_written(tmp_path: Path) -> None:
-    folder = tmp_path / "journal"
+def test_a_number_that_does_not_fit_into_a_record_is_told_and_nothing_is_written(folder: Path) -> None:
     journal = begun(folder)
     good = log(folder).stat().st_size
     with pytest.raises(JournalError, match="a record of a State cannot be written: "):
@@ -289,12 +290,11 @@ def test_a_file_system_that_does_not_say_how_large_it_is_bounds_nothing(
     assert journals.room(layout(), LOCAL.volume(tmp_path), 128 << 20) == journals.LOG
 
 
-def test_another_runs_journal_is_set_aside_and_another_layout_is_terminal(tmp_path: Path) -> None:
-    folder = tmp_path / "journal"
+def test_another_runs_journal_is_set_aside_and_another_layout_is_terminal(folder: Path) -> None:
     begun(folder, "old").close()
     assert Journal.resume(folder, "new", layout(), "bf16") is None
     assert list(folder.iterdir()) == []
-    assert log(tmp_path / "journal-of-old").exists()
+    assert log(folder.with_name("journal-of-old")).exists()
     begun(folder, "new").close()
     with pytest.raises(Terminal, match=r"model and outer.fragments") as caught:
         Journal.resume(folder, "new", layout(width=4), "bf16")
@@ -305,13 +305,8 @@ def test_what_earlier_layouts_left_on_the_volume_goes_and_all_else_stays(tmp_pat
     for name in ("layout-0/journal", "layout-1/tape", "layout-2/journal", "compiled"):
         (tmp_path / name).mkdir(parents=True)
         (tmp_path / name / "file").write_text("of some bytes")
+    forget_others(tmp_path / "compiled")
+    assert len(list(tmp_path.iterdir())) == 4, "a folder that is no layout's has no neighbours to remove"
     forget_others(tmp_path / "layout-2")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["compiled", "layout-2"]
     assert (tmp_path / "layout-2/journal/file").exists()
-
-
-def test_a_folder_that_is_no_layouts_has_no_neighbours_to_remove(tmp_path: Path) -> None:
-    for name in ("volume", "layout-0"):
-        (tmp_path / name).mkdir()
-    forget_others(tmp_path / "volume")
-    assert len(list(tmp_path.iterdir())) == 2
