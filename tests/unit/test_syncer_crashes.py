@@ -7,13 +7,14 @@ leave, and the rest of the script is played there.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import itertools
 import logging
 import random
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +36,6 @@ LAYOUT = build_layout(
 )
 SCRIPT = "mmrmmsmmrmsmmsmmrmsm"
 """Steps after the first one: (m)erge, (r)emember, or (s)top and start again, which remembers too."""
-Seen = dict[int, Version]
-"""Versions that learners have received, by fragment."""
 
 
 @dataclass(frozen=True)
@@ -96,21 +95,18 @@ def resume(mount: Mount) -> tuple[Journal, Replay] | None:
     return Journal.resume(FOLDER, UID, LAYOUT, CODEC, disk=mount)
 
 
-def play(mount: Mount, seen: Seen | None = None) -> Iterator[int]:
+def play(mount: Mount) -> Iterator[int]:
     """Plays the script from the journal's step to the end. Yields each step when it is durable and learners see it."""
-    seen = {} if seen is None else seen
     found = resume(mount)
     if found is None:
         journal, at = Journal(FOLDER, UID, LAYOUT, LINEAGE, disk=mount), 0
         journal.begin(STEPS[0].fragments, STEPS[0].machine)
     else:
         journal, at = found[0], found[1].machine["step"]
-    seen |= dict(enumerate(STEPS[at].fragments))
     yield at
     for step in STEPS[at + 1 :]:
         if step.kind == "m":
             journal.merge(step.merged, step.fragments[step.merged], step.machine)
-            seen[step.merged] = step.fragments[step.merged]
         else:
             if step.kind == "s":
                 journal.close()
@@ -124,34 +120,27 @@ def play(mount: Mount, seen: Seen | None = None) -> Iterator[int]:
 
 @dataclass
 class Life:
-    """One process from its start to its kill, and what learners have seen in all lives so far."""
+    """One process from its start to its end or its kill."""
 
     disk: SimDisk
-    seen: Seen = field(default_factory=dict)
-    step: int = -1
-    shown: int = 0
-    killed: bool = False
-    changes: int = 0
+    shown: list[int]
+    """Steps that learners have seen."""
+    changes: int
 
 
-def live(disk: SimDisk, point: int, before: Life | None = None) -> Life:
+def live(disk: SimDisk, point: int) -> Life:
     """Plays the script from what is on the disk. The process is killed at its change number `point`."""
-    disk = copied(disk)
-    life = Life(disk) if before is None else Life(disk, dict(before.seen), before.step)
+    disk, shown = copied(disk), list[int]()
     mount, changes = mounted(disk, point)
-    try:
-        for step in play(mount, life.seen):
-            life.step = step
-            life.shown += 1
-    except Killed:
-        life.killed = True
-    life.changes = next(changes)
-    return life
+    with contextlib.suppress(Killed):
+        for step in play(mount):
+            shown.append(step)
+    return Life(disk, shown, next(changes))
 
 
-def after_power_loss(life: Life) -> SimDisk:
+def after_power_loss(disk: SimDisk) -> SimDisk:
     """The disk with what was synced and, at random, some of what was not."""
-    disk = copied(life.disk)
+    disk = copied(disk)
     disk.lose_power()
     return disk
 
@@ -167,8 +156,8 @@ def same(replay: Replay, step: Step) -> None:
         )
 
 
-def recovers(disk: SimDisk, life: Life, aside: dict[Path, bytes]) -> None:
-    """Asserts that no seen merge is lost, none is applied twice, and the rest of the script can be played."""
+def recovers(disk: SimDisk, seen: int, aside: dict[Path, bytes]) -> None:
+    """Asserts that nothing up to the step `seen` is lost, no merge is applied twice, and the rest can be played."""
     mount, at = mounted(disk)[0], -1
     found = resume(mount)
     if found is not None:
@@ -177,10 +166,7 @@ def recovers(disk: SimDisk, life: Life, aside: dict[Path, bytes]) -> None:
         assert len(mount.files(FOLDER, "log-*")) == 1, "more than the newest log is left"
         at = replay.machine["step"]
         same(replay, STEPS[at])
-        for p, version in life.seen.items():
-            now = replay.fragments[p]
-            assert now.version > version.version or now.theta.tobytes() == version.theta.tobytes()
-    assert at >= life.step, f"learners have seen step {life.step}, {at} is left"
+    assert at >= seen, f"learners have seen step {seen}, {at} is left"
     list(play(mount))
     found = resume(mount)
     assert found is not None
@@ -198,29 +184,30 @@ def test_a_syncer_killed_at_any_write_point_loses_no_merge_that_was_seen_and_app
     old.begin(STEPS[0].fragments, STEPS[0].machine)
     aside = {Path("journal-of-another") / path.name: data for path, data in first.snapshot().items()}
     whole, count, done = live(first, -1), Counter[str](), set[str]()
-    assert not whole.killed and whole.step == STEPS[-1].number
+    assert whole.shown == [step.number for step in STEPS]
     (log,) = mounted(whole.disk)[0].files(FOLDER, "log-*")
     assert log.name >= "log-00000003", "one was replaced twice at least"
 
-    def check(kind: str, disk: SimDisk, life: Life) -> None:
+    def check(kind: str, disk: SimDisk, *shown: int) -> None:
         count[kind] += 1
-        state = repr((disk.snapshot(), life.step))
+        state = repr((disk.snapshot(), max(shown)))
         if state not in done:  # many kills leave the same state
             done.add(state)
-            recovers(copied(disk), life, aside)
+            recovers(copied(disk), max(shown), aside)
 
     for point in range(whole.changes):
         life = live(first, point)
-        assert life.killed
-        check("kills", life.disk, life)
+        shown = max(life.shown, default=-1)
+        assert shown < STEPS[-1].number, "it was not killed"
+        check("kills", life.disk, shown)
         for _ in range(4):
-            check("power losses", after_power_loss(life), life)
+            check("power losses", after_power_loss(life.disk), shown)
         # A second life must make what the first one left without a sync durable before it shows that.
-        again, second = None, 0
-        while again is None or (again.killed and not again.shown):
-            again = live(life.disk, second, life)
-            check("second kills", again.disk, again)
-            check("power losses", after_power_loss(again), again)
-            second += 1
+        for second in itertools.count():
+            again = live(life.disk, second)
+            check("second kills", again.disk, shown, *again.shown)
+            check("power losses", after_power_loss(again.disk), shown, *again.shown)
+            if again.shown:
+                break
     assert count["kills"] == whole.changes > 80
     assert count["second kills"] > 3 * count["kills"] and count["power losses"] > 4 * count["kills"]
