@@ -7,7 +7,6 @@ import math
 import signal
 import socket
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -114,34 +113,3 @@ def test_a_syncer_that_is_asked_to_end_waits_for_no_bucket(
             asked = time.monotonic()
             assert process.end(signal.SIGTERM) == EXIT_OK
             assert time.monotonic() - asked < TIMEOUT / 2
-
-
-def test_a_run_outlives_a_failing_bucket(
-    make_run: Any, syncer: Any, numpy_unit: Any, eventually: Any, tmp_path: Path
-) -> None:
-    run = make_run(target=TargetSpec(global_steps=240))
-    process, store = syncer(run), GlobalStore(run.checkpoint.uri)
-    a, b = (numpy_unit(run, name, until=60).start() for name in "ab")
-
-    def status() -> SyncerStatus:
-        return process.status() or SyncerStatus(run_uid="", phase="Starting")
-
-    def let_on(version: float) -> None:
-        """Until then the run cannot end, however long this thread has to wait."""
-        a.until = b.until = version
-
-    eventually(lambda: len(store.steps()) > 1 and a.client.merged() > 0, 120)
-    (tmp_path / "bucket").rename(tmp_path / "elsewhere")
-    (tmp_path / "bucket").write_text("a file where the bucket was")
-    let_on(120)
-    failing = eventually(lambda: (now := status()).checkpoint.error and now)
-    let_on(180)
-    later = eventually(lambda: (now := status()).rounds > failing.rounds + 4 and now)
-    assert later.phase == "Running" and later.units["a"].state == "Learning" and later.loss is not None
-    (tmp_path / "bucket").unlink()
-    (tmp_path / "elsewhere").rename(tmp_path / "bucket")
-    eventually(lambda: not status().checkpoint.error)
-    let_on(math.inf)
-    eventually(a.client.stop)
-    eventually(lambda: status().phase == "Finished")
-    assert store.steps()[0] == 240

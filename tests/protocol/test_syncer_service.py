@@ -93,6 +93,12 @@ def store_fixture(tmp_path: Path) -> Shelf:
     return Shelf(tmp_path / "shelf")
 
 
+async def until(condition: Callable[[], Any]) -> None:
+    async with asyncio.timeout(60):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
 async def test_a_first_start_saves_step_0_and_a_later_one_goes_on_from_journal_or_checkpoint(
     make_run: Any, begin: Any, store: Shelf, tmp_path: Path
 ) -> None:
@@ -101,9 +107,7 @@ async def test_a_first_start_saves_step_0_and_a_later_one_goes_on_from_journal_o
     assert start.message == "started from the initial model"
     driver = Driver(run, whole(run), start, store, Tape(tmp_path / "tape", run.tape))
     driver.start()
-    async with asyncio.timeout(60):
-        while store.steps() != [0]:
-            await asyncio.sleep(0.01)
+    await until(lambda: store.steps() == [0])
     await driver.close()
     first = store.load(0)
     assert first.meta["model"] == {"dimensions": run.model.dimensions.model_dump(by_alias=True), "seed": 0}
@@ -154,14 +158,28 @@ async def test_an_unusable_bucket_is_tried_again_and_the_status_says_so(
     layout = build_layout(describe(run.model), run.outer.fragments)
     status = Status(run)
     task = asyncio.create_task(recovered(run, layout, Rules.of(run), tmp_path / "journal", status))
+    await until(lambda: "cannot be used yet" in status.message)
+    assert status.report().phase == "Starting" and str(blocked) in status.report().message
+    blocked.unlink()
     async with asyncio.timeout(60):
-        while "cannot be used yet" not in status.message:
-            await asyncio.sleep(0.01)
-        assert status.report().phase == "Starting" and str(blocked) in status.report().message
-        blocked.unlink()
         _, start = await task
     start.journal.close()
     assert start.message == "started from the initial model"
+
+
+async def test_a_bucket_that_fails_later_is_tried_again_and_the_status_says_so(
+    service: Service, tmp_path: Path
+) -> None:
+    shelf, status = tmp_path / "shelf", Status(service.run, service=service)
+    shelf.rename(tmp_path / "elsewhere")
+    shelf.write_text("a file where the bucket was")
+    service.driver.start()
+    await until(lambda: str(shelf) in status.report().checkpoint.error)
+    assert status.report().phase == "Running"
+    shelf.unlink()
+    (tmp_path / "elsewhere").rename(shelf)
+    await until(lambda: not status.report().checkpoint.error)
+    assert status.report().checkpoint.newest_step == 0 and Shelf(shelf).steps() == [0]
 
 
 @pytest.mark.parametrize(
@@ -273,52 +291,40 @@ def bringing(body: memoryview, here: asyncio.Event | None = None) -> Receive:
     return receive
 
 
-async def being_read(
+async def test_a_push_that_is_begun_anew_while_it_is_read_counts_once_and_its_unit_is_waited_for(
     service: Service, monkeypatch: pytest.MonkeyPatch
-) -> tuple[Header, memoryview, asyncio.Task[PushReply], threading.Event]:
-    """Unit a's part of an open round has arrived and is being read, until the event is set."""
-    service.driver.start()
-    for event in (
-        joined("a", 1, 0, 1),
-        *(Said("a", 1, Report(n, n, 9 * n, 1.0, 0.01, n)) for n in (1, 2)),
-    ):
-        service.driver.feed(event)
-    while not service.machine.rounds.held:
+) -> None:
+    driver, machine = service.driver, service.machine
+    driver.start()
+    driver.feed(joined("a"))
+    for n in (1, 2):
+        driver.feed(Said("a", 1, Report(n, n, 9 * n, 1.0, 0.01, n)))
+    while not machine.rounds.held:
         await asyncio.sleep(0.01)
-        service.driver.feed(Tick())
-    (round_id, *_) = service.machine.rounds.held
+        driver.feed(Tick())
+    (round_id, *_) = machine.rounds.held
     size = service.state.layout.fragments[round_id.fragment].size
-    header = Header(Part("a", 1, 0, 1, round_id, 0, 2, 18, 2, 2, 0, size, size, 18), "bf16", 2 * size)
-    body = memoryview(bytes(2 * size))
-    reads, go_on = threading.Event(), threading.Event()
+    part = Part("a", 1, 0, 1, round_id, 0, 2, 18, 2, 2, 0, size, size, 18)
+    header, body = Header(part, "bf16", 2 * size), memoryview(bytes(2 * size))
+    reads, go_on, read = threading.Event(), threading.Event(), driver.arrays.read
 
     def slow(*args: Any) -> Any:
         reads.set()
         go_on.wait(60)
         return read(*args)
 
-    read = service.driver.arrays.read
-    monkeypatch.setattr(service.driver.arrays, "read", slow)
+    monkeypatch.setattr(driver.arrays, "read", slow)
     push = asyncio.create_task(service.push(PEER, header, bringing(body)))
     await asyncio.to_thread(reads.wait, 60)
-    assert service.driver.parts.used == 2 * size
-    return header, body, push, go_on
-
-
-async def test_a_push_that_is_begun_anew_while_it_is_read_counts_once_and_its_unit_is_waited_for(
-    service: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    header, body, push, go_on = await being_read(service, monkeypatch)
+    assert driver.parts.used == 2 * size
     here = asyncio.Event()
-    again = asyncio.create_task(
-        service.push(PEER, Header(header.part, "bf16", header.size), bringing(body, here))
-    )
+    again = asyncio.create_task(service.push(PEER, Header(part, "bf16", 2 * size), bringing(body, here)))
     await asyncio.sleep(0)
-    assert service.driver.parts.used == header.size and not service.driver.parts.reserved(header)
+    assert driver.parts.used == 2 * size and not driver.parts.reserved(header)
     go_on.set()
     assert await push == PushReply(False, "the push was begun anew")
-    assert service.driver.parts.used == header.size
-    assert "a" not in service.machine.rounds.held[header.part.round].declined
+    assert driver.parts.used == 2 * size
+    assert "a" not in machine.rounds.held[round_id].declined
     here.set()
     assert (await again).accepted
 
