@@ -22,6 +22,7 @@ from atoll_runtime.protocol.restoring import begin
 from atoll_runtime.protocol.units import Unit
 from atoll_runtime.syncer import hosts
 from atoll_runtime.syncer.hosts import Session, Sessions
+from atoll_runtime.syncer.service import malformed
 from atoll_runtime.syncer.status import unit_report
 from atoll_runtime.transport.messages import PROTOCOL, Announce, Fenced, Stop
 from atoll_runtime.transport.transport import Peer
@@ -123,8 +124,8 @@ def test_sizes_that_no_fragment_of_the_layout_has_are_refused_before_a_byte_is_r
 ) -> None:
     part = dataclasses.replace(SENT, **changes)
     header = Header(part, "bf16", 2 * (part.stop - part.start))
-    assert hosts.malformed(Header(SENT, "bf16", 256), LAYOUT, "bf16") == ""
-    assert hosts.malformed(header, LAYOUT, "bf16").startswith(said)
+    assert malformed(Header(SENT, "bf16", 256), LAYOUT, "bf16") == ""
+    assert malformed(header, LAYOUT, "bf16").startswith(said)
 
 
 def test_a_shard_has_place_for_so_many_units_and_hosts_and_keeps_those_that_it_knows(

@@ -1,4 +1,4 @@
-"""The connected hosts and the messages that wait for each; which hosts, shards and contributions are refused."""
+"""The connected hosts and the messages that wait for each; which hosts and shards are refused."""
 
 from __future__ import annotations
 
@@ -8,13 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from atoll_runtime.contract import RunContract, identity
-from atoll_runtime.protocol.communication import carries
 from atoll_runtime.protocol.effects import Effect, Evict, Publish, Release, SendPull
-from atoll_runtime.protocol.fragments import MOST_PADDING, Layout
-from atoll_runtime.protocol.messages import Header, Hello
+from atoll_runtime.protocol.fragments import Layout
+from atoll_runtime.protocol.messages import Hello
 from atoll_runtime.protocol.rules import COORDINATOR, Rules
 from atoll_runtime.protocol.units import Unit
-from atoll_runtime.transport import codecs
 from atoll_runtime.transport.messages import PROTOCOL, Announce, Fenced, Over, Pull, Refused, ShardHello
 from atoll_runtime.transport.transport import Peer
 from atoll_runtime.transport.wire import Down
@@ -164,26 +162,3 @@ def shard_refusal(run: RunContract, rules: Rules, peer: Peer, hello: ShardHello)
             f"shard {hello.shard} of {hello.shards} cannot follow shard {rules.shard} of {rules.shards}"
         )
     return None
-
-
-def malformed(header: Header, layout: Layout, codec: str) -> str:
-    """Returns why the run's layout or codec does not allow this contribution; empty when they do."""
-    part, p = header.part, header.part.round.fragment
-    if not 0 <= p < len(layout.fragments):
-        return f"fragment: {p} of {len(layout.fragments)} does not exist"
-    if part.host >= part.hosts:
-        return f"host: {part.host} of {part.hosts} does not exist"
-    if part.trained < part.tokens:
-        return f"trained: {part.trained} is less than the {part.tokens} tokens of the contribution"
-    most = layout.fragments[p].size + MOST_PADDING
-    if not 0 <= part.start < part.stop <= part.padded <= most:
-        return f"range: [{part.start}, {part.stop}) of {part.padded} elements, where there are {most} at most"
-    if (part.stop - part.start) * part.hosts > part.padded:
-        return (
-            f"range: [{part.start}, {part.stop}) of {part.padded} elements is not one of {part.hosts} hosts'"
-        )
-    if not carries(header.codec, codec):
-        return f"codec: {header.codec} in a run of {codec}"
-    if header.size != codecs.size(part.stop - part.start, header.codec):
-        return f"{header.size} bytes of {header.codec} for [{part.start}, {part.stop})"
-    return ""

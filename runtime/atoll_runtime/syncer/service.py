@@ -12,7 +12,7 @@ import msgspec
 
 from atoll_runtime.protocol.communication import carries
 from atoll_runtime.protocol.events import Declined, Left, Received, Said
-from atoll_runtime.protocol.fragments import MOST_PADDING
+from atoll_runtime.protocol.fragments import MOST_PADDING, Layout
 from atoll_runtime.protocol.linkmeter import LinkReading
 from atoll_runtime.protocol.messages import Audit, Header, Hello, Mark, Report
 from atoll_runtime.protocol.units import Unit
@@ -21,6 +21,7 @@ from atoll_runtime.syncer.driver import Driver
 from atoll_runtime.syncer.following import followed
 from atoll_runtime.syncer.hosts import Session
 from atoll_runtime.syncer.summary import Other
+from atoll_runtime.transport import codecs
 from atoll_runtime.transport.messages import (
     DirectoryReply,
     DirectoryRequest,
@@ -134,7 +135,7 @@ class Service:
         foreign = hosts.stranger(self.run, peer, part.unit)
         if foreign:
             return foreign
-        wrong = hosts.malformed(header, self.state.layout, self.state.codec)
+        wrong = malformed(header, self.state.layout, self.state.codec)
         if wrong:
             return wrong
         refusal = self.machine.admit(part) or self.driver.parts.reserve(header)
@@ -200,7 +201,7 @@ class Service:
     def _take(self, session: Session, message: Up) -> None:
         if isinstance(message, Header):
             part, mine = message.part, (session.unit, session.incarnation, session.host)
-            wrong = hosts.malformed(message, self.state.layout, self.state.codec)
+            wrong = malformed(message, self.state.layout, self.state.codec)
             if (part.unit, part.incarnation, part.host) != mine:
                 wrong = f"it is of host {part.host} of {part.unit}, incarnation {part.incarnation}"
             if wrong:
@@ -219,3 +220,26 @@ class Service:
         same = known is not None and known.link.use.told == report.link.use.told
         link = LinkReading() if same else report.link
         return msgspec.structs.replace(report, beginning=None, link=link)
+
+
+def malformed(header: Header, layout: Layout, codec: str) -> str:
+    """Returns why the run's layout or codec does not allow this contribution; empty when they do."""
+    part, p = header.part, header.part.round.fragment
+    if not 0 <= p < len(layout.fragments):
+        return f"fragment: {p} of {len(layout.fragments)} does not exist"
+    if part.host >= part.hosts:
+        return f"host: {part.host} of {part.hosts} does not exist"
+    if part.trained < part.tokens:
+        return f"trained: {part.trained} is less than the {part.tokens} tokens of the contribution"
+    most = layout.fragments[p].size + MOST_PADDING
+    if not 0 <= part.start < part.stop <= part.padded <= most:
+        return f"range: [{part.start}, {part.stop}) of {part.padded} elements, where there are {most} at most"
+    if (part.stop - part.start) * part.hosts > part.padded:
+        return (
+            f"range: [{part.start}, {part.stop}) of {part.padded} elements is not one of {part.hosts} hosts'"
+        )
+    if not carries(header.codec, codec):
+        return f"codec: {header.codec} in a run of {codec}"
+    if header.size != codecs.size(part.stop - part.start, header.codec):
+        return f"{header.size} bytes of {header.codec} for [{part.start}, {part.stop})"
+    return ""
