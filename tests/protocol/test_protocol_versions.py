@@ -9,20 +9,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from atoll_runtime.contract import ENV_EVALUATION, ENV_RUN_FILE, ENV_UNIT, EXIT_VERSION, brief
-from atoll_runtime.transport.messages import Refused
-from atoll_runtime.transport.wire import decode, encode
 
 pytestmark = pytest.mark.timeout(240)  # processes that import JAX: seconds alone
-
-
-class EarlierRefused(msgspec.Struct, frozen=True, tag="Refused"):
-    """As it was before it told versions apart."""
-
-    reason: str
 
 
 @pytest.mark.parametrize("role", ["syncer", "evaluator"])
@@ -45,10 +36,3 @@ def test_a_field_from_a_newer_operator_ends_a_process_with_a_status_of_its_own(
     )  # fmt: skip
     assert ended.returncode == EXIT_VERSION, ended.stderr
     assert "VersionMismatch: run.json: inner.sharpness: Extra inputs are not permitted" in ended.stderr
-
-
-def test_a_refusal_is_read_by_and_from_a_version_that_did_not_tell_why() -> None:
-    refusal = Refused("another protocol", version=True)
-    assert decode(encode(refusal)) == refusal
-    assert decode(msgspec.msgpack.encode(EarlierRefused("no"))) == Refused("no")
-    assert msgspec.msgpack.decode(encode(refusal), type=EarlierRefused).reason == "another protocol"
