@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import json
 import logging
 import os
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +27,13 @@ from atoll_runtime.checkpoint import GlobalStore
 from atoll_runtime.checkpoint import Part as CutPart
 from atoll_runtime.contract import CheckpointSpec, OuterSpec, RunContract, TargetSpec
 from atoll_runtime.protocol.effects import SendPull
-from atoll_runtime.protocol.events import Left, Persisted, Received, Said
+from atoll_runtime.protocol.events import Persisted, Received, Said
 from atoll_runtime.protocol.fragments import Array, Layout, TensorInfo, build_layout
 from atoll_runtime.protocol.frames import whole
 from atoll_runtime.protocol.identifiers import RoundId
 from atoll_runtime.protocol.messages import Header, Part, Report
 from atoll_runtime.protocol.rules import Rules
 from atoll_runtime.protocol.tape import (
-    Computed,
     Contributed,
     Decided,
     Entry,
@@ -68,11 +69,12 @@ class Unit:
     name: str
     hosts: int
     incarnation: int = 0
-    mute: bool = True
     steps: int = 0
-    sessions: list[Session] = field(default_factory=list)
+    outgoing: asyncio.Queue[Any] = field(default_factory=asyncio.Queue)
+    """What the shard has sent to its host 0."""
     versions: list[int] = field(default_factory=list)
     since: list[int] = field(default_factory=list)
+    """Steps since the newest version of each fragment."""
 
 
 class Shard:
@@ -80,11 +82,11 @@ class Shard:
 
     def __init__(self, run: RunContract, folder: Path, shard: int, **tape: Any) -> None:
         self.run_contract, self.folder, self.random = run, folder, np.random.default_rng(7 + shard)
-        self.rules = replace(Rules.of(run, shard), silence=3.0)
+        self.rules = Rules.of(run, shard)
         self.whole = build_layout(MODEL, P, len(run.shards))
         self.layout: Layout = self.whole.shard(shard)
-        self.units = {"a": Unit("a", 1), "b": Unit("b", 2)}
-        self.bucket, self.loop = MemoryBucket(), SimLoop(lambda _: 0.2)
+        self.units = [Unit("a", 1), Unit("b", 2)]
+        self.bucket = MemoryBucket()
         self.start(**tape)
 
     def start(self, **tape: Any) -> None:
@@ -92,8 +94,8 @@ class Shard:
         first = {info.name: self.noise(int(np.prod(info.shape))).reshape(info.shape) for info in MODEL}
         journal = self.folder / "journal"
         start = recover(self.run_contract, self.rules, self.whole, journal, self.bucket, lambda: first)
-        tape = {"depth": "Contributions", **tape}
-        self.tape = Tape(self.folder / "tape", **tape)
+        self.tape = Tape(self.folder / "tape", **{"depth": "Contributions", **tape})
+        self.loop = SimLoop(lambda _: 0.2)
 
         async def begin() -> None:
             self.driver = Driver(self.run_contract, self.whole, start, self.bucket, self.tape, 1 << 30)
@@ -102,7 +104,7 @@ class Shard:
         self.loop.create_task(begin())
         self.pass_time(0.0)
         self.machine = self.driver.machine
-        for unit in self.units.values():
+        for unit in self.units:
             self.join(unit)
 
     def kill(self) -> None:
@@ -110,7 +112,6 @@ class Shard:
         self.tape.close()
         self.driver.journal.close()
         self.loop.close()
-        self.loop = SimLoop(lambda _: 0.2)
 
     def noise(self, size: int) -> Array:
         return self.random.standard_normal(size).astype(np.float32)
@@ -126,37 +127,32 @@ class Shard:
         self.loop.now = until
 
     def run(self, steps: int = 1000) -> Shard:
-        """Runs for `steps` steps of every live unit, or to the end of the run."""
+        """Runs for `steps` steps of every unit, or to the end of the run."""
         for _ in range(steps):
             if self.machine.final:
                 break
             self.pass_time(0.5)
-            for unit in self.units.values():
-                if not unit.mute:
-                    self.train(unit)
+            for unit in self.units:
+                self.train(unit)
         return self
 
     def join(self, unit: Unit) -> None:
-        unit.incarnation, unit.steps, unit.mute = unit.incarnation + 1, 0, False
+        """Its next incarnation connects."""
+        unit.incarnation, unit.steps = unit.incarnation + 1, 0
         unit.versions, unit.since = [each.version for each in self.fragments], [0] * P
-        unit.sessions = [Session(unit.name, unit.incarnation, host) for host in range(unit.hosts)]
-        for session in unit.sessions:
+        for host in range(unit.hosts):
+            session = Session(unit.name, unit.incarnation, host)
             self.driver.sessions.add(session)
-            self.driver.feed(joined(unit.name, unit.incarnation, session.host, unit.hosts))
-
-    def die(self, unit: Unit) -> None:
-        unit.mute = True
-        for session in unit.sessions:
-            self.driver.sessions.remove(session)
-            self.driver.feed(Left(unit.name, unit.incarnation, session.host))
+            self.driver.feed(joined(unit.name, unit.incarnation, host, unit.hosts))
+            unit.outgoing = session.outgoing
 
     def train(self, unit: Unit) -> None:
         unit.steps += 1
         unit.since = [count + 1 for count in unit.since]
         k = unit.steps
         self.driver.feed(Said(unit.name, unit.incarnation, Report(k, k, 10 * k, 1.0, 0.5, k)))
-        while not unit.sessions[0].outgoing.empty():
-            match unit.sessions[0].outgoing.get_nowait():
+        while not unit.outgoing.empty():
+            match unit.outgoing.get_nowait():
                 case Announce(p, version):
                     unit.versions[p], unit.since[p] = version, 0
                 case Pull(round_id) if unit.since[round_id.fragment]:
@@ -213,15 +209,9 @@ def begin_fixture(make_run: Callable[..., RunContract], tmp_path: Path) -> Itera
 
 @pytest.fixture(name="finished")
 def finished_fixture(begin: Begin) -> Shard:
-    """A run to its end, in which b is replaced and a is silent for a while. Its tape is in `tmp_path/tape`."""
+    """A run to its end, in which b is replaced. Its tape is in `tmp_path/tape`."""
     shard = begin(steps=60).run(20)
-    shard.die(shard.units["b"])
-    shard.run(5)
-    shard.join(shard.units["b"])
-    shard.run(4)
-    shard.units["a"].mute = True
-    shard.run(16)
-    shard.units["a"].mute = False
+    shard.join(shard.units[1])
     shard.run()
     shard.tape.close()
     return shard
@@ -262,15 +252,25 @@ def replays(shard: Shard, path: Path | None = None) -> Any:
 
 
 def test_a_whole_run_is_replayed_decision_by_decision_and_its_model_bit_for_bit(
-    finished: Shard, tmp_path: Path
+    finished: Shard, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = replays(finished)
-    assert found.torn == found.gaps == found.restarts == 0
-    assert found.merges == finished.machine.rounds.merges > 10
-    assert found.versions == finished.driver.state.versions
-    assert found.units == {"a": 1, "b": 2} and found.step == finished.machine.step
     theta, momentum = tensors([(found.facts, found.held)])
     assert all(np.any(momentum[name] != 0) for name in theta)
+    folder, merges = str(tmp_path / "tape"), finished.machine.rounds.merges
+    assert main(["replay", folder]) == 0
+    said = capsys.readouterr().out
+    assert "identical" in said and f"{merges} merges" in said
+    assert main(["replay", folder, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    (tape,) = told["tapes"]
+    assert told["identical"] is True and tape["torn"] == tape["gaps"] == tape["restarts"] == 0
+    assert tape["merges"] == merges > 10 and tape["step"] == finished.machine.step
+    assert tape["versions"] == list(finished.driver.state.versions) and tape["units"] == {"a": 1, "b": 2}
+    assert main(["replay", folder, "--print"]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert lines[0]["kind"] == "Opening" and lines[0]["machine"]["kind"] == "Coordinator"
+    assert lines[0]["facts"]["run"] == "walk" and lines[0]["depth"] == "Contributions"
 
 
 def other_bits(found: list[tuple[Entry, bytes]]) -> str:
@@ -282,14 +282,9 @@ def other_bits(found: list[tuple[Entry, bytes]]) -> str:
 
 
 def another_decision(found: list[tuple[Entry, bytes]]) -> str:
-    for i, (entry, _) in enumerate(found):
-        if isinstance(entry, Decided) and any(isinstance(each, SendPull) for each in entry.decisions):
-            changed = tuple(
-                msgspec.structs.replace(each, least=7) if isinstance(each, SendPull) else each
-                for each in entry.decisions
-            )
-            found[i] = msgspec.structs.replace(entry, decisions=changed), b""
-            break
+    decided = [(i, entry) for i, (entry, _) in enumerate(found) if isinstance(entry, Decided)]
+    i, entry = next((i, entry) for i, entry in decided if SendPull in map(type, entry.decisions))
+    found[i] = msgspec.structs.replace(entry, decisions=entry.decisions[:-1]), b""
     return "decisions about {'kind': 'Said'"
 
 
@@ -303,14 +298,6 @@ def a_merge_of_no_round(found: list[tuple[Entry, bytes]]) -> str:
     return "the merge of step 9 of fragment 1"
 
 
-def another_result(found: list[tuple[Entry, bytes]]) -> str:
-    i = next(i for i, (entry, _) in enumerate(found) if isinstance(entry, Computed))
-    computed = found[i][0]
-    assert isinstance(computed, Computed)
-    found[i] = msgspec.structs.replace(computed, theta=computed.theta ^ 1), b""
-    return f"after the merge of {computed.round}"
-
-
 def test_what_differs_is_named_with_its_place_and_ends_with_1(
     finished: Shard, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -321,7 +308,6 @@ def test_what_differs_is_named_with_its_place_and_ends_with_1(
         another_decision,
         an_event_that_never_was,
         a_merge_of_no_round,
-        another_result,
     ):
         changed = list(whole)
         named = change(changed)
@@ -340,10 +326,9 @@ def test_a_damaged_byte_before_the_last_record_is_refused(
         raw = bytearray(whole)
         raw[int(len(raw) * place)] ^= 1
         path.write_bytes(raw)
-        with pytest.raises(TapeError, match=r"the record at byte \d+ is damaged, whole ones follow from \d+"):
-            replay(path)
         assert main(["replay", str(path)]) == 2
-        assert "is damaged" in capsys.readouterr().err
+        said = capsys.readouterr().err
+        assert re.search(r"the record at byte \d+ is damaged, whole ones follow from \d+", said)
 
 
 def test_a_torn_tail_is_tolerated(finished: Shard, tmp_path: Path) -> None:
@@ -494,24 +479,6 @@ def test_every_shards_tape_of_a_run_with_faults_is_replayed_decision_by_decision
         assert found.versions == tuple(process.machine.versions)
         assert found.units == {name: unit.incarnation for name, unit in process.machine.units.items()}
     world.close()
-
-
-def test_atoll_replay_tells_a_person_and_a_program_what_it_found(
-    finished: Shard, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = str(tmp_path / "tape")
-    assert main(["replay", folder]) == 0
-    said = capsys.readouterr().out
-    assert "identical" in said and f"{finished.machine.rounds.merges} merges" in said
-    assert main(["replay", folder, "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["identical"] is True and told["tapes"][0]["versions"] == [
-        f.version for f in finished.fragments
-    ]
-    assert main(["replay", folder, "--print"]) == 0
-    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert lines[0]["kind"] == "Opening" and lines[0]["machine"]["kind"] == "Coordinator"
-    assert lines[0]["facts"]["run"] == "walk" and lines[0]["depth"] == "Contributions"
 
 
 @pytest.mark.parametrize("content", [b"", b"no tape at all\n" * 99, os.urandom(1000), None])

@@ -88,9 +88,7 @@ def replay(path: Path, cut: Cut | None = None) -> Replay:
     """
     player: Player | None = None
     for stored in read(path):
-        if player is None:
-            assert isinstance(stored.entry, Opening)
-            player = Player(stored.entry, cut)
+        player = player or Player(stored, cut)
         player.play(stored)
         if player.difference is not None:
             break
@@ -102,29 +100,32 @@ def replay(path: Path, cut: Cut | None = None) -> Replay:
 class Player(Replay):
     """A shard in the state of the tape so far. Merges are computed by the syncer's own code."""
 
-    def __init__(self, first: Opening, cut: Cut | None) -> None:
-        super().__init__(first.facts, first.depth)
+    def __init__(self, first: Stored, cut: Cut | None) -> None:
+        opening = first.entry
+        assert isinstance(opening, Opening)
+        super().__init__(opening.facts, opening.depth)
         if cut is not None and cut.shards != self.facts.shards:
             raise TapeError(
                 f"the checkpoint of step {cut.step} is of {cut.shards} shards, the tape of {self.facts.shards}"
             )
-        self._cut, self._began = cut, first.time
+        self._cut, self._began = cut, opening.time
         self._machine: Syncer
-        self._arrays = NumpyArrays(first.facts.spec, first.facts.layout)
+        self._arrays = NumpyArrays(self.facts.spec, self.facts.layout)
         self._offset = 0.0
         """Difference between seconds since the tape began and the machine's clock."""
         self._fresh: dict[RoundId, Version | None] = {}
         """Merges that are not durable yet. None: the merge gave no usable fragment."""
         self._known: dict[tuple[int, int], tuple[int, int]] = {}
         """Checksums by fragment and version, also from before a restart or a gap."""
-        self._last: Stored | None = None
+        self._last = first
+        """The record that was played last, or is being played."""
 
     def play(self, stored: Stored) -> None:
         """Plays a record. Sets `difference` if the re-run differs from it."""
         before, self._last = self._last, stored
         match stored.entry:
             case Opening() as opening:
-                self._open(opening, stored.body, 0 if before is None else before.left)
+                self._open(opening, stored.body, before.left if self.segments else 0)
             case Decided() as decided:
                 self._decide(decided)
             case Contributed() as contributed:
@@ -135,13 +136,13 @@ class Player(Replay):
     def end(self) -> None:
         """Ends the re-run after the last record."""
         self._arrays.close()
-        if self._last is not None and self.difference is None:
+        if self.difference is None:
             self.torn += self._last.left
 
     def _open(self, opening: Opening, body: bytes, torn: int) -> None:
         machine = opening.restored()
         if opening.why == "Full" and torn:
-            raise TapeError(f"the segment before {self._segment} is damaged in its last {torn} bytes")
+            raise TapeError(f"the segment before {self._last.segment} is damaged in its last {torn} bytes")
         self.torn += torn
         if opening.why == "Full" and self.segments:
             self._compare("the machine at the start of the segment", machine, self._machine)
@@ -224,11 +225,6 @@ class Player(Replay):
         if self._cut is not None and versions == self._cut.versions[start : start + len(versions)]:
             self.wanted = list(self.held)
 
-    @property
-    def _segment(self) -> str:
-        assert self._last is not None
-        return self._last.segment
-
     def _compare(self, what: str, recorded: object, found: object) -> None:
         """Compares in a form in which NaN equals itself and sets are ordered."""
         a, b = plain(recorded), plain(found)
@@ -236,7 +232,7 @@ class Player(Replay):
             self._differ(what, a, b)
 
     def _differ(self, what: str, recorded: object, found: object) -> None:
-        if self.difference is None and self._last is not None:
+        if self.difference is None:
             self.difference = Difference(self._last.segment, self._last.start, what, recorded, found)
 
 
