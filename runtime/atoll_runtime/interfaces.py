@@ -24,11 +24,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Volume:
-    """The space of a file system for this process, in bytes."""
+    """The file system of a folder."""
 
     size: int
-    """Used and free space, without the space reserved for root."""
-    free: int
+    """Bytes, used and free, without the space reserved for root."""
 
     def share(self, limit: int) -> int:
         """The most bytes of an event tape with this limit: at most a quarter, because the journal needs more."""
@@ -78,7 +77,7 @@ class Disk(Protocol):
         """Removes a file, or a folder with its content. Does nothing if it does not exist."""
 
     def volume(self, folder: Path) -> Volume:
-        """Size and free bytes of the file system."""
+        """The file system of a folder."""
 
 
 class Bucket(Protocol):

@@ -98,7 +98,7 @@ class SimDisk:
         return self._names
 
     def volume(self) -> Volume:
-        return Volume(self._size, self._size - sum(len(file.data) for file in self._names.values()))
+        return Volume(self._size)
 
 
 def apply(names: dict[Path, File], changes: Sequence[Change]) -> None:

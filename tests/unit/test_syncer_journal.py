@@ -10,13 +10,14 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from atoll_runtime.interfaces import Volume
 from atoll_runtime.process import Terminal
 from atoll_runtime.protocol.fragments import Layout, TensorInfo, build_layout
 from atoll_runtime.syncer import journal as journals
@@ -51,9 +52,9 @@ def begun(folder: Path, uid: str = "uid") -> Journal:
     return journal
 
 
-def resumed(folder: Path, of: Layout | None = None, tape: int = 0) -> Replay:
+def resumed(folder: Path) -> Replay:
     """The content of a journal."""
-    found = Journal.resume(folder, "uid", of or layout(), "bf16", tape)
+    found = Journal.resume(folder, "uid", layout(), "bf16")
     assert found is not None
     found[0].close()
     return found[1]
@@ -224,62 +225,48 @@ ELEMENTS = 100_000
 WIDE = layout(width=ELEMENTS)
 
 
-@contextlib.contextmanager
-def volume_of(folder: Path, size: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Limits the content of `folder` to `size` bytes."""
-    write = LocalDisk.write
+class Small(LocalDisk):
+    """A disk with room for `size` bytes in `folder`."""
 
-    def used() -> int:
-        return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    def __init__(self, folder: Path, size: int) -> None:
+        self._folder, self._size = folder, size
 
-    def bounded(disk: LocalDisk, file: int, parts: Sequence[memoryview]) -> int:
-        if used() + sum(part.nbytes for part in parts) > size:
+    def write(self, file: int, parts: Sequence[memoryview]) -> int:
+        used = sum(path.stat().st_size for path in self._folder.rglob("*") if path.is_file())
+        if used + sum(part.nbytes for part in parts) > self._size:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return write(disk, file, parts)
+        return super().write(file, parts)
 
-    def statvfs(_: Any) -> SimpleNamespace:
-        return SimpleNamespace(f_blocks=size, f_bfree=size - used(), f_bavail=size - used(), f_frsize=1)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(LocalDisk, "write", bounded)
-        patched.setattr(os, "statvfs", statvfs)
-        yield
-
-
-def filled(folder: Path, steps: int, tape: int = 0) -> None:
-    """Writes a journal of `steps` merges of large fragments."""
-    journal = Journal(folder, "uid", WIDE, "lineage", tape)
-    journal.begin([version(0, ELEMENTS)] * 2, {"t": 0})
-    for step in range(1, steps + 1):
-        journal.merge(step % 2, version(step, ELEMENTS), {"t": step})
-    journal.close()
+    def volume(self, folder: Path) -> Volume:
+        return Volume(self._size)
 
 
 @pytest.mark.parametrize(("size", "tape"), [(5_000_000, 0), (6_000_000, 10**9), (8_000_000, 1_000_000)])
-def test_a_journal_never_outgrows_its_volume(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, tape: int
-) -> None:
-    with volume_of(tmp_path, size, monkeypatch):
-        (tmp_path / "tape").write_bytes(bytes(min(tape, size // 4)))
-        filled(tmp_path / "journal", 12, tape)
-        assert resumed(tmp_path / "journal", WIDE, tape).machine == {"t": 12}
+def test_a_journal_never_outgrows_its_volume(tmp_path: Path, folder: Path, size: int, tape: int) -> None:
+    disk = Small(tmp_path, size)
+    (tmp_path / "tape").write_bytes(bytes(min(tape, size // 4)))
+    journal = Journal(folder, "uid", WIDE, "lineage", tape, disk)
+    journal.begin([version(0, ELEMENTS)] * 2, {"t": 0})
+    for step in range(1, 13):
+        journal.merge(step % 2, version(step, ELEMENTS), {"t": step})
+    journal.close()
+    found = Journal.resume(folder, "uid", WIDE, "bf16", tape, disk)
+    assert found is not None and found[1].machine == {"t": 12}
+    found[0].close()
 
 
-def test_a_volume_without_room_for_two_versions_ends_the_syncer_with_both_numbers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_volume_without_room_for_two_versions_ends_the_syncer_with_both_numbers(folder: Path) -> None:
     size = 4_400_000
     message = (
         f"the journal of {2 * ELEMENTS} parameters needs {4 * 8 * ELEMENTS} bytes, .* volume of {size} has "
         f"{size - size // 4 - 2 * (size // 32)} .* more spec.syncer.storage, or more spec.syncer.shards"
     )
-    with volume_of(tmp_path, size, monkeypatch):
-        journal = Journal(tmp_path / "journal", "uid", WIDE, "lineage", 10**9)
-        with pytest.raises(Terminal, match=message) as caught:
-            journal.begin([version(0, ELEMENTS)] * 2, {"t": 0})
-        journal.close()
+    journal = Journal(folder, "uid", WIDE, "lineage", 10**9, Small(folder, size))
+    with pytest.raises(Terminal, match=message) as caught:
+        journal.begin([version(0, ELEMENTS)] * 2, {"t": 0})
+    journal.close()
     assert caught.value.reason == "VolumeTooSmall"
-    assert list((tmp_path / "journal").iterdir()) == []
+    assert list(folder.iterdir()) == []
 
 
 def test_a_file_system_that_does_not_say_how_large_it_is_bounds_nothing(

@@ -44,7 +44,7 @@ class ScratchDisk:
 
     def volume(self, folder: Path) -> Volume:
         """See `Disk`. Its size is unlimited."""
-        return Volume(sys.maxsize, sys.maxsize)
+        return Volume(sys.maxsize)
 
     def _ignore(self, *facts: Any, **more: Any) -> None:
         """Does nothing, because there are no files."""

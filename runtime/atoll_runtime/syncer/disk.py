@@ -77,9 +77,8 @@ class LocalDisk(Disk):
     def volume(self, folder: Path) -> Volume:
         found = os.statvfs(folder)
         if not found.f_blocks:  # the file system does not report its size
-            return Volume(sys.maxsize, sys.maxsize)
-        usable = found.f_blocks - found.f_bfree + found.f_bavail
-        return Volume(usable * found.f_frsize, found.f_bavail * found.f_frsize)
+            return Volume(sys.maxsize)
+        return Volume((found.f_blocks - found.f_bfree + found.f_bavail) * found.f_frsize)
 
 
 LOCAL = LocalDisk()
