@@ -22,7 +22,7 @@ VERSION_BYTES = 12
 
 
 class NumpyArrays:
-    """See `interfaces.Arrays`."""
+    """See `interfaces.Arrays` for each method."""
 
     def __init__(self, spec: OuterSpec, layout: Layout) -> None:
         self._spec = spec
@@ -32,7 +32,6 @@ class NumpyArrays:
         self._buffers = Buffers(spec.overlap * VERSION_BYTES * largest)
 
     def read(self, fragment: Fragment, header: Header, body: memoryview) -> HostPart:
-        """See `Arrays`."""
         codec, part = self._spec.codec, header.part
         held = codecs.unpack(body, header.codec, part.stop - part.start, codec)
         return HostPart(part.start, held, scan(fragment, held, codec, part.start))
@@ -45,7 +44,6 @@ class NumpyArrays:
         parts: Mapping[tuple[str, int], HostPart],
         old: Version,
     ) -> Version:
-        """See `Arrays`."""
         spec = self._spec
         merged = merge_step(
             fragment,
@@ -64,7 +62,6 @@ class NumpyArrays:
         return old.next(step, merged, spec.codec, self._mergers)
 
     def close(self) -> None:
-        """See `Arrays`."""
         self._mergers.shutdown()
 
 

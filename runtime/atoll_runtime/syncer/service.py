@@ -43,7 +43,7 @@ HELLO_SECONDS = 15.0
 
 
 class Service:
-    """The endpoint of a shard."""
+    """The endpoint of a shard. See `transport.Endpoint` for what it serves."""
 
     def __init__(self, driver: Driver) -> None:
         self.driver = driver
@@ -60,7 +60,6 @@ class Service:
         return report if incarnation == unit.incarnation else None
 
     async def session(self, peer: Peer, incoming: AsyncIterator[Up]) -> AsyncIterator[Down]:
-        """See `Endpoint`."""
         async with asyncio.timeout(HELLO_SECONDS):
             first = await anext(incoming, None)
         if isinstance(first, ShardHello):
@@ -115,7 +114,6 @@ class Service:
                 self.driver.feed(Left(session.unit, session.incarnation, session.host))
 
     async def push(self, peer: Peer, header: Header, receive: Receive) -> PushReply:
-        """See `Endpoint`."""
         refusal = self._admit(peer, header)
         if refusal:
             return PushReply(False, refusal)
@@ -160,7 +158,6 @@ class Service:
         return refusal or ("" if held.scan.finite else "the outer gradient is not finite")
 
     def fetch(self, peer: Peer, request: FetchRequest) -> tuple[FetchHead, memoryview] | str:
-        """See `Endpoint`."""
         foreign = hosts.stranger(self.run, peer, request.unit)
         if foreign:
             return foreign
@@ -178,7 +175,6 @@ class Service:
         return msgspec.structs.replace(head, cut=cut, merged=merged), body
 
     def directory(self, peer: Peer, request: DirectoryRequest) -> DirectoryReply | str:
-        """See `Endpoint`."""
         foreign = hosts.stranger(self.run, peer, request.unit)
         if foreign:
             return foreign
