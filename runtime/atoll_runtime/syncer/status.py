@@ -113,6 +113,7 @@ class Status:
 def unit_report(machine: Syncer, unit: Unit, report: Report | None) -> UnitReport:
     """Returns the report of one unit, for the operator."""
     beginning = report and report.beginning
+    link = report.link if report is not None and unit.hosts else LinkReading()
     connected: Literal["Learning", "Joining"] = "Learning" if unit.contributions else "Joining"
     return UnitReport(
         **{name: getattr(unit, name) for name in OF_UNIT},
@@ -124,15 +125,9 @@ def unit_report(machine: Syncer, unit: Unit, report: Report | None) -> UnitRepor
         slow=machine.rounds.roster.outpaced(unit.name),
         staleness=max(0, machine.step - unit.last_merge),
         beginning=None if beginning is None else BeginningReport(**msgspec.structs.asdict(beginning)),
-        link=link_report(report.link) if report is not None and unit.hosts else LinkReport(),
+        link=LinkReport(**vars(link), **vars(link.use)),  # it ignores `use`, as any unknown key
         waits=waits(machine, unit) if unit.hosts else [],
     )
-
-
-def link_report(link: LinkReading) -> LinkReport:
-    """Returns what a host measured of its link."""
-    facts = dict(vars(link))
-    return LinkReport(**vars(facts.pop("use")), **facts)
 
 
 def mean_loss(units: list[Unit]) -> float | None:
