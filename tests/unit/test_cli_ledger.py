@@ -9,25 +9,25 @@ from typing import Any
 import pytest
 from played_kubectl import Call
 
-ONE = {"fragments": 8, "trained": 8000, "merged": 6000, "inFlight": 804, "discarded": {"Missed": 1196}}
-TWO = {"fragments": 8, "trained": 80_000_000, "merged": 80_000_000, "inFlight": 0, "discarded": {}}
-BOTH = {
-    "fragments": 8,
-    "trained": 80_008_000,
-    "merged": 80_006_000,
-    "inFlight": 804,
-    "discarded": {"Missed": 1196},
-}
+
+def account(trained: int, merged: int, in_flight: int = 0, **discarded: int) -> dict[str, Any]:
+    return {
+        "fragments": 8,
+        "trained": trained,
+        "merged": merged,
+        "inFlight": in_flight,
+        "discarded": discarded,
+    }
+
+
+ONE = account(8000, 6000, 804, Missed=1196)
+TWO = account(80_000_000, 80_000_000)
+BOTH = account(80_008_000, 80_006_000, 804, Missed=1196)
 
 
 def item(kind: str, name: str, run: str, ledger: dict[str, Any] | None) -> dict[str, Any]:
-    spec = {"run": run} if kind == "LearnerUnit" else {}
-    return {
-        "kind": kind,
-        "metadata": {"name": name},
-        "spec": spec,
-        "status": {"ledger": ledger} if ledger else {},
-    }
+    status = {"ledger": ledger} if ledger else {}
+    return {"kind": kind, "metadata": {"name": name}, "spec": {"run": run} if run else {}, "status": status}
 
 
 def listing(one: dict[str, Any] | None = ONE, own: dict[str, Any] | None = BOTH) -> list[dict[str, Any]]:
@@ -71,7 +71,7 @@ def test_a_token_without_a_fate_is_told_and_is_status_1(ledger) -> None:
 
 def test_json_is_exact(ledger) -> None:
     huge = 9_007_199_254_740_993  # no float has this value
-    large = {"fragments": 24, "trained": huge, "merged": huge - 1, "inFlight": 1, "discarded": {}}
+    large = account(huge, huge - 1, 1)
     own = large | {"trained": huge + 80_000_000, "merged": huge - 1 + 80_000_000}
     status, out, _ = ledger(listing(large, own), "demo", "--json")
     found = json.loads(out)
@@ -108,15 +108,10 @@ def test_tokens_of_units_that_are_gone_stay_in_the_total(ledger) -> None:
 
 
 def test_nothing_is_gone_where_the_units_were_written_after_their_run(ledger) -> None:
-    newer = {**TWO, "trained": 80_000_008, "merged": 80_000_008}
-    status, out, _ = ledger(
-        [*listing()[:3], item("LearnerUnit", "demo-b-0", "demo", newer)], "demo", "--json"
-    )
+    newer = item("LearnerUnit", "demo-b-0", "demo", account(80_000_008, 80_000_008))
+    status, out, _ = ledger([*listing()[:3], newer], "demo", "--json")
     assert status == 0
-    assert json.loads(out)["gone"] == {"fragments": 8, "trained": 0, "merged": 0, "discarded": {}} | {
-        "inFlight": 0,
-        "balance": 0,
-    }
+    assert json.loads(out)["gone"] == account(0, 0) | {"balance": 0}
 
 
 @pytest.mark.parametrize(

@@ -116,10 +116,6 @@ async def run_service(
     run: RunContract, layout: Layout, rules: Rules, tls: Tls, directory: Path, status: Status
 ) -> None:
     """Recovers, then serves learners until cancelled or failed."""
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise JournalError(f"{directory}: {error.strerror or error}") from error
     store, start = await recovered(run, layout, rules, directory / "journal", status)
     await asyncio.to_thread(forget_others, directory)
     await asyncio.to_thread(warm, run.outer.codec)

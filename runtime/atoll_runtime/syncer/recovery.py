@@ -86,32 +86,33 @@ def recover(
 
     lineage = uuid.uuid4().hex
     cut, skipped = store.newest(own=owned(layout))
-    message = "; ".join(str(each) for each in skipped)
+    passed_over = "; ".join(map(str, skipped))
     if cut is None:
         if any(each.complete for each in skipped):
             # Acknowledged training must not be thrown away because it cannot be read at the moment.
             raise StoreError(
-                f"{store.uri}: no complete checkpoint can be read ({message}); mend or remove them"
+                f"{store.uri}: no complete checkpoint can be read ({passed_over}); mend or remove them"
             )
         if skipped:
-            log.warning("%s: %s: starting from the initial model", store.uri, message)
+            log.warning("%s: %s: starting from the initial model", store.uri, passed_over)
         theta = initial()
         state = State.from_tensors(layout, run.outer.codec, theta, None, [0] * len(sizes), series)
         machine = restoring.begin(rules, sizes, list(state.versions))
         first = machine.part(machine.cuts.newest)
         store.save_part(part_of(run, rules, layout, machine.step, tuple(state.fragments), first, lineage))
-        message = join("started from the initial model", message)
+        message = "started from the initial model"
     else:
         check(cut, whole, store.uri)
         versions = translate(cut.versions, whole.split(cut.shards), whole, cut.step)
         own = versions[rules.shard * whole.width : (rules.shard + 1) * whole.width]
         state = State.from_tensors(layout, run.outer.codec, cut.theta, cut.momentum, own, series)
         machine = restored(run, rules, sizes, cut, own, f"{store.uri}/global/{cut.step}")
-        message = join(f"started from the checkpoint of global step {cut.step}", message)
+        message = f"started from the checkpoint of global step {cut.step}"
     machine.cuts.started = started
     newest = None if cut is None else cut.step
     journal = Journal(directory, owner, layout, lineage, LIMITS[run.tape], disk)
     journal.begin(tuple(state.fragments), durable(machine.record(), 0, newest))
+    message += f"; {passed_over}" if passed_over else ""
     return Start(machine, state, journal, 0, newest, message)
 
 
@@ -210,7 +211,3 @@ def restored(
     # Other shards learn from shard 0 that the run is finished.
     same = rules.shard == COORDINATOR and cut.meta.get("target") == target_of(run)
     return restoring.continued(rules, sizes, cut.meta["machines"], versions, cut.step, uri if same else "")
-
-
-def join(*parts: str) -> str:
-    return "; ".join(part for part in parts if part)
