@@ -58,22 +58,16 @@ class Cuts:
         self.newest, self.error = newest, ""
         self._spec, self._store, self._shards, self._missing = spec, store, shards, missing
         self._meta, self._ended = meta, ended
-        self._next: Job | None = None
-        self._arrived = asyncio.Event()
+        self._jobs: asyncio.Queue[Job] = asyncio.Queue()
 
     def submit(self, job: Job) -> None:
         """Submits a cut to be saved now. A cut that is being saved is given up for it."""
-        self._next = job
-        self._arrived.set()
+        self._jobs.put_nowait(job)
 
     async def serve(self) -> None:
         """Saves submitted cuts until cancelled."""
         while True:
-            await self._arrived.wait()
-            self._arrived.clear()
-            job, self._next = self._next, None
-            if job is None:
-                continue
+            job = await self._jobs.get()
             saved = await self._save(job)
             whole = saved is not None and await self._whole(job)
             if whole:
@@ -85,7 +79,7 @@ class Cuts:
     async def _save(self, job: Job) -> bool | None:
         """Retries `_save_now` until it succeeds, and returns its result; None when a newer cut was submitted first."""
         backoff = Backoff(1.0, 60.0)
-        while self._next is None:
+        while self._jobs.empty():
             try:
                 return await asyncio.to_thread(self._save_now, job)
             except StoreError as error:
@@ -100,7 +94,7 @@ class Cuts:
         clock = asyncio.get_running_loop().time
         begun = clock()
         backoff = Backoff(*POLL_SECONDS)
-        while self._next is None:
+        while self._jobs.empty():
             missing, step = self._missing(), job.cut.step
             waiting = f"no part of shard {', '.join(map(str, missing))} for the cut of global step {step}"
             if not missing:
