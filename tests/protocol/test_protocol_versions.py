@@ -1,38 +1,32 @@
-"""Processes of one version that are told by those of another, or deal with them: each ends so as to be tried again."""
+"""Programs that are told by an operator of another version: each ends so as to be tried again."""
 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
-from atoll_runtime.contract import ENV_EVALUATION, ENV_RUN_FILE, ENV_UNIT, EXIT_VERSION, brief
+from atoll_runtime.contract import ENV_EVALUATION, ENV_RUN_FILE, EXIT_VERSION, brief
+from atoll_runtime.evaluator import __main__ as evaluator
+from atoll_runtime.syncer import __main__ as syncer
 
-pytestmark = pytest.mark.timeout(240)  # processes that import JAX: seconds alone
 
-
-@pytest.mark.parametrize("role", ["syncer", "evaluator"])
-def test_a_field_from_a_newer_operator_ends_a_process_with_a_status_of_its_own(
-    role: str, make_run: Any, tmp_path: Path
+@pytest.mark.parametrize("program", [syncer, evaluator], ids=["syncer", "evaluator"])
+def test_a_field_from_a_newer_operator_ends_a_program_with_a_status_of_its_own(
+    program: ModuleType,
+    make_run: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     told = json.loads(brief(make_run()))
     told["inner"] = {"sharpness": 2}
-    path = tmp_path / "run.json"
-    path.write_text(json.dumps(told))
-    environment = os.environ | {
-        ENV_RUN_FILE: str(path),
-        ENV_UNIT: "{}",
-        ENV_EVALUATION: "{}",
-        "JAX_PLATFORMS": "cpu",
-    }
-    ended = subprocess.run(
-        [sys.executable, "-m", f"atoll_runtime.{role}"],
-        env=environment, capture_output=True, text=True, timeout=200, check=False,
-    )  # fmt: skip
-    assert ended.returncode == EXIT_VERSION, ended.stderr
-    assert "VersionMismatch: run.json: inner.sharpness: Extra inputs are not permitted" in ended.stderr
+    (tmp_path / "run.json").write_text(json.dumps(told))
+    monkeypatch.setenv(ENV_RUN_FILE, str(tmp_path / "run.json"))
+    monkeypatch.setenv(ENV_EVALUATION, "{}")
+    monkeypatch.setattr(program, "log_to_stderr", lambda: None)
+    assert program.main() == EXIT_VERSION
+    assert "VersionMismatch: run.json: inner.sharpness: Extra inputs are not permitted" in caplog.text
