@@ -64,14 +64,10 @@ class Journal:
             JournalError: the volume fails, another process holds it, or it lost what it had acknowledged.
         """
         journal = cls(directory, uid, layout, "", tape, disk)
-        try:
-            with journal._writing():
-                disk.make(directory)
-                journal._hold()
-                replay = journal._replay(codec)
-        except BaseException:
-            journal.close()
-            raise
+        with journal._writing():
+            disk.make(directory)
+            journal._hold()
+            replay = journal._replay(codec)
         if replay is None:
             journal.close()
             return None
@@ -181,7 +177,7 @@ class Journal:
         except OSError as error:
             self.close()
             raise JournalError(f"{error.filename or self._directory}: {error.strerror or error}") from error
-        except JournalError:
+        except BaseException:
             self.close()
             raise
 
