@@ -218,7 +218,7 @@ class SimTape(Tape):
                     process.world.log(f"{process} > {effect}")
             process.world.checks.handled(process, event, effects)
 
-    def contributions(self, round_id: RoundId, members: Any, parts: Any) -> None:
+    def contributions(self, merge: Any, parts: Any) -> None:
         pass
 
     def merged(self, round_id: RoundId, theta: np.ndarray, momentum: np.ndarray) -> None:

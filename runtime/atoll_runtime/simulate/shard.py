@@ -10,7 +10,7 @@ from typing import Any
 
 from atoll_runtime.contract import RunContract
 from atoll_runtime.interfaces import Arrays
-from atoll_runtime.protocol.effects import Effect, Note
+from atoll_runtime.protocol.effects import Effect, Merge, Note
 from atoll_runtime.protocol.events import Declined, Event, Persisted, Received
 from atoll_runtime.protocol.fragments import Array, Layout
 from atoll_runtime.protocol.identifiers import RoundId
@@ -133,8 +133,8 @@ class Tally(Tape):
                 if isinstance(effect, Note) and refuses(effect.entry):
                     self.refused.setdefault(str(effect.entry["unit"]), set()).add(event.part.round)
 
-    def contributions(self, round_id: RoundId, members: tuple[Part, ...], parts: object) -> None:
-        self._frozen[round_id] = members
+    def contributions(self, merge: Merge, parts: object) -> None:
+        self._frozen[merge.round] = merge.members
 
     def merged(self, round_id: RoundId, theta: object, momentum: object) -> None:
         """See `Tape`."""

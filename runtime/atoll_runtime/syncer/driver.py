@@ -192,8 +192,7 @@ class Driver:
     async def _merge(self, effect: Merge) -> None:
         p = effect.round.fragment
         parts, old = self.parts.take(effect.members), self.state.fragments[p]
-        bodies = {key: (part.start, part.body) for key, part in parts.items()}
-        self.tape.contributions(effect.round, effect.members, bodies)
+        self.tape.contributions(effect, parts)
         merge = functools.partial(
             self.arrays.merge, self.state.layout.fragments[p], effect.round.step, effect.members, parts, old
         )

@@ -19,13 +19,13 @@ import msgspec
 
 from atoll_runtime.contract import TapeDepth
 from atoll_runtime.interfaces import Disk
-from atoll_runtime.protocol.effects import Effect
+from atoll_runtime.payloads import HostPart
+from atoll_runtime.protocol.effects import Effect, Merge
 from atoll_runtime.protocol.events import Event, MergeFailed, Persisted
 from atoll_runtime.protocol.fragments import Array
 from atoll_runtime.protocol.frames import FRAME, Buffer, checksum
 from atoll_runtime.protocol.identifiers import RoundId
 from atoll_runtime.protocol.machine import Syncer
-from atoll_runtime.protocol.messages import Part
 from atoll_runtime.protocol.tape import (
     Computed,
     Contributed,
@@ -131,20 +131,14 @@ class Tape:
             self._gap = False
             self._open("Gap")  # the snapshot includes this event
 
-    def contributions(
-        self,
-        round_id: RoundId,
-        members: tuple[Part, ...],
-        parts: Mapping[tuple[str, int], tuple[int, Buffer]],
-    ) -> None:
-        """Records the input of a merge: by (unit, host), the first element and the body as it is merged."""
+    def contributions(self, merge: Merge, parts: Mapping[tuple[str, int], HostPart]) -> None:
+        """Records the input of a merge: its parts, by unit and host."""
         if not self._records or self._depth != "Contributions":
             return
-        units = {member.unit for member in members}
-        chosen = [(*key, *parts[key]) for key in sorted(parts) if key[0] in units]
-        shares = tuple(Share(unit, host, start, len(body)) for unit, host, start, body in chosen)
-        bodies = tuple(body for *_, body in chosen)
-        self._pending[round_id] = [self._put(lambda: Contributed(round_id, shares), bodies)]
+        chosen = [(*key, parts[key]) for key in sorted(parts)]
+        shares = tuple(Share(unit, host, part.start, len(part.body)) for unit, host, part in chosen)
+        bodies = tuple(part.body for *_, part in chosen)
+        self._pending[merge.round] = [self._put(lambda: Contributed(merge.round, shares), bodies)]
 
     def merged(self, round_id: RoundId, theta: Array, momentum: Array) -> None:
         """Records the output of a merge. Call it before `Merged` is handed to the machine."""
