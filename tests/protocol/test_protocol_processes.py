@@ -47,14 +47,14 @@ def test_two_units_train_to_the_target_through_a_syncer_that_is_killed_and_fence
     assert process.plain("/readyz").startswith("Running")
 
     # Killed at any moment and started again, it goes on from its journal; the units did not notice.
-    steps = a.step
+    steps = a.loop.step
     assert process.end(signal.SIGKILL) == -signal.SIGKILL
     before = dict(a.received)
     process.start()
     for each in (a, *pair):
         each.until = 100
     eventually(lambda: (status := process.status()) and status.restarts == 1 and status.rounds >= 70, 120)
-    eventually(lambda: a.step > steps)
+    eventually(lambda: a.loop.step > steps)
     assert a.running
     assert all(a.received[p] >= version for p, version in before.items())
 

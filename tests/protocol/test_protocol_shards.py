@@ -67,10 +67,10 @@ def test_a_lost_shard_stalls_its_own_tensors_alone_and_a_finished_run_goes_on_in
     killed = rounds(shards[0])
     let_on(40)
     eventually(lambda: rounds(shards[0]) >= killed + 12)  # by now is taken what had come before the kill
-    stalled, step, held = rounds(shards[0]), a.step, [newest(s) for s in (0, 1)]
+    stalled, step, held = rounds(shards[0]), a.loop.step, [newest(s) for s in (0, 1)]
     let_on(40)
     eventually(lambda: rounds(shards[0]) >= stalled + 12)
-    eventually(lambda: a.step > step and newest(0) > held[0])
+    eventually(lambda: a.loop.step > step and newest(0) > held[0])
     assert newest(1) == held[1]
     report = told(shards[0])
     assert report.down.startswith("shard 1: no session with shard 0 since 2"), (

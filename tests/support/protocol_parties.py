@@ -42,11 +42,13 @@ from atoll_runtime.contract import (
 )
 from atoll_runtime.interfaces import Network
 from atoll_runtime.learner.client import SyncerClient
-from atoll_runtime.learner.transfers import Arrival
+from atoll_runtime.learner.loop import Loop
+from atoll_runtime.learner.proposal import Ending
+from atoll_runtime.learner.start import Start
 from atoll_runtime.model import describe, initial
 from atoll_runtime.protocol.fragments import build_layout, part_bounds
-from atoll_runtime.protocol.link import Ask
-from atoll_runtime.protocol.progress import Progress
+from atoll_runtime.protocol.identifiers import NOTHING
+from atoll_runtime.simulate.blank import BlankIsland, whole_body
 from atoll_runtime.transport import codecs
 from atoll_runtime.transport.sessions import TlsNetwork
 from atoll_runtime.transport.tls import Tls
@@ -156,17 +158,17 @@ def make_run_fixture(tmp_path: Path, free_ports: Callable[[int], list[int]]) -> 
 
 
 class Gang:
-    """The hosts of one unit. Between two steps they do only what all of them can, like a mesh."""
+    """The hosts of one unit, which agree between two steps."""
 
     def __init__(self, hosts: int) -> None:
-        self._able: list[set[Any]] = [set()] * hosts
+        self._values = [np.empty(0)] * hosts
         self._barrier = threading.Barrier(hosts, timeout=PARTING_SECONDS)
 
-    def agree(self, host: int, able: set[Any]) -> tuple[set[Any], set[Any]]:
-        """Return what all hosts can do, and what any host can do. Raises `BrokenBarrierError` if one has left."""
-        self._able[host] = able
+    def extremes(self, host: int, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """See `Agreement`. Raises `BrokenBarrierError` if a host has left."""
+        self._values[host] = values
         self._barrier.wait()
-        found = set.intersection(*self._able), set.union(*self._able)
+        found = np.min(self._values, axis=0), np.max(self._values, axis=0)
         self._barrier.wait()
         return found
 
@@ -175,9 +177,10 @@ class Gang:
         self._barrier.abort()
 
 
-@dataclass
-class NumpyUnit:
-    """One host of a unit. In a thread, it moves its parameters a little towards a target at each step."""
+@dataclass(eq=False)
+class NumpyUnit(BlankIsland):
+    """One host of a unit: the training loop and client of the pods, in a thread. A step moves its weights a little
+    towards a target. It stands for `Inner`, `Fragments`, `Agreement` and what else the loop needs."""
 
     run: RunContract
     name: str
@@ -193,8 +196,7 @@ class NumpyUnit:
     until: float = math.inf
     """When the unit has received this version, it makes no more steps until the test changes this value."""
     contributed: int = 0
-    received: dict[int, int] = field(default_factory=dict)
-    """Newest version of each fragment."""
+    cursor: int = 0
 
     def __post_init__(self) -> None:
         shards = len(self.run.shards)
@@ -211,25 +213,28 @@ class NumpyUnit:
         )
         self.client = SyncerClient(self.run, self.contract, self.layout, self.bounds, self.padded, networks)
         theta = initial(self.run.model)
-        self.theta = [self._mine(self.layout.flatten(theta, p), p) for p in range(len(self.layout.fragments))]
-        self.anchor = [part.copy() for part in self.theta]
+        self.weights = [
+            self._mine(self.layout.flatten(theta, p), p) for p in range(len(self.layout.fragments))
+        ]
+        self.anchor = [part.copy() for part in self.weights]
         self.sent: dict[int, np.ndarray] = {}
-        """Parameters from which its newest contribution to each fragment was computed, until a version arrives."""
-        self._arrivals: dict[int, Arrival] = {}
-        """Arrivals that not all hosts have yet."""
-        self.progress = Progress([0] * len(self.theta))
-        self.step = 0
+        """Weights from which its newest contribution to each fragment was computed, until a version arrives."""
+        self.versions = (0,) * len(self.weights)
+        """Those that it begins with."""
         self._halt = threading.Event()
         self._thread = threading.Thread(target=self._train, daemon=True)
 
     def start(self) -> NumpyUnit:
-        self.client.start(self.progress.versions, 0, "seeded by the test")
+        me: Any = self
+        start = Start(self.versions, self.versions)
+        self.loop = Loop(self.run, me, me, self.client, me, me, start, threading.Event(), me)
+        self.client.start(self.versions, 0, "seeded by the test")
         self._thread.start()
         return self
 
     def hold_nothing(self) -> None:
         """Hold no fragment, so that every fragment must come from the syncer first."""
-        self.progress = Progress([-1] * len(self.theta))
+        self.versions = (NOTHING,) * len(self.weights)
 
     def halt(self) -> None:
         """End like a killed process: the loop ends and the link breaks."""
@@ -243,6 +248,11 @@ class NumpyUnit:
     def running(self) -> bool:
         return self._thread.is_alive()
 
+    @property
+    def received(self) -> dict[int, int]:
+        """Newest version of each fragment."""
+        return dict(enumerate(self.loop.progress.versions))
+
     def _mine(self, flat: np.ndarray, p: int) -> np.ndarray:
         start, stop = self.bounds[p]
         whole = np.zeros(self.padded[p], np.float32)
@@ -251,56 +261,32 @@ class NumpyUnit:
 
     def _train(self) -> None:
         with contextlib.suppress(threading.BrokenBarrierError):
-            while not (self._halt.is_set() or self.client.stop() or self.client.error()):
-                self._go_on()
+            while not self._halt.wait(self.step_seconds):
+                if max(self.received.values()) < self.until and self.loop.advance() is not Ending.NONE:
+                    break
         self.gang.leave()
 
-    def _go_on(self) -> None:
-        """Takes what has arrived, makes a step and answers pulls, as far as all hosts can."""
-        self._arrivals |= self.client.arrived()
-        arrivals, cut, pulls = self._arrivals, self.client.cut(), self.client.pulls()
-        able = {cut, *((p, arrival.version) for p, arrival in arrivals.items()), *pulls.items()}
-        if max(self.received.values(), default=0) < self.until:
-            able.add(self._train)
-        agreed, known = self.gang.agree(self.host, able)
-        for each in known:
-            match each:
-                case (int(p), int(version)):
-                    self.client.need(p, version)
-        if cut in agreed and self.progress.see(cut):
-            self.client.mark(cut, self.progress.trained)
-        for p, arrival in list(arrivals.items()):
-            if (p, arrival.version) in agreed:
-                self._adopt(p, arrivals.pop(p))
-        self._halt.wait(self.step_seconds)
-        if self._train not in agreed:
-            return
-        self.step += 1
-        self.progress.step(self.tokens)
-        for part in self.theta:
+    # what the loop calls
+
+    def extremes(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return self.gang.extremes(self.host, values)
+
+    def step(self, tokens: object, rate: float) -> float:
+        self.cursor += 1
+        for part in self.weights:
             part += 0.05 * (np.float32(self.target) - part)
-        for p, ask in pulls.items():
-            if (p, ask) in agreed:
-                self._contribute(p, ask)
-        losses = [np.mean((part - self.target) ** 2) for part in self.theta if part.size]
-        loss = float(np.mean(losses))
-        self.client.report(self.step, self.tokens, loss, self.step_seconds, self.step)
+        return float(np.mean([np.mean((part - self.target) ** 2) for part in self.weights if part.size]))
 
-    def _adopt(self, p: int, arrival: Arrival) -> None:
-        self.anchor[p] = arrival.part.astype(np.float32)
-        self.theta[p] = self.anchor[p] + self.theta[p] - self.sent.pop(p, self.theta[p])
-        self.progress.adopt(p, arrival.version)
-        self.client.adopt(p, arrival)
-        self.received[p] = arrival.version
+    def extract(self, theta: object, number: int, codec: str) -> Any:
+        self.contributed += 1
+        self.sent[number] = self.weights[number].copy()
+        body = codecs.pack(self.anchor[number] - self.sent[number], codec)
+        return whole_body(np.frombuffer(body, np.uint8))
 
-    def _contribute(self, p: int, ask: Ask) -> None:
-        offer = self.progress.offer(p, ask)
-        if offer is not None:
-            self.sent[p] = self.theta[p].copy()
-            codec = self.client.communication.codec
-            body = codecs.pack(self.anchor[p] - self.sent[p], codec)
-            self.client.contribute(p, ask, codec, body, offer, self.step)
-            self.contributed += 1
+    def receive(self, theta: object, number: int, part: np.ndarray) -> None:
+        before = self.sent.pop(number, self.weights[number])
+        self.anchor[number] = part.astype(np.float32)
+        self.weights[number] = self.anchor[number] + self.weights[number] - before
 
 
 @pytest.fixture(name="numpy_unit")
