@@ -53,7 +53,7 @@ def products(program, of_a_kernel=False):
 
 def step_of_a_mixture(monkeypatch, inner, segments):
     """The gradient of its loss, traced for a platform to come. All attention is this kernel's."""
-    monkeypatch.setattr(attention, "kernel", lambda *_: "splash")
+    monkeypatch.setattr(attention, "splashes", lambda *_: True)
     size = Dimensions(
         layers=2, width=256, heads=2, kv_heads=1, hidden=256, experts=4, expert_hidden=128, vocabulary=256
     )
