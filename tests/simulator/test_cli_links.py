@@ -24,6 +24,13 @@ def test_each_unit_is_in_as_many_rounds_as_its_link_carries_and_none_waits(ask: 
         assert unit["hidden_share"] == 1.0
 
 
+def test_work_of_the_slowest_links_is_merged_although_its_anchor_is_a_hundred_intervals_old(ask: Any) -> None:
+    asked = ("--codec", "auto", "--fragments", "8", "--interval", "8", "--steps", "1536")
+    unit, _ = ask("links", "--links", "0.03,5", *asked)[0]["units"]
+    assert unit["period"] > 80
+    assert unit["merged_share"] > 0.7  # 21 contributions; the last ones are still on their way
+
+
 @pytest.mark.parametrize(("codec", "need"), [("int4", 0.85), ("float32", 6.4)])
 def test_what_every_round_needs_follows_the_codec(ask: Any, codec: str, need: float) -> None:
     (unit,) = ask("links", "--links", "10", "--codec", codec, "--steps", "100")[0]["units"]
