@@ -20,6 +20,8 @@ class Syncers:
         self._contexts: dict[str, ssl.SSLContext] = {}
         self.statuses: dict[str, Object] = {}
         """Path `namespace/run/shard` or `namespace/run/evaluator` to the status. Other paths are answered with 503."""
+        self.orders: dict[str, list[int]] = {}
+        """Path to the global steps of cuts that were ordered."""
         self.callers: dict[str, str] = {}
         """Path to the identity that the last caller's certificate showed."""
         base = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -48,7 +50,9 @@ class Syncers:
             return web.Response(status=503)
         if request.method == "GET":
             return web.json_response(status)
-        saved = {"uri": "gs://bucket/run", "current": True, "newestStep": (await request.json())["cut"]}
+        step = (await request.json())["cut"]
+        self.orders.setdefault(path, []).append(step)
+        saved = {"uri": "gs://bucket/run", "current": True, "newestStep": step}
         status["checkpoint"] = status.get("checkpoint", {}) | saved
         return web.Response(status=202)
 
