@@ -16,7 +16,7 @@ from atoll_local.host import install
 def test_each_run_is_as_long_as_its_shares_need() -> None:
     assert utilisation.steps_of(5.0, 8) == utilisation.WARM_STEPS + utilisation.COUNTED_STEPS
     assert utilisation.steps_of(5.0, 128) == 4 * 128
-    assert utilisation.steps_of(0.05, 8) == 1224, "six times the model in int4, of 204 steps each"
+    assert utilisation.steps_of(0.05, 8) == 2448, "twelve times the model in int4, of 204 steps each"
 
 
 def test_a_machine_that_gets_slower_costs_no_utilisation() -> None:

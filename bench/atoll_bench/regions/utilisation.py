@@ -43,7 +43,7 @@ WARM_STEPS, COUNTED_STEPS = 64, 128
 of counted steps, which are enough for a rate."""
 INTERVALS = 4
 """The least number of intervals of a run over a limited link."""
-EXCHANGES = 6
+EXCHANGES = 12
 """The link of such a run could carry the whole model in int4 at least this many times, so that shares of tokens are
 meaningful."""
 
