@@ -154,7 +154,6 @@ async def measure(
     client.streams = streams
     body = memoryview(np.random.default_rng(0).bytes(size))
     part, parts = body[: size // streams], count()
-    request = FetchRequest(UNIT, 1, 0, 1, 0, size // 2, "bf16")
     socks = [
         tls.identity().client.wrap_socket(
             tuned(socket.create_connection((host, plain))), server_hostname=NAME
@@ -175,7 +174,9 @@ async def measure(
         for _ in range(bodies):
             assert (await client.push(header(size, next(parts)), body, lambda: True)).accepted
 
-    async def fetch() -> None:
+    async def fetch(fragment: int) -> None:
+        # The server ends a fetch when the host begins another of the same fragment.
+        request = FetchRequest(UNIT, 1, fragment, 1, 0, size // 2, "bf16")
         for _ in range(bodies):
             await client.fetch(request, lambda: None)
 
@@ -188,7 +189,7 @@ async def measure(
             times.append(time.perf_counter())
             list(threads.map(down, socks))
             times.append(time.perf_counter())
-            await asyncio.gather(*(fetch() for _ in range(beside)))
+            await asyncio.gather(*map(fetch, range(beside)))
             times.append(time.perf_counter())
             for name, (began, done) in zip(NAMES, pairwise(times), strict=True):
                 moved = size if name in PLAIN else size * beside * bodies
