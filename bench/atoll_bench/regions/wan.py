@@ -80,9 +80,10 @@ class Wan(Startable):
         self._started, self._scale = ExitStack(), 1.0
 
     def start(self) -> None:
-        """Also makes SIGTERM and SIGHUP raise `KeyboardInterrupt`, so that everything is removed after them too."""
+        """Until `stop`, SIGTERM and SIGHUP raise `KeyboardInterrupt`, so that everything is removed after them too."""
         for number in (signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, signal.default_int_handler)
+            before = signal.signal(number, signal.default_int_handler)
+            self._started.callback(signal.signal, number, before)
         if self._network.taken():
             raise CommandError(
                 f"the bridge {self._network.bridge} is there already: wait for the end of the other bench, or remove "
