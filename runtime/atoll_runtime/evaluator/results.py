@@ -20,9 +20,8 @@ def settings(data: DataSpec, spec: EvaluationSpec, split: Split) -> Settings:
     """The data and settings of a measurement. Losses with different ones cannot be compared."""
     return {
         "data": data.uri,
-        "contents": hashlib.sha256(
-            split.model_dump_json().encode()
-        ).hexdigest(),  # other data at the same URI
+        # It differs for other data at the same URI.
+        "contents": hashlib.sha256(split.model_dump_json().encode()).hexdigest(),
         "split": spec.split,
         "tokens": spec.tokens,
         "sequence_length": spec.sequence_length or data.sequence_length,
