@@ -16,6 +16,7 @@ from atoll_runtime.interfaces import Bucket
 from atoll_runtime.payloads import Part, StoreError
 from atoll_runtime.protocol.identifiers import CutId
 from atoll_runtime.syncer.backoff import Backoff
+from atoll_runtime.syncer.latest import Latest
 
 log = logging.getLogger(__name__)
 
@@ -58,16 +59,19 @@ class Cuts:
         self.newest, self.error = newest, ""
         self._spec, self._store, self._shards, self._missing = spec, store, shards, missing
         self._meta, self._ended = meta, ended
-        self._jobs: asyncio.Queue[Job] = asyncio.Queue()
+        self._submitted: Latest[Job | None] = Latest(None)
+        """A job holds the arrays of its cut, so only the newest one waits."""
 
     def submit(self, job: Job) -> None:
         """Submits a cut to be saved now. A cut that is being saved is given up for it."""
-        self._jobs.put_nowait(job)
+        self._submitted.set(job)
 
     async def serve(self) -> None:
         """Saves submitted cuts until cancelled."""
+        job: Job | None = None
         while True:
-            job = await self._jobs.get()
+            job = await self._submitted.after(job)
+            assert job is not None
             saved = await self._save(job)
             whole = saved is not None and await self._whole(job)
             if whole:
@@ -79,7 +83,7 @@ class Cuts:
     async def _save(self, job: Job) -> bool | None:
         """Retries `_save_now` until it succeeds, and returns its result; None when a newer cut was submitted first."""
         backoff = Backoff(1.0, 60.0)
-        while self._jobs.empty():
+        while self._submitted.value is job:
             try:
                 return await asyncio.to_thread(self._save_now, job)
             except StoreError as error:
@@ -94,7 +98,7 @@ class Cuts:
         clock = asyncio.get_running_loop().time
         begun = clock()
         backoff = Backoff(*POLL_SECONDS)
-        while self._jobs.empty():
+        while self._submitted.value is job:
             missing, step = self._missing(), job.cut.step
             waiting = f"no part of shard {', '.join(map(str, missing))} for the cut of global step {step}"
             if not missing:
