@@ -14,7 +14,7 @@ from atoll_runtime.contract import Dimensions, InnerSpec, ModelSpec, OuterSpec, 
 from atoll_runtime.data import Prefetch
 from atoll_runtime.learner import seed
 from atoll_runtime.learner.agree import Agreement
-from atoll_runtime.learner.errors import FencedOff, LossNotFinite, SeedUnavailable, Terminal
+from atoll_runtime.learner.errors import FencedOff, LossNotFinite, SeedUnavailable
 from atoll_runtime.learner.fragments import Fragments
 from atoll_runtime.learner.inner import Inner
 from atoll_runtime.learner.island import _refusal
@@ -26,6 +26,7 @@ from atoll_runtime.learner.snapshot import Snapshots, host_part
 from atoll_runtime.learner.start import Start
 from atoll_runtime.learner.transfers import Arrival
 from atoll_runtime.model import describe, initial
+from atoll_runtime.process import Terminal
 from atoll_runtime.protocol.communication import Communication
 from atoll_runtime.protocol.fragments import build_layout
 from atoll_runtime.protocol.identifiers import NO_CUT, CutId, RoundId

@@ -22,12 +22,12 @@ from atoll_runtime.contract import (
 from atoll_runtime.data import write_text
 from atoll_runtime.data.packing import segments
 from atoll_runtime.evaluator.measure import Measure
-from atoll_runtime.learner.errors import Terminal
 from atoll_runtime.learner.inner import Inner
 from atoll_runtime.learner.island import _data
 from atoll_runtime.learner.mesh import span
 from atoll_runtime.model import initial
 from atoll_runtime.model.objective import objective
+from atoll_runtime.process import Terminal
 
 SIZE = Dimensions(layers=1, width=16, heads=2, kv_heads=1, hidden=32)
 SPEC = ModelSpec(dimensions=SIZE)

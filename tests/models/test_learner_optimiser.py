@@ -13,8 +13,8 @@ import pytest
 
 from atoll_runtime.contract import OPTIMIZERS, InnerSpec, ModelSpec, OptimizerSpec, OuterSpec
 from atoll_runtime.learner import island, optimiser
-from atoll_runtime.learner.errors import Terminal
 from atoll_runtime.learner.optimiser import OptimiserError
+from atoll_runtime.process import Terminal
 
 MATRICES = {"matrix": True, "norm": False}
 SAVED = {

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atoll_runtime.learner.errors import Terminal
 from atoll_runtime.learner.mesh import check_chips
+from atoll_runtime.process import Terminal
 
 pytestmark = pytest.mark.timeout(300)  # two processes that import JAX: 4 s alone
 JOIN = """

@@ -12,7 +12,7 @@ import pytest
 
 PROGRAM = """
 import logging, os, resource, sys
-from atoll_runtime.learner.errors import Terminal
+from atoll_runtime.process import Terminal
 from atoll_runtime.learner.lockedmemory import raise_limit
 
 said, soft, hard, user = sys.argv[1], *map(int, sys.argv[2:])

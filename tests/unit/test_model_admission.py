@@ -27,8 +27,8 @@ from atoll_runtime.contract import (
 )
 from atoll_runtime.evaluator.measure import Measure
 from atoll_runtime.learner import island
-from atoll_runtime.learner.errors import Terminal
 from atoll_runtime.model import ModelError, check, describe
+from atoll_runtime.process import Terminal
 from atoll_runtime.protocol.fragments import build_layout
 from atoll_runtime.protocol.rules import Rules
 from atoll_runtime.syncer import __main__ as syncer

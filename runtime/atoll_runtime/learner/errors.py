@@ -1,6 +1,6 @@
 """Why an island ends before its run does.
 
-`Terminal`: a restart cannot fix it; the process exits with `EXIT_TERMINAL` and the reason in its termination
+`process.Terminal`: a restart cannot fix it; the process exits with `EXIT_TERMINAL` and the reason in its termination
 message.
 `FencedOff`: a newer incarnation of the unit is registered.
 After any other exception, a restart of the gang may help.
@@ -8,13 +8,7 @@ After any other exception, a restart of the gang may help.
 
 from __future__ import annotations
 
-
-class Terminal(Exception):
-    """Ends the unit permanently; `reason` is one word for a condition."""
-
-    def __init__(self, reason: str, message: str) -> None:
-        super().__init__(message)
-        self.reason = reason
+from atoll_runtime.process import Terminal
 
 
 class LossNotFinite(Terminal):

@@ -18,7 +18,7 @@ from atoll_runtime.learner.agree import Agreement
 from atoll_runtime.learner.audit import Audit, evaluation, examples_of
 from atoll_runtime.learner.client import SyncerClient
 from atoll_runtime.learner.compilation import CompilationStore, Programs
-from atoll_runtime.learner.errors import FencedOff, Terminal
+from atoll_runtime.learner.errors import FencedOff
 from atoll_runtime.learner.fragments import Fragments
 from atoll_runtime.learner.inner import Inner
 from atoll_runtime.learner.loop import Loop
@@ -31,6 +31,7 @@ from atoll_runtime.learner.snapshot import Snapshots
 from atoll_runtime.learner.start import start_of
 from atoll_runtime.model import ModelError, axes_of, check, describe, fits, resolve
 from atoll_runtime.model.axes import share
+from atoll_runtime.process import Terminal
 from atoll_runtime.protocol.fragments import Layout, LayoutError, build_layout
 from atoll_runtime.protocol.messages import Beginning
 from atoll_runtime.transport.messages import DirectoryRequest, Refused

@@ -7,7 +7,7 @@ import resource
 from collections.abc import Mapping
 
 from atoll_runtime.contract import ENV_LOCK_MEMORY
-from atoll_runtime.learner.errors import Terminal
+from atoll_runtime.process import Terminal
 
 log = logging.getLogger(__name__)
 

@@ -15,9 +15,9 @@ import numpy as np
 from jax.sharding import AxisType, Mesh
 
 from atoll_runtime.contract import MeshSpec, UnitContract
-from atoll_runtime.learner.errors import Terminal
 from atoll_runtime.model import ModelError
 from atoll_runtime.model.rules import MESH
+from atoll_runtime.process import Terminal
 
 INITIALISATION_TIMEOUT = 300
 """Seconds that a host waits for the others of its gang, because images and nodes are not ready at the same time."""

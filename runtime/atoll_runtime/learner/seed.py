@@ -14,8 +14,9 @@ from atoll_runtime.checkpoint import Cut, GlobalStore, Regions, StoreError
 from atoll_runtime.checkpoint.units import Moments, UnitSave, UnitStore
 from atoll_runtime.contract import UnitContract
 from atoll_runtime.learner.agree import Agreement
-from atoll_runtime.learner.errors import SeedUnavailable, Terminal
+from atoll_runtime.learner.errors import SeedUnavailable
 from atoll_runtime.learner.peers import Peers, Pulled
+from atoll_runtime.process import Terminal
 from atoll_runtime.protocol.fragments import Layout, translate
 from atoll_runtime.syncer.backoff import Backoff
 
