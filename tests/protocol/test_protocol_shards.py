@@ -44,10 +44,11 @@ def test_a_lost_shard_stalls_its_own_tensors_alone_and_a_finished_run_goes_on_in
 ) -> None:
     run = make_run(shards=2, target=TargetSpec(global_steps=320))
     shards = [syncer(run, s) for s in (0, 1)]
-    eventually(lambda: all(each.status() for each in shards), 120)  # neither is far ahead of the other
-    a = numpy_unit(run, "a", until=40).start()
+    a = numpy_unit(run, "a", until=0).start()
     gang = Gang(2)
-    pair = [numpy_unit(run, "b", host=host, hosts=2, gang=gang, until=40).start() for host in (0, 1)]
+    pair = [numpy_unit(run, "b", host=host, hosts=2, gang=gang, until=0).start() for host in (0, 1)]
+    # Every shard has answered, so none misses the first rounds. The product's units wait in the same way.
+    eventually(lambda: all(each.client.answered for each in (a, *pair)), 120)
     width = a.layout.width
 
     def let_on(steps: float) -> None:
@@ -60,6 +61,8 @@ def test_a_lost_shard_stalls_its_own_tensors_alone_and_a_finished_run_goes_on_in
         """Version that `a` has of any tensor of the shard."""
         return max(version for p, version in dict(a.received).items() if p // width == s)
 
+    for each in (a, *pair):
+        each.until = 40
     eventually(lambda: all(rounds(each) >= 12 for each in shards), 120)
 
     let_on(40)
