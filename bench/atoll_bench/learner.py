@@ -30,7 +30,6 @@ from atoll_bench.run import SYNCER, Run, Start, local, unit_of
 from atoll_bench.slowlink import SlowLink
 from atoll_cli.errors import CommandError
 from atoll_local.controlplane import free_port
-from atoll_local.namespaces import check_namespaces
 from atoll_runtime.contract import (
     CheckpointSpec,
     DataSpec,
@@ -109,7 +108,6 @@ def measure(
             wan: Wan | None = None
             start: Start = local
             if gbps is not None:
-                check_namespaces()
                 wan = stack.enter_context(Wan(folder / "wan", (Region(PLACE, gbps, delay / 1000),), MTU))
                 start, address = wan.places[PLACE].run, wan.places[PLACE].address
             run = stack.enter_context(contextlib.closing(Run(contract, folder, [UNIT], address)))

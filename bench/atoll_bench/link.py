@@ -15,13 +15,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from atoll_bench.figures import spread
+from atoll_bench.figures import say, spread
 from atoll_bench.linkends import NAME, UNIT
 from atoll_bench.regions.wan import SITE, Region, Wan
 from atoll_bench.run import SYNCER, certify
 from atoll_bench.slowlink import SlowLink
 from atoll_cli.errors import CommandError
-from atoll_local.namespaces import check_namespaces
+from atoll_local.host import prepare_namespaces
 from atoll_runtime.protocol import communication
 
 RATE, ROUND_TRIP = 2.5e9, 0.1
@@ -66,6 +66,8 @@ class LinkFigure:
 
 def measure(case: Sequence[str], megabytes: int, repeat: int) -> Iterator[LinkFigure]:
     """Raises `CommandError` if an end fails; `ClusterError` or `HostError` if the shaped link cannot be made."""
+    if "shaped" in case:
+        prepare_namespaces(say)  # before the minutes on loopback
     with tempfile.TemporaryDirectory(prefix="atoll-bench-link-") as name:
         folder = Path(name)
         certify(folder, "bench", [UNIT], NAME, SITE)
@@ -135,7 +137,6 @@ def loopback(folder: Path, size: int, streams: int, repeat: int) -> LinkFigure:
 def shaped(folder: Path, repeat: int) -> LinkFigure:
     """Measures the product against the rate of the link."""
     streams = communication.streams(1, RATE, ROUND_TRIP)
-    check_namespaces()
     region = Region(UNIT, RATE / 1e9, ROUND_TRIP / 2)
     with (
         Wan(folder / "wan", (region,), MTU) as wan,

@@ -6,7 +6,7 @@ import os
 import shutil
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from atoll_local.errors import HostError
@@ -25,13 +25,20 @@ DEBIAN_PACKAGES = {
     "conntrack": "conntrack",
     "buildah": "buildah",
     "mmdebstrap": "mmdebstrap",
-    "ip": "iproute2",
-    "ethtool": "ethtool",
-    "nsenter": "util-linux",
     "sysctl": "procps",
     "mount": "mount",
 }
 """Debian packages by program."""
+NAMESPACE_PACKAGES = {
+    "ip": "iproute2",
+    "tc": "iproute2",
+    "bridge": "iproute2",
+    "ethtool": "ethtool",
+    "nsenter": "util-linux",
+    "unshare": "util-linux",
+    "setpriv": "util-linux",
+}
+"""The same for network namespaces with links of their own."""
 CNI_DIR = Path("/usr/lib/cni")
 INSTALL_TIMEOUT = 900.0
 
@@ -73,11 +80,26 @@ def check_port(port: int, purpose: str, address: str = "0.0.0.0") -> None:
 
 
 def install(progress: Progress) -> None:
-    """Installs the Debian packages that are missing, without starting their services. Raises `HostError` if there is
-    no apt, or it failed."""
-    packages = [package for program, package in DEBIAN_PACKAGES.items() if shutil.which(program) is None]
+    """Installs what a cluster needs. Raises `HostError` if there is no apt, or it failed."""
+    packages = _missing(DEBIAN_PACKAGES | NAMESPACE_PACKAGES)
     if not (CNI_DIR / "ptp").exists():
         packages.append("containernetworking-plugins")
+    _install(packages, progress)
+
+
+def prepare_namespaces(progress: Progress) -> None:
+    """Installs what network namespaces need. Raises `HostError` without root, without apt, or if apt failed."""
+    if os.geteuid() != 0:
+        raise HostError("network namespaces need root; run it with sudo")
+    _install(_missing(NAMESPACE_PACKAGES), progress)
+
+
+def _missing(packages: Mapping[str, str]) -> list[str]:
+    return list(dict.fromkeys(name for program, name in packages.items() if shutil.which(program) is None))
+
+
+def _install(packages: Sequence[str], progress: Progress) -> None:
+    """Installs Debian packages without starting their services."""
     if not packages:
         return
     if shutil.which("apt-get") is None:

@@ -1,33 +1,22 @@
 """Network namespaces on a bridge: places with a link of their own, without a node.
 
-Everything in a namespace ends with the process that made it. Needs root, iproute2 and ethtool.
+Everything in a namespace ends with the process that made it. Call `host.prepare_namespaces` first.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from atoll_local.errors import HostError
 from atoll_local.network import Network
 from atoll_local.process import Daemon, Startable, wait_for
 
-PROGRAMS = ("ip", "tc", "bridge", "ethtool", "unshare", "nsenter", "setpriv")
 START_SECONDS = 10.0
 MORTAL = ("setpriv", "--pdeathsig", "KILL")
 """Command that ends a process together with the thread that started it."""
-
-
-def check_namespaces() -> None:
-    """Raises `HostError` if this machine or user cannot make network namespaces."""
-    if os.geteuid() != 0:
-        raise HostError("network namespaces need root; run it with sudo")
-    if missing := [name for name in PROGRAMS if shutil.which(name) is None]:
-        raise HostError(f"missing on this machine: {', '.join(missing)} (iproute2, ethtool, util-linux)")
 
 
 @dataclass

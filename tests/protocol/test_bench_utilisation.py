@@ -10,7 +10,6 @@ from compile_cache import kept_programs
 from atoll_bench.parity.sizes import SIZES
 from atoll_bench.regions import simulated, utilisation
 from atoll_bench.regions.trainings import environment
-from atoll_local.host import install
 
 
 def test_each_run_is_as_long_as_its_shares_need() -> None:
@@ -28,7 +27,6 @@ def test_a_machine_that_gets_slower_costs_no_utilisation() -> None:
 def test_a_cell_is_measured_and_compared_with_simulations(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    install(print)
     monkeypatch.setattr(utilisation, "environment", lambda folder: environment(folder) | kept_programs())
     monkeypatch.setattr(simulated, "GRID_STEPS", 40)
     monkeypatch.setattr(utilisation, "WARM_STEPS", 16)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy_learner
 import pytest
 
-from atoll_local.host import install
+from atoll_local.host import prepare_namespaces
 from atoll_local.link import Link, shape
 from atoll_local.namespaces import Namespace
 from atoll_local.network import Network, sh
@@ -79,7 +79,7 @@ FAILURES: dict[str, list[Change]] = {  # others, of rate and delay: tests/schedu
 @pytest.fixture
 def places(tmp_path: Path) -> Iterator[dict[str, Namespace]]:
     """A namespace for each unit. The syncer is on the host, which they call localhost."""
-    install(print)
+    prepare_namespaces(print)
     network = Network(bridge="atollfail", subnet="10.250.0.0/24", pods="10.243.0.0/16")
     network.up()
     try:

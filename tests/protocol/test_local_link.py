@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from atoll_local.host import install
+from atoll_local.host import prepare_namespaces
 from atoll_local.link import Link, parse_delay, parse_rate, shape
 from atoll_local.namespaces import Namespace
 from atoll_local.network import Network
@@ -37,7 +37,7 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def tools() -> None:
     """The Debian packages of the local cluster, which a fresh machine lacks."""
-    install(print)
+    prepare_namespaces(print)
 
 
 @pytest.fixture

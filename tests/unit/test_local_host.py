@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections import namedtuple
 from pathlib import Path
@@ -47,6 +48,9 @@ def test_missing_packages_without_apt_are_listed(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("shutil.which", lambda _: None)
     with pytest.raises(HostError, match=r"no apt-get to install them: containerd, runc"):
         host.install(lambda _: None)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    with pytest.raises(HostError, match=r"no apt-get to install them: iproute2, ethtool, util-linux$"):
+        host.prepare_namespaces(lambda _: None)
 
 
 def test_every_node_has_its_own_address_and_pod_range() -> None:

@@ -14,7 +14,6 @@ from atoll_bench.regions.setting import SIZE
 from atoll_bench.regions.trainings import Spent, Trainings
 from atoll_bench.regions.wan import REGIONS, Region, Wan, round_trips
 from atoll_cli.errors import CommandError
-from atoll_local.namespaces import check_namespaces
 from atoll_runtime.contract import LedgerReport, SyncerStatus
 
 CUT_SHARE = 0.6
@@ -99,7 +98,6 @@ def measure(steps: int, seeds: Sequence[int], cut_seconds: int, plot: str | None
         CommandError: a process ended, or there is a bridge of another bench.
         ClusterError, HostError: this machine cannot run the experiment.
     """
-    check_namespaces()
     with tempfile.TemporaryDirectory(prefix="atoll-regions-") as name, Wan(Path(name) / "wan") as wan:
         trainings = Trainings(wan, Path(name), steps)
         equal = [trainings.decoupled(f"equal-{seed}", steps, seed, shaped=False) for seed in seeds]

@@ -21,7 +21,6 @@ from atoll_bench.regions.setting import Setting
 from atoll_bench.regions.trainings import SEED, environment
 from atoll_bench.regions.wan import PARAMETERS, STEP_SECONDS, Region, Wan, scale_of
 from atoll_cli.errors import CommandError
-from atoll_local.namespaces import check_namespaces
 from atoll_runtime.contract import Dimensions, LedgerReport, LinkReport, ModelSpec, SyncerStatus
 from atoll_runtime.data import write_stdlib
 from atoll_runtime.protocol.communication import BITS
@@ -167,7 +166,6 @@ def measure(
 ) -> Iterator[Utilisation]:
     """Measures each bandwidth with each interval. Raises `CommandError` if a process ended, and `ClusterError` or
     `HostError` if this machine cannot run the measurement."""
-    check_namespaces()
     wide = max(PUBLISHED)
     with tempfile.TemporaryDirectory(prefix="atoll-regions-") as name:
         folder = Path(name)

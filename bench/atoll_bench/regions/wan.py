@@ -12,7 +12,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from atoll_bench.figures import say
 from atoll_cli.errors import CommandError
+from atoll_local.host import prepare_namespaces
 from atoll_local.link import LEAST_RATE, Link, shape
 from atoll_local.namespaces import Namespace
 from atoll_local.network import Network
@@ -80,7 +82,11 @@ class Wan(Startable):
         self._started, self._scale = ExitStack(), 1.0
 
     def start(self) -> None:
-        """Until `stop`, SIGTERM and SIGHUP raise `KeyboardInterrupt`, so that everything is removed after them too."""
+        """Until `stop`, SIGTERM and SIGHUP raise `KeyboardInterrupt`, so that everything is removed after them too.
+
+        Raises `HostError` if this machine cannot make namespaces, and `CommandError` if another bench has the bridge.
+        """
+        prepare_namespaces(say)
         for number in (signal.SIGTERM, signal.SIGHUP):
             before = signal.signal(number, signal.default_int_handler)
             self._started.callback(signal.signal, number, before)
