@@ -136,22 +136,20 @@ def close(found: Vector, expected: Vector, tolerance: float = 1e-6) -> bool:
     return bool(np.linalg.norm(found - expected) <= tolerance * np.linalg.norm(expected))
 
 
-@given(st.integers(1, 30), st.floats(1e-6, 1e6))
-def test_m_orthogonal_gradients_of_norm_r_merge_to_norm_r_and_their_mean_does_not(
-    count: int, radius: float
-) -> None:
-    rows = [(3.0, row) for row in np.float32(radius) * np.eye(30, dtype=np.float32)[:count]]
-    assert np.linalg.norm(merged(ONE, "RDA", *rows)) == pytest.approx(radius, rel=1e-6)
-    assert np.linalg.norm(merged(ONE, "Mean", *rows)) == pytest.approx(radius / count**0.5, rel=1e-6)
-
-
-@given(WEIGHTS, st.integers(0, 99), st.sampled_from(["RDA", "Mean"]), st.sampled_from(CODECS))
+@given(
+    WEIGHTS,
+    st.lists(st.integers(1, 5), min_size=1, max_size=3),
+    st.integers(0, 99),
+    st.sampled_from(["RDA", "Mean"]),
+    st.sampled_from(CODECS),
+)
 @pytest.mark.parametrize("fragment", [THREE, TABLE], ids=["tensors", "embeddings-are-averaged-directly"])
-def test_a_merge_is_the_published_formula(
-    fragment: Fragment, weights: list[float], seed: int, rule: MergeRule, codec: Codec
+def test_a_merge_is_the_published_formula_whatever_the_number_of_hosts(
+    fragment: Fragment, weights: list[float], hosts: list[int], seed: int, rule: MergeRule, codec: Codec
 ) -> None:
     deltas = vectors(len(weights), fragment.size, seed)
-    inputs = [gradient(fragment, w, v, codec) for w, v in zip(weights, deltas, strict=True)]
+    units = zip(weights, deltas, hosts * 9, strict=False)
+    inputs = [gradient(fragment, weight, delta, codec, count) for weight, delta, count in units]
     found = -step(fragment, inputs, rule=rule, codec=codec, guard=False).theta
     assert close(found, oracle(fragment, weights, [rounded(v, codec) for v in deltas], rule))
 
@@ -195,6 +193,7 @@ def test_one_learner_is_a_plain_outer_step_bit_for_bit(
     b = m * momentum + delta
     assert np.array_equal(found.momentum, b)
     assert np.array_equal(found.theta, theta - eta * (m * b + delta))
+    assert found.wire == codecs.encode(found.theta, codec, THREE.size)
 
 
 def test_directions_that_cancel_fall_back_to_the_mean_of_that_piece_alone() -> None:
@@ -236,30 +235,6 @@ def test_merge_does_not_wait_for_busy_helpers() -> None:
         assert not busy.done()
         freed.set()
     assert np.array_equal(found.theta, -delta)
-
-
-@given(
-    st.lists(st.integers(1, 5), min_size=1, max_size=5),
-    st.sampled_from(CODECS),
-    st.sampled_from(["RDA", "Mean"]),
-)
-def test_merge_does_not_depend_on_the_number_of_hosts(
-    hosts: list[int], codec: Codec, rule: MergeRule
-) -> None:
-    deltas = vectors(len(hosts), THREE.size)
-    whole = [gradient(THREE, 1.0 + i, v, codec) for i, v in enumerate(deltas)]
-    split = [
-        gradient(THREE, 1.0 + i, v, codec, n) for i, (v, n) in enumerate(zip(deltas, hosts, strict=True))
-    ]
-    expected, found = (step(THREE, each, rule=rule, codec=codec).theta for each in (whole, split))
-    assert np.array_equal(found, expected) if rule == "Mean" else close(found, expected)
-
-
-@pytest.mark.parametrize("codec", CODECS)
-def test_wire_holds_the_new_theta_in_its_codec(codec: Codec) -> None:
-    theta, delta = vectors(2, THREE.size)
-    made = step(THREE, [gradient(THREE, 1.0, delta, codec)], theta, codec=codec, rate=0.7)
-    assert made.wire == codecs.encode(made.theta, codec, THREE.size)
 
 
 @pytest.mark.parametrize("codec", CODECS)
