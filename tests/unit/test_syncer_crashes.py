@@ -12,7 +12,6 @@ import copy
 import itertools
 import logging
 import random
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,10 +84,14 @@ def mounted(disk: SimDisk, point: int = -1) -> tuple[Mount, itertools.count[int]
     return Mount(disk, process, moment), changes
 
 
-def copied(disk: SimDisk) -> SimDisk:
-    """A copy with the same content, which shares the random generator."""
+def copied(disk: SimDisk, after_power_loss: bool = False) -> SimDisk:
+    """A copy that shares the random generator: with the same content, or with what was synced and, at random, some of
+    what was not."""
     disk.holder = None
-    return copy.deepcopy(disk, {id(CHANCE): CHANCE})
+    other = copy.deepcopy(disk, {id(CHANCE): CHANCE})
+    if after_power_loss:
+        other.lose_power()
+    return other
 
 
 def resume(mount: Mount) -> tuple[Journal, Replay] | None:
@@ -118,31 +121,15 @@ def play(mount: Mount) -> Iterator[int]:
     journal.close()
 
 
-@dataclass
-class Life:
-    """One process from its start to its end or its kill."""
-
-    disk: SimDisk
-    shown: list[int]
-    """Steps that learners have seen."""
-    changes: int
-
-
-def live(disk: SimDisk, point: int) -> Life:
-    """Plays the script from what is on the disk. The process is killed at its change number `point`."""
-    disk, shown = copied(disk), list[int]()
+def live(disk: SimDisk, point: int) -> tuple[SimDisk, int, int]:
+    """Plays the script from what is on the disk. The process is killed at its change number `point`. Returns the disk
+    that is left, the last step that learners have seen, or -1, and the number of changes."""
+    disk, shown = copied(disk), -1
     mount, changes = mounted(disk, point)
     with contextlib.suppress(Killed):
         for step in play(mount):
-            shown.append(step)
-    return Life(disk, shown, next(changes))
-
-
-def after_power_loss(disk: SimDisk) -> SimDisk:
-    """The disk with what was synced and, at random, some of what was not."""
-    disk = copied(disk)
-    disk.lose_power()
-    return disk
+            shown = step
+    return disk, shown, next(changes)
 
 
 def same(replay: Replay, step: Step) -> None:
@@ -183,31 +170,26 @@ def test_a_syncer_killed_at_any_write_point_loses_no_merge_that_was_seen_and_app
     old = Journal(FOLDER, "another", LAYOUT, "another", disk=mounted(first)[0])
     old.begin(STEPS[0].fragments, STEPS[0].machine)
     aside = {Path("journal-of-another") / path.name: data for path, data in first.snapshot().items()}
-    whole, count, done = live(first, -1), Counter[str](), set[str]()
-    assert whole.shown == [step.number for step in STEPS]
-    (log,) = mounted(whole.disk)[0].files(FOLDER, "log-*")
+    disk, shown, changes = live(first, -1)
+    assert shown == STEPS[-1].number and changes > 80
+    (log,) = mounted(disk)[0].files(FOLDER, "log-*")
     assert log.name >= "log-00000003", "one was replaced twice at least"
+    done = set[str]()
 
-    def check(kind: str, disk: SimDisk, *shown: int) -> None:
-        count[kind] += 1
-        state = repr((disk.snapshot(), max(shown)))
-        if state not in done:  # many kills leave the same state
-            done.add(state)
-            recovers(copied(disk), max(shown), aside)
+    def check(left: SimDisk, seen: int, power_losses: int) -> None:
+        for each in (copied(left), *(copied(left, after_power_loss=True) for _ in range(power_losses))):
+            state = repr((each.snapshot(), seen))
+            if state not in done:  # many kills leave the same state
+                done.add(state)
+                recovers(each, seen, aside)
 
-    for point in range(whole.changes):
-        life = live(first, point)
-        shown = max(life.shown, default=-1)
+    for point in range(changes):
+        left, shown, _ = live(first, point)
         assert shown < STEPS[-1].number, "it was not killed"
-        check("kills", life.disk, shown)
-        for _ in range(4):
-            check("power losses", after_power_loss(life.disk), shown)
+        check(left, shown, 4)
         # A second life must make what the first one left without a sync durable before it shows that.
         for second in itertools.count():
-            again = live(life.disk, second)
-            check("second kills", again.disk, shown, *again.shown)
-            check("power losses", after_power_loss(again.disk), shown, *again.shown)
-            if again.shown:
+            again, later, _ = live(left, second)
+            check(again, max(shown, later), 1)
+            if later >= 0:
                 break
-    assert count["kills"] == whole.changes > 80
-    assert count["second kills"] > 3 * count["kills"] and count["power losses"] > 4 * count["kills"]
