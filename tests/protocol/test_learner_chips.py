@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -36,47 +37,24 @@ def get_library_path():
 """A libtpu in which JAX finds no TPU."""
 
 
-@pytest.fixture(scope="module")
-def joined(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+def joined(**environment: str) -> list[str]:
     """What became of a host of four chips that joined its mesh, on a machine without any."""
-    library = tmp_path_factory.mktemp("libtpu")
-    (library / "libtpu.py").write_text(LIBRARY)
     least = {name: value for name, value in os.environ.items() if name != "JAX_PLATFORMS"}
-    cases = {
-        "without libtpu": {},
-        "with libtpu": {"PYTHONPATH": str(library)},
-    }
-    running = {
-        name: subprocess.Popen(
-            [sys.executable, "-c", JOIN],
-            env={**least, **added},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for name, added in cases.items()
-    }
-    found = {}
-    try:
-        for name, process in running.items():
-            out, err = process.communicate(timeout=250)
-            assert process.returncode == 0, err
-            found[name] = json.loads(out.splitlines()[-1])
-    finally:
-        for process in running.values():
-            process.kill()
-            process.communicate()
-    return found
+    command = [sys.executable, "-c", JOIN]
+    done = subprocess.run(command, env=least | environment, capture_output=True, text=True, timeout=250)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
 
 
-def test_an_image_without_libtpu_ends_the_unit_for_good_and_both_numbers_are_named(joined) -> None:
-    kind, reason, message = joined["without libtpu"]
+def test_an_image_without_libtpu_ends_the_unit_for_good_and_both_numbers_are_named() -> None:
+    kind, reason, message = joined()
     assert (kind, reason) == ("Terminal", "ChipsMissing")
     assert "4 TPU chips" in message and "finds 0" in message and "libtpu" in message
 
 
-def test_chips_that_jax_cannot_use_now_are_worth_a_restart_and_the_cpu_is_not_taken(joined) -> None:
-    kind, _, message = joined["with libtpu"]
+def test_chips_that_jax_cannot_use_now_are_worth_a_restart_and_the_cpu_is_not_taken(tmp_path: Path) -> None:
+    (tmp_path / "libtpu.py").write_text(LIBRARY)
+    kind, _, message = joined(PYTHONPATH=f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
     assert kind == "ChipsUnavailable"
     assert "4 TPU chips" in message and "Unable to initialize backend 'tpu'" in message
 
