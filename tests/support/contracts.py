@@ -16,6 +16,7 @@ from atoll_runtime.contract import (
     TargetSpec,
     UnitContract,
 )
+from atoll_runtime.simulate import blank
 
 
 def run_contract(**sections: Any) -> RunContract:
@@ -38,13 +39,4 @@ def run_contract(**sections: Any) -> RunContract:
 
 def unit_contract(unit: str = "a", **changes: Any) -> UnitContract:
     """A unit of one host."""
-    defaults: dict[str, Any] = {
-        "incarnation": 1,
-        "host": 0,
-        "hosts": 1,
-        "coordinator": "localhost:1",
-        "batch": 1,
-        "stream": 0,
-        "streams": 1,
-    }
-    return UnitContract(unit=unit, **(defaults | changes))
+    return blank.unit_contract(unit, 1).model_copy(update=changes)
