@@ -15,17 +15,10 @@ from typing import Any
 import numpy as np
 import pytest
 from lone_shard import joined
-from protocol_parties import ANSWER_SECONDS
+from protocol_parties import ANSWER_SECONDS, until
 
 from atoll_runtime.checkpoint import Cut, GlobalStore, Skipped, StoreError
-from atoll_runtime.contract import (
-    ENV_RUN_FILE,
-    CheckpointSpec,
-    OuterSpec,
-    RunContract,
-    TargetSpec,
-    dump,
-)
+from atoll_runtime.contract import ENV_RUN_FILE, CheckpointSpec, OuterSpec, RunContract, TargetSpec, dump
 from atoll_runtime.model import describe, initial
 from atoll_runtime.process import Terminal
 from atoll_runtime.protocol.events import Persisted, Said, Tick
@@ -91,12 +84,6 @@ def whole(run: RunContract) -> Layout:
 @pytest.fixture(name="store")
 def store_fixture(tmp_path: Path) -> Shelf:
     return Shelf(tmp_path / "shelf")
-
-
-async def until(condition: Callable[[], Any]) -> None:
-    async with asyncio.timeout(60):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 async def test_a_first_start_saves_step_0_and_a_later_one_goes_on_from_journal_or_checkpoint(

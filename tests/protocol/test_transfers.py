@@ -21,6 +21,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from protocol_parties import until
 
 from atoll_bench.slowlink import SlowLink
 from atoll_runtime.protocol.identifiers import RoundId
@@ -90,12 +91,6 @@ async def linked(port: int, folder: Path, streams: int, chunk: int = BLOCK) -> A
     client.streams, client.chunk = streams, chunk
     yield client
     await client.close()
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(SECONDS):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 @pytest.mark.parametrize(("streams", "chunk"), [(1, 1 << 20), (5, BLOCK), (3, 100 * BLOCK)])
@@ -230,11 +225,7 @@ def dialled(port: int, folder: Path) -> ssl.SSLSocket:
 
 @pytest.mark.parametrize(
     "data",
-    [
-        struct.pack("!I", LARGEST_MESSAGE + 1),
-        struct.pack("!I", 3) + b"abc",
-        framed(HEADER),
-    ],
+    [struct.pack("!I", LARGEST_MESSAGE + 1), struct.pack("!I", 3) + b"abc", framed(HEADER)],
     ids=["too-large", "no-message", "no-attach"],
 )
 async def test_a_connection_that_says_anything_else_is_closed(

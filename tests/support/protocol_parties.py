@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import datetime
 import math
@@ -72,6 +73,14 @@ def eventually(condition: Callable[[], Any], seconds: float = 50.0) -> Any:
         if answered > deadline:
             pytest.fail(f"not within {seconds} s: {condition}")
         time.sleep(min(max(0.01, 8 * (answered - asked)), 0.2))
+
+
+async def until(condition: Callable[[], Any]) -> Any:
+    """The same on an event loop."""
+    async with asyncio.timeout(PARTING_SECONDS):
+        while not (found := condition()):
+            await asyncio.sleep(0.005)
+    return found
 
 
 @pytest.fixture(name="eventually", scope="session")

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from contracts import unit_contract
+from protocol_parties import until
 
 from atoll_runtime.contract import RunContract, UnitContract
 from atoll_runtime.learner.client import SyncerClient
@@ -93,13 +94,6 @@ class Parties:
     def contribute(self) -> None:
         for number, ask in self.client.pulls().items():
             self.client.contribute(number, ask, "bf16", memoryview(bytes(8)), Offer(0, 1, 1, 1, NO_CUT), 1)
-
-
-async def until(condition: Callable[[], Any]) -> Any:
-    async with asyncio.timeout(20):
-        while not (found := condition()):
-            await asyncio.sleep(0.005)
-    return found
 
 
 @pytest.mark.parametrize("at", ["session", "fetch", "push"])

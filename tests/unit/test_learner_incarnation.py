@@ -6,7 +6,6 @@ import resource
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -50,15 +49,13 @@ def test_contracts_incarnation_is_used_without_the_file(files) -> None:
     assert not files.memory.exists()
 
 
-def test_restarted_process_waits_for_a_greater_number(files) -> None:
+def test_restarted_process_waits_for_a_greater_number(files, eventually) -> None:
     Incarnation(files).claim(UNIT)
     found: list[UnitContract] = []
     second = restarted(files)
     waits = threading.Thread(target=lambda: found.append(second.claim(UNIT, wait=60, poll=0.01)))
     waits.start()
-    deadline = time.monotonic() + 30
-    while not files.termination.read_text() and time.monotonic() < deadline:
-        time.sleep(0.01)
+    eventually(files.termination.read_text)
     assert LastWords.parse(files.termination.read_text()).incarnation == 3, "it still speaks for the third"
     assert not found
     files.told.write_text("4")
@@ -93,7 +90,7 @@ def test_partial_write_of_last_words_keeps_the_earlier_number(files) -> None:
         Incarnation(files).claim(UNIT, wait=0, poll=0.01)
 
 
-def test_process_ends_itself_when_a_greater_number_appears(files, tmp_path) -> None:
+def test_process_ends_itself_when_a_greater_number_appears(files, eventually) -> None:
     script = (
         "import sys, threading; from pathlib import Path\n"
         "from atoll_runtime.contract import parse_unit\n"
@@ -106,9 +103,7 @@ def test_process_ends_itself_when_a_greater_number_appears(files, tmp_path) -> N
     unit = UNIT.model_dump_json(by_alias=True)
     process = subprocess.Popen([sys.executable, "-c", script, unit, *places])
     try:
-        deadline = time.monotonic() + 30
-        while not files.memory.exists() and time.monotonic() < deadline:
-            time.sleep(0.01)
+        eventually(files.memory.exists)
         files.told.write_text("4")
         assert process.wait(30) == EXIT_RESTART
     finally:
