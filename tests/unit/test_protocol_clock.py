@@ -52,16 +52,6 @@ def test_versions_are_carried_to_another_number_of_shards_and_are_the_cuts_where
     assert apart == (10, 9), "what is part of one version and part of another is named by the cut"
 
 
-SECOND = replace(LONE, interval=8, shard=1, shards=2)
-
-
-def follower() -> Syncer:
-    """Shard 1 at global step 3, with one unit connected, which reports to shard 0 alone."""
-    machine = begin(SECOND, (10,), [3], 3)
-    machine.handle(joined("a"), 0.0)
-    return machine
-
-
 def steps(machine: Syncer, now: float) -> list[int]:
     """The steps of the clock at this moment, until it has to wait."""
     taken = [machine.step]
@@ -71,7 +61,8 @@ def steps(machine: Syncer, now: float) -> list[int]:
 
 
 def test_a_shard_that_was_away_skips_to_an_interval_behind_the_clock_and_takes_that_without_pacing() -> None:
-    machine = follower()
+    machine = begin(replace(LONE, interval=8, shard=1, shards=2), (10,), [3], 3)
+    machine.handle(joined("a"), 0.0)  # its unit reports to shard 0 alone
     assert steps(machine, 9.0) == [3], "shard 0 has not told it"
     machine.handle(Orders(step=100), 10.0)
     assert steps(machine, 10.0) == list(range(93, 101))
