@@ -11,14 +11,7 @@ from contracts import run_contract, unit_contract
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from atoll_runtime.contract import (
-    DataSpec,
-    Dimensions,
-    InnerSpec,
-    ModelSpec,
-    OptimizerSpec,
-    TargetSpec,
-)
+from atoll_runtime.contract import DataSpec, Dimensions, InnerSpec, ModelSpec, OptimizerSpec, TargetSpec
 from atoll_runtime.data import write_text
 from atoll_runtime.data.packing import segments
 from atoll_runtime.evaluator.measure import Measure

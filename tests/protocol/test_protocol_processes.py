@@ -15,13 +15,7 @@ from protocol_parties import Gang, networks
 
 from atoll_runtime.checkpoint import GlobalStore
 from atoll_runtime.checkpoint.bucket import TIMEOUT
-from atoll_runtime.contract import (
-    EXIT_OK,
-    CheckpointSpec,
-    SyncerStatus,
-    TargetSpec,
-    identity,
-)
+from atoll_runtime.contract import EXIT_OK, CheckpointSpec, SyncerStatus, TargetSpec, identity
 
 pytestmark = pytest.mark.timeout(300)  # 10 s alone
 

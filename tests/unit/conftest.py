@@ -6,12 +6,7 @@ import os
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false")
 
 from played_kubectl import call_fixture, kubectl_fixture
-from protocol_parties import (
-    authority_fixture,
-    eventually_fixture,
-    free_ports_fixture,
-    make_run_fixture,
-)
+from protocol_parties import authority_fixture, eventually_fixture, free_ports_fixture, make_run_fixture
 
 __all__ = [
     "authority_fixture",

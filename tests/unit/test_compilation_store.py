@@ -17,11 +17,7 @@ from jax import Array, monitoring
 from jax.experimental.compilation_cache.compilation_cache import reset_cache
 
 from atoll_runtime.checkpoint.bucket import Bucket, StoreError
-from atoll_runtime.contract import (
-    CheckpointSpec,
-    InnerSpec,
-    ModelSpec,
-)
+from atoll_runtime.contract import CheckpointSpec, InnerSpec, ModelSpec
 from atoll_runtime.learner import compilation
 from atoll_runtime.learner.agree import Agreement
 from atoll_runtime.learner.compilation import CompilationStore, Programs, shape_digest

@@ -33,14 +33,7 @@ from atoll_runtime.protocol.frames import whole
 from atoll_runtime.protocol.identifiers import RoundId
 from atoll_runtime.protocol.messages import Header, Part, Report
 from atoll_runtime.protocol.rules import Rules
-from atoll_runtime.protocol.tape import (
-    Contributed,
-    Decided,
-    Entry,
-    Opening,
-    TapeError,
-    encode,
-)
+from atoll_runtime.protocol.tape import Contributed, Decided, Entry, Opening, TapeError, encode
 from atoll_runtime.replay import replay, tensors
 from atoll_runtime.replay.reader import read
 from atoll_runtime.simulate.eventloop import SimLoop
@@ -303,12 +296,7 @@ def test_what_differs_is_named_with_its_place_and_ends_with_1(
 ) -> None:
     path = only(tmp_path)
     whole = entries(path)
-    for change in (
-        other_bits,
-        another_decision,
-        an_event_that_never_was,
-        a_merge_of_no_round,
-    ):
+    for change in (other_bits, another_decision, an_event_that_never_was, a_merge_of_no_round):
         changed = list(whole)
         named = change(changed)
         write(path, changed)
