@@ -420,7 +420,9 @@ REFUSED = {
     "imagePullSecrets={a b}": "imagePullSecrets/0", "podLabels.a b=c": "'a b'", "podLabels.a=b c": "podLabels/a",
     "podAnnotations.a b=c": "'a b'", "nodeSelector.-a=c": "'-a'", "alerts.labels.a/b/c=d": "'a/b/c'",
     "resources.limits.memry=1Gi": "memry", "resources.limit.memory=1Gi": "limit",
-    "resources.requests.cpu=true": "resources/requests/cpu",
+    "resources.requests.cpu=true": "resources/requests/cpu", "resources.limits.memory=1Mb": "limits/memory",
+    "resources.limits.cpu=-1": "limits/cpu", "runtime.env.A-B=c": "at '/runtime/env': additional properties 'A-B'",
+    "limits.namespaces.Team_A.runs=2": "at '/limits/namespaces': additional properties 'Team_A'",
 }  # fmt: skip
 """Value to the field that the refusal names."""
 
