@@ -23,6 +23,9 @@ def main(arguments: Sequence[str] | None = None, commands: str = "atoll_cli.opti
         arguments: None for those of this process. An interrupt then ends it without waiting for its threads.
         commands: name of the module with the function `execute` that runs them.
     """
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by the caller, as with `>&-`
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
     try:
         return _status(arguments, commands)
     except KeyboardInterrupt:

@@ -89,8 +89,10 @@ def as_path(option: str, text: str) -> Path:
 
 
 def new_file(option: str, text: str) -> Path:
-    """A file that can be written later, because its folder exists."""
+    """A file that can be written later: its folder exists, and it is no folder itself."""
     path = as_path(option, text)
+    if path.is_dir():
+        raise UsageError(f"{option} {text!r}: a file is wanted, not a folder")
     if not path.absolute().parent.is_dir():
         raise UsageError(f"{option} {text!r}: there is no folder {path.absolute().parent}")
     return path

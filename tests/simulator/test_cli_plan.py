@@ -250,6 +250,9 @@ def test_all_wrong_fields_are_told_a_line_each(tmp_path: Path, capsys: pytest.Ca
     [
         (None, "No such file or directory"),
         ("a: [", "not YAML: "),
+        ("kind: TrainingRun\nmetadata: {name: 2026-13-45}\n", "not YAML: month must be in 1..12"),
+        ("[" * 100_000, "not YAML: maximum recursion depth exceeded"),
+        ("kind: TrainingRun\nspec: &all {model: *all}\n", "not an object of Kubernetes: Circular reference"),
         ("", "one document of kind TrainingRun is wanted; there are 0"),
         ("kind: TrainingRun\n---\nkind: TrainingRun\n", "there are 2"),
         ("- kind: TrainingRun\n", "there are 0"),

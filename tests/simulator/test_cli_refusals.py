@@ -40,10 +40,11 @@ REFUSED = (
     ("links --codec int3", "--codec"),
     ("links --fragments 24 --interval 12", "--fragments"),
     ("links --steps 10", "--steps"),
-    ("links --outages nowhere.json", "--outages"),
+    ("links --outages nowhere.json", "--outages 'nowhere.json': No such file or directory"),
     ("scavenge --extra 0.3", "--extra '0.3': times 4 learners is no whole number"),
     ("scavenge --night-hours 0", "--night-hours '0': a number above 0 and at most 24"),
     (f"{PLAN} --price 2.7", "--price '2.7': GENERATION=DOLLARS is wanted, such as v6e=2.70"),
+    (f"{PLAN} --price v6e", "--price 'v6e': GENERATION=DOLLARS is wanted, such as v6e=2.70"),
     (f"{PLAN} --price v9=1", "--price 'v9': one of v5e, v5p, v6e, tpu7x is wanted"),
     (f"{PLAN} --price v5e=1", "--price: none is given for v6e, of which pool 'v6e' is"),
     (f"{PLAN} --mfu 0", "--mfu '0': a number above 0 and at most 1 is wanted"),
@@ -66,9 +67,21 @@ def test_a_bad_value_is_one_line_that_names_the_option(
     assert words in refused(capsys, *shlex.split(command))
 
 
+def test_a_folder_in_the_place_of_a_plot_is_refused(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    plot = tmp_path / "plot.png"
+    plot.mkdir()
+    assert (
+        refused(capsys, "goodput", "--plot", str(plot))
+        == f"atoll: --plot '{plot}': a file is wanted, not a folder\n"
+    )
+
+
 @pytest.mark.parametrize(
     ("entries", "wanted"),
     [
+        ("[" * 100_000, "a file with a JSON list is wanted"),
         ([{"unit": 9, "from": 1, "until": 2}], "the units 0 to 1"),
         ([{"unit": 0, "from": 5, "until": 2}], "until"),
         ([{"unit": 0, "from": 1, "until": 9}, {"unit": 0, "from": 5, "until": 12}], "overlap"),
@@ -80,5 +93,5 @@ def test_outages_that_make_no_sense_are_refused(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, entries: Any, wanted: str
 ) -> None:
     file = tmp_path / "outages.json"
-    file.write_text(json.dumps(entries))
+    file.write_text(entries if isinstance(entries, str) else json.dumps(entries))
     assert wanted in refused(capsys, "links", "--links", "5,5", "--outages", str(file))

@@ -178,6 +178,12 @@ def test_a_full_disk_behind_the_output_is_one_sentence(arguments: list[str]) -> 
     assert (done.returncode, done.stderr) == (1, "atoll: output: No space left on device\n")
 
 
+def test_closed_outputs_do_not_change_how_a_command_ends() -> None:
+    quiet = ("sh", "-c", '"$@" >&- 2>&-', "sh", *ATOLL)
+    assert subprocess.run([*quiet, "version"], check=False).returncode == 0
+    assert subprocess.run([*quiet, "simulate", "links", "--links", "0"], check=False).returncode == 2
+
+
 @pytest.mark.parametrize(
     ("encoding", "arguments"),
     [("ascii", ["data", "import", "--help"]), ("latin-1", ["simulate", "scavenge"])],

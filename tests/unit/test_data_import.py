@@ -187,6 +187,13 @@ def test_a_tokenizer_is_stored_beside_the_data_and_reads_it_again(kind, request,
         check(uri)
 
 
+@pytest.mark.parametrize("name", ["a.json", "a.model"])
+def test_an_empty_tokenizer_is_told_as_such(name, tmp_path):
+    (tmp_path / name).touch()
+    with pytest.raises(DataError, match=rf"tokenizer .*{name}: the file is empty"):
+        from_path(str(tmp_path / name))
+
+
 def test_separator_inside_a_text_does_not_end_it(tokenizer_json):
     tokenizer = from_path(str(tokenizer_json))
     (tokens,) = tokenizer.encode(["one<|endoftext|>two"])

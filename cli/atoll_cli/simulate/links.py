@@ -12,6 +12,7 @@ from atoll_cli import values
 from atoll_cli.arguments import Option, Values, choice, count, number
 from atoll_cli.errors import UsageError
 from atoll_cli.simulate.output import Report, percent
+from atoll_cli.text import amount, counted
 
 if TYPE_CHECKING:
     from atoll_runtime.simulate.fleet.links import Links
@@ -31,7 +32,9 @@ def _outages(option: str, text: str) -> Outages:
     """Read outages by unit from a file with a JSON list of objects `{"unit": 0, "from": 600, "until": 720}`."""
     try:
         listed = json.loads(Path(text).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise UsageError(f"{option} {text!r}: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"{option} {text!r}: a file with a JSON list is wanted: {error}") from error
     spans = []
     for n, each in enumerate(listed if isinstance(listed, list) else [listed]):
@@ -98,7 +101,8 @@ def answer(found: Values) -> Report:
         for link, unit in zip(asked.gbps, units, strict=True)
     )
     title = (
-        f"{len(rows)} units, {asked.params:.3g} parameters in {asked.fragments} fragments, codec {codec}, "
+        f"{counted(len(rows), 'unit')}, {amount(asked.params)} parameters in "
+        f"{counted(asked.fragments, 'fragment')}, codec {codec}, "
         f"H = {asked.interval}, steps of {found['step_time']:g} s, K = {asked.quorum}"
     )
     return Report(
@@ -121,7 +125,9 @@ def _check(asked: Links) -> None:
     if units > MOST_UNITS:
         raise UsageError(f"--links: {units} units; at most {MOST_UNITS} are taken")
     if asked.quorum > units:
-        raise UsageError(f"--quorum '{asked.quorum}': at most the {units} units of --links")
+        raise UsageError(
+            f"--quorum '{asked.quorum}': at most the {counted(units, 'unit')} of --links is wanted"
+        )
     values.count("--fragments", str(asked.fragments), 1, asked.interval)
     values.count("--overlap", str(asked.overlap), 1, asked.interval)
     values.count("--steps", str(asked.steps), LEAST_INTERVALS * asked.interval, 1_000_000)

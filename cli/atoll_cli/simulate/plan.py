@@ -30,6 +30,14 @@ def _named(read: Read) -> Read:
     return pair
 
 
+def _price(option: str, text: str) -> tuple[str, float]:
+    """Read `GENERATION=DOLLARS`."""
+    generation, _, dollars = text.rpartition("=")
+    if not generation:
+        raise UsageError(f"{option} {text!r}: GENERATION=DOLLARS is wanted, such as v6e=2.70")
+    return generation, number(0, 1e6)(option, dollars)
+
+
 def _mtbi(option: str, text: str) -> float:
     value = values.seconds(option, text)
     if value < LEAST_MTBI:
@@ -39,7 +47,7 @@ def _mtbi(option: str, text: str) -> float:
 
 OPTIONS = (
     Option("file", "RUN.yaml", as_path, "a TrainingRun"),
-    Option("--price", "GEN=DOLLARS", _named(number(0, 1e6)), "of a chip-hour: v6e=2.70", many=True),
+    Option("--price", "GEN=DOLLARS", _price, "of a chip-hour: v6e=2.70", many=True),
     Option("--step-time", "[POOL=]TIME", _named(values.seconds), "of an inner step, measured", many=True),
     Option("--mtbi", "[POOL=]TIME", _named(_mtbi), "between interruptions of a chip (1y)", many=True),
     Option("--mfu", "SHARE", number(0, 1, above=True), "of the chips' peak that a step reaches (0.4)"),
@@ -107,9 +115,7 @@ def prices_of(given: Sequence[tuple[str, float]], planned: Run) -> dict[str, flo
     """Dollars a chip-hour by generation; None without `--price`. Raises `UsageError`: one is unknown or missing."""
     from atoll_runtime.simulate.planner.needs import CHIPS
 
-    for generation, dollars in given:
-        if not generation:
-            raise UsageError(f"--price '{dollars:g}': GENERATION=DOLLARS is wanted, such as v6e=2.70")
+    for generation, _ in given:
         values.choice("--price", generation, tuple(CHIPS))
     result = dict(given)
     for pool in planned.pools:

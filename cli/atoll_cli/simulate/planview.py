@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from atoll_cli.simulate.output import Report, grid, show, words
-from atoll_cli.text import amount
+from atoll_cli.text import amount, counted
 from atoll_runtime.simulate.fleet.setting import DAY
 from atoll_runtime.simulate.planner.choices import Choice
 from atoll_runtime.simulate.planner.needs import seed_gbps, shard_need
@@ -69,7 +69,7 @@ def report(plan: Mapping[str, Any]) -> Report:
     facts = {words(key): show(key, value) for key, value in plan.items() if key not in ELSEWHERE}
     links = [{"name": pool["name"], **pool["link"]} for pool in plan["pools"] if pool["link"]]
     return Report(
-        title=f"{plan['run']}: {amount(plan['parameters'])} parameters, {plan['spec']['M']} units, "
+        title=f"{plan['run']}: {amount(plan['parameters'])} parameters, {counted(plan['spec']['M'], 'unit')}, "
         f"{plan['chips']} chips",
         above=(
             *(f"{name:<{max(map(len, facts))}}  {fact}" for name, fact in facts.items()),

@@ -43,14 +43,14 @@ def read_manifest(path: Path) -> dict[str, Any]:
         documents = list(yaml.safe_load_all(path.read_text(encoding="utf-8")))
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror or error}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: not UTF-8, or 2026-13-45
         raise UsageError(f"{path}: not YAML: {' '.join(str(error).split())}") from error
     runs = [each for each in documents if isinstance(each, dict) and each.get("kind") == KIND]
     if len(runs) != 1:
         raise UsageError(f"{path}: one document of kind {KIND} is wanted; there are {len(runs)}")
     try:
         found: dict[str, Any] = json.loads(json.dumps(runs[0], default=str), parse_float=_number)
-    except TypeError as error:
+    except (TypeError, ValueError, RecursionError) as error:  # ValueError: an alias of what contains it
         raise UsageError(f"{path}: not an object of Kubernetes: {error}") from error
     return found
 

@@ -106,7 +106,7 @@ def from_path(path: str, separator: str | None = None) -> Tokenizer:
         separator: the token that ends a document, as text. None: a common one.
 
     Raises:
-        DataError: the file is missing or of another kind.
+        DataError: the file is missing, empty or of another kind.
     """
     if path == "bytes":
         if separator is not None:
@@ -116,6 +116,8 @@ def from_path(path: str, separator: str | None = None) -> Tokenizer:
         file = Path(path).read_bytes()
     except OSError as error:
         raise DataError(f"tokenizer {path}: {error.strerror}") from error
+    if not file:
+        raise DataError(f"tokenizer {path}: the file is empty")
     if path.endswith(".json"):
         return HuggingFace(file, path, separator)
     if path.endswith(".model"):
