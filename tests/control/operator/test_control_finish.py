@@ -15,7 +15,6 @@ from atoll_local.controlplane import ControlPlane
 from atoll_local.kwok import Kwok
 
 # The first call may have to build the API server
-pytestmark = [pytest.mark.control, pytest.mark.timeout(900)]
 CLAIM, BUDGET = "PersistentVolumeClaim", "PodDisruptionBudget"
 OWNED = ("LearnerUnit", "StatefulSet", "Pod", "Service", "ConfigMap", "Secret", CLAIM, BUDGET)
 HELD = {"TrainingRun", "LearnerUnit"}

@@ -18,7 +18,6 @@ from atoll_local.paths import source_root
 from atoll_local.programs import find
 from atoll_operator.kube.lease import lease_name
 
-pytestmark = [pytest.mark.control, pytest.mark.timeout(900)]  # the first call may have to build helm
 RELEASE = "atoll-narrow"
 """Namespace of the operator that may do little, whose kubeconfig is `narrow`."""
 RIGHTS = ("ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding")

@@ -15,7 +15,6 @@ from atoll_local.kueue import Kueue
 from atoll_local.kwok import EXIT_CODE, Kwok, tpu_node
 
 # Kueue is built from its Go module where it is not found: minutes on two cores, once.
-pytestmark = [pytest.mark.control, pytest.mark.timeout(900)]
 KUEUE = "/apis/kueue.x-k8s.io/v1beta2"
 TPU = "google.com/tpu"
 CHIPS = 8

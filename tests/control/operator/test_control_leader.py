@@ -12,7 +12,7 @@ from ill_gate import IllGate, nothing
 
 from atoll_operator.kube.lease import lease_name
 
-pytestmark = [pytest.mark.control, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/atoll-system/leases"
 SHORT, LONG = "6", "120"
 """Seconds of a lease; the long one does not run out during a test."""

@@ -16,7 +16,7 @@ from atoll_local.controlplane import ControlPlane
 from atoll_local.kubectl import kubectl
 from atoll_local.kwok import EXIT_CODE, LEASE_SECONDS, MANAGED, Kwok, tpu_node
 
-pytestmark = [pytest.mark.control, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.timeout(400)
 HOSTS = 4
 UNIT = "r-p-0"
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"

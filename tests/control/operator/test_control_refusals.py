@@ -20,7 +20,7 @@ from refusals import UNIT, patched
 
 from atoll_local.controlplane import ControlPlane
 
-pytestmark = [pytest.mark.control, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 SHOWN_SECONDS = 5
 ADMISSION = "admissionregistration.k8s.io/v1"
 PODS = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}

@@ -14,7 +14,7 @@ from cryptography import x509
 
 from atoll_local.controlplane import ControlPlane
 
-pytestmark = [pytest.mark.control, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 UNITS = ["r-one-0", "r-one-1", "r-two-0"]
 NAMES = ["r-ca", "r-syncer-tls", *(f"{unit}-tls" for unit in UNITS)]
 UNIT, PODS = "r-two-0", ["r-two-0-1-0", "r-two-0-1-1"]

@@ -24,7 +24,7 @@ from atoll_operator.api.common import EVALUATED, RUN_CONDITIONS
 from atoll_operator.api.group import LABEL_SLICE, LABEL_UNIT, NODE_POOL, TPU
 from atoll_operator.plan.pods.topology import slice_of
 
-pytestmark = [pytest.mark.control, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 Object = dict[str, Any]
 DRY = "?dryRun=All&fieldValidation=Strict"
 ABSENT = re.compile("error looking up service account|no PriorityClass with name")

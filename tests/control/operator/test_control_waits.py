@@ -7,14 +7,11 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 from control_bench import training_run
 
 from atoll_local.programs import find
 
-# The first call may have to build helm and kubectl
-pytestmark = [pytest.mark.control, pytest.mark.timeout(900)]
 UNITS = ["r-one-0", "r-one-1", "r-two-0"]
 WAIT = 120
 """Seconds; a bound for a machine that others use too."""

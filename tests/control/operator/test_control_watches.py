@@ -19,7 +19,7 @@ from ill_gate import IllGate, nothing
 
 from atoll_local.controlplane import ControlPlane
 
-pytestmark = [pytest.mark.control, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.timeout(400)
 UNIT = "r-one-0"
 RECOVERY_SECONDS = 3
 """After the API server is back."""

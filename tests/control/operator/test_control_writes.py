@@ -17,7 +17,7 @@ from atoll_operator.kube.login import load
 from atoll_operator.metrics.process import Metrics
 from atoll_operator.plan.conditions import document
 
-pytestmark = [pytest.mark.control, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 HEALING = document(LearnerUnitStatus(phase="Healing", incarnation=3, heal_start_time="2026-11-23T08:00:00Z"))
 LEARNING = document(LearnerUnitStatus(phase="Learning", incarnation=3))
 NOBODY = "00000000-0000-0000-0000-000000000000"
