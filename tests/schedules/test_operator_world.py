@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 from concurrent.futures import Executor
+from pathlib import Path
 
 import memory_crashes
 import memory_failures
@@ -20,6 +21,9 @@ FAILED_ONCE = (
     6056,  # the poll of a run that ended went on for ever, and all passes with it
 )
 SEEDS = (*FAILED_ONCE, *range(SEED, SEED + COUNT))
+PAGE = Path(__file__).resolve().parents[2] / "docs/healing.md"
+ACTIONS = {"none": "`RestartProcess`", "pod": "`ReplacePod`", "both": "`ReplacePod`", "gang": "`LeavePlace`"}
+"""What the page calls it if these pods are replaced after a failure."""
 PART, PARTS = 10, 4
 """Stories of one test, and tests of all deaths: the workers share the tests between them."""
 
@@ -28,6 +32,29 @@ PART, PARTS = 10, 4
 def test_unit_that_fails_heals_as_the_table_says(fixed_hashes: Executor, name: str) -> None:
     wrong = fixed_hashes.submit(memory_failures.outcome, name).result()
     assert not wrong, "\n".join(wrong)
+
+
+def lines() -> dict[str, list[str]]:
+    """The lines of both tables of the page, by their first cell."""
+    tables = PAGE.read_text().split("## Slots\n")[1].split("A unit also gets")[0].splitlines()
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in tables if line.startswith("| ")]
+    return {seen: rest for seen, *rest in rows if rest[0] != "action"}
+
+
+@pytest.mark.parametrize("line", lines())
+def test_each_line_of_the_page_is_played_as_it_says(line: str) -> None:
+    action, anew, charged = lines()[line]
+    assert memory_failures.PAGE.keys() == lines().keys()
+    for row in map(memory_failures.BY_NAME.__getitem__, memory_failures.PAGE[line]):
+        if action == "`Serving`":
+            assert row.after or (row.replaced, row.reason, anew, charged) == ("none", "", "no", "no")
+        else:
+            said = (
+                ACTIONS[row.replaced],
+                "yes" if row.reason else "no",
+                "yes" if row.reason and row.charged else "no",
+            )
+            assert said == (action, anew, charged)
 
 
 @pytest.mark.parametrize("name", memory_scenes.SCENES)

@@ -6,8 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from objects import TWO_HOSTS
-from run_scene import RunScene
-from scene import Scene
+from run_scene import NOW, RunScene
 
 from atoll_operator.api.group import EVALUATOR, LEARNER, SYNCER, Object
 from atoll_operator.api.learnerunit import LearnerUnitSpec, LearnerUnitStatus
@@ -28,12 +27,15 @@ def settings(template: Object | None = None, **environment: str) -> PodSettings:
 
 
 def learner_unit(which: PodSettings | None = None, number: int = 3, **changes: Any) -> UnitObserved:
-    """A unit of two hosts, or one with other fields of its own or of its spec."""
+    """A unit of two hosts without pods, or one with other fields of its own or of its spec."""
     own = {name: changes.pop(name) for name in ("namespace", "name", "uid") if name in changes}
     kind = {"machine_type": None} if "topology" in changes else {}
-    scene = Scene(LearnerUnitSpec.model_validate(TWO_HOSTS.model_dump() | kind | changes))
-    scene.set(settings=which or settings(), status=LearnerUnitStatus(placement=number, incarnation=number))
-    return replace(scene.observe(), **own)
+    values: dict[str, Any] = {
+        "now": NOW, "name": "r-two-0", "namespace": "ns", "uid": "r-two-0-uid", "generation": 1, "pods": (),
+        "spec": LearnerUnitSpec.model_validate(TWO_HOSTS.model_dump() | kind | changes), "sees_nodes": True,
+        "status": LearnerUnitStatus(placement=number, incarnation=number), "settings": which or settings(),
+    }  # fmt: skip
+    return UnitObserved(**(values | own))
 
 
 def all_pods(unit: UnitObserved) -> tuple[Object, ...]:

@@ -29,6 +29,8 @@ class Accidents:
         """The scheduler looks at a new pod within this time."""
         self.dead: set[str] = set()
         """Nodes that are silent."""
+        self.idle: set[str] = set()
+        """Pods that nobody schedules, starts or ends."""
         self.due: dict[str, float] = {}
         """When an action on a pod is due, by the pod's uid and the action."""
         self._pools = POOLS

@@ -37,7 +37,7 @@ class PlayedCluster(Accidents):
         self.server.collect_garbage()
         self._run_stateful_sets()
         for pod in list(self.server.every("Pod")):
-            if pod["spec"].get("nodeName") in self.dead:
+            if pod["spec"].get("nodeName") in self.dead or pod["metadata"]["name"] in self.idle:
                 continue
             if "deletionTimestamp" in pod["metadata"]:
                 self._leave(pod)
@@ -104,7 +104,8 @@ class PlayedCluster(Accidents):
 
     def _fits(self, pod: Object, node: Object, bound: list[Object]) -> bool:
         name, labels = node["metadata"]["name"], node["metadata"]["labels"]
-        if node["status"]["conditions"][0]["status"] != "True" or node.get("spec", {}).get("taints"):
+        closed = node.get("spec", {}).keys() & {"taints", "unschedulable"}
+        if node["status"]["conditions"][0]["status"] != "True" or closed:
             return False
         if group.LABEL_UNIT not in pod["metadata"]["labels"]:
             return True

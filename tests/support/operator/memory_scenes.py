@@ -10,7 +10,17 @@ from typing import Any
 from unittest.mock import patch
 
 from memory_apiserver import Server
-from memory_failures import SEED, UNIT, WITNESS, begin, node_gone, out_of_service, silent
+from memory_failures import (
+    SEED,
+    UNIT,
+    WITNESS,
+    begin,
+    learns,
+    node_gone,
+    out_of_service,
+    silent,
+    until_learns,
+)  # fmt: skip
 from memory_world import SPEC, World, played
 from objects import RUN
 
@@ -38,15 +48,6 @@ def play(name: str) -> None:
         await SCENES[name](world)
 
     played(SEED, work)
-
-
-def learns(world: World, incarnation: int, *units: str) -> bool:
-    found = [world.unit(name) for name in units]
-    return all((each.get("phase"), each.get("incarnation")) == ("Learning", incarnation) for each in found)
-
-
-async def until_learns(world: World, incarnation: int, *units: str, seconds: float = 600.0) -> None:
-    await world.until("they learn", lambda: learns(world, incarnation, *units), seconds)
 
 
 @scene

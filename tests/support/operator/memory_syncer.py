@@ -38,6 +38,10 @@ class PlayedSyncer:
         """Whether it runs but does not answer."""
         self.stuck: set[tuple[str, int]] = set()
         """Units and incarnations that make no step."""
+        self.apart: set[tuple[str, int]] = set()
+        """Units and incarnations whose hosts do not connect."""
+        self.joining: set[tuple[str, int]] = set()
+        """Units and incarnations of which nothing is merged."""
         self.suspect: dict[tuple[str, int], str] = {}
         """Unit and incarnation to the reason why they are not trusted."""
         self.slow: dict[str, str] = {}
@@ -62,14 +66,16 @@ class PlayedSyncer:
             pods = [pod for pod in alive if pod["metadata"]["labels"].get(LABEL_UNIT) == name]
             own = [self._cluster.incarnation(pod) for pod in pods]
             newest = max(own, default=0)
-            if newest and own.count(newest) == hosts and newest >= self.known.get(name, 0):
-                if self.merged.get(name, (0, 0.0))[0] != newest:
+            connected = own.count(newest) == hosts and (name, newest) not in self.apart
+            if newest and connected and newest >= self.known.get(name, 0):
+                learns = (name, newest) not in self.joining
+                if learns and self.merged.get(name, (0, 0.0))[0] != newest:
                     self.merged[name] = newest, time.time()
-                self.known[name], since = newest, self.merged[name][1]
+                self.known[name], since = newest, self.merged.get(name, (0, 0.0))[1]
                 units[name] = contract.UnitReport(
-                    incarnation=newest, hosts=hosts, state="Learning", seeded_step=0, loss=3.5,
-                    step=0 if (name, newest) in self.stuck else self.step,
-                    first_merge_time=since, contributions=1 + self.step,
+                    incarnation=newest, hosts=hosts, state="Learning" if learns else "Joining", seeded_step=0,
+                    step=0 if (name, newest) in self.stuck else self.step, loss=3.5 if learns else None,
+                    first_merge_time=since if learns else None, contributions=1 + self.step,
                     beginning=contract.BeginningReport(joined=since, stepped=since, compiling=0.0),
                     suspect=self.suspect.get((name, newest), ""), slow=self.slow.get(name, ""),
                     link=self.links.get(name, contract.LinkReport()),

@@ -48,8 +48,6 @@ class World:
         self.cluster = PlayedCluster(self.server, self.random)
         self.syncer = PlayedSyncer(self.cluster)
         self._tasks: list[asyncio.Task[Any]] = []
-        self._beside: list[asyncio.Task[Any]] = []
-        """Tasks that may end before the world does."""
         self._operator: list[asyncio.Task[Any]] = []
         self._dead: list[asyncio.Task[Any]] = []
         """Tasks of earlier operators."""
@@ -70,9 +68,6 @@ class World:
     def start(self) -> None:
         self.operate()
         self._tasks.append(asyncio.create_task(self._play()))
-
-    def accompany(self, work: Coroutine[None, None, None]) -> None:
-        self._beside.append(asyncio.create_task(work))
 
     def operate(self, **settings: Any) -> None:
         """Start an operator with these settings. An operator that runs already dies."""
@@ -110,7 +105,7 @@ class World:
     async def end(self) -> None:
         """Ends the world. Raises the error of a part that had ended before."""
         self.check()
-        ends = (*self._tasks, *self._beside, *self._operator)
+        ends = (*self._tasks, *self._operator)
         for task in ends:
             task.cancel()
         await asyncio.gather(*ends, *self._dead, return_exceptions=True)

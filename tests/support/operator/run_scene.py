@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 from objects import RUN
-from scene_cluster import NOW
 
 from atoll_operator.api.group import ANNOTATION_CONTRACT
 from atoll_operator.api.learnerunit import LearnerUnitSpec, LearnerUnitStatus
@@ -19,6 +18,7 @@ from atoll_operator.plan.run.plan import RunPlan, plan_run
 from atoll_operator.plan.run.syncer_state import CheckpointOrder, SyncerState
 from atoll_runtime.contract import SyncerStatus
 
+NOW = 1_700_000_000.0
 Pools = dict[str, int] | list[dict[str, Any]] | None
 IMAGE = {"image": "runtime:1", "environment": {}, "pull_policy": "IfNotPresent"}
 

@@ -8,11 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from run_scene import RunScene
-from scene import Scene, learning
 
-from atoll_operator.api.learnerunit import LearnerUnit
 from atoll_operator.api.trainingrun import TrainingRun
-from atoll_operator.plan.limits import Claim, Limits, NamespaceLimits, Room, room, run_claim, unit_claim
+from atoll_operator.plan.limits import Claim, Limits, NamespaceLimits, Room, room, run_claim
 
 FIVE = Limits(runs=2, hosts=5)
 
@@ -104,18 +102,3 @@ def test_a_run_claims_hosts_unless_it_is_over_or_suspended() -> None:
     assert found("Suspended") == (None, 24), "it goes on when there is room"
     assert found("Suspending", suspend=True) == (24, 24)
     assert [found("Suspended", suspend=True), found("Complete"), found("Failed")] == [None] * 3
-
-
-def test_a_unit_made_by_hand_waits_for_room_and_begins_a_new_incarnation_then() -> None:
-    def has() -> int | None:
-        unit = LearnerUnit(spec=scene.spec, status=scene.status)
-        return unit_claim({"name": "u", "creationTimestamp": "2026"}, unit).has
-
-    for scene in (Scene(), learning().set(stop="Suspended").rest().set(stop="")):
-        before = scene.status.incarnation
-        assert has() is None
-        scene.set(waits=FULL.message).rest()
-        assert scene.condition("Scheduled") == ("False", "NamespaceLimit", FULL.message)
-        assert (has(), scene.look().wake, scene.names()) == (None, scene.now + 10, [])
-        scene.set(waits="").place().once()
-        assert (has(), scene.status.incarnation) == (4, before + 1)

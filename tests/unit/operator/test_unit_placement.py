@@ -1,138 +1,144 @@
-"""Where the pods of a unit go, and units that contend for node pools; the scheduler obeys the pods' own specs."""
+"""Where the pods of a unit go, and when it leaves a place that has no room."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from memory_cluster import selects, terms
-from scene import TWO_SLICES, Scene, learning
-from scene_cluster import Object
+from pod_kinds import learner_unit
+from run_scene import NOW
 
 from atoll_operator.api.group import NODE_POOL
+from atoll_operator.api.learnerunit import Restart
+from atoll_operator.api.sections import RecoverySpec
+from atoll_operator.plan.conditions import format_time
+from atoll_operator.plan.nodes import NodeView
+from atoll_operator.plan.pods import gang
+from atoll_operator.plan.pods.gang import PodPlacement
+from atoll_operator.plan.pods.view import PodView
 from atoll_operator.plan.unit import placement
+from atoll_operator.plan.unit.unit import UnitObserved
 
-CORDONED = {"unschedulable": True}
-LEAVING = {"cloud.google.com/active-node-maintenance": "ONGOING"}
-
-
-def pool_of(pod: Object) -> str:
-    return str(pod["spec"]["nodeSelector"].get(NODE_POOL, ""))
-
-
-def holds(pod: Object) -> bool:
-    return "atoll.dev/holds" in pod["metadata"]["labels"]
+CHIPS = {"blue": 8, "red": 8}
+"""Sound chips of two pools, each with a slice's hosts."""
+POOR = {**CHIPS, "red": 4}
+UNIT = replace(learner_unit(), sound_chips=CHIPS, nodes={"n": NodeView(name="n", pool="red")})
+TWO_SLICES = replace(UNIT, spec=UNIT.spec.model_copy(update={"slices": 2}))
 
 
-def test_the_leader_chooses_a_pool_alone_and_the_others_follow_with_its_name() -> None:
-    scene = Scene().rest()
-    assert scene.names() == ["1-0"]
-    leader = scene.pod(0)
-    assert (pool_of(leader), holds(leader), terms(leader, "podAffinity")) == ("", True, [])
-    scene.bind(0, "blue-0").rest()
-    for host in (1, 2, 3):
-        assert (pool_of(scene.pod(host)), holds(scene.pod(host))) == ("blue", False)
-        assert "affinity" not in scene.pod(host)["spec"]
+def pod(host: int, bound: bool = True, pool: str = "red", made_for: int = 3, **changes: Any) -> PodView:
+    """A pod of the third placement, which is bound since `NOW` or unschedulable since then."""
+    since = (
+        {"node": "n", "scheduled_at": NOW} if bound else {"unschedulable": "0/4", "unschedulable_since": NOW}
+    )
+    return PodView(
+        name=f"p-{host}", placement=3, made_for=made_for, host=host, pool=pool, **(since | changes)
+    )
 
 
-def test_a_pool_that_the_user_names_is_taken_as_given() -> None:
-    scene = Scene(node_selector={NODE_POOL: "mine"}).rest()
-    assert {(pool_of(pod), holds(pod)) for pod in scene.pods.values()} == {("mine", True)}
-    scene.unschedulable(0)
-    assert not scene.look(after=1e6).advance
-    scene = Scene(topology="2x2", machine_type=None).rest()
-    assert "affinity" not in scene.pod(0)["spec"] and not holds(scene.pod(0)), "a single host may go anywhere"
+def places(unit: UnitObserved = UNIT, **pods: list[PodView]) -> dict[int, PodPlacement]:
+    return placement.place(unit, *(pods.get(name, []) for name in ("kept", "outgoing", "stale")))
+
+
+def of(**spec: Any) -> UnitObserved:
+    return replace(UNIT, spec=UNIT.spec.model_copy(update=spec))
+
+
+HELD = PodPlacement("red", holds=True)
+PLACES = {
+    "the leader chooses a pool alone": (UNIT, {}, {0: PodPlacement(holds=True)}),
+    "the others follow it": (UNIT, {"kept": [pod(0, pool="")]}, {1: PodPlacement("red")}),
+    "also where its pool is not known": (
+        replace(UNIT, nodes={}), {"kept": [pod(0, pool="")]}, {1: PodPlacement(near=True)},
+    ),
+    "they wait for it": (UNIT, {"kept": [pod(0, False, "")]}, {}),
+    "a pool that the user names": (of(node_selector={NODE_POOL: "red"}), {}, {0: HELD, 1: HELD}),
+    "a single host goes anywhere": (of(topology="2x2", machine_type=None), {}, {0: PodPlacement()}),
+    "all at once in a queue": (of(queue_name="team"), {}, dict.fromkeys((0, 1), PodPlacement(holds=True, near=True))),
+    "all at once without nodes to see": (
+        replace(UNIT, sees_nodes=False), {}, dict.fromkeys((0, 1), PodPlacement(holds=True, near=True)),
+    ),
+    "rather not where hosts are lacking": (
+        replace(UNIT, sound_chips=POOR), {}, {0: PodPlacement(holds=True, avoid=("red",))},
+    ),
+    "rather not where an old pod runs": (UNIT, {"stale": [pod(1)]}, {0: PodPlacement(holds=True, avoid=("red",))}),
+    "a replaced leader in its pool": (UNIT, {"kept": [pod(1)], "outgoing": [pod(0, phase="Failed")]}, {0: HELD}),
+    "a whole slice in its pool": (UNIT, {"outgoing": [pod(n, phase="Failed") for n in (0, 1)]}, {0: HELD, 1: HELD}),
+    "a pod that ends keeps its host": (UNIT, {"kept": [pod(0)], "outgoing": [pod(1)]}, {}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("unit", "pods", "wanted"), PLACES.values(), ids=PLACES)
+def test_where_pods_go(unit: UnitObserved, pods: Any, wanted: dict[int, PodPlacement]) -> None:
+    assert places(unit, **pods) == wanted
+
+
+def body(unit: UnitObserved, place: PodPlacement) -> Any:
+    return gang.pods(unit, {0: place})[0]()
+
+
+def test_a_pod_that_follows_has_no_affinity_and_avoided_pools_are_a_wish() -> None:
+    follower = body(UNIT, PodPlacement("red"))
+    assert "affinity" not in follower["spec"] and "atoll.dev/holds" not in follower["metadata"]["labels"]
+    assert follower["spec"]["nodeSelector"][NODE_POOL] == "red"
+    leader = body(UNIT, PodPlacement(holds=True, avoid=("red",)))
+    assert "atoll.dev/holds" in leader["metadata"]["labels"] and terms(leader, "podAffinity") == []
+    wish = leader["spec"]["affinity"]["nodeAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+    assert "red" in str(wish) and NODE_POOL not in leader["spec"]["nodeSelector"]
 
 
 def test_leaders_of_units_of_one_name_in_two_namespaces_keep_apart_and_pods_of_one_unit_do_not() -> None:
-    one, other = Scene(), Scene(name="other")
-    first, second = one.rest().pod(0), other.rest().pod(0)
-    one.fail(0).rest()
+    first, second = (body(learner_unit(name=name, uid=name), PodPlacement(holds=True)) for name in ("a", "b"))
+    again = body(learner_unit(number=4, name="a", uid="a"), PodPlacement("red", holds=True))
     assert selects(first, "podAntiAffinity", second) and selects(second, "podAntiAffinity", first)
-    assert not selects(one.pod(0), "podAntiAffinity", first)
+    assert not selects(again, "podAntiAffinity", first)
     assert terms(first, "podAntiAffinity")[0]["namespaceSelector"] == {}, "of all namespaces"
 
 
-def avoided(scene: Scene) -> str:
-    rules = scene.pod(0)["spec"]["affinity"]["nodeAffinity"]
-    return str(rules.get("preferredDuringSchedulingIgnoredDuringExecution", ""))
+@pytest.mark.parametrize(("sees_nodes", "lost", "seconds"), [(True, 4, 30), (True, 120, 120), (False, 4, 4)])
+def test_kubernetes_deletes_pods_of_a_lost_node_as_we_do(sees_nodes: bool, lost: int, seconds: int) -> None:
+    unit = replace(UNIT, sees_nodes=sees_nodes, recovery=RecoverySpec(node_lost_seconds=lost))
+    tolerations = body(unit, PodPlacement())["spec"]["tolerations"]
+    found = {item["key"]: item.get("tolerationSeconds") for item in tolerations}
+    for key in ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"):
+        assert found[key] == seconds
 
 
-def test_a_leader_rather_avoids_pools_that_lack_hosts_or_still_have_old_pods_of_the_unit() -> None:
-    scene = Scene().put_node("red-1", "red", spec=CORDONED).rest()
-    assert "red" in avoided(scene) and "blue" not in avoided(scene)
-    scene = learning(recovery={"in_place": False}).delete(1).rest()
-    assert "red" in avoided(scene), "an old pod still runs there"
+WAITS = {
+    "a first leader waits without end": (UNIT, [pod(0, False, "")], [], None),
+    "and a first follower, for strangers": (UNIT, [pod(0), pod(1, False)], [], None),
+    "and in a pool that the user named": (of(node_selector={NODE_POOL: "red"}), [pod(0, False)], [], None),
+    "a slice in a pool that lacks hosts": (
+        replace(UNIT, sound_chips=POOR), [pod(0), pod(1, False)], [], placement.HOSTS_SECONDS,
+    ),
+    "but not if every pool does": (
+        replace(UNIT, sound_chips={"blue": 4, "red": 4}), [pod(0), pod(1, False)], [], None,
+    ),
+    "an old pod of its own has a host there": (UNIT, [pod(0), pod(1, False)], [pod(1)], placement.HOSTS_SECONDS),
+    "a replaced pod": (UNIT, [pod(0), pod(1, False, made_for=4)], [], placement.RETURN_SECONDS),
+    "a replaced slice": (UNIT, [pod(n, False, made_for=4) for n in (0, 1)], [], placement.RETURN_SECONDS),
+    "a leader made again in a pool that is taken": (UNIT, [pod(0, False)], [], placement.RETURN_SECONDS),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("trouble", [{"spec": CORDONED}, {"ready": "Unknown"}, {"labels": LEAVING}])
-def test_no_pod_is_replaced_on_a_node_that_does_not_stay(trouble: dict[str, Any]) -> None:
-    scene = learning().fail(1).change_node(1, **trouble)
-    assert scene.look().status.placement == 2
-
-
-def ends(scene: Scene) -> float | None:
-    """After how many seconds the unit leaves its place; None: never."""
-    plan = scene.look()
-    assert not plan.advance
-    if plan.wake is None or not scene.look(after=plan.wake - scene.now).advance:
-        assert not scene.look(after=1e6).advance
-        return None
-    moved = scene.plan.status
-    assert (moved.placement, moved.restart_count) == (scene.numbers[0] + 1, scene.status.restart_count)
-    assert moved.restarts[-1].reason == "CapacityUnavailable"
-    return round(plan.wake - scene.now, 3)
-
-
-def bound_leader() -> Scene:
-    """The leader has a node of pool red, and host 1 finds none there."""
-    return Scene().rest().bind(0, "red-0").rest().unschedulable(1)
-
-
-def test_a_first_pod_waits_for_capacity_without_end() -> None:
-    scene = Scene().rest().unschedulable(0)
-    assert ends(scene) is None
-    scene.rest()
-    assert scene.condition("Scheduled") == ("False", "CapacityUnavailable", "r-two-0-1-0: 0/4 nodes")
-    assert ends(bound_leader()) is None, "strangers are on the pool's hosts"
-
-
-def test_a_slice_leaves_a_pool_that_lacks_hosts_when_another_does_not() -> None:
-    scene = bound_leader().put_node("red-1", "red", spec=CORDONED)
-    assert ends(scene) == placement.HOSTS_SECONDS
-    scene.put_node("blue-1", "blue", spec=CORDONED)
-    assert ends(scene) is None, "every pool lacks hosts"
-    scene = learning(recovery={"in_place": False}).delete(1, grace=5).rest().bind(0, "red-0").rest()
-    scene.unschedulable(1).wait(30)
-    assert ends(scene) == placement.HOSTS_SECONDS - 30, "an old pod of its own has a host there"
-
-
-def test_a_replaced_pod_waits_for_its_host_for_a_short_time() -> None:
-    scene = learning().fail(1).rest().unschedulable(1)
-    assert ends(scene) == placement.RETURN_SECONDS
-    whole = learning().fail_all(0, 1, 2, 3).rest()
-    for host in range(4):
-        whole.unschedulable(host)
-    whole.wait(6)  # the back-off of the first restart
-    assert ends(whole) == placement.RETURN_SECONDS - 6
-
-
-def test_a_leader_created_again_in_a_taken_pool_is_given_another_after_a_short_time() -> None:
-    scene = Scene(TWO_SLICES).rest().bind(0, "red-0").bind(2, "blue-0").rest()
-    scene.vanish(2)  # before the hosts have met, so that no incarnation is lost
-    scene.rest()
-    assert pool_of(scene.pod(2)) == "blue"
-    scene.unschedulable(2)
-    assert ends(scene) == placement.RETURN_SECONDS
+@pytest.mark.parametrize(("unit", "kept", "stale", "seconds"), WAITS.values(), ids=WAITS)
+def test_how_long_a_unit_waits_for_room(
+    unit: UnitObserved, kept: Any, stale: Any, seconds: float | None
+) -> None:
+    end = placement.overdue(unit, kept, stale)
+    assert end == ("", None if seconds is None else NOW + seconds)
+    last = placement.overdue(replace(unit, now=NOW + (seconds or 1e6)), kept, stale)
+    assert bool(last[0]) is (seconds is not None)
 
 
 def test_slices_that_are_held_are_given_back_in_time_and_others_go_first() -> None:
-    scene = Scene(TWO_SLICES).rest().bind(0, "red-0").rest().unschedulable(2)
-    waited = ends(scene)
-    assert waited is not None and placement.SLICES_SECONDS <= waited <= 2 * placement.SLICES_SECONDS
-    scene.now += waited + 0.01
-    scene.once()
-    for host in (0, 1, 2):
-        scene.vanish(host)
-    assert scene.look().create == () and scene.plan.wake == scene.now + placement.GIVE_WAY_SECONDS
-    assert len(scene.look(after=placement.GIVE_WAY_SECONDS).create) == 2
+    waiting = [pod(0), pod(1), pod(2, False, "")]
+    _, end = placement.overdue(TWO_SLICES, waiting, [])
+    assert end is not None and placement.SLICES_SECONDS <= end - NOW <= 2 * placement.SLICES_SECONDS
+    assert "2 slices have a place" in placement.overdue(replace(TWO_SLICES, now=end), waiting, [])[0]
+    moved = Restart(time=format_time(NOW), reason="CapacityUnavailable")
+    unit = replace(TWO_SLICES, status=UNIT.status.model_copy(update={"restarts": (moved,)}))
+    assert places(unit) == {} and placement.overdue(unit, [], [])[1] == NOW + placement.GIVE_WAY_SECONDS
+    assert places(replace(unit, now=NOW + placement.GIVE_WAY_SECONDS)).keys() == {0, 2}
