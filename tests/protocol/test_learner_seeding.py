@@ -382,6 +382,16 @@ def test_dead_client_frees_its_slot(make_learner, certificates, eventually):
         list(stream)
 
 
+@pytest.mark.parametrize(
+    "address", ["", "nowhere", "localhost:x", "localhost:" + "9" * 30, "a" * 64 + ".b:1"]
+)
+def test_peer_that_gives_no_address_is_passed_over(address, certificates):
+    """A unit says itself where it serves; what it says must not end another unit."""
+    client = PeerClient(address, Tls.read(certificates["new"]), "localhost")
+    with pytest.raises(TransportError):
+        next(client.snapshot(request(), tuple(SIZES), 1.0))
+
+
 def request(**changes):
     fields = {
         "unit": "new",

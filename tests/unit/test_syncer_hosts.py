@@ -9,15 +9,26 @@ from dataclasses import fields
 from typing import Any
 
 import pytest
-from lone_shard import LONE, Story, reported
+from lone_shard import LONE, Story, joined, reported
 from msgspec import Struct
 from msgspec.structs import replace
 
 from atoll_runtime.contract import RunContract, identity
+from atoll_runtime.protocol.events import Said
 from atoll_runtime.protocol.fragments import MOST_PADDING, TensorInfo, build_layout
-from atoll_runtime.protocol.identifiers import NO_CUT, RoundId
+from atoll_runtime.protocol.identifiers import MOST_TOKENS, NO_CUT, RoundId
 from atoll_runtime.protocol.linkmeter import LinkReading, LinkUse
-from atoll_runtime.protocol.messages import SEED_MESSAGE, Audit, Beginning, Header, Hello, Mark, Part, Report
+from atoll_runtime.protocol.messages import (
+    LONGEST_ADDRESS,
+    SEED_MESSAGE,
+    Audit,
+    Beginning,
+    Header,
+    Hello,
+    Mark,
+    Part,
+    Report,
+)
 from atoll_runtime.protocol.restoring import begin
 from atoll_runtime.protocol.units import Unit
 from atoll_runtime.syncer import hosts
@@ -59,6 +70,7 @@ WRONG: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys(("report.link.use.reason", "report.link.use.advice"), ("x" * 257,)),
     **dict.fromkeys(("header.seconds", "header.round_trip", "header.turn"), (math.nan, -1.0, 1e4)),
     "hello.versions": ((-2,), (2**63,)),
+    "hello.address": ("x" * (LONGEST_ADDRESS + 1),),
     "report.step_seconds": (math.nan, math.inf, -1.0, 86_401.0),
     "report.link.use.codec": ("zip",),
     "report.link.use.streams": (-1,),
@@ -146,6 +158,38 @@ def test_a_shard_has_place_for_so_many_units_and_hosts_and_keeps_those_that_it_k
     known["new"] = Unit.new("new", (0,))
     assert refused("new") == "", "it comes back"
     assert refused("newer") == "newer: this run has had 8192 units, and has place for no more"
+
+
+def test_a_unit_that_boasts_of_tokens_in_every_incarnation_does_not_fill_the_journal(
+    make_run: Callable[..., RunContract],
+) -> None:
+    """Numbers above 64 bits could not be written, which would end the shard again after each restart."""
+    run, wide = make_run(), dataclasses.replace(LONE, fragments=1024, interval=1024)
+    layout = build_layout([TensorInfo("w", (4, 4), stacked=False, embedding=False)], 1)
+    story, refusals = Story(wide), []
+    for incarnation in range(1, 30):
+        hello = replace(
+            joined("a", incarnation),
+            run_uid=run.uid,
+            fingerprint=layout.fingerprint,
+            versions=(0,),
+            codec="bf16",
+        )
+        refusal = hosts.refusal(run, layout, Peer((), "here"), hello, story.machine.units)
+        refusals += [refusal] if refusal else []
+        if refusal is None:
+            story.tell(hello, Said("a", incarnation, Report(1, 1, MOST_TOKENS, 1.0, 1.0, 0)))
+    account = story.machine.units["a"].account
+    assert account.balanced and account.trained < 2**62
+    assert len(refusals) == 27 and "2000000000000000 tokens" in getattr(refusals[0], "reason", "")
+
+
+def test_a_unit_that_counts_backwards_is_not_slower_than_standing_still() -> None:
+    """A sum over units would else be near 0, and the estimated end of the run out of range."""
+    story = Story(units="ab")
+    story.run(3)
+    story.tell(reported("a", 4, tokens=0))
+    assert story.machine.units["a"].tokens_per_second == 0.0
 
 
 def test_what_is_for_one_unit_goes_to_its_hosts_and_an_older_incarnation_is_fenced() -> None:

@@ -79,7 +79,8 @@ class PeerClient:
                     raise Busy(f"{self._address}: {head.reason}")
                 found = _checked(head, sizes)
                 yield Capture(found, *(_array(stream, found.stop - found.start) for _ in range(3)))
-        except (OSError, WireError) as error:
+        # A peer says its address itself, so it may be none.
+        except (OSError, WireError, ValueError, OverflowError) as error:
             raise TransportError(explained(self._address, error)) from error
         finally:
             if self._stream is not None:

@@ -12,8 +12,8 @@ LAST_STEP = 2**30 - 2**20
 Step = Annotated[int, Meta(ge=0, le=LAST_STEP)]
 Version = Annotated[int, Meta(ge=-1, le=LAST_STEP)]
 MOST_TOKENS = 10**15
-"""Most tokens of an incarnation. A record of the journal holds far larger numbers, so a ledger can count these once for
-each fragment."""
+"""Most tokens of an incarnation. A unit with more in all gets no further incarnation. So its ledger, which counts them
+once for each of up to 1,024 fragments, fits into the journal and into the run's status (64 bits)."""
 Tokens = Annotated[int, Meta(ge=0, le=MOST_TOKENS)]
 Figure = Annotated[float, Meta(ge=0, le=1e12)]
 Count = Annotated[int, Meta(ge=0, le=10**12)]

@@ -57,8 +57,13 @@ class Account:
     """For each fragment, the span in a merge that is being computed."""
 
     @property
+    def tokens(self) -> int:
+        """Tokens of all incarnations."""
+        return self.past + self.position
+
+    @property
     def trained(self) -> int:
-        return (self.past + self.position) * len(self.owned)
+        return self.tokens * len(self.owned)
 
     @property
     def in_flight(self) -> int:
@@ -152,7 +157,7 @@ def carried(accounts: Sequence[Account], owned: tuple[int, ...]) -> Account:
         discarded.update(account.discarded)
     merged = sum(account.merged for account in accounts) // parts
     whole = Counter({reason: tokens // parts for reason, tokens in discarded.items()})
-    trained = max(account.past + account.position for account in accounts)
+    trained = max(account.tokens for account in accounts)
     whole[REPLACED] += trained - merged - whole.total()
     return Account(
         owned,

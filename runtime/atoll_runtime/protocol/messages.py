@@ -29,6 +29,8 @@ LONGEST_STEP = 86400.0
 """Most seconds of an inner step."""
 SEED_MESSAGE = 400
 """Most characters of a host's message about its seed, which is in every record of the journal."""
+LONGEST_ADDRESS = 300
+"""Most characters of a host's name and port."""
 MOST_TURN = 1000.0
 """The largest `Header.turn`."""
 
@@ -55,7 +57,7 @@ class Hello(Message, frozen=True, tag=True):
     """Version of each fragment that this host has complete."""
     seeded_step: Step
     seed_message: Annotated[str, msgspec.Meta(max_length=SEED_MESSAGE)]
-    address: str = ""
+    address: Annotated[str, msgspec.Meta(max_length=LONGEST_ADDRESS)] = ""
     """Where this host serves its snapshots to other units; empty: nowhere."""
 
 

@@ -163,7 +163,7 @@ class Unit:
         made, seconds = report.steps - self.steps, report.step_seconds
         if made > 0 and self.reported is not None and seconds >= SHORTEST_STEP:
             self.pace.add(seconds)
-            self.tokens_per_second = (report.tokens - self.tokens) / made / seconds
+            self.tokens_per_second = max(0, report.tokens - self.tokens) / made / seconds
         self.step, self.steps, self.tokens = report.step, report.steps, report.tokens
         self.account.advance(report.tokens)
         self.loss = report.loss

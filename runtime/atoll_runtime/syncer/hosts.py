@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from atoll_runtime.contract import RunContract, identity
 from atoll_runtime.protocol.effects import Effect, Evict, Publish, Release, SendPull
 from atoll_runtime.protocol.fragments import Layout
+from atoll_runtime.protocol.identifiers import MOST_TOKENS
 from atoll_runtime.protocol.messages import Hello
 from atoll_runtime.protocol.rules import COORDINATOR, Rules
 from atoll_runtime.protocol.units import Unit
@@ -144,6 +145,10 @@ def refusal(
         return Refused(f"{hello.unit}: this run has had {len(units)} units, and has place for no more")
     if known is not None and hello.incarnation < known.incarnation:
         return Fenced(known.incarnation)
+    if known is not None and hello.incarnation > known.incarnation and known.account.tokens > MOST_TOKENS:
+        return Refused(
+            f"{hello.unit}: it has claimed {known.account.tokens} tokens, and the ledger has no place for more"
+        )
     return None
 
 

@@ -16,6 +16,9 @@ from atoll_operator.plan.conditions import clip, parse_time
 from atoll_operator.plan.run.observed import RunObserved
 from atoll_runtime.contract import LedgerReport, SyncerStatus
 
+LONGEST = 10**9
+"""Most seconds that are estimated. Units say how fast they are, and the API server takes no integer above 64 bits."""
+
 
 def unit_figures(old: TrainingRunStatus, units: Sequence[LearnerUnitStatus]) -> dict[str, object]:
     """`restarts`, `lost` and `deletedUnits` of a run, from its status as last written and its present units."""
@@ -72,7 +75,7 @@ def syncer_figures(run: RunObserved, report: SyncerStatus) -> dict[str, object]:
 
 
 def _seconds_left(done: float, report: SyncerStatus) -> int | None:
-    """Seconds at the present speed, if further steps take as many tokens as those so far."""
+    """Seconds at the present speed, at most `LONGEST`, if further steps take as many tokens as those so far."""
     if done <= 0 or report.tokens <= 0 or report.tokens_per_second <= 0:
         return None
-    return round(report.tokens * (1 - done) / done / report.tokens_per_second)
+    return round(min(report.tokens * (1 - done) / done / report.tokens_per_second, LONGEST))
