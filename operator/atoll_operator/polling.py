@@ -23,7 +23,7 @@ from atoll_operator.plan.pods.names import evaluator_host, shard_host
 from atoll_operator.plan.run.observed import EvaluatorState
 from atoll_operator.plan.run.syncer_state import CheckpointOrder, SyncerState
 from atoll_operator.settings import Settings
-from atoll_runtime.contract import EvaluatorStatus, Order, SyncerStatus, dump
+from atoll_runtime.contract import EvaluatorStatus, NoReport, Order, SyncerStatus, dump
 
 TIME_OUT = ClientTimeout(total=5, connect=3)
 BODY_LIMIT = 8 * 2**20
@@ -162,8 +162,11 @@ class Poller(Generic[S]):
             raise failed("CertificateInvalid", f"'s certificate is not this run's: {error}") from error
         except (ClientError, TimeoutError, OSError) as error:
             raise failed("Unavailable", f" does not answer: {type(error).__name__}: {error}") from error
+        except NoReport as error:
+            raise failed("StatusInvalid", f"'s status cannot be read: {error}") from error
         except ValidationError as error:
-            raise failed("StatusInvalid", f"'s status cannot be read: {error.errors()[:3]}") from error
+            wrong = error.errors(include_input=False, include_url=False)[:3]
+            raise failed("StatusInvalid", f"'s status cannot be read: {wrong}") from error
         if report.run_uid != poll.uid:
             raise failed("OfAnotherRun", f" serves the run of uid {report.run_uid}, not {poll.uid}")
         return report

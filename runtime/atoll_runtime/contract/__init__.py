@@ -57,12 +57,14 @@ from atoll_runtime.contract.pod import (
     identity,
 )
 from atoll_runtime.contract.reports import (
+    MOST_UNITS,
     BeginningReport,
     CheckpointReport,
     EvaluationReport,
     EvaluatorStatus,
     LedgerReport,
     LinkReport,
+    NoReport,
     Report,
     SyncerStatus,
     UnitReport,

@@ -4,10 +4,37 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+)
 from pydantic.alias_generators import to_camel
+
+MOST_UNITS = 8192
+"""The most units in a run's life: twice those of 16 pools of 256. The token ledger keeps units that never return."""
+
+
+class NoReport(Exception):
+    """A value of a report that cannot be read."""
+
+
+def _stop(value: Any, read: ValidatorFunctionWrapHandler) -> Any:
+    try:
+        return read(value)
+    except ValidationError as error:
+        raise NoReport(f"{error.errors(include_input=False, include_url=False)[:3]}") from None
+
+
+AtOnce = WrapValidator(_stop)
+"""Ends the reading of a report at the first wrong item of a list or table. pydantic would collect an error for each
+item, in thousands of times the bytes of the report, and a run's own image decides what its syncer reports."""
 
 
 class Report(BaseModel):
@@ -107,7 +134,7 @@ class UnitReport(Report):
     """Merges of this incarnation."""
     refused: int = 0
     """Contributions of all incarnations that were refused for their claims or their norm."""
-    refusals: dict[str, int] = {}
+    refusals: dict[str, Annotated[int, AtOnce]] = {}
     """The same by reason: `tokens`, `steps`, `norm`."""
     repeated: int = 0
     """Contributions of all incarnations that were not taken because their work is merged already."""
@@ -126,7 +153,7 @@ class UnitReport(Report):
     beginning: BeginningReport | None = None
     """How this incarnation came to its first step; None before the second step."""
     link: LinkReport = LinkReport()
-    waits: list[WaitReport] = []
+    waits: list[Annotated[WaitReport, AtOnce]] = []
     """Tokens in flight that wait for the unit's link. Others in flight are for the next round of their fragment."""
 
 
@@ -149,7 +176,7 @@ class LedgerReport(Report):
     """Trained token-fragments, over all incarnations."""
     merged: int = 0
     """Merged into the global model."""
-    discarded: dict[str, int] = {}
+    discarded: dict[str, Annotated[int, AtOnce]] = {}
     """Discarded, by reason: `Missed`, `Refused`, `Replaced`, `Finished` (`protocol/ledger.py`)."""
     in_flight: int = 0
     """Trained, but neither merged nor discarded yet."""
@@ -196,12 +223,12 @@ class SyncerStatus(Report):
     restarts: int = 0
     """Times that the syncer resumed from its journal."""
     checkpoint: CheckpointReport = CheckpointReport()
-    units: dict[str, UnitReport] = {}
+    units: Annotated[dict[str, Annotated[UnitReport, AtOnce]], Field(max_length=MOST_UNITS)] = {}
     shard: int = 0
     shards: int = 1
     fragments: int = 0
     """Fragments of which a shard owns a part, summed over shards. The ledger counts each token this many times."""
-    ledger: dict[str, LedgerReport] = {}
+    ledger: Annotated[dict[str, Annotated[LedgerReport, AtOnce]], Field(max_length=MOST_UNITS)] = {}
     """By unit."""
     final_checkpoint: str = ""
     """URI of the final cut, when `Finished`."""

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from atoll_runtime.contract import RunContract, identity
+from atoll_runtime.contract import MOST_UNITS, RunContract, identity
 from atoll_runtime.protocol.effects import Effect, Evict, Publish, Release, SendPull
 from atoll_runtime.protocol.fragments import Layout
 from atoll_runtime.protocol.identifiers import MOST_TOKENS
@@ -22,8 +22,6 @@ log = logging.getLogger(__name__)
 
 BACKLOG = 4096
 """Messages that may wait for one host. Beyond that it is disconnected, and starts again with a Hello."""
-MOST_UNITS = 8192
-"""The most units in a run's life: twice those of 16 pools of 256. The token ledger keeps units that never return."""
 MOST_HOSTS = 4096
 """The most hosts of one unit."""
 
