@@ -26,7 +26,7 @@ from atoll_operator.plan.unit.deadlines import follow
 from atoll_operator.plan.unit.plan import plan_unit
 from atoll_operator.plan.unit.status import describe
 from atoll_operator.plan.unit.unit import Pace, UnitObserved
-from atoll_runtime.contract import SyncerAddress, SyncerStatus, dump, identity, parse_run
+from atoll_runtime.contract import NoReport, SyncerAddress, SyncerStatus, dump, identity, parse_run
 from atoll_runtime.files import replace
 
 NAMESPACE = "default"
@@ -178,7 +178,7 @@ class Operator:
         try:
             with urllib.request.urlopen(url, timeout=ANSWER_SECONDS, context=self._tls) as answer:
                 status = SyncerStatus.model_validate_json(answer.read())
-        except (OSError, ValidationError) as error:
+        except (OSError, ValidationError, NoReport) as error:
             return old.missed(UNAVAILABLE, f"the syncer does not answer: {error}")
         return old.heard(status, time.time())
 
