@@ -1,9 +1,11 @@
 """Informer cache: the newest known state of each object, fed by watches, by lists and by the operator's own writes.
 Events and answers may arrive in any order. An older state never replaces a newer one, and a deleted object never comes
-back: the uids of deleted objects are kept as tombstones."""
+back: the uids of deleted objects are kept as tombstones, with the version of the deletion. An object that no longer
+matches a watch's selector counts as deleted until it has a newer version."""
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -97,13 +99,14 @@ class Cache:
         self._project, self._indices = project, indices
         self._entries: dict[str, dict[Key, Entry]] = {}
         self._groups: dict[tuple[str, Hashable], set[Key]] = {}
-        self._deleted: OrderedDict[str, None] = OrderedDict()
+        self._deleted: OrderedDict[str, float] = OrderedDict()
+        """By uid, the newest version that counts as deleted."""
 
     def put(self, kind: str, body: Object) -> Change | None:
         """Takes the state of an object; returns None if it is not newer than what is known."""
         key, metadata = key_of(kind, body), body["metadata"]
         uid, version, old = metadata["uid"], version_of(metadata), self.get(key)
-        if uid in self._deleted or (old is not None and version <= old.resource_version):
+        if version <= max(self._deleted.get(uid, -1), -1 if old is None else old.resource_version):
             return None
         before = old.value if old is not None and old.uid == uid else None
         project: Project = self._project.get(kind, lambda body, before: None)
@@ -113,7 +116,7 @@ class Cache:
         if old is not None:
             self._remove(old)
             if old.uid != uid:  # a newer object of the same name exists, so the old one was deleted
-                self._bury(old.uid)
+                self._bury(old.uid, math.inf)
         self._entries.setdefault(kind, {})[key] = new
         for group in groups.items():
             self._groups.setdefault(group, set()).add(key)
@@ -126,16 +129,16 @@ class Cache:
         if entry is not None and entry.resource_version == version_of(body["metadata"]):
             self._entries[kind][entry.key] = replace(entry, mark=mark)
 
-    def delete(self, key: Key, uid: str) -> Change | None:
-        """The object with this uid was deleted; returns None if it was not known."""
-        self._bury(uid)
+    def delete(self, key: Key, uid: str, version: float = math.inf) -> Change | None:
+        """The object with this uid was deleted, at this version if that is known; returns None if it was not known."""
+        self._bury(uid, version)
         old = self.get(key)
-        return self._drop(old) if old is not None and old.uid == uid else None
+        return self._drop(old, version) if old is not None and old.uid == uid else None
 
     def prune(self, candidates: Iterable[Key], present: Collection[Key], version: int) -> list[Change]:
         """Deletes the candidates that a fresh list at this resource version did not have."""
         known = (self.get(key) for key in list(candidates) if key not in present)
-        return [self._drop(entry) for entry in known if entry and entry.resource_version <= version]
+        return [self._drop(entry, version) for entry in known if entry and entry.resource_version <= version]
 
     def get(self, key: Key) -> Entry | None:
         return self._entries.get(key.kind, {}).get(key)
@@ -156,8 +159,8 @@ class Cache:
         keys = self._groups.get((index, value), ())
         return [self._entries[kind][key] for key in sorted(keys) if key.kind == kind]
 
-    def _drop(self, entry: Entry) -> Change:
-        self._bury(entry.uid)
+    def _drop(self, entry: Entry, version: float) -> Change:
+        self._bury(entry.uid, version)
         self._remove(entry)
         return Change(entry.key, entry, None)
 
@@ -168,7 +171,7 @@ class Cache:
             if not self._groups[group]:
                 del self._groups[group]
 
-    def _bury(self, uid: str) -> None:
-        self._deleted[uid] = None
+    def _bury(self, uid: str, version: float) -> None:
+        self._deleted[uid] = max(version, self._deleted.get(uid, -1))
         if len(self._deleted) > TOMBSTONES:
             self._deleted.popitem(last=False)

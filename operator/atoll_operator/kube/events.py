@@ -15,7 +15,7 @@ from typing import Any
 import aiohttp
 import kopf
 
-from atoll_operator.kube.cache import Cache, Change, Key, Object, key_of
+from atoll_operator.kube.cache import Cache, Change, Key, Object, key_of, version_of
 from atoll_operator.kube.client import PAGE, ApiClient
 from atoll_operator.kube.logs import log
 from atoll_operator.kube.queue import back_off
@@ -84,7 +84,8 @@ class Feed:
         """The object has this state, or was deleted in this state. Skips an unreadable one, because users may create
         any."""
         try:
-            gone = key_of(kind, body), body["metadata"]["uid"]
+            metadata = body["metadata"]
+            gone = key_of(kind, body), metadata["uid"], version_of(metadata)
             change = self.cache.delete(*gone) if deleted else self.cache.put(kind, body)
             if change is not None:
                 self._changed(change)

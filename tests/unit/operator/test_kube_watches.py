@@ -192,6 +192,16 @@ async def test_what_was_deleted_while_a_stream_was_broken_is_found_by_a_list(wor
         await until(lambda: world.known == {"a", "c", "d"})
 
 
+async def test_an_object_whose_label_is_put_back_is_known_again(world: World) -> None:
+    """For a watch with a selector, the API server tells that it was deleted and added, with the same uid."""
+    async with world.watched():
+        await world.watching({"a", "b", "c"})
+        await world.send(("DELETED", world.create("b")))
+        await until(lambda: world.known == {"a", "c"})
+        await world.send(("ADDED", world.create("b")))
+        await until(lambda: world.known == {"a", "b", "c"})
+
+
 async def test_a_deletion_that_no_event_told_of_is_found_by_a_resync(world: World) -> None:
     async with world.watched(resync_seconds=0.2):
         await world.watching({"a", "b", "c"})
