@@ -177,9 +177,11 @@ def test_absence_is_confirmed_before_it_costs_an_incarnation_and_what_was_seen_i
 def test_a_pod_that_is_being_deleted_is_hurried_and_keeps_its_host_until_it_has_ended() -> None:
     """The others are told of the new incarnation."""
     healing = status("Healing", met=False, incarnation=4, **HURT)
-    plan = plan_unit(unit(pod(0), pod(1, deletion_time=NOW + 60), status=healing))
+    plan = plan_unit(unit(pod(0), pod(1, deletion_time=NOW + 60, grace_seconds=60), status=healing))
     assert [(each.name, each.grace_seconds) for each in plan.remove] == [("r-two-0-3-1", 1)]
     assert (plan.create, [each.host for each in plan.renew]) == ((), [0])
+    hurried = pod(1, deletion_time=NOW + 300, grace_seconds=1)
+    assert plan_unit(unit(pod(0), hurried, status=healing)).remove == (), "the API server's clock is ahead"
     plan = plan_unit(unit(pod(0), pod(1, deletion_time=NOW + 60, **ENDED), status=healing))
     assert [make()["metadata"]["name"] for make in plan.create] == ["r-two-0-4-1"]
 

@@ -14,8 +14,6 @@ from atoll_runtime.contract import LastWords
 
 STUCK_SECONDS = 30.0
 """How long after its deletion time a pod counts as stuck. A live kubelet needs a few seconds."""
-CLOCK_SECONDS = 10.0
-"""How far the API server's clock may be ahead of the operator's."""
 _NUMBER = re.compile("[0-9]{1,18}", re.ASCII)
 STOPPED = "TerminationTarget"
 """Kueue's condition on a pod whose admission it takes back. Its reason may be anything; its message says why."""
@@ -45,6 +43,8 @@ class PodView:
     """Its node is a Spot node: a shutdown of the node is a preemption."""
     deletion_time: float | None = None
     """Its deletionTimestamp: when it should be gone."""
+    grace_seconds: int = 0
+    """The grace period of its deletion."""
     disruption: str = ""
     """Reason of the condition `DisruptionTarget`, or `STOPPED` if that condition is there."""
     gates: tuple[str, ...] = ()
@@ -119,6 +119,7 @@ def view(pod: Object) -> PodView:
         pool=selector.get(group.NODE_POOL, ""),
         spot=selector.get(group.SPOT) == "true",
         deletion_time=_time(metadata.get("deletionTimestamp")),
+        grace_seconds=metadata.get("deletionGracePeriodSeconds") or 0,
         disruption=disrupted or (STOPPED if stopped else ""),
         gates=tuple(gate["name"] for gate in spec.get("schedulingGates", ())),
         queue=labels.get(group.LABEL_QUEUE, ""),
@@ -166,8 +167,7 @@ def removals(
     remove: list[Removal] = []
     wake: float | None = None
     for pod in pods:
-        patient = not pod.ended and (pod.deletion_time or 0.0) > now + grace + CLOCK_SECONDS
-        if pod.deletion_time is None or patient:
+        if pod.deletion_time is None or (not pod.ended and pod.grace_seconds > grace):
             remove.append(Removal(pod.name, pod.uid, 0 if pod.ended else grace))
             wake = earliest(wake, now + grace + STUCK_SECONDS if force else None)
         elif not force:
