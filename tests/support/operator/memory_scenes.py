@@ -25,7 +25,7 @@ from memory_world import SPEC, World, played
 from objects import RUN
 
 from atoll_operator.kube.cache import Key
-from atoll_runtime.contract import LinkReport
+from atoll_runtime.contract import EXIT_TERMINAL, LinkReport
 
 BELONGINGS = (
     ("ConfigMap", "r-config"), ("Service", "r-syncer"), ("Service", UNIT), ("StatefulSet", "r-syncer"),
@@ -77,6 +77,36 @@ async def pod_that_a_late_first_list_lacks_costs_no_incarnation(world: World) ->
         world.term.queue.add(key)
     await asyncio.sleep(30)
     assert learns(world, 1, UNIT, WITNESS) and world.uids(UNIT) == before
+
+
+@scene
+async def status_that_lags_behind_its_pods_costs_none_of_them(world: World) -> None:
+    """Another operator raised the incarnation, and this one has seen the new pods alone."""
+    world.syncer.silent = True  # so that no hosts meet
+    await world.until_condition("r", "Ready", "False", "SyncerUnavailable")
+    stale: dict[str, Any] = {}
+    for incarnation in (2, 3):
+        world.cluster.fail_container(world.pods(UNIT)[1], EXIT_TERMINAL)
+        made = lambda number=incarnation: {  # noqa: E731
+            pod["metadata"]["name"].rsplit("-", 2)[1] for pod in world.pods(UNIT)
+        } == {f"{number}"}
+        await world.until("it has other hosts", made)
+        stale = stale or world.server.get("LearnerUnit", UNIT)
+        await asyncio.sleep(120)
+    before, every = world.uids(UNIT), Server.every
+
+    def lags(server: Server, kind: str) -> Iterator[Any]:
+        known = {UNIT: stale} if kind == "LearnerUnit" else {}
+        return (known.get(body["metadata"]["name"], body) for body in every(server, kind))
+
+    with patch.object(Server, "every", lags):
+        world.operate()
+    await asyncio.sleep(5)
+    assert world.uids(UNIT) == before
+    world.server.change({**world.server.get("LearnerUnit", UNIT), "seen": "now"})
+    world.syncer.silent = False
+    await until_learns(world, 3, UNIT)
+    assert world.uids(UNIT) == before
 
 
 @scene

@@ -133,8 +133,10 @@ class UnitObserved:
 
     @property
     def known_incarnation(self) -> int:
-        """The newest incarnation of this name that the syncer knows. It may belong to an earlier unit."""
-        return self.report.incarnation if self.report is not None else 0
+        """The newest incarnation of this name that the syncer or a pod knows. The syncer's may belong to an earlier
+        unit. A pod that is newer than the status shows that the status is an old one; then no write of it succeeds."""
+        reported = self.report.incarnation if self.report is not None else 0
+        return max(reported, *(pod.made_for for pod in self.pods), 0)
 
     @cached_property
     def met(self) -> bool:
