@@ -19,7 +19,7 @@ from atoll_operator.kube.errors import AlreadyExists, Conflict, NotFound, Retry,
 from atoll_operator.kube.queue import gather_bounded
 from atoll_operator.plan.conditions import document, find, refused
 from atoll_operator.plan.limits import NAMESPACE_LIMIT, unit_claim
-from atoll_operator.plan.pods.view import PodView
+from atoll_operator.plan.pods.view import PodView, view
 from atoll_operator.plan.unit.deadlines import follow
 from atoll_operator.plan.unit.plan import plan_unit
 from atoll_operator.plan.unit.status import describe
@@ -147,7 +147,10 @@ class UnitReconciler(Reconciler):
         where = "Pod", key.namespace, pod.name, pod.uid
         async with self._renewals:
             with suppress(NotFound, Conflict):  # the watch will report its deletion
-                self._inventory.put("Pod", await self._cluster.patch_metadata(*where, annotations=change))
+                answer = await self._cluster.patch_metadata(*where, annotations=change)
+                self._inventory.put("Pod", answer)
+                if view(answer) != replace(pod, incarnation=incarnation):
+                    self._queue.add(key)  # it may have failed, and the watch has nothing new to report
 
     async def _create(self, make: Callable[[], Object]) -> None:
         metadata = (pod := make())["metadata"]

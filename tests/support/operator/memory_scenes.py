@@ -110,6 +110,27 @@ async def status_that_lags_behind_its_pods_costs_none_of_them(world: World) -> N
 
 
 @scene
+async def pod_that_fails_while_it_is_told_its_incarnation_is_replaced_at_once(world: World) -> None:
+    """The answer to the operator's own write is the first that tells of the failure."""
+    world.syncer.silent = True  # no report wakes the unit
+    await asyncio.sleep(60)
+    world.server.weather.watch_seconds, tell = 2.0, Server._change_metadata
+    failed: list[str] = []
+
+    def fails(server: Server, kind: str, name: str, *change: Any) -> Any:
+        if not failed:
+            failed.append(name)
+            world.cluster.fail_pod(server.get("Pod", name), 137)
+        return tell(server, kind, name, *change)
+
+    with patch.object(Server, "_change_metadata", fails):
+        world.cluster.fail_container(world.pods(WITNESS)[0])
+        await world.until("it failed", lambda: failed)
+    [name] = failed
+    await world.until("it is replaced", lambda: world.pods(WITNESS)[0]["metadata"]["name"] != name, 5)
+
+
+@scene
 async def pods_that_stay_restart_also_while_a_quota_refuses_the_new_one(world: World) -> None:
     victim, *others = world.pods(UNIT)
     stay = {pod["metadata"]["uid"] for pod in others}
