@@ -149,10 +149,12 @@ class Inventory(Cache):
         """The pods that the unit of this uid owns."""
         return tuple(entry.value for entry in self.by(PARENT, unit, "Pod") if entry.controller == uid)
 
-    def set_pods(self, run: Key, stateful_set: str) -> tuple[PodView, ...]:
-        """The pods of a StatefulSet of the run."""
-        views = (entry.value for entry in self.by(PARENT, run, "Pod"))
-        return tuple(view for view in views if view.name.rpartition("-")[0] == stateful_set)
+    def set_pods(self, run: Key, uid: str, stateful_set: str) -> tuple[PodView, ...]:
+        """The pods of this StatefulSet, if it belongs to the run of this uid, not to an earlier one of its name."""
+        owner = self.get(Key("StatefulSet", run.namespace, stateful_set))
+        if owner is None or owner.controller != uid:
+            return ()
+        return tuple(entry.value for entry in self.by(PARENT, run, "Pod") if entry.controller == owner.uid)
 
     def nodes_of(self, pods: Iterable[PodView]) -> dict[str, NodeView]:
         """The nodes of these pods that were seen, including deleted ones."""

@@ -72,8 +72,8 @@ class RunReconciler(Reconciler):
         """Raises Unreadable."""
         inventory, metadata, spec, status = self._inventory, body["metadata"], body.run.spec, body.run.status
         uid = metadata["uid"]
-        syncer_pods = inventory.set_pods(key, syncer(key.name))
-        evaluator_pods = inventory.set_pods(key, evaluator(key.name))
+        syncer_pods = inventory.set_pods(key, uid, syncer(key.name))
+        evaluator_pods = inventory.set_pods(key, uid, evaluator(key.name))
         names = {unit.name for unit in inventory.unit_keys(key)} | places(key.name, spec).keys()
         units = (inventory.body(Key("LearnerUnit", key.namespace, name)) for name in names)
         return RunObserved(

@@ -268,6 +268,14 @@ async def another_operator_restarts_nothing_until_the_user_names_another_image(w
 
 
 @scene
+async def run_made_anew_does_not_fail_for_what_ended_the_syncer_of_the_last_one(world: World) -> None:
+    world.cluster.restart(world.server.get("Pod", "r-syncer-0"), EXIT_TERMINAL, "BucketMissing: there is none")
+    world.server.delete("TrainingRun", "r")
+    world.create_run()
+    await world.until("it trains", lambda: world.run().get("phase") == "Running")
+
+
+@scene
 async def broken_authority_is_reported_and_made_again_once_it_is_deleted(world: World) -> None:
     before = [world.uids(name) for name in (UNIT, WITNESS)]
     secret = world.server.get("Secret", "r-ca")

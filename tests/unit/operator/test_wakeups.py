@@ -64,10 +64,14 @@ class World:
 def test_a_run_and_a_unit_have_their_own_pods_until_a_fresh_list_lacks_them() -> None:
     world = World()
     for version, name in enumerate(["r-syncer-0", "r-syncer-1", "r-evaluator-0"], 2):
-        labels = {"atoll.dev/run": "r", "atoll.dev/component": name.split("-")[1]}
-        assert world.put("Pod", version, name, metadata={"labels": labels}) == {RUN: 0.0}
-    assert [pod.name for pod in world.inventory.set_pods(RUN, "r-syncer")] == ["r-syncer-0", "r-syncer-1"]
-    assert [pod.name for pod in world.inventory.set_pods(RUN, "r-evaluator")] == ["r-evaluator-0"]
+        labels, owner = {"atoll.dev/run": "r"}, name.rpartition("-")[0]
+        assert world.put("Pod", version, name, owner=owner, metadata={"labels": labels}) == {RUN: 0.0}
+        world.put("StatefulSet", version, owner, owner="run", metadata={"labels": labels})
+    world.put("Pod", 5, "r-syncer-2", owner="an-earlier-set", metadata={"labels": {"atoll.dev/run": "r"}})
+    of = world.inventory.set_pods
+    assert [pod.name for pod in of(RUN, "run", "r-syncer")] == ["r-syncer-0", "r-syncer-1"]
+    assert [pod.name for pod in of(RUN, "run", "r-evaluator")] == ["r-evaluator-0"]
+    assert of(RUN, "an-earlier-run", "r-syncer") == ()
     world.put("Pod", 6, "c", owner="an-earlier-unit")
     assert [pod.name for pod in world.pods()] == ["first"]
     world.inventory.replace_pods(UNIT, [thing("Pod", 7, "b")], 7)
