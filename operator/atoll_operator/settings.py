@@ -13,6 +13,8 @@ from atoll_operator.plan.limits import NamespaceLimits
 
 SYNCER_URL = "https://{run}-syncer-{shard}.{run}-syncer.{namespace}.svc:7401/status"
 EVALUATOR_URL = "https://{run}-evaluator-0.{run}-evaluator.{namespace}.svc:7401/status"
+LABEL = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"
+"""A namespace. Watches of any other name, such as a pattern, would never have a first list, or an empty one."""
 
 
 class SettingsError(Exception):
@@ -36,7 +38,7 @@ class Settings(BaseModel):
 
     runtime_image: str
     """Image of learners, syncers and evaluators."""
-    namespaces: Annotated[tuple[str, ...], BeforeValidator(_split)] = ()
+    namespaces: Annotated[tuple[Annotated[str, Field(pattern=LABEL)], ...], BeforeValidator(_split)] = ()
     """Empty: the whole cluster."""
     runtime_env: Annotated[
         dict[str, Annotated[str, Field(max_length=MAX_VALUE)]],
@@ -57,7 +59,7 @@ class Settings(BaseModel):
     evaluator_url: str = Field(EVALUATOR_URL, pattern=r"^([^{}]|\{(run|namespace)\})*$")
     stuck_seconds: float = Field(180.0, ge=1, le=3600)
     """If a key waits or is handled for longer, the process is not alive, unless a request to the API server is open."""
-    lease_namespace: str = Field("", pattern=r"^([a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)?$")
+    lease_namespace: str = Field("", pattern=rf"{LABEL}|^$")
     """Namespace of the Lease that decides which of several operators leads. Empty: this one leads without a Lease."""
     lease_seconds: int = Field(10, ge=3, le=120)
     """Another operator follows a killed leader after this time. A leader that cannot renew stops after 70 % of it."""

@@ -33,6 +33,7 @@ def test_settings_are_read_and_have_defaults_for_all_but_the_image() -> None:
         ("RUNTIME_ENV", json.dumps({"X": "a" * 4097})), ("RUNTIME_PULL_POLICY", "Sometimes"),
         ("HEALTH_PORT", "x"), ("POLL_SECONDS", "0"), ("LOG_FORMAT", "xml"), ("SYNCER_URL", "https://{host}"),
         ("EVALUATOR_URL", "https://{shard}"), ("STUCK_SECONDS", "0"), ("LEASE_NAMESPACE", "Not_A_Name"),
+        ("NAMESPACES, 1", "a,team-*"), ("NAMESPACES, 0", "A"),
         ("LIMITS, namespaces, a, host", '{"namespaces": {"a": {"host": 1}}}'), ("LIMITS, runs", '{"runs": -1}'),
     ],
 )  # fmt: skip
