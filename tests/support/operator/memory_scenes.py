@@ -6,6 +6,7 @@ import asyncio
 import base64
 import itertools
 from collections.abc import Callable, Coroutine, Iterator
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -85,12 +86,13 @@ async def status_that_lags_behind_its_pods_costs_none_of_them(world: World) -> N
     world.syncer.silent = True  # so that no hosts meet
     await world.until_condition("r", "Ready", "False", "SyncerUnavailable")
     stale: dict[str, Any] = {}
+
+    def made_for(incarnation: int) -> bool:
+        return all(f"-{incarnation}-" in pod["metadata"]["name"] for pod in world.pods(UNIT))
+
     for incarnation in (2, 3):
         world.cluster.fail_container(world.pods(UNIT)[1], EXIT_TERMINAL)
-        made = lambda number=incarnation: {  # noqa: E731
-            pod["metadata"]["name"].rsplit("-", 2)[1] for pod in world.pods(UNIT)
-        } == {f"{number}"}
-        await world.until("it has other hosts", made)
+        await world.until("it has other hosts", partial(made_for, incarnation))
         stale = stale or world.server.get("LearnerUnit", UNIT)
         await asyncio.sleep(120)
     before, every = world.uids(UNIT), Server.every
@@ -268,10 +270,27 @@ async def another_operator_restarts_nothing_until_the_user_names_another_image(w
 
 
 @scene
-async def run_made_anew_does_not_fail_for_what_ended_the_syncer_of_the_last_one(world: World) -> None:
-    world.cluster.restart(world.server.get("Pod", "r-syncer-0"), EXIT_TERMINAL, "BucketMissing: there is none")
+async def run_made_anew_waits_for_what_is_left_of_the_last_one_and_does_not_fail_for_its_syncer(
+    world: World,
+) -> None:
+    world.cluster.restart(
+        world.server.get("Pod", "r-syncer-0"), EXIT_TERMINAL, "BucketMissing: there is none"
+    )
+    authority = world.server.get("Secret", "r-ca")
+    world.server.change(
+        {**authority, "metadata": {**authority["metadata"], "finalizers": ["example.com/hold"]}}
+    )
     world.server.delete("TrainingRun", "r")
     world.create_run()
+    await world.until_condition("r", "Ready", "False", "NameTaken")
+    assert (
+        "'r-ca' belongs to an earlier object" in world.run()["message"]
+        and len(world.run()["conditions"]) == 7
+    )
+    await asyncio.sleep(60)
+    world.server.change(
+        {**(held := world.server.get("Secret", "r-ca")), "metadata": held["metadata"] | {"finalizers": []}}
+    )
     await world.until("it trains", lambda: world.run().get("phase") == "Running")
 
 
