@@ -92,6 +92,11 @@ def test_run_below_its_quorum_waits_or_fails_after_its_time_as_the_spec_says() -
     status, reason, message = broken("r-a-0", "r-a-1").condition("Ready", 10**6)
     assert (status, reason) == ("False", "QuorumLost")
     assert "2 of 3 units are out of restarts, 1 are left, quorum.min is 2; the run waits" in message
+    left = broken("r-a-0", "r-a-1", belowQuorum="Fail", belowQuorumSeconds=0)
+    assert left.plan().status.phase == "Failed"
+    for name in ("r-a-0", "r-a-1"):
+        left.unit(name, owned=False, ours=False)
+    assert left.plan().status.phase == "Running", "units that an earlier run of its name left are none of it"
     policy = {"belowQuorum": "Fail", "belowQuorumSeconds": 60}
     assert broken("r-a-0", **policy).plan(10**6).status.phase == "Running"
     scene = broken("r-a-0", "r-a-2", **policy)

@@ -55,7 +55,7 @@ def plan_run(run: RunObserved, now: float) -> RunPlan:
     spec, old, units, streams = run.spec, run.status, run.own_units, run_streams(run)
     wanted = unit_specs(run, streams)
     expected = wanted.keys() | {name for name, unit in units.items() if unit.by_hand}
-    present = {name: unit.status for name, unit in units.items() if name in expected}
+    present = {name: unit.status for name, unit in units.items() if name in expected and unit.ours}
     rollout = plan_rollout(run, wanted, now)
     suspension = plan_suspension(run, now)
     suspended = suspension is not None and suspension.done
