@@ -102,7 +102,9 @@ class RunReconciler(Reconciler):
         )
 
     async def _act(self, key: Key, run: RunObserved, plan: RunPlan, certificates: RunCertificates) -> None:
-        """Carry out the plan in its order, except for the evaluator and the status. Raises Refused."""
+        """Carry out the plan, except for the evaluator and the status. Raises Refused. Units are deleted first: a quota
+        may refuse new ones until then."""
+        await gather_bounded((self._delete_unit(run, unit) for unit in plan.delete_units), AT_ONCE)
         await self._poll(key, run, plan, certificates)
         await self._apply(plan.apply)
         for removal in plan.remove_pods:
@@ -113,7 +115,6 @@ class RunReconciler(Reconciler):
         await gather_bounded((self._apply_unit(body, certified) for body in plan.apply_units), AT_ONCE)
         for kind, name in plan.delete:
             await self._applier.remove(run.uid, Key(kind, key.namespace, name))
-        await gather_bounded((self._delete_unit(run, unit) for unit in plan.delete_units), AT_ONCE)
 
     async def _poll(self, key: Key, run: RunObserved, plan: RunPlan, certificates: RunCertificates) -> None:
         """Start or stop polling, with certificates for all members."""

@@ -25,7 +25,8 @@ from memory_failures import (
 from memory_world import SPEC, World, played
 from objects import RUN
 
-from atoll_operator.kube.cache import Key
+from atoll_operator.kube.cache import Key, key_of
+from atoll_operator.kube.errors import of_status
 from atoll_runtime.contract import EXIT_TERMINAL, LinkReport
 
 BELONGINGS = (
@@ -223,6 +224,22 @@ async def figures_follow_the_syncers_report_seldom_and_all_else_is_written_at_on
     world.cluster.fail_pod(world.pods(UNIT)[1], 1)
     await asyncio.sleep(2)
     assert (world.unit(UNIT)["incarnation"], world.run()["restarts"]) == (2, 1)
+
+
+@scene
+async def units_that_are_removed_do_not_wait_for_those_that_a_quota_refuses(world: World) -> None:
+    apply = Server._apply
+
+    def limited(server: Server, sent: dict[str, Any]) -> Any:
+        new = key_of(sent["kind"], sent) not in server.objects
+        if sent["kind"] == "LearnerUnit" and new and len(list(server.every("LearnerUnit"))) == 2:
+            raise of_status(403, "Forbidden", "exceeded quota")
+        return apply(server, sent)
+
+    [one, two] = SPEC["pools"]
+    with patch.object(Server, "_apply", limited):
+        world.change_run(pools=[{**one, "units": 0}, {**two, "units": 2}])
+        await until_learns(world, 1, UNIT, "r-two-1")
 
 
 @scene

@@ -26,7 +26,7 @@ from atoll_operator.plan.run.workloads import COPIED, config_map, evaluator_obje
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunPlan:
-    """What to do for a run: delete it, or carry out the other fields in their order."""
+    """What to do for a run: delete it, or delete units and carry out the other fields in their order."""
 
     delete_run: bool = False
     """Whether its time to live after its end is over."""
