@@ -17,7 +17,7 @@ from atoll_operator.certificates.authority import RunOwner, members, unit_member
 from atoll_operator.certificates.secrets import RunCertificates
 from atoll_operator.kube.cache import Key, controller_uid, key_of
 from atoll_operator.kube.client import AT_ONCE
-from atoll_operator.kube.errors import Conflict, NotFound, Retry, Unreadable
+from atoll_operator.kube.errors import Conflict, NotFound, Refused, Retry, Unreadable
 from atoll_operator.kube.logs import log
 from atoll_operator.kube.queue import gather_bounded
 from atoll_operator.plan.conditions import document, refused
@@ -105,7 +105,7 @@ class RunReconciler(Reconciler):
         """Carry out the plan, except for the evaluator and the status. Raises Refused. Units are deleted first: a quota
         may refuse new ones until then."""
         await gather_bounded((self._delete_unit(run, unit) for unit in plan.delete_units), AT_ONCE)
-        await self._poll(key, run, plan, certificates)
+        refusal = await self._poll(key, run, plan, certificates)
         await self._apply(plan.apply)
         for removal in plan.remove_pods:
             log(logging.INFO, "replaces a pod", object=str(key), pod=removal.name)
@@ -115,9 +115,12 @@ class RunReconciler(Reconciler):
         await gather_bounded((self._apply_unit(body, certified) for body in plan.apply_units), AT_ONCE)
         for kind, name in plan.delete:
             await self._applier.remove(run.uid, Key(kind, key.namespace, name))
+        if refusal:
+            raise Refused(refusal)
 
-    async def _poll(self, key: Key, run: RunObserved, plan: RunPlan, certificates: RunCertificates) -> None:
-        """Start or stop polling, with certificates for all members."""
+    async def _poll(self, key: Key, run: RunObserved, plan: RunPlan, certificates: RunCertificates) -> str:
+        """Start or stop polling, with certificates for all members. Returns why one of a unit made by hand was refused:
+        its Secret's name may be taken, and the run does not wait for that."""
         if not plan.poll_syncer and run.spec.suspend:
             self._syncers.forget(key)
         elif not plan.poll_syncer:
@@ -125,15 +128,21 @@ class RunReconciler(Reconciler):
         if not plan.poll_evaluator:
             self._evaluators.forget(key)
         if not (plan.poll_syncer or plan.poll_evaluator):
-            return
-        shards = run.spec.syncer.shards
+            return ""
+        shards, now = run.spec.syncer.shards, datetime.now(UTC)
         everybody = members(certificates.run, shards, certified_units(run), plan.poll_evaluator)
-        await certificates.ensure(everybody, datetime.now(UTC))
+        await certificates.ensure([each for each in everybody if not each.unit_uid], now)
         if plan.poll_syncer:
             self._syncers.ensure(key, run.uid, shards, certificates.context)
             self._syncers.order(key, plan.checkpoint)
         if plan.poll_evaluator:
             self._evaluators.ensure(key, run.uid, 1, certificates.context)
+        by_hand = [each for each in everybody if each.unit_uid]
+        try:
+            return await refusal_of(certificates.ensure(by_hand, now))
+        except Retry as error:  # an earlier unit of its name has left a Secret
+            self._queue.add_after(key, error.seconds)
+            return ""
 
     async def _apply(self, bodies: Iterable[Object]) -> None:
         for body in bodies:

@@ -243,6 +243,28 @@ async def units_that_are_removed_do_not_wait_for_those_that_a_quota_refuses(worl
 
 
 @scene
+async def unit_by_hand_whose_certificate_has_another_owner_does_not_stop_its_run(world: World) -> None:
+    world.server.create(
+        {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "web-tls", "namespace": "ns"}}
+    )
+    made = world.server.get("LearnerUnit", UNIT)
+    metadata = {"name": "web", "namespace": "ns"}
+    world.server.create({**made, "metadata": metadata, "spec": {**made["spec"], "stream": 7}, "status": {}})
+    await world.until_condition("r", "Degraded", "True", "ObjectRefused")
+    world.resize(1)
+    await until_learns(world, 1, "r-two-1")
+    assert world.condition("r", "Degraded") == ("True", "ObjectRefused")
+    world.server.delete("Secret", "web-tls")
+    await until_learns(world, 1, "web")
+    world.server.delete("LearnerUnit", "web")
+    world.server.create({**made, "metadata": metadata, "spec": {**made["spec"], "stream": 7}, "status": {}})
+    for _ in range(100):
+        assert world.condition("r", "Ready") == ("True", "QuorumLearning")
+        await asyncio.sleep(0.1)
+    await world.until("it learns again", lambda: world.unit("web").get("phase") == "Learning")
+
+
+@scene
 async def object_of_others_under_one_of_our_names_is_reported_and_left_alone(world: World) -> None:
     for kind, name, whose in (
         ("Pod", "r-two-1-1-0", "LearnerUnit"),
