@@ -151,6 +151,38 @@ async def test_a_part_whose_round_is_over_gives_the_link_to_the_next_one(
     await client.disconnect()
 
 
+async def test_a_contribution_that_was_resumed_does_not_measure_the_link(make_run: Any) -> None:
+    """The shard may have had nearly all of it before, so its last attempt would show a link that is far too fast."""
+
+    class Breaking(Shard):
+        attempts = 0
+
+        async def push(self, header: Any, body: memoryview, wanted: Callable[[], bool]) -> PushReply:
+            self.attempts += 1
+            if self.attempts == 1:
+                raise TransportError("the connection broke")
+            return PushReply(True)
+
+    shard = Breaking()
+    parties = Parties(make_run(), [shard])
+    client = parties.client
+    parties.welcome(0)
+    shard.down.put_nowait(Pull(ROUND, 0))
+    await until(client.pulls)
+    parties.contribute()
+    await until(lambda: client.counters.pushed)
+    assert client._policy.reading().up_gbps == 0.0
+    assert client._sessions[0].transfers._share.seconds == 0.0, "not measured yet"
+    for message in (Over(ROUND), Pull(RoundId(2, 0, 0), 0)):
+        shard.down.put_nowait(message)
+    await until(client.pulls)
+    parties.contribute()
+    await until(lambda: client.counters.pushed == 2)
+    assert client._policy.reading().up_gbps > 0.0
+    assert client._sessions[0].transfers._share.seconds > 0.0
+    await client.disconnect()
+
+
 async def test_a_contribution_to_a_round_that_is_over_is_dropped_and_counted(make_run: Any) -> None:
     parties = Parties(make_run(), [Shard()])
     client = parties.client

@@ -67,6 +67,15 @@ def test_the_round_trip_is_the_shortest_of_the_window_and_failures_are_counted()
     assert meter.reading(WINDOW_SECONDS + 15.0, NO_USE).rtt_seconds == 0.1
 
 
+def test_a_round_trip_stays_known_where_fetches_are_further_apart_than_the_window() -> None:
+    """With two fragments, H = 128 and steps of 5 s there is one in 320 s. The number of streams depends on it."""
+    meter = LinkMeter(0.0)
+    assert str(meter.reading(0.0, NO_USE).rtt_seconds) == "0.0", "not -0.0"
+    for now, seconds in ((0.0, 0.3), (320.0, 0.1)):
+        meter.answered(meter.began("down", now, SECOND), seconds, now)
+        assert meter.round_trip(now + 319.0) == seconds
+
+
 @given(
     st.floats(0.001, 100.0),
     st.lists(

@@ -85,7 +85,7 @@ class LinkMeter:
     def __init__(self, now: float) -> None:
         self._made, self._failures = now, 0
         self._lanes: dict[Direction, _Lane] = {"up": _Lane(), "down": _Lane()}
-        self._rtt = _Largest()  # of the negative round trip
+        self._rtt, self._newest_rtt = _Largest(), 0.0  # of the negative round trip; the newest one
 
     def began(self, direction: Direction, now: float, bits: float) -> Transfer:
         """A transfer of at most this many bits begins."""
@@ -119,10 +119,12 @@ class LinkMeter:
     def welcomed(self, seconds: float, now: float) -> None:
         """An answer came after `seconds`. A round trip takes no longer than that."""
         self._rtt.add(now, -seconds)
+        self._newest_rtt = seconds
 
     def round_trip(self, now: float) -> float:
-        """The shortest round trip of the window; 0 if it has none."""
-        return -self._rtt.value(now)
+        """The shortest round trip of the window. If it has none, the newest one: a unit that fetches seldom does not
+        become near. 0 before the first."""
+        return -self._rtt.value(now) or self._newest_rtt
 
     def rate(self, direction: Direction, now: float) -> float:
         """Recent bits per second: the best of the last transfers, but no more than those under way show. Infinite while

@@ -94,8 +94,9 @@ class LinkShare:
         return 1 + spans(self.round_trip, between * max(self.load, 1.0))
 
     def pushed(self, p: int, seconds: float, bits: float) -> None:
-        """A contribution of fragment `p` was sent in this time."""
-        _measure(self._push, seconds / bits)
+        """A contribution of fragment `p` was sent in this time; `bits` is 0 if it is not known how many were."""
+        if bits:
+            _measure(self._push, seconds / bits)
         self._contributed.add(p)
 
     def fetched(self, seconds: float, bits: float) -> None:
