@@ -58,9 +58,26 @@ def test_units_that_choose_use_the_widest_codec_that_their_links_carry(ask: Any)
     asked = ("--codec", "auto", "--delay", "50", "--steps", "450")
     units = ask("links", "--links", "0.3,1,2,3,5", *asked)[0]["units"]
     assert [unit["codec"] for unit in units] == ["int4", "int4", "int4", "int8", "bf16"]
+    assert all(type(unit["period"]) is float for unit in units)
     assert [unit["streams"] for unit in units] == [2, 5, 9, 14, 16]
     for unit, need in zip(units, (1.65, 0.85, 0.85, 1.65, 3.2), strict=True):
         assert unit["need_gbps"] == pytest.approx(need)
         share = min(1.0, unit["link_gbps"] / need)
         assert unit["member_share"] >= 0.9 * share and unit["hidden_share"] == 1.0
         assert unit["period"] == (1.0 if share == 1.0 else pytest.approx(1 / share, rel=0.2))
+
+
+@pytest.mark.parametrize(
+    ("asked", "rounds"),
+    [
+        (("--links", "100", "--fragments", "1"), 38),  # H = 1: one round in flight
+        (("--links", "100,100", "--interval", "8"), 24),  # eight fragments
+        (("--links", "0.3"), 10),  # the clock follows the only link, eleven times slower than the steps
+    ],
+)
+def test_settings_that_were_not_given_fit_those_that_were(
+    ask: Any, asked: tuple[str, ...], rounds: int
+) -> None:
+    units = ask("links", *asked, "--steps", "48" if "--fragments" not in asked else "40")[0]["units"]
+    for unit in units:
+        assert unit["rounds"] >= rounds and unit["member_share"] == 1.0

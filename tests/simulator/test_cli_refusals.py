@@ -41,6 +41,8 @@ REFUSED = (
     ("links --fragments 24 --interval 12", "--fragments"),
     ("links --steps 10", "--steps"),
     ("links --outages nowhere.json", "--outages 'nowhere.json': No such file or directory"),
+    ("links --links 0.001,0.001,5 --quorum 2", "--links '0.001': a contribution takes 16000 s"),
+    ("links --links 5 --params 1e15", "2222.223 or more is wanted"),
     ("scavenge --extra 0.3", "--extra '0.3': times 4 learners is no whole number"),
     ("scavenge --night-hours 0", "--night-hours '0': a number above 0 and at most 24"),
     (f"{PLAN} --price 2.7", "--price '2.7': GENERATION=DOLLARS is wanted, such as v6e=2.70"),

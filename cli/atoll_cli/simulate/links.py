@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -21,6 +22,7 @@ MOST_UNITS = 128
 LEAST_GBPS, MOST_GBPS = 1e-3, 1e5
 LEAST_INTERVALS = 4
 """The fewest intervals of a simulation. The first two are not counted."""
+FRAGMENTS, OVERLAP = 12, 2
 Outages = dict[int, list[tuple[float, float]]]
 KEYS = (
     "link_gbps", "need_gbps", "member_share", "merged_share", "hidden_share", "codec", "streams", "period", "rounds",
@@ -61,9 +63,9 @@ OPTIONS = (
            "Gbit/s of each unit's link, in each direction", default="2,2.5,3,3.5,4,4.5,5"),
     Option("--params", "N", number(1.0), "parameters of the model", default="12B"),
     Option("--step-time", "SECONDS", number(0.0, 1e5, above=True), "of an inner step", default="5"),
-    Option("--fragments", "P", count(1, 10_000), "fragments", default="12"),
+    Option("--fragments", "P", count(1, 10_000), "fragments (default: 12, at most --interval)"),
     Option("--interval", "H", count(1, 10_000), "steps between two merges of a fragment (default: as --fragments)"),
-    Option("--overlap", "T", count(1, 10_000), "rounds in flight", default="2"),
+    Option("--overlap", "T", count(1, 10_000), "rounds in flight (default: 2, at most --interval)"),
     Option("--codec", "NAME", choice("auto", "float32", "bf16", "int8", "int4"),
            "of the bodies; auto: each unit chooses, bf16 at most", default="bf16"),
     Option("--quorum", "K", count(1, MOST_UNITS), "units that a merge needs", default="1"),
@@ -78,15 +80,16 @@ def answer(found: Values) -> Report:
     from atoll_runtime.contract import CommunicationSpec
     from atoll_runtime.simulate.fleet.links import Links, on_links
 
-    interval, codec = found["interval"] or found["fragments"], found["codec"]
-    adaptive = codec == "auto"
+    codec, adaptive = found["codec"], found["codec"] == "auto"
+    fragments = found["fragments"] or min(FRAGMENTS, found["interval"] or FRAGMENTS)
+    interval = found["interval"] or fragments
     asked = Links(
         gbps=found["links"],
         params=found["params"],
         step_seconds=[found["step_time"]] * len(found["links"]),
-        fragments=found["fragments"],
+        fragments=fragments,
         interval=interval,
-        overlap=found["overlap"],
+        overlap=found["overlap"] or min(OVERLAP, interval),
         codec="bf16" if adaptive else codec,
         communication=CommunicationSpec(codec=None if adaptive else codec),
         quorum=found["quorum"],
@@ -121,12 +124,22 @@ def answer(found: Values) -> Report:
 
 def _check(asked: Links) -> None:
     """Raises `UsageError` for values that do not fit together."""
+    from atoll_runtime.protocol.rules import TRANSFER_SECONDS
+
     units = len(asked.gbps)
     if units > MOST_UNITS:
         raise UsageError(f"--links: {units} units; at most {MOST_UNITS} are taken")
     if asked.quorum > units:
         raise UsageError(
             f"--quorum '{asked.quorum}': at most the {counted(units, 'unit')} of --links is wanted"
+        )
+    least = sorted(asked.gbps)[-asked.quorum]
+    longest = asked.body_seconds(least)
+    if longest > TRANSFER_SECONDS:
+        wanted = math.ceil(1000 * least * longest / TRANSFER_SECONDS) / 1000
+        raise UsageError(
+            f"--links '{least:g}': a contribution takes {longest:.0f} s and is given up after "
+            f"{TRANSFER_SECONDS:g}, so no quorum is reached; {wanted} or more is wanted"
         )
     values.count("--fragments", str(asked.fragments), 1, asked.interval)
     values.count("--overlap", str(asked.overlap), 1, asked.interval)

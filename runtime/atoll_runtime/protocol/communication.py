@@ -178,7 +178,7 @@ def _wanted(current: Communication, seen: Observed, rules: Rules) -> Communicati
     found = replace(current, streams=lanes, chunk_kib=chunk)
     if not seen.interval:
         return found
-    modes, turn = rules.modes, fixed.period or 1
+    modes, turn = rules.modes, float(fixed.period or 1)
     loads = [mode.load(seen) for mode in modes]
     at = modes.index(Mode(current.codec, current.fetch))
     fits = [

@@ -46,6 +46,10 @@ class Links:
     steps: int = 600
     """Global steps."""
 
+    def body_seconds(self, gbps: float) -> float:
+        """Returns the seconds of a contribution in `codec` on a link of this rate."""
+        return self.params * BITS[self.codec] / self.fragments / (gbps * GIGA)
+
     def need_gbps(self, used: Communication) -> float:
         """Returns the Gbit/s with which a unit that communicates as in `used` is a member of every round. The slowest
         unit sets the syncer's clock."""
@@ -122,11 +126,10 @@ def _scenario(asked: Links, names: Sequence[str]) -> Scenario:
         grace=GraceSpec(),
         steps=asked.steps,
     )
-    bits = asked.params * BITS[asked.codec] / asked.fragments
     units = []
     for i, (name, step, gbps) in enumerate(zip(names, asked.step_seconds, asked.gbps, strict=True)):
-        outages, seconds = tuple(asked.outages.get(i, ())), bits / (gbps * GIGA)
-        units.append(Unit(name, step, Wire(seconds, asked.delay, outages, asked.codec)))
+        wire = Wire(asked.body_seconds(gbps), asked.delay, tuple(asked.outages.get(i, ())), asked.codec)
+        units.append(Unit(name, step, wire))
     work = MERGE_STEPS * max(asked.step_seconds)
     costs = Costs(merge=work, write=work)
     return Scenario(rules, tuple(units), costs=costs, codec=asked.codec, communication=asked.communication)

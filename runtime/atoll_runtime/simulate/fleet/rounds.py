@@ -35,7 +35,10 @@ from atoll_runtime.simulate.shard import Shard
 from atoll_runtime.transport import codecs
 
 SLOWNESS = 8
-"""A run has stalled when it takes more than this many times the time of its steps."""
+"""A run has stalled when it takes more than this many times the time of its steps, or of the transfers of its slowest
+link."""
+MOST_LOAD = 12
+"""Beyond this many times the time of its steps, transfers do not prolong it further."""
 TOKENS = 1000
 """Tokens of an inner step. A learner's batch does not depend on its speed."""
 MOMENT = 1e-6
@@ -133,7 +136,10 @@ class World:
     def merges(self) -> Iterator[tuple[RoundId, tuple[Part, ...]]]:
         """Yields merges, see `Shard.until_end`. Raises `Stalled`: the run does not reach its target."""
         steps = self.scenario.rules.target_steps or 0
-        longest = SLOWNESS * steps * max(self.scenario.paces)
+        pace, rules = max(self.scenario.paces), self.scenario.rules
+        body = max((unit.wire.body for unit in self.scenario.units if unit.wire), default=0.0)
+        load = body * rules.fragments / rules.interval / pace
+        longest = SLOWNESS * steps * pace * min(max(load, 1.0), MOST_LOAD)
         for learner in self.learners.values():
             self.loop.plan(0.0, learner, learner.spawn, learner.train())
         yield from self.shard.until_end(longest)
