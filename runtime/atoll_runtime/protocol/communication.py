@@ -40,8 +40,14 @@ STEADY = 1.2
 
 
 def carries(codec: str, widest: str) -> bool:
-    """Whether hosts may use `codec` in a run with the codec `widest`."""
+    """Whether hosts may push `codec` in a run with the codec `widest`."""
     return codec in CODECS and CODECS.index(codec) >= CODECS.index(widest)
+
+
+def serves(codec: str, widest: str) -> bool:
+    """Whether hosts may fetch `codec` in such a run: in every run int8 too, because int4 is a change from the version
+    before."""
+    return codec == "int8" or carries(codec, widest)
 
 
 @dataclass(frozen=True)
@@ -87,7 +93,7 @@ class Rules:
         """The modes of one codec, or of all."""
         names = [name for name in CODECS if carries(name, self.widest) and codec in (None, name)]
         modes = [Mode(name, name) for name in names]
-        if names[-1] == "int4" and self.widest != "int4" and not self.exact:
+        if names[-1] == "int4" and not self.exact:
             if (self.fixed.period or 1) > 1:
                 modes.pop()
             modes.append(Mode("int4", "int8"))

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from atoll_runtime.protocol.communication import carries
+from atoll_runtime.protocol.communication import carries, serves
 from atoll_runtime.protocol.events import Declined, Left, Received, Said
 from atoll_runtime.protocol.fragments import MOST_PADDING, Layout
 from atoll_runtime.protocol.linkmeter import LinkReading
@@ -161,7 +161,7 @@ class Service:
         foreign = hosts.stranger(self.run, peer, request.unit)
         if foreign:
             return foreign
-        if not 0 <= request.fragment < len(self.state.fragments) or not carries(
+        if not 0 <= request.fragment < len(self.state.fragments) or not serves(
             request.codec, self.state.codec
         ):
             return f"fragment {request.fragment} in {request.codec} does not exist"

@@ -5,7 +5,7 @@ ends then continue with W′ = bf16(W + Q), computed by the same lines here. The
 and part of the next change, so they do not add up (error feedback; Richtárik et al., EF21-P, arXiv 2209.15218).
 The first W is bf16(Θ). A host that does not hold W gets a whole version: W′, or Θ in int8 if the syncer encodes that
 too. The error of int8 grows by a half in two hundred changes, because both ends add the same changes. So a host
-fetches a whole version after `FRESH` changes.
+fetches a whole version again `FRESH` changes after one in int8.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from atoll_runtime.transport.messages import WHOLE, FetchHead
 from atoll_runtime.transport.transport import TransportError
 
 FRESH = 128
-"""Changes after which a host fetches a whole version."""
+"""Changes after a version in int8 with which a host fetches a whole version again."""
 
 
 @dataclass(frozen=True)
@@ -70,8 +70,8 @@ class Holding:
     version: int
     series: str
     part: NDArray[Any]
-    changes: int = 0
-    """Changes applied since it came whole."""
+    changes: int | None = None
+    """Changes applied since it came in int8; None if it is W exactly."""
 
 
 NOTHING = Holding(WHOLE, "", np.empty(0))
@@ -95,11 +95,13 @@ class Holdings:
         return self._held.get(p, NOTHING)
 
     def wanted(self, p: int, codec: str) -> str:
-        """The codec to ask for: int8, a whole version, instead of int4 if nothing is held or after `FRESH` changes."""
-        if codec != "int4" or self._codec == "int4" or self._exact:
+        """The codec to ask for: int8, a whole version, instead of int4 `FRESH` changes after one in int8, or if nothing
+        is held. In a run of int4, a host that holds nothing asks for int4, and so gets W, which all others hold."""
+        if codec != "int4" or self._exact:
             return codec
         held = self.of(p)
-        return "int8" if held is NOTHING or held.changes >= FRESH else "int4"
+        stale = self._codec != "int4" if held is NOTHING else (held.changes or 0) >= FRESH
+        return "int8" if stale else "int4"
 
     def take(self, head: FetchHead, body: memoryview, changes: bool) -> NDArray[Any]:
         """The part from a fetched body, in the dtype of the run's codec. It is not written to again.
@@ -118,9 +120,11 @@ class Holdings:
         if head.codec == "int4":
             if (head.base, head.series) != (held.version, held.series):
                 raise TransportError(f"a change of version {head.base} came, but {held.version} is held")
-            part, count = applied(held.part, body), held.changes + 1
+            part = applied(held.part, body)
+            count = None if held.changes is None else held.changes + 1
         else:
-            part, count = codecs.view(codecs.unpack(body, head.codec, size, self._codec), self._codec), 0
+            part = codecs.view(codecs.unpack(body, head.codec, size, self._codec), self._codec)
+            count = 0 if head.codec == "int8" else None
         if changes:
             part = part.astype(codecs.BF16, copy=False)
             self._held[p] = Holding(head.version, head.series, part, count)
