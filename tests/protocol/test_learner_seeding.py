@@ -2,6 +2,7 @@
 
 import random
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 
@@ -409,6 +410,22 @@ def ask(learner, folder, wanted, seconds=60.0):
         return next(client.snapshot(wanted, tuple(SIZES), seconds))
     finally:
         client.close()
+
+
+def test_pull_whose_time_is_over_between_two_fragments_fails_like_any_other(
+    make_learner, certificates, eventually
+):
+    learner = make_learner().start()
+    eventually(lambda: learner.snapshots.healthy)
+    seconds = 5.0
+    stream = PeerClient(learner.address, Tls.read(certificates["new"]), "localhost").snapshot(
+        request(), tuple(SIZES), seconds
+    )
+    assert next(stream).head.version == 1
+    end = time.monotonic() + seconds
+    eventually(lambda: time.monotonic() > end)
+    with pytest.raises(TransportError, match="silent"):
+        next(stream)
 
 
 def test_peer_that_reaches_the_wanted_versions_serves(make_learner, certificates, eventually):

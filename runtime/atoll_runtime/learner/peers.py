@@ -67,14 +67,21 @@ class PeerClient:
             TransportError: the stream broke, was damaged, or took too long.
         """
         end, (host, _, port) = time.monotonic() + seconds, self._address.rpartition(":")
+
+        def left() -> float:
+            """Seconds. A socket takes none that are not positive."""
+            if (seconds := end - time.monotonic()) <= 0:
+                raise TimeoutError
+            return seconds
+
         try:
             self._stream = stream = Stream.connect(
-                (host, int(port)), self._tls.identity(), self._name, min(CONNECT_SECONDS, seconds)
+                (host, int(port)), self._tls.identity(), self._name, min(CONNECT_SECONDS, left())
             )
             if self._closed.is_set():
                 stream.shut()
             stream.send(request)
-            while not isinstance(head := stream.receive(end - time.monotonic()), Ended):
+            while not isinstance(head := stream.receive(left()), Ended):
                 if isinstance(head, Declined):
                     raise Busy(f"{self._address}: {head.reason}")
                 found = _checked(head, sizes)
