@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import fields
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from atoll_runtime.contract import RunContract, identity
-from atoll_runtime.protocol.events import Said
+from atoll_runtime.protocol.events import Said, ShardLeft, ShardTold
 from atoll_runtime.protocol.fragments import MOST_PADDING, TensorInfo, build_layout
 from atoll_runtime.protocol.identifiers import MOST_TOKENS, NO_CUT, RoundId
 from atoll_runtime.protocol.linkmeter import LinkReading, LinkUse
@@ -28,16 +30,19 @@ from atoll_runtime.protocol.messages import (
     Mark,
     Part,
     Report,
+    Standing,
 )
 from atoll_runtime.protocol.restoring import begin
 from atoll_runtime.protocol.units import Unit
 from atoll_runtime.syncer import hosts
+from atoll_runtime.syncer.following import followed
 from atoll_runtime.syncer.hosts import Session, Sessions
 from atoll_runtime.syncer.service import malformed
 from atoll_runtime.syncer.status import unit_report
-from atoll_runtime.transport.messages import PROTOCOL, Announce, Fenced, Stop
+from atoll_runtime.syncer.summary import Other
+from atoll_runtime.transport.messages import PROTOCOL, Announce, Fenced, Figures, ShardHello, Stop
 from atoll_runtime.transport.transport import Peer
-from atoll_runtime.transport.wire import WireError, decode, encode
+from atoll_runtime.transport.wire import Up, WireError, decode, encode
 
 LINK = LinkReading(use=LinkUse("bf16", 1, 1024, 1.0))
 GOOD: dict[str, Any] = {
@@ -212,3 +217,29 @@ def test_what_is_for_one_unit_goes_to_its_hosts_and_an_older_incarnation_is_fenc
     assert got(of["a", 1]) == [Stop(1), Fenced(2), None]
     assert got(heir) == [Announce(0, 7, True)]
     assert got(of["b", 0]) == [Announce(0, 7, True), Stop(2)] and got(of["b", 1]) == [Announce(0, 7, True)]
+
+
+@pytest.mark.parametrize("last", [ConnectionResetError(), WireError(), Figures(b"junk")], ids=str)
+async def test_shard_0_ends_a_session_from_which_it_cannot_read_and_knows_that_the_other_shard_has_left(
+    last: Up | Exception,
+) -> None:
+    told: list[Any] = []
+    driver: Any = SimpleNamespace(feed=told.append)
+    first, second = Standing(1, False, NO_CUT), Standing(2, False, NO_CUT)
+    other = Other(None)
+
+    async def incoming() -> AsyncIterator[Up]:
+        yield second
+        if isinstance(last, Exception):
+            raise last
+        yield last
+
+    async def session() -> None:
+        with followed(driver, other, ShardHello(PROTOCOL, "uid", 1, 2, first), incoming()):
+            await asyncio.Event().wait()
+
+    serving = asyncio.create_task(session())
+    await asyncio.wait({serving}, timeout=30)
+    assert serving.cancelled()
+    assert told == [ShardTold(1, first), ShardTold(1, second), ShardLeft(1)]
+    assert other.absence

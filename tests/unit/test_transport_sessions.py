@@ -122,6 +122,25 @@ async def test_a_session_that_the_shard_has_ended_takes_nothing_that_the_next_on
     await server.stop()
 
 
+async def test_a_session_whose_messages_fail_ends_with_that_error(mounts: tuple[Mount, Mount]) -> None:
+    """It must not go on receiving while nothing is sent any more."""
+    server = SessionServer(Echo(), Tls.read(mounts[0].folder), 0)  # type: ignore[arg-type]
+    await server.start()
+    network = network_to(server, mounts[1])
+
+    async def outgoing() -> AsyncIterator[Up]:
+        yield Mark(NO_CUT, 0)
+        raise MemoryError("no more")
+
+    answers: Any = network.session(HELLO, outgoing())
+    async with asyncio.timeout(30):
+        with pytest.raises(MemoryError, match="no more"):
+            async for _ in answers:
+                pass
+    await network.close()
+    await server.stop()
+
+
 @pytest.mark.parametrize("data", [b"", b"\x80", b"junk", encode(Announce(1, 2, True))[:-1]])
 def test_other_bytes_are_not_a_message(data: bytes) -> None:
     with pytest.raises(WireError, match="not a message of protocol"):

@@ -157,7 +157,7 @@ class SimNetwork:
             async for message in outgoing:
                 channel.up(message)
 
-        sender = asyncio.get_running_loop().create_task(say())
+        sender = self.client.spawn(say())  # an error in it fails the simulation
         try:
             while (message := await channel.downs.get()) is not None:
                 if isinstance(message, Exception):

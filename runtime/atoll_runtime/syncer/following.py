@@ -91,8 +91,10 @@ class Following:
 
 @contextlib.contextmanager
 def followed(driver: Driver, known: Other, hello: ShardHello, incoming: AsyncIterator[Up]) -> Iterator[None]:
-    """On shard 0: reads the messages of another shard while its session lasts."""
-    shard, mine = hello.shard, object()
+    """On shard 0: reads the messages of another shard while its session lasts. When no more can be read, cancels the
+    task that serves the session; the other shard then connects again."""
+    shard, mine, serving = hello.shard, object(), asyncio.current_task()
+    assert serving is not None
     known.session = mine
     driver.feed(ShardTold(shard, hello.standing))
 
@@ -106,7 +108,15 @@ def followed(driver: Driver, known: Other, hello: ShardHello, incoming: AsyncIte
                 known.report = SyncerStatus.model_validate_json(message.report)
                 known.away_since = None
 
+    def ended(reader: asyncio.Task[None]) -> None:
+        if reader.cancelled():
+            return
+        if (error := reader.exception()) is not None:
+            log.warning("ended the session of shard %d: %s", shard, error)
+        serving.cancel()
+
     reader = asyncio.create_task(read())
+    reader.add_done_callback(ended)
     try:
         yield
     finally:

@@ -45,7 +45,12 @@ class TlsNetwork(TransferClient):
                     writer.write(framed(message))
                     await writer.drain()
 
+        def said(sender: asyncio.Task[None]) -> None:
+            if not sender.cancelled() and sender.exception() is not None:
+                writer.transport.abort()  # ends the reading, which raises what has ended the sending
+
         sender = asyncio.create_task(say())
+        sender.add_done_callback(said)
         self._sessions.add(writer)
         try:
             while (message := await _heard(reader)) is not None:
@@ -53,6 +58,8 @@ class TlsNetwork(TransferClient):
                     raise WireError(f"{type(message).__name__} does not belong on a session")
                 yield message
         except asyncio.IncompleteReadError as error:
+            if sender.done() and (failure := sender.exception()) is not None:
+                raise failure from None
             raise TransportError(f"{address}: the connection broke") from error
         except (OSError, WireError) as error:
             raise TransportError(explained(address, error)) from error
