@@ -21,7 +21,7 @@ from atoll_runtime.checkpoint import Cut, GlobalStore, Skipped, StoreError
 from atoll_runtime.contract import ENV_RUN_FILE, CheckpointSpec, OuterSpec, RunContract, TargetSpec, dump
 from atoll_runtime.model import describe, initial
 from atoll_runtime.process import Terminal
-from atoll_runtime.protocol.events import Persisted, Said, Tick
+from atoll_runtime.protocol.events import FinalCut, Persisted, Said, Tick
 from atoll_runtime.protocol.fragments import MOST_PADDING, Layout, build_layout, part_bounds
 from atoll_runtime.protocol.identifiers import RoundId
 from atoll_runtime.protocol.messages import Header, Hello, Part, Report
@@ -36,7 +36,7 @@ from atoll_runtime.syncer.status import Status, StatusServer
 from atoll_runtime.syncer.tape import Tape
 from atoll_runtime.transport.chunks import Assembly
 from atoll_runtime.transport.chunks import filled as with_zeros
-from atoll_runtime.transport.messages import PROTOCOL, FetchRequest, PushReply, Refused
+from atoll_runtime.transport.messages import PROTOCOL, FetchRequest, PushReply, Refused, Stop, Welcome
 from atoll_runtime.transport.tls import Tls
 from atoll_runtime.transport.transport import Peer, Receive
 
@@ -257,6 +257,33 @@ async def test_what_does_not_belong_to_the_run_is_refused_and_holds_no_memory(se
     assert found.size == 2 * filled and body.obj is service.state.fragments[0].wire.obj, "nothing was copied"
     assert bytes(with_zeros(body, found.size)) == bytes(body) + bytes(2 * (filled - size))
     assert "filled up by" in service.fetch(PEER, FetchRequest("a", 1, 0, 0, 0, beyond, "bf16"))
+
+
+async def test_a_host_that_connects_hears_of_the_end_only_once_the_journal_has_it(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, driver = service.driver.run, service.driver
+    driver.start()
+    written, fingerprint = driver.durable, service.state.layout.fingerprint
+    hello = Hello(PROTOCOL, run.uid, "a", 1, 0, 1, fingerprint, "bf16", (0,) * 4, 0, "")
+
+    async def durable() -> None:
+        """The final cut is complete while the host's incarnation is being written."""
+        await written()
+        monkeypatch.setattr(driver, "durable", written)
+        driver.feed(FinalCut("file:///final"))
+
+    async def incoming() -> Any:
+        yield hello
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(driver, "durable", durable)
+    session = service.session(PEER, incoming())
+    assert isinstance(await anext(session), Welcome)
+    async with asyncio.timeout(30):
+        while not isinstance(await anext(session), Stop):
+            pass
+    await session.aclose()  # type: ignore[attr-defined]
 
 
 def bringing(body: memoryview, here: asyncio.Event | None = None) -> Receive:

@@ -87,8 +87,10 @@ class Service:
         reader: asyncio.Task[None] | None = None
         try:
             self.driver.feed(first)
+            # On the disk after the wait. What is decided meanwhile is told when it is on the disk too.
+            final, cut = self.machine.final, self.machine.cuts.newest
             await self.driver.durable()
-            if self.machine.final:
+            if final:
                 yield Stop(self.machine.step)
                 return
             unit = self.machine.units[first.unit]
@@ -99,7 +101,7 @@ class Service:
                 self.machine.rounds.leasts(unit, self.machine.step),
                 unit.merged_cursor,
                 unit.merged_step,
-                self.machine.cuts.newest,
+                cut,
                 self.machine.tokens,
                 self.state.series,
                 self.machine.rounds.taking(first.unit, first.host),
