@@ -88,6 +88,9 @@ replaced("a cut that shard 0 has forgotten is never overtaken", 875, none_forgot
 replaced("claims are not checked", 706, (claims, "impossible", lambda *facts, **more: ""))
 replaced("honest steps are taken for impossible", 701, (claims, "SPARE", 0), (claims, "FASTER", 0.2))
 replaced("norms are not compared", 838, (Norms, "outliers", lambda self, found, units: {}))
+replaced("what came early keeps memory that a due round needs", 778, (Rounds, "_make_room", nothing))
+lives_alike = property(lambda self: "", nothing)
+replaced("answers to an earlier life of a shard are taken", 742, (Rounds, "series", lives_alike))
 at_once = property(lambda self: self.orders.ending)
 replaced(
     "a shard merges on after the final cut", 712, (Syncer, "sealed", False), (Syncer, "finishing", at_once)
@@ -440,6 +443,12 @@ def a_shard_keeps_its_own_clock_when_shard_0_is_away(patch: Patch) -> None:
 def a_round_is_merged_without_the_bodies_of_its_members(patch: Patch) -> None:
     patch.setattr(Contributions, "lacking", property(lambda self: []))
     patch.setattr(Contributions, "levels", {})  # else the machine fails, before anything is merged
+
+
+@bug(709)
+def the_grace_window_of_an_early_quorum_opens_when_the_round_is_due(patch: Patch) -> None:
+    real = Rounds._grant
+    patch.setattr(Rounds, "_grant", lambda self, held, now: real(self, held, min(now, held.opened)))
 
 
 @pytest.mark.timeout(600)

@@ -18,7 +18,7 @@ from atoll_runtime.protocol.ledger import MISSED, REFUSED
 from atoll_runtime.protocol.messages import MOST_TURN, Header, Hello, Orders, Part
 from atoll_runtime.protocol.rules import COORDINATOR
 from atoll_runtime.protocol.waiting import why
-from atoll_runtime.transport.messages import FetchHead
+from atoll_runtime.transport.messages import FetchHead, Marker, Stop, Welcome
 
 if TYPE_CHECKING:
     from sim_shard import ShardProcess, ShardSlot
@@ -61,6 +61,8 @@ class Checks:
         """Shard, fragment and incarnation of every contribution that was refused for what it is."""
         self._missed: dict[tuple[ShardProcess, int, UnitProcess], list[float]] = {}
         """Times at which merges of a fragment were frozen without a unit that could take part, since its last one."""
+        self._asked: dict[tuple[ShardProcess, RoundId, Incarnation], int] = {}
+        """Tokens that an incarnation had trained when a process first asked it for a round."""
         self._silent: dict[ShardProcess, set[Incarnation]] = {}
         """Units that are silent according to the last orders of shard 0 to this process."""
         self.lost_volumes = 0
@@ -118,7 +120,10 @@ class Checks:
         for effect in effects:
             match effect:
                 case SendPull(round_id, unit):
-                    if (unit, machine.units[unit].incarnation) in self._silent.get(process, ()):
+                    who = unit, machine.units[unit].incarnation
+                    trained = self._trained[who].trained if who in self._trained else 0
+                    self._asked.setdefault((process, round_id, who), trained)
+                    if who in self._silent.get(process, ()):
                         raise Violation(
                             f"{process}: {round_id} waits for {unit}, which shard 0 says is silent"
                         )
@@ -194,6 +199,8 @@ class Checks:
             said = (member.trained - member.tokens, member.trained, member.anchor)
             if said != (delta.start, delta.stop, delta.anchor.version):
                 raise Violation(f"{merge.round}: {member} says not what it is: {delta}")
+            if delta.stop < self._asked.get((process, member.round, who), math.inf):
+                raise Violation(f"{merge.round}: {delta} was taken before this process asked for it")
             if delta.stop > self._trained[who].trained:
                 raise Violation(f"{merge.round}: {delta} was never trained")
             self._staleness(process, merge, member)
@@ -235,6 +242,16 @@ class Checks:
         for value in process.state:
             self.seen(value)
 
+    def told(self, process: ShardProcess, message: Welcome | Marker | Stop) -> None:
+        """Shard 0 tells a learner of a cut or of the end. Its journal must have it."""
+        if process.number != COORDINATOR:
+            return
+        record = process.slot.written()[2]
+        cut, final = CutId(*record["cut"]), bool(record["final"])
+        known = final if isinstance(message, Stop) else cut >= message.cut
+        if not known:
+            raise Violation(f"{process}: {message} is sent, and the journal does not have that")
+
     def recorded(self, process: ShardProcess, part: RecordCut) -> None:
         """A shard records its part of a cut."""
         values, step = process.state, part.cut.step
@@ -260,12 +277,35 @@ class Checks:
         """A decision is written to the tape. Hosts of these units step together, so their parts never disagree."""
         if entry["event"] == "dropped" and "disagree" in entry["why"]:
             raise Violation(f"{process}: {entry['unit']}: {entry['why']}")
+        if entry["event"] == "opened":
+            held = {str(each.id): each for each in process.machine.rounds.held.values()}
+            self._opened(process, held[entry["round"]])
         if entry["event"] == "refused" and "fragment" in entry:
             who = entry["unit"], process.machine.units[entry["unit"]].incarnation
             self._refused.add((process.number, entry["fragment"], who))
             honest = not self._world.lie_of(entry["unit"])
             if honest and "not finite" not in entry["why"]:
                 raise Violation(f"{process}: {who} is refused, and does nothing wrong: {entry['why']}")
+
+    def _opened(self, process: ShardProcess, held: Round) -> None:
+        """A round is due. What was asked for early or carried over gives way if memory is short. If it makes a quorum,
+        the other units still have a step to answer."""
+        rounds = process.machine.rounds
+        spare = [p for p in rounds.carried if p != held.id.fragment]
+        spare += [each.id.fragment for each in rounds.held.values() if each.stage == "Early"]
+        width = {each.p: each.width for each in rounds.versions}
+        needed = len(rounds.roster.live) * sum(width[each.fragment] for each in rounds.held)
+        needed += sum(width[p] * len(each.contributions.parts) for p, each in rounds.carried.items())
+        if spare and needed > rounds.capacity:
+            raise Violation(f"{process}: {held.id} lacks memory, which rounds of {spare} have")
+        if process.number == COORDINATOR and held.stage == "Collecting" and held.grace_until is not None:
+            waited = held.grace_until - held.opened
+            for name in rounds.roster.awaited[held.id]:
+                if rounds.units[name].pace.steady and waited < 0.99 * self._pace_of(name):
+                    raise Violation(f"{process}: {held.id}: {name} has {waited:.2f} s to answer")
+
+    def _pace_of(self, unit: str) -> float:
+        return next(island.pace for island in self._world.scenario.islands if island.name == unit)
 
     def suspended(self, process: ShardProcess, step: int) -> None:
         """The operator considers this cut to hold everything of this shard."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from atoll_runtime.protocol.communication import BITS
 from atoll_runtime.protocol.messages import Orders
 from atoll_runtime.simulate import network
-from atoll_runtime.transport.messages import FetchHead, FetchRequest, Welcome
+from atoll_runtime.transport.messages import FetchHead, FetchRequest, Marker, Stop, Welcome
 from atoll_runtime.transport.transport import TransportError
 
 if TYPE_CHECKING:
@@ -66,6 +66,8 @@ class SimNetwork(network.SimNetwork):
     def sent(self, server: Any, message: object) -> None:
         if isinstance(message, Welcome):
             self._world.checks.welcomed(server, self._client)
+        if isinstance(message, Welcome | Marker | Stop):
+            self._world.checks.told(server, message)
         if isinstance(message, Orders):
             self._world.checks.announced(server, message)
 

@@ -85,7 +85,7 @@ class ShardSlot:
         for found in records.read(mount, logs(mount, FOLDER)[-1]):
             head, facts = found.head, found.head.facts
             lineage = facts.get("lineage", lineage)
-            record = facts.get("machine", record)
+            record = {**record, **facts.get("machine", {})}
             places |= {p: place for p, (_, place) in enumerate(facts.get("newest", ()))}
             if head.kind == "Merge":
                 places[head.fragment] = head.place
