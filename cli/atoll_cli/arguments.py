@@ -1,16 +1,22 @@
-"""A command's arguments as a table. One function reads and checks each argument."""
+"""A command's arguments as a table. One function reads and checks each argument. Its error names the option, the value
+and what is expected."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from atoll_cli import values
 from atoll_cli.errors import UsageError
+
+UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0, "y": 31_557_600.0}
+BOUNDLESS = 1e15
+"""Messages omit an upper limit of this value or more."""
+PREFIXES = {"k": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12}
 
 Read = Callable[[str, str], Any]
 """Takes an option's name and text; raises `UsageError`."""
@@ -59,19 +65,69 @@ def add(parser: argparse.ArgumentParser, options: Sequence[Option]) -> None:
             parser.add_argument(option.name, metavar=option.metavar, type=read, nargs=nargs, help=told)
 
 
-def count(least: int = 1, most: int = 10**12) -> Read:
-    """A whole number."""
-    return partial(values.count, least=least, most=most)
+def count(least: int = 1, most: int = 10**12) -> Callable[[str, str], int]:
+    """A whole number such as `8`, `150k`, `1.2M`."""
+
+    def read(option: str, text: str) -> int:
+        value = _scaled(text, PREFIXES)
+        if not least <= value <= most or value != int(value):
+            raise UsageError(f"{option} {text!r}: a whole number from {least} to {most} is wanted")
+        return int(value)
+
+    return read
 
 
-def number(least: float = 0.0, most: float = 1e18, *, above: bool = False) -> Read:
-    """A number. With `above`, `least` itself is too small."""
-    return partial(values.number, least=least, most=most, above=above)
+def number(least: float = 0.0, most: float = 1e18, *, above: bool = False) -> Callable[[str, str], float]:
+    """A number such as `0.95`, `5B`. With `above`, `least` itself is too small."""
+
+    def read(option: str, text: str) -> float:
+        value = _scaled(text, PREFIXES)
+        if not least <= value <= most or (above and value == least):
+            low, high = _digits(least), _digits(most)
+            range_ = f"above {low} and at most {high}" if above else f"from {low} to {high}"
+            if most >= BOUNDLESS:
+                range_ = f"above {low}" if above else f"of {low} or more"
+            raise UsageError(f"{option} {text!r}: a number {range_} is wanted")
+        return value
+
+    return read
+
+
+def numbers(least: float = 0.0, most: float = 1e18) -> Callable[[str, str], list[float]]:
+    """From 1 to 4096 numbers, separated by commas."""
+
+    def read(option: str, text: str) -> list[float]:
+        parts = text.split(",")
+        if len(parts) > 4096:
+            raise UsageError(f"{option}: {len(parts)} values; at most 4096 are taken")
+        return [number(least, most)(option, part.strip()) for part in parts]
+
+    return read
+
+
+def seconds(most: float = 1e12, *, zero: bool = False) -> Callable[[str, str], float]:
+    """A time above 0 such as `90s`, `15m`, `12h`, `7d`, `1y`; a bare number is seconds. With `zero` it may be 0."""
+
+    def read(option: str, text: str) -> float:
+        if zero and text in ("0", "0s"):
+            return 0.0
+        value = _scaled(text, UNITS)
+        if not 0 < value <= most:
+            raise UsageError(f"{option} {text!r}: a time above 0 is wanted, such as 90s, 15m, 12h, 7d or 1y")
+        return value
+
+    return read
 
 
 def choice(*choices: str) -> Read:
     """One of a few words."""
-    return partial(values.choice, choices=choices)
+
+    def read(option: str, text: str) -> str:
+        if text not in choices:
+            raise UsageError(f"{option} {text!r}: one of {', '.join(choices)} is wanted")
+        return text
+
+    return read
 
 
 def as_text(option: str, text: str) -> str:
@@ -98,9 +154,18 @@ def new_file(option: str, text: str) -> Path:
     return path
 
 
-def seconds(option: str, text: str) -> float:
-    """A time, which may be 0."""
-    return 0.0 if text in ("0", "0s") else values.seconds(option, text)
+def bucket_uri(argument: str, text: str) -> str:
+    """`gs://bucket/…` or `file:///absolute/path`; raises `UsageError`."""
+    wanted = "gs://bucket/path or file:///absolute/path is wanted"
+    scheme, separator, rest = text.partition("://")
+    if not separator:
+        hint = f", such as file://{Path(text).absolute()}" if text.strip() else ""
+        raise UsageError(f"{argument} {text!r}: {wanted}{hint}")
+    if scheme == "file" and not rest.startswith("/"):
+        raise UsageError(f"{argument} {text!r}: file:///absolute/path is wanted, with three slashes")
+    if scheme not in ("gs", "file") or not rest.strip("/"):
+        raise UsageError(f"{argument} {text!r}: {wanted}")
+    return text
 
 
 def refuse(found: Values, names: Sequence[str], why: str) -> None:
@@ -108,3 +173,17 @@ def refuse(found: Values, names: Sequence[str], why: str) -> None:
     for name in names:
         if found[name.replace("-", "_")] is not None:
             raise UsageError(f"--{name}: {why}")
+
+
+def _digits(value: float) -> str:
+    """A number without an exponent."""
+    return str(int(value)) if value == int(value) else f"{value:g}"
+
+
+def _scaled(text: str, factors: Mapping[str, float]) -> float:
+    """The number, times the factor of its last letter if that has one. NaN if it is none."""
+    body, factor = (text[:-1], factors[text[-1]]) if text[-1:] in factors else (text, 1.0)
+    try:
+        return float(body) * factor
+    except ValueError:
+        return math.nan

@@ -9,10 +9,9 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, ParamSpec
 
-from atoll_cli.arguments import JSON, Option, add, as_text, choice, count, number
+from atoll_cli.arguments import JSON, Option, add, as_text, bucket_uri, choice, count, number
 from atoll_cli.errors import UsageError
 from atoll_cli.text import amount, counted, seconds
-from atoll_cli.values import bucket_uri
 
 if TYPE_CHECKING:  # the runtime is imported when the command is called
     from atoll_runtime.data import Catalogue

@@ -7,8 +7,7 @@ import dataclasses
 import json
 import sys
 
-from atoll_cli import values
-from atoll_cli.arguments import JSON, Option, as_path, choice, count
+from atoll_cli.arguments import JSON, Option, as_path, bucket_uri, choice, count
 from atoll_cli.errors import UsageError
 from atoll_cli.text import amount
 
@@ -19,7 +18,7 @@ MOST_BYTES = 10**15
 
 def _bytes(option: str, text: str) -> int:
     try:
-        return values.count(option, text.removesuffix("B"), most=MOST_BYTES)
+        return count(most=MOST_BYTES)(option, text.removesuffix("B"))
     except UsageError as error:
         raise UsageError(
             f"{option} {text!r}: a size such as 500MB is wanted, from 1 byte to {amount(MOST_BYTES, 'B')}"
@@ -27,7 +26,7 @@ def _bytes(option: str, text: str) -> int:
 
 
 OPTIONS = (
-    Option("checkpoint", "CHECKPOINT_URI", values.bucket_uri, "the run's spec.checkpoint.uri"),
+    Option("checkpoint", "CHECKPOINT_URI", bucket_uri, "the run's spec.checkpoint.uri"),
     Option("--step", "N", count(0), "global step; default: the newest, with --check the export's"),
     Option("--out", "PATH", as_path, "a folder to be made"),
     Option("--check", "PATH", as_path, "compare that export with the checkpoint, bit by bit"),
@@ -36,7 +35,7 @@ OPTIONS = (
     Option("--dtype", "TYPE", choice("float32", "bf16"), "float32 (default), the checkpoint's, or bf16"),
     Option("--max-shard-size", "SIZE", _bytes, "of one file, such as 500MB; default 5GB"),
     Option("--context", "T", count(), "max_position_embeddings; default 2048"),
-    Option("--data", "URI", values.bucket_uri, "data set whose tokenizer goes beside the model"),
+    Option("--data", "URI", bucket_uri, "data set whose tokenizer goes beside the model"),
     JSON,
 )  # fmt: skip
 

@@ -9,10 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from atoll_cli.arguments import JSON, Option, as_path, count
+from atoll_cli.arguments import JSON, Option, as_path, bucket_uri, count
 from atoll_cli.errors import UsageError
 from atoll_cli.text import seconds
-from atoll_cli.values import bucket_uri
 
 if TYPE_CHECKING:  # the runtime is imported when the command is called
     from atoll_runtime.checkpoint import Cut

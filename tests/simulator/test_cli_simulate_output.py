@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from atoll_cli import values
 from atoll_cli.__main__ import main
+from atoll_cli.arguments import choice, count, number, numbers, seconds
 from atoll_cli.errors import CommandError, UsageError
 from atoll_cli.simulate.output import Chart, Report, deliver, show
 
@@ -19,24 +18,24 @@ REPORT = Report("Shares", ("method", "share"), ROWS, notes=("Nothing is assumed.
 
 
 def test_values_are_read_with_their_prefixes_and_units() -> None:
-    counts = [values.count("--chips", text) for text in ("8", "150k", "1.2M", "2e3", "1B")]
+    counts = [count()("--chips", text) for text in ("8", "150k", "1.2M", "2e3", "1B")]
     assert counts == [8, 150_000, 1_200_000, 2000, 10**9]
-    times = [values.seconds("--mtbi", text) for text in ("90", "90s", "15m", "12h", "1y")]
+    times = [seconds()("--mtbi", text) for text in ("90", "90s", "15m", "12h", "1y")]
     assert times == [90.0, 90.0, 900.0, 43_200.0, 365.25 * 86_400]
-    assert values.number("--jitter", "0") == 0.0
-    assert values.numbers("--speeds", "1, 1.18,2") == [1.0, 1.18, 2.0]
+    assert number()("--jitter", "0") == 0.0
+    assert numbers()("--speeds", "1, 1.18,2") == [1.0, 1.18, 2.0]
 
 
 BAD = (
     *(
-        (values.count, text, "a whole number from 1 to ")
+        (count(), text, "a whole number from 1 to ")
         for text in ("", "x", "1.5", "0", "-3", "inf", "1e13", "k")
     ),
-    *((values.seconds, text, "a time above 0 is wanted") for text in ("", "0s", "-1h", "nan", "1 week")),
-    (partial(values.number, most=1), "1.2", "a number from 0 to 1 is wanted"),
-    (partial(values.number, above=True), "0", "a number above 0 is wanted"),
-    (partial(values.number, most=1e6, above=True), "0", "a number above 0 and at most 1000000 is wanted"),
-    (partial(values.choice, choices=("rigid", "elastic")), "Rigid", "one of rigid, elastic is wanted"),
+    *((seconds(), text, "a time above 0 is wanted") for text in ("", "0s", "-1h", "nan", "1 week")),
+    (number(most=1), "1.2", "a number from 0 to 1 is wanted"),
+    (number(above=True), "0", "a number above 0 is wanted"),
+    (number(most=1e6, above=True), "0", "a number above 0 and at most 1000000 is wanted"),
+    (choice("rigid", "elastic"), "Rigid", "one of rigid, elastic is wanted"),
 )
 
 
@@ -50,9 +49,9 @@ def test_a_bad_value_is_one_line_that_names_option_and_value(read: Any, text: st
 
 def test_a_list_is_refused_for_one_bad_member_and_for_its_length() -> None:
     with pytest.raises(UsageError, match=r"--speeds '': a number"):
-        values.numbers("--speeds", "1,,2")
+        numbers()("--speeds", "1,,2")
     with pytest.raises(UsageError, match=r"--speeds: 4097 values; at most 4096 are taken"):
-        values.numbers("--speeds", ",".join(["1"] * 4097))
+        numbers()("--speeds", ",".join(["1"] * 4097))
 
 
 @pytest.mark.parametrize(

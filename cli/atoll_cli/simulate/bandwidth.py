@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from atoll_cli import values
-from atoll_cli.arguments import Option, Values, choice, count, number, refuse
+from atoll_cli.arguments import Option, Values, choice, count, number, refuse, seconds
 from atoll_cli.errors import UsageError
 from atoll_cli.simulate.output import Chart, Report, picture
 
@@ -16,7 +15,7 @@ UTILIZATION = 0.95
 OPTIONS = (
     Option("--method", "M", choice(*METHODS), f"{', '.join(METHODS)}; without it, every published figure"),
     Option("--params", "N", number(1, 1e15), "parameters, such as 5B"),
-    Option("--step-time", "S", lambda option, text: values.seconds(option, text, 1e6), "of one step's compute"),
+    Option("--step-time", "S", seconds(1e6), "of one step's compute"),
     Option("--bits", "B", number(0, 64, above=True), "of a parameter on the wire, 16"),
     Option("--sites", "M", count(2, 100_000), "8"),
     Option("--utilization", "U", number(0, 0.9999, above=True),

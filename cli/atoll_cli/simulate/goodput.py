@@ -7,7 +7,6 @@ from dataclasses import asdict
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from atoll_cli import values
 from atoll_cli.arguments import Option, Values, choice, count, number, refuse, seconds
 from atoll_cli.errors import UsageError
 from atoll_cli.simulate.output import Chart, Report, percent, picture, show, words
@@ -25,12 +24,12 @@ OPTIONS = (
     Option("--method", "M", choice(*METHODS), f"{', '.join(METHODS)} (Atoll's own); without it, the published table"),
     Option("--chips", "N", count(1, 10**9), "that train, such as 1.2M"),
     Option("--learners", "M", count(1, 4096), "islands; 1 for rigid and elastic"),
-    Option("--mtbi", "T", values.seconds, "mean time between interruptions of one chip, 1y"),
+    Option("--mtbi", "T", seconds(), "mean time between interruptions of one chip, 1y"),
     Option("--quorum", "K", count(1, 4096), "learners that a merge needs, 1"),
-    Option("--notice", "T", seconds, "from the news of an interruption to the stop for it"),
-    Option("--resize", "T", seconds, "pause to take slices out or in, or to start again"),
-    Option("--patience", "T", seconds, "at most so long a slice that is back waits to share a pause"),
-    Option("--repair", "T", seconds, "from an interruption until the hardware is back"),
+    Option("--notice", "T", seconds(zero=True), "from the news of an interruption to the stop for it"),
+    Option("--resize", "T", seconds(zero=True), "pause to take slices out or in, or to start again"),
+    Option("--patience", "T", seconds(zero=True), "at most so long a slice that is back waits to share a pause"),
+    Option("--repair", "T", seconds(zero=True), "from an interruption until the hardware is back"),
     Option("--days", "D", number(0, 36_525, above=True), "to simulate, eight times over", default="1"),
     Option("--seed", "S", count(0, 2**63 - 1), "of the random numbers", default="0"),
     Option("--plot", "PATH", picture, "draw the published table there, PNG, PDF or SVG"),

@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from atoll_cli import values
-from atoll_cli.arguments import Option, Values, choice, count, number
+from atoll_cli.arguments import Option, Values, choice, count, number, numbers
 from atoll_cli.errors import UsageError
 from atoll_cli.simulate.output import Report, percent
 from atoll_cli.text import amount, counted
@@ -45,9 +43,9 @@ def _outages(option: str, text: str) -> Outages:
             raise UsageError(
                 f'{where}: a list of objects {{"unit", "from", "until"}} is wanted, not {json.dumps(each)}'
             )
-        unit = values.count(f"{where}: unit", str(each["unit"]), 0, MOST_UNITS - 1)
-        first = values.number(f"{where}: from", str(each["from"]))
-        until = values.number(f"{where}: until", str(each["until"]), least=first, above=True)
+        unit = count(0, MOST_UNITS - 1)(f"{where}: unit", str(each["unit"]))
+        first = number()(f"{where}: from", str(each["from"]))
+        until = number(first, above=True)(f"{where}: until", str(each["until"]))
         spans.append((unit, first, until))
     found: Outages = {}
     for unit, first, until in sorted(spans):
@@ -59,7 +57,7 @@ def _outages(option: str, text: str) -> Outages:
 
 
 OPTIONS = (
-    Option("--links", "LIST", partial(values.numbers, least=LEAST_GBPS, most=MOST_GBPS),
+    Option("--links", "LIST", numbers(LEAST_GBPS, MOST_GBPS),
            "Gbit/s of each unit's link, in each direction", default="2,2.5,3,3.5,4,4.5,5"),
     Option("--params", "N", number(1.0), "parameters of the model", default="12B"),
     Option("--step-time", "SECONDS", number(0.0, 1e5, above=True), "of an inner step", default="5"),
@@ -141,9 +139,9 @@ def _check(asked: Links) -> None:
             f"--links '{least:g}': a contribution takes {longest:.0f} s and is given up after "
             f"{TRANSFER_SECONDS:g}, so no quorum is reached; {wanted} or more is wanted"
         )
-    values.count("--fragments", str(asked.fragments), 1, asked.interval)
-    values.count("--overlap", str(asked.overlap), 1, asked.interval)
-    values.count("--steps", str(asked.steps), LEAST_INTERVALS * asked.interval, 1_000_000)
+    count(1, asked.interval)("--fragments", str(asked.fragments))
+    count(1, asked.interval)("--overlap", str(asked.overlap))
+    count(LEAST_INTERVALS * asked.interval, 1_000_000)("--steps", str(asked.steps))
     for unit in asked.outages:
         if unit >= units:
             raise UsageError(f"--outages: unit {unit}; --links has the units 0 to {units - 1}")

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from atoll_cli import values
-from atoll_cli.arguments import Option, Read, Values, as_path, count, number, seconds
+from atoll_cli.arguments import Option, Read, Values, as_path, choice, count, number, seconds
 from atoll_cli.errors import UsageError
 from atoll_cli.simulate.output import Report
 from atoll_cli.text import amount
@@ -39,7 +38,7 @@ def _price(option: str, text: str) -> tuple[str, float]:
 
 
 def _mtbi(option: str, text: str) -> float:
-    value = values.seconds(option, text)
+    value = seconds()(option, text)
     if value < LEAST_MTBI:
         raise UsageError(f"{option} {text!r}: {LEAST_MTBI:g}s or more is wanted")
     return value
@@ -48,14 +47,14 @@ def _mtbi(option: str, text: str) -> float:
 OPTIONS = (
     Option("file", "RUN.yaml", as_path, "a TrainingRun"),
     Option("--price", "GEN=DOLLARS", _price, "of a chip-hour: v6e=2.70", many=True),
-    Option("--step-time", "[POOL=]TIME", _named(values.seconds), "of an inner step, measured", many=True),
+    Option("--step-time", "[POOL=]TIME", _named(seconds()), "of an inner step, measured", many=True),
     Option("--mtbi", "[POOL=]TIME", _named(_mtbi), "between interruptions of a chip (1y)", many=True),
     Option("--mfu", "SHARE", number(0, 1, above=True), "of the chips' peak that a step reaches (0.4)"),
     Option("--link-gbps", "G", number(0, MOST_GBPS, above=True),
            "of a unit's link each way, where pools[].link is not set"),
     Option("--seed-gbps", "G", number(0, MOST_GBPS, above=True),
            "at which a healing unit gets its state (checkpoint 32, peer 200)"),
-    Option("--repair", "TIME", seconds, "until a lost slice stands again; 0: at once (10m)"),
+    Option("--repair", "TIME", seconds(zero=True), "until a lost slice stands again; 0: at once (10m)"),
     Option("--seed", "N", count(0, 2**32 - 1), "of the random numbers", default="0"),
 )  # fmt: skip
 
@@ -89,7 +88,7 @@ def _times(option: str, given: Sequence[tuple[str, float]], planned: Run) -> dic
     names = [pool.name for pool in planned.pools]
     found: dict[str, float] = {}
     for pool, value in sorted(given, key=lambda each: each[0] != ""):
-        found |= {values.choice(option, pool, names): value} if pool else dict.fromkeys(names, value)
+        found |= {choice(*names)(option, pool): value} if pool else dict.fromkeys(names, value)
     return found
 
 
@@ -116,7 +115,7 @@ def prices_of(given: Sequence[tuple[str, float]], planned: Run) -> dict[str, flo
     from atoll_runtime.simulate.planner.needs import CHIPS
 
     for generation, _ in given:
-        values.choice("--price", generation, tuple(CHIPS))
+        choice(*CHIPS)("--price", generation)
     result = dict(given)
     for pool in planned.pools:
         if result and pool.generation not in result:
