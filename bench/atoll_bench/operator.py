@@ -64,7 +64,7 @@ async def _measure(cases: Collection[str], repeat: int, scheduler_qps: int | Non
                     else:
                         say(found.told)
                         samples.take(found)
-    if not samples.values:
+    if not samples:
         raise lost
     return figures(samples)
 

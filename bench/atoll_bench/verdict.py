@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from atoll_bench.figures import spread
 from atoll_bench.shapes import Shape
 
-Key = tuple[str, Shape, str]
-"""Case, shape and name of a figure."""
+Key = tuple[str, Shape, str, bool]
+"""Case, shape and name of a figure, and whether it is of the bare client."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,31 +72,25 @@ _UNITS["watches_cut"] = "watches"
 _UNITS |= dict.fromkeys(("memory", "memory_peak", "next_memory_peak"), "MiB")
 
 
-@dataclass(slots=True)
-class Samples:
-    """Values by case, shape and name, one for each round."""
+class Samples(defaultdict[Key, list[float]]):
+    """Values by figure, one for each round."""
 
-    values: dict[Key, list[float]] = field(default_factory=dict)
-    limits: dict[Key, list[float]] = field(default_factory=dict)
-    """Those of the bare client."""
+    def __init__(self) -> None:
+        super().__init__(list)
 
     def add(self, case: str, shape: Shape, found: Mapping[str, float], *, limit: bool = False) -> None:
-        kept = self.limits if limit else self.values
         for name, value in found.items():
-            kept.setdefault((case, shape, name), []).append(value)
+            self[case, shape, name, limit].append(value)
 
     def take(self, other: Samples) -> None:
-        for mine, its in ((self.values, other.values), (self.limits, other.limits)):
-            for key, values in its.items():
-                mine.setdefault(key, []).extend(values)
+        for key, values in other.items():
+            self[key] += values
 
     @property
     def told(self) -> str:
-        kinds = (("", self.values), ("limit ", self.limits))
         return ", ".join(
-            f"{kind}({case}) {name} {value:.3f}"
-            for kind, found in kinds
-            for (case, _, name), values in found.items()
+            f"{'limit ' if limit else ''}({case}) {name} {value:.3f}"
+            for (case, _, name, limit), values in self.items()
             for value in values
         )
 
@@ -103,13 +98,15 @@ class Samples:
 def figures(samples: Samples) -> list[Figure]:
     """Returns the figures in the order of cases, and within a case in the order of measurement."""
     return [
-        _figure(key, values, samples.limits.get(key))
-        for key, values in sorted(samples.values.items(), key=lambda item: item[0][0])
+        _figure(case, shape, name, values, samples.get((case, shape, name, True)))
+        for (case, shape, name, limit), values in sorted(samples.items(), key=lambda item: item[0][0])
+        if not limit
     ]
 
 
-def _figure(key: Key, values: Sequence[float], limits: Sequence[float] | None) -> Figure:
-    case, shape, name = key
+def _figure(
+    case: str, shape: Shape, name: str, values: Sequence[float], limits: Sequence[float] | None
+) -> Figure:
     target, value, ratio = TARGETS.get((case, name), Target()), spread(values)[0], None
     if target.pods is not None and shape.pods > target.pods:
         target = Target()
