@@ -37,25 +37,15 @@ def run_replay(options: argparse.Namespace) -> int:
         TapeError: a file is not a complete tape, or not of as many shards as the checkpoint.
         StoreError: the checkpoint cannot be read.
     """
+    from atoll_runtime.replay import records, replay
+
     if options.check is None and options.step is not None:
         raise UsageError("--step goes with --check")
-    return print_tapes(options) if options.print else rerun(options)
-
-
-def print_tapes(options: argparse.Namespace) -> int:
-    """Print a line for each record."""
-    from atoll_runtime.replay import records
-
-    for path in options.tapes:
-        for record in records(path):
-            print(json.dumps(record))
-    return 0
-
-
-def rerun(options: argparse.Namespace) -> int:
-    """Run every tape again and print the result."""
-    from atoll_runtime.replay import replay
-
+    if options.print:
+        for path in options.tapes:
+            for record in records(path):
+                print(json.dumps(record))
+        return 0
     cut = load(options.check, options.step) if options.check else None
     replays = [replay(path, cut) for path in options.tapes]
     identical = all(each.difference is None for each in replays)
