@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 
@@ -45,7 +45,7 @@ def test_what_comes_of_trials_of_both_methods_is_a_table(setting, data, monkeypa
         Trial("a", "30k", "data-parallel", 1, "none", 0, 12, 1e-2),
         Trial("b", "30k", "decoupled", 2, "int4", 0, 12, 1e-2),
     )
-    rows = [trial.identity() | run_one(trial, data) for trial in trials]
+    rows = [asdict(trial) | run_one(trial, data) for trial in trials]
     assert [(row["tokens"], row["global_steps"]) for row in rows] == [(3072, 12), (3072, 11)]
     *_, first, second = markdown(rows, "atoll bench parity").splitlines()
     assert first.startswith("| a | 30k | 6,448 | 0.00 M | data-parallel | ")

@@ -20,18 +20,8 @@ A gap is to data-parallel training of the same size, budget, data order and seed
 Goodput is the share of the learners' time in which they train, merged that of their tokens which is merged,
 refused how many of all seeds' contributions the guard refused."""
 HEAD = (
-    "case",
-    "size",
-    "parameters",
-    "tokens",
-    "method",
-    "loss",
-    "gap",
-    "goodput",
-    "merged",
-    "refused",
-    "seeds",
-)
+    "case", "size", "parameters", "tokens", "method", "loss", "gap", "goodput", "merged", "refused", "seeds",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -59,7 +49,7 @@ class Group:
             self.trial.case,
             self.trial.size,
             f"{self.parameters:,}",
-            _millions(self.tokens),
+            f"{self.tokens / 1e6:.2f} M",
             label(self.trial),
             mean(self.losses, "{:.4f}"),
             mean(self.gaps, "{:+.2%}", "{:.2%}"),
@@ -139,7 +129,3 @@ def mean(values: Sequence[float], form: str, spread: str = "") -> str:
     if len(values) < 2:
         return form.format(values[0]) if values else ""
     return f"{form.format(fmean(values))} ± {(spread or form).format(stdev(values))}"
-
-
-def _millions(tokens: float) -> str:
-    return f"{tokens / 1e6:.2f} M"

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ class Store:
 
     def add(self, trial: Trial, result: Mapping[str, Any]) -> Row:
         """Stores a finished trial. It replaces the result of an equal one."""
-        row = self._done[trial] = trial.identity() | dict(result)
+        row = self._done[trial] = asdict(trial) | dict(result)
         tuning = trial.case == TUNING
         rows = [each for each in self.rows if (each["case"] == TUNING) == tuning]
         _write(self._tuning if tuning else self.path, rows)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from atoll_bench.parity.sizes import SIZES
@@ -60,9 +60,6 @@ class Trial:
     def speed(self) -> float:
         """Tokens that all learners train in a simulated second while none is idle or lost."""
         return sum(1 / pace for pace in self.paces) * SIZES[self.size].tokens / self.learners
-
-    def identity(self) -> dict[str, Any]:
-        return asdict(self)
 
     def setting(self, data: str) -> Setting:
         """The setting of this trial on the data set at this URI."""
