@@ -10,7 +10,7 @@ from typing import Any
 from atoll_cli.errors import CommandError
 from atoll_cli.formats import RUN, named, tell
 from atoll_cli.kubectl import chosen
-from atoll_cli.text import table
+from atoll_cli.text import camel_keys, table
 from atoll_cli.views import LedgerView, ledgers_of
 
 TOTAL = "total"
@@ -60,9 +60,8 @@ def gone(run: LedgerView, units: Sequence[LedgerView]) -> LedgerView:
     discarded = Counter(run.discarded)
     for unit in units:
         discarded.subtract(unit.discarded)
-    positive = +discarded
     return LedgerView(
-        fragments=run.fragments, trained=trained, merged=merged, in_flight=in_flight, discarded=positive
+        fragments=run.fragments, trained=trained, merged=merged, in_flight=in_flight, discarded={**+discarded}
     )
 
 
@@ -128,11 +127,6 @@ def document(
 
 
 def _figures(ledger: LedgerView) -> dict[str, Any]:
-    return {
-        "fragments": ledger.fragments,
-        "trained": ledger.trained,
-        "merged": ledger.merged,
-        "discarded": dict(ledger.discarded),
-        "inFlight": ledger.in_flight,
-        "balance": ledger.balance,
-    }
+    found = camel_keys(ledger) | {"balance": ledger.balance}
+    del found["waits"]  # only units have them
+    return found

@@ -135,9 +135,9 @@ class LedgerView:
     fragments: int = 0
     trained: int = 0
     merged: int = 0
-    in_flight: Annotated[int, _at("inFlight")] = 0
     discarded: Mapping[str, int] = field(default_factory=dict)
     """By reason."""
+    in_flight: Annotated[int, _at("inFlight")] = 0
     waits: Sequence[Mapping[str, Any]] = ()
     """For a unit, tokens in flight that wait for its link: `fragment`, `tokens`, `since`, `what`."""
 
