@@ -114,12 +114,7 @@ class _Bench:
     """The model and its inputs. A turn merges one fragment and then copies as many bytes."""
 
     def __init__(
-        self,
-        layout: Layout,
-        learners: int,
-        codec: Codec,
-        threads: int,
-        pool: ThreadPoolExecutor,
+        self, layout: Layout, learners: int, codec: Codec, threads: int, pool: ThreadPoolExecutor
     ) -> None:
         self.codec, self.threads, self.pool = codec, threads, pool
         self.width = BITS[codec].itemsize

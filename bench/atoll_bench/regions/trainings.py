@@ -132,12 +132,7 @@ class Trainings:
         return Spent(traffic, begin, max(each["seconds"] for each in done), loss, tokens)
 
     def decoupled(
-        self,
-        name: str,
-        steps: int,
-        seed: int = SEED,
-        shaped: bool = True,
-        watch: Watch = lambda _: None,
+        self, name: str, steps: int, seed: int = SEED, shaped: bool = True, watch: Watch = lambda _: None
     ) -> Spent:
         """Trains with Atoll, over the same links or over links without limits. Raises `CommandError`."""
         if shaped:

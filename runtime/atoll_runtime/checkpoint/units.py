@@ -94,11 +94,7 @@ class UnitStore:
         return layout.unit_saves(self.bucket.list(f"{layout.UNITS}/{unit}")).get(unit, {})
 
     def newest(
-        self,
-        unit: str,
-        wanted: Layout,
-        runs: Collection[str] = (),
-        cuts: Mapping[int, int] | None = None,
+        self, unit: str, wanted: Layout, runs: Collection[str] = (), cuts: Mapping[int, int] | None = None
     ) -> tuple[UnitSave | None, list[Skipped]]:
         """The unit's newest save that loads whole, and those newer ones that are damaged, with the reason.
 

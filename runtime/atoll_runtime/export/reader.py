@@ -68,10 +68,7 @@ class Theta:
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 PREFIX = "atoll."
-DTYPES: dict[str, np.dtype[Any]] = {
-    "float32": np.dtype(np.float32),
-    "bf16": np.dtype(ml_dtypes.bfloat16),
-}
+DTYPES: dict[str, np.dtype[Any]] = {"float32": np.dtype(np.float32), "bf16": np.dtype(ml_dtypes.bfloat16)}
 """Data types by their names in options. Values in bf16 are rounded to nearest, ties to even."""
 
 

@@ -145,7 +145,7 @@ def link_need(run: Run, step_seconds: float) -> Need:
             fragments=run.fragments,
             overlap=run.overlap,
             sizes=shares(run.layout),
-        ),
+        )
     )
 
 
@@ -159,12 +159,7 @@ def _simulated(pool: Pool, recovery: Recovery, heal: Heal, mtbi: float, seed: in
 
 
 def _pool(
-    run: Run,
-    assumed: Assumptions,
-    fleet: Estimate,
-    index: int,
-    live: list[tuple[int, float]],
-    stalled: float,
+    run: Run, assumed: Assumptions, fleet: Estimate, index: int, live: list[tuple[int, float]], stalled: float
 ) -> PoolEstimate:
     """`stalled`: the share of a unit's live time in which too few other units live."""
     pool = run.pools[index]
