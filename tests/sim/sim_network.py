@@ -28,7 +28,7 @@ class SimNetwork(network.SimNetwork):
     def __init__(
         self, client: UnitProcess | ShardProcess, slot: ShardSlot, island: Island | None = None
     ) -> None:
-        super().__init__(client)
+        super().__init__(client, slot, network.Wire(0.0))
         self._client: Any = client
         self._slot, self._world, self._island = slot, client.world, island
 

@@ -21,7 +21,7 @@ from atoll_runtime.simulate.fleet.scenario import (
     simulated_rules,
     waiting_goodput,
 )
-from atoll_runtime.simulate.link import Wire
+from atoll_runtime.simulate.network import Wire
 from atoll_runtime.simulate.shard import Stalled
 
 MIX = (1.0, 1.0, 1.0, 1.0, 1.18, 1.18, 1.18, 1.18)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from atoll_runtime.protocol.communication import BITS
 from atoll_runtime.protocol.messages import Header, Hello
 from atoll_runtime.simulate.eventloop import Process, SimLoop
 from atoll_runtime.syncer.service import Service
@@ -16,6 +18,8 @@ from atoll_runtime.transport.wire import Down, Up, WireError
 
 _T = TypeVar("_T")
 PEER = Peer((), "simulated")
+PIECES = 4
+"""A contribution crosses the link in this many pieces. Between two of them its sender may break off."""
 
 
 class Party(Process):
@@ -105,30 +109,53 @@ class Channel:
                 self.cut()
 
 
-class SimNetwork:
-    """A host's way to one shard, or another shard's way to shard 0; see `interfaces.Network`. Subclasses define delays
-    and losses."""
+@dataclass(frozen=True)
+class Wire:
+    """A link with the same capacity in both directions, which are independent."""
 
-    def __init__(self, client: Party) -> None:
+    body: float
+    """Seconds of a contribution or a version in `codec`. In another codec they scale with the bits of an element."""
+    delay: float = 0.0
+    """Latency in seconds of a message or of the first byte of a body."""
+    outages: tuple[tuple[float, float], ...] = ()
+    """Begin and end of each time without transfers, in seconds since the run began. Ascending and disjoint."""
+    codec: str = "float32"
+
+    def seconds(self, begun: float, codec: str, pieces: int = 1) -> float:
+        """Returns how long one of `pieces` of a body in `codec` takes. An outage delays it and does not break it."""
+        end = begun + BITS[codec] / BITS[self.codec] * self.body / pieces
+        for first, last in self.outages:
+            if first < end and last > begun:
+                end += last - max(first, begun)
+        return end - begun
+
+
+class SimNetwork:
+    """A host's way to one shard, or another shard's way to shard 0; see `interfaces.Network`. It loses nothing, but
+    subclasses may, and may define other delays."""
+
+    def __init__(self, client: Party, server: Server, wire: Wire) -> None:
         self.client, self.loop = client, client.loop
+        self._server, self._wire = server, wire
         self.broken = 0
         """See `Network`. Always 0, because a simulated transfer has no connections."""
 
     def reach(self) -> Server:
         """Returns the process at the other end. Raises `TransportError`."""
-        raise NotImplementedError
+        return self._server
 
     def delay(self) -> float:
         """Returns the latency in seconds of a message or of the first byte of a body."""
-        return 0.0
+        return self._wire.delay
 
     def push_seconds(self, codec: str) -> Iterator[float]:
         """Yields the seconds of each piece of a body. Between two pieces its sender may break off."""
-        yield 0.0
+        for _ in range(PIECES):
+            yield self._wire.seconds(self.loop.now, codec, PIECES)
 
     def fetch_seconds(self, request: FetchRequest, head: FetchHead) -> float:
         """Returns the seconds of a fetched body."""
-        return 0.0
+        return self._wire.seconds(self.loop.now, head.codec)
 
     def breaks(self) -> bool:
         """Whether a message breaks its session."""

@@ -12,7 +12,7 @@ from atoll_runtime.protocol.communication import BITS, GOAL, Communication, stre
 from atoll_runtime.simulate.blank import ADAPTIVE
 from atoll_runtime.simulate.fleet.rounds import World
 from atoll_runtime.simulate.fleet.scenario import Scenario, Unit, simulated_rules
-from atoll_runtime.simulate.link import Wire
+from atoll_runtime.simulate.network import Wire
 from atoll_runtime.simulate.shard import Costs
 from atoll_runtime.simulate.wan.traffic import GIGA
 

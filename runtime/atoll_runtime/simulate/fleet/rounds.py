@@ -29,8 +29,7 @@ from atoll_runtime.simulate.blank import (
     whole_body,
 )
 from atoll_runtime.simulate.fleet.scenario import Drift, Scenario, Unit, drifts
-from atoll_runtime.simulate.link import Link, Wire
-from atoll_runtime.simulate.network import Party
+from atoll_runtime.simulate.network import Party, SimNetwork, Wire
 from atoll_runtime.simulate.shard import Shard
 from atoll_runtime.transport import codecs
 
@@ -80,7 +79,7 @@ class Learner(BlankIsland, Party):
         while (service := shard.service) is None:
             await asyncio.sleep(MOMENT)
         contract = unit_contract(unit.name, 1)
-        link = Link(self, shard, unit.wire or Wire(costs.body))
+        link = SimNetwork(self, shard, unit.wire or Wire(costs.body))
         count = len(shard.layout.fragments)
         whole, padded = [(0, 1)] * count, [1] * count
         client = SyncerClient(shard.run, contract, shard.layout, whole, padded, [link], self.loop.time)

@@ -12,7 +12,7 @@ from numpy.random import Generator
 from atoll_runtime.contract import Codec, CommunicationSpec, GraceSpec
 from atoll_runtime.protocol.rules import Rules
 from atoll_runtime.simulate.blank import FIXED, NO_CUTS
-from atoll_runtime.simulate.link import Wire
+from atoll_runtime.simulate.network import Wire
 from atoll_runtime.simulate.shard import COSTS, Costs
 
 DRIFT_STEPS = 24

@@ -19,8 +19,7 @@ from atoll_runtime.learner.snapshot import Snapshot, Snapshots
 from atoll_runtime.learner.start import start_of
 from atoll_runtime.simulate.blank import unit_contract
 from atoll_runtime.simulate.fleet.scenario import Drift
-from atoll_runtime.simulate.link import Link, Wire
-from atoll_runtime.simulate.network import Party
+from atoll_runtime.simulate.network import Party, SimNetwork, Wire
 from atoll_runtime.simulate.shard import Shard
 from atoll_runtime.simulate.training.programs import Programs, Share
 from atoll_runtime.simulate.training.setting import Setting
@@ -86,7 +85,7 @@ class Learner(Party):
             island.name, self._incarnation, batch=inner.batch, stream=island.number, streams=learners
         )
         clock = self.loop.time
-        link = Link(self, self._shard, Wire(self._setting.costs.body, codec=run.outer.codec))
+        link = SimNetwork(self, self._shard, Wire(self._setting.costs.body, codec=run.outer.codec))
         client = island.client(run, contract, layout, fragments.bounds, fragments.padded, [link], clock)
         client.connect(cut.versions, cut.step, "", cut.meta["lineages"])
         while not client.answered:
