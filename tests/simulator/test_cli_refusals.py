@@ -39,6 +39,8 @@ REFUSED = (
     ("links --links 1 --quorum 2", "--quorum"),
     ("links --codec int3", "--codec"),
     ("links --fragments 24 --interval 12", "--fragments"),
+    ("links --fragments 2000 --interval 2000", "--fragments '2000': a whole number from 1 to 1024"),
+    ("links --overlap 2000 --interval 2000", "--overlap '2000': a whole number from 1 to 1024"),
     ("links --steps 10", "--steps"),
     ("links --outages nowhere.json", "--outages 'nowhere.json': No such file or directory"),
     ("links --links 0.001,0.001,5 --quorum 2", "--links '0.001': a contribution takes 16000 s"),

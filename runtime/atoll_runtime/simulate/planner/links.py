@@ -9,6 +9,7 @@ from typing import Any
 from atoll_runtime.simulate.fleet.links import Links, on_links
 from atoll_runtime.simulate.planner.needs import step_of
 from atoll_runtime.simulate.planner.run import Assumptions, Run
+from atoll_runtime.simulate.shard import Stalled
 
 MOST_UNITS = 16
 """The most units simulated. Of more units, each pool gets its proportion, at least one."""
@@ -23,7 +24,8 @@ SAME = ("need_gbps", "codec", "period", "advice")
 
 
 def on_their_links(run: Run, assumed: Assumptions) -> dict[str, dict[str, Any]]:
-    """Returns, by pool with a known link, the bandwidth and what it means for the units."""
+    """Returns, by pool with a known link, the bandwidth and what it means for the units. Raises `Stalled`: no quorum of
+    them comes in time."""
     links = [assumed.link_of(pool) for pool in run.pools]
     if not any(links):
         return {}
@@ -43,7 +45,13 @@ def on_their_links(run: Run, assumed: Assumptions) -> dict[str, dict[str, Any]]:
         quorum=math.ceil(run.quorum * part),
         steps=INTERVALS * run.interval,
     )
-    units, _ = on_links(asked)
+    try:
+        units, _ = on_links(asked)
+    except Stalled as error:
+        slowest = min(run.pools, key=lambda pool: assumed.link_of(pool) or math.inf)
+        raise Stalled(
+            f"pool {slowest.name}: link: {assumed.link_of(slowest):g} Gbit/s carries too little of this model: {error}"
+        ) from error
     found = {}
     for number, (pool, gbps) in enumerate(zip(run.pools, links, strict=True)):
         if gbps is not None:
