@@ -173,6 +173,15 @@ def test_what_was_measured_replaces_what_is_computed(tmp_path: Path, ask: Any) -
     assert (plan["assumed"]["spot_as_on_demand"], plan["assumed"]["seed"]) == ([], 1)
 
 
+def test_a_link_that_carries_too_little_for_a_quorum_is_named_with_its_pool(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    outer = {"fragments": 4, "interval": 4}
+    path = changed(tmp_path, {"spec.pools.0.link": 0.001, "spec.outer": outer})
+    assert main(["simulate", "plan", str(path)]) == 1
+    assert "pool v6e: link: 0.001 Gbit/s carries too little of this model" in capsys.readouterr().err
+
+
 def test_a_pools_link_tells_its_share_of_rounds_and_the_codec_that_would_fit(
     tmp_path: Path, ask: Any
 ) -> None:
