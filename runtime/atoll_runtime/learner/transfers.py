@@ -185,11 +185,11 @@ class Transfers:
 
     async def _push(self, header: Header, body: memoryview) -> None:
         p, bits = header.part.round.fragment, _bits(header)
-        accepted, seconds, resumed = await self._send(header, body)
+        accepted, seconds, sent = await self._send(header, body)
         with self._signals.lock:
             self._pushing -= 1
             if accepted:
-                self._share.pushed(p, seconds, 0.0 if resumed else bits)
+                self._share.pushed(p, seconds, sent)
                 self._counters.pushed += 1
             else:
                 self._share.missed(p, seconds, bits)
@@ -197,26 +197,26 @@ class Transfers:
         self._policy.look()
         self._signals.wake()
 
-    async def _send(self, header: Header, body: memoryview) -> tuple[bool, float, bool]:
+    async def _send(self, header: Header, body: memoryview) -> tuple[bool, float, float]:
         """Sends until an answer comes, the round is over (so that the next one gets the link), or no attempts are left.
-        Returns whether it was accepted, the seconds of the last attempt, and whether that one was not the first: then
-        the shard may have had a part of the body already."""
+        Returns whether it was accepted, and the seconds and bits of the last attempt. Only a first attempt has known
+        bits; for others they are 0, because the shard may have had a part of the body already."""
         # The header was sent first, on the session. Its answer may arrive before the body begins.
         await asyncio.to_thread(lambda: None)
-        round_id, backoff, seconds = header.part.round, Backoff(*BACKOFF_SECONDS), 0.0
+        round_id, backoff, seconds, bits = header.part.round, Backoff(*BACKOFF_SECONDS), 0.0, _bits(header)
 
         def over() -> bool:
             """As far as this host knows, the round no longer wants a contribution."""
             return self._signals.ended or round_id not in self._link.open
 
-        for resumed in [False] + [True] * (PUSH_ATTEMPTS - 1):
+        for _ in range(PUSH_ATTEMPTS):
             if over():
                 break
             began = self._clock()
             try:
-                reply = await self._attempt(header, body, lambda: not over(), resumed)
+                reply = await self._attempt(header, body, lambda: not over(), bits)
             except TransportError as error:
-                seconds = self._seconds(began)
+                seconds, bits = self._seconds(began), 0.0
                 if not over():
                     self._meter.failed()
                     log.warning("a part for %s was not sent: %s", round_id, error)
@@ -224,19 +224,20 @@ class Transfers:
                 continue
             if not reply.accepted:
                 log.info("a part for %s was not taken: %s", round_id, reply.reason)
-            return reply.accepted, self._seconds(began), resumed
-        return False, seconds, False
+            return reply.accepted, self._seconds(began), bits
+        return False, seconds, bits
 
     async def _attempt(
-        self, header: Header, body: memoryview, wanted: Callable[[], bool], resumed: bool
+        self, header: Header, body: memoryview, wanted: Callable[[], bool], bits: float
     ) -> PushReply:
-        bits = 0.0
+        """One attempt, which is measured as `bits` if it is accepted."""
+        sent = 0.0
         transfer = self._meter.began("up", self._clock(), _bits(header))
         try:
             reply = await self._network.push(header, body, wanted)
-            bits = _bits(header) if reply.accepted and not resumed else 0.0
+            sent = bits if reply.accepted else 0.0
         finally:
-            self._meter.ended(transfer, self._clock(), bits)
+            self._meter.ended(transfer, self._clock(), sent)
         return reply
 
     def _seconds(self, began: float) -> float:
