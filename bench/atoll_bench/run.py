@@ -108,7 +108,7 @@ class Run:
         check(self.processes, self.folder)
         try:
             with urllib.request.urlopen(self._url, timeout=ANSWER_SECONDS, context=self._context) as answer:
-                return SyncerStatus.model_validate_json(answer.read())
+                return SyncerStatus.read(answer.read())
         except OSError:
             return None
 

@@ -13,7 +13,6 @@ from functools import partial
 from typing import Any, ClassVar, Generic, TypeVar
 
 from aiohttp import ClientError, ClientSession, ClientTimeout, TCPConnector
-from pydantic import ValidationError
 
 from atoll_operator.kube.cache import Key
 from atoll_operator.kube.logs import log
@@ -157,16 +156,13 @@ class Poller(Generic[S]):
                     body += part
                     if len(body) > BODY_LIMIT:
                         raise failed("StatusTooLong", f"'s status has more than {BODY_LIMIT} bytes")
-            report = self.kind.model_validate_json(bytes(body))
+            report = self.kind.read(bytes(body))
         except ssl.SSLError as error:
             raise failed("CertificateInvalid", f"'s certificate is not this run's: {error}") from error
         except (ClientError, TimeoutError, OSError) as error:
             raise failed("Unavailable", f" does not answer: {type(error).__name__}: {error}") from error
         except NoReport as error:
             raise failed("StatusInvalid", f"'s status cannot be read: {error}") from error
-        except ValidationError as error:
-            wrong = error.errors(include_input=False, include_url=False)[:3]
-            raise failed("StatusInvalid", f"'s status cannot be read: {wrong}") from error
         if report.run_uid != poll.uid:
             raise failed("OfAnotherRun", f" serves the run of uid {report.run_uid}, not {poll.uid}")
         return report

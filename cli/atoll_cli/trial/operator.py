@@ -10,7 +10,7 @@ import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from atoll_cli.trial.pods import Pods
 from atoll_operator.api.group import Object
@@ -177,8 +177,8 @@ class Operator:
         url = f"https://localhost:{self._addresses[0].status_port}/status"
         try:
             with urllib.request.urlopen(url, timeout=ANSWER_SECONDS, context=self._tls) as answer:
-                status = SyncerStatus.model_validate_json(answer.read())
-        except (OSError, ValidationError, NoReport) as error:
+                status = SyncerStatus.read(answer.read())
+        except (OSError, NoReport) as error:
             return old.missed(UNAVAILABLE, f"the syncer does not answer: {error}")
         return old.heard(status, time.time())
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -25,11 +25,15 @@ class NoReport(Exception):
     """A value of a report that cannot be read."""
 
 
+def _unreadable(error: ValidationError) -> NoReport:
+    return NoReport(f"{error.errors(include_input=False, include_url=False)[:3]}")
+
+
 def _stop(value: Any, read: ValidatorFunctionWrapHandler) -> Any:
     try:
         return read(value)
     except ValidationError as error:
-        raise NoReport(f"{error.errors(include_input=False, include_url=False)[:3]}") from None
+        raise _unreadable(error) from None
 
 
 AtOnce = WrapValidator(_stop)
@@ -47,6 +51,14 @@ class Report(BaseModel):
         frozen=True,
         use_attribute_docstrings=True,
     )
+
+    @classmethod
+    def read(cls, text: bytes | str) -> Self:
+        """The report in a JSON document. Raises `NoReport`."""
+        try:
+            return cls.model_validate_json(text)
+        except ValidationError as error:
+            raise _unreadable(error) from None
 
 
 Measured = Annotated[float, AfterValidator(lambda value: float(f"{value:.3g}"))]
@@ -82,7 +94,8 @@ class WaitReport(Report):
 
 
 class LinkReport(Report):
-    """The link between a unit's host 0 and the syncer, as its transfers of the last five minutes show it."""
+    """The link between a unit's host 0 and the syncer, as its transfers of the last five minutes show it. The round
+    trip is kept until a newer one is known."""
 
     up_gbps: Measured = 0.0
     """Largest rate to the syncer in Gbit/s; 0 if nothing was sent."""

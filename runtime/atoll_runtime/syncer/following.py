@@ -105,7 +105,7 @@ def followed(driver: Driver, known: Other, hello: ShardHello, incoming: AsyncIte
             if isinstance(message, Standing):
                 driver.feed(ShardTold(shard, message))
             elif isinstance(message, Figures):
-                known.report = SyncerStatus.model_validate_json(message.report)
+                known.report = SyncerStatus.read(message.report)
                 known.away_since = None
 
     def ended(reader: asyncio.Task[None]) -> None:
