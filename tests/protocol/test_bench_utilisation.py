@@ -30,11 +30,11 @@ def test_a_cell_is_measured_and_compared_with_simulations(
     monkeypatch.setattr(utilisation, "environment", lambda folder: environment(folder) | kept_programs())
     monkeypatch.setattr(simulated, "GRID_STEPS", 40)
     monkeypatch.setattr(utilisation, "WARM_STEPS", 16)
-    monkeypatch.setattr(utilisation, "COUNTED_STEPS", 104)
+    monkeypatch.setattr(utilisation, "COUNTED_STEPS", 384)
     (cell,) = utilisation.measure((5.0,), (8,), SIZES["30k"].model)
-    runs = [f"H = 8, {links}: 120 steps" for links in ("no limit", "5 Gbit/s", "no limit")]
+    runs = [f"H = 8, {links}: 400 steps" for links in ("no limit", "5 Gbit/s", "no limit")]
     assert capsys.readouterr().err.splitlines()[-3:] == runs
-    assert (cell.gbps, cell.interval, cell.steps, cell.published) == (5.0, 8, 120, None)
+    assert (cell.gbps, cell.interval, cell.steps, cell.published) == (5.0, 8, 400, None)
     assert cell.utilisation > 0 and 0 < cell.merged_share <= 1
     assert min(cell.free_step_seconds) > 0 and cell.streams >= 1 and cell.period >= 1
     assert cell.codec in simulated.CODECS and cell.best_codec in simulated.CODECS

@@ -11,7 +11,7 @@ from atoll_bench.regions.setting import Setting
 from atoll_bench.regions.wan import SITE, Wan
 from atoll_bench.run import POLL_SECONDS, Run, unit_of
 from atoll_cli.errors import CommandError
-from atoll_runtime.contract import ENV_UNIT, SyncerStatus, dump
+from atoll_runtime.contract import ENV_UNIT, LinkReport, SyncerStatus, dump
 
 SILENCE_SECONDS = 60.0
 """A run is broken if its clock stands still for this many seconds."""
@@ -38,20 +38,26 @@ def decoupled(
 
 
 def train(run: Run, watch: Watch) -> SyncerStatus:
-    """Waits for the run's target and returns the status there. Raises `CommandError` if a process ended, or the clock
-    stands still."""
+    """Waits for the run's target and returns the status there, with the last link that each unit told while it was
+    connected: some have left by then. Raises `CommandError` if a process ended, or the clock stands still."""
     step, since = -1, time.monotonic()
+    links: dict[str, LinkReport] = {}
     while True:
         status = run.look()
         if status is not None:
             watch(status)
+            links |= {name: unit.link for name, unit in status.units.items() if unit.hosts}
             if status.phase in ("Finishing", "Finished"):
-                return status
+                told = {
+                    name: unit.model_copy(update={"link": links.get(name, unit.link)})
+                    for name, unit in status.units.items()
+                }
+                return status.model_copy(update={"units": told})
             if status.global_step > step:
                 step, since = status.global_step, time.monotonic()
         if time.monotonic() > since + SILENCE_SECONDS:
-            told = "it does not answer" if status is None else status.message
-            raise CommandError(f"the clock stands at {step} for {SILENCE_SECONDS:g} s: {told}")
+            said = "it does not answer" if status is None else status.message
+            raise CommandError(f"the clock stands at {step} for {SILENCE_SECONDS:g} s: {said}")
         time.sleep(POLL_SECONDS)
 
 
