@@ -7,7 +7,7 @@ import logging
 import random
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, Generic, TypeVar
@@ -26,8 +26,9 @@ from atoll_runtime.contract import EvaluatorStatus, NoReport, Order, SyncerStatu
 
 TIME_OUT = ClientTimeout(total=5, connect=3)
 BODY_LIMIT = 8 * 2**20
-"""Largest report in bytes. A unit with the longest name takes 795 bytes with all figures and its ledger (2026-11-22),
-so the 4,096 units that a run can have take 3.3 MB. The ledgers of deleted units stay in the report too."""
+"""Largest report in bytes. Reading one takes at most 145 MiB, one run at a time (2026-11-28). A unit with the longest
+name takes 795 bytes with all figures and its ledger, so the 4,096 units that a run can have take 3.3 MB. The ledgers of
+deleted units stay in the report too."""
 MAX_SECONDS = 12.0
 """Longest time between two polls of a syncer that does not answer or has many units. It is below `EXIT_GRACE_SECONDS`,
 for which the end of a pod is no failure because its run may have ended."""
@@ -57,6 +58,8 @@ class Poll(Generic[S]):
     state: S
     wanted: CheckpointOrder | None = None
     """A checkpoint that the syncer is asked for."""
+    units: frozenset[str] = frozenset()
+    """Units of the run. Only their reports are kept."""
     task: asyncio.Task[None] | None = None
     """None once polling has stopped."""
 
@@ -189,6 +192,12 @@ class SyncerPoller(Poller[SyncerState]):
         if (poll := self._polls.get(run)) and poll.wanted != wanted:
             poll.wanted, poll.state = wanted, replace(poll.state, order=None)
 
+    def keep(self, run: Key, units: Iterable[str]) -> None:
+        """Keep the reports of these units, which the run has. A syncer could report any number of others, and its image
+        is the run's choice."""
+        if poll := self._polls.get(run):
+            poll.units = frozenset(units)
+
     def _seconds(self, poll: Poll[SyncerState]) -> float:
         """The interval is longer without an answer, and for large runs unless a checkpoint is wanted."""
         seconds, state = self._settings.poll_seconds, poll.state
@@ -201,7 +210,8 @@ class SyncerPoller(Poller[SyncerState]):
         if (report.shard, report.shards) != (0, poll.shards):
             other = f"shard {report.shard} of {report.shards} answers, not 0 of {poll.shards}"
             raise PollFailed("SyncerShardMismatch", other)
-        new = await super()._heard(poll, report, session)
+        units = {name: unit for name, unit in report.units.items() if name in poll.units}
+        new = await super()._heard(poll, report.model_copy(update={"units": units}), session)
         wanted = poll.wanted if new.serves else None
         if wanted is not None and not wanted.stands(report):
             wanted = await self._ask(poll.run, wanted, session)

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, WithJsonSchema
 
-from atoll_runtime.contract import LedgerReport, Report, Section, WaitReport
+from atoll_runtime.contract import MOST_WAITS, LedgerReport, Report, Section, WaitReport
 from atoll_runtime.contract.rules import Rule, checked, rule
 
 Name = Annotated[str, Field(min_length=1, max_length=253)]
@@ -113,7 +113,6 @@ def slice_rules(slices: str) -> tuple[Rule, ...]:
     )
 
 
-MAX_WAITS = 64
 MAX_REASONS = 16
 """Largest number of reasons in a cost."""
 
@@ -150,7 +149,7 @@ class LedgerStatus(LedgerReport):
 
     fragments: int = 0
     """Fragments of the model over all shards; a token is merged into each of them."""
-    waits: Annotated[tuple[WaitReport, ...], Field(max_length=MAX_WAITS)] = ()
+    waits: Annotated[tuple[WaitReport, ...], Field(max_length=MOST_WAITS)] = ()
     """For a unit: tokens in flight that wait for its link, by fragment; the first 64."""
 
 

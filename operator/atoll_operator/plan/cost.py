@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 
-from atoll_operator.api.common import MAX_REASONS, MAX_WAITS, Cost, CostStatus, LedgerStatus
+from atoll_operator.api.common import MAX_REASONS, Cost, CostStatus, LedgerStatus
 from atoll_runtime.contract import LedgerReport, UnitReport
 
 OTHER = "Other"
@@ -62,5 +62,5 @@ def _each(rule: Callable[[list[float]], float], *costs: Cost) -> Cost:
 
 def shown_ledger(report: LedgerReport, fragments: int, unit: UnitReport | None = None) -> LedgerStatus:
     """The ledger for a status; `unit` is the report of the unit whose ledger it is."""
-    waits = tuple(unit.waits[:MAX_WAITS]) if unit is not None else ()
+    waits = tuple(unit.waits) if unit is not None else ()
     return LedgerStatus(**report.model_dump(), fragments=fragments, waits=waits)

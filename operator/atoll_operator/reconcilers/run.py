@@ -134,6 +134,7 @@ class RunReconciler(Reconciler):
         await certificates.ensure([each for each in everybody if not each.unit_uid], now)
         if plan.poll_syncer:
             self._syncers.ensure(key, run.uid, shards, certificates.context)
+            self._syncers.keep(key, run.units)
             self._syncers.order(key, plan.checkpoint)
         if plan.poll_evaluator:
             self._evaluators.ensure(key, run.uid, 1, certificates.context)

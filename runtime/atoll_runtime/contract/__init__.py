@@ -58,6 +58,7 @@ from atoll_runtime.contract.pod import (
 )
 from atoll_runtime.contract.reports import (
     MOST_UNITS,
+    MOST_WAITS,
     BeginningReport,
     CheckpointReport,
     EvaluationReport,

@@ -19,6 +19,10 @@ from pydantic.alias_generators import to_camel
 
 MOST_UNITS = 8192
 """The most units in a run's life: twice those of 16 pools of 256. The token ledger keeps units that never return."""
+MOST_REASONS = 64
+"""The most reasons by which a report counts something."""
+MOST_WAITS = 64
+"""The most fragments of a unit that are listed because their tokens wait for its link."""
 
 
 class NoReport(Exception):
@@ -147,7 +151,7 @@ class UnitReport(Report):
     """Merges of this incarnation."""
     refused: int = 0
     """Contributions of all incarnations that were refused for their claims or their norm."""
-    refusals: dict[str, Annotated[int, AtOnce]] = {}
+    refusals: Annotated[dict[str, Annotated[int, AtOnce]], Field(max_length=MOST_REASONS)] = {}
     """The same by reason: `tokens`, `steps`, `norm`."""
     repeated: int = 0
     """Contributions of all incarnations that were not taken because their work is merged already."""
@@ -166,8 +170,11 @@ class UnitReport(Report):
     beginning: BeginningReport | None = None
     """How this incarnation came to its first step; None before the second step."""
     link: LinkReport = LinkReport()
-    waits: list[Annotated[WaitReport, AtOnce]] = []
-    """Tokens in flight that wait for the unit's link. Others in flight are for the next round of their fragment."""
+    waits: Annotated[
+        list[Annotated[WaitReport, AtOnce]], AfterValidator(lambda waits: waits[:MOST_WAITS])
+    ] = []
+    """Tokens in flight that wait for the unit's link, by fragment; the first 64. Others in flight are for the
+    next round of their fragment."""
 
 
 class CheckpointReport(Report):
@@ -189,14 +196,15 @@ class LedgerReport(Report):
     """Trained token-fragments, over all incarnations."""
     merged: int = 0
     """Merged into the global model."""
-    discarded: dict[str, Annotated[int, AtOnce]] = {}
+    discarded: Annotated[dict[str, Annotated[int, AtOnce]], Field(max_length=MOST_REASONS)] = {}
     """Discarded, by reason: `Missed`, `Refused`, `Replaced`, `Finished` (`protocol/ledger.py`)."""
     in_flight: int = 0
     """Trained, but neither merged nor discarded yet."""
 
     @classmethod
     def total(cls, parts: Iterable[LedgerReport]) -> LedgerReport:
-        """The sum of several ledgers. It balances if each of them does."""
+        """The sum of several ledgers. It balances if each of them does. If they name too many reasons, `Other` has the
+        rest."""
         discarded: Counter[str] = Counter()
         trained = merged = in_flight = 0
         for part in parts:
@@ -206,7 +214,10 @@ class LedgerReport(Report):
                 in_flight + part.in_flight,
             )
             discarded.update(part.discarded)
-        return cls(trained=trained, merged=merged, in_flight=in_flight, discarded=dict(discarded))
+        named = Counter(dict(discarded.most_common(MOST_REASONS - 1)))
+        if rest := discarded.total() - named.total():
+            named["Other"] += rest
+        return cls(trained=trained, merged=merged, in_flight=in_flight, discarded=dict(named))
 
 
 class SyncerStatus(Report):

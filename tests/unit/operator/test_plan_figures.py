@@ -176,3 +176,10 @@ def test_figures_and_messages_of_true_conditions_can_wait() -> None:
     assert not only_figures(status(1), status(1, message="heals"))
     assert not only_figures(status(1), status(1, restartCount=1))
     assert not only_figures(status(1, lastHealSeconds=3.0), status(1))
+
+
+def test_a_sum_of_ledgers_that_name_too_many_reasons_balances_and_has_the_rest_in_one() -> None:
+    parts = [LedgerReport(trained=9, merged=2, discarded={f"{n}": 3, "Missed": 4}) for n in range(100)]
+    total = LedgerReport.total(parts)
+    assert len(total.discarded) == 64 and total.trained == total.merged + sum(total.discarded.values())
+    assert (total.discarded["Missed"], total.discarded["Other"]) == (400, 38 * 3)

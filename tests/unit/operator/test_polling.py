@@ -57,6 +57,8 @@ async def polled(
         urls = {"syncer_url": f"{address}/{{shard}}", "evaluator_url": address}
         poller = kind(Settings(runtime_image="i", poll_seconds=0.05, **urls), Metrics(), changed)
         poller.ensure(RUN, "u", shards, operator)
+        if kind is SyncerPoller:
+            poller.keep(RUN, of_units(1000).units)
         try:
             yield poller
         finally:
@@ -98,6 +100,19 @@ async def test_a_report_is_read_whole_up_to_a_limit(report: Report, padding: str
     assert (state.reason, state.status) == (reason, None if reason else report)
 
 
+async def test_only_units_of_the_run_are_kept_of_a_report_and_no_more_of_one_than_a_status_holds() -> None:
+    heard, report = asyncio.Event(), of_units(1001)
+    wait = contract.WaitReport(fragment=1, tokens=2, since=3, what="its link")
+    long = contract.UnitReport(incarnation=1, hosts=1, state="Learning").model_copy(
+        update={"waits": [wait] * 100}
+    )
+    report = report.model_copy(update={"units": report.units | {"r-pool-0": long}})
+    async with polled(Answers([report]).handle, lambda *_: heard.set()) as poller:
+        await asyncio.wait_for(heard.wait(), 30)
+        units = poller.state(RUN, "u").status.units
+    assert units.keys() == of_units(1000).units.keys() and units["r-pool-0"].waits == [wait] * 64
+
+
 UNIT = {"incarnation": 1, "hosts": 0, "state": "Gone"}
 MANY = 10_000
 
@@ -113,6 +128,10 @@ MANY = 10_000
         pytest.param(
             {"ledger": {"a": {"discarded": dict.fromkeys(map(str, range(MANY)), "x")}}}, id="discarded"
         ),
+        pytest.param(
+            {"units": {"a": UNIT | {"refusals": dict.fromkeys(map(str, range(MANY)), 1)}}}, id="reasons"
+        ),
+        pytest.param({"ledger": {"a": {"discarded": dict.fromkeys(map(str, range(MANY)), 1)}}}, id="fates"),
         pytest.param({"units": dict.fromkeys(map(str, range(MANY)), UNIT)}, id="too-many-units"),
         pytest.param({"ledger": {str(index): {} for index in range(MANY)}}, id="too-many-ledgers"),
     ],
