@@ -87,8 +87,11 @@ class Controller:
             self.metrics.reconcile_seconds.labels(key.kind).observe(time.monotonic() - started)
 
     def _reported(self, run: Key, old: SyncerState, new: SyncerState) -> None:
-        for key in report_wakeups(run, old, new, self.inventory):
-            self.queue.add(key)
+        for key, seconds in report_wakeups(run, old, new, self.inventory):
+            if seconds:
+                self.queue.add_after(key, seconds)
+            else:
+                self.queue.add(key)
 
 
 @dataclass(slots=True)

@@ -29,7 +29,6 @@ from atoll_operator.plan.run.plan import RunPlan, plan_run
 from atoll_operator.plan.run.status import invalid
 from atoll_operator.reconcilers.controller import REFUSED_SECONDS, Memory, Reconciler, refusal_of
 from atoll_operator.reconcilers.inventory import Body
-from atoll_operator.reconcilers.wakeups import FIGURES_SECONDS
 
 
 class RunReconciler(Reconciler):
@@ -69,7 +68,7 @@ class RunReconciler(Reconciler):
             if message:
                 plan = replace(plan, status=refused(plan.status, run.status, condition, message, now))
         await self._conclude(key, body, memory, plan, now)
-        self._wake(key, run, plan, memory)
+        self._wake(key, run, plan.status.phase, memory)
         if refusal or evaluator_refusal:
             raise Retry(REFUSED_SECONDS, refusal or evaluator_refusal)
 
@@ -164,16 +163,13 @@ class RunReconciler(Reconciler):
         with contextlib.suppress(NotFound, Conflict):
             await self._cluster.delete("LearnerUnit", run.namespace, unit.name, unit.uid)
 
-    def _wake(self, key: Key, run: RunObserved, plan: RunPlan, memory: Memory) -> None:
-        """Enqueue the run and its units. If the run's spec or phase has changed, do it at once, because its pods can be
-        stopped once the change is written. While the syncer is polled, do it after a while for progress figures."""
-        state = plan.status.phase, run.generation
+    def _wake(self, key: Key, run: RunObserved, phase: str, memory: Memory) -> None:
+        """Enqueue the run and its units if the run's spec or phase has changed: its pods can be stopped once the change
+        is written."""
+        state = phase, run.generation
         changed, memory.told = memory.told != state, state
-        for each in (key, *self._inventory.unit_keys(key)):
-            if changed:
-                self._queue.add(each)
-            if plan.poll_syncer:
-                self._queue.add_after(each, FIGURES_SECONDS[each.kind])
+        for each in (key, *self._inventory.unit_keys(key)) if changed else ():
+            self._queue.add(each)
 
 
 def _unit_facts(body: Body, run: str) -> UnitFacts:

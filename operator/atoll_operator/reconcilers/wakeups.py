@@ -7,7 +7,14 @@ from typing import Any
 
 from atoll_operator.kube.cache import Change, Key
 from atoll_operator.kube.queue import WorkQueue
-from atoll_operator.plan.run.syncer_state import SyncerState, run_news, serving, unit_news
+from atoll_operator.plan.run.syncer_state import (
+    SyncerState,
+    run_figures,
+    run_news,
+    serving,
+    unit_figures,
+    unit_news,
+)
 from atoll_operator.reconcilers.inventory import NODE, PARENT, Inventory
 
 SOON_SECONDS = 1.0
@@ -15,7 +22,8 @@ SOON_SECONDS = 1.0
 PROMPT = ("deletion_time", "disruption", "exit_code", "finished_at", "incarnation")
 """Fields of a pod's view that change when it fails, or gets another incarnation."""
 FIGURES_SECONDS = {"TrainingRun": 10.0, "LearnerUnit": 30.0}
-"""Least time between two writes of a status only for progress figures. The syncer has fresher ones."""
+"""Least time between two writes of a status only for progress figures, and from a change of a figure to the pass that
+writes it. The syncer has fresher ones."""
 
 
 def wakeups(change: Change, inventory: Inventory) -> Iterator[tuple[Key, float]]:
@@ -54,14 +62,24 @@ def _delay(change: Change) -> float | None:
     return 0.0 if prompt or leads or pod.ended or (before.ready and not pod.ready) else SOON_SECONDS
 
 
-def report_wakeups(run: Key, old: SyncerState, new: SyncerState, inventory: Inventory) -> set[Key]:
-    """The keys to reconcile at once after a poll of a run's syncer."""
+def report_wakeups(
+    run: Key, old: SyncerState, new: SyncerState, inventory: Inventory
+) -> Iterator[tuple[Key, float]]:
+    """The keys to reconcile after a poll of a run's syncer, and after how many seconds; 0: at once."""
+    units = inventory.unit_keys(run)
     if serving(old) != serving(new):
-        return {run, *inventory.unit_keys(run)}
+        yield from ((key, 0.0) for key in (run, *units))
+        return
     before, after = unit_news(old), unit_news(new)
-    units = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
-    runs = {run} if units or run_news(old) != run_news(new) else set()
-    return runs | {Key("LearnerUnit", run.namespace, name) for name in units}
+    names = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
+    news = {Key("LearnerUnit", run.namespace, name) for name in names}
+    if news or run_news(old) != run_news(new):
+        news.add(run)
+    figures = {key for key in units if unit_figures(old, key.name) != unit_figures(new, key.name)}
+    if run_figures(old) != run_figures(new):
+        figures.add(run)
+    yield from ((key, 0.0) for key in news)
+    yield from ((key, FIGURES_SECONDS[key.kind]) for key in figures - news)
 
 
 class Dispatcher:

@@ -136,12 +136,19 @@ RUN_NEWS: dict[str, Any] = {
 }  # fmt: skip
 
 
-def told(old: SyncerState, new: SyncerState) -> set[str]:
-    """Names of what is reconciled at once after this report, of the run r with the units a, b and idle."""
+def due(old: SyncerState, new: SyncerState) -> dict[str, float]:
+    """Seconds until a pass after this report, by name, of the run r with the units a, b and idle."""
     inventory = Inventory()
     for version, name in enumerate(("a", "b", "idle"), 1):
         inventory.put("LearnerUnit", thing("LearnerUnit", version, name, spec={"run": "r"}))
-    return {key.name for key in report_wakeups(RUN, old, new, inventory)}
+    found = [(key.name, seconds) for key, seconds in report_wakeups(RUN, old, new, inventory)]
+    assert len(found) == len(dict(found))
+    return dict(found)
+
+
+def told(old: SyncerState, new: SyncerState) -> set[str]:
+    """Names of what is reconciled at once."""
+    return {name for name, seconds in due(old, new).items() if seconds == 0}
 
 
 def after(**changes: Any) -> SyncerState:
@@ -171,6 +178,15 @@ def test_figures_of_a_report_wait_and_everything_else_is_acted_on_at_once() -> N
         assert "r" in told(STATE, after(**{name: value})), name
     for news in ({"newest_step": 5, "uri": "gs://b/5"}, {"error": "403"}, {"current": True}):
         assert told(STATE, after(checkpoint=contract.CheckpointReport(**news))) == {"r"}, news
+
+
+def test_figures_that_change_are_due_after_a_while_and_those_that_stay_are_not() -> None:
+    assert not due(STATE, after(time=9.0)), "nothing but the time of the report"
+    assert due(STATE, after(rounds=6)) == {"r": 10}
+    assert due(STATE, unit_after(step=11)) == {"r": 10, "a": 30}
+    assert due(STATE, after(ledger={"b": contract.LedgerReport(trained=9)})) == {"r": 10, "b": 30}
+    assert due(STATE, after(bytes_in=10**9, time=9.0)) == {"r": 10}
+    assert due(STATE, unit_after(hosts=3)) == {"r": 0, "a": 0}
 
 
 @pytest.mark.parametrize(

@@ -164,6 +164,17 @@ def unit_news(state: SyncerState) -> dict[str, object]:
     }
 
 
+def run_figures(state: SyncerState) -> object:
+    """What a run's status shows of a report, besides its time."""
+    return state.traffic, state.status and state.status.model_copy(update={"time": 0.0})
+
+
+def unit_figures(state: SyncerState, unit: str) -> object:
+    """What a unit's status shows of a report. Its share of the run's work changes with those of all units and is left
+    out."""
+    return state.status and (state.status.units.get(unit), state.status.ledger.get(unit))
+
+
 def next_checkpoint_step(report: SyncerStatus, old: CheckpointOrder | None) -> int:
     """The global step of a checkpoint that holds everything merged, when all learners have ended. It is that of the
     newest checkpoint if this one holds everything. Otherwise it is the step that the run has reached, or one more if a
