@@ -30,7 +30,7 @@ from atoll_runtime.transport.chunks import BLOCK, Assembly
 from atoll_runtime.transport.messages import Attach, FetchHead, FetchRequest, PushReply
 from atoll_runtime.transport.stream import CHUNK_HEAD, LARGEST_MESSAGE, framed
 from atoll_runtime.transport.tls import Tls
-from atoll_runtime.transport.transfer_client import TransferClient
+from atoll_runtime.transport.transfer_client import RECONNECTS, TransferClient
 from atoll_runtime.transport.transfer_server import TransferServer
 from atoll_runtime.transport.transport import Peer, Receive, TransportError
 
@@ -135,6 +135,21 @@ async def test_a_transfer_that_breaks_half_way_goes_on_with_what_has_not_come(
         if transfer is pushed:
             assert shelf.assemblies[HEADER.key].body == BODY
         assert len(shelf.peers) <= 2, "the version that was begun was sent to its end"
+
+
+@pytest.mark.parametrize("transfer", [pushed, fetched])
+async def test_a_transfer_goes_on_however_often_it_breaks_while_something_arrives(
+    transfer: Callable[[TransferClient], Awaitable[Any]], folders: tuple[Path, Path]
+) -> None:
+    async with serving(Shelf(), folders) as server:
+        with SlowLink("localhost", server.port) as link:
+            async with linked(link.port, folders[1], 1) as client:
+                running = asyncio.ensure_future(transfer(client))
+                for _ in range(2 * RECONNECTS):
+                    link.cut_at = link.sent + link.received + SIZE // 20
+                    await until(lambda: link.cut_at > 10 * SIZE)
+                await running
+                assert client.broken >= 2 * RECONNECTS
 
 
 async def test_a_push_goes_on_where_an_earlier_call_of_it_has_ended(folders: tuple[Path, Path]) -> None:

@@ -109,6 +109,8 @@ class Sending:
         self._body, self._size = body, size
         self._per_chunk = min(max(chunk, BLOCK), MOST_CHUNK) // BLOCK
         self._blocks = -(-size // BLOCK)
+        self.arrived = 0
+        """Blocks that the other end has, as it said last."""
         self._todo: deque[Span] | None = None
         self._shares: dict[int, Share] = {}
         self._lock = threading.Lock()
@@ -124,6 +126,7 @@ class Sending:
         raw = np.frombuffer(held or bytes(-(-self._blocks // 8)), np.uint8)
         known = np.unpackbits(raw, count=self._blocks)
         with self._lock:
+            self.arrived = int(known.sum())
             if self._todo is None:
                 self._todo = deque(self._missing(known))
             share, older = Share(), self._shares.get(number)

@@ -42,8 +42,8 @@ STREAMS = 2
 BESIDE = 4
 """How many transfers' connections are kept for later transfers: two in each direction."""
 RECONNECTS = 4
-"""Consecutive reconnects of a broken connection. Then the transfer is given up. What has arrived is kept for the
-next one."""
+"""Consecutive reconnects of a connection that breaks at once, with nothing more arrived. Then the transfer is given
+up."""
 BACKOFF_SECONDS = (0.1, 2.0)
 
 T = TypeVar("T")
@@ -62,6 +62,11 @@ class Transfer(Generic[T]):
 
     def carry(self, stream: Stream, number: int) -> T | None:
         """Does the work of one stream. Returns the result if this stream brings it. Raises `OSError` or `WireError`."""
+        raise NotImplementedError
+
+    @property
+    def arrived(self) -> int:
+        """How much of the body has arrived, as far as this end knows."""
         raise NotImplementedError
 
     def wanted(self) -> bool:
@@ -107,6 +112,10 @@ class Push(Transfer[PushReply]):
             raise WireError(f"{type(answer).__name__} came instead of PushReply")
         return answer if isinstance(answer, PushReply) else None
 
+    @property
+    def arrived(self) -> int:
+        return self.sending.arrived
+
 
 class Fetch(Transfer[tuple[FetchHead, memoryview]]):
     """A part on its way from the shard."""
@@ -135,6 +144,10 @@ class Fetch(Transfer[tuple[FetchHead, memoryview]]):
         stream.receive_chunks(assembly)
         stream.send(Ended())
         return (first, assembly.body) if assembly.whole else None
+
+    @property
+    def arrived(self) -> int:
+        return 0 if self._begun is None else self._begun[1].filled
 
     def _begin(self, head: FetchHead) -> tuple[FetchHead, Assembly]:
         """Head and assembly of the stream that came first, for all streams."""
@@ -218,7 +231,7 @@ class TransferClient:
         backoff, attempts, connected = Backoff(*BACKOFF_SECONDS), 0, False
         while not transfer.result.done():
             stream = used = self._used()
-            began, heard = time.monotonic(), 0
+            began, arrived, heard = time.monotonic(), transfer.arrived, 0
             try:
                 stream = used or Stream.connect(
                     self._place, self._tls.identity(), self._place[0], CONNECT_SECONDS
@@ -242,7 +255,8 @@ class TransferClient:
                     return
                 if not connected and transfer.streams:
                     return  # the others carry the body
-                attempts = 1 if time.monotonic() - began > STALL_SECONDS else attempts + 1
+                lasted = time.monotonic() - began > STALL_SECONDS or transfer.arrived > arrived
+                attempts = 1 if lasted else attempts + 1
                 if not connected or attempts > RECONNECTS:
                     transfer.settle(TransportError(explained(self._address, error)))
                     return
