@@ -21,7 +21,8 @@ MOST_INTERRUPTIONS = 20_000_000
 """The most that one command simulates: a few minutes on one core."""
 
 OPTIONS = (
-    Option("--method", "M", choice(*METHODS), f"{', '.join(METHODS)} (Atoll's own); without it, the published table"),
+    Option("--method", "M", choice(*METHODS), f"{', '.join(METHODS)} (Atoll's own); default decoupled if --chips or "
+        "--learners is given, else the published table"),
     Option("--chips", "N", count(1, 10**9), "that train, such as 1.2M"),
     Option("--learners", "M", count(1, 4096), "islands; 1 for rigid and elastic"),
     Option("--mtbi", "T", seconds(), "mean time between interruptions of one chip, 1y"),
