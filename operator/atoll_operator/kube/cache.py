@@ -148,6 +148,10 @@ class Cache:
         entry = self.get(key)
         return 0 if entry is None else entry.resource_version
 
+    def has(self, kind: str) -> bool:
+        """Whether any object of this kind is known."""
+        return bool(self._entries.get(kind))
+
     def keys(self, kind: str, namespace: str = "") -> list[Key]:
         return [key for key in self._entries.get(kind, ()) if namespace in ("", key.namespace)]
 

@@ -19,7 +19,7 @@ BACK_OFF_SECONDS = 0.25
 MAX_BACK_OFF_SECONDS = 60.0
 """Longest time between two tries of a key without a new event."""
 START_SECONDS = 120.0
-SHARED_RATE = 20.0
+SHARED_RATE = 8.0
 """Largest number of passes a second, over all keys, that only report a status. When many objects change at once, each
 pass covers more of the changes."""
 WORKERS = 64

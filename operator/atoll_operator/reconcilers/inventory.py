@@ -173,4 +173,4 @@ class Inventory(Cache):
     @property
     def sees_nodes(self) -> bool:
         """Whether any node was seen. Without the right to watch nodes, none is."""
-        return bool(self._deleted_nodes or self.keys("Node"))
+        return bool(self._deleted_nodes) or self.has("Node")

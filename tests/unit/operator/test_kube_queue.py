@@ -96,7 +96,7 @@ def test_passes_that_only_tell_share_a_rate_over_all_keys() -> None:
                 asyncio.get_running_loop().call_at(round_, queue.add, f"{number}", 1.0, True)
         asyncio.get_running_loop().call_at(5.5, queue.add, "urgent", 0.5)
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(queue.run(), 60)
+            await asyncio.wait_for(queue.run(), 120)
 
     leap(work())
     assert passes.pop("urgent") == pytest.approx([5.5])
