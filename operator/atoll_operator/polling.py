@@ -26,9 +26,9 @@ from atoll_runtime.contract import EvaluatorStatus, NoReport, Order, SyncerStatu
 
 TIME_OUT = ClientTimeout(total=5, connect=3)
 BODY_LIMIT = 8 * 2**20
-"""Largest report in bytes. Reading one takes at most 145 MiB, one run at a time (2026-11-28). A unit with the longest
-name takes 795 bytes with all figures and its ledger, so the 4,096 units that a run can have take 3.3 MB. The ledgers of
-deleted units stay in the report too."""
+"""Largest report in bytes. One full of waits takes 147 MiB to read, one run at a time, and 10 MiB to keep. A
+unit with the longest name takes 795 bytes with all figures and its ledger, so the 4,096 units that a run can have take
+3.3 MB. The ledgers of deleted units stay in the report too."""
 MAX_SECONDS = 12.0
 """Longest time between two polls of a syncer that does not answer or has many units. It is below `EXIT_GRACE_SECONDS`,
 for which the end of a pod is no failure because its run may have ended."""
@@ -59,7 +59,7 @@ class Poll(Generic[S]):
     wanted: CheckpointOrder | None = None
     """A checkpoint that the syncer is asked for."""
     units: frozenset[str] = frozenset()
-    """Units of the run. Only their reports are kept."""
+    """Units of the run. Of others only the waits are dropped: a new unit of an old name needs its last incarnation."""
     task: asyncio.Task[None] | None = None
     """None once polling has stopped."""
 
@@ -193,8 +193,8 @@ class SyncerPoller(Poller[SyncerState]):
             poll.wanted, poll.state = wanted, replace(poll.state, order=None)
 
     def keep(self, run: Key, units: Iterable[str]) -> None:
-        """Keep the reports of these units, which the run has. A syncer could report any number of others, and its image
-        is the run's choice."""
+        """Keep the waits of these units, which the run has. They are most of a long report, and a syncer's image is the
+        run's choice."""
         if poll := self._polls.get(run):
             poll.units = frozenset(units)
 
@@ -210,7 +210,10 @@ class SyncerPoller(Poller[SyncerState]):
         if (report.shard, report.shards) != (0, poll.shards):
             other = f"shard {report.shard} of {report.shards} answers, not 0 of {poll.shards}"
             raise PollFailed("SyncerShardMismatch", other)
-        units = {name: unit for name, unit in report.units.items() if name in poll.units}
+        units = {
+            name: unit.model_copy(update={"waits": []}) if unit.waits and name not in poll.units else unit
+            for name, unit in report.units.items()
+        }
         new = await super()._heard(poll, report.model_copy(update={"units": units}), session)
         wanted = poll.wanted if new.serves else None
         if wanted is not None and not wanted.stands(report):

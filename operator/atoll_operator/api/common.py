@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, WithJsonSchema
 
-from atoll_runtime.contract import MOST_WAITS, LedgerReport, Report, Section, WaitReport
+from atoll_runtime.contract import MOST_REASONS, MOST_WAITS, LedgerReport, Report, Section, WaitReport
 from atoll_runtime.contract.rules import Rule, checked, rule
 
 Name = Annotated[str, Field(min_length=1, max_length=253)]
@@ -113,10 +113,6 @@ def slice_rules(slices: str) -> tuple[Rule, ...]:
     )
 
 
-MAX_REASONS = 16
-"""Largest number of reasons in a cost."""
-
-
 class Cost(Report):
     """What failures cost: from each failure to the next merge, or until the unit was given up or removed.
 
@@ -136,7 +132,7 @@ class Cost(Report):
 class CostStatus(Cost):
     """The total, and its parts by reason."""
 
-    by_reason: Annotated[dict[str, Cost], Field(max_length=MAX_REASONS)] = Field(default_factory=dict)
+    by_reason: Annotated[dict[str, Cost], Field(max_length=MOST_REASONS)] = Field(default_factory=dict)
     """Costs by the reason of the failure that began the heal. `Other` sums all reasons after the first fifteen."""
 
 

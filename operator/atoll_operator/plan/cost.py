@@ -1,15 +1,13 @@
 """What failures cost (the time that chips stood still and the steps they would have made), and what became of tokens. A
-`CostStatus` names at most `MAX_REASONS` reasons. In a sum over units, a reason that once had a name keeps it, and one
+`CostStatus` names at most `MOST_REASONS` reasons. In a sum over units, a reason that once had a name keeps it, and one
 that found no free name stays in `Other`. So no part of the sum falls while its summands grow."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 
-from atoll_operator.api.common import MAX_REASONS, Cost, CostStatus, LedgerStatus
-from atoll_runtime.contract import LedgerReport, UnitReport
-
-OTHER = "Other"
+from atoll_operator.api.common import Cost, CostStatus, LedgerStatus
+from atoll_runtime.contract import MOST_REASONS, OTHER, LedgerReport, UnitReport
 
 
 def of_heal(seconds: float, chips: int, step_seconds: float) -> Cost:
@@ -34,7 +32,7 @@ def total(costs: Iterable[CostStatus], known: Collection[str]) -> CostStatus:
     named, parts = set(known), dict[str, list[Cost]]()
     for cost in costs:
         for reason, part in sorted(cost.by_reason.items()):
-            if reason not in named and len(named) < MAX_REASONS - 1 and reason != OTHER:
+            if reason not in named and len(named) < MOST_REASONS - 1 and reason != OTHER:
                 named.add(reason)
             parts.setdefault(reason if reason in named else OTHER, []).append(part)
     return _status({reason: _each(sum, *parts[reason]) for reason in sorted(parts)})

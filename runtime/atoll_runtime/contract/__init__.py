@@ -57,8 +57,10 @@ from atoll_runtime.contract.pod import (
     identity,
 )
 from atoll_runtime.contract.reports import (
+    MOST_REASONS,
     MOST_UNITS,
     MOST_WAITS,
+    OTHER,
     BeginningReport,
     CheckpointReport,
     EvaluationReport,

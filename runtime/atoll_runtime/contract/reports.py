@@ -19,8 +19,10 @@ from pydantic.alias_generators import to_camel
 
 MOST_UNITS = 8192
 """The most units in a run's life: twice those of 16 pools of 256. The token ledger keeps units that never return."""
-MOST_REASONS = 64
-"""The most reasons by which a report counts something."""
+MOST_REASONS = 16
+"""The most reasons by which a report or a status counts something."""
+OTHER = "Other"
+"""The reason of what would be one reason too many."""
 MOST_WAITS = 64
 """The most fragments of a unit that are listed because their tokens wait for its link."""
 
@@ -203,7 +205,7 @@ class LedgerReport(Report):
 
     @classmethod
     def total(cls, parts: Iterable[LedgerReport]) -> LedgerReport:
-        """The sum of several ledgers. It balances if each of them does. If they name too many reasons, `Other` has the
+        """The sum of several ledgers. It balances if each of them does. If they name too many reasons, `OTHER` has the
         rest."""
         discarded: Counter[str] = Counter()
         trained = merged = in_flight = 0
@@ -216,7 +218,7 @@ class LedgerReport(Report):
             discarded.update(part.discarded)
         named = Counter(dict(discarded.most_common(MOST_REASONS - 1)))
         if rest := discarded.total() - named.total():
-            named["Other"] += rest
+            named[OTHER] += rest
         return cls(trained=trained, merged=merged, in_flight=in_flight, discarded=dict(named))
 
 

@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from run_scene import NOW, RunScene, unit_status
 
-from atoll_operator.api.common import MAX_REASONS, Cost, CostStatus
+from atoll_operator.api.common import Cost, CostStatus
 from atoll_operator.api.learnerunit import LearnerUnitStatus
 from atoll_operator.plan import cost
 from atoll_operator.plan.conditions import format_time, only_figures
 from atoll_operator.plan.run.syncer_state import SyncerState
-from atoll_runtime.contract import LedgerReport, SyncerStatus, UnitReport, WaitReport
+from atoll_runtime.contract import MOST_REASONS, LedgerReport, SyncerStatus, UnitReport, WaitReport
 
 HEAL = cost.of_heal(0.1, chips=4, step_seconds=0.1)
 
@@ -72,7 +72,7 @@ def test_the_cost_of_failures_adds_up_by_reason_and_reasons_without_room_are_one
     lost = CostStatus()
     for number in (*range(20), 3):
         lost = cost.with_heal(lost, f"Reason{number:02}", first)
-    assert (len(lost.by_reason), lost.failures) == (MAX_REASONS, 21)
+    assert (len(lost.by_reason), lost.failures) == (MOST_REASONS, 21)
     assert (lost.by_reason["Reason03"].failures, lost.by_reason["Other"].failures) == (2, 5)
 
 
@@ -123,7 +123,7 @@ def test_restarts_and_costs_include_deleted_units_and_never_fall(acts: list[tupl
 
 
 def test_deleted_part_is_shown_its_reasons_keep_their_names_and_foreign_units_add_nothing() -> None:
-    scene, early = RunScene({"p": 2}), [f"Early{number}" for number in range(MAX_REASONS - 2)]
+    scene, early = RunScene({"p": 2}), [f"Early{number}" for number in range(MOST_REASONS - 2)]
     scene.step()
     fail(scene, "r-p-1", *early)
     fail(scene, "r-p-0", "Late1")
@@ -133,7 +133,7 @@ def test_deleted_part_is_shown_its_reasons_keep_their_names_and_foreign_units_ad
     scene.change({"p": 1}).step()
     scene.step()
     status = scene.status
-    assert (status.restarts, status.deleted_units.restarts) == (MAX_REASONS, MAX_REASONS - 2)
+    assert (status.restarts, status.deleted_units.restarts) == (MOST_REASONS, MOST_REASONS - 2)
     assert set(status.deleted_units.lost.by_reason) == set(early)
     assert (status.lost.by_reason["Late1"].failures, status.lost.by_reason["Other"].failures) == (1, 1)
     heals = unit_status(False, heal_start_time=format_time(NOW - 9), heal_reason="Hang", chips=4)
@@ -181,5 +181,5 @@ def test_figures_and_messages_of_true_conditions_can_wait() -> None:
 def test_a_sum_of_ledgers_that_name_too_many_reasons_balances_and_has_the_rest_in_one() -> None:
     parts = [LedgerReport(trained=9, merged=2, discarded={f"{n}": 3, "Missed": 4}) for n in range(100)]
     total = LedgerReport.total(parts)
-    assert len(total.discarded) == 64 and total.trained == total.merged + sum(total.discarded.values())
-    assert (total.discarded["Missed"], total.discarded["Other"]) == (400, 38 * 3)
+    assert len(total.discarded) == 16 and total.trained == total.merged + sum(total.discarded.values())
+    assert (total.discarded["Missed"], total.discarded["Other"]) == (400, 86 * 3)

@@ -100,17 +100,18 @@ async def test_a_report_is_read_whole_up_to_a_limit(report: Report, padding: str
     assert (state.reason, state.status) == (reason, None if reason else report)
 
 
-async def test_only_units_of_the_run_are_kept_of_a_report_and_no_more_of_one_than_a_status_holds() -> None:
+async def test_waits_are_kept_of_the_runs_units_alone_and_a_deleted_one_keeps_its_incarnation() -> None:
     heard, report = asyncio.Event(), of_units(1001)
     wait = contract.WaitReport(fragment=1, tokens=2, since=3, what="its link")
     long = contract.UnitReport(incarnation=1, hosts=1, state="Learning").model_copy(
         update={"waits": [wait] * 100}
     )
-    report = report.model_copy(update={"units": report.units | {"r-pool-0": long}})
+    report = report.model_copy(update={"units": report.units | {"r-pool-0": long, "r-pool-1000": long}})
     async with polled(Answers([report]).handle, lambda *_: heard.set()) as poller:
         await asyncio.wait_for(heard.wait(), 30)
         units = poller.state(RUN, "u").status.units
-    assert units.keys() == of_units(1000).units.keys() and units["r-pool-0"].waits == [wait] * 64
+    assert units.keys() == report.units.keys() and units["r-pool-0"].waits == [wait] * 64
+    assert (units["r-pool-1000"].incarnation, units["r-pool-1000"].waits) == (1, [])
 
 
 UNIT = {"incarnation": 1, "hosts": 0, "state": "Gone"}
