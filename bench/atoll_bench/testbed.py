@@ -40,9 +40,8 @@ SYNCER_NODE = "cpu-0"
 KUBECONFIG = "operator.kubeconfig"
 CUT = 'apiserver_terminated_watchers_total{group="",resource="pods"}'
 QUIET_SECONDS = 120.0
-QUIET_SHARE = 0.15
-"""Share of a core that an idle process may use. The leases of a hundred nodes take a few hundredths of a core in the
-API server."""
+QUIET_SHARE = 0.3
+"""Share of a core that an idle process may use. The leases of 500 nodes take up to 0.25 in the API server."""
 
 
 @dataclass

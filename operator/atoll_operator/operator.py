@@ -41,7 +41,7 @@ WATCHES = (
     Watch("LearnerUnit"),  # without our label, because a unit may be made by hand
     Watch("Pod", OURS),
     Watch("StatefulSet", OURS, metadata=True),
-    Watch("Service", metadata=True),  # all, because a Service of others may have a unit's name
+    Watch("Service", OURS, metadata=True),
     Watch("ConfigMap", OURS, metadata=True),
     Watch("Secret", OURS, metadata=True),
     Watch("PodDisruptionBudget", OURS, metadata=True),

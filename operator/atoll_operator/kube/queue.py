@@ -19,9 +19,9 @@ BACK_OFF_SECONDS = 0.25
 MAX_BACK_OFF_SECONDS = 60.0
 """Longest time between two tries of a key without a new event."""
 START_SECONDS = 120.0
-SHARED_RATE = 8.0
-"""Largest number of passes a second, over all keys, that only report a status. When many objects change at once, each
-pass covers more of the changes."""
+LANE_RATE = 8.0
+"""Largest number of passes a second, over all keys of a lane. When many objects change at once, each pass covers more
+of the changes."""
 WORKERS = 64
 """Enough for many heals to wait for the API server at the same time."""
 
@@ -60,22 +60,23 @@ class WorkQueue(Generic[K]):
         self._workers = workers
         self._waiting: asyncio.Queue[K] = asyncio.Queue()
         self._records: dict[K, _Record] = {}
-        self._turn = float("-inf")
-        """When the pass that was last added as `shared` may begin."""
+        self._turns: dict[str, float] = {}
+        """When the pass that was last added to each lane may begin."""
 
-    def add(self, key: K, seconds: float = 0.0, shared: bool = False) -> None:
+    def add(self, key: K, seconds: float = 0.0, lane: str = "") -> None:
         """Enqueue the key after a change: immediately, or again after the running pass. The pass begins at least
-        `seconds` after the last one (after now while one runs). Passes that are `shared` begin at most at
-        `SHARED_RATE`."""
+        `seconds` after the last one (after now while one runs). A lane is for passes that only report something: they
+        begin at most at `LANE_RATE`, and do not end a back-off."""
         record, now = self._record(key), _now()
-        record.failures = 0
         due = (record.last_pass if record.handled_since is None else now) + seconds
-        if shared:
-            turn = max(now, self._turn + 1 / SHARED_RATE)
+        if lane:
+            turn = max(now, self._turns.get(lane, float("-inf")) + 1 / LANE_RATE)
             due = max(due, turn)
             if record.waiting_since is not None or record.waits_until(due):
                 return
-            self._turn = turn
+            self._turns[lane] = turn
+        else:
+            record.failures = 0
         self.add_after(key, due - now)
 
     def add_after(self, key: K, seconds: float) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from atoll_operator.api.group import Object
 from atoll_operator.api.stored import dropped
-from atoll_operator.api.trainingrun import RuntimeStatus, TrainingRunSpec
+from atoll_operator.api.trainingrun import RuntimeStatus, TrainingRunSpec, TrainingRunStatus
 from atoll_operator.certificates.secrets import RunCertificates
 from atoll_operator.cluster import Cluster
 from atoll_operator.kube.apply import Applier
@@ -21,13 +21,13 @@ from atoll_operator.kube.errors import Conflict, NotFound, Refused
 from atoll_operator.kube.queue import WorkQueue
 from atoll_operator.kube.recorder import Recorder
 from atoll_operator.metrics.process import Metrics
-from atoll_operator.plan.conditions import VERSION_SKEW, Notice, document, only_figures
-from atoll_operator.plan.limits import Claim, Limits, Room, room
+from atoll_operator.plan.conditions import VERSION_SKEW, Notice, document, find, only_figures
+from atoll_operator.plan.limits import NAMESPACE_LIMIT, Claim, Limits, Room, room
 from atoll_operator.plan.pods.template import PodSettings, pod_settings
 from atoll_operator.plan.pods.view import Removal
 from atoll_operator.plan.run.plan import RunPlan
 from atoll_operator.plan.run.syncer_state import SyncerState
-from atoll_operator.plan.unit.unit import Pace, UnitPlan
+from atoll_operator.plan.unit.unit import Pace, Stop, UnitPlan
 from atoll_operator.polling import EvaluatorPoller, SyncerPoller
 from atoll_operator.reconcilers.inventory import Body, Inventory, parent_key
 from atoll_operator.reconcilers.wakeups import FIGURES_SECONDS, SOON_SECONDS, report_wakeups
@@ -57,7 +57,7 @@ class Controller:
         self.syncers = SyncerPoller(settings, metrics, self._reported)
         self.evaluators = EvaluatorPoller(settings, metrics, lambda run, *_: self.queue.add(run))
         self.recorder = Recorder(cluster, "atoll-operator")
-        self.applier = Applier(cluster, inventory, complete=("Service",))
+        self.applier = Applier(cluster, inventory, fixed=("Service",))
         self._reconcilers = {kind: reconciler(self) for kind, reconciler in reconcilers.items()}
 
     async def run(self) -> None:
@@ -87,11 +87,8 @@ class Controller:
             self.metrics.reconcile_seconds.labels(key.kind).observe(time.monotonic() - started)
 
     def _reported(self, run: Key, old: SyncerState, new: SyncerState) -> None:
-        for key, seconds in report_wakeups(run, old, new, self.inventory):
-            if seconds:
-                self.queue.add_after(key, seconds)
-            else:
-                self.queue.add(key)
+        for wakeup in report_wakeups(run, old, new, self.inventory):
+            self.queue.add(*wakeup)
 
 
 @dataclass(slots=True)
@@ -106,8 +103,8 @@ class Memory:
     certificates: RunCertificates | None = None
     cpu: float = 0.0
     """CPU seconds of those parts of the present pass that await nothing."""
-    told: object = None
-    """Phase and generation of a run in its last pass. Its units are enqueued when they change."""
+    told: tuple[object, object] = (None, None)
+    """What a run and its units were enqueued for when it last changed."""
 
 
 class Reconciler:
@@ -156,6 +153,14 @@ class Reconciler:
         environment, policy = own.runtime_env, own.runtime_pull_policy
         defaults = PodSettings(run=run, image=own.runtime_image, pull_policy=policy, environment=environment)
         return pod_settings(defaults, spec, held)
+
+    @staticmethod
+    def _stop(spec: TrainingRunSpec, status: TrainingRunStatus) -> Stop:
+        """Whether the units of a run have to stop."""
+        if status.phase in ("Complete", "Failed"):
+            return "Finished"
+        waits = find(status.conditions, "Ready").reason == NAMESPACE_LIMIT
+        return "Suspended" if spec.suspend or waits or status.phase == "Suspended" else ""
 
     def _room(self, key: Key, claim: Claim | None) -> Room:
         """The room that the limits of its namespace leave for a run or a unit."""

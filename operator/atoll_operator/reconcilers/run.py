@@ -68,7 +68,7 @@ class RunReconciler(Reconciler):
             if message:
                 plan = replace(plan, status=refused(plan.status, run.status, condition, message, now))
         await self._conclude(key, body, memory, plan, now)
-        self._wake(key, run, plan.status.phase, memory)
+        self._wake(key, run, plan.status, memory)
         if refusal or evaluator_refusal:
             raise Retry(REFUSED_SECONDS, refusal or evaluator_refusal)
 
@@ -163,13 +163,15 @@ class RunReconciler(Reconciler):
         with contextlib.suppress(NotFound, Conflict):
             await self._cluster.delete("LearnerUnit", run.namespace, unit.name, unit.uid)
 
-    def _wake(self, key: Key, run: RunObserved, phase: str, memory: Memory) -> None:
-        """Enqueue the run and its units if the run's spec or phase has changed: its pods can be stopped once the change
-        is written."""
-        state = phase, run.generation
-        changed, memory.told = memory.told != state, state
-        for each in (key, *self._inventory.unit_keys(key)) if changed else ():
-            self._queue.add(each)
+    def _wake(self, key: Key, run: RunObserved, status: TrainingRunStatus, memory: Memory) -> None:
+        """Enqueue the run if its spec or phase has changed, and the units that it found if they have to follow: their
+        pods can be stopped once the change is written."""
+        before, stop = memory.told, self._stop(run.spec, status)
+        memory.told = (status.phase, run.generation), (stop, run.generation, status.runtime)
+        units = (Key("LearnerUnit", key.namespace, name) for name in run.units)
+        for was, now, keys in zip(before, memory.told, ([key], units), strict=True):
+            for each in keys if was != now else ():
+                self._queue.add(each)
 
 
 def _unit_facts(body: Body, run: str) -> UnitFacts:

@@ -17,8 +17,8 @@ from atoll_operator.kube.cache import Key, controller_uid
 from atoll_operator.kube.client import AT_ONCE, CONNECTIONS
 from atoll_operator.kube.errors import AlreadyExists, Conflict, NotFound, Retry, Unreadable
 from atoll_operator.kube.queue import gather_bounded
-from atoll_operator.plan.conditions import document, find, refused
-from atoll_operator.plan.limits import NAMESPACE_LIMIT, unit_claim
+from atoll_operator.plan.conditions import document, refused
+from atoll_operator.plan.limits import unit_claim
 from atoll_operator.plan.pods.view import PodView, view
 from atoll_operator.plan.unit.deadlines import follow
 from atoll_operator.plan.unit.plan import plan_unit
@@ -26,7 +26,7 @@ from atoll_operator.plan.unit.status import describe
 from atoll_operator.plan.unit.unit import UnitObserved, UnitPlan
 from atoll_operator.reconcilers.controller import REFUSED_SECONDS, Controller, Memory, Reconciler, refusal_of
 from atoll_operator.reconcilers.inventory import Body
-from atoll_operator.reconcilers.wakeups import SOON_SECONDS
+from atoll_operator.reconcilers.wakeups import CONDITIONS, SOON_SECONDS
 
 
 class UnitReconciler(Reconciler):
@@ -59,7 +59,7 @@ class UnitReconciler(Reconciler):
             return
         refusal = await self._act(key, plan)
         if not refusal and (plan.create or plan.remove):  # the watch may report nothing new about these
-            self._queue.add(key, 0.0 if plan.remove else SOON_SECONDS, shared=not plan.remove)
+            self._queue.add(key, *((0.0, "") if plan.remove else (SOON_SECONDS, CONDITIONS)))
             return
         with self._timed(memory):
             plan = describe(unit, plan)
@@ -116,10 +116,8 @@ class UnitReconciler(Reconciler):
         if run is None:
             return {"stop": "RunNotFound"}
         spec, status = run.for_units.spec, run.for_units.status
-        waits = status.phase == "Suspended" or find(status.conditions, "Ready").reason == NAMESPACE_LIMIT
-        over, idle = status.phase in ("Complete", "Failed"), spec.suspend or waits
         return {
-            "stop": "Finished" if over else "Suspended" if idle else "",
+            "stop": self._stop(spec, status),
             "recovery": spec.recovery,
             "communication": spec.communication,
             "codec": spec.outer.codec,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from atoll_operator.kube.cache import Change, Key
 from atoll_operator.kube.queue import WorkQueue
@@ -22,27 +22,37 @@ SOON_SECONDS = 1.0
 PROMPT = ("deletion_time", "disruption", "exit_code", "finished_at", "incarnation")
 """Fields of a pod's view that change when it fails, or gets another incarnation."""
 FIGURES_SECONDS = {"TrainingRun": 10.0, "LearnerUnit": 30.0}
-"""Least time between two writes of a status only for progress figures, and from a change of a figure to the pass that
-writes it. The syncer has fresher ones."""
+"""Least time between two writes of a status only for progress figures. The syncer has fresher ones."""
+CONDITIONS = "conditions"
+"""Lane of the work queue for passes over units that only write conditions. Figures have a lane for each kind."""
 
 
-def wakeups(change: Change, inventory: Inventory) -> Iterator[tuple[Key, float]]:
-    """The keys to reconcile after a change of the cache, and how many seconds after their last pass; 0: at once."""
+class Wakeup(NamedTuple):
+    """The key is reconciled `seconds` after its last pass (0: at once), or when its turn in the lane comes."""
+
+    key: Key
+    seconds: float = 0.0
+    lane: str = ""
+
+
+def wakeups(change: Change, inventory: Inventory) -> Iterator[Wakeup]:
+    """What to reconcile after a change of the cache."""
     key, old, new = change.key, change.old, change.new
     entry: Any = new or old  # one of them is not None
     parent = entry.groups.get(PARENT)
     if key.kind == "Node":
         if old is None or new is None or old.value != new.value:
             pods = inventory.by(NODE, key.name, "Pod")
-            yield from ((each, 0.0) for each in {pod.groups[PARENT] for pod in pods if PARENT in pod.groups})
+            yield from map(Wakeup, {pod.groups[PARENT] for pod in pods if PARENT in pod.groups})
     elif key.kind == "TrainingRun":
-        yield key, 0.0
+        yield Wakeup(key)
     elif key.kind == "LearnerUnit":
-        yield key, 0.0
+        yield Wakeup(key)
         if parent is not None:
-            yield parent, SOON_SECONDS
+            yield Wakeup(parent, SOON_SECONDS)
     elif parent is not None and (delay := _delay(change)) is not None:
-        yield parent, delay
+        rises = delay > 0 and key.kind == "Pod" and new is not None  # only the unit's status waits
+        yield Wakeup(parent, delay, CONDITIONS if rises else "")
 
 
 def _delay(change: Change) -> float | None:
@@ -62,24 +72,22 @@ def _delay(change: Change) -> float | None:
     return 0.0 if prompt or leads or pod.ended or (before.ready and not pod.ready) else SOON_SECONDS
 
 
-def report_wakeups(
-    run: Key, old: SyncerState, new: SyncerState, inventory: Inventory
-) -> Iterator[tuple[Key, float]]:
-    """The keys to reconcile after a poll of a run's syncer, and after how many seconds; 0: at once."""
+def report_wakeups(run: Key, old: SyncerState, new: SyncerState, inventory: Inventory) -> Iterator[Wakeup]:
+    """What to reconcile after a poll of a run's syncer."""
     units = inventory.unit_keys(run)
     if serving(old) != serving(new):
-        yield from ((key, 0.0) for key in (run, *units))
+        yield from map(Wakeup, (run, *units))
         return
     before, after = unit_news(old), unit_news(new)
-    names = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
-    news = {Key("LearnerUnit", run.namespace, name) for name in names}
+    news = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
+    yield from (Wakeup(Key("LearnerUnit", run.namespace, name), lane=CONDITIONS) for name in news)
+    for key in units:
+        if key.name not in news and unit_figures(old, key.name) != unit_figures(new, key.name):
+            yield Wakeup(key, FIGURES_SECONDS[key.kind], key.kind)
     if news or run_news(old) != run_news(new):
-        news.add(run)
-    figures = {key for key in units if unit_figures(old, key.name) != unit_figures(new, key.name)}
-    if run_figures(old) != run_figures(new):
-        figures.add(run)
-    yield from ((key, 0.0) for key in news)
-    yield from ((key, FIGURES_SECONDS[key.kind]) for key in figures - news)
+        yield Wakeup(run)
+    elif run_figures(old) != run_figures(new):
+        yield Wakeup(run, FIGURES_SECONDS[run.kind], run.kind)
 
 
 class Dispatcher:
@@ -98,6 +106,5 @@ class Dispatcher:
     def changed(self, change: Change) -> None:
         self._inventory.note(change)
         if self.queue is not None:
-            rises = change.key.kind == "Pod" and change.new is not None  # only the unit's status waits
-            for key, delay in wakeups(change, self._inventory):
-                self.queue.add(key, delay, shared=rises and delay > 0)
+            for wakeup in wakeups(change, self._inventory):
+                self.queue.add(*wakeup)

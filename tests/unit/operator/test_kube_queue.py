@@ -14,7 +14,7 @@ from leaping import leap
 
 from atoll_operator.kube.errors import Retry, Unreachable
 from atoll_operator.kube.logs import LOG
-from atoll_operator.kube.queue import SHARED_RATE, WorkQueue, gather_bounded
+from atoll_operator.kube.queue import LANE_RATE, WorkQueue, gather_bounded
 
 QUOTA, NO_ANSWER = Retry(5.0, "exceeded quota: chips"), Unreachable("nobody answers")
 Step = Callable[[WorkQueue[str]], None]
@@ -83,7 +83,7 @@ def test_a_key_is_handled_as_often_and_as_soon_as_asked(
     assert World(seconds=1.0).run(100, *steps) == pytest.approx(expected)
 
 
-def test_passes_that_only_tell_share_a_rate_over_all_keys() -> None:
+def test_passes_of_a_lane_share_a_rate_over_all_keys_and_nothing_else_waits_for_them() -> None:
     passes: dict[str, list[float]] = {}
 
     async def handle(key: str) -> None:
@@ -93,17 +93,18 @@ def test_passes_that_only_tell_share_a_rate_over_all_keys() -> None:
         queue = WorkQueue(handle)
         for round_ in range(20):  # all change each second
             for number in range(500):
-                asyncio.get_running_loop().call_at(round_, queue.add, f"{number}", 1.0, True)
+                asyncio.get_running_loop().call_at(round_, queue.add, f"{number}", 1.0, "slow")
         asyncio.get_running_loop().call_at(5.5, queue.add, "urgent", 0.5)
+        asyncio.get_running_loop().call_at(5.5, queue.add, "other", 0.5, "fast")
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(queue.run(), 120)
 
     leap(work())
-    assert passes.pop("urgent") == pytest.approx([5.5])
-    wait = 500 / SHARED_RATE
+    assert passes.pop("urgent") == passes.pop("other") == pytest.approx([5.5])
+    wait = 500 / LANE_RATE
     assert len(passes) == 500 and all(19 <= times[-1] <= 19 + wait for times in passes.values())
     times = sorted(time for times in passes.values() for time in times)
-    second = int(SHARED_RATE) + 1
+    second = int(LANE_RATE) + 1
     assert all(later - earlier >= 0.99 for earlier, later in zip(times, times[second:], strict=False))
 
 

@@ -31,12 +31,12 @@ class World:
         self.server = Server(random.Random(0))
         self.client = MemoryCluster(self.server)
         self.cache = Cache({}, {})
-        self.applier = Applier(self.client, self.cache, complete=("Service",))
+        self.applier = Applier(self.client, self.cache, fixed=("Service",))
 
-    def put(self, key: Key, owner: str = "", seen: bool = True) -> Object:
+    def put(self, key: Key, owner: str = "", name: str = "r", seen: bool = True) -> Object:
         """Somebody writes an object in the place of another; `seen`: the watch tells of it."""
         self.server.objects.pop(key, None)
-        body = self.server.create(owned(key, owner))
+        body = self.server.create(owned(key, owner, name))
         if seen:
             self.cache.put(key.kind, copy.deepcopy(body))
         return body
@@ -51,6 +51,18 @@ def owned(key: Key, owner: str, name: str = "r", **parts: object) -> Object:
     references = [{"kind": "TrainingRun", "name": name, "uid": owner, "controller": True}] if owner else []
     metadata = {"name": key.name, "namespace": key.namespace, "ownerReferences": references}
     return {"kind": key.kind, "metadata": metadata, **parts}
+
+
+@pytest.mark.parametrize(("owner", "refused"), [("run", False), ("theirs", True), ("", True)])
+@pytest.mark.parametrize("key", [SERVICE, SECRET], ids=["fixed", "not-fixed"])
+async def test_an_object_that_no_watch_has_told_of_is_applied_only_if_it_is_ours(
+    key: Key, owner: str, refused: bool
+) -> None:
+    world = World()
+    world.put(key, owner, "r" if owner == "run" else "other", seen=False)
+    with pytest.raises(Refused) if refused else contextlib.nullcontext():
+        await world.applier.apply(owned(key, "run", spec={"a": 1}))
+    assert world.server.get(*key[::2]).get("spec") == (None if refused else {"a": 1})
 
 
 async def test_an_object_is_applied_once_and_again_after_any_change() -> None:

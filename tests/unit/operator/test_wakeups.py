@@ -22,11 +22,12 @@ from atoll_operator.reconcilers.controller import Controller
 from atoll_operator.reconcilers.inventory import Inventory
 from atoll_operator.reconcilers.run import RunReconciler
 from atoll_operator.reconcilers.unit import UnitReconciler
-from atoll_operator.reconcilers.wakeups import SOON_SECONDS, report_wakeups, wakeups
+from atoll_operator.reconcilers.wakeups import CONDITIONS, SOON_SECONDS, Wakeup, report_wakeups, wakeups
 from atoll_operator.settings import Settings
 from atoll_runtime import contract
 
 UNITS = 400
+Woken = dict[Key, float | str]
 RUN, UNIT = Key("TrainingRun", "n", "r"), Key("LearnerUnit", "n", "u")
 OF_UNIT = {"atoll.dev/run": "r", "atoll.dev/unit": "u"}
 
@@ -41,24 +42,25 @@ def thing(kind: str, version: int, name: str = "", owner: str = "unit", **more: 
 
 
 class World:
-    """An inventory with a pod on the node `n1`, and who is woken by each event."""
+    """An inventory with a pod on the node `n1`, and who is woken by each event: after how long, or in which lane."""
 
     def __init__(self) -> None:
         self.inventory = Inventory()
         self.put("Pod", 1, "first", spec={"nodeName": "n1"})
 
-    def put(self, kind: str, version: int, name: str = "", **more: Any) -> dict[Key, float]:
+    def put(self, kind: str, version: int, name: str = "", **more: Any) -> Woken:
         return self._woken(self.inventory.put(kind, thing(kind, version, name, **more)))
 
-    def drop(self, kind: str) -> dict[Key, float]:
+    def drop(self, kind: str) -> Woken:
         body = thing(kind, 0)
         return self._woken(self.inventory.delete(key_of(kind, body), body["metadata"]["uid"]))
 
     def pods(self) -> tuple[PodView, ...]:
         return self.inventory.pods_of(UNIT, "unit")
 
-    def _woken(self, change: Change | None) -> dict[Key, float]:
-        return {} if change is None else dict(wakeups(change, self.inventory))
+    def _woken(self, change: Change | None) -> Woken:
+        found = () if change is None else wakeups(change, self.inventory)
+        return {key: lane or seconds for key, seconds, lane in found}
 
 
 def test_a_run_and_a_unit_have_their_own_pods_until_a_fresh_list_lacks_them() -> None:
@@ -79,19 +81,19 @@ def test_a_run_and_a_unit_have_their_own_pods_until_a_fresh_list_lacks_them() ->
 
 
 READY, UNREADY = ({"conditions": [{"type": "Ready", "status": status}]} for status in ("True", "False"))
-AT_ONCE, SOON, NOT = {UNIT: 0.0}, {UNIT: SOON_SECONDS}, {}
+AT_ONCE, SOON, TELLS, NOT = {UNIT: 0.0}, {UNIT: SOON_SECONDS}, {UNIT: CONDITIONS}, {}
 PENDING, GIVEN = {"phase": "Pending"}, {"nodeSelector": {"cloud.google.com/gke-nodepool": "p"}}
 TERMINATING = {"metadata": {"deletionTimestamp": "2026-11-23T08:00:00Z"}}
 OF_RUN, OF_OTHERS = ({"metadata": {"labels": labels}} for labels in ({"atoll.dev/run": "r"}, {}))
 GONE: Object = {}
-CHANGES: list[tuple[str, str, list[Object], dict[Key, float]]] = [
+CHANGES: list[tuple[str, str, list[Object], Woken]] = [
     ("Pod", "is new", [{"status": PENDING}], AT_ONCE),
     ("Pod", "nothing that matters", [{"status": PENDING}, {"status": {**PENDING, "hostIP": "10.1"}}], NOT),
-    ("Pod", "runs", [{"status": PENDING}, {"status": {"phase": "Running", **UNREADY}}], SOON),
-    ("Pod", "becomes ready", [{"status": UNREADY}, {"status": READY}], SOON),
+    ("Pod", "runs", [{"status": PENDING}, {"status": {"phase": "Running", **UNREADY}}], TELLS),
+    ("Pod", "becomes ready", [{"status": UNREADY}, {"status": READY}], TELLS),
     ("Pod", "is not ready any more", [{"status": READY}, {"status": UNREADY}], AT_ONCE),
     ("Pod", "failed", [{"status": {"phase": "Running"}}, {"status": {"phase": "Failed"}}], AT_ONCE),
-    ("Pod", "bound, its pool given", [{"spec": GIVEN}, {"spec": {**GIVEN, "nodeName": "n2"}}], SOON),
+    ("Pod", "bound, its pool given", [{"spec": GIVEN}, {"spec": {**GIVEN, "nodeName": "n2"}}], TELLS),
     ("Pod", "bound, its pool chosen", [{"spec": {}}, {"spec": {"nodeName": "n2"}}], AT_ONCE),
     ("Pod", "gone", [{"spec": {}}, GONE], AT_ONCE),
     ("Pod", "gone as was told", [TERMINATING, GONE], SOON),
@@ -112,7 +114,7 @@ CHANGES: list[tuple[str, str, list[Object], dict[Key, float]]] = [
 @pytest.mark.parametrize(
     ("kind", "what", "states", "woken"), CHANGES, ids=[f"{r[0]} {r[1]}" for r in CHANGES]
 )
-def test_whom_a_change_wakes(kind: str, what: str, states: list[Object], woken: dict[Key, float]) -> None:
+def test_whom_a_change_wakes(kind: str, what: str, states: list[Object], woken: Woken) -> None:
     world, last = World(), {}
     for version, state in enumerate(states, 2):
         last = world.drop(kind) if state is GONE else world.put(kind, version, **state)
@@ -136,14 +138,19 @@ RUN_NEWS: dict[str, Any] = {
 }  # fmt: skip
 
 
-def due(old: SyncerState, new: SyncerState) -> dict[str, float]:
-    """Seconds until a pass after this report, by name, of the run r with the units a, b and idle."""
+def woken(old: SyncerState, new: SyncerState) -> list[Wakeup]:
+    """By this report, of the run r with the units a, b and idle."""
     inventory = Inventory()
     for version, name in enumerate(("a", "b", "idle"), 1):
         inventory.put("LearnerUnit", thing("LearnerUnit", version, name, spec={"run": "r"}))
-    found = [(key.name, seconds) for key, seconds in report_wakeups(RUN, old, new, inventory)]
-    assert len(found) == len(dict(found))
-    return dict(found)
+    found = list(report_wakeups(RUN, old, new, inventory))
+    assert len(found) == len({wakeup.key for wakeup in found})
+    return found
+
+
+def due(old: SyncerState, new: SyncerState) -> dict[str, float]:
+    """Seconds until a pass after this report, by name."""
+    return {wakeup.key.name: wakeup.seconds for wakeup in woken(old, new)}
 
 
 def told(old: SyncerState, new: SyncerState) -> set[str]:
@@ -187,6 +194,15 @@ def test_figures_that_change_are_due_after_a_while_and_those_that_stay_are_not()
     assert due(STATE, after(ledger={"b": contract.LedgerReport(trained=9)})) == {"r": 10, "b": 30}
     assert due(STATE, after(bytes_in=10**9, time=9.0)) == {"r": 10}
     assert due(STATE, unit_after(hosts=3)) == {"r": 0, "a": 0}
+
+
+def test_news_and_figures_of_units_have_a_lane_each_and_the_news_of_a_run_have_none() -> None:
+    news, figures = (
+        {wakeup.key.name: wakeup.lane for wakeup in woken(STATE, after)}
+        for after in (unit_after(hosts=3), unit_after(step=11))
+    )
+    assert news == {"r": "", "a": CONDITIONS}
+    assert len({*figures.values(), *news.values()}) == 4
 
 
 @pytest.mark.parametrize(

@@ -103,8 +103,10 @@ def with_ledger(unit: UnitObserved) -> LearnerUnitStatus:
     own = report.ledger.get(unit.name) if report is not None else None
     if report is None or own is None:
         return status
-    share = round(100 * own.merged / merged, 1) if merged else status.share_percent
     ledger = cost.shown_ledger(own, report.fragments, unit.report)
+    if ledger == status.ledger:  # the work of other units alone, which moves the share, needs no write
+        return status
+    share = round(100 * own.merged / merged, 1) if merged else status.share_percent
     return status.model_copy(update={"ledger": ledger, "share_percent": share})
 
 

@@ -22,6 +22,8 @@ from atoll_operator.plan.unit.link import adequate
 from atoll_runtime.contract import Codec, CommunicationSpec, UnitReport
 
 RUN_NOT_FOUND = "RunNotFound"
+Stop = Literal["", "Suspended", "Finished", "RunNotFound"]
+"""Why the units of a run have no pods; empty if they have."""
 BACK_OFF = "BackOff"
 """Reason of `Healing` while a lost unit waits for its next restart."""
 _NO_SETTINGS = PodSettings(run="", image="", pull_policy="", environment={})
@@ -56,7 +58,7 @@ class UnitObserved:
 
     # What its run wants
 
-    stop: Literal["", "Suspended", "Finished", "RunNotFound"] = ""
+    stop: Stop = ""
     waits: str = ""
     """Which limit of its namespace keeps it from its hosts."""
     recovery: RecoverySpec = field(default_factory=RecoverySpec)
