@@ -54,8 +54,9 @@ class PlayedSyncer:
         """Unit to its newest known incarnation."""
 
     def say(self, uid: str) -> contract.SyncerStatus | None:
-        """What the syncer answers; None while it does not run."""
-        if self.silent or not self._runs("r-syncer-0"):
+        """What the syncer of the run with this uid answers; None while it does not run."""
+        runs = (run["metadata"] for run in self._server.every("TrainingRun"))
+        if self.silent or not any(self._runs(f"{run['name']}-syncer-0") for run in runs if run["uid"] == uid):
             self.merges = False
             return None
         units = {}
