@@ -35,16 +35,13 @@ COLLECT_SECONDS = 60.0
 """Seconds between two full garbage collections. One takes 0.2 s with 10,000 pods."""
 LEASE_TRIES = 4
 """Tries of a renewal that fit into the lease's duration even if each of them times out."""
+OWNED = ("StatefulSet", "Service", "ConfigMap", "Secret", "PodDisruptionBudget")
 OURS = f"{LABEL_MANAGER}={MANAGER}"
 WATCHES = (
     Watch("TrainingRun"),
     Watch("LearnerUnit"),  # without our label, because a unit may be made by hand
     Watch("Pod", OURS),
-    Watch("StatefulSet", OURS, metadata=True),
-    Watch("Service", OURS, metadata=True),
-    Watch("ConfigMap", OURS, metadata=True),
-    Watch("Secret", OURS, metadata=True),
-    Watch("PodDisruptionBudget", OURS, metadata=True),
+    *(Watch(kind, OURS, metadata=True) for kind in OWNED),
 )
 RECONCILERS = {"TrainingRun": RunReconciler, "LearnerUnit": UnitReconciler}
 

@@ -192,8 +192,7 @@ class Reconciler:
             return
         figures, now = only_figures(old, status), time.monotonic()
         if figures and now < memory.figures_due:
-            self._queue.add_after(key, memory.figures_due - now)
-            return
+            return self._queue.add_after(key, memory.figures_due - now)
         answer = await self._cluster.write_status(body, status)
         stored = answer["status"]
         if stored != status and (lost := dict.fromkeys(dropped(status, stored, "status"))):

@@ -59,8 +59,7 @@ class UnitReconciler(Reconciler):
             return
         refusal = await self._act(key, plan)
         if not refusal and (plan.create or plan.remove):  # the watch may report nothing new about these
-            self._queue.add(key, *((0.0, "") if plan.remove else (SOON_SECONDS, CONDITIONS)))
-            return
+            return self._queue.add(key, *((0.0, "") if plan.remove else (SOON_SECONDS, CONDITIONS)))
         with self._timed(memory):
             plan = describe(unit, plan)
         if refusal:
@@ -135,9 +134,8 @@ class UnitReconciler(Reconciler):
                 return refusal
         removes = (self._remove_pod(key.namespace, removal) for removal in plan.remove)
         renewals = (self._renew(key, pod, plan.status.incarnation) for pod in plan.renew)
-        refusal = await refusal_of(
-            gather_bounded(chain(map(self._create, plan.create), removes), CONNECTIONS)
-        )
+        works = chain(map(self._create, plan.create), removes)
+        refusal = await refusal_of(gather_bounded(works, CONNECTIONS))
         return await refusal_of(gather_bounded(renewals, AT_ONCE)) or refusal
 
     async def _renew(self, key: Key, pod: PodView, incarnation: int) -> None:

@@ -7,14 +7,8 @@ from typing import Any, NamedTuple
 
 from atoll_operator.kube.cache import Change, Key
 from atoll_operator.kube.queue import WorkQueue
-from atoll_operator.plan.run.syncer_state import (
-    SyncerState,
-    run_figures,
-    run_news,
-    serving,
-    unit_figures,
-    unit_news,
-)
+from atoll_operator.plan.run import syncer_state
+from atoll_operator.plan.run.syncer_state import SyncerState, unit_figures, unit_news
 from atoll_operator.reconcilers.inventory import NODE, PARENT, Inventory
 
 SOON_SECONDS = 1.0
@@ -75,7 +69,7 @@ def _delay(change: Change) -> float | None:
 def report_wakeups(run: Key, old: SyncerState, new: SyncerState, inventory: Inventory) -> Iterator[Wakeup]:
     """What to reconcile after a poll of a run's syncer."""
     units = inventory.unit_keys(run)
-    if serving(old) != serving(new):
+    if syncer_state.serving(old) != syncer_state.serving(new):
         yield from map(Wakeup, (run, *units))
         return
     before, after = unit_news(old), unit_news(new)
@@ -84,9 +78,9 @@ def report_wakeups(run: Key, old: SyncerState, new: SyncerState, inventory: Inve
     for key in units:
         if key.name not in news and unit_figures(old, key.name) != unit_figures(new, key.name):
             yield Wakeup(key, FIGURES_SECONDS[key.kind], key.kind)
-    if news or run_news(old) != run_news(new):
+    if news or syncer_state.run_news(old) != syncer_state.run_news(new):
         yield Wakeup(run)
-    elif run_figures(old) != run_figures(new):
+    elif syncer_state.run_figures(old) != syncer_state.run_figures(new):
         yield Wakeup(run, FIGURES_SECONDS[run.kind], run.kind)
 
 
