@@ -14,10 +14,10 @@ from collections.abc import Callable, Mapping, Sequence
 from atoll_operator.api.group import Object, metadata
 from atoll_operator.certificates.authority import Authority, Member, Pair, RunOwner, client_context
 from atoll_operator.cluster import Cluster
-from atoll_operator.kube.apply import check_owner
+from atoll_operator.kube.apply import check_owner, found_or_created
 from atoll_operator.kube.cache import Cache, Key
 from atoll_operator.kube.client import AT_ONCE
-from atoll_operator.kube.errors import AlreadyExists, NotFound, Refused
+from atoll_operator.kube.errors import NotFound, Refused
 from atoll_operator.kube.logs import log
 from atoll_operator.kube.queue import gather_bounded
 from atoll_operator.plan.pods.names import ca_secret, tls_secret
@@ -91,10 +91,7 @@ class RunCertificates:
         if self._cache.get(Key("Secret", namespace, name)) is not None:
             with contextlib.suppress(NotFound):
                 return await self._cluster.get("Secret", namespace, name)
-        try:
-            return await self._cluster.create(make())
-        except AlreadyExists:
-            return await self._cluster.get("Secret", namespace, name)
+        return await found_or_created(self._cluster, make())
 
     def _body(self, name: str, owned: Object, kind: str, data: Mapping[str, bytes]) -> Object:
         named = metadata(name, self.run.namespace, self.run.name, owned)

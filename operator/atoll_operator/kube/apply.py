@@ -49,6 +49,15 @@ class Applier:
         self._cache.delete(key, entry.uid)
 
 
+async def found_or_created(client: ApiClient, body: Object) -> Object:
+    """The object of this name; it is created if there is none. Raises like `create` and `check_owner`."""
+    with contextlib.suppress(AlreadyExists):
+        return await client.create(body)
+    found = await client.get(*key_of(body["kind"], body))
+    check_owner(found, body["metadata"]["ownerReferences"][0])
+    return found
+
+
 def check_owner(found: Object, owner: Object, inherit: bool = False) -> None:
     """Checks that the object belongs to the owner in this reference. Raises Retry for an earlier owner of that kind and
     name, because the garbage collector will delete it, unless `inherit` is set. Raises Refused for others."""

@@ -20,8 +20,7 @@ MAX_BACK_OFF_SECONDS = 60.0
 """Longest time between two tries of a key without a new event."""
 START_SECONDS = 120.0
 LANE_RATE = 8.0
-"""Largest number of passes a second, over all keys of a lane. When many objects change at once, each pass covers more
-of the changes."""
+"""Largest number of passes a second over all keys of a lane. A pass covers all changes before it."""
 WORKERS = 64
 """Enough for many heals to wait for the API server at the same time."""
 

@@ -157,10 +157,9 @@ class Reconciler:
     @staticmethod
     def _stop(spec: TrainingRunSpec, status: TrainingRunStatus) -> Stop:
         """Whether the units of a run have to stop."""
-        if status.phase in ("Complete", "Failed"):
-            return "Finished"
-        waits = find(status.conditions, "Ready").reason == NAMESPACE_LIMIT
-        return "Suspended" if spec.suspend or waits or status.phase == "Suspended" else ""
+        waits = status.phase == "Suspended" or find(status.conditions, "Ready").reason == NAMESPACE_LIMIT
+        over, idle = status.phase in ("Complete", "Failed"), spec.suspend or waits
+        return "Finished" if over else "Suspended" if idle else ""
 
     def _room(self, key: Key, claim: Claim | None) -> Room:
         """The room that the limits of its namespace leave for a run or a unit."""

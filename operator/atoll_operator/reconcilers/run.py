@@ -168,10 +168,10 @@ class RunReconciler(Reconciler):
         pods can be stopped once the change is written."""
         before, stop = memory.told, self._stop(run.spec, status)
         memory.told = (status.phase, run.generation), (stop, run.generation, status.runtime)
-        units = (Key("LearnerUnit", key.namespace, name) for name in run.units)
-        for was, now, keys in zip(before, memory.told, ([key], units), strict=True):
-            for each in keys if was != now else ():
-                self._queue.add(each)
+        if before[0] != memory.told[0]:
+            self._queue.add(key)
+        for name in run.units if before[1] != memory.told[1] else ():
+            self._queue.add(Key("LearnerUnit", key.namespace, name))
 
 
 def _unit_facts(body: Body, run: str) -> UnitFacts:

@@ -12,10 +12,10 @@ from typing import Any
 
 from atoll_operator.api.group import ANNOTATION_INCARNATION, LABEL_UNIT, Object
 from atoll_operator.api.learnerunit import Heal, LearnerUnitStatus
-from atoll_operator.kube.apply import check_owner
+from atoll_operator.kube.apply import found_or_created
 from atoll_operator.kube.cache import Key, controller_uid
 from atoll_operator.kube.client import AT_ONCE, CONNECTIONS
-from atoll_operator.kube.errors import AlreadyExists, Conflict, NotFound, Retry, Unreadable
+from atoll_operator.kube.errors import Conflict, NotFound, Retry, Unreadable
 from atoll_operator.kube.queue import gather_bounded
 from atoll_operator.plan.conditions import document, refused
 from atoll_operator.plan.limits import unit_claim
@@ -149,10 +149,4 @@ class UnitReconciler(Reconciler):
                     self._queue.add(key)  # it may have failed, and the watch has nothing new to report
 
     async def _create(self, make: Callable[[], Object]) -> None:
-        metadata = (pod := make())["metadata"]
-        try:
-            created = await self._cluster.create(pod)
-        except AlreadyExists:
-            created = await self._cluster.get("Pod", metadata["namespace"], metadata["name"])
-            check_owner(created, metadata["ownerReferences"][0])
-        self._inventory.put("Pod", created)
+        self._inventory.put("Pod", await found_or_created(self._cluster, make()))

@@ -18,7 +18,7 @@ PROMPT = ("deletion_time", "disruption", "exit_code", "finished_at", "incarnatio
 FIGURES_SECONDS = {"TrainingRun": 10.0, "LearnerUnit": 30.0}
 """Least time between two writes of a status only for progress figures. The syncer has fresher ones."""
 CONDITIONS = "conditions"
-"""Lane of the work queue for passes over units that only write conditions. Figures have a lane for each kind."""
+"""Lane of the work queue for passes that only write conditions. Figures have a lane for each kind."""
 
 
 class Wakeup(NamedTuple):
@@ -45,7 +45,7 @@ def wakeups(change: Change, inventory: Inventory) -> Iterator[Wakeup]:
         if parent is not None:
             yield Wakeup(parent, SOON_SECONDS)
     elif parent is not None and (delay := _delay(change)) is not None:
-        rises = delay > 0 and key.kind == "Pod" and new is not None  # only the unit's status waits
+        rises = delay > 0 and key.kind == "Pod" and new is not None  # only the status waits
         yield Wakeup(parent, delay, CONDITIONS if rises else "")
 
 
@@ -74,7 +74,9 @@ def report_wakeups(run: Key, old: SyncerState, new: SyncerState, inventory: Inve
         return
     before, after = unit_news(old), unit_news(new)
     news = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
-    yield from (Wakeup(Key("LearnerUnit", run.namespace, name), lane=CONDITIONS) for name in news)
+    for name in news:
+        heals = (report := new.report_of(name)) is not None and report.suspect
+        yield Wakeup(Key("LearnerUnit", run.namespace, name), lane="" if heals else CONDITIONS)
     for key in units:
         if key.name not in news and unit_figures(old, key.name) != unit_figures(new, key.name):
             yield Wakeup(key, FIGURES_SECONDS[key.kind], key.kind)

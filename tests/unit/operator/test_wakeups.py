@@ -27,7 +27,7 @@ from atoll_operator.settings import Settings
 from atoll_runtime import contract
 
 UNITS = 400
-Woken = dict[Key, float | str]
+Woken = dict[Key, float | tuple[float, str]]
 RUN, UNIT = Key("TrainingRun", "n", "r"), Key("LearnerUnit", "n", "u")
 OF_UNIT = {"atoll.dev/run": "r", "atoll.dev/unit": "u"}
 
@@ -42,7 +42,7 @@ def thing(kind: str, version: int, name: str = "", owner: str = "unit", **more: 
 
 
 class World:
-    """An inventory with a pod on the node `n1`, and who is woken by each event: after how long, or in which lane."""
+    """An inventory with a pod on the node `n1`, and who is woken by each event: after how long, and in which lane."""
 
     def __init__(self) -> None:
         self.inventory = Inventory()
@@ -60,7 +60,7 @@ class World:
 
     def _woken(self, change: Change | None) -> Woken:
         found = () if change is None else wakeups(change, self.inventory)
-        return {key: lane or seconds for key, seconds, lane in found}
+        return {key: (seconds, lane) if lane else seconds for key, seconds, lane in found}
 
 
 def test_a_run_and_a_unit_have_their_own_pods_until_a_fresh_list_lacks_them() -> None:
@@ -81,7 +81,7 @@ def test_a_run_and_a_unit_have_their_own_pods_until_a_fresh_list_lacks_them() ->
 
 
 READY, UNREADY = ({"conditions": [{"type": "Ready", "status": status}]} for status in ("True", "False"))
-AT_ONCE, SOON, TELLS, NOT = {UNIT: 0.0}, {UNIT: SOON_SECONDS}, {UNIT: CONDITIONS}, {}
+AT_ONCE, SOON, TELLS, NOT = {UNIT: 0.0}, {UNIT: SOON_SECONDS}, {UNIT: (SOON_SECONDS, CONDITIONS)}, {}
 PENDING, GIVEN = {"phase": "Pending"}, {"nodeSelector": {"cloud.google.com/gke-nodepool": "p"}}
 TERMINATING = {"metadata": {"deletionTimestamp": "2026-11-23T08:00:00Z"}}
 OF_RUN, OF_OTHERS = ({"metadata": {"labels": labels}} for labels in ({"atoll.dev/run": "r"}, {}))
@@ -198,10 +198,11 @@ def test_figures_that_change_are_due_after_a_while_and_those_that_stay_are_not()
 
 def test_news_and_figures_of_units_have_a_lane_each_and_the_news_of_a_run_have_none() -> None:
     news, figures = (
-        {wakeup.key.name: wakeup.lane for wakeup in woken(STATE, after)}
-        for after in (unit_after(hosts=3), unit_after(step=11))
+        {wakeup.key.name: wakeup.lane for wakeup in woken(STATE, new)}
+        for new in (unit_after(hosts=3), unit_after(step=11))
     )
     assert news == {"r": "", "a": CONDITIONS}
+    assert {wakeup.lane for wakeup in woken(STATE, unit_after(suspect="8 refused"))} == {""}, "its heal"
     assert len({*figures.values(), *news.values()}) == 4
 
 
