@@ -42,6 +42,10 @@ class Watch:
     namespace: str = ""
 
 
+News = tuple[str, bool, Object]
+"""An object's kind, whether it was deleted, and its body."""
+
+
 class Feed:
     """Puts into the cache what kopf and the resync see in these namespaces, or in the cluster if there are none.
     `changed` gets each change, and `listed` is called after each list. All methods but `post` belong to the main
@@ -130,25 +134,12 @@ class Feed:
             self._main.call_soon(self._drain)
 
 
-class NoDiffBase(kopf.DiffBaseStorage):
-    """No handler reads differences, so none are computed: they took a fifth of kopf's time for an event."""
-
-    def build(self, *, body: kopf.Body, extra_fields: Any = None) -> kopf.BodyEssence:
-        return kopf.BodyEssence()
-
-    def fetch(self, *, body: kopf.Body) -> None:
-        return None
-
-    def store(self, *, body: kopf.Body, patch: kopf.Patch, essence: kopf.BodyEssence) -> None:
-        pass
-
-
 class KopfThread:
-    """One kopf operator, from its start to its end. `session` opens its HTTP session. That keeps in `news`, by uid, the
-    newest event of each object until kopf handles it: whether the object was deleted, and its body."""
+    """One kopf operator, from its start to its end. `session` opens its HTTP session. That keeps the newest event of
+    each object in `news`, by uid, until kopf handles an event."""
 
     def __init__(
-        self, feed: Feed, session: Callable[[], aiohttp.ClientSession], news: dict[str, tuple[bool, Object]]
+        self, feed: Feed, session: Callable[[], aiohttp.ClientSession], news: dict[str, News]
     ) -> None:
         self._feed, self._session, self._news = feed, session, news
         self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -203,8 +194,6 @@ class KopfThread:
         async def configure(settings: kopf.OperatorSettings, **_: Any) -> None:
             settings.posting.enabled = False
             settings.scanning.disabled = True
-            settings.persistence.diffbase_storage = NoDiffBase()
-            settings.persistence.progress_storage = kopf.StatusProgressStorage()
             # Otherwise kopf kills the process ten minutes after kopf's own end.
             settings.process.ultimate_exiting_timeout = None
             settings.networking.request_timeout = 20
@@ -213,7 +202,6 @@ class KopfThread:
             settings.networking.error_backoffs = [back_off(n, *BACK_OFF) for n in range(1, 1000)]
             settings.watching.server_timeout = WATCH_SECONDS
             settings.watching.chunk_size = PAGE
-            settings.queueing.idle_timeout = 1.0  # of the task that each object has
             for kind, selector in kinds.items():
                 if selector:
                     settings.watching.label_selectors[*resources[kind]] = selector
@@ -226,10 +214,11 @@ class KopfThread:
         def login(**_: Any) -> kopf.AiohttpSession:
             return kopf.AiohttpSession(server=feed.client.credentials.server, aiohttp_session=session)
 
-        async def handle(event: Any, resource: kopf.Resource, **_: Any) -> None:
-            # The session has reported listed objects, and a newer event may have been handled in place of this one.
-            if (news := self._news.pop(event["object"]["metadata"]["uid"], None)) is not None:
-                feed.post(feed.event, resource.kind, *news)
+        async def handle(**_: Any) -> None:
+            # The session has reported listed objects, and gives kopf one event for all that arrives at a time.
+            for news in self._news.values():
+                feed.post(feed.event, *news)
+            self._news.clear()
 
         for kind in kinds:
             kopf.on.event(*resources[kind], registry=registry)(handle)
