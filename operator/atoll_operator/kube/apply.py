@@ -32,7 +32,8 @@ class Applier:
             return
         if entry is None and kind in self._fixed:
             with contextlib.suppress(AlreadyExists):
-                return self._cache.mark(kind, await self._client.create(body), digest)
+                self._cache.mark(kind, await self._client.create(body), digest)
+                return
         if entry is None or entry.controller != owner["uid"]:
             with contextlib.suppress(NotFound):
                 found = await self._client.get(kind, key.namespace, key.name)

@@ -157,9 +157,10 @@ class Reconciler:
     @staticmethod
     def _stop(spec: TrainingRunSpec, status: TrainingRunStatus) -> Stop:
         """Whether the units of a run have to stop."""
-        waits = status.phase == "Suspended" or find(status.conditions, "Ready").reason == NAMESPACE_LIMIT
-        over, idle = status.phase in ("Complete", "Failed"), spec.suspend or waits
-        return "Finished" if over else "Suspended" if idle else ""
+        if status.phase in ("Complete", "Failed"):
+            return "Finished"
+        waits = find(status.conditions, "Ready").reason == NAMESPACE_LIMIT
+        return "Suspended" if spec.suspend or waits or status.phase == "Suspended" else ""
 
     def _room(self, key: Key, claim: Claim | None) -> Room:
         """The room that the limits of its namespace leave for a run or a unit."""
@@ -191,7 +192,8 @@ class Reconciler:
             return
         figures, now = only_figures(old, status), time.monotonic()
         if figures and now < memory.figures_due:
-            return self._queue.add_after(key, memory.figures_due - now)
+            self._queue.add_after(key, memory.figures_due - now)
+            return
         answer = await self._cluster.write_status(body, status)
         stored = answer["status"]
         if stored != status and (lost := dict.fromkeys(dropped(status, stored, "status"))):

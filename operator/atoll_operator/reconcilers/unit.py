@@ -59,7 +59,8 @@ class UnitReconciler(Reconciler):
             return
         refusal = await self._act(key, plan)
         if not refusal and (plan.create or plan.remove):  # the watch may report nothing new about these
-            return self._queue.add(key, *((0.0, "") if plan.remove else (SOON_SECONDS, CONDITIONS)))
+            self._queue.add(key, *((0.0, "") if plan.remove else (SOON_SECONDS, CONDITIONS)))
+            return
         with self._timed(memory):
             plan = describe(unit, plan)
         if refusal:
