@@ -67,10 +67,8 @@ def is_final(status: int, message: str) -> bool:
 
 def of_status(status: int, reason: str, message: str) -> ApiError:
     """The exception for an answer."""
-    kinds = {404: NotFound, 409: Conflict, **dict.fromkeys((400, 403, 422), Refused)}
-    kind: type[ApiError] = kinds.get(status, ApiError)
     if _REFUSAL.match(message):
-        kind = Refused
-    elif status == 409 and reason == "AlreadyExists":
-        kind = AlreadyExists
-    return kind(message)
+        return Refused(message)
+    conflict = AlreadyExists if reason == "AlreadyExists" else Conflict
+    kinds = {404: NotFound, 409: conflict, **dict.fromkeys((400, 403, 422), Refused)}
+    return kinds.get(status, ApiError)(message)

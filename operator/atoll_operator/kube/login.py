@@ -12,8 +12,6 @@ from kubernetes import client, config
 
 from atoll_operator.kube.errors import CredentialsError
 
-IN_CLUSTER = "https://kubernetes.default.svc"
-
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
@@ -32,7 +30,7 @@ def load(environment: Mapping[str, str]) -> Credentials:
     try:
         try:
             config.load_incluster_config(found)
-            found.host = IN_CLUSTER
+            found.host = "https://kubernetes.default.svc"
         except config.ConfigException:
             config.load_kube_config(path, client_configuration=found)
         context = ssl.create_default_context(cafile=found.ssl_ca_cert)

@@ -68,10 +68,8 @@ def view_node(node: Object, known: NodeView | None, now: float) -> NodeView:
     ready = conditions.get("Ready", {"status": "True"})
     silent = ready["status"] != "True"
     since = known.silent_since if known is not None and known.silent_since is not None else now
-    maintenance = ""
-    if IMPENDING_TERMINATION in taints:
-        maintenance = f"taint {IMPENDING_TERMINATION}"
-    elif labels.get(ACTIVE_MAINTENANCE) == "ONGOING":
+    maintenance = f"taint {IMPENDING_TERMINATION}" if IMPENDING_TERMINATION in taints else ""
+    if not maintenance and labels.get(ACTIVE_MAINTENANCE) == "ONGOING":
         maintenance = f"label {ACTIVE_MAINTENANCE}: ONGOING"
     return NodeView(
         name=metadata["name"],

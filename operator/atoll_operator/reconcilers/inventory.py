@@ -159,10 +159,9 @@ class Inventory(Cache):
     def nodes_of(self, pods: Iterable[PodView]) -> dict[str, NodeView]:
         """The nodes of these pods that were seen, including deleted ones."""
         entries = {pod.node: self.get(Key("Node", "", pod.node)) for pod in pods}
-        found = (
-            (name, entry.value if entry else self._deleted_nodes.get(name)) for name, entry in entries.items()
-        )
-        return {name: node for name, node in found if node is not None}
+        gone = self._deleted_nodes
+        nodes = {name: entry.value if entry else gone.get(name) for name, entry in entries.items()}
+        return {name: node for name, node in nodes.items() if node is not None}
 
     def sound_chips(self, kind: NodeKind) -> Mapping[str, int]:
         """By node pool of this accelerator and topology, the chips of the nodes that stay."""

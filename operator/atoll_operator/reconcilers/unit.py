@@ -95,6 +95,7 @@ class UnitReconciler(Reconciler):
             name=key.name,
             namespace=key.namespace,
             uid=metadata["uid"],
+            owned=bool(controller_uid(body)),
             unknown=body.unknown,
             generation=metadata["generation"],
             spec=unit.spec,

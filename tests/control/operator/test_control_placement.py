@@ -91,7 +91,10 @@ class Yard(Bench):
         self.api.call("PATCH", f"{LEASES}/{node}", held, "application/merge-patch+json")
 
     def gang(self, unit: str = UNIT) -> int:
-        return int(self.unit(unit).get("placement", 0))
+        """The newest placement of which it has a pod."""
+        labels = [pod["metadata"]["labels"] for pod in self.learners().values()]
+        own = [int(each["atoll.dev/placement"]) for each in labels if each["atoll.dev/unit"] == unit]
+        return max(own, default=0)
 
 
 @pytest.fixture

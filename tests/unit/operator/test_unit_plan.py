@@ -84,6 +84,39 @@ def told(plan: UnitPlan, name: str) -> tuple[str, str]:
     return found.status, found.reason
 
 
+def test_pods_of_a_new_unit_do_not_wait_until_its_first_incarnation_is_stored() -> None:
+    new = replace(unit(), status=LearnerUnitStatus(), pods=(), syncer=SyncerState())
+    leader = pod(0, placement=1, incarnation=1, made_for=1, ready=False)
+    for there, created in (((), 1), ((leader,), 1), ((leader, replace(leader, host=1)), 0)):
+        plan = plan_unit(replace(new, pods=there))
+        assert (plan.advance, plan.remove, len(plan.create)) == (False, (), created)
+    failed = plan_unit(replace(new, pods=(replace(leader, **ENDED),)))
+    assert (failed.advance, failed.status.incarnation, failed.status.restart_count) == (True, 2, 1)
+
+
+@pytest.mark.parametrize(
+    "other, incarnation",
+    [
+        ({"owned": False}, 1),
+        ({"generation": 2}, 1),
+        ({"syncer": syncer()}, 4),
+        ({"status": LearnerUnitStatus(phase="Suspended")}, 2),
+    ],
+    ids=[
+        "made by hand",
+        "its spec has changed",
+        "an earlier unit had this name",
+        "it may have had pods before",
+    ],
+)
+def test_a_unit_stores_an_incarnation_first_that_does_not_follow_from_its_spec(
+    other: dict[str, Any], incarnation: int
+) -> None:
+    new = replace(unit(), status=LearnerUnitStatus(), pods=(), syncer=SyncerState())
+    plan = plan_unit(replace(new, **other))
+    assert (plan.advance, plan.create, plan.status.incarnation) == (True, (), incarnation)
+
+
 def test_a_changed_spec_makes_the_next_incarnation_and_sound_pods_have_time_to_end() -> None:
     plan = plan_unit(unit(generation=2))
     assert (plan.status.incarnation, plan.status.placement, plan.status.restart_count) == (4, 4, 0)
@@ -326,7 +359,8 @@ def test_a_unit_that_waits_for_room_has_no_hosts_and_begins_a_new_incarnation_th
         return unit_claim({"name": "u", "creationTimestamp": "2026"}, one).has
 
     for before in (LearnerUnitStatus(), status("Suspended")):
-        idle = unit(pods=(), waits="hosts: 4 of at most 5", status=before, syncer=SyncerState())
+        why = "hosts: 4 of at most 5"
+        idle = unit(pods=(), owned=False, waits=why, status=before, syncer=SyncerState())
         waits = plan_unit(idle)
         assert (told(waits, "Scheduled"), waits.wake) == (("False", "NamespaceLimit"), NOW + 10)
         begun = plan_unit(replace(idle, waits="", status=waits.status)).status

@@ -1,8 +1,7 @@
 """What to do for one LearnerUnit in one pass: judge its hosts, one slot each, and then raise the incarnation or
 reconcile each slot (docs/healing.md has the table). A slot with a cause needs a new incarnation of the unit, which is
-stored first. In the next pass the failed pod is one that never ran the new incarnation. So its slot has no cause any
-more, and is reconciled without another charge. A crash between any two writes is harmless, because what a slot needs
-follows from the stored status and the pods alone."""
+stored first. The next pass reconciles the slot without another charge, because its pod never ran the new incarnation.
+A crash between any two writes is harmless: what a slot needs follows from the stored status and the pods alone."""
 
 from __future__ import annotations
 
@@ -41,6 +40,7 @@ class Slot:
 def plan_unit(unit: UnitObserved) -> UnitPlan:
     if (nothing := inactive.inactive(unit)) is not None:
         return nothing
+    unit = incarnation.begun(unit)
     jitter = incarnation.jitter(unit.uid, unit.status.incarnation)
     budget = incarnation.budget_of(unit.status.restarts, unit.recovery, unit.now, jitter)
     if drain.under_way(unit):  # also if its spec has changed: its hosts are sound and end together

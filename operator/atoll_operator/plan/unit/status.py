@@ -22,7 +22,7 @@ def describe(unit: UnitObserved, plan: UnitPlan) -> UnitPlan:
     """The plan. For a unit that runs, it gets the status, with a heal that ends now, and Events."""
     if (pods := plan.members) is None:
         return plan
-    hosts = unit.hosts
+    unit, hosts = replace(unit, status=plan.status), unit.hosts
     wait = waiting.waiting(pods, unit.recovery.startup_seconds, unit.now)
     placed = sum(bool(pod.node) for pod in pods)
     fresh = hosts if unit.met else sum(unit.renewed(pod) for pod in pods)
@@ -77,11 +77,9 @@ def _progress(unit: UnitObserved) -> dict[str, State]:
         unknown = state(False, "SyncerUnavailable", "the syncer does not answer yet")
         known = states_of(unit.status.conditions)
         return {name: known.get(name, unknown) for name in ("Seeded", "Learning")}
-    slow = f"; {report.slow}" if report.slow else ""
+    slow, reason = (f"; {report.slow}", "SlowSteps") if report.slow else ("", "Merged")
     learning = {
-        "Learning": state(
-            True, "SlowSteps" if slow else "Merged", f"{report.contributions} contributions merged{slow}"
-        ),
+        "Learning": state(True, reason, f"{report.contributions} contributions merged{slow}"),
         "Gone": state(False, "Disconnected", "no host is connected to the syncer"),
     }.get(report.state, state(False, "Joining", f"{report.hosts} hosts are connected{slow}"))
     return {"Seeded": _seeded(unit, report), "Learning": learning}

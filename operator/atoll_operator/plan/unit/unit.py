@@ -49,6 +49,8 @@ class UnitObserved:
     name: str
     namespace: str
     uid: str
+    owned: bool = True
+    """Whether a run made it, not a user."""
     generation: int
     spec: LearnerUnitSpec
     status: LearnerUnitStatus
