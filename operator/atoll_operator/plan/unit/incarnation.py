@@ -119,15 +119,15 @@ def for_capacity(unit: UnitObserved, why: str, budget: Budget) -> UnitPlan:
     return replace(plan, notices=(notice,), needs_fresh_list=True)
 
 
-def begun(unit: UnitObserved) -> UnitObserved:
-    """The unit. A new one of a run is in its first incarnation as soon as it may run: that follows from its spec alone,
-    so its pods need not wait until it is stored. If its spec has changed or it was stopped before, or if the syncer
-    knows the name, an incarnation is raised and stored first."""
-    pods, status = max((pod.made_for for pod in unit.pods), default=0), unit.status
-    if status.incarnation or not unit.owned or unit.generation > 1 or not unit.known_incarnation == pods <= 1:
+def with_first(unit: UnitObserved) -> UnitObserved:
+    """The unit. A new one of a run is in its first incarnation before that is stored: it follows from the spec alone,
+    unless the spec has changed, the unit was stopped, or the syncer knows its name. Then one is stored first."""
+    made_for = max((pod.made_for for pod in unit.pods), default=0)
+    new = unit.owned and unit.generation == 1 and unit.known_incarnation == made_for <= 1
+    if unit.status.incarnation or not new:
         return unit
     first = {"incarnation": 1, "placement": 1, "chips": unit.chips, "observed_generation": 1}
-    return replace(unit, status=status.model_copy(update=first))
+    return replace(unit, status=unit.status.model_copy(update=first))
 
 
 def raise_incarnation(

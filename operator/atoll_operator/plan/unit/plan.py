@@ -40,7 +40,7 @@ class Slot:
 def plan_unit(unit: UnitObserved) -> UnitPlan:
     if (nothing := inactive.inactive(unit)) is not None:
         return nothing
-    unit = incarnation.begun(unit)
+    unit = incarnation.with_first(unit)
     jitter = incarnation.jitter(unit.uid, unit.status.incarnation)
     budget = incarnation.budget_of(unit.status.restarts, unit.recovery, unit.now, jitter)
     if drain.under_way(unit):  # also if its spec has changed: its hosts are sound and end together
