@@ -68,9 +68,8 @@ def view_node(node: Object, known: NodeView | None, now: float) -> NodeView:
     ready = conditions.get("Ready", {"status": "True"})
     silent = ready["status"] != "True"
     since = known.silent_since if known is not None and known.silent_since is not None else now
-    maintenance = f"taint {IMPENDING_TERMINATION}" if IMPENDING_TERMINATION in taints else ""
-    if not maintenance and labels.get(ACTIVE_MAINTENANCE) == "ONGOING":
-        maintenance = f"label {ACTIVE_MAINTENANCE}: ONGOING"
+    ongoing = f"label {ACTIVE_MAINTENANCE}: ONGOING" if labels.get(ACTIVE_MAINTENANCE) == "ONGOING" else ""
+    maintenance = f"taint {IMPENDING_TERMINATION}" if IMPENDING_TERMINATION in taints else ongoing
     return NodeView(
         name=metadata["name"],
         pool=labels.get(NODE_POOL, ""),

@@ -122,8 +122,7 @@ def for_capacity(unit: UnitObserved, why: str, budget: Budget) -> UnitPlan:
 def with_first(unit: UnitObserved) -> UnitObserved:
     """The unit. A new one of a run is in its first incarnation before that is stored: it follows from the spec alone,
     unless the spec has changed, the unit was stopped, or the syncer knows its name. Then one is stored first."""
-    made_for = max((pod.made_for for pod in unit.pods), default=0)
-    new = unit.owned and unit.generation == 1 and unit.known_incarnation == made_for <= 1
+    new = unit.owned and unit.generation == 1 and unit.known_incarnation <= (1 if unit.pods else 0)
     if unit.status.incarnation or not new:
         return unit
     first = {"incarnation": 1, "placement": 1, "chips": unit.chips, "observed_generation": 1}
