@@ -16,7 +16,7 @@ import pytest
 from numpy.typing import NDArray
 
 import atoll_runtime
-from atoll_runtime.merge.kernels import kernel
+from atoll_runtime.merge.kernels import kernel, nesterov
 
 
 def largest(values: NDArray[Any]) -> float:
@@ -112,3 +112,39 @@ def test_each_process_compiles_without_a_writable_folder(tmp_path: Path) -> None
     )
     assert done.returncode == 0, done.stderr
     assert "installed.zip" in done.stdout and done.stdout.endswith(" 3.0\n")
+
+
+@pytest.mark.parametrize("size", [1, 63, 64, 65, 1000])
+@pytest.mark.parametrize("start", [0, 1, 16, 32])
+@pytest.mark.parametrize("coded", [True, False])
+def test_outer_step_writes_every_element_of_its_range_and_none_beside_it(
+    size: int, start: int, coded: bool
+) -> None:
+    """Wherever the range begins in a line of the cache."""
+    random = np.random.default_rng(size)
+    theta, momentum, c = (random.standard_normal(size, np.float32) for _ in range(3))
+    new_theta, new_momentum = np.full((2, size + 128), 7, np.float32)
+    wire = np.full(size + 128, 7, np.uint16)
+    own = slice(start, start + size)
+    new_momentum[own] = c
+    to = wire[own] if coded else wire[:0]
+    half, rate, mu = np.float32(0.5), np.float32(0.7), np.float32(0.9)
+    assert nesterov(theta, momentum, half, rate, mu, new_theta[own], new_momentum[own], to)
+    b = mu * momentum + half * c
+    expected = theta - rate * (mu * b + half * c)
+    assert np.array_equal(new_theta[own], expected)
+    assert np.array_equal(new_momentum[own], b)
+    near = wire[own].astype(np.uint32) << 16
+    assert not coded or np.all(np.abs(near.view(np.float32) - expected) <= np.abs(expected) / 256)
+    for array in (new_theta, new_momentum, wire if coded else wire[:0]):
+        assert np.all(np.delete(array, own) == 7)
+    assert coded or np.all(wire == 7)
+
+
+@pytest.mark.parametrize("size", [5, 64, 200])
+@pytest.mark.parametrize("bad", [np.inf, -np.inf, np.nan, 3e38])
+def test_outer_step_reports_one_element_that_is_not_finite(size: int, bad: float) -> None:
+    for at in range(size):
+        ones, c = np.ones((2, size), np.float32)
+        c[at], one, empty = bad, np.float32(1), np.empty(0, np.uint16)
+        assert not nesterov(ones, ones, np.float32(2), one, one, np.empty_like(ones), c, empty)

@@ -50,7 +50,9 @@ class Buffers:
     def _make(self, size: int) -> NDArray[np.uint8]:
         self._made += 1
         start = self._made * STAGGER % PAGE
-        return np.empty(size + PAGE, np.uint8)[start : start + size]
+        raw = np.empty(size + 2 * PAGE, np.uint8)
+        start += -raw.ctypes.data % PAGE
+        return raw[start : start + size]
 
     def give(self, raw: NDArray[np.uint8]) -> None:
         """Takes memory back, or frees it beyond the limit."""
