@@ -1,9 +1,10 @@
-"""Compares bytes per second of the merge with a copy of the same bytes, in turns in one process.
+"""Compares bytes per second of merges with copies of the same bytes, in turns in one process.
 
 A merge of n elements from M learners reads M·n elements in the codec's width, Θ and momentum (8·n bytes), and writes
 Θ and momentum (8·n bytes). The sum B is the figure's bytes. The merge also writes Θ in the codec for the wire, which
-is not counted. The copy reads B/2 and writes B/2 bytes with all threads. Fragments are merged one after the other, as
-in a syncer, and the memory of replaced versions is used again.
+is not counted. The copy reads B/2 and writes B/2 bytes with all threads. A turn merges all fragments, one after the
+other, as in a syncer, and then makes as many copies. So neither pays for what the other has left in the caches. The
+memory of replaced versions is used again.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class MergeFigure:
     copy: float
     """Bytes per second of the copy."""
     ratio: float
-    """Seconds of a copy / seconds of the merge right before it; the median over all such pairs."""
+    """Seconds of a turn's copies / seconds of its merges; the median over the turns."""
     ratio_spread: tuple[float, float]
 
 
@@ -86,16 +87,13 @@ def measure(
 
 
 def merges(layout: Layout, learners: int, codec: Codec, repeat: int) -> MergeFigure:
-    """Merges every fragment `repeat` times with all cores, after one uncounted merge."""
+    """Takes `repeat` turns with all cores, after an uncounted one."""
     threads = len(os.sched_getaffinity(0))
     with ThreadPoolExecutor(threads) as pool:
         bench = _Bench(layout, learners, codec, threads, pool)
-        turns = [
-            bench.turn(lap * len(layout.fragments) + p, fragment)
-            for lap in range(1 + repeat)
-            for p, fragment in enumerate(layout.fragments)
-        ]
-    moved, merged, copied = np.array(turns[len(layout.fragments) :]).T
+        turns = [bench.turn() for _ in range(1 + repeat)]
+    merged, copied = np.array(turns[1:]).T
+    moved = layout.size * (learners * bench.width + 16)
     ratio, low, high = spread(copied / merged)
     return MergeFigure(
         learners=learners,
@@ -111,7 +109,7 @@ def merges(layout: Layout, learners: int, codec: Codec, repeat: int) -> MergeFig
 
 
 class _Bench:
-    """The model and its inputs. A turn merges one fragment and then copies as many bytes."""
+    """The model and its inputs."""
 
     def __init__(
         self, layout: Layout, learners: int, codec: Codec, threads: int, pool: ThreadPoolExecutor
@@ -124,7 +122,11 @@ class _Bench:
         rounds = max(2, -(-COLD // (largest * learners * self.width)))
         starts = np.linspace(0, largest, rounds * learners, dtype=int)
         bodies = [memoryview(wire[start : start + largest].copy().view(np.uint8).data) for start in starts]
-        self.rounds = [bodies[i : i + learners] for i in range(0, len(bodies), learners)]
+        self.fragments = layout.fragments
+        self.inputs = [
+            self._scanned(fragment, bodies[fragment.id % rounds * learners :][:learners])
+            for fragment in layout.fragments
+        ]
         self.theta = [noise[: fragment.size].copy() for fragment in layout.fragments]
         self.momentum = [np.zeros_like(theta) for theta in self.theta]
         self.wires = [memoryview(b"")] * len(layout.fragments)
@@ -133,22 +135,28 @@ class _Bench:
         self.source, self.target = np.ones(half, np.uint8), np.ones(half, np.uint8)
         self.copied = 0
 
-    def turn(self, number: int, fragment: Fragment) -> tuple[int, float, float]:
-        """Returns the bytes of the fragment, and the seconds of its merge and of the copy after it."""
-        width, p = self.width, fragment.id
-        bodies = [
-            memoryview(body)[: fragment.size * width] for body in self.rounds[number % len(self.rounds)]
-        ]
-        inputs = [
+    def _scanned(self, fragment: Fragment, bodies: Sequence[memoryview]) -> list[Gradient]:
+        cut = [memoryview(body)[: fragment.size * self.width] for body in bodies]
+        return [
             Gradient(1.0 + unit, (HostPart(0, body, scan(fragment, body, self.codec, 0)),))
-            for unit, body in enumerate(bodies)
+            for unit, body in enumerate(cut)
         ]
-        moved = sum(len(body) for body in bodies) + 16 * fragment.size
-        self.copy(moved)  # evicts the inputs that the scan has left in the cache
+
+    def turn(self) -> tuple[float, float]:
+        """Returns the seconds of the merges, and of the copies after them."""
         began = time.perf_counter()
+        for fragment in self.fragments:
+            self.merge(fragment)
+        merged = time.perf_counter()
+        for fragment in self.fragments:
+            self.copy(fragment.size * (len(self.inputs[fragment.id]) * self.width + 16))
+        return merged - began, time.perf_counter() - merged
+
+    def merge(self, fragment: Fragment) -> None:
+        p = fragment.id
         new = merge_step(
             fragment,
-            inputs,
+            self.inputs[p],
             self.theta[p],
             self.momentum[p],
             codec=self.codec,
@@ -159,12 +167,7 @@ class _Bench:
             pool=self.pool,
             helpers=self.threads - 1,
         )
-        merged = time.perf_counter() - began
-        began = time.perf_counter()
-        self.copy(moved)
-        copied = time.perf_counter() - began
         self.theta[p], self.momentum[p], self.wires[p] = new.theta, new.momentum, new.wire
-        return moved, merged, copied
 
     def copy(self, moved: int) -> None:
         """Reads and writes moved/2 bytes, at another place each time. The threads take equal shares."""

@@ -27,12 +27,10 @@ GROUP = 4
 """Inputs that `add` reads at a time."""
 LANES = 64
 """Independent sums: enough to hide the latency of an addition."""
-BLOCK = 2048
-"""Elements of a sum that fit in the nearest cache."""
 LINE = 64
 """Bytes that a memory access moves."""
 ROW = 64
-"""Elements that an outer step takes at a time: whole lines of float32 and bfloat16."""
+"""Elements that a loop takes at a time: whole lines of float32 and of bfloat16."""
 MAGNITUDE, HALF, INFINITE = np.uint32(0x7FFFFFFF), np.uint32(0x7FFF), np.uint32(0x7F800000)
 """Bits of a float32: all but its sign; less than half of what a bfloat16 omits; ∞, which only NaN exceeds."""
 
@@ -105,6 +103,33 @@ def squares(bits: NDArray[Any]) -> float:
     return total
 
 
+@njit(inline="always")  # type: ignore[untyped-decorator]  # with a constant size it is vectorised without checks
+def add_row(
+    out: NDArray[np.float32],
+    a: NDArray[Any],
+    b: NDArray[Any],
+    c: NDArray[Any],
+    d: NDArray[Any],
+    size: int,
+    factors: tuple[np.float32, np.float32, np.float32, np.float32],
+    first: bool,
+    lanes: NDArray[np.float64],
+) -> None:
+    """`add` of the first `size` elements, at most `ROW`. Adds their squares to `lanes` unless it is empty."""
+    shift = np.uint32(32 - 8 * a.itemsize) & np.uint32(16)
+    f0, f1, f2, f3 = factors
+    for i in range(size):
+        x = np.float32(0) if first else out[i]
+        x += f0 * np.uint32(np.uint32(a[i]) << shift).view(np.float32)
+        x += f1 * np.uint32(np.uint32(b[i]) << shift).view(np.float32)
+        x += f2 * np.uint32(np.uint32(c[i]) << shift).view(np.float32)
+        x += f3 * np.uint32(np.uint32(d[i]) << shift).view(np.float32)
+        out[i] = x
+    if lanes.size:
+        for i in range(size):
+            lanes[i] += np.float64(out[i]) * np.float64(out[i])
+
+
 @kernel
 def add(
     out: NDArray[np.float32],
@@ -118,24 +143,18 @@ def add(
 ) -> float:
     """out ← out + Σ factors·inputs, added in the order of the inputs. Starts from 0 if `first`.
 
-    Returns the `squares` of the result if `squared`, else 0. It takes them block by block, while each is in the nearest
-    cache.
+    Returns Σ out² in float64 if `squared`, else 0. Squares are taken row by row, beside the reads of the next.
     """
-    shift = np.uint32(32 - 8 * a.itemsize) & np.uint32(16)
     f0, f1, f2, f3 = factors
-    total = 0.0
-    for low in range(0, out.size, BLOCK):
-        high = min(low + BLOCK, out.size)
-        block, p, q, r, s = out[low:high], a[low:high], b[low:high], c[low:high], d[low:high]
-        for i in range(block.size):
-            x = np.float32(0) if first else block[i]
-            x += f0 * np.uint32(np.uint32(p[i]) << shift).view(np.float32)
-            x += f1 * np.uint32(np.uint32(q[i]) << shift).view(np.float32)
-            x += f2 * np.uint32(np.uint32(r[i]) << shift).view(np.float32)
-            x += f3 * np.uint32(np.uint32(s[i]) << shift).view(np.float32)
-            block[i] = x
-        if squared:
-            total += squares(block.view(np.uint32))
+    four = f0, f1, f2, f3
+    lanes, total = np.zeros(ROW if squared else 0), 0.0
+    whole = out.size - out.size % ROW
+    for low in range(0, whole, ROW):
+        add_row(out[low:], a[low:], b[low:], c[low:], d[low:], ROW, four, first, lanes)
+    rest = out[whole:]
+    add_row(rest, a[whole:], b[whole:], c[whole:], d[whole:], rest.size, four, first, lanes)
+    for lane in lanes:
+        total += lane
     return total
 
 
@@ -174,9 +193,7 @@ def step_row(
     momentum: NDArray[np.float32],
     c: NDArray[np.float32],
     size: int,
-    scale: np.float32,
-    rate: np.float32,
-    mu: np.float32,
+    factors: tuple[np.float32, np.float32, np.float32],
     made: NDArray[np.float32],
     coded: NDArray[np.uint16],
     most: NDArray[np.uint32],
@@ -185,6 +202,7 @@ def step_row(
 
     `most` keeps the largest magnitudes of Θ′, as bits.
     """
+    scale, rate, mu = factors
     for i in range(size):
         delta = scale * c[i]
         b = mu * momentum[i] + delta
@@ -201,9 +219,9 @@ def step_row(
 def nesterov(
     theta: NDArray[np.float32],
     momentum: NDArray[np.float32],
-    scale: np.float32,
-    rate: np.float32,
-    mu: np.float32,
+    scale: float,
+    rate: float,
+    mu: float,
     new_theta: NDArray[np.float32],
     new_momentum: NDArray[np.float32],
     wire: NDArray[np.uint16],
@@ -213,6 +231,7 @@ def nesterov(
     Δ = scale·c; b′ = μ·b + Δ; Θ′ = Θ − η·(μ·b′ + Δ). `wire` gets Θ′ as bfloat16, rounded to nearest even, unless it
     is empty. Rows of Θ′ are written past the caches, each beside the reads of the next: many at once would wait.
     """
+    factors = np.float32(scale), np.float32(rate), np.float32(mu)
     made, coded = np.empty(ROW, np.float32), np.empty(ROW, np.uint16)
     most = np.zeros(ROW, np.uint32)
     line, coded_line = made.ctypes.data, coded.ctypes.data
@@ -222,7 +241,7 @@ def nesterov(
     if (to + 4 * first) % LINE == 0:
         last += (theta.size - first) // ROW * ROW
     for low in range(first, last, ROW):
-        step_row(theta[low:], momentum[low:], new_momentum[low:], ROW, scale, rate, mu, made, coded, most)
+        step_row(theta[low:], momentum[low:], new_momentum[low:], ROW, factors, made, coded, most)
         for at in range(0, 4 * ROW, LINE):
             store_line(to + 4 * low + at, line + at)
         if wire.size:
@@ -232,9 +251,7 @@ def nesterov(
     for start, stop in ((0, first), (last, theta.size)):  # what does not fill rows of whole lines
         for low in range(start, stop, ROW):
             size = min(ROW, stop - low)
-            step_row(
-                theta[low:], momentum[low:], new_momentum[low:], size, scale, rate, mu, made, coded, most
-            )
+            step_row(theta[low:], momentum[low:], new_momentum[low:], size, factors, made, coded, most)
             for i in range(size):
                 new_theta[low + i] = made[i]
                 if wire.size:

@@ -50,8 +50,8 @@ class _Arrays:
     inputs: Sequence[Input]
     theta: Array
     momentum: Array
-    rate: np.float32
-    mu: np.float32
+    rate: float
+    mu: float
     new_theta: Array
     new_momentum: Array
     """Holds the combined input of a range until the range's outer step."""
@@ -73,7 +73,7 @@ class _Arrays:
             kernels.nesterov(
                 self.theta[low:high],
                 self.momentum[low:high],
-                np.float32(scale),
+                scale,
                 self.rate,
                 self.mu,
                 self.new_theta[low:high],
@@ -164,8 +164,8 @@ def merge_step(
         inputs,
         theta,
         momentum,
-        np.float32(learning_rate),
-        np.float32(outer_momentum),
+        learning_rate,
+        outer_momentum,
         room.take(fragment.size, np.float32),
         room.take(fragment.size, np.float32),
         room.take(fragment.size if coded else 0, np.uint16),
