@@ -25,7 +25,7 @@ from atoll_runtime.protocol.clipping import clipped, factors
 from atoll_runtime.protocol.fragments import Array, Fragment, Piece
 
 COMBINE_SECONDS = 600.0
-RANGE = 1 << 18
+RANGE = 1 << 19
 """Most elements that a thread computes at a time. With fewer, the overhead of Python shows. Sums are split there."""
 VANISHED = 1e-30
 """A vector shorter than this part of the mean length counts as 0, because float32 could not hold its factor."""
