@@ -222,9 +222,11 @@ def _grouped(factors: Sequence[float]) -> list[NDArray[np.float32]]:
 
 def _compute(merges: Sequence[_PieceMerge], pool: Executor | None, helpers: int) -> list[int]:
     """Merges all pieces. Returns those with a Θ that is not finite. Each thread combines the first range that no thread
-    has taken. It steps the ranges that it has combined as soon as possible, while they are in its core's cache."""
+    has taken. It steps the ranges that it has combined as soon as possible, while they are in its core's cache. The
+    smallest pieces come last, so that the threads finish together."""
     failed: list[int] = []
-    left = iter([(merge, *each) for merge in merges for each in merge.ranges])
+    largest_first = sorted(merges, key=lambda merge: merge.ranges[0][0] - merge.ranges[-1][1])
+    left = iter([(merge, *each) for merge in largest_first for each in merge.ranges])
 
     def work() -> None:
         own: deque[tuple[_PieceMerge, int, int]] = deque()
