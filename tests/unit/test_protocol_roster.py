@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -136,6 +137,17 @@ def test_a_unit_that_is_slower_than_four_times_the_median_does_not_set_the_clock
         told = unit_report(machine, machine.units[f"u{index}"], None).slow
         assert bool(told) == (pace > slowest), "nobody else is told so"
         assert not told or told.startswith(f"steps of {pace:.5g} s, more than 4 × the median of ")
+
+
+@pytest.mark.parametrize("shard", [0, 1])
+@pytest.mark.parametrize("factor", [4.0, math.inf], ids=["guard", "no-guard"])
+def test_a_unit_that_is_not_live_or_does_not_report_to_the_shard_is_not_called_slow(
+    factor: float, shard: int
+) -> None:
+    machine = begin(replace(RULES, slow_factor=factor, shard=shard, shards=2), (10,) * 2, [0, 0])
+    machine.handle(joined("a", 1, 0, 1), 1.0)
+    assert len(machine.rounds.roster.live) == shard
+    assert unit_report(machine, machine.units["a"], None).slow == ""
 
 
 def test_at_the_time_that_the_machine_asks_for_a_silent_unit_is_waited_for_no_more() -> None:

@@ -93,7 +93,7 @@ class Roster:
         """Why this live unit is too slow to set the pace of the run; empty if it is not."""
         paces, factor = self._paces, self._slow_factor
         seconds = paces.value(unit)
-        if seconds <= factor * paces.median:
+        if not seconds > factor * paces.median:  # not a number without the guard while no unit is live
             return ""
         return (
             f"steps of {seconds:.5g} s, more than {factor:g} × the median of {paces.median:.5g} s: does not set the "
