@@ -23,7 +23,8 @@ class Cuts:
     """Global steps between two cuts."""
     newest: CutId = NO_CUT
     merges: int = 0
-    """Merges that the newest cut holds; GIVEN_UP if it was given up, or holds another state than was recorded."""
+    """Merges that the newest cut holds; GIVEN_UP if it was given up, holds another state than was recorded, or is where
+    the shard started."""
     started: int = 1
     """Number of the first cut of this process; see `CutId`."""
     saving: CutId = NO_CUT

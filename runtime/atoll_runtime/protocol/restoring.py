@@ -80,7 +80,6 @@ def continued(
     record["history"] = [[version] for version in versions]
     record["step"] = record["clock"] = max(step, *versions)
     record["final"], record["cut"] = uri if final else "", [number, step, final]
-    record["cut_merges"] = record["merges"]
     record["norms"] = record["norms"] if same else ()
     machine = restore(rules, sizes, record)
     for name, unit in machine.units.items():

@@ -20,6 +20,7 @@ from atoll_runtime.interfaces import Bucket, Disk
 from atoll_runtime.payloads import Cut, Part, Region, Slice, StoreError
 from atoll_runtime.process import Terminal
 from atoll_runtime.protocol import restoring
+from atoll_runtime.protocol.cuts import GIVEN_UP
 from atoll_runtime.protocol.fragments import Array, Layout, Piece, order, translate
 from atoll_runtime.protocol.identifiers import CUT_EPOCH
 from atoll_runtime.protocol.machine import Syncer
@@ -107,6 +108,8 @@ def recover(
         own = versions[rules.shard * whole.width : (rules.shard + 1) * whole.width]
         state = State.from_tensors(layout, run.outer.codec, cut.theta, cut.momentum, own, series)
         machine = restored(run, rules, sizes, cut, own, f"{store.uri}/global/{cut.step}")
+        # That cut is whole, perhaps of other shards or another run. To save a part of it again would destroy it.
+        machine.cuts.merges = GIVEN_UP
         message = f"started from the checkpoint of global step {cut.step}"
     machine.cuts.started = started
     newest = None if cut is None else cut.step
