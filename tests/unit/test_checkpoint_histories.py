@@ -141,10 +141,12 @@ def test_shard_0_waits_for_the_parts_of_the_others_and_another_shard_for_nobody(
     assert store.is_complete(20) and next(told, None) is None
 
 
-def test_a_shard_that_fell_back_leaves_the_final_cut_that_was_completed_with_its_older_part(store):
-    store.save_part(make_part(20, 2.0, "old", final=True))
+@pytest.mark.parametrize("final", [False, True], ids=["in-the-middle", "final"])
+@pytest.mark.parametrize("lineage", ["old", "new"], ids=["a-restored-volume", "a-volume-lost"])
+def test_a_shard_that_fell_back_leaves_the_cut_that_was_completed_with_its_older_part(store, lineage, final):
+    store.save_part(make_part(20, 2.0, "old", final=final))
     store.complete(20, 1, {"run_uid": "b"})
-    cuts = ended(store, CutId(20, 20, True), make_part(20, 1.0, final=True))
+    cuts = ended(store, CutId(20, 20, final), make_part(20, 1.0, lineage, final=final))
     assert (cuts.newest, cuts.error) == (20, "")
     assert held(store, 20) == ([2.0], ["old"])
 

@@ -44,8 +44,8 @@ class GlobalStore:
     def save_part(self, part: Part) -> bool:
         """Writes a shard's arrays, then its manifest. Leaves a part that is complete and the same as it is.
 
-        Removes what another run, or an earlier life of the shard's journal, left of this step. If that is a complete
-        cut of the same run, keeps it and returns `False`.
+        Removes what another run, or an earlier life of the shard's journal, left of this step. If the same cut is
+        complete with another part of this shard, keeps it and returns `False`.
         """
         entries = parts.entries_of(part, self._along)
         there = self.bucket.list(layout.step_folder(part.step))
@@ -187,10 +187,10 @@ class GlobalStore:
         return True
 
     def _completed_before(self, part: Part) -> bool:
-        """Whether the same cut is complete, with a part from an earlier life of this shard's journal."""
+        """Whether the same cut is complete, with a part of the shard before its journal was lost or restored."""
         try:
             found = parts.find(self.bucket, part.step, part.shard, part.shards)
-            if _mixture([found], part.meta.get("run_uid")) or _history(found) == _history(part):
+            if _mixture([found], part.meta.get("run_uid")):
                 return False
             same = _cut(found) == _cut(part) and self._manifest(part.step).shards == part.shards
             if same:
