@@ -39,74 +39,116 @@ class File:
         self.synced = bytes(self.data)
 
 
-Change = tuple[Path, File | None]
-"""A name and its new file; None: the name is removed."""
+@dataclass(eq=False)
+class Folder:
+    names: dict[str, File | Folder] = field(default_factory=dict)
+    durable: dict[str, File | Folder] = field(default_factory=dict)
+    """Names as of the last sync of this folder."""
+    pending: list[dict[str, File | Folder | None]] = field(default_factory=list)
+    """Changes of names since then; None: the name is removed. Changes of one operation are made together."""
+
+    def change(self, changes: dict[str, File | Folder | None]) -> None:
+        apply(self.names, changes)
+        self.pending.append(changes)
+
+    def sync(self) -> None:
+        self.durable, self.pending = dict(self.names), []
+
+    def lose_power(self, rng: random.Random) -> None:
+        """Keep only the first few of the pending changes."""
+        for changes in self.pending[: rng.randint(0, len(self.pending))]:
+            apply(self.durable, changes)
+        self.names, self.pending = dict(self.durable), []
+        for each in self.names.values():
+            each.lose_power(rng)
+
+    def files(self, durable: bool = False, path: Path = Path()) -> Iterator[tuple[Path, File]]:
+        """All files below the folder; only those that a power loss leaves, if `durable`."""
+        for name, each in (self.durable if durable else self.names).items():
+            if isinstance(each, File):
+                yield path / name, each
+            else:
+                yield from each.files(durable, path / name)
+
+
+def apply(names: dict[str, File | Folder], changes: dict[str, File | Folder | None]) -> None:
+    for name, each in changes.items():
+        if each is None:
+            names.pop(name, None)
+        else:
+            names[name] = each
 
 
 class SimDisk:
-    """The content of a volume, which outlives the processes of its shard."""
+    """The content of a volume, which outlives the processes of its shard. Paths are relative to its mount point."""
 
     def __init__(self, rng: random.Random, size: int) -> None:
         self._rng, self._size = rng, size
-        self._names: dict[Path, File] = {}
-        self._durable: dict[Path, File] = {}
-        """Names as of the last sync of their folder."""
-        self._pending: list[tuple[Change, ...]] = []
-        """Changes of names since then. Changes of one operation are made together."""
+        self._root = Folder()
         self.holder: Process | None = None
         self.failing = False
         """Whether the next write fails after a part of it was done."""
 
     def lose_power(self) -> None:
-        """The machine goes down. Only the first few of the pending changes of names are on the disk."""
-        kept = self._rng.randint(0, len(self._pending))
-        for changes in self._pending[:kept]:
-            apply(self._durable, changes)
-        self._pending.clear()
-        for file in {id(file): file for file in self._durable.values()}.values():
-            file.lose_power(self._rng)
-        self._names = dict(self._durable)
+        """The machine goes down. What was not synced may be lost: the bytes of a file, and the names in a folder."""
+        self._root.lose_power(self._rng)
 
     def snapshot(self) -> dict[Path, bytes]:
         """The current content, which `restore` takes."""
-        return {path: bytes(file.data) for path, file in self._names.items()}
+        return {path: bytes(file.data) for path, file in self._root.files()}
 
     def restore(self, content: dict[Path, bytes]) -> None:
         """Set the volume to this content."""
-        self._names = {path: File(bytearray(data), data) for path, data in content.items()}
-        self._durable, self._pending = dict(self._names), []
+        self._root = Folder()
+        for path, data in content.items():
+            folder = self.make(path.parent)
+            folder.names[path.name] = File(bytearray(data), data)
+        sync_all(self._root)
 
     def wipe(self) -> None:
         """Remove all content."""
         self.restore({})
 
     def holds(self, content: bytes) -> bool:
-        """Whether the bytes are durable in a file with a durable name."""
-        return any(content in file.synced for path, file in self._durable.items() if path.suffix == ".wal")
+        """Whether the bytes are durable in a file with a durable name in folders with durable names."""
+        files = self._root.files(durable=True)
+        return any(content in file.synced for path, file in files if path.suffix == ".wal")
 
     # for `Mount`
 
-    def change(self, *changes: Change) -> None:
-        apply(self._names, changes)
-        self._pending.append(changes)
+    def find(self, path: Path) -> File | Folder | None:
+        found: File | Folder | None = self._root
+        for name in path.parts:
+            found = found.names.get(name) if isinstance(found, Folder) else None
+        return found
 
-    def sync_names(self) -> None:
-        self._durable, self._pending = dict(self._names), []
+    def folder(self, path: Path) -> Folder:
+        found = self.find(path)
+        if not isinstance(found, Folder):
+            raise FileNotFoundError(2, "No such file or directory", str(path))
+        return found
 
-    @property
-    def names(self) -> dict[Path, File]:
-        return self._names
+    def file(self, path: Path) -> File:
+        found = self.find(path)
+        if not isinstance(found, File):
+            raise FileNotFoundError(2, "No such file or directory", str(path))
+        return found
+
+    def make(self, path: Path) -> Folder:
+        for each in reversed((path, *path.parents)):
+            if self.find(each) is None:
+                self.folder(each.parent).change({each.name: Folder()})
+        return self.folder(path)
 
     def volume(self) -> Volume:
         return Volume(self._size)
 
 
-def apply(names: dict[Path, File], changes: Sequence[Change]) -> None:
-    for path, file in changes:
-        if file is None:
-            names.pop(path, None)
-        else:
-            names[path] = file
+def sync_all(folder: Folder) -> None:
+    folder.sync()
+    for each in folder.names.values():
+        if isinstance(each, Folder):
+            sync_all(each)
 
 
 class Mount:
@@ -124,19 +166,20 @@ class Mount:
 
     def make(self, folder: Path) -> None:
         self._change()
+        self._disk.make(folder)
 
     def files(self, folder: Path, pattern: str) -> list[Path]:
-        return sorted(
-            path for path in self._disk.names if path.parent == folder and fnmatch(path.name, pattern)
-        )
+        found = self._disk.find(folder)
+        names = found.names if isinstance(found, Folder) else {}
+        return sorted(folder / name for name in names if fnmatch(name, pattern))
 
     def open(self, path: Path, *, new: bool = False) -> int:
         self._change()
-        if new and path in self._disk.names:
-            self._disk.names[path].data.clear()
+        if new and self._disk.find(path) is not None:
+            self._disk.file(path).data.clear()
         elif new:
-            self._disk.change((path, File()))
-        return self._handle(self._disk.names[path])
+            self._disk.folder(path.parent).change({path.name: File()})
+        return self._handle(self._disk.file(path))
 
     def lock(self, path: Path) -> int:
         holder = self._disk.holder
@@ -175,7 +218,7 @@ class Mount:
 
     def sync_folder(self, folder: Path) -> None:
         self._change()
-        self._disk.sync_names()
+        self._disk.folder(folder).sync()
 
     def close(self, file: int) -> None:
         if self._open.pop(file) is None:
@@ -183,20 +226,17 @@ class Mount:
 
     @contextmanager
     def read(self, path: Path) -> Iterator[bytes]:
-        yield bytes(self._disk.names[path].data)
+        yield bytes(self._disk.file(path).data)
 
     def rename(self, old: Path, new: Path) -> None:
-        """Rename a file, or a folder with its files."""
+        """Rename a file or folder within its folder."""
         self._change()
-        names = self._disk.names
-        moved = [path for path in names if path == old or old in path.parents]
-        self._disk.change(
-            *((new / path.relative_to(old), names[path]) for path in moved), *((path, None) for path in moved)
-        )
+        assert old.parent == new.parent, f"{old} to {new}"
+        self._disk.folder(old.parent).change({new.name: self._disk.find(old), old.name: None})
 
     def remove(self, path: Path) -> None:
         self._change()
-        self._disk.change((path, None))
+        self._disk.folder(path.parent).change({path.name: None})
 
     def volume(self, folder: Path) -> Volume:
         return self._disk.volume()

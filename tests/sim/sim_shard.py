@@ -37,7 +37,8 @@ from atoll_runtime.syncer.tape import Tape
 if TYPE_CHECKING:
     from sim_world import World
 
-FOLDER = Path("/volume/journal")
+FOLDER = Path("layout-1/journal")
+"""On the shard's volume; the operator names the folder above it."""
 FIGURES_SECONDS = (10.0, 15.0)
 """Seconds between two reports of figures of a shard. Reports are rare, because they are costly and decide nothing."""
 

@@ -29,7 +29,7 @@ from atoll_runtime.syncer.records import Replay
 from atoll_runtime.syncer.state import Version
 
 CODEC, UID, LINEAGE, SEED = "bf16", "uid", "lineage", 20260
-FOLDER, CHANCE = Path("journal"), random.Random(SEED)
+FOLDER, CHANCE = Path("layout-1/journal"), random.Random(SEED)
 LAYOUT = build_layout(
     [TensorInfo(name, (size,), False, False) for name, size in (("a", 5), ("b", 4), ("c", 3))], 3
 )
@@ -169,7 +169,9 @@ def test_a_syncer_killed_at_any_write_point_loses_no_merge_that_was_seen_and_app
     first = SimDisk(CHANCE, 1 << 40)
     old = Journal(FOLDER, "another", LAYOUT, "another", disk=mounted(first)[0])
     old.begin(STEPS[0].fragments, STEPS[0].machine)
-    aside = {Path("journal-of-another") / path.name: data for path, data in first.snapshot().items()}
+    aside = {
+        FOLDER.with_name("journal-of-another") / path.name: data for path, data in first.snapshot().items()
+    }
     disk, shown, changes = live(first, -1)
     assert shown == STEPS[-1].number and changes > 80
     (log,) = mounted(disk)[0].files(FOLDER, "log-*")

@@ -86,7 +86,8 @@ class Journal:
             self._hold()
             if found := logs(disk, self._directory):
                 raise JournalError(f"{found[-1]}: a journal is there: it must be resumed, not begun anew")
-            disk.sync_folder(self._directory.parent)
+            for above in self._directory.parents[:2]:  # `make` may have created both
+                disk.sync_folder(above)
             room(self._layout, disk.volume(self._directory), self._tape)
             for p, each in enumerate(fragments):
                 disk.close(disk.open(fragment(self._directory, p, 1), new=True))
