@@ -21,7 +21,6 @@ from atoll_runtime.interfaces import Volume
 from atoll_runtime.process import Terminal
 from atoll_runtime.protocol.fragments import Layout, TensorInfo, build_layout
 from atoll_runtime.syncer import journal as journals
-from atoll_runtime.syncer.__main__ import forget_others
 from atoll_runtime.syncer.disk import LOCAL, LocalDisk
 from atoll_runtime.syncer.journal import Journal
 from atoll_runtime.syncer.records import JournalError, Replay
@@ -288,12 +287,23 @@ def test_another_runs_journal_is_set_aside_and_another_layout_is_terminal(folder
     assert caught.value.reason == "LayoutChanged"
 
 
-def test_what_earlier_layouts_left_on_the_volume_goes_and_all_else_stays(tmp_path: Path) -> None:
-    for name in ("layout-0/journal", "layout-1/tape", "layout-2/journal", "compiled"):
+def test_what_earlier_layouts_left_on_the_volume_makes_room_and_all_else_stays(tmp_path: Path) -> None:
+    for name in ("layout-0/journal", "layout-1/tape", "layout-3/journal", "compiled"):
         (tmp_path / name).mkdir(parents=True)
         (tmp_path / name / "file").write_text("of some bytes")
-    forget_others(tmp_path / "compiled")
-    assert len(list(tmp_path.iterdir())) == 4, "a folder that is no layout's has no neighbours to remove"
-    forget_others(tmp_path / "layout-2")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["compiled", "layout-2"]
-    assert (tmp_path / "layout-2/journal/file").exists()
+    begun(tmp_path / "compiled/journal").close()
+    assert len(list(tmp_path.glob("layout-*"))) == 3, (
+        "a folder that is no layout's has no neighbours to remove"
+    )
+    disk, layouts = Small(tmp_path, 3_600_000), {1: WIDE, 2: layout(width=ELEMENTS // 2)}
+    for number, mine in layouts.items():
+        folder, size = tmp_path / f"layout-{number}/journal", mine.fragments[0].size
+        journal = Journal(folder, "uid", mine, "lineage", 0, disk)
+        journal.begin([version(0, size)] * 2, {"t": 0})
+        for p in (0, 1):
+            journal.merge(p, version(1, size), {"t": p})
+        journal.close()
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["compiled", f"layout-{number}"]
+    found = Journal.resume(folder, "uid", mine, "bf16", 0, disk)
+    assert found is not None and found[1].machine == {"t": 1}
+    found[0].close()

@@ -6,7 +6,6 @@ import asyncio
 import functools
 import logging
 import os
-import shutil
 import sys
 from pathlib import Path
 
@@ -48,8 +47,6 @@ from atoll_runtime.transport.tls import Tls, TlsError
 from atoll_runtime.transport.transfer_server import TransferServer
 
 EXIT_RETRY = 1
-LAYOUT = "layout-"
-"""The prefix of the folder of a run with one number of shards (`plan/run/workloads.py`)."""
 
 log = logging.getLogger("atoll.syncer")
 
@@ -117,7 +114,6 @@ async def run_service(
 ) -> None:
     """Recovers, then serves learners until cancelled or failed."""
     store, start = await recovered(run, layout, rules, directory / "journal", status)
-    await asyncio.to_thread(forget_others, directory)
     await asyncio.to_thread(warm, run.outer.codec)
     driver = Driver(run, layout, start, store, Tape(directory / "tape", run.tape))
     service = status.service = Service(driver)
@@ -135,16 +131,6 @@ async def run_service(
         await driver.close()
         await transfers.stop()
         await sessions.stop()
-
-
-def forget_others(directory: Path) -> None:
-    """Removes the folders of earlier numbers of shards. Call it once `directory` holds a journal of the present one."""
-    if not directory.name.startswith(LAYOUT):
-        return
-    for other in directory.parent.glob(f"{LAYOUT}*"):
-        if other != directory:
-            log.info("%s: of an earlier number of shards: removed", other)
-            shutil.rmtree(other, ignore_errors=True)
 
 
 async def recovered(

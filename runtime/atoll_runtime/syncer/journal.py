@@ -25,6 +25,8 @@ from atoll_runtime.syncer.state import Version
 
 log = logging.getLogger(__name__)
 
+LAYOUT = "layout-"
+"""The prefix of the folder of a run with one number of shards (`plan/run/workloads.py`)."""
 ELEMENT = 8
 """Bytes of an element: Θ and momentum, float32."""
 LOG, LOG_SHARE = 64 << 20, 32
@@ -89,6 +91,7 @@ class Journal:
             for above in self._directory.parents[:2]:  # `make` may have created both
                 disk.sync_folder(above)
             room(self._layout, disk.volume(self._directory), self._tape)
+            self._forget_others()
             for p, each in enumerate(fragments):
                 disk.close(disk.open(fragment(self._directory, p, 1), new=True))
                 self._put(p, each)
@@ -212,6 +215,14 @@ class Journal:
         self.lineage, self._machine, self._newest = replay.lineage, replay.machine, list(replay.newest)
         self._use(path, file, end, 0)
         return replay
+
+    def _forget_others(self) -> None:
+        """Removes what earlier numbers of shards left: a volume has room for one journal."""
+        mine = self._directory.parent
+        for other in self._disk.files(mine.parent, f"{LAYOUT}*") if mine.name.startswith(LAYOUT) else []:
+            if other != mine:
+                log.info("%s: of an earlier number of shards: removed", other)
+                self._disk.remove(other)
 
     def _set_aside(self, uid: str) -> None:
         """Moves another run's journal aside. One journal of each run is kept."""
