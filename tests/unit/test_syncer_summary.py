@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
-from atoll_runtime.contract import LedgerReport, SyncerStatus, UnitReport
+from lone_shard import LONE, joined
+
+from atoll_operator.polling import BODY_LIMIT
+from atoll_runtime.contract import LedgerReport, SyncerStatus, UnitReport, dump
+from atoll_runtime.protocol.restoring import begin
+from atoll_runtime.syncer.status import unit_report
 from atoll_runtime.syncer.summary import Other, summary
+from atoll_runtime.transport.stream import LARGEST_MESSAGE
 
 NOW = 1_700_000_000.0
 AWAY = "no session with shard 0 since 2023-11-14T22:13:20Z"
@@ -103,3 +110,24 @@ def test_a_unit_is_as_the_shard_sees_it_that_has_least_of_it() -> None:
         found = summary(status(units={"a": own}), [here(units={"a": second} if second else {})]).units["a"]
         assert {key: getattr(found, key) for key in wanted} == wanted
     assert summary(status(units={"a": unit(hosts=0)}), [here()]).units["a"].state == "Gone"
+
+
+def test_the_report_of_the_largest_run_is_short_enough_for_shard_0_and_the_operator() -> None:
+    reports, names = [], [f"a-pool-of-slow-links-{n}" for n in range(4096)]
+    for shard in (0, 1):
+        rules = replace(LONE, fragments=96, interval=96, shards=2, shard=shard)
+        machine = begin(rules, (10,) * 96, [5] * 96)
+        for name in names:
+            machine.handle(joined(name, 1, 0, 1), 0.0)
+            machine.units[name].account.advance(10**9)
+        units = {name: unit_report(machine, unit, None) for name, unit in machine.units.items()}
+        assert all(len(each.waits) > 1 for each in units.values()), (
+            "each has missed a merge of every fragment"
+        )
+        ledger = {
+            name: LedgerReport.model_validate(each.account, from_attributes=True)
+            for name, each in machine.units.items()
+        }
+        reports.append(status(shard=shard, units=units, ledger=ledger))
+        assert len(dump(reports[shard])) < LARGEST_MESSAGE
+    assert len(dump(summary(reports[0], [Other(None, reports[1])]))) < BODY_LIMIT

@@ -57,6 +57,7 @@ from atoll_runtime.contract.pod import (
     identity,
 )
 from atoll_runtime.contract.reports import (
+    ALL_WAITS,
     MOST_REASONS,
     MOST_UNITS,
     MOST_WAITS,

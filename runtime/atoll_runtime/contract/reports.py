@@ -25,6 +25,8 @@ OTHER = "Other"
 """The reason of what would be one reason too many."""
 MOST_WAITS = 64
 """The most fragments of a unit that are listed because their tokens wait for its link."""
+ALL_WAITS = 1 << 14
+"""The most of these in a report, so that shard 0 and the operator can read it: above 256 units each lists fewer."""
 
 
 class NoReport(Exception):
@@ -175,8 +177,8 @@ class UnitReport(Report):
     waits: Annotated[
         list[Annotated[WaitReport, AtOnce]], AfterValidator(lambda waits: waits[:MOST_WAITS])
     ] = []
-    """Tokens in flight that wait for the unit's link, by fragment; the first 64. Others in flight are for the
-    next round of their fragment."""
+    """Tokens in flight that wait for the unit's link, by fragment; the first 64, or fewer. Others in flight are
+    for the next round of their fragment."""
 
 
 class CheckpointReport(Report):

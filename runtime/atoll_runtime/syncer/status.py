@@ -14,6 +14,7 @@ from aiohttp import web
 from pydantic import ValidationError
 
 from atoll_runtime.contract import (
+    ALL_WAITS,
     BeginningReport,
     CheckpointReport,
     LedgerReport,
@@ -115,6 +116,7 @@ def unit_report(machine: Syncer, unit: Unit, report: Report | None) -> UnitRepor
     beginning = report and report.beginning
     link = report.link if report is not None and unit.hosts else LinkReading()
     connected: Literal["Learning", "Joining"] = "Learning" if unit.contributions else "Joining"
+    most = ALL_WAITS // max(len(machine.rounds.roster.connected), 1)
     return UnitReport(
         **{name: getattr(unit, name) for name in OF_UNIT},
         hosts=len(unit.hosts),
@@ -126,7 +128,7 @@ def unit_report(machine: Syncer, unit: Unit, report: Report | None) -> UnitRepor
         staleness=max(0, machine.step - unit.last_merge),
         beginning=None if beginning is None else BeginningReport(**msgspec.structs.asdict(beginning)),
         link=LinkReport(**vars(link), **vars(link.use)),  # it ignores `use`, as any unknown key
-        waits=waits(machine, unit) if unit.hosts else [],
+        waits=waits(machine, unit)[:most] if unit.hosts else [],
     )
 
 

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from atoll_runtime.contract import LedgerReport, SyncerStatus, UnitReport
+from atoll_runtime.contract import ALL_WAITS, MOST_WAITS, LedgerReport, SyncerStatus, UnitReport
 
 MAX_GROUPS = 4
 """The most different messages of shards that are shown."""
@@ -44,6 +44,7 @@ def summary(own: SyncerStatus, others: Sequence[Other]) -> SyncerStatus:
     here = [own, *(other.report for other in others if other.report is not None and not other.absence)]
     owning, serving = _with_tensors(reports), _with_tensors(here)
     finished = len(here) == own.shards and all(report.phase == "Finished" for report in here)
+    most = min(MOST_WAITS, ALL_WAITS // max(sum(unit.hosts > 0 for unit in own.units.values()), 1))
     messages = [other.absence or (other.report.message if other.report else "") for other in others]
     return own.model_copy(
         update={
@@ -57,7 +58,7 @@ def summary(own: SyncerStatus, others: Sequence[Other]) -> SyncerStatus:
                 name: sum(getattr(report, name) for report in reports)
                 for name in ("rounds", "bytes_in", "bytes_out", "restarts", "fragments")
             },
-            "units": {name: _unit(unit, name, serving) for name, unit in own.units.items()},
+            "units": {name: _unit(unit, name, serving, most) for name, unit in own.units.items()},
             "ledger": {
                 name: LedgerReport.total([report.ledger[name] for report in owning if name in report.ledger])
                 for name in sorted({name for report in owning for name in report.ledger})
@@ -87,8 +88,11 @@ def _with_tensors(reports: Sequence[SyncerStatus]) -> Sequence[SyncerStatus]:
     return [report for report in reports if report.fragments] or reports
 
 
-def _unit(own: UnitReport, name: str, shards: Sequence[SyncerStatus]) -> UnitReport:
-    """Returns a unit's report: the least that any shard has. A shard with only an older incarnation has nothing."""
+def _unit(own: UnitReport, name: str, shards: Sequence[SyncerStatus], most: int) -> UnitReport:
+    """Returns a unit's report: the least that any shard has. A shard with only an older incarnation has nothing.
+
+    `most`: waits that it lists.
+    """
     reports = [shard.units.get(name) for shard in shards]
     seen = [report for report in reports if report is not None and report.incarnation == own.incarnation]
     known = len(seen) == len(reports)
@@ -106,6 +110,6 @@ def _unit(own: UnitReport, name: str, shards: Sequence[SyncerStatus]) -> UnitRep
             "state": "Gone" if gone else joined,
             "staleness": max((report.staleness for report in seen), default=own.staleness),
             "first_merge_time": max(merged) if known and len(merged) == len(reports) else None,
-            "waits": [wait for report in seen for wait in report.waits],
+            "waits": [wait for report in seen for wait in report.waits][:most],
         }
     )

@@ -19,8 +19,8 @@ STALL_SECONDS = 30.0
 """Longest time without a byte, unless a method says otherwise."""
 UNSENT_BYTES = 512 << 10
 """Bytes that the kernel takes before it can send them. So a break loses little more than what is on its way."""
-LARGEST_MESSAGE = 4 << 20
-"""Bytes."""
+LARGEST_MESSAGE = 8 << 20
+"""Bytes. The longest are the figures of a shard that has had 8,192 units."""
 LENGTH, CHUNK_HEAD = struct.Struct("!I"), struct.Struct("!QI")
 """Before a message: its bytes. Before a chunk: where it begins, and its bytes. Zero bytes: there is no more."""
 OPTIONS = (
