@@ -87,6 +87,8 @@ def test_the_final_cut_begins_once_every_other_shard_has_told_that_it_is_at_its_
     assert story.tell(ShardTold(1, DONE), ShardLeft(1), Tick()).cuts() == [(21, True)]
     waiting = at_its_end(TWO).tell(ShardTold(1, BUSY), ShardLeft(1), Tick())
     assert waiting.cuts() == [], "nothing is known of one that is away"
+    earlier = at_its_end(TWO).tell(ShardTold(1, Standing(19, True, NO_CUT)))
+    assert earlier.cuts() == [], "it was done at the target before this one, and has not heard of this one"
 
 
 @pytest.mark.parametrize(

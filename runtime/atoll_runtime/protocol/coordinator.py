@@ -43,9 +43,9 @@ class Coordinator(Syncer):
 
     @property
     def behind(self) -> list[int]:
-        """Other shards that are not done."""
-        others = range(COORDINATOR + 1, self.rules.shards)
-        return [shard for shard in others if shard not in self.shards or not self.shards[shard].done]
+        """Other shards that are not done at this step. One that was away may still be done at an earlier target."""
+        done = {n for n, told in self.shards.items() if told.done and told.step >= self.orders.step}
+        return [n for n in range(COORDINATOR + 1, self.rules.shards) if n not in done]
 
     @property
     def news(self) -> Orders | Standing:
