@@ -144,6 +144,13 @@ def test_a_suspension_does_not_wait_for_the_pod_of_a_lost_node() -> None:
     assert told(plan_unit(replace(waits, now=NOW + 3)), "Draining")[0] == "False"
 
 
+def test_a_suspension_does_not_wait_for_a_pod_that_has_ended_and_is_kept_by_a_finalizer() -> None:
+    waits = unit(pod(1, deletion_time=NOW), stop="Suspended")
+    assert told(plan_unit(waits), "Draining")[0] == "True"
+    ended = unit(pod(1, deletion_time=NOW, phase="Succeeded"), stop="Suspended")
+    assert told(plan_unit(ended), "Draining")[0] == "False"
+
+
 def test_a_unit_that_cannot_be_made_says_why_and_does_nothing() -> None:
     impossible = learner_unit().spec.model_copy(update={"topology": "3x3"})
     plan = plan_unit(unit(spec=impossible, status=LearnerUnitStatus()))

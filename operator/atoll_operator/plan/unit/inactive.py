@@ -68,7 +68,8 @@ def _stopped(unit: UnitObserved) -> UnitPlan:
     remove, wake = removals(unit.pods, GRACE_SECONDS[phase], recovery.force_delete, now)
     if unit.status.phase == "Failed":
         return UnitPlan(status=unit.status, remove=remove, wake=wake)
-    found = [nodes.lost(pod, unit.nodes.get(pod.node), recovery.node_lost_seconds, now) for pod in unit.pods]
+    left = [pod for pod in unit.pods if not pod.ended]  # a finalizer may keep the others
+    found = [nodes.lost(pod, unit.nodes.get(pod.node), recovery.node_lost_seconds, now) for pod in left]
     draining = any(cause is None for cause, _ in found)
     states = dict.fromkeys(("Scheduled", "PodsReady", "Seeded", "Learning", "Healing"), state(False, phase))
     states["Seeded"] = states_of(unit.status.conditions).get("Seeded", states["Seeded"])
