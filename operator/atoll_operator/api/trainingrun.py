@@ -211,7 +211,7 @@ class TrainingRunStatus(Report):
     start_time: common.Time | None = None
     """When the operator first reconciled the run while no limit of its namespace kept it waiting."""
     suspend_time: common.Time | None = None
-    """When the present suspension began; absent if `spec.suspend` is false."""
+    """When the present suspension began. It lasts until the run trains again; absent otherwise."""
     suspended_seconds: int = 0
     """Seconds of all finished suspensions, which `spec.activeDeadlineSeconds` does not count."""
     quorum_lost_time: common.Time | None = None

@@ -89,6 +89,17 @@ def test_a_run_that_waits_has_no_objects_and_its_time_does_not_begin() -> None:
     assert scene.condition("Ready", 200 + 59)[1] == "SyncerStarting"
 
 
+def test_a_run_that_waits_for_room_after_a_suspension_does_not_run_out_of_time() -> None:
+    scene = RunScene({"p": 1}, activeDeadlineSeconds=60).unknown()
+    scene.step()
+    scene.change(suspend=True).step(10)
+    scene.change(suspend=False).see(room=FULL)
+    assert [scene.step(later).status.phase for later in (20, 3600)] == ["Suspended"] * 2
+    scene.see(room=Room(1)).step(3610)
+    assert (scene.status.suspended_seconds, scene.status.suspend_time) == (3600, None)
+    assert [scene.condition("Failed", later)[0] for later in (3659, 3660)] == ["False", "True"]
+
+
 def test_a_run_claims_hosts_unless_it_is_over_or_suspended() -> None:
     metadata = {"name": "r", "creationTimestamp": "2026"}
     four = {"name": "p", "accelerator": "tpu-v6e-slice", "topology": "4x4", "slicesPerUnit": 2, "units": 3}

@@ -59,7 +59,7 @@ def plan_completion(run: RunObserved, lost: QuorumLost | None, now: float) -> Ou
     if not run.spec.suspend and dead is not None:
         reason, message = terminated(dead)
         return Outcome("Failed", reason, f"{dead.name} cannot go on: {message}")
-    deadline = deadline_end(run.spec, run.status, now)
+    deadline = deadline_end(run, now)
     if deadline is not None and deadline <= now:
         seconds = run.spec.active_deadline_seconds
         return Outcome("Failed", "DeadlineExceeded", f"not finished {seconds} s after the start")
@@ -91,17 +91,18 @@ def deletion_time(run: RunObserved, status: TrainingRunStatus, now: float) -> fl
     return None if seconds is None else parse_time(status.completion_time or format_time(now)) + seconds
 
 
-def deadline_end(spec: TrainingRunSpec, old: TrainingRunStatus, now: float) -> float | None:
-    """Unix seconds when `activeDeadlineSeconds` are over; None: never, or not while the run is suspended."""
-    if spec.active_deadline_seconds is None or spec.suspend:
+def deadline_end(run: RunObserved, now: float) -> float | None:
+    """Unix seconds when `activeDeadlineSeconds` are over; None: never, or not while the run is suspended or waits."""
+    seconds, start = run.spec.active_deadline_seconds, run.status.start_time
+    if seconds is None or run.spec.suspend or run.waits:
         return None
-    begun = now if old.start_time is None else parse_time(old.start_time)
-    return begun + suspended_seconds(spec, old, now) + spec.active_deadline_seconds
+    return (now if start is None else parse_time(start)) + suspended_seconds(run, now) + seconds
 
 
-def suspended_seconds(spec: TrainingRunSpec, old: TrainingRunStatus, now: float) -> int:
-    """Seconds of all finished suspensions, including one that the spec has just ended."""
-    if spec.suspend or old.suspend_time is None:
+def suspended_seconds(run: RunObserved, now: float) -> int:
+    """Seconds of all finished suspensions with the waits for room after them, including one that has just ended."""
+    old = run.status
+    if run.spec.suspend or run.waits or old.suspend_time is None:
         return old.suspended_seconds
     return old.suspended_seconds + max(round(now - parse_time(old.suspend_time)), 0)
 

@@ -85,8 +85,8 @@ def plan_run(run: RunObserved, now: float) -> RunPlan:
             image=run.settings.image, asked=spec.image or "", environment=dict(run.settings.environment)
         ),
         "streams": streams,
-        "suspend_time": suspension.since if suspension is not None else None,
-        "suspended_seconds": completion.suspended_seconds(spec, old, now),
+        "suspend_time": suspension.since if suspension else old.suspend_time if run.waits else None,
+        "suspended_seconds": completion.suspended_seconds(run, now),
         "quorum_lost_time": lost.since if lost is not None else None,
     }
     plan = _both_workloads(run, evaluation, describe(facts, outcome, changes, now), now)
@@ -120,7 +120,7 @@ def plan_run(run: RunObserved, now: float) -> RunPlan:
         wake=earliest(
             plan.wake,
             now + LOOK_SECONDS if run.room.message else None,
-            completion.deadline_end(spec, old, now),
+            completion.deadline_end(run, now),
             suspension.wake if suspension is not None else None,
             starts_until,
             lost.fails_at if lost is not None else None,
