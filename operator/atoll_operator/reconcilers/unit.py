@@ -129,11 +129,8 @@ class UnitReconciler(Reconciler):
     async def _act(self, key: Key, plan: UnitPlan) -> str:
         """Carries out the plan. After the Service it creates and deletes pods, because a heal waits for the scheduler.
         Then it renews the pods that stay. Returns why the API server refused something; empty if it did not."""
-        if plan.service is not None:
-            # A Service has no state of its unit, so a new unit of that name need not wait for the garbage collector.
-            refusal = await refusal_of(self._applier.apply(plan.service, inherit=True))
-            if refusal:
-                return refusal
+        if plan.service is not None and (refusal := await refusal_of(self._applier.apply(plan.service))):
+            return refusal
         removes = (self._remove_pod(key.namespace, removal) for removal in plan.remove)
         renewals = (self._renew(key, pod, plan.status.incarnation) for pod in plan.renew)
         works = chain(map(self._create, plan.create), removes)

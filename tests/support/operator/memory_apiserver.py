@@ -184,6 +184,12 @@ class Server:
             return self.create(sent)
         known = self.get(key.kind, key.name)
         metadata = known["metadata"] | {k: v for k, v in sent["metadata"].items() if v is not None}
+        every = (*known["metadata"].get("ownerReferences", ()), *sent["metadata"].get("ownerReferences", ()))
+        owners = {each["uid"]: each for each in every}
+        if sum(each.get("controller", False) for each in owners.values()) > 1:
+            problem = "metadata.ownerReferences: Only one reference can have Controller set to true"
+            raise of_status(422, "Invalid", problem)
+        metadata["ownerReferences"] = list(owners.values())
         return self.change({**known, **copied(sent), "metadata": metadata})
 
     def _change_metadata(self, kind: str, name: str, change: Object, content_type: str) -> Object:
@@ -192,7 +198,8 @@ class Server:
         if change["uid"] != metadata["uid"]:
             raise of_status(422, "Invalid", "metadata.uid: field is immutable")
         if content_type == MERGE:
-            metadata["annotations"] = metadata.get("annotations", {}) | change["annotations"]
+            for name, part in change.items():  # a merge patch replaces lists
+                metadata[name] = metadata.get(name, {}) | part if isinstance(part, dict) else part
         else:
             assert content_type == STRATEGIC
             gone = change["$deleteFromPrimitiveList/finalizers"]

@@ -94,6 +94,14 @@ async def test_only_what_is_ours_is_deleted(known: Any, successor: Any, left: li
     assert (world.cache.get(SERVICE) is None) is (known != "theirs")
 
 
+@pytest.mark.parametrize("seen", [False, True])
+async def test_an_object_of_an_earlier_owner_of_that_name_is_inherited(seen: bool) -> None:
+    world = World()
+    world.put(SERVICE, "earlier", seen=seen)
+    await world.applier.apply(owned(SERVICE, "run"))
+    assert [each["uid"] for each in world.server.get(*SERVICE[::2])["metadata"]["ownerReferences"]] == ["run"]
+
+
 @pytest.mark.parametrize(
     ("owner", "name", "inherit", "expected"),
     [
