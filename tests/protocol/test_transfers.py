@@ -274,6 +274,27 @@ async def test_who_shakes_hands_too_slowly_is_cut_off(
         await until(lambda: not server.streams)
 
 
+async def test_a_shard_without_a_further_thread_closes_idle_connections_and_serves_on(
+    folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = threading.Thread.start
+
+    def limited(thread: threading.Thread) -> None:
+        if thread.name == "transfers" and len(server.streams) > 4:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    async with serving(Shelf(), folders) as server:
+        idle = [await asyncio.to_thread(dialled, server.port, folders[1]) for _ in range(4)]
+        monkeypatch.setattr(threading.Thread, "start", limited)
+        async with asyncio.timeout(SECONDS):
+            while len(idle) == 4:
+                with contextlib.suppress(OSError):  # refused, to make room for the next one
+                    idle.append(await asyncio.to_thread(dialled, server.port, folders[1]))
+        for secure in idle:
+            secure.close()
+
+
 async def test_hosts_that_do_not_read_what_they_fetch_hold_nobody_up(folders: tuple[Path, Path]) -> None:
     shelf = Shelf()
     async with serving(shelf, folders) as server, linked(server.port, folders[1], 2) as client:

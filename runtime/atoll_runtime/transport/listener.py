@@ -61,9 +61,7 @@ class Listener:
     def _accept(self) -> None:
         while not self._ended:
             if len(self.streams) >= self._most:
-                for stream in list(self._idle)[:1]:
-                    stream.shut()
-                time.sleep(0.1)
+                self._make_room()
                 continue
             try:
                 sock, address = self._socket.accept()
@@ -76,7 +74,12 @@ class Listener:
             peer = f"{address[0]}:{address[1]}"
             thread = threading.Thread(target=self._run, args=(stream, peer), name=self._name, daemon=True)
             self.streams[stream], self._idle[stream] = thread, None
-            thread.start()
+            try:
+                thread.start()
+            except RuntimeError as error:  # the pod may have no further thread
+                log.warning("no connection can be taken: %s", error)
+                self._forget(stream)
+                self._make_room()
 
     def _run(self, stream: Stream, address: str) -> None:
         try:
@@ -90,9 +93,17 @@ class Listener:
         except (OSError, WireError) as error:
             log.debug("the connection of %s ended: %s", address, error)
         finally:
-            self._idle.pop(stream, None)
-            self.streams.pop(stream, None)
-            stream.close()
+            self._forget(stream)
+
+    def _make_room(self) -> None:
+        for stream in list(self._idle)[:1]:
+            stream.shut()
+        time.sleep(0.1)
+
+    def _forget(self, stream: Stream) -> None:
+        self._idle.pop(stream, None)
+        self.streams.pop(stream, None)
+        stream.close()
 
 
 def _most_connections() -> int:
