@@ -136,6 +136,14 @@ def test_a_bucket_that_does_not_exist_refuses_or_is_away_is_named(
     assert bucket.list() == ["x"]
 
 
+def test_a_range_beyond_an_object_is_read_as_far_as_the_object_goes(gate: Gate) -> None:
+    bucket = Bucket(f"gs://{BUCKET}/short")
+    bucket.write("x", b"123")
+    bucket.write("empty", b"")
+    found = [bucket.read("x", 1, 9), bucket.read("x", 3, 9), bucket.read("x", 8, 9), bucket.read("empty", 0, 9)]
+    assert found == [b"23", b"", b"", b""]
+
+
 @pytest.mark.long
 @pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")  # gcsfs sends 50 MiB at a time
 def test_an_object_of_many_pieces_comes_back_bit_for_bit(gate: Gate) -> None:

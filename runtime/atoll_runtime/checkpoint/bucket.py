@@ -62,14 +62,20 @@ class Bucket:
         )
 
     def read(self, path: str, start: int | None = None, stop: int | None = None) -> bytes:
-        """Bytes [start, stop) of an object. Give `stop` for a large one, so that the call has more time.
+        """Bytes [start, stop) of an object, fewer if it ends before. Give `stop` for a large one, so that the call has
+        more time.
 
         Raises:
             MissingObject: there is no such object.
             StoreError: the bucket did not answer or refused.
         """
         size = 0 if stop is None else stop - (start or 0)
-        return bytes(self._call("cat_file", path, size=size, start=start, end=stop))
+        try:
+            return bytes(self._call("cat_file", path, size=size, start=start, end=stop))
+        except StoreError as error:
+            if getattr(error.__cause__, "code", None) == 416:  # the object ends before `start`
+                return b""
+            raise
 
     def write(self, path: str, data: bytes) -> None:
         """Writes an object, replacing an older one: whole, or not at all."""
