@@ -248,6 +248,13 @@ def test_transfers_that_take_no_time_are_not_encoded_more_narrowly() -> None:
     assert settled(small).codec == "bf16"
 
 
+def test_a_unit_that_skips_rounds_fetches_no_changes_however_short_its_transfers_are() -> None:
+    """A version in int4 is of no use to a unit that has missed the one before."""
+    small = Observed(2e9, 2e9, 0.0, 0.27, 160_000_000, 24)
+    found = settled(small, Rules(CommunicationSpec(), "int4"))
+    assert (found.codec, found.fetch, found.period) == ("int4", "int8", pytest.approx(2.5, rel=0.05))
+
+
 def test_where_units_are_audited_all_have_the_same_codec() -> None:
     for widest in ("bf16", "int4"):
         found = settled(seen(1e8), Rules(CommunicationSpec(), widest, exact=True))

@@ -195,7 +195,8 @@ def _wanted(current: Communication, seen: Observed, rules: Rules) -> Communicati
     if not seen.known:
         best = max(best, at)  # an unknown rate is no reason for a wider mode
     short = loads[at] * seen.interval < SHORT * seen.transfers
-    best = min(at, best) if short else best
+    if short and BITS[modes[best].push] < BITS[current.codec]:
+        best = at
     wanted = max(turn, loads[best] / USED if loads[best] > USED else 1.0)
     period = _period(current.period, wanted, turn)
     return replace(found, codec=modes[best].push, fetch=modes[best].fetch, period=period)
