@@ -239,6 +239,8 @@ def test_numbers_and_dates_are_read_as_kubectl_sends_them(
     dated = {"spec.pools.0.units": 4.0, "spec.serviceAccountName": datetime.date(2026, 11, 22)}
     path = changed(tmp_path, dated)
     assert read_run(path)[1].units == 4
+    path.write_text(re.sub("tokens: .*", "tokens: 2e9", path.read_text()))
+    assert read_run(path)[1].target.tokens == 2_000_000_000
     path.write_text(path.read_text().replace("sequenceLength:", "? [a, b]\n    : 1\n    sequenceLength:"))
     assert main(["simulate", "plan", str(path)]) == 2
     assert capsys.readouterr().err.startswith(f"atoll: {path}: not ")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,14 @@ from atoll_runtime.protocol.fragments import LayoutError
 from atoll_runtime.simulate.planner import run as planner
 
 KIND = "TrainingRun"
+
+
+class _Loader(yaml.SafeLoader):
+    """Reads `1e-3` and `2e9` as numbers, as kubectl does. PyYAML wants a point and a sign."""
+
+
+_EXPONENT = re.compile(r"[-+]?(\.\d+|\d+(\.\d*)?)[eE][-+]?\d+$", re.ASCII)
+_Loader.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, [*"-+.0123456789"])
 
 
 def read_run(path: Path) -> tuple[TrainingRunSpec, planner.Run]:
@@ -40,7 +49,7 @@ def checked_spec(path: Path, manifest: Mapping[str, Any]) -> tuple[str, Training
 def read_manifest(path: Path) -> dict[str, Any]:
     """Return the file's only TrainingRun, unchecked. Raises `UsageError`: no such file, not YAML, none or several."""
     try:
-        documents = list(yaml.safe_load_all(path.read_text(encoding="utf-8")))
+        documents = list(yaml.load_all(path.read_text(encoding="utf-8"), _Loader))
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror or error}") from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: not UTF-8, or 2026-13-45
