@@ -143,10 +143,16 @@ def test_shard_0_waits_for_the_parts_of_the_others_and_another_shard_for_nobody(
 
 @pytest.mark.parametrize("final", [False, True], ids=["in-the-middle", "final"])
 @pytest.mark.parametrize("lineage", ["old", "new"], ids=["a-restored-volume", "a-volume-lost"])
-def test_a_shard_that_fell_back_leaves_the_cut_that_was_completed_with_its_older_part(store, lineage, final):
+def test_a_shard_that_fell_back_leaves_the_cut_that_was_completed_with_its_older_part(
+    store, monkeypatch, lineage, final
+):
     store.save_part(make_part(20, 2.0, "old", final=final))
     store.complete(20, 1, {"run_uid": "b"})
-    cuts = ended(store, CutId(20, 20, final), make_part(20, 1.0, lineage, final=final))
+    with monkeypatch.context() as small:
+        small.setattr(
+            GlobalStore, "load", lambda *_: pytest.fail("a shard has memory for its own part alone")
+        )
+        cuts = ended(store, CutId(20, 20, final), make_part(20, 1.0, lineage, final=final))
     assert (cuts.newest, cuts.error) == (20, "")
     assert held(store, 20) == ([2.0], ["old"])
 
