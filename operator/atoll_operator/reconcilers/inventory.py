@@ -145,9 +145,9 @@ class Inventory(Cache):
                     begun |= {key.name} if claim.has is not None else set()
         return claims
 
-    def pods_of(self, unit: Key, uid: str) -> tuple[PodView, ...]:
-        """The pods that the unit of this uid owns."""
-        return tuple(entry.value for entry in self.by(PARENT, unit, "Pod") if entry.controller == uid)
+    def pods_of(self, unit: Key, uid: str, owned: bool = True) -> tuple[PodView, ...]:
+        """The pods that the unit of this uid owns, or the others of its name."""
+        return tuple(each.value for each in self.by(PARENT, unit, "Pod") if (each.controller == uid) is owned)
 
     def set_pods(self, run: Key, uid: str, stateful_set: str) -> tuple[PodView, ...]:
         """The pods of this StatefulSet, if it belongs to the run of this uid, not to an earlier one of its name."""

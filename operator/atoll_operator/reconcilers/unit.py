@@ -101,6 +101,7 @@ class UnitReconciler(Reconciler):
             spec=unit.spec,
             status=unit.status,
             pods=pods,
+            earlier=() if unit.status.incarnation else self._inventory.pods_of(key, metadata["uid"], False),
             annotations=metadata.get("annotations", {}),
             **self._from_run(run),
             # A unit that a run owns waits with its run.

@@ -334,6 +334,22 @@ async def run_made_anew_waits_for_what_is_left_of_the_last_one_and_does_not_fail
 
 
 @scene
+async def unit_of_a_run_made_anew_does_not_wait_for_a_pod_that_a_silent_node_keeps(world: World) -> None:
+    kept = world.pods(UNIT)[1]["metadata"]
+    silent(world, world.pods(UNIT)[1])
+    world.syncer.silent = True
+    world.server.delete("TrainingRun", "r")
+    await world.until("its unit is gone", lambda: not world.unit(UNIT))
+    world.create_run()
+    await world.until("it has pods", lambda: len(world.pods(UNIT)) == 2)
+    world.syncer.known.clear()  # a run has a syncer of its own
+    world.syncer.silent = False
+    await until_learns(world, 2, UNIT)
+    assert world.unit(UNIT)["restartCount"] == 0
+    assert world.server.get("Pod", kept["name"])["metadata"]["uid"] == kept["uid"]
+
+
+@scene
 async def broken_authority_is_reported_and_made_again_once_it_is_deleted(world: World) -> None:
     before = [world.uids(name) for name in (UNIT, WITNESS)]
     secret = world.server.get("Secret", "r-ca")

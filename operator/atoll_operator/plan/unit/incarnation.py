@@ -137,9 +137,8 @@ def raise_incarnation(
     stays, healing = action < Action.LEAVE_PLACE, status.heal_start_time is not None
     reason = "SpecChanged" if status.incarnation and unit.spec_changed else "Created"
     reason = status.last_failure.reason if healing and status.last_failure else reason
-    how = "is given new hosts"
-    if stays:
-        how = "restarts in place" + (f"; {replaced} pods are replaced" if replaced else "")
+    more = f"; {replaced} pods are replaced" if replaced else ""
+    how = f"restarts in place{more}" if stays else "is given new hosts"
     message = f"{reason}: incarnation {incarnation} {how}"
     states = lost("Restarting" if stays else "Creating", message)
     states["Healing"] = state(healing, reason, message if healing else "")

@@ -55,6 +55,8 @@ class UnitObserved:
     spec: LearnerUnitSpec
     status: LearnerUnitStatus
     pods: tuple[PodView, ...]
+    earlier: tuple[PodView, ...] = ()
+    """Of a new unit: pods of an earlier one of its name. Their names are taken until their nodes let them go."""
     unknown: Mapping[str, Any] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
 
@@ -137,10 +139,10 @@ class UnitObserved:
 
     @property
     def known_incarnation(self) -> int:
-        """The newest incarnation of this name that the syncer or a pod knows. The syncer's may belong to an earlier
-        unit. A pod that is newer than the status shows that the status is an old one; then no write of it succeeds."""
+        """The newest incarnation of this name that the syncer or a pod knows. It may belong to an earlier unit. An own
+        pod that is newer than the status shows that the status is an old one; then no write of it succeeds."""
         reported = self.report.incarnation if self.report is not None else 0
-        return max(reported, *(pod.made_for for pod in self.pods), 0)
+        return max(reported, *(pod.made_for for pod in (*self.pods, *self.earlier)), 0)
 
     @cached_property
     def met(self) -> bool:
