@@ -166,7 +166,7 @@ class Inventory(Cache):
     def sound_chips(self, kind: NodeKind) -> Mapping[str, int]:
         """By node pool of this accelerator and topology, the chips of the nodes that stay."""
         if self._chips is None:
-            self._chips = sound_chips((*self.values("Node"), *self._deleted_nodes.values()))
+            self._chips = sound_chips(self.values("Node"))
         return self._chips.get(kind, {})
 
     @property

@@ -80,6 +80,20 @@ def test_a_run_and_a_unit_have_their_own_pods_until_a_fresh_list_lacks_them() ->
     assert [pod.name for pod in world.pods()] == ["b"]
 
 
+def test_a_node_pool_that_is_deleted_is_none_that_lacks_hosts() -> None:
+    world = World()
+    for number, name in enumerate(("a", "b", "c"), 2):
+        labels = {"cloud.google.com/gke-nodepool": name[0]}
+        change = world.inventory.put("Node", thing("Node", number, name, metadata={"labels": labels}))
+        assert change is not None
+        world.inventory.note(change)
+    assert world.inventory.sound_chips(("", "")) == {"a": 0, "b": 0, "c": 0}
+    gone = world.inventory.delete(Key("Node", "", "b"), "b")
+    assert gone is not None
+    world.inventory.note(gone)
+    assert world.inventory.sound_chips(("", "")) == {"a": 0, "c": 0}
+
+
 READY, UNREADY = ({"conditions": [{"type": "Ready", "status": status}]} for status in ("True", "False"))
 AT_ONCE, SOON, TELLS, NOT = {UNIT: 0.0}, {UNIT: SOON_SECONDS}, {UNIT: (SOON_SECONDS, CONDITIONS)}, {}
 PENDING, GIVEN = {"phase": "Pending"}, {"nodeSelector": {"cloud.google.com/gke-nodepool": "p"}}
