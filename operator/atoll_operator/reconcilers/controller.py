@@ -17,7 +17,7 @@ from atoll_operator.cluster import Cluster
 from atoll_operator.kube.apply import Applier
 from atoll_operator.kube.cache import Key
 from atoll_operator.kube.client import STRATEGIC
-from atoll_operator.kube.errors import Conflict, NotFound, Refused
+from atoll_operator.kube.errors import Conflict, NotFound, Refused, Retry
 from atoll_operator.kube.queue import WorkQueue
 from atoll_operator.kube.recorder import Recorder
 from atoll_operator.metrics.process import Metrics
@@ -81,7 +81,8 @@ class Controller:
         try:
             await self._reconcilers[key.kind](key)
         except Exception as error:
-            self.metrics.reconcile_errors.labels(key.kind, type(error).__name__).inc()
+            if not isinstance(error, Retry):
+                self.metrics.reconcile_errors.labels(key.kind, type(error).__name__).inc()
             raise
         finally:
             self.metrics.reconcile_seconds.labels(key.kind).observe(time.monotonic() - started)

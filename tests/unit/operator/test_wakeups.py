@@ -7,6 +7,7 @@ import contextlib
 import random
 from collections import Counter
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 from leaping import leap
@@ -14,6 +15,7 @@ from memory_apiserver import Server
 from memory_client import MemoryCluster
 
 from atoll_operator.kube.cache import Change, Key, Object, key_of
+from atoll_operator.kube.errors import Conflict, Retry
 from atoll_operator.metrics.process import Metrics
 from atoll_operator.operator import RECONCILERS
 from atoll_operator.plan.pods.view import PodView
@@ -233,6 +235,24 @@ def test_all_units_are_due_if_the_syncer_comes_goes_or_changes_its_phase(other: 
     for found in (told(STATE, other), told(other, STATE)):
         assert found == {"r", "a", "b", "idle"}
     assert told(after(down="shard 1: no route"), after(down="shard 2: no route")) == {"r"}
+
+
+def test_a_pass_that_is_put_off_is_not_counted_as_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    inventory, metrics = Inventory(), Metrics()
+    outcomes = [Retry(5.0, "exceeded quota"), Conflict("it is newer"), *[None] * 9]
+    inventory.put("TrainingRun", thing("TrainingRun", 1, "r", spec={}))
+
+    async def work() -> None:
+        client = MemoryCluster(Server(random.Random(0)), metrics)
+        controller = Controller(Settings(runtime_image="i"), client, inventory, metrics, RECONCILERS)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(controller.run(), 60)
+
+    monkeypatch.setattr(RunReconciler, "__call__", AsyncMock(side_effect=outcomes))
+    leap(work())
+    [family] = metrics.reconcile_errors.collect()
+    counts = {each.labels["error"]: each.value for each in family.samples if each.name.endswith("_total")}
+    assert counts == {"Conflict": 1.0}
 
 
 def test_a_resync_looks_at_each_object_once_and_not_at_many_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -101,8 +101,7 @@ def after_failure(
         message = f"{cause.reason}: {cause.message}; tries again at {format_time(budget.not_before)}"
         status = unit.written(status, "Healing", message, lost(BACK_OFF, message))
         return UnitPlan(status=status, notices=(notice,), wake=budget.not_before)
-    if not _may_stay(unit):
-        action = Action.LEAVE_PLACE
+    action = action if _may_stay(unit) else Action.LEAVE_PLACE
     stays = action < Action.LEAVE_PLACE
     how = {"in_place": stays, "replaced": replaced if stays else 0, "avoid": _suspects(unit, cause)}
     status = charged(unit, status, budget, cause.reason, **how)
