@@ -59,11 +59,11 @@ class RunReconciler(Reconciler):
             memory.certificates = RunCertificates(self._cluster, self._inventory, owner)
         try:
             refusal = await refusal_of(self._act(key, run, plan, memory.certificates))
+            evaluator_refusal = await refusal_of(self._apply(plan.apply_evaluator))
         except Retry as error:  # an earlier run of this name has left an object
             status = refused(plan.status, run.status, "Ready", str(error), now, "NameTaken")
             await self._conclude(key, body, memory, replace(plan, status=status), now)
             raise
-        evaluator_refusal = await refusal_of(self._apply(plan.apply_evaluator))
         for condition, message in (("Degraded", refusal), (EVALUATED, evaluator_refusal)):
             if message:
                 plan = replace(plan, status=refused(plan.status, run.status, condition, message, now))

@@ -334,6 +334,25 @@ async def run_made_anew_waits_for_what_is_left_of_the_last_one_and_does_not_fail
 
 
 @scene
+async def run_made_anew_trains_and_has_a_status_while_the_last_ones_evaluator_is_there(world: World) -> None:
+    world.change_run(evaluation={"tokens": 4096})
+    await world.until_condition("r", "Evaluated", "True")
+    spec, old = world.server.get("TrainingRun", "r")["spec"], world.server.get("StatefulSet", "r-evaluator")
+    world.server.change({**old, "metadata": {**old["metadata"], "finalizers": ["example.com/hold"]}})
+    world.server.delete("TrainingRun", "r")
+    await asyncio.sleep(20)
+    world.create_run(**spec)
+    await world.until(
+        "it says so", lambda: "'r-evaluator' belongs to an earlier" in world.run().get("message", "")
+    )
+    await world.until("it trains", lambda: world.run()["phase"] == "Running")
+    held = world.server.get("StatefulSet", "r-evaluator")
+    world.server.change({**held, "metadata": {**held["metadata"], "finalizers": []}})
+    await world.until_condition("r", "Evaluated", "True")
+    await world.until_condition("r", "Ready", "True")
+
+
+@scene
 async def unit_of_a_run_made_anew_does_not_wait_for_a_pod_that_a_silent_node_keeps(world: World) -> None:
     kept = world.pods(UNIT)[1]["metadata"]
     silent(world, world.pods(UNIT)[1])
