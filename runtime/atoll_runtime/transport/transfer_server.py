@@ -107,6 +107,7 @@ class TransferServer(Listener):
 
     async def stop(self) -> None:
         """Breaks all connections."""
+        self._ended = True  # who connects again meanwhile begins no push
         tasks = [push.reply for push in self._pushes.values() if push.reply is not None]
         for task in tasks:
             task.cancel()
