@@ -32,7 +32,10 @@ class Stream:
         if not 0 <= self.stream < self.streams:
             raise ValueError(f"stream {self.stream}: must be within 0 … {self.streams - 1}")
         if self.examples < self.streams:
-            raise ValueError(f"examples {self.examples}: too few for {self.streams} streams")
+            raise ValueError(
+                f"examples: {self.examples} are too few for {self.streams} streams, of which each unit reads one; more "
+                "data, a smaller data.sequenceLength or fewer units are wanted"
+            )
 
     @property
     def per_epoch(self) -> int:

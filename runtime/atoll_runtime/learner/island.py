@@ -198,8 +198,10 @@ def _data(run: RunContract, unit: UnitContract) -> tuple[Reader, Stream]:
     try:
         reader = Reader(run.data.uri, "train", run.data.sequence_length)
         stream = Stream(reader.examples, run.data.seed, unit.stream, unit.streams)
-    except (DataError, ValueError) as error:
+    except DataError as error:
         raise Terminal("DataInvalid", str(error)) from error
+    except ValueError as error:
+        raise Terminal("DataInvalid", f"{run.data.uri}: splits.train: {error}") from error
     held = reader.catalogue
     if run.data.tokenizer not in (None, held.tokenizer):
         raise Terminal(
