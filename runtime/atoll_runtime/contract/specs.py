@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from atoll_runtime.contract.rules import WHOLE, cel, checked, rule
-from atoll_runtime.contract.section import BUCKET, BUCKET_OR_MOUNT, Section, Uri
+from atoll_runtime.contract.section import BUCKET_OR_MOUNT, FOLDER, Section, Uri
 from atoll_runtime.contract.sizes import PRESETS, Dimensions
 
 Codec = Literal["float32", "bf16", "int8", "int4"]
@@ -210,8 +210,9 @@ class TargetSpec(Section):
 class CheckpointSpec(Section):
     """Where the global checkpoints of the run are, and how often one is made."""
 
-    uri: Annotated[Uri, Field(json_schema_extra={"pattern": BUCKET})]
-    """Folder of this run in a bucket. Checkpoints are written to `global/<step>/` below it."""
+    uri: Annotated[Uri, Field(json_schema_extra={"pattern": FOLDER})]
+    """Folder of this run in a bucket. Checkpoints are written to `global/<step>/` below it. The path has none of the
+    characters `*?[]#%`, and no empty part."""
     interval_steps: Annotated[int, Field(ge=1, le=1_000_000)] = 100
     """Global steps between two checkpoints."""
     keep: Annotated[int, Field(ge=2, le=1000)] = 3
