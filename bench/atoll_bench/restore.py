@@ -23,8 +23,8 @@ from atoll_bench.merge import layout_of, model_of
 from atoll_bench.slowlink import SlowLink
 from atoll_local.bucket import FakeGcs
 from atoll_runtime.checkpoint import Bucket, GlobalStore, Part, Region, Regions
-from atoll_runtime.model import along
-from atoll_runtime.protocol.fragments import Layout
+from atoll_runtime.model import along, describe
+from atoll_runtime.protocol.fragments import Layout, cut
 from atoll_runtime.syncer.recovery import owned, slices
 from atoll_runtime.syncer.state import State
 
@@ -32,6 +32,7 @@ SHARDS = 8
 HOSTS = 4
 """Hosts of the unit to which the seeded host belongs."""
 FRAGMENTS = 24
+"""At most; a small model has fewer pieces."""
 STEP = 100
 URI = "gs://bench/run"
 COPIED = "copied"
@@ -54,8 +55,9 @@ class RestoreFigure:
 
 def measure(parameters: int, repeat: int) -> Iterator[RestoreFigure]:
     """Raises what `merge.layout_of` raises, and `ClusterError` or `StoreError` if the bucket server cannot be used."""
-    layout = layout_of(parameters, FRAGMENTS).split(SHARDS)
-    split = along(model_of(parameters))
+    model = model_of(parameters)
+    layout = layout_of(parameters, min(FRAGMENTS, len(cut(describe(model))))).split(SHARDS)
+    split = along(model)
     largest = max((layout.shard(shard) for shard in range(SHARDS)), key=lambda shard: shard.size)
     own = {
         "shard": owned(largest),

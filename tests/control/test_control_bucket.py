@@ -58,7 +58,7 @@ def test_a_shard_that_starts_reads_its_part_from_the_bucket_and_little_else(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     """Few parameters: manifests and the reader's own files count for more than with many."""
-    bench(["restore", "--json", "--parameters", "16M", "--repeat", "1"])
+    bench(["restore", "--json", "--parameters", "10M", "--repeat", "1"])
     lines = [json.loads(line) for line in capfd.readouterr().out.splitlines() if line.startswith("{")]
     assert [list(line) for line in lines] == [["what", "bytes_ratio", "seconds_ratio"]] * 2
     shard, host = lines
