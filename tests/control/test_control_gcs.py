@@ -140,7 +140,12 @@ def test_a_range_beyond_an_object_is_read_as_far_as_the_object_goes(gate: Gate) 
     bucket = Bucket(f"gs://{BUCKET}/short")
     bucket.write("x", b"123")
     bucket.write("empty", b"")
-    found = [bucket.read("x", 1, 9), bucket.read("x", 3, 9), bucket.read("x", 8, 9), bucket.read("empty", 0, 9)]
+    found = [
+        bucket.read("x", 1, 9),
+        bucket.read("x", 3, 9),
+        bucket.read("x", 8, 9),
+        bucket.read("empty", 0, 9),
+    ]
     assert found == [b"23", b"", b"", b""]
 
 
