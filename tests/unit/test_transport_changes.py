@@ -66,7 +66,7 @@ class Shard:
 def test_every_host_holds_the_bits_that_the_syncer_thinks_it_holds(size, devices, fetched, seed) -> None:
     shard = Shard(size, seed=seed)
     spans = part_bounds(size, devices)
-    hosts = [Holdings("int4", [span]) for span in spans]
+    hosts = [Holdings("int4", [span], exact=True) for span in spans]
     for fetches in fetched:
         shard.merge()
         for host, span in zip(hosts, spans, strict=True):
@@ -187,6 +187,18 @@ def test_where_bits_must_be_equal_who_joins_later_gets_those_of_the_shard() -> N
             if n == 0 or merges in (2, 4, 5)
         }
         assert held == {shard.wire((0, 320))}
+
+
+def test_a_host_that_missed_a_version_and_got_w_asks_for_int8_the_next_time() -> None:
+    """With bfloat16, a link that carries the changes alone would miss every next version too."""
+    shard, host, came = Shard(320), Holdings("int4", [(0, 320)]), []
+    for merges in range(8):
+        shard.merge()
+        if merges not in (2, 4, 6):
+            head, body, kept = shard.serve(host, (0, 320))
+            host.take(head, body, kept)
+            came.append(head.codec)
+    assert came == ["bf16", "int4", "bf16", "bf16", "int8"]
 
 
 def test_in_a_run_of_int4_who_skipped_versions_continues_from_one_in_int8_until_the_next_whole_one() -> None:

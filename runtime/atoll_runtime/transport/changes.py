@@ -71,7 +71,7 @@ class Holding:
     series: str
     part: NDArray[Any]
     changes: int | None = None
-    """Changes applied since it came in int8; None if it is W exactly."""
+    """Changes applied since it came in int8, or `FRESH` if it is to come so next; None if it is W and needs not."""
 
 
 NOTHING = Holding(WHOLE, "", np.empty(0))
@@ -95,8 +95,9 @@ class Holdings:
         return self._held.get(p, NOTHING)
 
     def wanted(self, p: int, codec: str) -> str:
-        """The codec to ask for: int8, a whole version, instead of int4 `FRESH` changes after one in int8, or if nothing
-        is held. In a run of int4, a host that holds nothing asks for int4, and so gets W, which all others hold."""
+        """The codec to ask for: int8, a whole version, instead of int4 `FRESH` changes after one in int8, after W came
+        because a version was missed, or if nothing is held. In a run of int4, a host that holds nothing asks for int4,
+        and so gets W, which all others hold."""
         if codec != "int4" or self._exact:
             return codec
         held = self.of(p)
@@ -124,7 +125,9 @@ class Holdings:
             count = None if held.changes is None else held.changes + 1
         else:
             part = codecs.view(codecs.unpack(body, head.codec, size, self._codec), self._codec)
-            count = 0 if head.codec == "int8" else None
+            # A link that carries changes alone would miss every version of those that come in bfloat16.
+            missed = changes and head.codec == "bf16" and held is not NOTHING
+            count = 0 if head.codec == "int8" else FRESH if missed else None
         if changes:
             part = part.astype(codecs.BF16, copy=False)
             self._held[p] = Holding(head.version, head.series, part, count)
