@@ -93,7 +93,7 @@ def merges(layout: Layout, learners: int, codec: Codec, repeat: int) -> MergeFig
         bench = _Bench(layout, learners, codec, threads, pool)
         turns = [bench.turn() for _ in range(1 + repeat)]
     merged, copied = np.array(turns[1:]).T
-    moved = layout.size * (learners * bench.width + 16)
+    moved = layout.size * bench.element
     ratio, low, high = spread(copied / merged)
     return MergeFigure(
         learners=learners,
@@ -116,6 +116,8 @@ class _Bench:
     ) -> None:
         self.codec, self.threads, self.pool = codec, threads, pool
         self.width = BITS[codec].itemsize
+        self.element = learners * self.width + 16
+        """Bytes of an element that count."""
         largest = max(fragment.size for fragment in layout.fragments)
         noise = np.random.default_rng(0).standard_normal(2 * largest, np.float32)
         wire = noise if codec == "float32" else (noise.view(np.uint32) >> 16).astype(np.uint16)
@@ -131,12 +133,12 @@ class _Bench:
         self.momentum = [np.zeros_like(theta) for theta in self.theta]
         self.wires = [memoryview(b"")] * len(layout.fragments)
         self.buffers = Buffers(2 * largest * (8 + self.width))
-        half = max(COLD, largest * (learners * self.width + 16)) // 2
+        half = max(COLD, largest * self.element) // 2
         self.source, self.target = np.ones(half, np.uint8), np.ones(half, np.uint8)
         self.copied = 0
 
     def _scanned(self, fragment: Fragment, bodies: Sequence[memoryview]) -> list[Gradient]:
-        cut = [memoryview(body)[: fragment.size * self.width] for body in bodies]
+        cut = [body[: fragment.size * self.width] for body in bodies]
         return [
             Gradient(1.0 + unit, (HostPart(0, body, scan(fragment, body, self.codec, 0)),))
             for unit, body in enumerate(cut)
@@ -149,7 +151,7 @@ class _Bench:
             self.merge(fragment)
         merged = time.perf_counter()
         for fragment in self.fragments:
-            self.copy(fragment.size * (len(self.inputs[fragment.id]) * self.width + 16))
+            self.copy(fragment.size * self.element)
         return merged - began, time.perf_counter() - merged
 
     def merge(self, fragment: Fragment) -> None:

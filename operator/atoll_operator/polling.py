@@ -26,9 +26,8 @@ from atoll_runtime.contract import EvaluatorStatus, NoReport, Order, SyncerStatu
 
 TIME_OUT = ClientTimeout(total=5, connect=3)
 BODY_LIMIT = 8 * 2**20
-"""Largest report in bytes. One full of waits takes 147 MiB to read, one run at a time, and 10 MiB to keep. A
-unit with the longest name takes 795 bytes with all figures and its ledger, so the 4,096 units that a run can have take
-3.3 MB. The ledgers of deleted units stay in the report too."""
+"""Largest report in bytes. One full of waits takes 147 MiB to read, one run at a time, and 10 MiB to keep. A unit takes
+at most 795 bytes without waits, so the 4,096 that a run can have take 3.3 MB. Ledgers of deleted ones stay in it."""
 MAX_SECONDS = 12.0
 """Longest time between two polls of a syncer that does not answer or has many units. It is below `EXIT_GRACE_SECONDS`,
 for which the end of a pod is no failure because its run may have ended."""

@@ -56,6 +56,7 @@ class Shard:
         return bytes(body)
 
 
+@pytest.mark.parametrize("exact", [True, False])
 @settings(max_examples=60)
 @given(
     size=st.integers(1, 700),
@@ -63,15 +64,20 @@ class Shard:
     fetched=st.lists(st.booleans(), min_size=1, max_size=8),
     seed=st.integers(0, 99),
 )
-def test_every_host_holds_the_bits_that_the_syncer_thinks_it_holds(size, devices, fetched, seed) -> None:
+def test_every_host_holds_the_bits_that_the_syncer_thinks_it_holds(
+    size, devices, fetched, seed, exact
+) -> None:
+    """Until it asks for a version in int8, which a host does not that must have these bits."""
     shard = Shard(size, seed=seed)
     spans = part_bounds(size, devices)
-    hosts = [Holdings("int4", [span], exact=True) for span in spans]
+    hosts = [Holdings("int4", [span], exact) for span in spans]
     for fetches in fetched:
         shard.merge()
         for host, span in zip(hosts, spans, strict=True):
             before = host.of(0).version
             if fetches:
+                if not exact and host.wanted(0, "int4") == "int8":
+                    return
                 head, body, changes = shard.serve(host, span)
                 part = host.take(head, body, changes)
                 assert part.tobytes() == shard.wire(span)

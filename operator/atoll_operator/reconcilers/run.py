@@ -121,7 +121,8 @@ class RunReconciler(Reconciler):
         """Start or stop polling, with certificates for all members. Returns why one of a unit made by hand was refused:
         its Secret's name may be taken, and the run does not wait for that."""
         if not plan.poll_syncer:
-            (self._syncers.forget if run.spec.suspend else self._syncers.stop)(key)
+            end = self._syncers.forget if run.spec.suspend else self._syncers.stop
+            end(key)
         if not plan.poll_evaluator:
             self._evaluators.forget(key)
         if not (plan.poll_syncer or plan.poll_evaluator):

@@ -57,7 +57,6 @@ from atoll_runtime.contract.pod import (
     identity,
 )
 from atoll_runtime.contract.reports import (
-    ALL_WAITS,
     MOST_REASONS,
     MOST_UNITS,
     MOST_WAITS,
@@ -73,6 +72,7 @@ from atoll_runtime.contract.reports import (
     SyncerStatus,
     UnitReport,
     WaitReport,
+    most_waits,
 )
 from atoll_runtime.contract.section import Section
 from atoll_runtime.contract.sizes import PRESETS, SIZES, Dimensions

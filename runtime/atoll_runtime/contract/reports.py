@@ -26,7 +26,12 @@ OTHER = "Other"
 MOST_WAITS = 64
 """The most fragments of a unit that are listed because their tokens wait for its link."""
 ALL_WAITS = 1 << 14
-"""The most of these in a report, so that shard 0 and the operator can read it: above 256 units each lists fewer."""
+"""The most of these in a report, so that shard 0 and the operator can read it."""
+
+
+def most_waits(units: int) -> int:
+    """The most of them that each of so many connected units lists: above 256 units fewer than `MOST_WAITS`."""
+    return min(MOST_WAITS, ALL_WAITS // max(units, 1))
 
 
 class NoReport(Exception):

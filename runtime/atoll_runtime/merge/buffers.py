@@ -13,7 +13,7 @@ from numpy.typing import DTypeLike, NDArray
 
 PAGE, STAGGER = 4096, 704
 """Bytes. Arrays begin at different offsets in a page, because accesses to arrays with the same offset wait for each
-other: an outer step over 64 MB took a third longer."""
+other: an outer step over 64 MB took a third longer. Each begins a line of the cache."""
 
 
 class Buffers:
@@ -49,9 +49,8 @@ class Buffers:
 
     def _make(self, size: int) -> NDArray[np.uint8]:
         self._made += 1
-        start = self._made * STAGGER % PAGE
-        raw = np.empty(size + 2 * PAGE, np.uint8)
-        start += -raw.ctypes.data % PAGE
+        raw = np.empty(size + PAGE, np.uint8)
+        start = (self._made * STAGGER - raw.ctypes.data) % PAGE
         return raw[start : start + size]
 
     def give(self, raw: NDArray[np.uint8]) -> None:

@@ -14,7 +14,6 @@ from aiohttp import web
 from pydantic import ValidationError
 
 from atoll_runtime.contract import (
-    ALL_WAITS,
     BeginningReport,
     CheckpointReport,
     LedgerReport,
@@ -24,6 +23,7 @@ from atoll_runtime.contract import (
     SyncerStatus,
     UnitReport,
     identity,
+    most_waits,
 )
 from atoll_runtime.protocol.events import CutOrdered
 from atoll_runtime.protocol.linkmeter import LinkReading
@@ -116,7 +116,7 @@ def unit_report(machine: Syncer, unit: Unit, report: Report | None) -> UnitRepor
     beginning = report and report.beginning
     link = report.link if report is not None and unit.hosts else LinkReading()
     connected: Literal["Learning", "Joining"] = "Learning" if unit.contributions else "Joining"
-    most = ALL_WAITS // max(len(machine.rounds.roster.connected), 1)
+    most = most_waits(len(machine.rounds.roster.connected))
     return UnitReport(
         **{name: getattr(unit, name) for name in OF_UNIT},
         hosts=len(unit.hosts),

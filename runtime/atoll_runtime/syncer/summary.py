@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from atoll_runtime.contract import ALL_WAITS, MOST_WAITS, LedgerReport, SyncerStatus, UnitReport
+from atoll_runtime.contract import LedgerReport, SyncerStatus, UnitReport, most_waits
 
 MAX_GROUPS = 4
 """The most different messages of shards that are shown."""
@@ -44,7 +44,7 @@ def summary(own: SyncerStatus, others: Sequence[Other]) -> SyncerStatus:
     here = [own, *(other.report for other in others if other.report is not None and not other.absence)]
     owning, serving = _with_tensors(reports), _with_tensors(here)
     finished = len(here) == own.shards and all(report.phase == "Finished" for report in here)
-    most = min(MOST_WAITS, ALL_WAITS // max(sum(unit.hosts > 0 for unit in own.units.values()), 1))
+    most = most_waits(sum(unit.hosts > 0 for unit in own.units.values()))
     messages = [other.absence or (other.report.message if other.report else "") for other in others]
     return own.model_copy(
         update={
