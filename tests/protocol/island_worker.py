@@ -14,6 +14,7 @@ import numpy as np
 from atoll_runtime.checkpoint import GlobalStore
 from atoll_runtime.checkpoint.units import UnitStore
 from atoll_runtime.contract import Dimensions, InnerSpec, MeshSpec, ModelSpec, parse_unit
+from atoll_runtime.learner import agree as agree_module
 from atoll_runtime.learner.agree import Agreement
 from atoll_runtime.learner.audit import EXAMPLES, evaluation
 from atoll_runtime.learner.fragments import Fragments
@@ -101,13 +102,22 @@ class Found(msgspec.Struct):
 def agreement(mesh, host):
     """What a round of `extremes` and one of `from_first` say."""
     agree = Agreement(mesh)
-    odd = {"x": np.array([[np.inf, -0.0], [1e-40, -1.5]], np.float32)}
-    tensors = agree.tensors_of_first({"x": (2, 2)}, odd if host == 0 else None)
+    agree_module.MOST_WORDS = 512  # so that small tensors share a collective and a large one takes several
+    odd = {
+        "x": np.array([[np.inf, -0.0], [1e-40, -1.5]], np.float32),
+        "heat": np.float32(7),
+        "none": np.empty(0),
+    }
+    odd = {name: np.asarray(value, np.float32) for name, value in odd.items()}
+    odd["table"] = np.random.default_rng(0).standard_normal((3, 500)).astype(np.float32)
+    shapes = {name: value.shape for name, value in odd.items()}
+    tensors = agree.tensors_of_first(shapes, odd if host == 0 else None)
     found, rest = agree.found_by_first(lambda: (Found("from host 0"), "done"), Found)
     low, high = agree.extremes(np.array([host, -host], np.int32))
     return {
         "extremes": [low.tolist(), high.tolist()],
         "tensors": tensors["x"].view(np.int32).tolist(),
+        "same": {name: np.array_equal(tensors[name], odd[name]) for name in tensors},
         "found": found.text,
         "rest": rest,
         "first": agree.from_first(np.array([2**40 + host, -1], np.int64)).tolist(),

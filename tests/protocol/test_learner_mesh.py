@@ -110,6 +110,8 @@ def test_moments_that_four_hosts_saved_are_those_of_one(results, folder):
 def test_what_host_0_found_is_on_every_host_bit_for_bit(results):
     odd = np.array([[np.inf, -0.0], [1e-40, -1.5]], np.float32).view(np.int32).tolist()
     assert [each["tensors"] for each in results] == [odd] * (1 + HOSTS)
+    same = dict.fromkeys(["x", "heat", "none", "table"], True)
+    assert [each["same"] for each in results] == [same] * (1 + HOSTS)
     assert [each["found"] for each in results] == ["from host 0"] * (1 + HOSTS)
     assert [each["rest"] for each in results] == ["done", "done", None, None, None]
 

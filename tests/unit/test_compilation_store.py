@@ -276,6 +276,24 @@ def test_each_shape_and_static_argument_has_its_own_program(world: World) -> Non
     assert np.array_equal(results[0]["a"], results[3]["a"])
 
 
+def test_functions_that_differ_in_the_names_of_their_arguments_load_the_same_program(
+    world: World, compilations: list[str]
+) -> None:
+    named = [{"up": jnp.ones(4)}, {"gate": jnp.zeros(4)}]
+    before = world.programs()
+    doubled = before("double", jax.jit(lambda tensors: 2 * sum(tensors.values())))
+    for each in named:
+        doubled(each)
+    world.end(before)
+    assert len([path for path in world.bucket.list("cache") if "double" in path]) == 1
+    after = world.programs()
+    doubled = after("double", jax.jit(lambda tensors: 2 * sum(tensors.values())))
+    compilations.clear()
+    found = [doubled(each) for each in named]
+    assert (after.compiled, after.loaded, compilations) == (0, 2, [])
+    assert [each.tolist() for each in found] == [[2.0] * 4, [0.0] * 4]
+
+
 @pytest.mark.parametrize(
     "spoil",
     [

@@ -8,8 +8,9 @@ answered, only between two steps and only if all hosts agree. A single host need
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import accumulate
 from typing import TypeVar
 
 import jax
@@ -24,8 +25,8 @@ from atoll_runtime.protocol.fragments import Array as HostArray
 
 Extremes = tuple[np.ndarray, np.ndarray]
 """Minimum and maximum, int32."""
-WORDS = 1 << 20
-"""int32 values of one collective: 4 MiB on each device. The size is fixed, so that the program is compiled once."""
+LEAST_WORDS, MOST_WORDS = 1 << 8, 1 << 20
+"""int32 values of one collective: 1 KiB to 4 MiB on each device."""
 POLL = 0.2
 """Seconds between two polls of host 0, so that no collective waits for long."""
 LEAST = np.iinfo(np.int32).min
@@ -48,11 +49,14 @@ class Agreement:
         """Minimum and maximum of int32 `values` over the hosts."""
         if self._hosts == 1:
             return values, values
-        rows = np.tile(values.astype(np.int32), (self._local, 1))
-        shape = (self._mesh.devices.size, len(values))
+        size = max(LEAST_WORDS, 1 << (len(values) - 1).bit_length())  # each size is a program to compile
+        row = np.zeros(size, np.int32)
+        row[: len(values)] = values
+        shape = (self._mesh.devices.size, size)
+        rows = np.tile(row, (self._local, 1))
         everyone = jax.make_array_from_process_local_data(over_devices(self._mesh), rows, shape)
-        low, high = self._reduce(everyone)
-        return np.asarray(low), np.asarray(high)
+        low, high = (np.asarray(each)[: len(values)] for each in self._reduce(everyone))
+        return low, high
 
     def from_first(self, values: np.ndarray) -> np.ndarray:
         """Host 0's int64 `values`, on every host."""
@@ -76,30 +80,46 @@ class Agreement:
         length = int(self.from_first(np.array([len(data)], np.int64))[0])
         padded = np.zeros(-(-length // 4), np.int32)
         padded.view(np.uint8)[: len(data)] = np.frombuffer(data, np.uint8)
-        return msgspec.msgpack.decode(self._words(padded).tobytes()[:length], type=kind), rest
+        self._fill([padded])
+        return msgspec.msgpack.decode(padded.tobytes()[:length], type=kind), rest
 
     def tensors_of_first(
         self, shapes: Mapping[str, tuple[int, ...]], found: Mapping[str, HostArray] | None
     ) -> dict[str, HostArray]:
         """Returns host 0's float32 tensors of these shapes on every host. Other hosts pass None."""
-        result = {}
-        for name, shape in sorted(shapes.items()):
-            whole = np.empty(shape, np.float32) if found is None else np.ascontiguousarray(found[name])
-            result[name] = self._words(whole.reshape(-1).view(np.int32)).view(np.float32).reshape(shape)
+        result = {
+            name: np.empty(shape, np.float32) if found is None else np.asarray(found[name], order="C")
+            for name, shape in sorted(shapes.items())
+        }
+        self._fill([tensor.reshape(-1).view(np.int32) for tensor in result.values()])
         return result
 
-    def _words(self, mine: np.ndarray) -> np.ndarray:
-        """Host 0's words, on every host."""
+    def _fill(self, parts: Sequence[np.ndarray]) -> None:
+        """Overwrites these words by those of host 0, on every host. Small parts share a collective."""
         if self._hosts == 1:
-            return mine
-        first, result = jax.process_index() == 0, np.empty_like(mine)
-        for start in range(0, mine.size, WORDS):
-            part = result[start : start + WORDS]
-            values = np.full(WORDS, LEAST, np.int32)
-            if first:
-                values[: part.size] = mine[start : start + WORDS]
-            part[:] = self.extremes(values)[1][: part.size]
-        return result
+            return
+        first = jax.process_index() == 0
+        for together in _together(parts, MOST_WORDS):
+            values = np.concatenate(together) if first else np.full(sum(map(len, together)), LEAST, np.int32)
+            found = self.extremes(values)[1]
+            if not first:
+                for part, end in zip(together, accumulate(map(len, together)), strict=True):
+                    part[:] = found[end - len(part) : end]
+
+
+def _together(parts: Sequence[np.ndarray], most: int) -> Iterator[list[np.ndarray]]:
+    """Views of the parts, in their order, in lists of `most` elements; the last list may be shorter."""
+    held: list[np.ndarray] = []
+    room = most
+    for part in parts:
+        while part.size:
+            held.append(part[:room])
+            part, room = part[room:], room - held[-1].size
+            if not room:
+                yield held
+                held, room = [], most
+    if held:
+        yield held
 
 
 def _extremes(rows: Array) -> tuple[Array, Array]:

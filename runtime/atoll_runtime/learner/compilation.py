@@ -108,7 +108,7 @@ class CompilationStore:
         if self._suspect:
             return None
         wait([self._fetched], max(0.0, self._deadline - time.monotonic()))
-        content = self._programs.pop(key, None)
+        content = self._programs.get(key)  # which stays, because functions of other arguments may have the same text
         if content is not None and not self._settled:
             self._quietly(self._trial.touch)
         return content
