@@ -102,10 +102,11 @@ class App:
     async def _lead(self, feed: Feed) -> None:
         await feed.filled.wait()
         gc.freeze()  # the listed objects live long, like those of the modules
-        await self._leadership.hold(self._work)
+        await self._leadership.hold(lambda: self._work(feed))
 
-    async def _work(self) -> None:
-        controller = Controller(self._settings, self._cluster, self._inventory, self._metrics, RECONCILERS)
+    async def _work(self, feed: Feed) -> None:
+        own = self._settings, self._cluster, self._inventory, self._metrics
+        controller = Controller(*own, RECONCILERS, feed.knows)
         self._dispatcher.queue = controller.queue
         try:
             await controller.run()

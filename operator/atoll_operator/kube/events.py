@@ -48,8 +48,8 @@ News = tuple[str, bool, Object]
 
 class Feed:
     """Puts into the cache what kopf and the resync see in these namespaces, or in the cluster if there are none.
-    `changed` gets each change, and `listed` is called after each list. All methods but `post` belong to the main
-    loop."""
+    `changed` gets each change. `listed` is called after each list with the namespaces of which all is known now. All
+    methods but `post` belong to the main loop."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class Feed:
         namespaces: Collection[str],
         cache: Cache,
         changed: Callable[[Change], None],
-        listed: Callable[[], None],
+        listed: Callable[[Collection[str]], None],
     ) -> None:
         self.client, self.namespaces, self.cache = client, namespaces, cache
         self._changed, self._when_listed = changed, listed
@@ -69,13 +69,15 @@ class Feed:
         }
         """By path."""
         self.filled = asyncio.Event()
-        """Set when every collection has been listed once."""
+        """Set when all collections of some namespace have been listed once."""
         self.back = asyncio.Event()
         """Set when a request succeeds after a problem, because etcd may have been restored meanwhile."""
         self._main = asyncio.get_running_loop()
         self._buffer: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         self._draining = False
-        self._listed: set[Watch] = set()
+        self.listed_once: set[Watch] = set()
+        self._known: set[str] = set()
+        """Namespaces of which, and of the cluster, all collections have been listed; with "" the whole cluster."""
         self._problems: dict[str, tuple[str, bool]] = {}
         """By path: the message, and whether the API server refuses."""
 
@@ -102,10 +104,17 @@ class Feed:
         """Called after the events of a list at this resource version: what it does not have was deleted."""
         for change in self.cache.prune(self.cache.keys(watch.kind, watch.namespace), present, version):
             self._changed(change)
-        self._when_listed()
-        self._listed.add(watch)
-        if len(self._listed) == len(self.watches):
+        self.listed_once.add(watch)
+        missing = {each.namespace for each in self.watches.values() if each not in self.listed_once}
+        new = set() if "" in missing else set(self.namespaces or [""]) - missing - self._known
+        self._known |= new
+        if new:
             self.filled.set()
+        self._when_listed(new)
+
+    def knows(self, namespace: str) -> bool:
+        """Whether all that exists in the namespace has been listed."""
+        return not self._known.isdisjoint(("", namespace))
 
     def outcome(self, path: str, problem: str = "", refused: bool = False) -> None:
         """Logs each problem of a path once. An empty one means that the request succeeded."""

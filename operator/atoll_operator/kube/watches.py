@@ -62,12 +62,13 @@ async def _end_of(kopf: KopfThread, session: KopfSession) -> str:
 
 
 async def _resync(feed: Feed, seconds: float) -> None:
-    await feed.filled.wait()  # by lists of whole objects; those below have names alone
     while True:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(feed.back.wait(), seconds * random.uniform(0.9, 1.1))
         feed.back.clear()
         for path, each in feed.watches.items():
+            if each not in feed.listed_once:  # by a list of whole objects; the one below has names alone
+                continue
             known = {key: feed.cache.version(key) for key in feed.cache.keys(each.kind, each.namespace)}
             try:
                 bodies, version = await feed.client.list(each.kind, each.namespace, each.selector, names=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
@@ -51,8 +51,11 @@ class Controller:
         inventory: Inventory,
         metrics: Metrics,
         reconcilers: Mapping[str, type[Reconciler]],
+        knows: Callable[[str], bool],
     ) -> None:
+        """`knows`: whether all that exists in a namespace is in the inventory."""
         self.settings, self.cluster, self.inventory, self.metrics = settings, cluster, inventory, metrics
+        self._knows = knows
         self.queue: WorkQueue[Key] = WorkQueue(self._reconcile)
         self.syncers = SyncerPoller(settings, metrics, self._reported)
         self.evaluators = EvaluatorPoller(settings, metrics, lambda run, *_: self.queue.add(run))
@@ -77,6 +80,8 @@ class Controller:
         # A resync, at a random time for each key: if all keys were enqueued at once, a failure would wait behind them.
         # The reconciler cancels it when the object is deleted.
         self.queue.add_after(key, self.settings.resync_seconds * random.uniform(*RESYNC_SHARES))
+        if not self._knows(key.namespace):  # the dispatcher enqueues it when it is
+            return
         started = time.monotonic()
         try:
             await self._reconcilers[key.kind](key)

@@ -25,6 +25,8 @@ from atoll_operator.plan.nodes import NodeView, sound_chips, view_node
 from atoll_operator.plan.pods.view import PodView, view
 from atoll_runtime.contract import problems
 
+KINDS = ("TrainingRun", "LearnerUnit")
+"""Kinds that are reconciled."""
 PARENT, NODE = "parent", "node"
 """Indices of the cache."""
 DELETED_NODES = 10_000
@@ -86,10 +88,9 @@ class Inventory(Cache):
     """Keeps bodies of runs and units, views of pods and nodes, and only the versions of other objects."""
 
     def __init__(self) -> None:
-        kept = ("TrainingRun", "LearnerUnit")
         super().__init__(
             project={
-                **dict.fromkeys(kept, lambda body, _: Body(without_managed_fields(body))),
+                **dict.fromkeys(KINDS, lambda body, _: Body(without_managed_fields(body))),
                 "Pod": lambda body, _: view(body),
                 "Node": lambda body, known: view_node(body, known, time.time()),
             },

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from itertools import product
 from typing import Any, NamedTuple
 
 from atoll_operator.kube.cache import Change, Key
 from atoll_operator.kube.queue import WorkQueue
 from atoll_operator.plan.run import syncer_state
 from atoll_operator.plan.run.syncer_state import SyncerState, unit_figures, unit_news
-from atoll_operator.reconcilers.inventory import NODE, PARENT, Inventory
+from atoll_operator.reconcilers.inventory import KINDS, NODE, PARENT, Inventory
 
 SOON_SECONDS = 1.0
 """Time between two passes over a run because of its units, and over a unit while its pods start."""
@@ -94,10 +95,13 @@ class Dispatcher:
         self.queue: WorkQueue[Key] | None = None
         """None while this operator does not lead."""
 
-    def listed(self) -> None:
-        """The API server answers again."""
+    def listed(self, namespaces: Collection[str]) -> None:
+        """The API server answers, and all that exists in these namespaces is known from now on."""
         if self.queue is not None:
             self.queue.retry_failed()
+            for namespace, kind in product(namespaces, KINDS):
+                for key in self._inventory.keys(kind, namespace):
+                    self.queue.add(key)
 
     def changed(self, change: Change) -> None:
         self._inventory.note(change)

@@ -108,7 +108,7 @@ class CompilationStore:
         if self._suspect:
             return None
         wait([self._fetched], max(0.0, self._deadline - time.monotonic()))
-        content = self._programs.get(key)  # which stays, because functions of other arguments may have the same text
+        content = self._programs.get(key)  # stays for functions whose text is the same
         if content is not None and not self._settled:
             self._quietly(self._trial.touch)
         return content

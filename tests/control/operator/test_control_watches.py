@@ -71,6 +71,15 @@ def test_nothing_is_done_before_each_collection_was_listed_once(bench: Bench, ga
     operator.kill()  # before its gate closes
 
 
+def test_a_namespace_that_is_not_listed_stops_no_healing_in_another_one(bench: Bench, gate: IllGate) -> None:
+    gate.holds = lambda request: "/namespaces/elsewhere/" in request.path
+    own = f"elsewhere,{bench.namespace}"
+    operator = bench.operator(KUBECONFIG=str(gate.kubeconfig), ATOLL_NAMESPACES=own)
+    bench.learn(units=1)
+    recovers(bench, lose_pod(bench))
+    operator.kill()  # before its gate closes
+
+
 @pytest.mark.parametrize("seconds", [8, pytest.param(90, marks=pytest.mark.long)])
 def test_a_pod_that_goes_during_an_outage_is_replaced(learning: Bench, gate: IllGate, seconds: int) -> None:
     """8 s is longer than the client's tries of one request take: 2.3 s."""

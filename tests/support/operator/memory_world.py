@@ -76,7 +76,7 @@ class World:
         self.metrics, own = metrics, Settings(**({"runtime_image": "i", "resync_seconds": 86_400} | settings))
         cluster = self._client = MemoryCluster(self.server, metrics)
         with patch.multiple(controller, **pollers(self.syncer)):
-            term = self.term = Controller(own, cluster, store, metrics, RECONCILERS)
+            term = self.term = Controller(own, cluster, store, metrics, RECONCILERS, lambda _: True)
         dispatcher = Dispatcher(store)
         dispatcher.queue = term.queue
         kinds = (*WATCHES, *([] if self.blind else [Watch("Node", cluster_scoped=True)]))

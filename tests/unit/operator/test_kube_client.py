@@ -161,7 +161,7 @@ async def test_what_the_first_lists_brought_is_not_walked_over_by_the_collector(
     held, feed = asyncio.Event(), Feed(app._cluster, [], [], app._inventory, print, print)
     feed.filled.set()
 
-    async def work() -> None:
+    async def work(_: Feed) -> None:
         held.set()
 
     app._work = work  # type: ignore[method-assign]

@@ -114,7 +114,7 @@ class World:
         return {key.name for key in self.cache.keys("Pod")}
 
     def feed(self, client: ApiClient, *kinds: Watch) -> Feed:
-        return Feed(client, kinds, ["n"], self.cache, self._changed, lambda: None)
+        return Feed(client, kinds, ["n"], self.cache, self._changed, lambda _: None)
 
     def _login(self) -> dict[str, str]:
         if self.hangs and threading.current_thread().name == "kopf":
@@ -233,6 +233,22 @@ async def test_a_list_that_fails_is_tried_again_and_shown(world: World, status: 
         await asyncio.wait_for(feed.filled.wait(), 20)
         assert feed.refusal == ""
     assert world.errors == [str(status)] * 2
+
+
+async def test_a_namespace_is_known_when_its_own_collections_and_those_of_the_cluster_are_listed() -> None:
+    resources = {kind: Resource("", "v1", f"{kind.lower()}s") for kind in ("Pod", "Secret", "Node")}
+    client = ApiClient(Credentials("", ssl.create_default_context()), resources, "atoll", [].append)
+    known: list[list[str]] = []
+    kinds = Watch("Pod"), Watch("Secret"), Watch("Node", cluster_scoped=True)
+    feed = Feed(client, kinds, ["a", "b"], Cache({}, {}), print, lambda new: known.append(sorted(new)))
+    for kind, namespace in [("Pod", "a"), ("Pod", "b"), ("Secret", "b"), ("Node", ""), ("Secret", "a")]:
+        watch = next(
+            each for each in feed.watches.values() if (each.kind, each.namespace) == (kind, namespace)
+        )
+        feed.listed(watch, (), 1)
+        assert [feed.knows("a"), feed.knows("b")] == [kind == "Secret" and namespace == "a", len(known) >= 4]
+        assert feed.filled.is_set() == (len(known) >= 4)
+    assert known == [[], [], [], ["b"], ["a"]]
 
 
 async def test_an_expired_token_is_replaced_and_not_sent_again_and_again(world: World) -> None:

@@ -244,7 +244,9 @@ def test_a_pass_that_is_put_off_is_not_counted_as_an_error(monkeypatch: pytest.M
 
     async def work() -> None:
         client = MemoryCluster(Server(random.Random(0)), metrics)
-        controller = Controller(Settings(runtime_image="i"), client, inventory, metrics, RECONCILERS)
+        controller = Controller(
+            Settings(runtime_image="i"), client, inventory, metrics, RECONCILERS, lambda _: True
+        )
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(controller.run(), 60)
 
@@ -269,7 +271,7 @@ def test_a_resync_looks_at_each_object_once_and_not_at_many_at_once(monkeypatch:
 
     async def work() -> None:
         client = MemoryCluster(Server(random.Random(0)), metrics)
-        controller = Controller(settings, client, inventory, metrics, RECONCILERS)
+        controller = Controller(settings, client, inventory, metrics, RECONCILERS, lambda _: True)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(controller.run(), 600)
 
