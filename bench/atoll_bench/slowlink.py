@@ -26,6 +26,7 @@ class SlowLink(Startable):
         """The proxy's port, after its start."""
         self._target, self._buffers = (host, port), buffers
         self._writers: set[asyncio.StreamWriter] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.new_event_loop()
         self._server: asyncio.Server
         self._thread = threading.Thread(target=self._loop.run_forever, name="slowlink", daemon=True)
@@ -33,7 +34,7 @@ class SlowLink(Startable):
     def start(self) -> None:
         self._thread.start()
         listener = self._small(socket.create_server(("127.0.0.1", 0)))
-        starting = asyncio.start_server(self._connected, sock=listener)
+        starting = asyncio.start_server(self._accepted, sock=listener)
         self._server = asyncio.run_coroutine_threadsafe(starting, self._loop).result(10)
         self.port = self._server.sockets[0].getsockname()[1]
 
@@ -49,14 +50,21 @@ class SlowLink(Startable):
         return sock
 
     async def _end(self) -> None:
+        # Python 3.11 leaves connections open that are being accepted when the server is closed, or are cancelled.
+        self._loop.remove_reader(self._server.sockets[0].fileno())
+        while others := asyncio.all_tasks() - {asyncio.current_task()}:
+            for task in self._tasks.copy():
+                task.cancel()
+            await asyncio.wait(others)
         self._server.close()
-        tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
         for writer in self._writers:
             writer.transport.abort()
         await asyncio.sleep(0)
+
+    def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.add(writer)
+        self._tasks.add(task := self._loop.create_task(self._connected(reader, writer)))
+        task.add_done_callback(self._tasks.discard)
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -65,7 +73,7 @@ class SlowLink(Startable):
         except (OSError, asyncio.CancelledError):
             writer.close()  # tells the client that the server is not there
             return
-        self._writers |= {writer, onward_writer}
+        self._writers.add(onward_writer)
         try:
             await asyncio.gather(self._forward(reader, onward_writer), self._answer(onward_reader, writer))
         except (OSError, asyncio.CancelledError):

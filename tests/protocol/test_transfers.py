@@ -132,9 +132,10 @@ async def test_a_transfer_that_breaks_half_way_goes_on_with_what_has_not_come(
                 await transfer(client)
                 assert 1 <= client.broken <= streams
             assert link.cut_at > SIZE, "the cut was made"
-        if transfer is pushed:
-            assert shelf.assemblies[HEADER.key].body == BODY
-        assert len(shelf.peers) <= 2, "the version that was begun was sent to its end"
+        if transfer is pushed:  # a connection that is back may end its share before the others are back
+            assert shelf.assemblies[HEADER.key].body == BODY and len(shelf.peers) <= 1 + streams
+        else:
+            assert len(shelf.peers) <= 2, "the version that was begun was sent to its end"
 
 
 @pytest.mark.parametrize("transfer", [pushed, fetched])

@@ -58,6 +58,15 @@ def test_a_unit_disagrees_whose_result_is_further_off_than_rounding(
     assert all("4 units with v6e that evaluated global step 100" in why for why in found.values())
 
 
+def test_an_audit_in_which_half_of_the_units_fail_measures_nothing() -> None:
+    audits = Audits()
+    for step in range(MEASURED):
+        assert told(audits, step, 5.0, 5.0, math.nan, math.inf) == {}
+    for step in range(10, 10 + MEASURED):
+        assert told(audits, step, *SOUND) == {}, "nobody is judged before the tolerance is measured"
+    assert list(told(audits, 100, 5.0, 5.0, 5.0, 5.1)) == ["d"]
+
+
 def test_results_of_other_kinds_steps_and_incarnations_do_not_count() -> None:
     audits = measured(*SOUND)
     assert told(audits, 100, 5.0, 5.0, 5.0) == {}

@@ -47,7 +47,9 @@ class Audits:
             return {}
         known = self.measured.setdefault(audit.kind, {})
         if audit.step in known or len(known) < MEASURED:
-            known[audit.step] = sorted(found.values())[len(found) // 2]
+            middle = sorted(found.values())[len(found) // 2]
+            if math.isfinite(middle):  # otherwise half of the units are wrong, which measures nothing
+                known[audit.step] = middle
             return {}
         tolerance = max(FLOOR, FACTOR * max(known.values()))
         wrong = sorted(name for name, deviation in found.items() if not deviation <= tolerance)

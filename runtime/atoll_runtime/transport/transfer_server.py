@@ -107,7 +107,7 @@ class TransferServer(Listener):
 
     async def stop(self) -> None:
         """Breaks all connections."""
-        self._ended = True  # who connects again meanwhile begins no push
+        self._ended = True  # from now on no push begins
         tasks = [push.reply for push in self._pushes.values() if push.reply is not None]
         for task in tasks:
             task.cancel()
@@ -182,6 +182,8 @@ class TransferServer(Listener):
     async def _begin_push(
         self, stream: Stream, peer: Peer, attach: Attach, header: Header
     ) -> PushReply | tuple[Pushed, Assembly]:
+        if self._ended:
+            raise WireError("the shard ends")
         key = header.key, peer.identities
         push = self._pushes.get(key)
         if push is None or not push.same(header):
