@@ -74,8 +74,8 @@ RUNNING = run_body(
 def exposed() -> Labels:
     """Every series that one of our programs can expose, without a histogram's suffixes, and its labels."""
     operator = Metrics()
-    for metric in (operator.restarts, operator.poll_errors):
-        metric.labels(reason="x").inc()
+    operator.restarted("Hang")
+    operator.poll_errors.labels(reason="x").inc()
     operator.reconcile_errors.labels(kind="x", error="x").inc()
     operator.api_errors.labels(code="x").inc()
     for histogram in (operator.reconcile_seconds, operator.plan_seconds):
@@ -201,6 +201,25 @@ def test_the_operator_that_leads_tells_of_each_run_and_one_that_stands_by_of_non
         f"atoll_run_step{{{at}}}": 70, f"atoll_run_progress_percent{{{at}}}": 70, f"atoll_run_loss{{{at}}}": 2.5,
         f"atoll_run_checkpoint_step{{{at}}}": 60, f"atoll_run_checkpoint_interval_steps{{{at}}}": 20,
     }  # fmt: skip
+
+
+def test_reasons_that_images_choose_are_a_bounded_number_of_series_and_displace_none_of_the_operators() -> (
+    None
+):
+    metrics = Metrics()
+    for number in range(10_000):
+        metrics.restarted(f"Reason{number}")
+    for reason in ("Suspect", "Suspect", "Reason0", "Reason9999"):
+        metrics.restarted(reason)
+    told = {
+        sample.labels["reason"]: sample.value
+        for family in metrics.registry.collect()
+        for sample in family.samples
+        if sample.name == "atoll_unit_restarts_total"
+    }
+    assert len(told) < 100 and sum(told.values()) == 10_004
+    assert (told["Suspect"], told["Reason0"], "Reason9999" in told) == (2, 2, False)
+    assert told["Other"] > 9_000
 
 
 def test_a_run_that_was_not_visited_yet_is_counted_and_has_no_figures() -> None:

@@ -12,9 +12,11 @@ import prometheus_client as prometheus
 from aiohttp import web
 
 from atoll_operator.kube.access import PathAccess
+from atoll_operator.plan.unit.failure import REASONS
 
 STAGES = (0.1, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800)
 HEAL_BUCKETS = (1, 2, 5, 10, 20, 30, 45, 60, 90, 120, 180, 300, 600, 1200, 1800, 3600)
+MOST_REASONS = 64
 PLAN_BUCKETS = (0.001, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 1)
 
 
@@ -31,7 +33,8 @@ class Metrics:
         text = "Each stage of a heal: schedule, pull, start, restore, compile, catch_up."
         self.heal_stage_seconds = histogram("atoll_heal_stage_seconds", text, ["stage"], buckets=STAGES)
         text = "Restarts of units, in place or on new hosts."
-        self.restarts = counter("atoll_unit_restarts", text, ["reason"])
+        self._restarts = counter("atoll_unit_restarts", text, ["reason"])
+        self._reasons = set(REASONS)
         self.reconcile_seconds = histogram("atoll_reconcile_seconds", "One pass over one object.", ["kind"])
         text = "CPU of a pass while nothing else runs: to observe, to plan, to write down the status."
         self.plan_seconds = histogram("atoll_plan_seconds", text, ["kind"], buckets=PLAN_BUCKETS)
@@ -44,6 +47,12 @@ class Metrics:
         text = "Polls of a syncer's or an evaluator's status that failed."
         self.poll_errors = counter("atoll_poll_errors", text, ["reason"])
         self.leader = gauge("atoll_leader", "1 in the operator that acts, 0 in others.")
+
+    def restarted(self, reason: str) -> None:
+        """Counts a restart. Of reasons that images choose, those after the first `MOST_REASONS` are one: Other."""
+        if len(self._reasons) < len(REASONS) + MOST_REASONS:
+            self._reasons.add(reason)
+        self._restarts.labels(reason if reason in self._reasons else "Other").inc()
 
 
 Page = Callable[[web.Request], Awaitable[web.Response]]

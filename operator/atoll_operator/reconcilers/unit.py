@@ -55,7 +55,7 @@ class UnitReconciler(Reconciler):
             await self._conclude(key, body, memory, plan, now)
             self._queue.add(key)
             if plan.status.restart_count > unit.status.restart_count and plan.status.last_failure is not None:
-                self._metrics.restarts.labels(plan.status.last_failure.reason).inc()
+                self._metrics.restarted(plan.status.last_failure.reason)
             return
         refusal = await self._act(key, plan)
         if not refusal and (plan.create or plan.remove):  # the watch may report nothing new about these

@@ -28,6 +28,11 @@ RESTART_REQUESTED = "RestartRequested"
 SUSPECT = "Suspect"
 _OF_HOSTS = frozenset({NODE_LOST, HOST_MAINTENANCE, ADMISSION_REJECTED, PREEMPTED, EVICTED})
 """Reasons for which a pod cannot come back to its host."""
+REASONS = _OF_HOSTS | {
+    *(APP_ERROR, OUT_OF_MEMORY, POD_DELETED, UNEXPECTED_EXIT, FENCED, STARTUP_TIMED_OUT, HANG),
+    *(CAPACITY_UNAVAILABLE, RESTART_REQUESTED, SUSPECT),
+}
+"""The operator's own reasons. Others are words of a run's image."""
 
 _DISRUPTIONS = {
     "PreemptionByScheduler": PREEMPTED,
