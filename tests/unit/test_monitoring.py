@@ -203,9 +203,7 @@ def test_the_operator_that_leads_tells_of_each_run_and_one_that_stands_by_of_non
     }  # fmt: skip
 
 
-def test_reasons_that_images_choose_are_a_bounded_number_of_series_and_displace_none_of_the_operators() -> (
-    None
-):
+def test_reasons_that_images_choose_are_few_series_and_displace_none_of_the_operators() -> None:
     metrics = Metrics()
     for number in range(10_000):
         metrics.restarted(f"Reason{number}")

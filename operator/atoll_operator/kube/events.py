@@ -75,9 +75,8 @@ class Feed:
         self._main = asyncio.get_running_loop()
         self._buffer: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         self._draining = False
-        self.listed_once: set[Watch] = set()
-        self._known: set[str] = set()
-        """Namespaces of which, and of the cluster, all collections have been listed; with "" the whole cluster."""
+        self.unlisted = set(self.watches.values())
+        """Collections that have not been listed yet."""
         self._problems: dict[str, tuple[str, bool]] = {}
         """By path: the message, and whether the API server refuses."""
 
@@ -104,17 +103,20 @@ class Feed:
         """Called after the events of a list at this resource version: what it does not have was deleted."""
         for change in self.cache.prune(self.cache.keys(watch.kind, watch.namespace), present, version):
             self._changed(change)
-        self.listed_once.add(watch)
-        missing = {each.namespace for each in self.watches.values() if each not in self.listed_once}
-        new = set() if "" in missing else set(self.namespaces or [""]) - missing - self._known
-        self._known |= new
-        if new:
+        unknown = self._unknown()
+        self.unlisted.discard(watch)
+        if new := unknown - self._unknown():
             self.filled.set()
         self._when_listed(new)
 
     def knows(self, namespace: str) -> bool:
         """Whether all that exists in the namespace has been listed."""
-        return not self._known.isdisjoint(("", namespace))
+        return self._unknown().isdisjoint(("", namespace))
+
+    def _unknown(self) -> set[str]:
+        """Namespaces of which, or of the cluster, a collection has not been listed; "" is the whole cluster."""
+        names = {each.namespace for each in self.unlisted}
+        return set(self.namespaces or [""]) if "" in names else names
 
     def outcome(self, path: str, problem: str = "", refused: bool = False) -> None:
         """Logs each problem of a path once. An empty one means that the request succeeded."""

@@ -67,7 +67,7 @@ async def _resync(feed: Feed, seconds: float) -> None:
             await asyncio.wait_for(feed.back.wait(), seconds * random.uniform(0.9, 1.1))
         feed.back.clear()
         for path, each in feed.watches.items():
-            if each not in feed.listed_once:  # by a list of whole objects; the one below has names alone
+            if each in feed.unlisted:  # its first list must have whole objects; the one below has names alone
                 continue
             known = {key: feed.cache.version(key) for key in feed.cache.keys(each.kind, each.namespace)}
             try:

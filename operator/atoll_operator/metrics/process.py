@@ -16,8 +16,8 @@ from atoll_operator.plan.unit.failure import REASONS
 
 STAGES = (0.1, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800)
 HEAL_BUCKETS = (1, 2, 5, 10, 20, 30, 45, 60, 90, 120, 180, 300, 600, 1200, 1800, 3600)
-MOST_REASONS = 64
 PLAN_BUCKETS = (0.001, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 1)
+MOST_REASONS = 64
 
 
 class Metrics:

@@ -60,10 +60,9 @@ class Agreement:
 
     def from_first(self, values: np.ndarray) -> np.ndarray:
         """Host 0's int64 `values`, on every host."""
-        words = values.astype(np.int64).view(np.int32)
-        if jax.process_index() != 0:
-            words = np.full_like(words, LEAST)
-        return self.extremes(words)[1].view(np.int64)
+        found = values.astype(np.int64)
+        self._fill([found.view(np.int32)])
+        return found
 
     def found_by_first(self, work: Callable[[], tuple[S, T]], kind: type[S]) -> tuple[S, T | None]:
         """Runs `work` on host 0. Returns its facts, of this kind, on every host, and the rest on host 0 alone.
