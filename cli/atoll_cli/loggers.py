@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-QUIET = ("asyncio", "fsspec", "gcsfs", "google.auth")
+QUIET = ("asyncio", "fsspec", "gcsfs", "google.auth", "urllib3", "atoll_runtime.checkpoint.cloudstorage")
 NO_CREDENTIALS = "default credentials were not found"
 """Google's wording, which a message of any of the packages may contain."""
 

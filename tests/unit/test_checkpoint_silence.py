@@ -8,6 +8,7 @@ import pytest
 import tensorstore
 
 from atoll_runtime.checkpoint import Bucket, Cut, Damaged, GlobalStore, StoreError, arrays, layout
+from atoll_runtime.checkpoint.deadline import late
 
 
 @pytest.fixture(autouse=True)
@@ -84,7 +85,7 @@ def test_a_read_that_hangs_is_an_error_and_the_next_one_is_tried(store, monkeypa
                 store.newest()
             assert not isinstance(caught.value, Damaged)
         released.set()
-        eventually(lambda: not arrays.late())
+        eventually(lambda: not late(arrays.CALLS))
     assert store.newest()[0].step == 20
 
 

@@ -23,6 +23,7 @@ from atoll_cli.demo.console import Console
 from atoll_cli.demo.evaluation import evaluate
 from atoll_cli.errors import OTHERS, CommandError
 from atoll_cli.kubectl import Kubectl, KubectlError
+from atoll_runtime.checkpoint import Bucket
 
 ROOT = Path(__file__).resolve().parents[2]
 ATOLL = (sys.executable, "-m", "atoll_cli")
@@ -199,7 +200,7 @@ def test_an_output_that_takes_no_unicode_gets_the_rest_of_the_text(
     assert len(done.stdout) > 100
 
 
-@pytest.mark.parametrize("missing", ["yaml", "fsspec"])
+@pytest.mark.parametrize("missing", ["yaml", "tensorstore"])
 def test_a_demo_without_its_packages_says_which_to_install(missing: str, tmp_path: Path) -> None:
     (tmp_path / f"{missing}.py").write_text(f"raise ModuleNotFoundError('No module', name='{missing}')")
     environment = {"PYTHONPATH": str(tmp_path), "ATOLL_STATE": str(tmp_path / "state")}
@@ -209,12 +210,20 @@ def test_a_demo_without_its_packages_says_which_to_install(missing: str, tmp_pat
 
 
 def test_a_bucket_that_cannot_be_reached_is_one_sentence_that_names_missing_credentials(
-    capsys: pytest.CaptureFixture[str],
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    for name in ("GOOGLE_APPLICATION_CREDENTIALS", "STORAGE_EMULATOR_HOST"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in {
+        "HOME": str(tmp_path),
+        "CLOUDSDK_CONFIG": str(tmp_path),
+        "NO_GCE_CHECK": "true",
+    }.items():
+        monkeypatch.setenv(name, value)
     loggers.quiet()
-    logging.getLogger("gcsfs.retry").error("out of retries")
+    logging.getLogger("urllib3").warning("Retrying")
     assert loggers.advice() == ""
-    logging.getLogger("gcsfs").warning("bucket type: Your default credentials were not found. To set up …")
+    Bucket("gs://atoll/run")
     assert "no credentials of Google's were found" in loggers.advice()
     assert capsys.readouterr().err == ""
     loggers.quiet()

@@ -8,10 +8,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -19,6 +17,7 @@ import numpy as np
 import tensorstore
 
 from atoll_runtime.checkpoint.bucket import Bucket, Damaged, patience
+from atoll_runtime.checkpoint.deadline import in_time, late
 from atoll_runtime.payloads import StoreError
 
 logging.getLogger("absl").setLevel(logging.WARNING)  # Orbax writes a dozen lines for each save
@@ -48,8 +47,8 @@ Index = tuple[Any, ...]
 """The part of an array to read, as a NumPy index."""
 T = TypeVar("T")
 
-LATE = "late arrays"
-"""Name of a thread whose call was given up."""
+CALLS = "arrays"
+"""Name of the calls' threads."""
 _given_up = 0
 
 
@@ -120,11 +119,6 @@ def read(requests: Iterable[Request], ask: Callable[[], object]) -> Iterator[np.
         yield from _patiently(piece, ask)
 
 
-def late() -> int:
-    """How many calls were given up and still run."""
-    return sum(thread.name == LATE for thread in threading.enumerate())
-
-
 def _pieces(requests: Iterable[Request]) -> Iterator[list[Request]]:
     """Lists of requests, of at most `PIECE` bytes together or of one request."""
     piece: list[Request] = []
@@ -155,25 +149,10 @@ def _patiently(piece: list[Request], ask: Callable[[], object]) -> list[np.ndarr
 
 
 def _in_time(seconds: float, call: Callable[[], T]) -> T:
-    """Makes the call in a thread, because neither library can be interrupted."""
-    earlier = late()
+    earlier = late(CALLS)
     if earlier >= MOST_LATE:
         raise TimeoutError(f"{earlier} earlier calls have not come back")
-    result: Future[T] = Future()
-
-    def run() -> None:
-        try:
-            result.set_result(call())
-        except BaseException as error:
-            result.set_exception(error)
-
-    thread = threading.Thread(target=run, name="arrays", daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if thread.is_alive():
-        thread.name = LATE
-        raise TimeoutError(f"no answer within {round(seconds, 1):g} s")
-    return result.result()
+    return in_time(seconds, call, CALLS)
 
 
 def _write(uri: str, tree: Tree) -> None:

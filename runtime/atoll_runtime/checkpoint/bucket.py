@@ -1,15 +1,13 @@
-"""A folder of objects at a URI: `gs://bucket/prefix` or `file:///path`. Every call to a bucket has a time-out."""
+"""A folder of objects at a URI: `gs://bucket/prefix` or `file:///path`. Every call to Cloud Storage has a time-out."""
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path, PurePosixPath
-from typing import Any
-
-import fsspec
-from fsspec.asyn import sync
-from fsspec.exceptions import FSTimeoutError
+from pathlib import Path
+from typing import Protocol
 
 from atoll_runtime import files
 from atoll_runtime.payloads import StoreError
@@ -33,33 +31,52 @@ def patience(size: int, timeout: float = TIMEOUT) -> float:
     return timeout + size / SLOWEST
 
 
+class Objects(Protocol):
+    """Objects by relative path. `seconds` bound one call. Errors are those of the library below."""
+
+    def list(self, folder: str, seconds: float) -> list[str]:
+        """Objects below a folder, in any order; empty if there is none."""
+        ...
+
+    def read(self, path: str, start: int, stop: int | None, seconds: float) -> bytes:
+        """Bytes [start, stop), fewer if the object ends before. Raises `FileNotFoundError`."""
+        ...
+
+    def write(self, path: str, data: bytes, seconds: float) -> None: ...
+
+    def delete(self, path: str, seconds: float) -> None:
+        """Removes an object, if it exists."""
+        ...
+
+    def delete_tree(self, folder: str, seconds: float) -> None:
+        """Removes everything below a folder, if it exists."""
+        ...
+
+    def tidy(self, folder: str) -> None:
+        """Removes partial files."""
+        ...
+
+
 class Bucket:
     """Objects below one URI, by relative path. Safe to use from several threads."""
 
     def __init__(self, uri: str, timeout: float = TIMEOUT) -> None:
-        if not uri.startswith(("gs://", "file://")):
+        scheme, _, place = uri.rstrip("/").partition("://")
+        if scheme not in ("gs", "file") or not place:
             raise StoreError(f"{uri!r}: a URI must start with gs:// or file://")
         self.uri = uri.rstrip("/")
         self._timeout = timeout
-        options: dict[str, Any] = (
-            {"use_listings_cache": False} if uri.startswith("gs://") else {"auto_mkdir": True}
-        )
-        self._files, self._root = fsspec.core.url_to_fs(self.uri, **options)
+        with self._named(""):
+            self._objects = Folder(Path(place)) if scheme == "file" else _cloud_storage(place)
 
     def address(self, path: str) -> str:
         """The full URI of `path`."""
         return f"{self.uri}/{path}" if path else self.uri
 
-    def list(self, prefix: str = "") -> list[str]:
-        """Every object below `prefix`, sorted, relative to the bucket's URI; empty if there is none."""
-        try:
-            found = self._call("find", prefix)
-        except MissingObject:
-            return []
-        root = PurePosixPath(self._root)
-        return sorted(
-            str(PurePosixPath(name).relative_to(root)) for name in found if not name.endswith(files.PARTIAL)
-        )
+    def list(self, folder: str = "") -> list[str]:
+        """Every object below `folder`, sorted, relative to the bucket's URI; empty if there is none."""
+        with self._named(folder):
+            return sorted(self._objects.list(folder, self._timeout))
 
     def read(self, path: str, start: int | None = None, stop: int | None = None) -> bytes:
         """Bytes [start, stop) of an object, fewer if it ends before. Give `stop` for a large one, so that the call has
@@ -69,70 +86,91 @@ class Bucket:
             MissingObject: there is no such object.
             StoreError: the bucket did not answer or refused.
         """
-        size = 0 if stop is None else stop - (start or 0)
-        try:
-            return bytes(self._call("cat_file", path, size=size, start=start, end=stop))
-        except StoreError as error:
-            if getattr(error.__cause__, "code", None) == 416:  # the object ends before `start`
-                return b""
-            raise
+        first = start or 0
+        with self._named(path):
+            seconds = patience(0 if stop is None else stop - first, self._timeout)
+            return self._objects.read(path, first, stop, seconds)
 
     def write(self, path: str, data: bytes) -> None:
         """Writes an object, replacing an older one: whole, or not at all."""
-        if self._files.async_impl:
-            self._call("pipe_file", path, data, size=len(data))
-            return
-        with self._named(path, self._timeout):
-            where = Path(self._where(path))
-            files.make(where.parent)
-            files.replace(where, data)
+        with self._named(path):
+            self._objects.write(path, data, patience(len(data), self._timeout))
 
     def delete(self, path: str) -> None:
         """Removes one object, if it exists."""
-        try:
-            self._call("rm_file", path)
-        except MissingObject:
-            return
+        with self._named(path):
+            self._objects.delete(path, self._timeout)
 
-    def tidy(self, prefix: str) -> None:
-        """Removes partial files, which `list` does not show, that killed writers left directly in `prefix`. No other
+    def tidy(self, folder: str) -> None:
+        """Removes partial files, which `list` does not show, that killed writers left directly in `folder`. No other
         writer may be active there."""
-        if not self._files.async_impl:
-            with self._named(prefix, self._timeout):
-                files.tidy(Path(self._where(prefix)))
+        with self._named(folder):
+            self._objects.tidy(folder)
 
-    def delete_tree(self, prefix: str) -> None:
-        """Removes everything below `prefix`."""
-        try:
-            self._call("rm", prefix, recursive=True)
-        except MissingObject:
-            return
-
-    def _call(self, name: str, path: str, *args: Any, size: int = 0, **options: Any) -> Any:
-        """Calls the file system. `size`: bytes that the call moves."""
-        timeout = patience(size, self._timeout)
-        with self._named(path, timeout):
-            if self._files.async_impl:
-                coroutine = getattr(self._files, f"_{name}")
-                where = self._where(path)
-                return sync(self._files.loop, coroutine, where, *args, timeout=timeout, **options)
-            return getattr(self._files, name)(self._where(path), *args, **options)
-
-    def _where(self, path: str) -> str:
-        return f"{self._root}/{path}" if path else str(self._root)
+    def delete_tree(self, folder: str) -> None:
+        """Removes everything below `folder`."""
+        with self._named(folder):
+            self._objects.delete_tree(folder, self._timeout)
 
     @contextmanager
-    def _named(self, path: str, timeout: float) -> Iterator[None]:
+    def _named(self, path: str) -> Iterator[None]:
         """Turns errors of a call into `StoreError`."""
         try:
             yield
         except FileNotFoundError as error:
             raise MissingObject(f"{self.address(path)}: not found") from error
-        except (TimeoutError, FSTimeoutError) as error:
-            raise StoreError(f"{self.address(path)}: no answer within {round(timeout, 1):g} s") from error
+        except TimeoutError as error:
+            raise StoreError(f"{self.address(path)}: {error}") from error
         except Exception as error:
-            # gcsfs, google-auth and aiohttp share no base class; each error means an unusable bucket.
+            # The client of Cloud Storage, google-auth and requests share no base class; each error means an unusable
+            # bucket.
             raise StoreError(f"{self.address(path)}: {_words(error)}") from error
+
+
+class Folder:
+    """A folder of this machine. Its calls have no time-out."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def list(self, folder: str, seconds: float) -> list[str]:
+        return [
+            os.path.relpath(Path(where, name), self._root)
+            for where, _, names in os.walk(self._root / folder, onerror=_unless_gone)
+            for name in names
+            if not name.endswith(files.PARTIAL)
+        ]
+
+    def read(self, path: str, start: int, stop: int | None, seconds: float) -> bytes:
+        with (self._root / path).open("rb") as file:
+            file.seek(start)
+            return file.read(-1 if stop is None else max(stop - start, 0))
+
+    def write(self, path: str, data: bytes, seconds: float) -> None:
+        where = self._root / path
+        files.make(where.parent)
+        files.replace(where, data)
+
+    def delete(self, path: str, seconds: float) -> None:
+        (self._root / path).unlink(missing_ok=True)
+
+    def delete_tree(self, folder: str, seconds: float) -> None:
+        shutil.rmtree(self._root / folder, onerror=lambda call, path, info: _unless_gone(info[1]))
+
+    def tidy(self, folder: str) -> None:
+        files.tidy(self._root / folder)
+
+
+def _cloud_storage(place: str) -> Objects:
+    from atoll_runtime.checkpoint.cloudstorage import CloudStorage  # imports what a folder does not need
+
+    return CloudStorage(place)
+
+
+def _unless_gone(error: BaseException) -> None:
+    """Another process may remove a folder while this one walks through it."""
+    if not isinstance(error, FileNotFoundError):
+        raise error
 
 
 def _words(error: BaseException) -> str:
