@@ -18,6 +18,7 @@ from atoll_cli.demo.diagnosis import diagnose
 from atoll_cli.demo.evaluation import evaluate_both
 from atoll_cli.demo.faults import Faults
 from atoll_cli.demo.report import render
+from atoll_cli.demo.verdict import judge
 from atoll_cli.demo.watch import Observer, Watch, all_learning
 from atoll_cli.errors import CommandError, UsageError, command_errors
 from atoll_cli.simulate.runfile import checked_spec, read_manifest
@@ -165,7 +166,7 @@ def _show(
         console.say("evaluating the untrained and the final global model on held-out text")
         evaluations = evaluate_both(spec, 0)
     ledgers = ledgers_of(name, kubectl.get("trainingruns,learnerunits")["items"])
-    return faults.verdict(ledgers, evaluations, MARGIN)
+    return judge(watch.samples, faults.seen, ledgers, evaluations, MARGIN, console.timings)
 
 
 def _write_data(spec: TrainingRunSpec, cluster: DemoCluster, console: Console) -> None:

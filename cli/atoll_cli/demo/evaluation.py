@@ -25,12 +25,14 @@ class HeldOut:
     tokens: int
 
 
-def evaluate_both(spec: TrainingRunSpec, first: int) -> list[HeldOut]:
+def evaluate_both(spec: TrainingRunSpec, first: int) -> tuple[HeldOut, HeldOut]:
     """Evaluates the checkpoint of global step `first` and the newest one at the same time. Raises `CommandError`."""
     data, checkpoints = spec.data, spec.checkpoint.uri
     with ThreadPoolExecutor() as pool:
-        steps = (first, None)
-        return list(pool.map(lambda step: evaluate(checkpoints, step, data.uri, data.sequence_length), steps))
+        one, other = (
+            pool.submit(evaluate, checkpoints, step, data.uri, data.sequence_length) for step in (first, None)
+        )
+        return one.result(), other.result()
 
 
 def evaluate(checkpoints: str, step: int | None, data: str, length: int) -> HeldOut:

@@ -1,17 +1,15 @@
-"""Kills a unit, waits until it is healed, and has all of it judged."""
+"""Kills a unit, and waits until it is healed."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 from atoll_cli.demo.console import Console
-from atoll_cli.demo.evaluation import HeldOut
-from atoll_cli.demo.verdict import Fault, Observations, healed, judge
+from atoll_cli.demo.verdict import Fault, healed
 from atoll_cli.demo.watch import Watch
-from atoll_cli.views import LedgerView, PodView, Sample
+from atoll_cli.views import PodView, Sample
 
 HEALED = 600
 """Time limit in seconds. Ample on two slow cores: a heal that takes longer is broken, not slow."""
@@ -42,21 +40,6 @@ class Healing:
             self._console.say(
                 f"{name} made {back.units[name].step - before.units[name].step} steps meanwhile"
             )
-
-    def verdict(
-        self, ledgers: Mapping[str, LedgerView], evaluations: Iterable[HeldOut], margin: float
-    ) -> dict[str, Any]:
-        """Judge what was watched: the document of `--json`. `evaluations`: of the untrained and the trained model."""
-        untrained, trained = evaluations
-        seen = Observations(
-            samples=self._watch.samples,
-            faults=self.seen,
-            ledgers=ledgers,
-            untrained=untrained,
-            trained=trained,
-            margin=margin,
-        )
-        return judge(seen, self._console.timings)
 
     def _until_healed(self, fault: Fault, before: Sample) -> Sample:
         incarnation = before.units[fault.unit].incarnation

@@ -17,6 +17,7 @@ from atoll_cli.demo.console import Console
 from atoll_cli.demo.evaluation import evaluate_both
 from atoll_cli.demo.healing import Healing
 from atoll_cli.demo.report import render
+from atoll_cli.demo.verdict import judge
 from atoll_cli.demo.watch import Watch, all_learning
 from atoll_cli.errors import CommandError, UsageError, command_errors
 from atoll_cli.simulate.runfile import checked_spec, read_manifest
@@ -186,6 +187,7 @@ def _show(
             pods.close()
             console.say("measuring the first and the last global model on held-out text")
             evaluations = evaluate_both(spec, GlobalStore(spec.checkpoint.uri).steps()[-1])
-        return healing.verdict(ledgers_of(name, operator.objects), evaluations, MARGIN)
+        ledgers = ledgers_of(name, operator.objects)
+        return judge(watch.samples, healing.seen, ledgers, evaluations, MARGIN, console.timings)
     finally:
         pods.close()
