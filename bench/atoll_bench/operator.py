@@ -22,7 +22,7 @@ from pathlib import Path
 from atoll_bench import cores, limit
 from atoll_bench.client import Object, fail
 from atoll_bench.figures import say
-from atoll_bench.shapes import HUGE, MANY, SMALL, WIDE, Shape, plain_pod
+from atoll_bench.shapes import HUGE, MANY, SMALL, WIDE, Shape
 from atoll_bench.testbed import Testbed, testbed
 from atoll_bench.trial import PATIENCE_SECONDS, healed, namespace, times, trial
 from atoll_bench.verdict import Figure, Samples, figures
@@ -70,12 +70,11 @@ async def _measure(cases: Collection[str], repeat: int, scheduler_qps: int | Non
 
 
 async def _warm(bed: Testbed) -> None:
-    """Creates a burst of pods that is not measured. The API server's cache of pods is too small for the first burst
-    after its start, so it ends the watch of the fake kubelets again and again. Without this burst that would slow down
-    only the operator, which is measured first."""
-    async with namespace(bed, MANY, "warm") as seen:
-        await limit.create(bed.bare, [plain_pod(MANY, "warm", number) for number in range(MANY.pods)])
-        await seen.until_running(MANY.pods, PATIENCE_SECONDS)
+    """Creates a run that is not measured. The API server's cache of pods is too small for the first burst after its
+    start, so it ends the watch of the fake kubelets again and again. Without this burst that would slow down only the
+    operator, which is measured first."""
+    async with trial(bed, MANY, "warm") as one:
+        await one.create()
 
 
 def _shapes(cases: Collection[str]) -> Iterator[Shape]:
@@ -105,9 +104,9 @@ async def _round(bed: Testbed, shape: Shape, cases: Collection[str], turn: int, 
         if "b" in cases and shape is not MANY:
             samples.add("b", shape, await one.heal([next(victims)]))
         if "c" in cases and shape is WIDE:
-            healthy = {life.unit for life in one.pods.lives.values() if life.alive and life.incarnation == 1}
-            burst = [life for life in one.alive() if life.unit in healthy]
-            chosen = rng.sample(burst, BURST)
+            living = one.pods.living()
+            healthy = {life.unit for life in living if life.incarnation == 1}
+            chosen = rng.sample([life for life in living if life.unit in healthy], BURST)
             failed = tuple(life.name for life in chosen)
             samples.add("c", shape, await one.heal(chosen))
             units = {life.unit for life in chosen}

@@ -53,15 +53,8 @@ class Life:
     created: float
     told: float
     running: float | None = None
-    ended: float | None = None
-    """When it failed or succeeded."""
-    deleting: float | None = None
-    gone: float | None = None
-
-    @property
-    def alive(self) -> bool:
-        """Whether it has neither ended nor been deleted."""
-        return self.ended is None and self.deleting is None and self.gone is None
+    left: float | None = None
+    """When it ended, or its deletion was requested."""
 
 
 class Pods:
@@ -92,19 +85,15 @@ class Pods:
             self.alive += 1
         elif incarnation > life.incarnation:
             life.incarnation, life.told = incarnation, at
-        was = (life.alive, life.running is not None)
-        if event.type == "DELETED":
-            life.gone = at
-        elif metadata.deletion_timestamp and life.deleting is None:
-            life.deleting = at
         phase = event.object.status.phase
-        if phase == "Running" and life.running is None:
+        over = event.type == "DELETED" or metadata.deletion_timestamp or phase in ("Failed", "Succeeded")
+        if over and life.left is None:
+            life.left = at
+            self.alive -= 1
+            self.running -= life.running is not None
+        elif phase == "Running" and life.running is None and life.left is None:
             life.running = at
-        elif phase in ("Failed", "Succeeded") and life.ended is None:
-            life.ended = at
-        now = (life.alive, life.running is not None)
-        self.alive += now[0] - was[0]
-        self.running += all(now) - all(was)
+            self.running += 1
         self._changed.set()
 
     async def follow(self, client: Client, namespace: str) -> None:
@@ -134,28 +123,27 @@ class Pods:
     def born_since(self, start: float) -> list[Life]:
         return [life for life in self.lives.values() if life.created >= start]
 
+    def living(self) -> list[Life]:
+        """Pods that have not left, by name."""
+        return sorted((life for life in self.lives.values() if life.left is None), key=lambda life: life.name)
+
     def last_running(self) -> float:
         """When the last of the live pods began to run."""
-        return max(life.running for life in self.lives.values() if life.alive and life.running is not None)
+        return max(life.running for life in self.living() if life.running is not None)
 
     def units(self) -> dict[str, tuple[int, int]]:
         """The newest incarnation and the number of its running pods, by unit."""
         found: dict[str, tuple[int, int]] = {}
-        for life in self.lives.values():
-            if life.alive and life.running is not None:
-                incarnation, hosts = found.get(life.unit, (0, 0))
-                if life.incarnation >= incarnation:
-                    hosts = hosts + 1 if life.incarnation == incarnation else 1
-                    found[life.unit] = life.incarnation, hosts
+        for life in self.living():
+            incarnation, hosts = found.get(life.unit, (0, 0))
+            if life.running is not None and life.incarnation >= incarnation:
+                found[life.unit] = life.incarnation, hosts + 1 if life.incarnation == incarnation else 1
         return found
 
 
 def touched(lives: Iterable[Life], units: Iterable[str], since: float) -> tuple[int, int]:
-    """Returns how many pods of these units, and of others, were created, ended or deleted from `since` on."""
-    ours, others, wanted = 0, 0, frozenset(units)
-    for life in lives:
-        times = (life.created, life.ended, life.deleting, life.gone)
-        if any(moment is not None and moment >= since for moment in times):
-            ours += life.unit in wanted
-            others += life.unit not in wanted
-    return ours, others
+    """Returns how many pods of these units, and of others, were created or left from `since` on."""
+    wanted = frozenset(units)
+    found = [life for life in lives if max(life.created, life.left or 0.0) >= since]
+    ours = sum(life.unit in wanted for life in found)
+    return ours, len(found) - ours

@@ -5,13 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from atoll_bench.client import Object
-from atoll_operator.api.group import LABEL_COMPONENT, LABEL_PLACEMENT, LABEL_UNIT, LEARNER
 
 RUN = "bench"
 POOL_UNITS = 250
 """Units of a pool. A run's pool has at most 256."""
-POD_BYTES = 3000
-"""About the bytes by which a learner's pod is larger than a minimal pod."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,21 +44,6 @@ WIDE = Shape(units=100, hosts=16, accelerator="tpu-v5p-slice", topology="4x4x4",
 MANY = Shape(units=500, hosts=4, accelerator="tpu-v6e-slice", topology="4x4", machine="ct6e-standard-4t")
 
 HUGE = Shape(units=5, hosts=2304, accelerator="tpu7x", topology="16x24x24", machine="tpu7x-standard-4t")
-
-
-def plain_pod(shape: Shape, namespace: str, number: int) -> Object:
-    """A pod as large as a learner's, with the same labels but no other content, bound to the node of its slice."""
-    unit = number // shape.hosts
-    labels = {LABEL_COMPONENT: LEARNER, LABEL_UNIT: f"u{unit}", LABEL_PLACEMENT: "1"}
-    container = {"name": "main", "image": "none", "env": [{"name": "FILLING", "value": "x" * POD_BYTES}]}
-    spec = {
-        "nodeName": shape.node_names[unit],
-        "automountServiceAccountToken": False,
-        "tolerations": [{"operator": "Exists"}],
-        "containers": [container],
-    }
-    metadata = {"name": f"plain-{number}", "namespace": namespace, "labels": labels}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
 def training_run(shape: Shape) -> Object:

@@ -92,12 +92,9 @@ class Trial:
         items: list[Object] = (await self.bed.admin.call("GET", path))["items"]
         return items
 
-    def alive(self) -> list[Life]:
-        return sorted((life for life in self.pods.lives.values() if life.alive), key=lambda life: life.name)
-
     def victims(self, rng: random.Random) -> Iterator[Life]:
         """Yields random pods of distinct units, because a unit that fails twice within an hour has to wait."""
-        pods = self.alive()
+        pods = self.pods.living()
         units = sorted({life.unit for life in pods})
         for unit in rng.sample(units, len(units)):
             yield rng.choice([life for life in pods if life.unit == unit])
@@ -224,7 +221,7 @@ async def healed(pods: Pods, shape: Shape, units: Mapping[str, int]) -> None:
 
     def done() -> bool:
         return pods.alive == pods.running == shape.pods and all(
-            life.incarnation >= units.get(life.unit, 0) for life in pods.lives.values() if life.alive
+            life.incarnation >= units.get(life.unit, 0) for life in pods.living()
         )
 
     await pods.until(
