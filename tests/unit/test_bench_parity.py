@@ -155,9 +155,9 @@ def ran(monkeypatch) -> list[Trial]:
     return begun
 
 
-def prove(folder, stages=cases.REDUCED, flag="--reduced") -> list[dict]:
+def prove(folder, reduced=True) -> list[dict]:
     """Rows of a proof that is resumed with the results in its folder."""
-    return list(proof.prove(stages, "ab", folder, 1, resume=True, flag=flag))
+    return list(proof.measure(None, "ab", str(folder), resume=True, reduced=reduced, device=False))
 
 
 def test_results_on_another_text_are_never_resumed_as_this_ones(tmp_path, ran, monkeypatch, capsys) -> None:
@@ -176,7 +176,7 @@ def test_results_on_another_text_are_never_resumed_as_this_ones(tmp_path, ran, m
 def test_the_committed_results_go_on_with_another_patch_of_python(tmp_path, ran) -> None:
     for name in ("parity.json", "parity-tuning.json"):
         shutil.copy(FOLDER / name, tmp_path / name)
-    prove(tmp_path, stages=cases.WHOLE, flag="")
+    prove(tmp_path, reduced=False)
     assert not {Trial.of(row) for row in RESULTS} & set(ran)
 
 

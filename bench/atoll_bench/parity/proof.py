@@ -22,7 +22,13 @@ COMMAND = "atoll bench parity"
 def measure(
     size: str | None, case: Sequence[str], out: str | None, resume: bool, reduced: bool, device: bool
 ) -> Iterator[Row]:
-    """Runs the plan that the options choose; see `prove`. Raises `UsageError` if they choose no trial."""
+    """Yields each finished trial's row. Writes table and plot at the end. See `atoll bench parity --help` for the
+    options.
+
+    Raises:
+        UsageError: the options choose no trial.
+        CommandError: the file of results is invalid, or has results on another text, or a trial was killed.
+    """
     if device and reduced:
         raise UsageError("--device: not with --reduced, which has a size of its own")
     stages = cases.stages(size, reduced=reduced, device=device)
@@ -32,30 +38,7 @@ def measure(
     folder = Path(out or ("/tmp/parity" if reduced else "docs/results"))
     folder.mkdir(parents=True, exist_ok=True)
     jobs = 1 if device else len(usable())
-    flag = "--reduced" if reduced else "--device" if device else ""
-    yield from prove(stages, letters, folder, jobs, resume=resume, flag=flag)
-
-
-def prove(
-    stages: Sequence[cases.Stage],
-    letters: str,
-    folder: Path,
-    jobs: int,
-    *,
-    resume: bool = False,
-    flag: str = "",
-) -> Iterator[Row]:
-    """Yields each finished trial's row. Writes table and plot at the end.
-
-    Args:
-        letters: the cases.
-        jobs: concurrent trials, one core each.
-        resume: do not run finished trials again.
-        flag: the option that chose the stages, for the command in a row.
-
-    Raises:
-        CommandError: the file of results is invalid, or has results on another text, or a trial was killed.
-    """
+    flag = " --reduced" if reduced else " --device" if device else ""
     store = Store(folder / f"{NAME}.json")
     with tempfile.TemporaryDirectory(prefix="atoll-parity-") as scratch:
         data = f"file://{scratch}/data"
@@ -70,7 +53,7 @@ def prove(
             left = [trial for trial in wanted if not resume or store.find(trial) is None]
             say(f"{len(left)} of {len(wanted)} trials to run, {jobs} at a time")
             for trial, found in run_all(left, data, f"{scratch}/cache", jobs):
-                row = store.add(trial, found | {"data": source, "command": command(trial, flag)})
+                row = store.add(trial, found | {"data": source, "command": _again(trial, flag)})
                 end = "diverged" if row["loss"] is None else f"{row['loss']:.4f}"
                 say(f"{report.name(trial)}: {end}")
                 yield row
@@ -85,10 +68,10 @@ def _text(source: str) -> str:
     return source.rpartition(".")[0]
 
 
-def command(trial: Trial, flag: str) -> str:
+def _again(trial: Trial, flag: str) -> str:
     """Returns the command that runs a trial again, among others of its case."""
-    words = [COMMAND, "--json", *([flag] if flag else []), f"--size {trial.size}"]
-    return " ".join([*words, *([] if trial.case == TUNING else [f"--case {trial.case}"])])
+    case = "" if trial.case == TUNING else f" --case {trial.case}"
+    return f"{COMMAND} --json{flag} --size {trial.size}{case}"
 
 
 def _phases(stages: Sequence[cases.Stage], letters: str, store: Store) -> Iterator[list[Trial]]:
