@@ -85,17 +85,11 @@ def url(kind: str, namespace: str, name: str = "") -> str:
     return f"/{group}/namespaces/{namespace}/{kind}" + (f"/{name}" if name else "")
 
 
-async def fail(client: Client, namespace: str, name: str, exit_code: int = 1) -> None:
+async def fail(client: Client, namespace: str, name: str) -> None:
     """Reports a pod as failed, as its kubelet would. Does nothing if the pod is gone already."""
-    ended = {"exitCode": exit_code, "reason": "Error"}
-    container = {
-        "name": "main",
-        "image": "none",
-        "imageID": "",
-        "ready": False,
-        "restartCount": 0,
-        "state": {"terminated": ended},
-    }
+    state = {"terminated": {"exitCode": 1, "reason": "Error"}}
+    required = {"image": "none", "imageID": "", "ready": False, "restartCount": 0}
+    container = {"name": "main", "state": state, **required}
     status = {"phase": "Failed", "containerStatuses": [container]}
     await client.call(
         "PATCH", url("pods", namespace, name) + "/status", {"status": status}, kind=MERGE, missing=True

@@ -25,7 +25,7 @@ from atoll_bench.figures import say
 from atoll_bench.shapes import HUGE, MANY, SMALL, WIDE, Shape
 from atoll_bench.testbed import Testbed, testbed
 from atoll_bench.trial import PATIENCE_SECONDS, healed, namespace, times, trial
-from atoll_bench.verdict import Figure, Samples, figures
+from atoll_bench.verdict import Figure, Sample, figures, samples
 from atoll_cli.errors import CommandError
 
 BURST = 50
@@ -46,7 +46,7 @@ async def _measure(cases: Collection[str], repeat: int, scheduler_qps: int | Non
     task = asyncio.current_task()
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    samples, lost = Samples(), CommandError("no round")
+    kept, lost = list[Sample](), CommandError("no round")
     with tempfile.TemporaryDirectory(prefix="atoll-bench-") as folder:
         async with testbed(Path(folder), scheduler_qps) as bed:
             if set(cases) & set("ac"):
@@ -55,18 +55,17 @@ async def _measure(cases: Collection[str], repeat: int, scheduler_qps: int | Non
                 for shape in _shapes(cases):
                     bed.ends = shape is HUGE and turn + 1 == repeat  # deleting its pods takes minutes
                     say(f"round {turn + 1} of {repeat}: {shape.units} units of {shape.hosts} pods")
-                    found = Samples()
                     try:
-                        await _round(bed, shape, cases, turn, found)
+                        found = await _round(bed, shape, cases, turn)
                     except CommandError as error:
                         say(f"no figures of this round: {error}")
                         lost = error
                     else:
-                        say(found.told)
-                        samples.take(found)
-    if not samples:
+                        say(", ".join(map(str, found)))
+                        kept += found
+    if not kept:
         raise lost
-    return figures(samples)
+    return figures(kept)
 
 
 async def _warm(bed: Testbed) -> None:
@@ -88,39 +87,39 @@ def _shapes(cases: Collection[str]) -> Iterator[Shape]:
         yield HUGE
 
 
-async def _round(bed: Testbed, shape: Shape, cases: Collection[str], turn: int, samples: Samples) -> None:
+async def _round(bed: Testbed, shape: Shape, cases: Collection[str], turn: int) -> list[Sample]:
     """Measures all cases of this shape once, then their limit."""
+    found = list[Sample]()
     rng = random.Random(turn)
     failed: tuple[str, ...] = ()
     successors: list[Object] = []
     async with trial(bed, shape, f"operator-{shape.name}-{turn}") as one:
         if shape is HUGE:
-            return samples.add("f", shape, await one.weigh())
+            return samples("f", shape, await one.weigh())
         created = await one.create()
         if "a" in cases and shape is not SMALL:
-            samples.add("a", shape, created)
+            found += samples("a", shape, created)
         bodies, objects = await one.bodies(), await one.objects()
         victims = one.victims(rng)
         if "b" in cases and shape is not MANY:
-            samples.add("b", shape, await one.heal([next(victims)]))
+            found += samples("b", shape, await one.heal([next(victims)]))
         if "c" in cases and shape is WIDE:
             living = one.pods.living()
             healthy = {life.unit for life in living if life.incarnation == 1}
             chosen = rng.sample([life for life in living if life.unit in healthy], BURST)
             failed = tuple(life.name for life in chosen)
-            samples.add("c", shape, await one.heal(chosen))
+            found += samples("c", shape, await one.heal(chosen))
             units = {life.unit for life in chosen}
             successors = [pod for pod in await one.bodies() if _unit(pod) in units]
         if "d" in cases and shape is MANY:
-            samples.add("d", shape, await one.idle() | await one.training())
+            found += samples("d", shape, await one.idle() | await one.training())
         if "e" in cases and shape is SMALL:
             for number, name in ((signal.SIGTERM, "after_stop"), (signal.SIGKILL, "after_kill")):
-                samples.add("e", shape, {name: await one.absent(next(victims), number)})
+                found += samples("e", shape, {name: await one.absent(next(victims), number)})
     if set(cases) & set({WIDE: "ac", MANY: "a"}.get(shape, "")):
         name = f"limit-{shape.name}-{turn}"
-        limits = await _limits(bed, shape, name, objects, bodies, failed, successors)
-        for case, found in limits.items():
-            samples.add(case, shape, found, limit=True)
+        found += await _limits(bed, shape, name, objects, bodies, failed, successors)
+    return found
 
 
 async def _limits(
@@ -131,22 +130,22 @@ async def _limits(
     bodies: Sequence[Object],
     failed: tuple[str, ...],
     successors: Sequence[Object],
-) -> dict[str, dict[str, float]]:
-    """Measures the limit, without an operator. Returns figures by case.
+) -> list[Sample]:
+    """Measures the limit, without an operator.
 
     Args:
         failed: names of the pods that failed in case (c).
         successors: the pods of the failed units after the operator had healed them.
     """
-    found: dict[str, dict[str, float]] = {}
     pods = [limit.body(pod, name) for pod in bodies]
     async with namespace(bed, shape, name) as seen:
         cut, before, start = await bed.watches_cut(), bed.used(), time.monotonic()
         await limit.create_objects(bed.bare, objects, name)
         await limit.create(bed.bare, pods)
         await seen.until_running(shape.pods, PATIENCE_SECONDS)
-        found["a"] = {"all_running": seen.last_running() - start} | cores.spent(before, bed.used())
-        found["a"]["watches_cut"] = await bed.watches_cut() - cut
+        created = {"all_running": seen.last_running() - start} | cores.spent(before, bed.used())
+        created["watches_cut"] = await bed.watches_cut() - cut
+        found = samples("a", shape, created, limit=True)
         if failed:
             await bed.quiet()
             broken = sorted({_unit(pod) for pod in successors})
@@ -162,7 +161,8 @@ async def _limits(
             await asyncio.gather(*(fail(bed.admin, name, pod) for pod in failed))
             await asyncio.gather(*(heal.apply(bed.bare, failed) for heal in heals))
             await healed(seen, shape, dict.fromkeys(broken, 2))
-            found["c"] = times(seen, start) | cores.spent(before, bed.used())
+            spent = cores.spent(before, bed.used())
+            found += samples("c", shape, times(seen, start) | spent, limit=True)
     return found
 
 

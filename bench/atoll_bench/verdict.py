@@ -5,12 +5,28 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from atoll_bench.figures import spread
 from atoll_bench.shapes import Shape
 
-Key = tuple[str, Shape, str, bool]
-"""Case, shape and name of a figure, and whether it is of the bare client."""
+
+class Sample(NamedTuple):
+    """One value of a round."""
+
+    case: str
+    shape: Shape
+    name: str
+    value: float
+    limit: bool
+    """Whether it is of the bare client."""
+
+    def __str__(self) -> str:
+        return f"{'limit ' if self.limit else ''}({self.case}) {self.name} {self.value:.3f}"
+
+
+def samples(case: str, shape: Shape, found: Mapping[str, float], *, limit: bool = False) -> list[Sample]:
+    return [Sample(case, shape, name, value, limit) for name, value in found.items()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,45 +88,19 @@ _UNITS["watches_cut"] = "watches"
 _UNITS |= dict.fromkeys(("memory", "memory_peak", "next_memory_peak"), "MiB")
 
 
-class Samples(defaultdict[Key, list[float]]):
-    """Values by figure, one for each round."""
-
-    def __init__(self) -> None:
-        super().__init__(list)
-
-    def add(self, case: str, shape: Shape, found: Mapping[str, float], *, limit: bool = False) -> None:
-        for name, value in found.items():
-            self[case, shape, name, limit].append(value)
-
-    def take(self, other: Samples) -> None:
-        for key, values in other.items():
-            self[key] += values
-
-    @property
-    def told(self) -> str:
-        return ", ".join(
-            f"{'limit ' if limit else ''}({case}) {name} {value:.3f}"
-            for (case, _, name, limit), values in self.items()
-            for value in values
-        )
-
-
-def figures(samples: Samples) -> list[Figure]:
+def figures(found: Sequence[Sample]) -> list[Figure]:
     """Returns the figures in the order of cases, and within a case in the order of measurement."""
-    return [
-        _figure(case, shape, name, values, samples.get((case, shape, name, True)))
-        for (case, shape, name, limit), values in sorted(samples.items(), key=lambda item: item[0][0])
-        if not limit
-    ]
+    values: dict[tuple[str, Shape, str], tuple[list[float], list[float]]] = defaultdict(lambda: ([], []))
+    for each in found:
+        values[each.case, each.shape, each.name][each.limit].append(each.value)
+    return [_figure(*key, *both) for key, both in sorted(values.items(), key=lambda item: item[0][0])]
 
 
-def _figure(
-    case: str, shape: Shape, name: str, values: Sequence[float], limits: Sequence[float] | None
-) -> Figure:
+def _figure(case: str, shape: Shape, name: str, values: Sequence[float], limits: Sequence[float]) -> Figure:
     target, value, ratio = TARGETS.get((case, name), Target()), spread(values)[0], None
     if target.pods is not None and shape.pods > target.pods:
         target = Target()
-    if limits is not None and min(limits) > 0:
+    if limits and min(limits) > 0:
         ratio = spread([one / other for one, other in zip(values, limits, strict=True)])[0]
     tests = [value <= target.most] if target.most is not None else []
     if target.ratio is not None and ratio is not None:
@@ -123,7 +113,7 @@ def _figure(
         low=min(values),
         high=max(values),
         target=target.most,
-        limit=None if limits is None else spread(limits)[0],
+        limit=spread(limits)[0] if limits else None,
         ratio=ratio,
         ratio_target=target.ratio,
         met=all(tests) if tests else None,

@@ -11,7 +11,7 @@ from atoll_bench import limit
 from atoll_bench.pods import Pods, touched
 from atoll_bench.shapes import HUGE, MANY, SMALL, WIDE, training_run
 from atoll_bench.trial import times
-from atoll_bench.verdict import Samples, figures
+from atoll_bench.verdict import figures, samples
 from atoll_cli.errors import CommandError
 from atoll_operator.api.trainingrun import TrainingRunSpec
 from atoll_operator.plan.pods.topology import slice_of
@@ -124,11 +124,11 @@ def test_an_error_of_the_watch_ends_the_bench_with_its_words() -> None:
 
 
 def test_a_figure_is_the_median_with_its_spread_and_the_ratio_of_each_round() -> None:
-    samples = Samples()
+    rounds = []
     for seconds, limited in ((10.0, 10.0), (12.0, 8.0), (11.0, 10.0)):
-        samples.add("a", WIDE, {"all_running": seconds, "etcd_cpu": 1.0})
-        samples.add("a", WIDE, {"all_running": limited}, limit=True)
-    found = {figure.name: figure for figure in figures(samples)}
+        rounds += samples("a", WIDE, {"all_running": seconds, "etcd_cpu": 1.0})
+        rounds += samples("a", WIDE, {"all_running": limited}, limit=True)
+    found = {figure.name: figure for figure in figures(rounds)}
     running = found["all_running"]
     assert (running.value, running.low, running.high) == (11.0, 10.0, 12.0)
     assert (running.limit, running.ratio) == (10.0, pytest.approx(1.1))
