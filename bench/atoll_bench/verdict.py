@@ -89,11 +89,13 @@ _UNITS |= dict.fromkeys(("memory", "memory_peak", "next_memory_peak"), "MiB")
 
 
 def figures(found: Sequence[Sample]) -> list[Figure]:
-    """Returns the figures in the order of cases, and within a case in the order of measurement."""
+    """Returns the figures in the order of cases, and within a case in the order of measurement. Those that only the bare
+    client has, as a creation before case (c) alone, are left out."""
     values: dict[tuple[str, Shape, str], tuple[list[float], list[float]]] = defaultdict(lambda: ([], []))
     for each in found:
         values[each.case, each.shape, each.name][each.limit].append(each.value)
-    return [_figure(*key, *both) for key, both in sorted(values.items(), key=lambda item: item[0][0])]
+    ordered = sorted(values.items(), key=lambda item: item[0][0])
+    return [_figure(*key, ours, limits) for key, (ours, limits) in ordered if ours]
 
 
 def _figure(case: str, shape: Shape, name: str, values: Sequence[float], limits: Sequence[float]) -> Figure:

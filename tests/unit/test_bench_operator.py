@@ -127,7 +127,7 @@ def test_a_figure_is_the_median_with_its_spread_and_the_ratio_of_each_round() ->
     rounds = []
     for seconds, limited in ((10.0, 10.0), (12.0, 8.0), (11.0, 10.0)):
         rounds += samples("a", WIDE, {"all_running": seconds, "etcd_cpu": 1.0})
-        rounds += samples("a", WIDE, {"all_running": limited}, limit=True)
+        rounds += samples("a", WIDE, {"all_running": limited, "first_created": 0.1}, limit=True)
     found = {figure.name: figure for figure in figures(rounds)}
     running = found["all_running"]
     assert (running.value, running.low, running.high) == (11.0, 10.0, 12.0)
@@ -135,6 +135,7 @@ def test_a_figure_is_the_median_with_its_spread_and_the_ratio_of_each_round() ->
     assert (running.target, running.ratio_target, running.met) == (None, 1.2, True)
     assert (running.units, running.pods, running.nodes, running.rounds) == (100, 1600, 100, 3)
     assert (found["etcd_cpu"].target, found["etcd_cpu"].met) == (None, None)
+    assert set(found) == {"all_running", "etcd_cpu"}
 
 
 @pytest.mark.parametrize("shape", [SMALL, WIDE, MANY, HUGE], ids=lambda shape: shape.name)
