@@ -89,8 +89,8 @@ _UNITS |= dict.fromkeys(("memory", "memory_peak", "next_memory_peak"), "MiB")
 
 
 def figures(found: Sequence[Sample]) -> list[Figure]:
-    """Returns the figures in the order of cases, and within a case in the order of measurement. Those that only the bare
-    client has, as a creation before case (c) alone, are left out."""
+    """Returns the figures in the order of cases, and within a case in the order of measurement. Leaves out those that
+    only the bare client has, as of a creation before case (c) alone."""
     values: dict[tuple[str, Shape, str], tuple[list[float], list[float]]] = defaultdict(lambda: ([], []))
     for each in found:
         values[each.case, each.shape, each.name][each.limit].append(each.value)
