@@ -63,46 +63,43 @@ WHOLE = (
 """What two cores do within six hours. Stages that show most for their time come first, as the run may stop anywhere."""
 DEVICE = (Stage("35m", (1000, 2000), "ab", learners=(2, 8)), Stage("125m", (1000,), "ab", learners=(8,)))
 """What an accelerator does, in about ten minutes a trial."""
-NAMED = (Stage("1m", (800, 1600), "ab"),)
-"""Runs only if `--size` names it."""
-NAMED_DEVICE = (
+NAMED = (
+    Stage("1m", (800, 1600), "ab"),
     Stage("350m", (1000,), "ab", learners=(8,)),
     Stage("1b", (1000,), "ab", learners=(2,)),
     Stage("moe-125m", (1000,), "d", learners=(8,)),
 )
-"""The same on an accelerator. 1b has only two learners, because one process holds the moments of all learners."""
-
-
-EVERY = (*WHOLE, *NAMED, *DEVICE, *NAMED_DEVICE)
+"""Run only if `--size` names them, all but 1m on an accelerator. 1b has only two learners, because one process holds
+the moments of all learners."""
 
 
 def stages(size: str | None = None, *, reduced: bool = False, device: bool = False) -> tuple[Stage, ...]:
     """The stages of a plan, or only those of one size. Empty if the reduced plan does not have the size."""
-    plan = REDUCED if reduced else EVERY if size is not None else DEVICE if device else WHOLE
+    every = WHOLE + DEVICE + NAMED
+    plan = REDUCED if reduced else every if size is not None else DEVICE if device else WHOLE
     return tuple(stage for stage in plan if size in (None, stage.size))
 
 
-def tuning(stages: Sequence[Stage], plan: Sequence[Stage]) -> list[Trial]:
-    """Trials of every learning rate for every method in the stages, at the size's smallest budget in `plan`."""
-    found: dict[Trial, None] = {}
-    for stage in stages:
-        steps = min(other.steps[0] for other in plan if other.size == stage.size)
-        for learners in dict.fromkeys(each for letter in stage.cases for each in _compared(letter, stage)):
-            for rate in SIZES[stage.size].rates:
-                found[_trial("tune", stage.size, learners, TUNING_SEED, steps, rate)] = None
-    return list(found)
+def tuning(stage: Stage, plan: Sequence[Stage]) -> list[Trial]:
+    """Trials of every learning rate for every method in the stage, at the size's smallest budget in `plan`."""
+    steps = min(other.steps[0] for other in plan if other.size == stage.size)
+    methods = dict.fromkeys(learners for letter in stage.cases for learners in _compared(letter, stage))
+    return [
+        _trial("tune", stage.size, learners, TUNING_SEED, steps, rate)
+        for learners in methods
+        for rate in SIZES[stage.size].rates
+    ]
 
 
-def trials(stages: Sequence[Stage], cases: str, rate: Rate) -> list[Trial]:
-    """All trials of these cases, seed by seed."""
-    found: dict[Trial, None] = {}
-    for stage in stages:
-        chosen = [letter for letter in stage.cases if letter in cases]
-        for steps, letter, seed in itertools.product(stage.steps, chosen, stage.seeds):
-            for learners in _compared(letter, stage):
-                one = _trial(letter, stage.size, learners, seed, steps, rate(stage.size, learners))
-                found |= dict.fromkeys(replace(one, **changes) for changes in CHANGES.get(letter, ({},)))
-    return list(found)
+def trials(stage: Stage, cases: str, rate: Rate) -> list[Trial]:
+    """All trials of those of these cases that the stage has, seed by seed."""
+    chosen = [letter for letter in stage.cases if letter in cases]
+    return [
+        replace(_trial(letter, stage.size, learners, seed, steps, rate(stage.size, learners)), **changes)
+        for steps, letter, seed in itertools.product(stage.steps, chosen, stage.seeds)
+        for learners in _compared(letter, stage)
+        for changes in CHANGES.get(letter, ({},))
+    ]
 
 
 def best_rate(store: Store) -> Rate:

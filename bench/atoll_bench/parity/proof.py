@@ -79,5 +79,5 @@ def _phases(stages: Sequence[cases.Stage], letters: str, store: Store) -> Iterat
     rate = cases.best_rate(store)  # reads what is in the store at the time of each phase
     for stage in stages:
         if set(stage.cases) & set(letters):
-            yield cases.tuning([stage], stages)
-            yield cases.trials([stage], letters, rate)
+            yield cases.tuning(stage, stages)
+            yield cases.trials(stage, letters, rate)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from atoll_runtime.contract import PRESETS, Dimensions, ModelSpec
+from atoll_runtime.contract import Dimensions, ModelSpec
 
 
 @dataclass(frozen=True)
@@ -67,10 +67,8 @@ SIZES: dict[str, Size] = {
 them. With fewer, a learner's noise hides the effect of the merge (pilot: 28 % above data-parallel training with 256
 tokens, 14 % with 2 Ki)."""
 
-ACCELERATOR = ("35m", "125m", "350m", "1b", "moe-125m")
-"""Presets for an accelerator: 512-token sequences, 256 Ki tokens a step."""
 SIZES |= {
     name: Size(ModelSpec(preset=name), 512, 512, 24, 200, (1e-3, 2e-3, 4e-3))
-    for name in ACCELERATOR
-    if name in PRESETS
+    for name in ("35m", "125m", "350m", "1b", "moe-125m")
 }
+"""Presets for an accelerator: 512-token sequences, 256 Ki tokens a step."""
