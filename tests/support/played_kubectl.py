@@ -116,3 +116,14 @@ def call_fixture(kubectl: Path, capfd: pytest.CaptureFixture[str]) -> Call:
         return status, out, err
 
     return called
+
+
+@pytest.fixture(name="atoll_on")
+def atoll_on_fixture(call: Call, kubectl: Path) -> Call:
+    """Calls a command of `atoll` on a cluster with these objects."""
+
+    def called(items: list[dict[str, Any]], *arguments: str) -> tuple[int, str, str]:
+        (kubectl / "objects").write_text(json.dumps(items))
+        return call(*arguments, commands="atoll_cli.options")
+
+    return called

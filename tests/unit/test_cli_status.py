@@ -34,49 +34,25 @@ def unit(name: str, of: str = "r", **status: Any) -> dict[str, Any]:
     return {"kind": "LearnerUnit", "metadata": {"name": name}, "spec": spec, "status": status}
 
 
-@pytest.fixture
-def status(call: Call, kubectl: Path) -> Call:
-    """Calls `atoll status` on a cluster with these objects. Returns exit status, output and errors."""
-
-    def ask(items: list[dict[str, Any]], *arguments: str) -> tuple[int, str, str]:
-        (kubectl / "objects").write_text(json.dumps(items))
-        return call("status", *arguments, commands="atoll_cli.options")
-
-    return ask
-
-
 @pytest.mark.parametrize("watch", [(), ("-w",)], ids=["once", "watching"])
 @pytest.mark.parametrize(("phase", "wanted"), [("Complete", 0), ("Failed", 1)], ids=["complete", "failed"])
 def test_a_run_that_has_ended_ends_the_watch_with_its_verdict(
-    status: Call, phase: str, wanted: int, watch: tuple[str, ...]
+    atoll_on: Call, phase: str, wanted: int, watch: tuple[str, ...]
 ) -> None:
-    ended, out, _ = status([run("r", phase=phase, message="out of time")], "r", *watch)
+    ended, out, _ = atoll_on([run("r", phase=phase, message="out of time")], "status", "r", *watch)
     assert ended == wanted
     assert out.startswith(f"r: {phase} ·")
     assert "out of time" in out
 
 
-def test_without_a_kubectl_one_sentence_says_so(
-    status: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path / "none"))
-    monkeypatch.setenv("ATOLL_CACHE", str(tmp_path / "none"))
-    monkeypatch.delenv("ATOLL_KUBECTL")
-    ended, _, err = status([], "r")
-    assert ended == 2
-    assert (
-        err == "atoll: kubectl is not on PATH: install it, or name it with ATOLL_KUBECTL=/path/to/kubectl\n"
-    )
-
-
-def test_json_has_the_run_and_its_units(status: Call) -> None:
+def test_json_has_the_run_and_its_units(atoll_on: Call) -> None:
     evaluation = {"step": 100, "loss": 2.75, "tokens": 4096}
     items = [
         run("r", phase="Running", globalStep=120, tokensPerSecond=5.5, evaluation=evaluation),
         unit("r-a-0", "r", phase="Learning", lastHealSeconds=8.5, lastHeal={"stages": {"catchUp": 1.5}}),
         unit("else-a-0", "else"),
     ]
-    ended, out, _ = status(items, "r", "--json")
+    ended, out, _ = atoll_on(items, "status", "r", "--json")
     shown = json.loads(out)
     assert ended == 0
     assert out.count("\n") == 1
@@ -115,8 +91,8 @@ UNITS = [
 ]  # fmt: skip
 
 
-def test_a_run_is_shown_with_its_figures_its_units_their_heals_and_what_failures_cost(status: Call) -> None:
-    _, out, _ = status([RUN, *UNITS], "r")
+def test_a_run_is_shown_with_its_figures_its_units_their_heals_and_what_failures_cost(atoll_on: Call) -> None:
+    _, out, _ = atoll_on([RUN, *UNITS], "status", "r")
     assert [" ".join(line.split()) for line in out.splitlines()] == [
         "r: Running · units 2/3 · step 120/300 · 12.3 k tokens/s · loss 2.500 · quorum 2/3 (K=1) · "
         "in 2.0 MB out 900 B",
@@ -136,8 +112,8 @@ def test_a_run_is_shown_with_its_figures_its_units_their_heals_and_what_failures
     ]
 
 
-def test_the_wide_table_shows_pool_seed_and_the_link_of_a_unit_once_it_is_known(status: Call) -> None:
-    _, out, _ = status([run("r"), *UNITS, unit("r-a-3", seededStep=7)], "r", "-o", "wide")
+def test_the_wide_table_shows_pool_seed_and_the_link_of_a_unit_once_it_is_known(atoll_on: Call) -> None:
+    _, out, _ = atoll_on([run("r"), *UNITS, unit("r-a-3", seededStep=7)], "status", "r", "-o", "wide")
     head, *rows = (line.split() for line in out.splitlines() if line.startswith(("UNIT", "r-a-")))
     assert " ".join(head).endswith("CODEC POOL SEEDED FROM LINK UP/DOWN GBIT/S ROUND TRIP BUSY BROKEN")
     assert rows[0][-7:] == ["a", "-", "2.5/12.3", "42.1", "ms", "63%", "2"]
@@ -181,7 +157,7 @@ def test_amounts_have_a_decimal_prefix(value: float, text: str) -> None:
     assert amount(value, "B") == text
 
 
-def test_without_a_run_there_is_a_line_for_each(status: Call, kubectl: Path) -> None:
+def test_without_a_run_there_is_a_line_for_each(atoll_on: Call, kubectl: Path) -> None:
     items = [
         run("small", "b", phase="Failed"),
         run(
@@ -189,7 +165,7 @@ def test_without_a_run_there_is_a_line_for_each(status: Call, kubectl: Path) -> 
         ),
         run("zebra", "a"),
     ]
-    ended, out, _ = status(items, "-A")
+    ended, out, _ = atoll_on(items, "status", "-A")
     assert ended == 0
     assert [line.split() for line in out.splitlines()] == [
         ["NAMESPACE", "RUN", "PHASE", "UNITS", "STEP", "TOKENS/S", "LOSS"],
@@ -200,13 +176,13 @@ def test_without_a_run_there_is_a_line_for_each(status: Call, kubectl: Path) -> 
     assert json.loads((kubectl / "calls").read_text()) == ["get", "trainingruns", "-A", "-o", "json"]
 
 
-def test_the_list_as_json_names_namespaces(status: Call) -> None:
-    _, out, _ = status([run("one", "b"), run("one", "a")], "--json")
+def test_the_list_as_json_names_namespaces(atoll_on: Call) -> None:
+    _, out, _ = atoll_on([run("one", "b"), run("one", "a")], "status", "--json")
     assert [(each["namespace"], each["name"]) for each in json.loads(out)["runs"]] == [
         ("a", "one"),
         ("b", "one"),
     ]
-    assert json.loads(status([], "--json")[1]) == {"runs": []}
+    assert json.loads(atoll_on([], "status", "--json")[1]) == {"runs": []}
 
 
 def test_a_watch_outlives_an_answer_that_does_not_come(
@@ -251,7 +227,7 @@ atoll_syncer_token_fragments{{unit="r-p-0",fate="merged"}} 7
     ],
 )
 def test_figures_of_a_running_run_are_those_of_its_syncer_now(
-    status: Call, kubectl: Path, answers: list[int | None], expected: tuple[int, int, int]
+    atoll_on: Call, kubectl: Path, answers: list[int | None], expected: tuple[int, int, int]
 ) -> None:
     for shard, step in enumerate(answers):
         if step is not None:
@@ -260,6 +236,6 @@ def test_figures_of_a_running_run_are_those_of_its_syncer_now(
         run("r", phase="Running", globalStep=30, tokens=4000, syncerShards=2),
         unit("r-p-0", "r", step=33),
     ]
-    _, out, _ = status(items, "r", "--json")
+    _, out, _ = atoll_on(items, "status", "r", "--json")
     shown = json.loads(out)
     assert (shown["run"]["step"], shown["run"]["tokens"], shown["units"]["r-p-0"]["step"]) == expected

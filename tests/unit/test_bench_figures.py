@@ -1,0 +1,87 @@
+"""What `atoll bench` takes and prints. Most measurements take minutes: here are their options, their arithmetic and the
+cores on which they run."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import subprocess
+import sys
+from importlib import import_module
+from typing import Any
+
+import pytest
+
+from atoll_bench import cores
+from atoll_bench.command import FIGURES
+from atoll_bench.merge import layout_of
+from atoll_bench.rates import Phase, rates
+from atoll_cli.__main__ import main
+from atoll_runtime.protocol.fragments import TensorInfo, build_layout
+
+
+@pytest.mark.parametrize("figure", FIGURES.values(), ids=FIGURES)
+def test_a_measurement_takes_the_options_of_its_command(figure) -> None:
+    names = (option.name.removeprefix("--").replace("-", "_") for option in figure.options)
+    measure = import_module(f"atoll_bench.{figure.module}").measure
+    inspect.signature(measure).bind(**dict.fromkeys(names))
+
+
+def test_a_figure_is_a_json_object_and_a_line_if_asked(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tensors = [TensorInfo("layers", (6, 5000), stacked=True, embedding=False)]
+    monkeypatch.setattr("atoll_bench.merge.layout_of", lambda _, fragments: build_layout(tensors, fragments))
+    monkeypatch.setattr("atoll_bench.merge.COLD", 1 << 20)
+    command = ["bench", "merge", "--learners", "2,3", "--fragments", "3"]
+    assert main([*command, "--json"]) == 0
+    figures: list[dict[str, Any]] = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(figure["codec"], figure["learners"]) for figure in figures] == [
+        ("bf16", 2),
+        ("bf16", 3),
+        ("float32", 2),
+        ("float32", 3),
+    ]
+    for figure in figures:
+        assert figure["figure"] == "merge_bytes_per_second"
+        assert figure["parameters"] == 30_000
+        assert figure["ratio_spread"][0] <= figure["ratio"] <= figure["ratio_spread"][1]
+        assert min(figure["value"], figure["copy"]) > 0
+    assert main(["bench", "merge", "--learners", "2", "--fragments", "3", "--codec", "bf16"]) == 0
+    told = capsys.readouterr().out
+    assert told.count("\n") > 1 and json.loads(told).keys() == figures[0].keys()
+
+
+def test_the_model_has_at_least_the_parameters_that_were_asked_for() -> None:
+    layout = layout_of(64_000_000, 24)
+    assert 64_000_000 <= layout.size < 71_000_000
+    sizes = [fragment.size for fragment in layout.fragments]
+    assert max(sizes) <= 4 / 3 * layout.size / 24
+
+
+def test_ratios_are_of_pairs_and_of_core_seconds() -> None:
+    plain = [Phase(4.0, 2.0), Phase(5.0, 2.0), Phase(9.0, 2.0)]
+    found = rates(10, plain, [Phase(5.0, 2.5), Phase(5.0, 2.0), Phase(10.0, 3.0)])
+    assert (found.pairs, found.steps) == (3, 30)
+    assert (found.plain, found.ours) == (2.0, 2.0)
+    assert found.ratio == pytest.approx(0.9)
+    assert found.ratio_quartiles == pytest.approx((0.85, 0.95))
+    assert found.ratio_of_core_time == pytest.approx(6 / 7.5)
+
+
+def test_a_process_is_pinned_with_its_threads() -> None:
+    code = (
+        "import threading; stop = threading.Event(); threading.Thread(target=stop.wait, daemon=True).start();"
+        "print('up', flush=True); input()"
+    )
+    one = cores.usable()[0]
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None and process.stdout.readline() == b"up\n"
+        cores.pin(process.pid, [one])
+        threads = os.listdir(f"/proc/{process.pid}/task")
+        assert len(threads) == 2
+        assert {frozenset(os.sched_getaffinity(int(thread))) for thread in threads} == {frozenset([one])}
+        process.communicate(b"\n")
