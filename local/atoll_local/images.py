@@ -39,7 +39,6 @@ def build_images(progress: Progress = silent, *, force: bool = False) -> None:
         if force:
             for store in ("buildah", "containerd"):
                 shutil.rmtree(folder / store, ignore_errors=True)
-            (folder / f"base-{base.KEY}.tar").unlink(missing_ok=True)
         builder = Builder(folder, progress)
         builder.program(PAUSE_IMAGE, pause_program())
         builder.program(COREDNS_IMAGE, find("coredns", progress).read_bytes())
@@ -66,7 +65,7 @@ class Builder:
     """buildah with its own store in the cache, so that the host's configuration has no effect."""
 
     def __init__(self, folder: Path, progress: Progress) -> None:
-        self._folder, self._progress = folder, progress
+        self._progress = progress
         self._template = Template(folder / "containerd")
         self._store = folder / "buildah"
         self._policy = f"--signature-policy={self._store / 'policy.json'}"
@@ -101,19 +100,14 @@ class Builder:
         reference = f"localhost/atoll-base:{base.KEY}"
         if reference in self._buildah("images", "--format", "{{.Name}}:{{.Tag}}").split():
             return reference
-        archive = self._folder / f"base-{base.KEY}.tar"
-        if not archive.exists():
-            started = time.monotonic()
-            self._progress("images: making the base (Debian with Python)")
-            partial = archive.with_suffix(".partial.tar")
-            base.write_base(partial)
-            partial.replace(archive)
-            self._progress(f"images: base made in {time.monotonic() - started:.0f} s")
+        started = time.monotonic()
+        self._progress("images: making the base (Debian with Python)")
         with TemporaryDirectory(prefix="atoll-base-") as temporary:
             context = Path(temporary)
-            shutil.copy(archive, context / "base.tar")
+            base.write_base(context / "base.tar")
             (context / "Dockerfile").write_text("FROM scratch\nADD base.tar /\n")
             self._build(reference, context, {})
+        self._progress(f"images: base made in {time.monotonic() - started:.0f} s")
         return reference
 
     def _add(self, reference: str, key: str, context: Path, arguments: Mapping[str, str]) -> None:
