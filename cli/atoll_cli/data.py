@@ -58,13 +58,8 @@ def add_options(data: argparse.ArgumentParser) -> None:
 
 
 def run_data(options: argparse.Namespace) -> int:
-    """Runs one action. Exit status 0, or 1 if `check` found an error.
-
-    Raises:
-        UsageError: an option cannot be used.
-        DataError: a source, a document or a data set cannot be used.
-        StoreError: the bucket cannot be used.
-    """
+    """Runs one action. Exit status 0, or 1 if `check` found an error. Raises `UsageError`: an option cannot be used;
+    `DataError`: a source, a document or a data set cannot be used; `StoreError`: the bucket cannot be used."""
     return {"import": _import, "check": _check, "show": _show}[options.action](options)
 
 

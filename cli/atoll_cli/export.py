@@ -41,13 +41,9 @@ OPTIONS = (
 
 
 def run_export(options: argparse.Namespace) -> int:
-    """Write or compare an export. Exit status 0, or 1 if `--check` found a difference.
-
-    Raises:
-        UsageError: an option cannot be used.
-        ExportError, DataError: there is no such checkpoint, export or data set.
-        StoreError: the bucket cannot be used.
-    """
+    """Write or compare an export. Exit status 0, or 1 if `--check` found a difference. Raises `UsageError`: an option
+    cannot be used; `ExportError` and `DataError`: there is no such checkpoint, export or data set; `StoreError`: the
+    bucket cannot be used."""
     if (options.out is None) == (options.check is None):
         raise UsageError("one of --out and --check is wanted")
     return _write(options) if options.check is None else _check(options)

@@ -34,11 +34,8 @@ class Kubectl:
     """None for the context's."""
 
     def run(self, *arguments: str, stdin: str | None = None, timeout: float = 60) -> str:
-        """Run kubectl and return its output.
-
-        Raises:
-            KubectlError: it failed, or took longer than `timeout` seconds.
-        """
+        """Run kubectl and return its output. Raises `KubectlError`: it failed, or took longer than `timeout`
+        seconds."""
         command = [str(self.program), *self.flags(), *arguments]
         words = " ".join(arguments[:4])
         try:

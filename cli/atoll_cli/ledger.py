@@ -19,11 +19,8 @@ GONE = "gone"
 
 
 def show_ledger(options: argparse.Namespace) -> int:
-    """Print the ledger. Exit status 0 if it balances, else 1.
-
-    Raises:
-        CommandError: there is no such run, it has no ledger yet, or the cluster did not answer.
-    """
+    """Print the ledger. Exit status 0 if it balances, else 1. Raises `CommandError`: there is no such run, it has no
+    ledger yet, or the cluster did not answer."""
     name = named(RUN, options.run)
     items = chosen(options).get("trainingruns,learnerunits")["items"]
     names = [item["metadata"]["name"] for item in items if item["kind"] == "TrainingRun"]

@@ -21,11 +21,8 @@ Seen = TypeVar("Seen")
 
 
 def poll(look: Callable[[], Seen], tell: Callable[[str], None]) -> Iterator[Seen]:
-    """Yield the result of each poll, without end. Report once each time the cluster stops answering.
-
-    Raises:
-        KubectlError: the first call of `look` failed, or later every call failed for `SILENCE` seconds.
-    """
+    """Yield the result of each poll, without end. Report once each time the cluster stops answering. Raises
+    `KubectlError`: the first call of `look` failed, or later every call failed for `SILENCE` seconds."""
     yield look()
     while True:
         time.sleep(INTERVAL)

@@ -19,12 +19,9 @@ from atoll_cli.views import Sample, runs_of, sample_of
 
 
 def show_status(options: argparse.Namespace) -> int:
-    """Print a run, once or until it has ended, or the list of runs. Exit status 1 if the named run failed.
-
-    Raises:
-        CommandError: there is no such run, or the cluster did not answer.
-        UsageError: options that do not go together.
-    """
+    """Print a run, once or until it has ended, or the list of runs. Exit status 1 if the named run failed. Raises
+    `CommandError`: there is no such run, or the cluster did not answer; `UsageError`: options that do not go
+    together."""
     if options.watch and options.run is None:
         raise UsageError("--watch needs a RUN")
     if options.watch and options.output in ("yaml", "name"):

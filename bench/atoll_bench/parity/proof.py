@@ -23,12 +23,8 @@ def measure(
     size: str | None, case: Sequence[str], out: str | None, resume: bool, reduced: bool, device: bool
 ) -> Iterator[Row]:
     """Yields each finished trial's row. Writes table and plot at the end. See `atoll bench parity --help` for the
-    options.
-
-    Raises:
-        UsageError: the options choose no trial.
-        CommandError: the file of results is invalid, or has results on another text, or a trial was killed.
-    """
+    options. Raises `UsageError`: the options choose no trial; `CommandError`: the file of results is invalid, or has
+    results on another text, or a trial was killed."""
     if device and reduced:
         raise UsageError("--device: not with --reduced, which has a size of its own")
     stages = cases.stages(size, reduced=reduced, device=device)

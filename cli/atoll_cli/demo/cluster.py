@@ -37,7 +37,6 @@ class DemoCluster:
         self.local = Cluster(name, progress)
         self._chart = chart
         self._found_up = self.local.running()
-        self._installed = False
         self._held = ExitStack()
         """The claim on this machine's clusters, held while this process lives."""
         self.reached = False
@@ -55,13 +54,9 @@ class DemoCluster:
         self.reached = True
 
     def install(self) -> None:
-        """Installs the operator and makes the run's namespace.
-
-        Raises:
-            CommandError: the operator did not come up; the message has a diagnosis.
-        """
+        """Installs the operator and makes the run's namespace. Raises `CommandError`: the operator did not come up; the
+        message has a diagnosis."""
         self._delete_namespaces(NAMESPACE)
-        self._installed = True
         self.kubectl.apply(_namespace(SYSTEM), _namespace(NAMESPACE))
         environment = f"--set-json=runtime.env={json.dumps(self.local.bucket.environment())}"
         where = f"--set-json=namespaces={json.dumps([NAMESPACE])}"
@@ -73,12 +68,9 @@ class DemoCluster:
             raise CommandError(f"{error}\n{told}") from error
 
     def leave(self) -> None:
-        """Removes the cluster if the demo started it, else what the demo installed on it.
-
-        Raises:
-            CommandError, HostError, ClusterError: something could not be removed.
-        """
-        if self._found_up and self._installed:
+        """Removes the cluster if the demo started it, else what the demo installed on it. Raises `CommandError`,
+        `HostError` or `ClusterError` if something could not be removed."""
+        if self._found_up and self.reached:
             self._helm("uninstall", RELEASE, "--ignore-not-found")
             self._delete_namespaces(NAMESPACE, SYSTEM)
         # If `up` failed before it made anything, what exists belongs to another command.

@@ -45,13 +45,8 @@ COMPLETE = 1200
 
 
 def run_demo(options: argparse.Namespace) -> int:
-    """Return exit status 0 if everything was shown, else 1.
-
-    Raises:
-        CommandError: a stage did not finish.
-        UsageError: wrong options, or a machine that cannot run it.
-        ModuleNotFoundError: packages are missing.
-    """
+    """Return exit status 0 if everything was shown, else 1. Raises `CommandError`: a stage did not finish;
+    `UsageError`: wrong options, or a machine that cannot run it; `ModuleNotFoundError`: packages are missing."""
     console = Console(STAGES)
     try:
         root = source_root()

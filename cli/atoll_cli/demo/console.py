@@ -11,6 +11,8 @@ from typing import TextIO
 
 from atoll_cli.text import seconds
 
+ERASE = "\r\x1b[K"
+"""Erases the line on a terminal."""
 PLAIN_INTERVAL = 5.0
 """Seconds between two live lines if the output is not a terminal."""
 
@@ -25,7 +27,6 @@ class Console:
         self._stream = stream or sys.stdout
         self._terminal = self._stream.isatty()
         self._started = time.monotonic()
-        self._live_length = 0
         self._live_time = 0.0
 
     @contextmanager
@@ -39,24 +40,16 @@ class Console:
 
     def say(self, text: str, indent: str = "      ") -> None:
         """Print lines that stay."""
-        self._clear()
-        print("\n".join(indent + line for line in text.splitlines()), file=self._stream, flush=True)
+        erase = ERASE if self._terminal else ""
+        print(erase + "\n".join(indent + line for line in text.splitlines()), file=self._stream, flush=True)
 
     def live(self, text: str) -> None:
         """Print the line that follows the run."""
         now = time.monotonic()
         stamped = f"      {now - self._started:5.0f} s  {text}"
         if self._terminal:
-            self._clear()
             shown = stamped[: shutil.get_terminal_size().columns - 1]
-            self._stream.write(shown)
-            self._stream.flush()
-            self._live_length = len(shown)
+            print(ERASE + shown, end="", file=self._stream, flush=True)
         elif now - self._live_time >= PLAIN_INTERVAL:
             self._live_time = now
             print(stamped, file=self._stream, flush=True)
-
-    def _clear(self) -> None:
-        if self._live_length:
-            self._stream.write("\r" + " " * self._live_length + "\r")
-            self._live_length = 0

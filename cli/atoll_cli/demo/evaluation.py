@@ -36,11 +36,8 @@ def evaluate_both(spec: TrainingRunSpec, first: int) -> tuple[HeldOut, HeldOut]:
 
 
 def evaluate(checkpoints: str, step: int | None, data: str, length: int) -> HeldOut:
-    """Evaluates the checkpoint of global step `step`, or the newest complete one.
-
-    Raises:
-        CommandError: the evaluation failed, or took longer than `TIMEOUT`.
-    """
+    """Evaluates the checkpoint of global step `step`, or the newest complete one. Raises `CommandError`: the evaluation
+    failed, or took longer than `TIMEOUT`."""
     command = [sys.executable, "-m", "atoll_runtime.evaluate"]
     command += ["--checkpoint", checkpoints, "--data", data, "--sequence-length", str(length)]
     command += [] if step is None else ["--step", str(step)]

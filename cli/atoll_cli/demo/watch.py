@@ -78,11 +78,8 @@ class Watch:
         return sample
 
     def until(self, what: str, reached: Callable[[Sample], bool], timeout: float) -> Sample:
-        """Take samples, and return the first for which `reached` holds.
-
-        Raises:
-            CommandError: not within `timeout` seconds, or the run failed (both with a diagnosis) or was complete.
-        """
+        """Take samples, and return the first for which `reached` holds. Raises `CommandError`: not within `timeout`
+        seconds, or the run failed (both with a diagnosis) or was complete."""
         deadline, last = time.monotonic() + timeout, ""
         while True:
             sample = self.look()

@@ -29,11 +29,8 @@ LOOKS = 10
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the logs, as kubectl does, and with `--follow` also those of later processes.
-
-    Raises:
-        CommandError: there is no such object or no pod, or kubectl failed.
-    """
+    """Print the logs, as kubectl does, and with `--follow` also those of later processes. Raises `CommandError`: there
+    is no such object or no pod, or kubectl failed."""
     kubectl = chosen(options)
     owner: tuple[str, str] | None = None
     if options.target == "operator":

@@ -45,12 +45,8 @@ MARGIN = 1e-3
 
 
 def run_try(options: argparse.Namespace) -> int:
-    """Return exit status 0 if everything was shown, else 1.
-
-    Raises:
-        CommandError: a stage did not finish.
-        UsageError: wrong options, or a run that this machine cannot show.
-    """
+    """Return exit status 0 if everything was shown, else 1. Raises `CommandError`: a stage did not finish;
+    `UsageError`: wrong options, or a run that this machine cannot show."""
     console = Console(STAGES, sys.stderr if options.json else None)
     folder = _folder(options.folder)
     passed = False
