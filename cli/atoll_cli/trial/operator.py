@@ -118,15 +118,15 @@ class Operator:
             generation=1,
             spec=self.spec,
             status=self.status,
-            settings=pod_settings(
-                PodSettings(run=self.name, image="none", pull_policy="Never", environment={}),
-                self.spec,
-                self.status.runtime,
-            ),
+            settings=self._settings(),
             units=facts,
             syncer_pods=tuple(pod for pod in pods if not pod.placement),
             syncer=self.syncer,
         )
+
+    def _settings(self) -> PodSettings:
+        own = PodSettings(run=self.name, image="none", pull_policy="Never", environment={})
+        return pod_settings(own, self.spec, self.status.runtime)
 
     def _apply(self, body: Object, now: float) -> None:
         """Write the ConfigMap's `run.json`, or create the StatefulSet's pods."""
@@ -157,7 +157,7 @@ class Operator:
             stop="Finished" if self.status.phase in ("Complete", "Failed") else "",
             recovery=self.spec.recovery,
             begun=self.status.global_step > 0,
-            settings=self._observed().settings,
+            settings=self._settings(),
             syncer=state,
             pace=unit.pace,
         )
