@@ -6,15 +6,19 @@ import json
 import os
 import shutil
 import time
+from pathlib import Path
+from string import Template
 from typing import Any
 
-from atoll_local import addons, cgroups, host
+import yaml
+
+from atoll_local import cgroups, host
 from atoll_local.bucket import FakeGcs
 from atoll_local.controlplane import CONTROL_PROGRAMS, ControlPlane
 from atoll_local.errors import ClusterError, HostError, StateError
-from atoll_local.images import build_images, install_images, made_from
+from atoll_local.images import COREDNS_IMAGE, build_images, install_images, made_from
 from atoll_local.kubectl import SECONDS, kubectl
-from atoll_local.machine import Machine
+from atoll_local.machine import DNS_ADDRESS, Machine
 from atoll_local.network import Network
 from atoll_local.nodes import NODES
 from atoll_local.paths import record, state_dir
@@ -22,6 +26,11 @@ from atoll_local.programs import Progress, find_all, silent
 
 API_PORT = 6443
 READY_SECONDS = 120.0
+STORAGE_CLASS = "standard"
+VOLUMES = 8
+"""Static volumes: there is no provisioner. A used volume is not bound again."""
+ADD_ONS = Path(__file__).with_name("manifests") / "addons.yaml"
+"""CoreDNS, storage, and two bindings."""
 NODE_PROGRAMS = ("kubectl", "kubelet", "kube-proxy", "coredns", "helm", "fake-gcs-server")
 
 
@@ -162,12 +171,12 @@ class Cluster:
 
     def _add_ons(self) -> None:
         volumes = self.root / "volumes"
-        for number in range(addons.VOLUMES):
+        for number in range(VOLUMES):
             folder = volumes / str(number)
             folder.mkdir(parents=True)
             # fsGroup is not applied to a local path, and the pods do not run as root.
             folder.chmod(0o777)
-        listing = {"apiVersion": "v1", "kind": "List", "items": addons.objects(NODES[0].name, volumes)}
+        listing = {"apiVersion": "v1", "kind": "List", "items": _objects(NODES[0].name, volumes)}
         self.kubectl("apply", "--server-side", "-f", "-", stdin=json.dumps(listing))
 
     def _wait_ready(self) -> None:
@@ -181,3 +190,27 @@ class Cluster:
 
     def _await(self, *arguments: str) -> None:
         self.kubectl(*arguments, f"--timeout={READY_SECONDS:.0f}s", timeout=READY_SECONDS + 10)
+
+
+def _objects(node: str, volumes: Path) -> list[dict[str, Any]]:
+    """The objects besides nodes, in an order in which they can be applied. CoreDNS and the volumes are on `node`."""
+    names = {"node": node, "coredns": COREDNS_IMAGE, "dns": DNS_ADDRESS, "storage": STORAGE_CLASS}
+    text = Template(ADD_ONS.read_text()).substitute(names)
+    return [*yaml.safe_load_all(text), *(_volume(node, volumes, number) for number in range(VOLUMES))]
+
+
+def _volume(node: str, volumes: Path, number: int) -> dict[str, Any]:
+    here = {"key": "kubernetes.io/hostname", "operator": "In", "values": [node]}
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": {"name": f"local-{number}"},
+        "spec": {
+            "capacity": {"storage": "5Gi"},
+            "accessModes": ["ReadWriteOnce"],
+            "persistentVolumeReclaimPolicy": "Retain",
+            "storageClassName": STORAGE_CLASS,
+            "local": {"path": str(volumes / str(number))},
+            "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [here]}]}},
+        },
+    }

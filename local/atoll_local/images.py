@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+import platform
 import shutil
+import struct
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from atoll_local import base
-from atoll_local.addons import COREDNS_IMAGE
 from atoll_local.context import TIME, version, write_context
+from atoll_local.errors import HostError
 from atoll_local.machine import PAUSE_IMAGE
 from atoll_local.paths import cache_dir, locked, source_root
-from atoll_local.pause import pause_program
 from atoll_local.process import run
 from atoll_local.programs import Progress, find, silent
 from atoll_local.template import Template
@@ -22,9 +23,18 @@ from atoll_local.template import Template
 ROLES: Mapping[str, Mapping[str, str]] = {"operator": {}, "runtime": {"EXTRAS": "runtime"}}
 """Build arguments by role. `images/ROLE.Dockerfile` becomes the image `atoll.dev/ROLE:VERSION`. The images do not have
 libtpu, because there are no TPUs here and libtpu takes 684 MB."""
+COREDNS_IMAGE = "atoll.dev/coredns:1"
 BUILD_TIMEOUT = 7200.0
 LOCK = "lock"
 """One process at a time builds or copies images."""
+
+# ELF's number of the processor, and code for (;;) pause(). arm64 has no pause, so it calls ppoll(0, 0, 0, 0).
+_PAUSE_CODE = {
+    "x86_64": (62, bytes.fromhex("b8 22 00 00 00  0f 05  eb f7")),
+    "aarch64": (183, bytes.fromhex("000080d2 010080d2 020080d2 030080d2 280980d2 010000d4 faffff17")),
+}
+_LOAD_ADDRESS = 0x400000
+_HEADERS = 64 + 56
 
 
 def image(role: str) -> str:
@@ -135,3 +145,18 @@ class Builder:
             "--storage-driver=overlay",
         ]
         return run(["buildah", *store, command, *arguments], BUILD_TIMEOUT)
+
+
+def pause_program(machine: str = platform.machine()) -> bytes:
+    """A static ELF program that sleeps until it is killed, for a pod's sandbox. Raises `HostError` if there is no code
+    for this processor."""
+    if machine not in _PAUSE_CODE:
+        raise HostError(f"no pause program for the processor {machine!r}: known are {', '.join(_PAUSE_CODE)}")
+    number, code = _PAUSE_CODE[machine]
+    size = _HEADERS + len(code)
+    ident = b"\x7fELF" + bytes([2, 1, 1]) + bytes(9)
+    header = struct.pack(
+        "<HHIQQQIHHHHHH", 2, number, 1, _LOAD_ADDRESS + _HEADERS, 64, 0, 0, 64, 56, 1, 0, 0, 0
+    )
+    segment = struct.pack("<IIQQQQQQ", 1, 5, 0, _LOAD_ADDRESS, _LOAD_ADDRESS, size, size, 0x1000)
+    return ident + header + segment + code

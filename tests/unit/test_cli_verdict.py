@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from atoll_cli.demo.evaluation import HeldOut
-from atoll_cli.demo.report import render
-from atoll_cli.demo.verdict import Fault, healed, judge
+from atoll_cli.demo.verdict import Fault, healed, judge, render
 from atoll_cli.views import LedgerView, PodView, RunView, Sample, UnitView
 
 KILL = Fault(kind="unit", victim="a", unit="a", at=100.0, healed_at=112.0)

@@ -11,7 +11,7 @@ import pytest
 from atoll_local import cgroups, faults
 from atoll_local.cluster import Cluster
 from atoll_local.errors import ClusterError
-from atoll_local.pause import pause_program
+from atoll_local.images import pause_program
 from atoll_local.process import wait_for
 
 Add = Callable[..., tuple[int, int]]

@@ -14,9 +14,8 @@ from packaging.utils import canonicalize_name
 from atoll_local.base import debian_sources, pip_mounts
 from atoll_local.context import write_context
 from atoll_local.errors import HostError
-from atoll_local.images import ROLES
+from atoll_local.images import ROLES, pause_program
 from atoll_local.paths import source_root
-from atoll_local.pause import pause_program
 
 PROJECT = """\
 [project]

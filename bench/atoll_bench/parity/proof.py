@@ -8,7 +8,7 @@ from pathlib import Path
 
 from atoll_bench.cores import usable
 from atoll_bench.figures import say
-from atoll_bench.parity import cases, plot, report
+from atoll_bench.parity import cases, report
 from atoll_bench.parity.store import TUNING, Row, Store
 from atoll_bench.parity.trials import Trial
 from atoll_bench.parity.worker import run_all
@@ -55,7 +55,7 @@ def measure(
                 yield row
     table = folder / f"{NAME}.md"
     table.write_text(report.markdown(store.rows, f"{COMMAND} --resume"))
-    plot.draw(store.rows, folder / f"{NAME}.png")
+    report.draw(store.rows, folder / f"{NAME}.png")
     say(f"the table is in {table}, the plot beside it")
 
 

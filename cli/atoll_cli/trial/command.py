@@ -16,8 +16,7 @@ from typing import Any
 from atoll_cli.demo.console import Console
 from atoll_cli.demo.evaluation import evaluate_both
 from atoll_cli.demo.healing import Healing
-from atoll_cli.demo.report import render
-from atoll_cli.demo.verdict import judge
+from atoll_cli.demo.verdict import judge, render
 from atoll_cli.demo.watch import Watch, all_learning
 from atoll_cli.errors import CommandError, UsageError, command_errors
 from atoll_cli.simulate.runfile import checked_spec, read_manifest
