@@ -16,17 +16,17 @@ import contextlib
 import os
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import jax
 
 from atoll_bench import cores
+from atoll_bench.figures import Phase, Rates, in_turns, timed
 from atoll_bench.island import Island, Plain, batches
-from atoll_bench.rates import Phase, Rates, in_turns, timed
 from atoll_bench.regions.wan import Region, Wan, scale_of
-from atoll_bench.run import SYNCER, Run, Start, local, unit_of
+from atoll_bench.run import SYNCER, Run, unit_of
 from atoll_bench.slowlink import SlowLink
 from atoll_cli.errors import CommandError
 from atoll_local.controlplane import free_port
@@ -106,12 +106,12 @@ def measure(
             folder = Path(name)
             contract, address = _contract(folder, preset, length, checkpoint_interval), "localhost"
             wan: Wan | None = None
-            start: Start = local
+            inside: Sequence[str] = ()
             if gbps is not None:
                 wan = stack.enter_context(Wan(folder / "wan", (Region(PLACE, gbps, delay / 1000),), MTU))
-                start, address = wan.places[PLACE].run, wan.places[PLACE].address
+                inside, address = wan.places[PLACE].inside, wan.places[PLACE].address
             run = stack.enter_context(contextlib.closing(Run(contract, folder, [UNIT], address)))
-            run.start_syncer(start, {})
+            run.start_syncer(inside, {})
             cores.pin(run.processes[SYNCER].pid, usable[1:2] or usable)
             if wan is not None:
                 contract = _proxied(contract, address, stack)

@@ -34,15 +34,6 @@ ANSWER_SECONDS = 5.0
 LAST_LINES = 3
 """Lines of the log of a failed process that an error shows."""
 
-Start = Callable[[Sequence[str], Path, Mapping[str, str]], subprocess.Popen[bytes]]
-"""Starts a command with a log and additions to the environment."""
-
-
-def local(command: Sequence[str], log: Path, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    """Starts a process on this machine; see `Start`."""
-    with log.open("ab") as output:
-        return subprocess.Popen(command, stdout=output, stderr=output, env=os.environ | environment)
-
 
 def certify(folder: Path, run: str, units: Sequence[str], *hosts: str) -> None:
     """Makes a folder with a certificate for the syncer, which is at these hosts, and one for each unit."""
@@ -90,18 +81,22 @@ class Run:
         # The URL may have an IP address, and the authority is only for this run.
         self._context.check_hostname = False
 
-    def start_syncer(self, start: Start, environment: Mapping[str, str]) -> None:
+    def start_syncer(self, inside: Sequence[str], environment: Mapping[str, str]) -> None:
         """Returns when it accepts learners. Raises `CommandError`."""
         own = {**environment, ENV_JOURNAL_DIR: str(self.folder / "volume")}
-        self.start(SYNCER, "syncer", start, own)
+        self.start(SYNCER, "syncer", inside, own)
         self.until("the syncer runs", lambda status: status.phase == "Running")
 
-    def start(self, name: str, program: str, start: Start, environment: Mapping[str, str]) -> None:
-        """Starts a program of `atoll_runtime` as the syncer or unit of this name."""
+    def start(self, name: str, program: str, inside: Sequence[str], environment: Mapping[str, str]) -> None:
+        """Starts a program of `atoll_runtime` as the syncer or unit of this name. `inside` is a command that runs it in
+        a network namespace, or empty."""
         told = {ENV_RUN_FILE: str(self.folder / "run.json"), ENV_TLS_DIR: str(self.folder / name)}
-        command = [sys.executable, "-m", f"atoll_runtime.{program}"]
-        own = {**environment, **told, "TMPDIR": str(self.folder)}
-        self.processes[name] = start(command, self.folder / f"{name}.log", own)
+        own = {**os.environ, **environment, **told, "TMPDIR": str(self.folder)}
+        command = [*inside, sys.executable, "-m", f"atoll_runtime.{program}"]
+        with (self.folder / f"{name}.log").open("ab") as log:
+            self.processes[name] = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=own, process_group=0
+            )
 
     def look(self) -> SyncerStatus | None:
         """The run's status; None if the syncer does not answer. Raises `CommandError` if a process has failed."""

@@ -13,8 +13,8 @@ from functools import partial
 import jax
 import numpy as np
 
+from atoll_bench.figures import Rates, in_turns, timed
 from atoll_bench.island import Plain
-from atoll_bench.rates import Rates, in_turns, timed
 from atoll_runtime.contract import InnerSpec, ModelSpec
 from atoll_runtime.learner.inner import Inner
 from atoll_runtime.learner.mesh import span

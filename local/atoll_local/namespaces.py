@@ -50,8 +50,8 @@ class Namespace(Startable):
 
     @property
     def inside(self) -> tuple[str, ...]:
-        """A command that runs another command in the namespace."""
-        return ("nsenter", "-t", str(self.pid), "-n", "-m")
+        """A command that runs another command in the namespace, which ends with this thread at the latest."""
+        return (*MORTAL, "nsenter", "-t", str(self.pid), "-n", "-m")
 
     def start(self) -> None:
         """Makes the namespace, and attaches it to the bridge. Raises `ClusterError` if a command failed."""
@@ -74,10 +74,10 @@ class Namespace(Startable):
     def run(
         self, command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None
     ) -> subprocess.Popen[bytes]:
-        """Starts a process in the namespace and appends its output to `log`. It ends with this thread at the latest."""
+        """Starts a process in the namespace and appends its output to `log`."""
         with log.open("ab") as output:
             return subprocess.Popen(
-                [*MORTAL, *self.inside, *command],
+                [*self.inside, *command],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,

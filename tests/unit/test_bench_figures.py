@@ -15,8 +15,8 @@ import pytest
 
 from atoll_bench import cores
 from atoll_bench.command import FIGURES
+from atoll_bench.figures import Phase, rates
 from atoll_bench.merge import layout_of
-from atoll_bench.rates import Phase, rates
 from atoll_cli.__main__ import main
 from atoll_runtime.protocol.fragments import TensorInfo, build_layout
 

@@ -1,4 +1,4 @@
-"""What the local cluster reports about a machine on which it cannot run, and what its nodes look like."""
+"""What the local cluster reports about a machine on which it cannot run, its ports, and its device plugin."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from atoll_local import host
 from atoll_local.controlplane import free_port
 from atoll_local.deviceplugin import field
 from atoll_local.errors import HostError
-from atoll_local.network import Network
 
 Usage = namedtuple("Usage", "total used free")
 
@@ -51,13 +50,6 @@ def test_missing_packages_without_apt_are_listed(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     with pytest.raises(HostError, match=r"no apt-get to install them: iproute2, ethtool, util-linux$"):
         host.prepare_namespaces(lambda _: None)
-
-
-def test_every_node_has_its_own_address_and_pod_range() -> None:
-    network = Network()
-    assert len({network.node(i) for i in range(5)} | {network.host}) == 6
-    assert len({network.pod_range(i) for i in range(5)}) == 5
-    assert all(len(network.link(i)) <= 15 for i in range(100))
 
 
 def test_a_protobuf_field_is_longer_than_one_length_byte() -> None:

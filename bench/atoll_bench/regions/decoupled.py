@@ -29,10 +29,10 @@ def decoupled(
     units = [region.name for region in wan.regions]
     contract = setting.run(seed, f"file://{folder}/bucket/run", SITE)
     with closing(Run(contract, folder, units, wan.site.address)) as run:
-        run.start_syncer(wan.site.run, environment)
+        run.start_syncer(wan.site.inside, environment)
         for stream, name in enumerate(units):
             unit = unit_of(name, setting.batch, stream, len(units))
-            run.start(name, "learner", wan.places[name].run, {**environment, ENV_UNIT: dump(unit)})
+            run.start(name, "learner", wan.places[name].inside, {**environment, ENV_UNIT: dump(unit)})
         run.until("every learner steps", lambda status: len(_first_steps(status)) == len(units))
         yield run
 
