@@ -11,8 +11,7 @@ import pytest
 from control_bench import Bench
 
 from atoll_cli.demo.console import Console
-from atoll_cli.demo.diagnosis import diagnose
-from atoll_cli.demo.watch import Observer, Watch
+from atoll_cli.demo.watch import Observer, Watch, diagnose
 from atoll_cli.errors import CommandError
 from atoll_cli.kubectl import Kubectl
 from atoll_cli.views import HeldOutView, RunView, Sample, UnitView

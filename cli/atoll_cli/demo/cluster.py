@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
-from atoll_cli.demo.diagnosis import operator_diagnosis
+from atoll_cli.demo.watch import operator_diagnosis
 from atoll_cli.errors import CommandError
 from atoll_cli.kubectl import Kubectl
 from atoll_local.cluster import Cluster

@@ -14,11 +14,10 @@ from typing import Any
 
 from atoll_cli.demo.cluster import DemoCluster
 from atoll_cli.demo.console import Console
-from atoll_cli.demo.diagnosis import diagnose
 from atoll_cli.demo.evaluation import evaluate_both
 from atoll_cli.demo.faults import Faults
 from atoll_cli.demo.verdict import judge, render
-from atoll_cli.demo.watch import Observer, Watch, all_learning
+from atoll_cli.demo.watch import Observer, Watch, all_learning, diagnose
 from atoll_cli.errors import CommandError, UsageError, command_errors
 from atoll_cli.simulate.runfile import checked_spec, read_manifest
 from atoll_cli.views import ledgers_of
