@@ -15,25 +15,6 @@ from atoll_cli.formats import add_ledger, add_status
 from atoll_cli.replay import OPTIONS as REPLAY
 from atoll_cli.simulate import add_options as add_simulate_options
 
-COMMANDS = {
-    "try": ("trial.command", "run_try", "runtime,local"),
-    "demo": ("demo.command", "run_demo", "local,runtime"),
-    "status": ("status", "show_status", ""),
-    "ledger": ("ledger", "show_ledger", ""),
-    "replay": ("replay", "run_replay", "runtime"),
-    "data": ("data", "run_data", "runtime,data"),
-    "export": ("export", "run_export", "runtime,export,data"),
-    "simulate": ("simulate", "run_simulate", "simulate"),
-    "version": ("options", "show_version", ""),
-    # of the plugin alone
-    "top": ("status", "show_status", ""),
-    "logs": ("plugin.logs", "run", ""),
-    **dict.fromkeys(
-        ("suspend", "resume", "scale", "checkpoint", "heal", "drain"), ("plugin.change", "run", "")
-    ),
-}
-"""Module and function of each command, and the extras of pyproject.toml that it needs."""
-
 TRY = (
     Option("file", "RUN.yaml", as_path, "with file:// paths; default: a run that is built in", optional=True),
     Option("--json", "", None, "print the summary alone, as JSON"),
@@ -52,6 +33,25 @@ DEMO = (
 )
 
 
+COMMANDS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None], str, str]] = {
+    "try": ("train with processes of this machine, kill one, watch it heal",
+            partial(add, options=TRY), "trial.command.run_try", "runtime,local"),
+    "demo": ("train on a local cluster, kill a unit, watch it heal",
+             partial(add, options=DEMO), "demo.command.run_demo", "local,runtime"),
+    "status": ("every run, or one and its units, readable", add_status, "status.show_status", ""),
+    "ledger": ("what became of every token of a run", add_ledger, "ledger.show_ledger", ""),
+    "replay": ("re-run a recorded syncer, bit for bit",
+               partial(add, options=REPLAY), "replay.run_replay", "runtime"),
+    "data": ("make a data set, check it, look into it", add_data_options, "data.run_data", "runtime,data"),
+    "export": ("a checkpoint as safetensors, for other tools",
+               partial(add, options=EXPORT), "export.run_export", "runtime,export,data"),
+    "simulate": ("what to expect before renting chips", add_simulate_options, "simulate.run_simulate", "simulate"),
+    "version": ("the version of this program", lambda _: None, "options.show_version", ""),
+}  # fmt: skip
+"""What each command does, what adds its options, its function in this package, and the extras of pyproject.toml that it
+needs."""
+
+
 def execute(arguments: Sequence[str]) -> int:
     """Run the command. Raises `CommandError`."""
     if arguments[:1] == ["bench"]:
@@ -63,11 +63,11 @@ def execute(arguments: Sequence[str]) -> int:
 
 def run(options: argparse.Namespace) -> int:
     """Run any command but `bench`, which has its own parser."""
-    module, function, extras = COMMANDS[options.command]
+    module, _, function = options.function.rpartition(".")
     try:
         status: int = getattr(import_module(f"atoll_cli.{module}"), function)(options)
     except ImportError as error:
-        raise lacking(error, options.command, extras) from error
+        raise lacking(error, options.command, options.extras) from error
     return status
 
 
@@ -91,18 +91,9 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action=_Version, nargs=0, help="the version of this program")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    builders: dict[str, tuple[Callable[[argparse.ArgumentParser], None], str]] = {
-        "try": (partial(add, options=TRY), "train with processes of this machine, kill one, watch it heal"),
-        "demo": (partial(add, options=DEMO), "train on a local cluster, kill a unit, watch it heal"),
-        "status": (add_status, "every run, or one and its units, readable"),
-        "ledger": (add_ledger, "what became of every token of a run"),
-        "replay": (partial(add, options=REPLAY), "re-run a recorded syncer, bit for bit"),
-        "data": (add_data_options, "make a data set, check it, look into it"),
-        "export": (partial(add, options=EXPORT), "a checkpoint as safetensors, for other tools"),
-        "simulate": (add_simulate_options, "what to expect before renting chips"),
-    }
-    for name, (add_options, what) in builders.items():
-        add_options(commands.add_parser(name, help=what, allow_abbrev=False))
+    for name, (what, add_options, function, extras) in COMMANDS.items():
+        command = commands.add_parser(name, help=what, allow_abbrev=False)
+        add_options(command)
+        command.set_defaults(function=function, extras=extras)
     commands.add_parser("bench", help="measure this machine")
-    commands.add_parser("version", help="the version of this program", allow_abbrev=False)
     return top

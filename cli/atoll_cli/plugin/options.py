@@ -40,13 +40,15 @@ def parser() -> argparse.ArgumentParser:
     )
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
-    def add(name: str, what: str) -> argparse.ArgumentParser:
-        return commands.add_parser(name, help=what, description=what, allow_abbrev=False)
+    def add(name: str, what: str, function: str, extras: str = "") -> argparse.ArgumentParser:
+        command = commands.add_parser(name, help=what, description=what, allow_abbrev=False)
+        command.set_defaults(function=function, extras=extras)
+        return command
 
-    add_status(add("status", "every run, or one and its units"))
-    add_status(add("top", "units by their tokens per second"))
-    add_ledger(add("ledger", "what became of every token of a run"))
-    logs = add("logs", "logs of a unit, of a run's syncer, or of the operator")
+    add_status(add("status", "every run, or one and its units", "status.show_status"))
+    add_status(add("top", "units by their tokens per second", "status.show_status"))
+    add_ledger(add("ledger", "what became of every token of a run", "ledger.show_ledger"))
+    logs = add("logs", "logs of a unit, of a run's syncer, or of the operator", "plugin.logs.run")
     add_cluster(logs)
     logs.add_argument("target", metavar="UNIT|syncer|operator")
     logs.add_argument("run", metavar="RUN", nargs="?", help="of a syncer; default: the only run")
@@ -55,16 +57,17 @@ def parser() -> argparse.ArgumentParser:
     logs.add_argument("--all-hosts", action="store_true", help="of every host; default: of host 0")
     logs.add_argument("--tail", type=int, default=-1, metavar="LINES", help="default: all")
     for name, (kind, what) in CHANGES.items():
-        change = add(name, what)
+        change = add(name, what, "plugin.change.run")
         add_cluster(change)
         change.add_argument("name", metavar=kind)
         change.add_argument("-o", "--output", choices=("json", "yaml", "name"), help="default: one sentence")
         if name == "scale":
             change.add_argument("--units", "--replicas", type=int, required=True, metavar="N")
-    plan = add("plan", "what to expect of a TrainingRun, and what would do better")
+    what = "what to expect of a TrainingRun, and what would do better"
+    plan = add("plan", what, "simulate.run_simulate", "simulate")
     plan.set_defaults(command="simulate", question="plan")
     add_arguments(plan, (*simulate_plan.OPTIONS, JSON))
-    replay = add("replay", "re-run a recorded syncer, bit for bit")
+    replay = add("replay", "re-run a recorded syncer, bit for bit", "replay.run_replay", "runtime")
     add_arguments(replay, REPLAY)
     for command in (plan, replay):
         command.add_argument("-o", "--output", choices=("json",), dest="json", help="the same as --json")
