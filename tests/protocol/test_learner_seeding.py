@@ -1,26 +1,29 @@
 """Where AdamW's moments and a new incarnation's state come from: a unit's saves, and peers that go on training."""
 
 import random
+import re
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
+from types import SimpleNamespace
 
 import jax
 import numpy as np
 import pytest
 from contracts import run_contract, unit_contract
+from protocol_parties import eventually
 
 from atoll_runtime.checkpoint.manifest import HostManifest
 from atoll_runtime.checkpoint.units import FragmentPart, UnitStore
 from atoll_runtime.contract import Dimensions, InnerSpec, ModelSpec, OuterSpec, SyncerAddress, identity
+from atoll_runtime.learner import peers, seed
 from atoll_runtime.learner import saver as saver_module
-from atoll_runtime.learner import seed
 from atoll_runtime.learner.agree import Agreement
 from atoll_runtime.learner.fragments import Fragments
 from atoll_runtime.learner.inner import Inner
 from atoll_runtime.learner.mesh import span
-from atoll_runtime.learner.peers import PeerClient, Peers
+from atoll_runtime.learner.peers import PeerClient
 from atoll_runtime.learner.proposal import NOTHING
 from atoll_runtime.learner.saver import Saver
 from atoll_runtime.learner.serving import PeerServer
@@ -37,7 +40,10 @@ BATCH, LENGTH, FRAGMENTS, SHARDS = 2, 8, 3, 2
 LAYOUT = build_layout(describe(SPEC), FRAGMENTS, SHARDS)
 COUNT = len(LAYOUT.fragments)
 SIZES = [fragment.size for fragment in LAYOUT.fragments]
+FILLED = COUNT - SIZES.count(0)
 ONES = (1,) * COUNT
+PROMPT = 25.0
+"""Seconds, far below the budget of a pull."""
 RUN = run_contract(
     model=SPEC,
     inner=InnerSpec(learning_rate=1e-2),
@@ -95,23 +101,24 @@ def units(tmp_path):
 
 
 class Learner:
-    """A unit that steps its model in a thread and answers those who want its snapshots, as the loop does."""
+    """A unit that steps its model in a thread and answers those who want its snapshots, as the loop does. It makes this
+    number of captures."""
 
-    def __init__(self, name, inner, fragments, folder, step_seconds=0.002):
-        self.name, self.inner, self.fragments = name, inner, fragments
+    def __init__(self, name, inner, fragments, folder, captures=10**6):
+        self.name, self.inner, self.fragments = name, inner.twin(whole(inner.theta)), fragments
         self.versions = ONES
         self.steps = 0
         self.snapshots = Snapshots(fragments.bounds, ONES, lambda snapshot: None)
         self.server = PeerServer(RUN, unit_contract(name), LAYOUT, self.snapshots, Tls.read(folder), 0)
         self.address = f"localhost:{self.server.port}"
-        self.gate = threading.Semaphore(10**6)
+        self.gate = threading.Semaphore(captures)
         """One permit for each capture."""
-        self._seconds = step_seconds
         self._halt = threading.Event()
         self._thread = threading.Thread(target=self._train, daemon=True)
 
     def start(self):
         self._thread.start()
+        eventually(lambda: self.snapshots.healthy)
         return self
 
     def advance(self):
@@ -133,7 +140,7 @@ class Learner:
         self.server.close()
 
     def _train(self):
-        while not self._halt.wait(self._seconds):
+        while not self._halt.wait(0.002):
             self.advance()
 
 
@@ -160,32 +167,25 @@ def make_learner(inner, fragments, certificates):
 
 
 @pytest.fixture
-def make_peers(certificates):
-    """The newcomer's view of these learners; `localhost` is the name in all test certificates."""
+def pull_from(certificates, agreement, monkeypatch):
+    """Seeds a unit from these learners, which it asks in this order."""
+    monkeypatch.setattr(random, "shuffle", lambda found: found.sort(key=lambda peer: peer.unit))
+    monkeypatch.setattr(peers, "FIRST_WAIT", 0.01)
+    monkeypatch.setattr(peers, "PATIENCE", 1.0)
 
-    def make(*learners, versions=ONES, order=None):
-        tls = Tls.read(certificates["new"])
+    def pull(*learners, versions=ONES, budget=60.0, asked=lambda: None):
         found = tuple(PeerAddress(each.name, 1, (each.address,)) for each in learners)
         width = LAYOUT.width
-        replies = [
-            DirectoryReply("lineage", tuple(versions[s * width : (s + 1) * width]), found)
-            for s in range(SHARDS)
-        ]
-        return Peers(
-            directory=lambda: replies,
-            connect=lambda name, address: PeerClient(address, tls, "localhost"),
-            random=order or random.Random(0),
-            first_wait=0.01,
-        )
 
-    return make
+        def shard(s):
+            reply = DirectoryReply("lineage", tuple(versions[s * width : (s + 1) * width]), found)
+            return SimpleNamespace(directory=lambda _: asked() or reply)
 
+        networks = [shard(s) for s in range(SHARDS)]
+        tls = Tls.read(certificates["new"])
+        return seed.from_peer(unit_contract("new"), LAYOUT, agreement, networks, tls, budget)
 
-class InOrder(random.Random):
-    """Tries peers as they are listed."""
-
-    def sample(self, population, k, **_):
-        return list(population)[:k]
+    return pull
 
 
 def roll(inner, fragments, save, cut):
@@ -317,7 +317,7 @@ def test_save_is_tried_again_when_the_bucket_fails_while_training_continues(
 
 
 def test_unit_gets_a_peers_state_while_the_peer_trains_on(
-    make_learner, make_peers, agreement, fragments, inner, eventually
+    make_learner, pull_from, fragments, inner, eventually
 ):
     anchors = {}
     for number, size in enumerate(SIZES):
@@ -325,12 +325,9 @@ def test_unit_gets_a_peers_state_while_the_peer_trains_on(
             anchor = np.asarray(fragments.capture(inner.moments, number)[0])[:size]
             LAYOUT.unflatten(number, anchor, anchors)
     learner = make_learner().start()
-    eventually(lambda: learner.snapshots.healthy)
     learner.versions = tuple(range(5, 5 + COUNT))
     before = learner.steps
-    found = seed.from_peer(
-        make_peers(learner, versions=(5,) * COUNT), unit_contract("new"), LAYOUT, agreement
-    )
+    found = pull_from(learner, versions=(5,) * COUNT)
     taken = learner.steps - before
     assert found.message == f"seeded from peer a at step {4 + COUNT}"
     assert found.cut.versions == tuple(
@@ -339,38 +336,63 @@ def test_unit_gets_a_peers_state_while_the_peer_trains_on(
     assert taken >= COUNT - SIZES.count(0) - 1, "one fragment a step; the last step need not have ended"
     same(found.cut.theta, anchors)
     assert all(value.any() for value in found.moments.nu.values())
-    assert 0 < found.moments.count <= inner.updates
+    assert 0 < found.moments.count <= learner.inner.updates
     eventually(lambda: not learner.snapshots.taps)
     moving = learner.steps
     eventually(lambda: learner.steps > moving)
 
 
-def test_next_peer_seeds_when_one_dies_in_the_middle(make_learner, make_peers, agreement, eventually):
-    dying = make_learner("a").start()
-    eventually(lambda: dying.snapshots.healthy)
-    dying.gate = threading.Semaphore(2)  # two fragments go out, no more
-    peers = make_peers(dying)
-    result = []
-    newcomer = threading.Thread(
-        target=lambda: result.append(seed.from_peer(peers, unit_contract("new"), LAYOUT, agreement))
-    )
-    newcomer.start()
-    eventually(lambda: not dying.gate._value and len(dying.snapshots.taps) == 1)
-    dying.halt()
-    newcomer.join(60)
-    assert isinstance(result[0], str)
-    assert result[0].startswith("not seeded from a peer: a: localhost:")
+def test_next_peer_seeds_when_one_dies_in_the_middle(make_learner, pull_from, eventually):
+    dying, healthy = make_learner("a", captures=2).start(), make_learner("b").start()
+    with ThreadPoolExecutor(1) as pool:
+        found = pool.submit(pull_from, dying, healthy)
+        eventually(lambda: not dying.gate._value and len(dying.snapshots.taps) == 1)
+        dying.halt()
+        assert found.result(60).message.startswith("seeded from peer b at step 1; a: ")
+    assert pull_from(dying).startswith("not seeded from a peer: a: localhost:")
 
-    healthy = make_learner("b").start()
-    eventually(lambda: healthy.snapshots.healthy)
-    both = make_peers(dying, healthy, order=InOrder())
-    found = seed.from_peer(both, unit_contract("new"), LAYOUT, agreement)
-    assert found.message.startswith("seeded from peer b at step 1; a: ")
+
+@pytest.mark.parametrize(("sent", "budget"), [(0, 60.0), (1, 4.0)])
+def test_next_peer_seeds_when_one_sends_too_little_for_the_time_left(make_learner, pull_from, sent, budget):
+    slow, prompt = make_learner("a", captures=sent).start(), make_learner("b").start()
+    begun = time.monotonic()
+    found = pull_from(slow, prompt, budget=budget)
+    why = rf"seeded from peer b at step 1; a: {sent} of {FILLED} fragments came in \d of {budget:.0f} s"
+    assert re.fullmatch(why, found.message)
+    assert time.monotonic() - begun < PROMPT
+
+
+def test_peer_whose_fragments_come_in_time_may_be_slow(make_learner, pull_from):
+    learner = make_learner(captures=FILLED - 1).start()
+    late = threading.Timer(1.5, learner.gate.release)
+    late.start()
+    assert pull_from(learner).message == "seeded from peer a at step 1"
+    late.join()
+
+
+def test_all_peers_together_have_one_budget(make_learner, pull_from):
+    silent = [make_learner(name, captures=0).start() for name in "ab"]
+    begun = time.monotonic()
+    assert pull_from(*silent, budget=0.5).startswith("not seeded from a peer: a: ")
+    assert time.monotonic() - begun < PROMPT
+
+
+def test_peer_that_declines_is_asked_three_times_at_most(make_learner, pull_from):
+    learner, rounds = make_learner(), []
+
+    def asked():
+        rounds.append(0)
+        if len(rounds) == 4 * SHARDS + 1:  # the second round of the second pull
+            learner.start()
+
+    declined = pull_from(learner, asked=asked)
+    assert re.fullmatch("not seeded from a peer: a: .*: a has not caught up itself", declined)
+    assert len(rounds) == 3 * SHARDS
+    assert pull_from(learner, asked=asked).message.startswith("seeded from peer a at step 1; a: ")
 
 
 def test_dead_client_frees_its_slot(make_learner, certificates, eventually):
     learner = make_learner().start()
-    eventually(lambda: learner.snapshots.healthy)
     learner.gate = threading.Semaphore(1)
     client = PeerClient(learner.address, Tls.read(certificates["new"]), "localhost")
     stream = client.snapshot(request(), tuple(SIZES), 60.0)
@@ -412,25 +434,8 @@ def ask(learner, folder, wanted, seconds=60.0):
         client.close()
 
 
-def test_pull_whose_time_is_over_between_two_fragments_fails_like_any_other(
-    make_learner, certificates, eventually
-):
-    learner = make_learner().start()
-    eventually(lambda: learner.snapshots.healthy)
-    seconds = 5.0
-    stream = PeerClient(learner.address, Tls.read(certificates["new"]), "localhost").snapshot(
-        request(), tuple(SIZES), seconds
-    )
-    assert next(stream).head.version == 1
-    end = time.monotonic() + seconds
-    eventually(lambda: time.monotonic() > end)
-    with pytest.raises(TransportError, match="silent"):
-        next(stream)
-
-
 def test_peer_that_reaches_the_wanted_versions_serves(make_learner, certificates, eventually):
     learner = make_learner().start()
-    eventually(lambda: learner.snapshots.healthy)
     timer = threading.Timer(0.1, lambda: setattr(learner, "versions", (9,) * COUNT))
     timer.start()
     assert ask(learner, certificates["new"], request(least=(9,) * COUNT)).head.version == 9
@@ -443,7 +448,6 @@ def test_peer_declines_units_that_it_may_not_or_cannot_serve(make_learner, certi
     with pytest.raises(TransportError, match="a has not caught up itself"):
         ask(learner, new, request())
     learner.start()
-    eventually(lambda: learner.snapshots.healthy)
     with pytest.raises(TransportError, match="the certificate is not that of unit 'b' of this run"):
         ask(learner, new, request(unit="b"))
     with pytest.raises(TransportError, match=f"another fragment layout: this unit has {COUNT} in 2 shards"):
@@ -465,18 +469,10 @@ def test_peer_declines_units_that_it_may_not_or_cannot_serve(make_learner, certi
     eventually(lambda: not learner.snapshots.taps)
 
 
-def test_reason_is_reported_without_a_peer_or_a_directory(make_peers, agreement):
-    assert seed.from_peer(make_peers(), unit_contract("new"), LAYOUT, agreement) == (
-        "not seeded from a peer: no peer is learning"
-    )
-    assert seed.from_peer(make_peers(versions=(0,) * COUNT), unit_contract("new"), LAYOUT, agreement) == (
-        "not seeded from a peer: no peer is learning: nothing was merged yet"
-    )
-
-    def unreachable():
+def test_reason_is_reported_without_a_peer_or_a_directory(pull_from):
+    def refuse():
         raise TransportError("localhost:1: refused")
 
-    peers = Peers(unreachable, lambda *_: None, random.Random(0), first_wait=0.01)
-    assert seed.from_peer(peers, unit_contract("new"), LAYOUT, agreement) == (
-        "not seeded from a peer: no directory: localhost:1: refused"
-    )
+    assert pull_from() == "not seeded from a peer: no peer is learning"
+    assert pull_from(versions=(0,) * COUNT).endswith(": no peer is learning: nothing was merged yet")
+    assert pull_from(asked=refuse) == "not seeded from a peer: no directory: localhost:1: refused"

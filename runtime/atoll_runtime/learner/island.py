@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import random
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -23,7 +22,6 @@ from atoll_runtime.learner.fragments import Fragments
 from atoll_runtime.learner.inner import Inner
 from atoll_runtime.learner.loop import Loop
 from atoll_runtime.learner.mesh import join, leave
-from atoll_runtime.learner.peers import PeerClient, Peers
 from atoll_runtime.learner.proposal import Ending
 from atoll_runtime.learner.saver import Saver
 from atoll_runtime.learner.serving import PeerServer
@@ -34,7 +32,7 @@ from atoll_runtime.model.axes import share
 from atoll_runtime.process import Terminal
 from atoll_runtime.protocol.fragments import Layout, LayoutError, build_layout
 from atoll_runtime.protocol.messages import Beginning
-from atoll_runtime.transport.messages import DirectoryRequest, Refused
+from atoll_runtime.transport.messages import Refused
 from atoll_runtime.transport.sessions import TlsNetwork
 from atoll_runtime.transport.tls import Tls
 
@@ -163,14 +161,8 @@ def _seed(
     """Seeds from a peer if the run says so and one serves it, else from the bucket, of which this host reads `own`."""
     why = ""
     if run.seed == "Peer":
-        request = DirectoryRequest(unit.unit, unit.incarnation)
-        peers = Peers(
-            directory=lambda: [network.directory(request) for network in networks],
-            connect=lambda name, address: PeerClient(address, tls, name),
-            random=random.Random(),
-            budget=run.startup_seconds / 2,
-        )
-        found = seed.from_peer(peers, unit, layout, agreement)
+        # The other half of the time is for the checkpoint.
+        found = seed.from_peer(unit, layout, agreement, networks, tls, run.startup_seconds / 2)
         if isinstance(found, seed.Seed):
             return found
         why = found

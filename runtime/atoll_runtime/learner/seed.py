@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -15,10 +15,12 @@ from atoll_runtime.checkpoint.units import Moments, UnitSave, UnitStore
 from atoll_runtime.contract import UnitContract
 from atoll_runtime.learner.agree import Agreement
 from atoll_runtime.learner.errors import SeedUnavailable
-from atoll_runtime.learner.peers import Peers, Pulled
+from atoll_runtime.learner.peers import Pulled, pull
 from atoll_runtime.process import Terminal
 from atoll_runtime.protocol.fragments import Layout, translate
 from atoll_runtime.syncer.backoff import Backoff
+from atoll_runtime.transport.sessions import TlsNetwork
+from atoll_runtime.transport.tls import Tls
 
 DEADLINE = 600.0
 """Seconds until a unit without a checkpoint gives up; the syncer may still be writing step 0."""
@@ -50,17 +52,24 @@ class Found(msgspec.Struct, frozen=True):
     versions: tuple[int, ...] = ()
 
 
-def from_peer(peers: Peers, unit: UnitContract, layout: Layout, agreement: Agreement) -> Seed | str:
-    """The state of a healthy peer, or why there is none. Host 0 asks for all hosts."""
+def from_peer(
+    unit: UnitContract,
+    layout: Layout,
+    agreement: Agreement,
+    networks: Sequence[TlsNetwork],
+    tls: Tls,
+    budget: float,
+) -> Seed | str:
+    """The state of a healthy peer, or why there is none. Host 0 asks for all hosts, see `pull`."""
 
-    def pull() -> tuple[Found, Pulled | None]:
-        pulled, why = peers.pull(unit, layout)
+    def ask() -> tuple[Found, Pulled | None]:
+        pulled, why = pull(unit, layout, networks, tls, budget)
         if pulled is None:
             return Found(f"not seeded from a peer: {why}"), None
         message = _join(f"seeded from peer {pulled.unit} at step {max(pulled.versions)}", why)
-        return Found(message, pulled.moments.count, pulled.versions), pulled
+        return Found(message, pulled.moments.count, tuple(pulled.versions)), pulled
 
-    found, pulled = agreement.found_by_first(pull, Found)
+    found, pulled = agreement.found_by_first(ask, Found)
     if found.count is None:
         return found.message
     theta = agreement.tensors_of_first(layout.shapes, pulled.theta if pulled else None)

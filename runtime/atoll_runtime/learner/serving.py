@@ -11,7 +11,7 @@ from atoll_runtime.learner.snapshot import READERS, Snapshots, Tap
 from atoll_runtime.protocol.fragments import Layout
 from atoll_runtime.protocol.messages import Message
 from atoll_runtime.transport.listener import Listener
-from atoll_runtime.transport.messages import Declined, Ended, SnapshotRequest
+from atoll_runtime.transport.messages import Declined, SnapshotRequest
 from atoll_runtime.transport.stream import Stream
 from atoll_runtime.transport.tls import Tls
 from atoll_runtime.transport.transport import Peer
@@ -40,7 +40,7 @@ class PeerServer(Listener):
                 stream.send(capture.head)
                 for part in (capture.anchor, capture.mu, capture.nu):
                     stream.write(memoryview(np.ascontiguousarray(part).view(np.uint8).data))
-            stream.send(Ended())
+            stream.send(Declined(f"{self._unit.unit} has ended"))
         finally:
             stream.shut()
 
