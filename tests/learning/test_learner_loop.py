@@ -269,7 +269,7 @@ def test_a_unit_records_itself_for_a_cut_once_and_before_it_takes_what_came_afte
     assert [offer.cut for offer in script.offers] == [NO_CUT, cut, cut]
     assert [offer.trained for offer in script.offers] == [TOKENS, 3 * TOKENS, 4 * TOKENS]
     (snapshot,) = saved
-    assert snapshot.facts.cut == 40
+    assert snapshot.cut == 40
     assert [capture.head.number for capture in snapshot.captures] == [0, 1, 2, 3]
 
 

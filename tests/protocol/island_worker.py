@@ -22,7 +22,7 @@ from atoll_runtime.learner.inner import Inner
 from atoll_runtime.learner.mesh import join, leave, local_range
 from atoll_runtime.learner.proposal import NOTHING
 from atoll_runtime.learner.saver import Saver
-from atoll_runtime.learner.snapshot import Facts, Snapshots, host_part
+from atoll_runtime.learner.snapshot import Snapshots, host_part
 from atoll_runtime.model import axes_of, describe
 from atoll_runtime.model.axes import share
 from atoll_runtime.protocol.fragments import build_layout
@@ -84,7 +84,7 @@ def save(unit, folder, layout, inner, fragments):
     """This host's part, by its saver, which waits for no other host."""
     saver = Saver(UnitStore(f"file://{folder}", "1"), unit, layout)
     snapshots = Snapshots(fragments.bounds, (0,) * FRAGMENTS, saver.put)
-    snapshots.record(Facts(cut=6, inner_step=6, tokens=1, cursor=1, versions=(0,) * FRAGMENTS))
+    snapshots.record(6, 6)
     while (number := snapshots.wanted((0,) * FRAGMENTS)) != NOTHING:
         snapshots.capture(number, 0, inner, fragments)
         snapshots.collect()

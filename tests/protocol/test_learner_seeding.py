@@ -5,7 +5,6 @@ import re
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
 from types import SimpleNamespace
 
 import jax
@@ -27,7 +26,7 @@ from atoll_runtime.learner.peers import PeerClient
 from atoll_runtime.learner.proposal import NOTHING
 from atoll_runtime.learner.saver import Saver
 from atoll_runtime.learner.serving import PeerServer
-from atoll_runtime.learner.snapshot import Facts, Snapshots
+from atoll_runtime.learner.snapshot import Snapshots
 from atoll_runtime.model import describe, initial
 from atoll_runtime.protocol.fragments import build_layout, part_bounds
 from atoll_runtime.transport.messages import DirectoryReply, PeerAddress, SnapshotRequest
@@ -51,10 +50,6 @@ RUN = run_contract(
     shards=(SyncerAddress(host="localhost"),) * SHARDS,
     seed="Peer",
 )
-
-
-def facts(cut):
-    return Facts(cut=cut, inner_step=cut + 7, tokens=1000, cursor=33, versions=ONES)
 
 
 def tokens(step):
@@ -191,7 +186,7 @@ def pull_from(certificates, agreement, monkeypatch):
 def roll(inner, fragments, save, cut):
     """A whole snapshot between two steps."""
     snapshots = Snapshots(fragments.bounds, ONES, save)
-    snapshots.record(facts(cut))
+    snapshots.record(cut, cut + 7)
     while (number := snapshots.wanted(ONES)) != NOTHING:
         snapshots.capture(number, 1, inner, fragments)
         snapshots.collect()
@@ -205,7 +200,8 @@ def write_hosts(units, tensors, cut=10, hosts=1, devices=1, layout=LAYOUT, only=
         incarnation=incarnation,
         host=0,
         hosts=hosts,
-        **asdict(facts(cut)),
+        cut=cut,
+        inner_step=cut + 7,
         count=9,
         fingerprint=layout.fingerprint,
         shards=layout.shards,
@@ -224,10 +220,9 @@ def write_hosts(units, tensors, cut=10, hosts=1, devices=1, layout=LAYOUT, only=
         units.save(whole.model_copy(update={"host": host}), parts)
 
 
-@pytest.mark.parametrize(("hosts", "devices", "shards"), [(3, 2, 2), (1, 5, 1)])
-def test_moments_do_not_depend_on_the_hosts_devices_and_shards_that_saved_them(units, hosts, devices, shards):
+def test_moments_do_not_depend_on_the_hosts_devices_and_shards_that_saved_them(units):
     tensors = initial(SPEC)
-    write_hosts(units, tensors, hosts=hosts, devices=devices, layout=LAYOUT.split(shards))
+    write_hosts(units, tensors, hosts=3, devices=2, layout=LAYOUT.split(1))
     save, skipped = units.newest("a", LAYOUT)
     assert not skipped
     same(save.moments.mu, tensors)
@@ -258,9 +253,7 @@ def test_damaged_half_written_and_foreign_saves_are_skipped_with_their_reason(un
     assert "the checksum does not match" in reasons[20]
 
 
-def test_healed_unit_has_the_moments_bit_for_bit_and_makes_the_same_step(
-    units, mesh, inner, fragments, eventually
-):
+def test_healed_unit_has_the_moments_bit_for_bit_and_makes_the_same_step(units, mesh, inner, fragments):
     saver = Saver(units, unit_contract("a"), LAYOUT)
     try:
         roll(inner, fragments, saver.put, cut=240)
@@ -283,23 +276,22 @@ def test_healed_unit_has_the_moments_bit_for_bit_and_makes_the_same_step(
     assert healed.updates == inner.updates
 
 
-def test_only_the_newest_cut_waits_while_one_is_captured(inner, fragments):
+def test_cut_that_comes_while_another_is_captured_is_not_saved(inner, fragments):
     done = []
     snapshots = Snapshots(fragments.bounds, ONES, done.append)
-    cuts = {0: 10, 1: 20, 2: 30}
-    for step in range(2 * COUNT + 2):
-        if step in cuts:
-            snapshots.record(facts(cuts[step]))
+    for step in range(2 * COUNT):
+        if step in (0, 1, COUNT):
+            snapshots.record(10 + step, step)
         if (number := snapshots.wanted(ONES)) != NOTHING:
             snapshots.capture(number, 1, inner, fragments)
         snapshots.collect()
-    assert [each.facts.cut for each in done] == [10, 30]
+    assert [each.cut for each in done] == [10, 10 + COUNT]
     rolled = [number for number, size in enumerate(SIZES) if size]
     assert [[each.head.number for each in snapshot.captures] for snapshot in done] == [rolled, rolled]
 
 
 def test_save_is_tried_again_when_the_bucket_fails_while_training_continues(
-    units, inner, fragments, tmp_path, monkeypatch, eventually
+    units, inner, fragments, tmp_path, monkeypatch, caplog
 ):
     monkeypatch.setattr(saver_module, "FIRST_WAIT", 0.02)
     obstacle = tmp_path / "run"
@@ -307,7 +299,7 @@ def test_save_is_tried_again_when_the_bucket_fails_while_training_continues(
     saver = Saver(units, unit_contract("a"), LAYOUT)
     try:
         roll(inner, fragments, saver.put, cut=10)
-        eventually(lambda: saver.failed)
+        eventually(lambda: "were not saved, training goes on" in caplog.text)
         roll(inner, fragments, saver.put, cut=20)
         obstacle.unlink()
         eventually(lambda: 20 in units.saves().get("a", {}))
@@ -316,9 +308,7 @@ def test_save_is_tried_again_when_the_bucket_fails_while_training_continues(
     assert saver.saved
 
 
-def test_unit_gets_a_peers_state_while_the_peer_trains_on(
-    make_learner, pull_from, fragments, inner, eventually
-):
+def test_unit_gets_a_peers_state_while_the_peer_trains_on(make_learner, pull_from, fragments, inner):
     anchors = {}
     for number, size in enumerate(SIZES):
         if size:
@@ -342,7 +332,7 @@ def test_unit_gets_a_peers_state_while_the_peer_trains_on(
     eventually(lambda: learner.steps > moving)
 
 
-def test_next_peer_seeds_when_one_dies_in_the_middle(make_learner, pull_from, eventually):
+def test_next_peer_seeds_when_one_dies_in_the_middle(make_learner, pull_from):
     dying, healthy = make_learner("a", captures=2).start(), make_learner("b").start()
     with ThreadPoolExecutor(1) as pool:
         found = pool.submit(pull_from, dying, healthy)
@@ -391,7 +381,7 @@ def test_peer_that_declines_is_asked_three_times_at_most(make_learner, pull_from
     assert pull_from(learner, asked=asked).message.startswith("seeded from peer a at step 1; a: ")
 
 
-def test_dead_client_frees_its_slot(make_learner, certificates, eventually):
+def test_dead_client_frees_its_slot(make_learner, certificates):
     learner = make_learner().start()
     learner.gate = threading.Semaphore(1)
     client = PeerClient(learner.address, Tls.read(certificates["new"]), "localhost")
@@ -434,7 +424,7 @@ def ask(learner, folder, wanted, seconds=60.0):
         client.close()
 
 
-def test_peer_that_reaches_the_wanted_versions_serves(make_learner, certificates, eventually):
+def test_peer_that_reaches_the_wanted_versions_serves(make_learner, certificates):
     learner = make_learner().start()
     timer = threading.Timer(0.1, lambda: setattr(learner, "versions", (9,) * COUNT))
     timer.start()
@@ -442,7 +432,7 @@ def test_peer_that_reaches_the_wanted_versions_serves(make_learner, certificates
     timer.join()
 
 
-def test_peer_declines_units_that_it_may_not_or_cannot_serve(make_learner, certificates, eventually):
+def test_peer_declines_units_that_it_may_not_or_cannot_serve(make_learner, certificates):
     learner = make_learner()
     new = certificates["new"]
     with pytest.raises(TransportError, match="a has not caught up itself"):

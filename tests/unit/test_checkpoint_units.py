@@ -16,7 +16,7 @@ from atoll_runtime.learner import seed
 from atoll_runtime.learner.agree import Agreement
 from atoll_runtime.learner.mesh import span
 from atoll_runtime.learner.saver import Saver
-from atoll_runtime.learner.snapshot import Capture, Facts, Snapshot
+from atoll_runtime.learner.snapshot import Capture, Snapshot
 from atoll_runtime.protocol.fragments import TensorInfo, build_layout
 from atoll_runtime.transport.messages import SnapshotHead
 
@@ -42,9 +42,6 @@ def write(
         hosts=hosts,
         cut=cut,
         inner_step=cut if inner_step is None else inner_step,
-        tokens=1,
-        cursor=1,
-        versions=(cut,),
         count=cut,
         fingerprint=LAYOUT.fingerprint,
         shards=1,
@@ -188,10 +185,10 @@ def test_moments_stand_though_older_ones_may_not_be_removed(uri, monkeypatch, ca
     monkeypatch.setattr(UnitStore, "prune", refused)
     saver, values = Saver(store, unit_contract(), LAYOUT), np.ones(8, np.float32)
     capture = Capture(SnapshotHead(0, 10, 1, 0, 8), np.empty(0, np.float32), values, values)
-    saver.put(Snapshot(Facts(10, 1, 1, 1, (10,)), (capture,)))
+    saver.put(Snapshot(10, 1, (capture,)))
     assert asked.wait(30)
     saver.close(30)
-    assert (saver.saved, saver.failed) == (1, 0)
+    assert saver.saved == 1
     assert written == ["units/a/10/host-0-of-1.json"] and newest(uri) == (1, [])
     assert "older moments were not removed, the next save tries again: 429" in caplog.text
 

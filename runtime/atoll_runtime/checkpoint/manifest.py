@@ -119,20 +119,16 @@ class PartEntry(Record):
 class HostManifest(Record):
     """`units/<unit>/<cut>/host-<h>-of-<H>.json`: what one host saved. Written after its parts."""
 
-    format: Literal[2] = 2
+    format: Literal[3] = 3
     run_uid: str
     unit: str
     incarnation: int
     host: int
     hosts: int
     cut: int
-    """Global step of the cut; the four fields below are of the inner step at which the unit recorded itself."""
+    """Global step."""
     inner_step: int
-    tokens: int
-    """Trained by this incarnation."""
-    cursor: int
-    """Sequences of the unit's stream that were consumed."""
-    versions: tuple[int, ...]
+    """At which the unit recorded itself for the cut."""
     count: int
     """Updates that the moments have seen."""
     fingerprint: str

@@ -21,7 +21,7 @@ from atoll_runtime.learner.client import SyncerClient
 from atoll_runtime.learner.errors import LossNotFinite
 from atoll_runtime.learner.proposal import NOTHING, WHOLE, Ending, Proposal
 from atoll_runtime.learner.schedule import learning_rate
-from atoll_runtime.learner.snapshot import Facts, Snapshots, host_part
+from atoll_runtime.learner.snapshot import Snapshots, host_part
 from atoll_runtime.learner.start import Start
 from atoll_runtime.learner.transfers import Arrival
 from atoll_runtime.protocol.identifiers import CutId
@@ -156,15 +156,7 @@ class Loop:
         if not self.progress.see(cut):
             return
         if self.progress.trained > 0 and not cut.final:  # before the first step there is nothing to save
-            self.snapshots.record(
-                Facts(
-                    cut=cut.step,
-                    inner_step=self.step,
-                    tokens=self.progress.trained,
-                    cursor=self._cursor,
-                    versions=self.progress.versions,
-                )
-            )
+            self.snapshots.record(cut.step, self.step)
         self.client.say(Mark(cut, self.progress.trained))
 
     def _ending(self) -> Ending:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from dataclasses import asdict
 
 from atoll_runtime.checkpoint import StoreError
 from atoll_runtime.checkpoint.manifest import HostManifest
@@ -24,7 +23,8 @@ log = logging.getLogger(__name__)
 
 
 class Saver:
-    """At most one snapshot is being written and one waits. A newer one replaces the waiting one."""
+    """At most one snapshot is being written and one waits. A newer one replaces the waiting one, also one that waits
+    for another attempt."""
 
     def __init__(self, store: UnitStore, unit: UnitContract, layout: Layout) -> None:
         self._store, self._unit, self._layout = store, unit, layout
@@ -33,8 +33,6 @@ class Saver:
         self._waiting: Snapshot | None = None
         self._closed = False
         self.saved = 0
-        self.failed = 0
-        """Failed attempts. The next attempt writes the newest snapshot at that time."""
         self._thread = threading.Thread(target=self._write_all, name="unit-saves", daemon=True)
         self._thread.start()
 
@@ -52,30 +50,30 @@ class Saver:
         self._thread.join(timeout)
 
     def _write_all(self) -> None:
-        while (snapshot := self._next()) is not None:
-            backoff = Backoff(FIRST_WAIT, LONGEST_WAIT)
-            while not self._write(snapshot):
-                with self._lock:
-                    self._lock.wait_for(lambda: self._closed, backoff.seconds())
-                    if self._closed:
-                        return
-                    snapshot, self._waiting = self._waiting or snapshot, None
-
-    def _next(self) -> Snapshot | None:
-        with self._lock:
-            self._lock.wait_for(lambda: self._waiting is not None or self._closed)
-            snapshot, self._waiting = self._waiting, None
-            return None if self._closed else snapshot
+        backoff = Backoff(FIRST_WAIT, LONGEST_WAIT)
+        while True:
+            with self._lock:
+                self._lock.wait_for(lambda: self._waiting is not None or self._closed)
+                snapshot, self._waiting = self._waiting, None
+                if snapshot is None or self._closed:
+                    return
+            if self._write(snapshot):
+                backoff = Backoff(FIRST_WAIT, LONGEST_WAIT)
+                continue
+            with self._lock:
+                self._waiting = self._waiting or snapshot
+                self._lock.wait_for(lambda: self._closed, backoff.seconds())
 
     def _write(self, snapshot: Snapshot) -> bool:
-        facts, unit, begun = snapshot.facts, self._unit, time.monotonic()
+        unit, begun = self._unit, time.monotonic()
         whole = HostManifest(
             run_uid=self._store.run_uid,
             unit=unit.unit,
             incarnation=unit.incarnation,
             host=unit.host,
             hosts=unit.hosts,
-            **asdict(facts),
+            cut=snapshot.cut,
+            inner_step=snapshot.inner_step,
             count=snapshot.count,
             fingerprint=self._layout.fingerprint,
             shards=self._layout.shards,
@@ -90,13 +88,12 @@ class Saver:
         try:
             self._store.save(whole, parts)
         except StoreError as error:
-            self.failed += 1
-            log.warning("moments at step %d were not saved, training goes on: %s", facts.cut, error)
+            log.warning("moments at step %d were not saved, training goes on: %s", snapshot.cut, error)
             return False
         self.saved += 1
-        log.info("moments at step %d saved in %.1f s", facts.cut, time.monotonic() - begun)
+        log.info("moments at step %d saved in %.1f s", snapshot.cut, time.monotonic() - begun)
         if unit.host == 0:
-            self._prune(facts.cut)
+            self._prune(snapshot.cut)
         return True
 
     def _prune(self, cut: int) -> None:

@@ -1,8 +1,7 @@
 """Snapshots of a unit that is training: one fragment's anchor and AdamW moments at each step, for readers.
 
 A snapshot rolls over S·P steps, so that each step copies at most one fragment and the loop never stops. Moments are
-running means over more steps than that, so it does not matter that fragments are some steps apart. Values that must be
-exact (cursor, inner step, versions) are recorded at the step at which the roll begins, or with each fragment.
+running means over more steps than that, so it does not matter that fragments are some steps apart.
 """
 
 from __future__ import annotations
@@ -32,19 +31,6 @@ READERS = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
-    """Where a unit was at the inner step at which it recorded itself for a cut; the same on all its hosts."""
-
-    cut: int
-    """Global step."""
-    inner_step: int
-    tokens: int
-    """Trained by this incarnation."""
-    cursor: int
-    versions: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Capture:
     """One host's part of one fragment, as it was between two inner steps."""
 
@@ -58,8 +44,11 @@ class Capture:
 class Snapshot:
     """What one host saves of a cut. The captures' anchors are not needed and empty."""
 
-    facts: Facts
-    captures: tuple[Capture, ...]
+    cut: int
+    """Global step."""
+    inner_step: int
+    """At which the unit recorded itself for the cut; the same on all its hosts."""
+    captures: tuple[Capture, ...] = ()
 
     @property
     def count(self) -> int:
@@ -134,9 +123,7 @@ class Snapshots:
         self._numbers = [number for number, (start, stop) in enumerate(bounds) if stop > start]
         self._targets, self._save = tuple(targets), save
         self._steps = 0
-        self._facts: Facts | None = None
-        self._next: Facts | None = None
-        self._rolled: dict[int, Capture] = {}
+        self._rolling: Snapshot | None = None
         self._last = NOTHING
         """The fragment that was captured last."""
         self._started: tuple[int, int, int, tuple[Array, Array, Array]] | None = None
@@ -148,20 +135,18 @@ class Snapshots:
             held >= target for held, target in zip(self.versions, self._targets, strict=True)
         )
 
-    def record(self, facts: Facts) -> None:
-        """Begins the snapshot of a cut, at this step on all hosts. While one rolls, only the newest other cut waits."""
-        if self._facts is None:
-            self._facts = facts
-        else:
-            self._next = facts
+    def record(self, cut: int, inner_step: int) -> None:
+        """Begins the snapshot of a cut, at this step on all hosts, unless the one before still rolls."""
+        if self._rolling is None:
+            self._rolling = Snapshot(cut, inner_step)
 
     def wanted(self, versions: Sequence[int]) -> int:
         """The fragment to capture next, or `NOTHING`; `versions`: of the anchors now. Call once a step."""
         with self.lock:
             self.versions = tuple(versions)
             self._steps += 1
-            if self._facts is not None:
-                return next((number for number in self._numbers if number not in self._rolled), NOTHING)
+            if self._rolling is not None:
+                return self._numbers[len(self._rolling.captures)]
             if all(tap.full for tap in self.taps):
                 return NOTHING
             return next((number for number in self._numbers if number > self._last), self._numbers[0])
@@ -202,12 +187,14 @@ class Snapshots:
 
     def _roll(self, capture: Capture) -> None:
         """Keeps a capture for the save under way, and saves the snapshot once it is complete."""
-        if self._facts is None:
+        rolling = self._rolling
+        if rolling is None or capture.head.number != self._numbers[len(rolling.captures)]:
             return
-        self._rolled.setdefault(capture.head.number, replace(capture, anchor=np.empty(0, np.float32)))
-        if len(self._rolled) == len(self._numbers):
-            self._save(Snapshot(self._facts, tuple(self._rolled[number] for number in self._numbers)))
-            self._facts, self._next, self._rolled = self._next, None, {}
+        kept = replace(capture, anchor=np.empty(0, np.float32))
+        self._rolling = rolling = replace(rolling, captures=(*rolling.captures, kept))
+        if len(rolling.captures) == len(self._numbers):
+            self._save(rolling)
+            self._rolling = None
 
 
 def host_part(flat: Array) -> NDArray[Any]:

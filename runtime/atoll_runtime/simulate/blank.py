@@ -117,7 +117,7 @@ class BlankIsland:
     def wanted(self, versions: Sequence[int]) -> int:
         return NOTHING
 
-    def record(self, facts: object) -> None:
+    def record(self, cut: int, inner_step: int) -> None:
         """See `Snapshots`."""
 
     def collect(self) -> None:
