@@ -4,9 +4,9 @@ A host's programs are in `cache/<versions>/<shape>/host-<h>/`. `<versions>` name
 else that is known before JAX starts. Programs are stored with gzip, for its checksum. No failure of the bucket is an
 error for the caller: a program that cannot be read is compiled, and a failed upload is logged.
 
-JAX's own cache does not serve a unit of several hosts on CPUs (JAX 0.10): its keys differ by process, and process 0
-alone writes, so host 0 loads what the others compile. Gloo waits only 30 s for the members of a new group, so a host
-that is ahead by one compilation fails. Here the hosts decide together for each program: all load it or all compile it.
+JAX's own cache does not serve a unit of several hosts on CPUs (docs/decisions/checkpoints.md): host 0 loads what the
+others compile, and fails when it waits for them. Here the hosts decide together for each program: all load it or all
+compile it.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import importlib.metadata
 import logging
 import os
 import tempfile
+import threading
 import time
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -78,9 +79,8 @@ class CompilationStore:
         self._pool = ThreadPoolExecutor(1, "compilation-store")
         self._programs: dict[str, bytes] = {}
         self._jobs: list[Future[None]] = []
-        self._unsaved: list[Callable[[], None]] = []
-        """Uploads that wait for the end of the first step."""
-        self._settled = False
+        self._settled = threading.Event()
+        """Set when the first step has ended; uploads wait for it."""
         self._suspect = trial.exists()
         if self._suspect:
             log.warning("the last process ended before its first step: compiling all programs again")
@@ -109,31 +109,29 @@ class CompilationStore:
             return None
         wait([self._fetched], max(0.0, self._deadline - time.monotonic()))
         content = self._programs.get(key)  # stays for functions whose text is the same
-        if content is not None and not self._settled:
+        if content is not None and not self._settled.is_set():
             self._quietly(self._trial.touch)
         return content
 
     def put(self, key: str, make: Callable[[], bytes]) -> None:
         """Uploads what `make` returns, in the background and after the first step."""
-        self._unsaved.append(lambda: self._bucket.write(f"{self._prefix}/{key}", gzip.compress(make(), 1)))
-        if self._settled:
-            self._save()
+
+        def upload() -> None:
+            self._settled.wait()
+            self._bucket.write(f"{self._prefix}/{key}", gzip.compress(make(), 1))
+
+        self._jobs.append(self._pool.submit(self._quietly, upload))
 
     def settle(self) -> None:
         """Call after the first step: the loaded programs work, and uploads no longer delay it."""
         self._quietly(lambda: self._trial.unlink(missing_ok=True))
-        self._settled = True
         if self._host == 0:
-            self._unsaved.insert(0, self._remove_other_versions)
-        self._save()
+            self._jobs.append(self._pool.submit(self._quietly, self._remove_other_versions))
+        self._settled.set()
 
     def close(self, timeout: float) -> None:
         """Waits at most `timeout` seconds for uploads. Before the first step there are none."""
-        wait(self._jobs, timeout)
-
-    def _save(self) -> None:
-        self._jobs += [self._pool.submit(self._quietly, job) for job in self._unsaved]
-        self._unsaved.clear()
+        wait(self._jobs, timeout if self._settled.is_set() else 0.0)
 
     def _fetch(self) -> None:
         names = [path.rpartition("/")[2] for path in self._bucket.list(self._prefix)]
