@@ -20,7 +20,7 @@ from atoll_bench.parity.trials import Trial
 from atoll_runtime.contract import GraceSpec, QuorumSpec
 from atoll_runtime.data import write_stdlib
 from atoll_runtime.learner.client import SyncerClient
-from atoll_runtime.learner.errors import LossNotFinite
+from atoll_runtime.learner.loop import LossNotFinite
 from atoll_runtime.protocol.link import Ask
 from atoll_runtime.protocol.progress import Offer
 from atoll_runtime.simulate.shard import Stalled

@@ -147,7 +147,7 @@ class Island:
         for _ in range(steps):
             ending = self.loop.advance()
             if ending is not Ending.NONE:
-                raise CommandError(f"the island's loop ended: {ending.name}: {self.client.error()}")
+                raise CommandError(f"the island's loop ended: {ending.name}: {self.client.last_word()}")
         self._paused_at = time.monotonic()
 
     def close(self) -> None:

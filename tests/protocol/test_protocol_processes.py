@@ -16,6 +16,7 @@ from protocol_parties import Gang, networks
 from atoll_runtime.checkpoint import GlobalStore
 from atoll_runtime.checkpoint.bucket import TIMEOUT
 from atoll_runtime.contract import EXIT_OK, CheckpointSpec, SyncerStatus, TargetSpec, identity
+from atoll_runtime.transport.messages import Stop
 
 pytestmark = pytest.mark.timeout(300)  # 10 s alone
 
@@ -58,18 +59,18 @@ def test_two_units_train_to_the_target_through_a_syncer_that_is_killed_and_fence
         foreign = numpy_unit(run, "c", networks(run, outside)).start()
         eventually(lambda: "TLS refused" in caplog.text)
     impostor = numpy_unit(run, "a", networks(run, certificate("d"))).start()
-    assert "unit/d, not" in eventually(impostor.client.error).reason
-    assert foreign.client.error() is None and foreign.contributed == 0
+    assert "unit/d, not" in eventually(impostor.client.last_word).reason
+    assert foreign.client.last_word() is None and foreign.contributed == 0
 
     # A newer incarnation drops the older one's session at once.
     heir = numpy_unit(run, "a", incarnation=2).start()
-    assert eventually(a.client.error).incarnation == 2
+    assert eventually(a.client.last_word).incarnation == 2
     welcome = heir.client.welcome(50)
     assert welcome is not None and welcome.cursor > 0
     eventually(lambda: heir.contributed)
     for each in pair:
         each.until = math.inf
-    eventually(lambda: heir.client.stop() and all(each.client.stop() for each in pair))
+    eventually(lambda: heir.stopped and all(each.stopped for each in pair))
 
     status = eventually(lambda: (s := process.status()) and s.phase == "Finished" and s)
     assert status.global_step == 150
@@ -88,7 +89,7 @@ def test_two_units_train_to_the_target_through_a_syncer_that_is_killed_and_fence
     process.end(signal.SIGTERM)
     process.start()
     late = numpy_unit(run, "a", incarnation=3).start()
-    assert eventually(late.client.stop).global_step == 150
+    assert eventually(late.client.last_word) == Stop(150)
     assert eventually(process.status).phase == "Finished"
     assert process.end(signal.SIGTERM) == 0
     assert list((process.folder / "volume/tape").iterdir())

@@ -88,7 +88,7 @@ def test_a_lost_shard_stalls_its_own_tensors_alone_and_a_finished_run_goes_on_in
         lambda: abs(shards[0].figure("global_step") - told(shards[1]).global_step) <= 2 * run.outer.interval
     )
     eventually(lambda: told(shards[0]).down == "" and told(shards[0]).restarts == 1)
-    eventually(lambda: a.client.stop() and all(each.client.stop() for each in pair), 120)
+    eventually(lambda: a.stopped and all(each.stopped for each in pair), 120)
     ends = [eventually(lambda each=each: (s := told(each)).phase == "Finished" and s) for each in shards]
     assert {end.final_checkpoint for end in ends} == {f"{run.checkpoint.uri}/global/320"}
     for end in ends:
@@ -106,7 +106,7 @@ def test_a_lost_shard_stalls_its_own_tensors_alone_and_a_finished_run_goes_on_in
     for unit in units:
         unit.hold_nothing()
         unit.start()
-    eventually(lambda: all(unit.client.stop() for unit in units), 120)
+    eventually(lambda: all(unit.stopped for unit in units), 120)
     ends = [eventually(lambda each=each: (s := told(each)).phase == "Finished" and s) for each in again]
     assert [end.global_step for end in ends] == [380] * 3
     assert all(end.tokens > min(e.tokens for e in ends) // 2 > 0 for end in ends)

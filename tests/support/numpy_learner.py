@@ -11,7 +11,7 @@ from pathlib import Path
 from protocol_parties import NumpyUnit
 
 from atoll_runtime.contract import EXIT_FENCED, EXIT_OK, EXIT_TERMINAL, parse_run
-from atoll_runtime.transport.messages import Fenced
+from atoll_runtime.transport.messages import Fenced, Refused
 from atoll_runtime.transport.sessions import TlsNetwork
 from atoll_runtime.transport.tls import Tls
 
@@ -25,9 +25,11 @@ def main(file: str, folder: str, name: str, incarnation: str, step_seconds: str 
     unit.start()
     while unit.running:
         time.sleep(0.05)
-    error = unit.client.error()
-    logging.info("ended: stop %s, error %s", unit.client.stop(), error)
-    return EXIT_OK if error is None else EXIT_FENCED if isinstance(error, Fenced) else EXIT_TERMINAL
+    word = unit.client.last_word()
+    logging.info("ended: %s", word)
+    return (
+        EXIT_FENCED if isinstance(word, Fenced) else EXIT_TERMINAL if isinstance(word, Refused) else EXIT_OK
+    )
 
 
 if __name__ == "__main__":

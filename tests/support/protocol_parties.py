@@ -51,6 +51,7 @@ from atoll_runtime.protocol.fragments import build_layout, part_bounds
 from atoll_runtime.protocol.identifiers import NOTHING
 from atoll_runtime.simulate.blank import BlankIsland, whole_body
 from atoll_runtime.transport import codecs
+from atoll_runtime.transport.messages import Stop
 from atoll_runtime.transport.sessions import TlsNetwork
 from atoll_runtime.transport.tls import Tls
 
@@ -256,6 +257,11 @@ class NumpyUnit(BlankIsland):
     @property
     def running(self) -> bool:
         return self._thread.is_alive()
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the syncer has told it that the run is finished."""
+        return isinstance(self.client.last_word(), Stop)
 
     @property
     def received(self) -> dict[int, int]:

@@ -45,7 +45,7 @@ def run_one(trial: Trial, data: str) -> dict[str, Any]:
     """Runs a trial and returns its result as JSON types. If it diverged, `loss` is None and `error` says why."""
     from dataclasses import asdict
 
-    from atoll_runtime.learner.errors import LossNotFinite
+    from atoll_runtime.learner.loop import LossNotFinite
     from atoll_runtime.simulate.training.world import data_parallel, decoupled
 
     began, used = time.monotonic(), time.process_time()

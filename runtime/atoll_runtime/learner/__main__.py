@@ -30,9 +30,8 @@ from atoll_runtime.contract import (
     parse_unit,
 )
 from atoll_runtime.learner import lockedmemory
-from atoll_runtime.learner.errors import FencedOff
 from atoll_runtime.learner.incarnation import MEMORY_FILE, Files, Incarnation, NotRestarted
-from atoll_runtime.learner.island import train
+from atoll_runtime.learner.island import FencedOff, train
 from atoll_runtime.learner.proposal import Ending
 from atoll_runtime.process import Terminal, log_to_stderr
 from atoll_runtime.transport.sessions import TlsNetwork

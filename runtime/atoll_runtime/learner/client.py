@@ -62,7 +62,6 @@ class SyncerClient:
         self._policy = LinkPolicy(
             run, sum(stop - start for start, stop in self._bounds), self._networks, clock
         )
-        self.counters = self._policy.counters
         self._signals = Signals()
         self._sessions: list[ShardSession] = []
         self._tasks: list[asyncio.Task[None]] = []
@@ -182,8 +181,8 @@ class SyncerClient:
     def contribute(
         self, number: int, ask: Ask, codec: str, body: memoryview, offer: Offer, cursor: int
     ) -> None:
-        """Queues this host's encoded part of anchor − θ. A late part is dropped and counted. Raises `ValueError` for
-        a part of the wrong size."""
+        """Queues this host's encoded part of anchor − θ. A late part is dropped. Raises `ValueError` for a part of the
+        wrong size."""
         start, stop = self._bounds[number]
         if len(body) != codecs.size(stop - start, codec):
             raise ValueError(f"part: {len(body)} bytes of {codec} must be those of {stop - start} elements")
@@ -211,15 +210,10 @@ class SyncerClient:
         """Merged tokens by the count of shard 0, as far as this host knows."""
         return self._sessions[COORDINATOR].link.merged
 
-    def stop(self) -> Stop | None:
-        """The syncer's message that the final cut is safe and the unit may leave; None before."""
-        word = self._signals.last_word
-        return word if isinstance(word, Stop) else None
-
-    def error(self) -> Fenced | Refused | None:
-        """The message that ended the client: a newer incarnation, a foreign layout or the wrong run. Else None."""
-        word = self._signals.last_word
-        return None if isinstance(word, Stop) else word
+    def last_word(self) -> Stop | Fenced | Refused | None:
+        """The message by which a shard has ended the exchange: the final cut is safe and the unit may leave, there is a
+        newer incarnation, or why the host is refused."""
+        return self._signals.last_word
 
     def check(self) -> None:
         """Raises the exception that ended the client, if there was one."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from atoll_runtime.contract import RunContract
 from atoll_runtime.interfaces import Network
@@ -13,16 +13,6 @@ from atoll_runtime.protocol.linkmeter import LinkMeter, LinkReading
 from atoll_runtime.protocol.linkshare import LinkShare
 
 log = logging.getLogger(__name__)
-
-
-@dataclass
-class Counters:
-    """What happened on the links to all shards since they were made."""
-
-    connections: int = 0
-    pushed: int = 0
-    dropped: int = 0
-    """Contributions that did not reach a round, because it was over or they were refused."""
 
 
 class LinkPolicy:
@@ -40,7 +30,7 @@ class LinkPolicy:
         self._rules = Rules(run.communication, run.outer.codec, run.audit is not None)
         self._elements, self._networks, self.clock = elements, networks, clock
         self.now = Communication.begin(self._rules)
-        self.meter, self.counters = LinkMeter(clock()), Counters()
+        self.meter = LinkMeter(clock())
         self._shares: list[tuple[LinkShare, float]] = []
         self._tune()
 

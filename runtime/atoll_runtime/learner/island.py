@@ -17,7 +17,6 @@ from atoll_runtime.learner.agree import Agreement
 from atoll_runtime.learner.audit import Audit, evaluation, examples_of
 from atoll_runtime.learner.client import SyncerClient
 from atoll_runtime.learner.compilation import CompilationStore, Programs
-from atoll_runtime.learner.errors import FencedOff
 from atoll_runtime.learner.fragments import Fragments
 from atoll_runtime.learner.inner import Inner
 from atoll_runtime.learner.loop import Loop
@@ -41,6 +40,10 @@ WELCOME_TIMEOUT = 20.0
 CLOSE_TIMEOUT = 5.0
 
 log = logging.getLogger(__name__)
+
+
+class FencedOff(Exception):
+    """A newer incarnation of this unit has taken over."""
 
 
 def train(
@@ -210,8 +213,8 @@ def _data(run: RunContract, unit: UnitContract) -> tuple[Reader, Stream]:
 
 
 def _refusal(ending: Ending, client: SyncerClient) -> Exception:
-    error = client.error()
     if ending is Ending.FENCED:
         return FencedOff("a newer incarnation of this unit is registered")
-    why = error.reason if isinstance(error, Refused) else "by the syncer, on another host"
+    word = client.last_word()
+    why = word.reason if isinstance(word, Refused) else "by the syncer, on another host"
     return VersionMismatch(why) if ending is Ending.MISMATCHED else Terminal("Refused", why)

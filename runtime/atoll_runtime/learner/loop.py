@@ -18,17 +18,17 @@ import numpy as np
 
 from atoll_runtime.contract import RunContract
 from atoll_runtime.learner.client import SyncerClient
-from atoll_runtime.learner.errors import LossNotFinite
 from atoll_runtime.learner.proposal import NOTHING, WHOLE, Ending, Proposal
 from atoll_runtime.learner.schedule import learning_rate
 from atoll_runtime.learner.snapshot import Snapshots, host_part
 from atoll_runtime.learner.start import Start
 from atoll_runtime.learner.transfers import Arrival
+from atoll_runtime.process import Terminal
 from atoll_runtime.protocol.identifiers import CutId
 from atoll_runtime.protocol.link import Ask
 from atoll_runtime.protocol.messages import Mark
 from atoll_runtime.protocol.progress import Offer, Progress
-from atoll_runtime.transport.messages import Fenced
+from atoll_runtime.transport.messages import Fenced, Refused
 
 if TYPE_CHECKING:  # simulations run without JAX
     from jax import Array
@@ -41,6 +41,13 @@ if TYPE_CHECKING:  # simulations run without JAX
 
 DATA_TIMEOUT = 120.0
 """Seconds that a step waits for its batch: longer than all the reader's attempts at a block, 100 s at worst."""
+
+
+class LossNotFinite(Terminal):
+    """The training loss is NaN or infinite, so nothing more of this unit may be merged."""
+
+    def __init__(self, step: int, loss: float) -> None:
+        super().__init__("LossNotFinite", f"loss {loss} at inner step {step}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,14 +167,14 @@ class Loop:
         self.client.say(Mark(cut, self.progress.trained))
 
     def _ending(self) -> Ending:
-        error = self.client.error()
-        if error is not None:
-            if isinstance(error, Fenced):
-                return Ending.FENCED
-            return Ending.MISMATCHED if error.version else Ending.REFUSED
+        word = self.client.last_word()
+        if isinstance(word, Fenced):
+            return Ending.FENCED
+        if isinstance(word, Refused):
+            return Ending.MISMATCHED if word.version else Ending.REFUSED
         if self.terminated.is_set():
             return Ending.TERMINATED
-        return Ending.STOPPED if self.client.stop() is not None else Ending.NONE
+        return Ending.NONE if word is None else Ending.STOPPED
 
     def _extract(self, pulls: dict[int, Ask]) -> list[Parcel]:
         """Starts to copy the pulled fragments to the host.

@@ -14,7 +14,6 @@ from atoll_runtime.checkpoint import Cut, GlobalStore, Regions, StoreError
 from atoll_runtime.checkpoint.units import Moments, UnitSave, UnitStore
 from atoll_runtime.contract import UnitContract
 from atoll_runtime.learner.agree import Agreement
-from atoll_runtime.learner.errors import SeedUnavailable
 from atoll_runtime.learner.peers import Pulled, pull
 from atoll_runtime.process import Terminal
 from atoll_runtime.protocol.fragments import Layout, translate
@@ -33,6 +32,10 @@ LOOKS = 32
 """At most this many other units are examined for saves if the unit has none of its own. Each costs a few reads."""
 
 log = logging.getLogger(__name__)
+
+
+class SeedUnavailable(Exception):
+    """No complete global checkpoint was available in time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +140,7 @@ def find(
                 cut = store.load(common, momentum=False, own=own)
                 message = _join(message, f"step {common} chosen, which every host can read")
             assert cut is not None
-            _check(cut, layout, store.uri)
-            return Seed(_for_shards(cut, layout), _join(f"seeded from step {cut.step}", message))
+            return Seed(_fitting(cut, layout, store.uri), _join(f"seeded from step {cut.step}", message))
         if high[1]:
             raise SeedUnavailable(f"{store.uri}: no complete checkpoint in {deadline:g} s: {message}")
         log.info("waiting for a checkpoint: %s", message)
@@ -155,7 +157,8 @@ def _newest(store: GlobalStore, own: Regions | None) -> tuple[Cut | None, str]:
     return cut, "; ".join(str(one) for one in skipped)
 
 
-def _check(cut: Cut, layout: Layout, uri: str) -> None:
+def _fitting(cut: Cut, layout: Layout, uri: str) -> Cut:
+    """The cut with its versions translated to this run's number of shards. Raises `Terminal` if the layout differs."""
     found = cut.meta.get("fingerprint")
     if found != layout.fingerprint:
         raise Terminal(
@@ -163,10 +166,6 @@ def _check(cut: Cut, layout: Layout, uri: str) -> None:
             f"{uri}: step {cut.step} has the fragment layout {found!r}, this run {layout.fingerprint!r}: "
             "model and outer.fragments must stay as they were",
         )
-
-
-def _for_shards(cut: Cut, layout: Layout) -> Cut:
-    """The cut with its versions translated to this run's number of shards."""
     if cut.shards == layout.shards:
         return cut
     versions = translate(cut.versions, layout.split(cut.shards), layout, cut.step)

@@ -119,7 +119,6 @@ class ShardSession:
         with self._signals.lock:
             match message:
                 case Welcome():
-                    self._policy.counters.connections += 1
                     self.welcome = self.welcome or message
                     self._signals.lock.notify_all()
                     self.link.counted(message.merged)

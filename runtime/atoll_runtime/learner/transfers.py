@@ -65,7 +65,6 @@ class Transfers:
         """Headers of contributions that wait for the session."""
         self._hello, self._bounds, self._network = hello, bounds, network
         self._policy, self._clock, self._meter = policy, policy.clock, policy.meter
-        self._counters = policy.counters
         self._link, self._signals = link, signals
         elements = sum(stop - start for start, stop in bounds)
         self._share = policy.share(len(bounds) - len(link.empty), elements)
@@ -96,9 +95,8 @@ class Transfers:
 
     def contribute(self, part: Part, codec: str, body: memoryview) -> None:
         """Answers a pull. The header is sent at once, the body when the link is free. If the round is over, the
-        contribution is dropped and counted."""
+        contribution is dropped."""
         if not self._link.answered(part.round):
-            self._counters.dropped += 1
             return
         expected = self._share.seconds * (len(self._waiting) + self._pushing + 1)
         share, seconds = self._share, min(expected, TRANSFER_SECONDS)
@@ -184,26 +182,12 @@ class Transfers:
         return head, body
 
     async def _push(self, header: Header, body: memoryview) -> None:
-        p, bits = header.part.round.fragment, _bits(header)
-        accepted, seconds, sent = await self._send(header, body)
-        with self._signals.lock:
-            self._pushing -= 1
-            if accepted:
-                self._share.pushed(p, seconds, sent)
-                self._counters.pushed += 1
-            else:
-                self._share.missed(p, seconds, bits)
-                self._counters.dropped += 1
-        self._policy.look()
-        self._signals.wake()
-
-    async def _send(self, header: Header, body: memoryview) -> tuple[bool, float, float]:
         """Sends until an answer comes, the round is over (so that the next one gets the link), or no attempts are left.
-        Returns whether it was accepted, and the seconds and bits of the last attempt. Only a first attempt has known
-        bits; for others they are 0, because the shard may have had a part of the body already."""
+        Only a first attempt has known bits, because the shard may have had a part of the body at a later one."""
         # The header was sent first, on the session. Its answer may arrive before the body begins.
         await asyncio.to_thread(lambda: None)
-        round_id, backoff, seconds, bits = header.part.round, Backoff(*BACKOFF_SECONDS), 0.0, _bits(header)
+        round_id, backoff, accepted = header.part.round, Backoff(*BACKOFF_SECONDS), False
+        seconds, bits = 0.0, _bits(header)
 
         def over() -> bool:
             """As far as this host knows, the round no longer wants a contribution."""
@@ -222,10 +206,18 @@ class Transfers:
                     log.warning("a part for %s was not sent: %s", round_id, error)
                 await self._signals.until(over, backoff.seconds())
                 continue
-            if not reply.accepted:
+            accepted, seconds = reply.accepted, self._seconds(began)
+            if not accepted:
                 log.info("a part for %s was not taken: %s", round_id, reply.reason)
-            return reply.accepted, self._seconds(began), bits
-        return False, seconds, bits
+            break
+        with self._signals.lock:
+            self._pushing -= 1
+            if accepted:
+                self._share.pushed(round_id.fragment, seconds, bits)
+            else:
+                self._share.missed(round_id.fragment, seconds, _bits(header))
+        self._policy.look()
+        self._signals.wake()
 
     async def _attempt(
         self, header: Header, body: memoryview, wanted: Callable[[], bool], bits: float
