@@ -14,11 +14,10 @@ from atoll_runtime.contract import Dimensions, InnerSpec, ModelSpec, OuterSpec, 
 from atoll_runtime.data import Prefetch
 from atoll_runtime.learner import seed
 from atoll_runtime.learner.agree import Agreement
-from atoll_runtime.learner.errors import FencedOff, LossNotFinite, SeedUnavailable
 from atoll_runtime.learner.fragments import Fragments
 from atoll_runtime.learner.inner import Inner
-from atoll_runtime.learner.island import _refusal
-from atoll_runtime.learner.loop import Loop, host_body
+from atoll_runtime.learner.island import FencedOff, _refusal
+from atoll_runtime.learner.loop import Loop, LossNotFinite, host_body
 from atoll_runtime.learner.mesh import span
 from atoll_runtime.learner.proposal import NOTHING, Ending, Proposal
 from atoll_runtime.learner.schedule import REWARM, learning_rate
@@ -56,8 +55,8 @@ class Script:
     failure: Fenced | Refused | None = None
     asked: int = 0
     reports: list[tuple] = field(default_factory=list)
-    sent: list[tuple] = field(default_factory=list)
-    offers: list[Offer] = field(default_factory=list)
+    sent: list[tuple[Offer, int]] = field(default_factory=list)
+    """Contributions, each with the data position at which it was sent."""
     cuts: dict[int, CutId] = field(default_factory=dict)
     marks: list[tuple] = field(default_factory=list)
     open_rounds: dict[int, Ask] = field(default_factory=dict)
@@ -78,9 +77,7 @@ class Script:
 
     def contribute(self, number, ask, codec, body, offer, cursor):
         del self.open_rounds[number]
-        part = codecs.view(body, codec)
-        self.sent.append((number, part, offer.steps, offer.tokens, offer.anchor, cursor))
-        self.offers.append(offer)
+        self.sent.append((offer, cursor))
 
     def adopt(self, number, arrival):
         """It is the anchor now."""
@@ -97,11 +94,8 @@ class Script:
     def report(self, *figures):
         self.reports.append(figures)
 
-    def error(self):
-        return self.failure if self.asked >= self.stop_at else None
-
-    def stop(self):
-        return Stop(100) if self.asked >= self.stop_at else None
+    def last_word(self):
+        return (self.failure or Stop(100)) if self.asked >= self.stop_at else None
 
 
 @pytest.fixture(scope="module")
@@ -218,7 +212,9 @@ def test_a_pull_is_answered_when_it_can_be(make_loop, parts, number, asked, arri
     )
     make_loop(script).until_end()
     steps, anchor, batches = sent
-    assert [rest for _, _, *rest in script.sent] == [[steps, steps * TOKENS, anchor, batches * BATCH]]
+    [(offer, cursor)] = script.sent
+    assert (offer.steps, offer.tokens, offer.anchor) == (steps, steps * TOKENS, anchor)
+    assert cursor == batches * BATCH
 
 
 @pytest.mark.parametrize(
@@ -266,8 +262,8 @@ def test_a_unit_records_itself_for_a_cut_once_and_before_it_takes_what_came_afte
     loop = make_loop(script)
     loop.until_end()
     assert script.marks == [(4, cut, 3 * TOKENS)]
-    assert [offer.cut for offer in script.offers] == [NO_CUT, cut, cut]
-    assert [offer.trained for offer in script.offers] == [TOKENS, 3 * TOKENS, 4 * TOKENS]
+    assert [offer.cut for offer, _ in script.sent] == [NO_CUT, cut, cut]
+    assert [offer.trained for offer, _ in script.sent] == [TOKENS, 3 * TOKENS, 4 * TOKENS]
     (snapshot,) = saved
     assert snapshot.cut == 40
     assert [capture.head.number for capture in snapshot.captures] == [0, 1, 2, 3]
@@ -384,7 +380,7 @@ def test_a_seed_is_waited_for(tmp_path, mesh, layout):
 
 
 def test_a_seed_that_does_not_come_is_an_error_with_the_reason(tmp_path, mesh, layout):
-    with pytest.raises(SeedUnavailable, match=r"no complete checkpoint in 0.1 s: .* holds none yet"):
+    with pytest.raises(seed.SeedUnavailable, match=r"no complete checkpoint in 0.1 s: .* holds none yet"):
         seed.find(GlobalStore(f"file://{tmp_path}/run"), layout, Agreement(mesh), deadline=0.1)
 
 

@@ -116,17 +116,6 @@ class Learner:
         eventually(lambda: self.snapshots.healthy)
         return self
 
-    def advance(self):
-        """One step, as `Loop.until_end` makes it."""
-        versions = self.versions
-        wanted = self.snapshots.wanted(versions)
-        if wanted != NOTHING and self.gate.acquire(blocking=False):
-            self.snapshots.capture(wanted, versions[wanted], self.inner, self.fragments)
-        loss = self.inner.step(tokens(self.steps), 1e-3)
-        self.snapshots.collect()
-        float(loss)
-        self.steps += 1
-
     def halt(self):
         self._halt.set()
         if self._thread.is_alive():
@@ -135,8 +124,16 @@ class Learner:
         self.server.close()
 
     def _train(self):
+        """Steps as `Loop` makes them."""
         while not self._halt.wait(0.002):
-            self.advance()
+            versions = self.versions
+            wanted = self.snapshots.wanted(versions)
+            if wanted != NOTHING and self.gate.acquire(blocking=False):
+                self.snapshots.capture(wanted, versions[wanted], self.inner, self.fragments)
+            loss = self.inner.step(tokens(self.steps), 1e-3)
+            self.snapshots.collect()
+            float(loss)
+            self.steps += 1
 
 
 @pytest.fixture
@@ -381,18 +378,25 @@ def test_peer_that_declines_is_asked_three_times_at_most(make_learner, pull_from
     assert pull_from(learner, asked=asked).message.startswith("seeded from peer a at step 1; a: ")
 
 
+def stream(folder, address, seconds=60.0, **changes):
+    """A connection to a peer, and the parts that come."""
+    asked = {"unit": "new", "shards": SHARDS, "least": ONES} | changes
+    client = PeerClient(address, Tls.read(folder), "localhost")
+    request = SnapshotRequest(incarnation=1, fingerprint=LAYOUT.fingerprint, **asked)
+    return client, client.snapshot(request, tuple(SIZES), seconds)
+
+
 def test_dead_client_frees_its_slot(make_learner, certificates):
     learner = make_learner().start()
     learner.gate = threading.Semaphore(1)
-    client = PeerClient(learner.address, Tls.read(certificates["new"]), "localhost")
-    stream = client.snapshot(request(), tuple(SIZES), 60.0)
-    assert next(stream).head.version == 1
+    client, parts = stream(certificates["new"], learner.address)
+    assert next(parts).head.version == 1
     assert len(learner.snapshots.taps) == 1
     client.close()
     eventually(lambda: not learner.snapshots.taps)
     assert learner.snapshots.wanted(ONES) == NOTHING
     with pytest.raises((TransportError, ValueError)):
-        list(stream)
+        list(parts)
 
 
 @pytest.mark.parametrize(
@@ -400,62 +404,39 @@ def test_dead_client_frees_its_slot(make_learner, certificates):
 )
 def test_peer_that_gives_no_address_is_passed_over(address, certificates):
     """A unit says itself where it serves; what it says must not end another unit."""
-    client = PeerClient(address, Tls.read(certificates["new"]), "localhost")
+    _, parts = stream(certificates["new"], address, 1.0)
     with pytest.raises(TransportError):
-        next(client.snapshot(request(), tuple(SIZES), 1.0))
-
-
-def request(**changes):
-    fields = {
-        "unit": "new",
-        "incarnation": 1,
-        "fingerprint": LAYOUT.fingerprint,
-        "shards": SHARDS,
-        "least": ONES,
-    }
-    return SnapshotRequest(**(fields | changes))
-
-
-def ask(learner, folder, wanted, seconds=60.0):
-    client = PeerClient(learner.address, Tls.read(folder), "localhost")
-    try:
-        return next(client.snapshot(wanted, tuple(SIZES), seconds))
-    finally:
-        client.close()
+        next(parts)
 
 
 def test_peer_that_reaches_the_wanted_versions_serves(make_learner, certificates):
     learner = make_learner().start()
     timer = threading.Timer(0.1, lambda: setattr(learner, "versions", (9,) * COUNT))
     timer.start()
-    assert ask(learner, certificates["new"], request(least=(9,) * COUNT)).head.version == 9
+    _, parts = stream(certificates["new"], learner.address, least=(9,) * COUNT)
+    assert next(parts).head.version == 9
     timer.join()
 
 
 def test_peer_declines_units_that_it_may_not_or_cannot_serve(make_learner, certificates):
-    learner = make_learner()
-    new = certificates["new"]
-    with pytest.raises(TransportError, match="a has not caught up itself"):
-        ask(learner, new, request())
-    learner.start()
-    with pytest.raises(TransportError, match="the certificate is not that of unit 'b' of this run"):
-        ask(learner, new, request(unit="b"))
-    with pytest.raises(TransportError, match=f"another fragment layout: this unit has {COUNT} in 2 shards"):
-        ask(learner, new, request(shards=1))
-    with pytest.raises(TransportError, match="incarnation 1 of 'a' asks itself"):
-        ask(learner, certificates["a"], request(unit="a"))
-    learner.gate = threading.Semaphore(0)
-    slow = [PeerClient(learner.address, Tls.read(new), "localhost") for _ in range(2)]
-    streams = [client.snapshot(request(), tuple(SIZES), 60.0) for client in slow]
+    learner, new = make_learner(captures=0).start(), certificates["new"]
+
+    def declined(reason, folder=new, **changes):
+        with pytest.raises(TransportError, match=reason):
+            next(stream(folder, learner.address, **changes)[1])
+
+    declined("the certificate is not that of unit 'b' of this run", unit="b")
+    declined(f"another fragment layout: this unit has {COUNT} in 2 shards", shards=1)
+    declined("incarnation 1 of 'a' asks itself", certificates["a"], unit="a")
+    slow = [stream(new, learner.address)[1] for _ in range(2)]
     with ThreadPoolExecutor(2) as pool:
-        parts = [pool.submit(next, stream) for stream in streams]
+        parts = [pool.submit(next, each) for each in slow]
         eventually(lambda: len(learner.snapshots.taps) == 2)
-        with pytest.raises(TransportError, match="a is serving 2 others"):
-            ask(learner, new, request())
+        declined("a is serving 2 others")
         learner.gate.release(1)
         assert [part.result(60).head.number for part in parts] == [0, 0], "one capture serves both"
-    for stream in streams:
-        stream.close()
+    for each in slow:
+        each.close()
     eventually(lambda: not learner.snapshots.taps)
 
 

@@ -7,9 +7,10 @@ running means over more steps than that, so it does not matter that fragments ar
 from __future__ import annotations
 
 import threading
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from operator import ge
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -65,36 +66,28 @@ class Tap:
 
     def __init__(self, snapshots: Snapshots, least: Sequence[int]) -> None:
         self._snapshots, self._least = snapshots, tuple(least)
-        self._ready: deque[Capture] = deque()
-        self._closed = False
+        self._ready = SimpleQueue[Capture | None]()
 
     def __iter__(self) -> Iterator[Capture]:
         """Yields captures as they come, of each fragment repeatedly, until the tap is closed."""
-        lock = self._snapshots.lock
-        while True:
-            with lock:
-                lock.wait_for(lambda: self._ready or self._closed)
-                if self._closed:
-                    return
-                found = self._ready.popleft()
+        while (found := self._ready.get()) is not None:
             yield found
 
     def close(self) -> None:
         """Takes no more captures. Call from any thread."""
         with self._snapshots.lock:
-            self._closed = True
             self._snapshots.taps.discard(self)
-            self._snapshots.lock.notify_all()
+        self._ready.put(None)
 
     @property
     def full(self) -> bool:
-        """Whether its reader is behind. Call with the lock of the snapshots held."""
-        return len(self._ready) >= BACKLOG
+        """Whether its reader is behind."""
+        return self._ready.qsize() >= BACKLOG
 
     def offer(self, capture: Capture) -> None:
-        """Takes a capture, if it is wanted and its reader is not behind. Call with the lock of the snapshots held."""
+        """Takes a capture, if it is wanted and its reader is not behind."""
         if not self.full and capture.head.version >= self._least[capture.head.number]:
-            self._ready.append(capture)
+            self._ready.put(capture)
 
 
 class Snapshots:
@@ -115,25 +108,19 @@ class Snapshots:
             targets: versions that the unit must hold before its state is useful to others.
             save: takes a complete snapshot; must return at once.
         """
-        self.lock = threading.Condition()
+        self.lock = threading.Lock()
+        """Guards `taps`."""
         self.taps: set[Tap] = set()
-        self.versions: tuple[int, ...] = (0,) * len(bounds)
-        """Version of each anchor, at the last step."""
+        self.healthy = False
+        """Whether the unit holds what it was asked to hold at its start, and has trained on it."""
         self._bounds = tuple(bounds)
         self._numbers = [number for number, (start, stop) in enumerate(bounds) if stop > start]
         self._targets, self._save = tuple(targets), save
-        self._steps = 0
+        self._stepped = False
         self._rolling: Snapshot | None = None
         self._last = NOTHING
         """The fragment that was captured last."""
         self._started: tuple[int, int, int, tuple[Array, Array, Array]] | None = None
-
-    @property
-    def healthy(self) -> bool:
-        """Whether the unit holds what it was asked to hold at its start, and has trained on it."""
-        return self._steps > 1 and all(
-            held >= target for held, target in zip(self.versions, self._targets, strict=True)
-        )
 
     def record(self, cut: int, inner_step: int) -> None:
         """Begins the snapshot of a cut, at this step on all hosts, unless the one before still rolls."""
@@ -142,14 +129,14 @@ class Snapshots:
 
     def wanted(self, versions: Sequence[int]) -> int:
         """The fragment to capture next, or `NOTHING`; `versions`: of the anchors now. Call once a step."""
+        self.healthy = self._stepped and all(map(ge, versions, self._targets))
+        self._stepped = True
+        if self._rolling is not None:
+            return self._numbers[len(self._rolling.captures)]
         with self.lock:
-            self.versions = tuple(versions)
-            self._steps += 1
-            if self._rolling is not None:
-                return self._numbers[len(self._rolling.captures)]
             if all(tap.full for tap in self.taps):
                 return NOTHING
-            return next((number for number in self._numbers if number > self._last), self._numbers[0])
+        return next((number for number in self._numbers if number > self._last), self._numbers[0])
 
     def capture(self, number: int, version: int, inner: Inner, fragments: Fragments) -> None:
         """Starts to copy one fragment to the host, between two steps; `version` is that of its anchor."""
@@ -167,7 +154,6 @@ class Snapshots:
         with self.lock:
             for tap in self.taps:
                 tap.offer(capture)
-            self.lock.notify_all()
         self._roll(capture)
 
     def tap(self, least: Sequence[int]) -> Tap | None:
@@ -182,8 +168,9 @@ class Snapshots:
     def close(self) -> None:
         """Call when the loop has ended: readers get no more."""
         with self.lock:
-            for tap in tuple(self.taps):
-                tap.close()
+            taps = tuple(self.taps)
+        for tap in taps:
+            tap.close()
 
     def _roll(self, capture: Capture) -> None:
         """Keeps a capture for the save under way, and saves the snapshot once it is complete."""
