@@ -34,11 +34,6 @@ def restarted(files: Files) -> Incarnation:
     return Incarnation(files)
 
 
-def test_first_process_takes_its_number_and_records_it_first(files) -> None:
-    assert Incarnation(files).claim(UNIT) == UNIT
-    assert LastWords.parse(files.termination.read_text()) == LastWords(3, "")
-
-
 def test_contracts_incarnation_is_used_without_the_file(files) -> None:
     files.told.unlink()
     incarnation = Incarnation(files)
@@ -49,8 +44,9 @@ def test_contracts_incarnation_is_used_without_the_file(files) -> None:
     assert not files.memory.exists()
 
 
-def test_restarted_process_waits_for_a_greater_number(files, eventually) -> None:
-    Incarnation(files).claim(UNIT)
+def test_process_takes_its_number_and_a_restarted_one_waits_for_a_greater_number(files, eventually) -> None:
+    assert Incarnation(files).claim(UNIT) == UNIT
+    assert LastWords.parse(files.termination.read_text()) == LastWords(3, "")
     found: list[UnitContract] = []
     second = restarted(files)
     waits = threading.Thread(target=lambda: found.append(second.claim(UNIT, wait=60, poll=0.01)))

@@ -27,17 +27,14 @@ class LinkPolicy:
     def __init__(
         self, run: RunContract, elements: int, networks: Sequence[Network], clock: Callable[[], float]
     ) -> None:
-        self._rules = Rules(run.communication, run.outer.codec, run.audit is not None)
+        self.exact = run.audit is not None
+        """Whether all units must hold the same bits of a version."""
+        self._rules = Rules(run.communication, run.outer.codec, self.exact)
         self._elements, self._networks, self.clock = elements, networks, clock
         self.now = Communication.begin(self._rules)
         self.meter = LinkMeter(clock())
         self._shares: list[tuple[LinkShare, float]] = []
         self._tune()
-
-    @property
-    def exact(self) -> bool:
-        """Whether all units must hold the same bits of a version."""
-        return self._rules.exact
 
     def share(self, fragments: int, elements: int) -> LinkShare:
         """The share for one shard; `elements`: of this host, in all `fragments` of the shard."""
