@@ -47,7 +47,7 @@ RUN = run_contract(
 
 @dataclass
 class Script:
-    """The syncer's side of an exchange, by inner step: what has come when the loop asks for the n-th time."""
+    """Stands for the client. By inner step: what has come when the loop asks for the n-th time."""
 
     arrivals: dict[int, dict[int, Arrival]] = field(default_factory=dict)
     rounds: dict[int, list[Ask]] = field(default_factory=dict)
@@ -281,22 +281,21 @@ def agree(*offers):
     return offers[-1].agreed(rows.min(0), rows.max(0))
 
 
-def test_a_host_needs_the_newest_version_that_another_host_has():
-    ours = Proposal({0: Arrival(3, np.zeros(1)), 1: Arrival(8, np.zeros(1))}, {})
-    theirs = Proposal(
-        {0: Arrival(3, np.zeros(1)), 1: Arrival(4, np.zeros(1)), 2: Arrival(5, np.zeros(1))}, {}
-    )
-    assert agree(theirs, ours).missing == {2: 5}
-    assert agree(ours, theirs).missing == {1: 8}
+def versions(*held, lineage=""):
+    """The proposal of a host with these versions of the first fragments."""
+    return Proposal({n: Arrival(version, np.zeros(1), lineage) for n, version in enumerate(held)}, {})
+
+
+def test_hosts_take_the_versions_that_all_have_and_need_the_newest_that_any_has():
+    ours, theirs = versions(3, 8), versions(3, 4, 5)
+    assert agree(theirs, ours).arrivals.keys() == agree(ours, theirs).arrivals.keys() == {0}
+    assert (agree(theirs, ours).missing, agree(ours, theirs).missing) == ({2: 5}, {1: 8})
+    assert not agree(versions(3, lineage="old"), versions(3, lineage="new")).arrivals
 
 
 def test_a_cut_that_one_host_has_seen_and_a_capture_that_one_wants_count_for_all():
     agreed = agree(Proposal({}, {}, CutId(40, 40, True), NOTHING), Proposal({}, {}, CutId(40, 40), 3))
     assert (agreed.cut, agreed.capture) == (CutId(40, 40, True), 3)
-
-
-def test_hosts_that_hold_the_same_version_of_two_lineages_do_not_take_it():
-    assert not agree(*(Proposal({0: Arrival(3, np.zeros(1), name)}, {}) for name in ("old", "new"))).arrivals
 
 
 def test_the_gravest_ending_and_the_least_that_is_done_count_for_all():
@@ -324,7 +323,11 @@ CONSTANT = InnerSpec(learning_rate=1.0, warmup_steps=0, schedule="Constant")
 def test_the_learning_rate_warms_up_falls_to_the_nearer_target_and_ends_at_its_fraction(
     spec, target, step, done, rate
 ):
-    assert learning_rate(spec, target, step, 10_000, False, done) == pytest.approx(rate, abs=5e-4)
+    """A healed unit warms up again, for a few steps."""
+    for since, healed, factor in ((10_000, False, 1.0), (0, True, 1 / REWARM), (REWARM - 1, True, 1.0)):
+        assert learning_rate(spec, target, step, since, healed, done) == pytest.approx(
+            factor * rate, abs=5e-4
+        )
 
 
 def rates_of(make_loop, monkeypatch, script, **start):
@@ -351,11 +354,6 @@ def test_a_healed_unit_trains_at_the_rate_of_the_others_from_its_first_step_on(m
     """What it was told when it began stands, whatever a shard that fell back says after that."""
     rates = rates_of(make_loop, monkeypatch, Script(tokens={2: 400}, stop_at=4), global_step=50, merged=500)
     assert rates == pytest.approx([0.55] * 3)
-
-
-def test_a_healed_unit_warms_up_again_and_only_for_a_few_steps():
-    assert learning_rate(CONSTANT, 100, 50, 0, True) == pytest.approx(1 / REWARM)
-    assert learning_rate(CONSTANT, 100, 50, REWARM - 1, True) == 1.0
 
 
 def make_cut(step, layout):

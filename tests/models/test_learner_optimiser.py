@@ -34,29 +34,29 @@ def named(name, **arguments):
     return InnerSpec(optimizer=OptimizerSpec(name=name, arguments=arguments))
 
 
+def drawn(random):
+    return {
+        "matrix": random.standard_normal((3, 4), np.float32),
+        "norm": random.standard_normal(4, np.float32),
+    }
+
+
 @pytest.fixture
 def theta():
-    random = np.random.default_rng(0)
-    return {
-        "matrix": jnp.asarray(random.standard_normal((3, 4)), jnp.float32),
-        "norm": jnp.ones(4, jnp.float32),
-    }
+    return jax.tree.map(jnp.asarray, drawn(np.random.default_rng(0)))
 
 
 def gradients(count):
     random = np.random.default_rng(1)
-    return [
-        {
-            "matrix": jnp.asarray(random.standard_normal((3, 4)), jnp.float32),
-            "norm": jnp.asarray(random.standard_normal(4), jnp.float32),
-        }
-        for _ in range(count)
-    ]
+    return [drawn(random) for _ in range(count)]
 
 
-def descend(made, theta, state, steps, rates=None):
+RATES = (0.01, 0.1, 0.3, 0.02)
+
+
+def descend(made, theta, state, steps, rates=RATES):
     """As the inner step does."""
-    for gradient, rate in zip(steps, rates or [0.1] * len(steps), strict=True):
+    for gradient, rate in zip(steps, rates, strict=False):
         update, state = made.update(gradient, state, theta, rate=rate)
         theta = jax.tree.map(jnp.subtract, theta, update)
     return theta, state
@@ -75,7 +75,6 @@ def test_the_contract_names_every_optimiser_of_optax_whose_learning_rate_is_a_fa
     )
 
 
-RATES = (0.01, 0.1, 0.3, 0.02)
 OTHERS = {
     "adadelta": {"weight_decay": 0.1},
     "adafactor": {"momentum": 0.9, "min_dim_size_to_factor": 2},
@@ -108,7 +107,7 @@ def test_every_optimiser_of_the_list_goes_where_optax_goes_with_the_same_learnin
         own = optax.inject_hyperparams(own)
     optax_own = own(learning_rate=lambda count: jnp.array(RATES)[count], **masks, **plain)
     made = optimiser.build(named(name, **arguments), MATRICES)
-    ours, _ = descend(made, theta, made.init(theta), gradients(len(RATES)), RATES)
+    ours, _ = descend(made, theta, made.init(theta), gradients(len(RATES)))
     theirs, state = theta, optax_own.init(theta)
     for gradient in gradients(len(RATES)):
         clipped, _ = optax.clip_by_global_norm(1.0).update(gradient, optax.EmptyState())
@@ -136,12 +135,12 @@ def test_optimiser_saves_its_moments(theta, name, count):
 @pytest.mark.parametrize("name", ["adamw", "lion", "rmsprop"])
 def test_healed_unit_continues_with_the_same_moments(theta, name):
     made = optimiser.build(named(name), MATRICES)
-    steps = gradients(5)
+    steps = gradients(len(RATES))
     straight, _ = descend(made, theta, made.init(theta), steps)
     half, state = descend(made, theta, made.init(theta), steps[:3])
     mu, nu = (*optimiser.slots(state, half), {}, {})[:2]
     healed = optimiser.restored(made.init(half), half, (mu, nu), 3)
-    resumed, _ = descend(made, half, healed, steps[3:])
+    resumed, _ = descend(made, half, healed, steps[3:], RATES[3:])
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), resumed, straight)
 
 

@@ -85,15 +85,6 @@ def test_the_hosts_parts_of_a_fragment_follow_each_other_and_none_has_more_than_
         assert np.abs(joined - expected).sum() < 1e-3 * np.abs(expected).sum()
 
 
-def test_hosts_learn_what_the_others_have(one, hosts):
-    assert one["extremes"] == [[0, 0], [0, 0]]
-    assert [each["extremes"] for each in hosts] == [[[0, -3], [3, 0]]] * HOSTS
-
-
-def test_what_host_0_says_reaches_the_others_in_64_bits(results):
-    assert [each["first"] for each in results] == [[2**40, -1]] * (1 + HOSTS)
-
-
 def test_moments_that_four_hosts_saved_are_those_of_one(results, folder):
     units = UnitStore(f"file://{folder}", "1")
     layout = build_layout(describe(SPEC), FRAGMENTS)
@@ -107,7 +98,10 @@ def test_moments_that_four_hosts_saved_are_those_of_one(results, folder):
         np.testing.assert_allclose(four.moments.nu[name], one.moments.nu[name], rtol=1e-3, atol=1e-6)
 
 
-def test_what_host_0_found_is_on_every_host_bit_for_bit(results):
+def test_what_host_0_found_is_on_every_host_bit_for_bit_and_all_know_the_extremes(one, hosts, results):
+    assert one["extremes"] == [[0, 0], [0, 0]]
+    assert [each["extremes"] for each in hosts] == [[[0, -3], [3, 0]]] * HOSTS
+    assert [each["first"] for each in results] == [[2**40, -1]] * (1 + HOSTS), "in 64 bits"
     odd = np.array([[np.inf, -0.0], [1e-40, -1.5]], np.float32).view(np.int32).tolist()
     assert [each["tensors"] for each in results] == [odd] * (1 + HOSTS)
     same = dict.fromkeys(["x", "heat", "none", "table"], True)
