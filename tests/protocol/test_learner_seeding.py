@@ -162,7 +162,6 @@ def make_learner(inner, fragments, certificates):
 def pull_from(certificates, agreement, monkeypatch):
     """Seeds a unit from these learners, which it asks in this order."""
     monkeypatch.setattr(random, "shuffle", lambda found: found.sort(key=lambda peer: peer.unit))
-    monkeypatch.setattr(peers, "FIRST_WAIT", 0.01)
     monkeypatch.setattr(peers, "PATIENCE", 1.0)
 
     def pull(*learners, versions=ONES, budget=60.0, asked=lambda: None):
@@ -364,18 +363,12 @@ def test_all_peers_together_have_one_budget(make_learner, pull_from):
     assert time.monotonic() - begun < PROMPT
 
 
-def test_peer_that_declines_is_asked_three_times_at_most(make_learner, pull_from):
-    learner, rounds = make_learner(), []
-
-    def asked():
-        rounds.append(0)
-        if len(rounds) == 4 * SHARDS + 1:  # the second round of the second pull
-            learner.start()
-
-    declined = pull_from(learner, asked=asked)
-    assert re.fullmatch("not seeded from a peer: a: .*: a has not caught up itself", declined)
-    assert len(rounds) == 3 * SHARDS
-    assert pull_from(learner, asked=asked).message.startswith("seeded from peer a at step 1; a: ")
+def test_next_peer_seeds_when_one_declines(make_learner, pull_from):
+    idle, healthy = make_learner("a"), make_learner("b").start()
+    found = pull_from(idle, healthy)
+    declined = f"a: {idle.address}: a has not caught up itself"
+    assert found.message == f"seeded from peer b at step 1; {declined}"
+    assert pull_from(idle) == f"not seeded from a peer: {declined}"
 
 
 def stream(folder, address, seconds=60.0, **changes):

@@ -34,7 +34,6 @@ from atoll_runtime.learner.incarnation import MEMORY_FILE, Files, Incarnation, N
 from atoll_runtime.learner.island import FencedOff, train
 from atoll_runtime.learner.proposal import Ending
 from atoll_runtime.process import Terminal, log_to_stderr
-from atoll_runtime.transport.sessions import TlsNetwork
 from atoll_runtime.transport.tls import Tls, TlsError
 
 EXIT_RETRY = 1
@@ -56,8 +55,7 @@ def main() -> int:
         incarnation.watch()
         lockedmemory.raise_limit(os.environ)
         tls = Tls.read(os.environ.get(ENV_TLS_DIR, TLS_DIR))
-        networks = [TlsNetwork(shard, tls) for shard in run.shards]
-        ending = train(run, unit, networks, tls, _leave_cleanly)
+        ending = train(run, unit, tls, _leave_cleanly)
     except NotRestarted as error:
         log.error("%s", error)  # the predecessor's last words also stand for this process
         return EXIT_RETRY

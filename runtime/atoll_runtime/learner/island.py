@@ -49,15 +49,13 @@ class FencedOff(Exception):
 def train(
     run: RunContract,
     unit: UnitContract,
-    networks: Sequence[TlsNetwork],
     tls: Tls,
     leave_cleanly: Callable[[], threading.Event],
 ) -> Ending:
     """Trains until the run's end, or until the event is set that `leave_cleanly` returns when training begins.
 
     Args:
-        networks: one for each shard of the syncer.
-        tls: this pod's identity towards other units.
+        tls: this pod's identity.
 
     Raises:
         Terminal: a restart cannot fix it.
@@ -81,6 +79,7 @@ def train(
     units = UnitStore(run.checkpoint.uri, run.uid)
     axes = axes_of(run.model)
     own = {name: share(mesh, axes[name], shape) for name, shape in layout.shapes.items()}
+    networks = [TlsNetwork(shard, tls) for shard in run.shards]
     seeded = _seed(run, unit, units, layout, agreement, networks, tls, own)
     log.info("%s", seeded.message)
     inner = Inner(

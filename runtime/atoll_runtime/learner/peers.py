@@ -20,7 +20,6 @@ from atoll_runtime.contract import UnitContract
 from atoll_runtime.learner.snapshot import Capture
 from atoll_runtime.protocol.fragments import MOST_PADDING, Array, Layout
 from atoll_runtime.protocol.messages import Message
-from atoll_runtime.syncer.backoff import Backoff
 from atoll_runtime.transport.messages import (
     Declined,
     DirectoryRequest,
@@ -35,20 +34,12 @@ from atoll_runtime.transport.transfer_client import CONNECT_SECONDS
 from atoll_runtime.transport.transport import TransportError
 from atoll_runtime.transport.wire import WireError
 
-ATTEMPTS = 3
-"""Rounds through the directory, which may be incomplete (as after a restart of a shard), or all peers may be busy."""
-FIRST_WAIT, LONGEST_WAIT = 1.0, 2.0
-"""Seconds before the second round, and the most before a round."""
 PATIENCE = 60.0
 """After this many seconds a peer is given up if the share of its fragments that it has sent is smaller than the share
 of its time that has passed. A peer sends at most one fragment in each of its steps."""
 POLL = 0.2
 
 log = logging.getLogger(__name__)
-
-
-class Busy(TransportError):
-    """A peer answered that it does not serve now. It may later."""
 
 
 class PeerClient:
@@ -67,8 +58,7 @@ class PeerClient:
             seconds: the longest wait for the next part.
 
         Raises:
-            Busy: the host does not serve now.
-            TransportError: the stream broke, was damaged, or was silent for too long.
+            TransportError: the host declines, or the stream broke, was damaged, or was silent for too long.
         """
         host, _, port = self._address.rpartition(":")
         try:
@@ -81,7 +71,7 @@ class PeerClient:
                 while True:
                     head = stream.receive(seconds)
                     if isinstance(head, Declined):
-                        raise Busy(f"{self._address}: {head.reason}")
+                        raise TransportError(f"{self._address}: {head.reason}")
                     found = _checked(head, sizes)
                     yield Capture(found, *(_array(stream, found.stop - found.start) for _ in range(3)))
         # A peer says its address itself, so it may be none.
@@ -139,47 +129,38 @@ class Pulled:
 def pull(
     unit: UnitContract, layout: Layout, networks: Sequence[TlsNetwork], tls: Tls, budget: float
 ) -> tuple[Pulled | None, str]:
-    """Returns the state of the first peer that sends all of it, or None, and the reason of the last failure.
-
-    Peers that decline are asked again in the next round. Peers that fail are not.
+    """Asks each peer once, in any order. Returns the state of the first one that sends all of it, or None, and the
+    reason of the last failure.
 
     Args:
         networks: to all shards, which know the peers.
         budget: seconds for all peers together.
     """
-    end, backoff = time.monotonic() + budget, Backoff(FIRST_WAIT, LONGEST_WAIT)
-    asking, reason, lost = DirectoryRequest(unit.unit, unit.incarnation), "", set[str]()
-    for attempt in range(ATTEMPTS):
-        if attempt:
-            time.sleep(backoff.seconds())
-        try:
-            replies = [network.directory(asking) for network in networks]
-        except TransportError as error:
-            reason = f"no directory: {error}"
-            continue
-        least = tuple(version for reply in replies for version in reply.versions)
-        if not any(least):
-            return None, "no peer is learning: nothing was merged yet"
-        request = SnapshotRequest(unit.unit, unit.incarnation, layout.fingerprint, layout.shards, least)
-        known = set.intersection(*(set(reply.peers) for reply in replies))
-        peers = [peer for peer in known if peer.unit != unit.unit and peer.addresses and all(peer.addresses)]
-        random.shuffle(peers)
-        for peer in peers:
-            if peer.unit in lost or time.monotonic() >= end:
-                continue
+    end, reason = time.monotonic() + budget, ""
+    asking = DirectoryRequest(unit.unit, unit.incarnation)
+    try:
+        replies = [network.directory(asking) for network in networks]
+    except TransportError as error:
+        return None, f"no directory: {error}"
+    least = tuple(version for reply in replies for version in reply.versions)
+    if not any(least):
+        return None, "no peer is learning: nothing was merged yet"
+    request = SnapshotRequest(unit.unit, unit.incarnation, layout.fingerprint, layout.shards, least)
+    known = set.intersection(*(set(reply.peers) for reply in replies))
+    peers = [peer for peer in known if peer.unit != unit.unit and peer.addresses and all(peer.addresses)]
+    random.shuffle(peers)
+    for peer in peers:
+        if time.monotonic() < end:
             try:
                 return _from(peer, request, layout, tls, end), reason
             except TransportError as error:
                 log.warning("not seeded from %s: %s", peer.unit, error)
                 reason = f"{peer.unit}: {error}"
-                if not isinstance(error, Busy):
-                    lost.add(peer.unit)
     return None, reason or "no peer is learning"
 
 
 def _from(peer: PeerAddress, request: SnapshotRequest, layout: Layout, tls: Tls, end: float) -> Pulled:
-    """Pulls from every host of one peer until `end`; one thread reads each host. Raises `TransportError`, including
-    `Busy`."""
+    """Pulls from every host of one peer until `end`; one thread reads each host. Raises `TransportError`."""
     pulled, sizes = Pulled(peer, layout, request.least), tuple(each.size for each in layout.fragments)
     clients = [PeerClient(address, tls, peer.unit) for address in peer.addresses]
     lock, fragments, begun = threading.Lock(), len(pulled.missing), time.monotonic()
