@@ -126,6 +126,16 @@ FIGURES = {
             Option("--out", "FOLDER", as_text, "default docs/results, of --reduced /tmp/parity"),
         ),
     ),
+    "journal": Figure(
+        "journal",
+        "what a merge waits for while it is written to the syncer's journal",
+        "runtime",
+        (
+            Option("--megabytes", "N", count(1, 10**6), "of a snapshot: Θ and momentum of a shard", "128"),
+            Option("--merges", "N", count(1, 10**6), "that are written", "400"),
+        ),
+        name="journal_milliseconds",
+    ),
     "restore": Figure(
         "restore",
         "what a shard and a seeded host read from a bucket, against one copy of the same bytes; a minute or two",
