@@ -22,14 +22,8 @@ os.environ.setdefault("XLA_FLAGS", TPU_ENVIRONMENT["XLA_FLAGS"])
 @pytest.fixture(scope="session")
 def data(tmp_path_factory) -> str:
     """Some 60 kB of text that a model can learn, in both splits."""
-    folder, rng = tmp_path_factory.mktemp("text"), np.random.default_rng(0)
-    documents = []
-    for number in range(100):
-        path = folder / f"{number}.txt"
-        path.write_text(" ".join(rng.choice(WORDS, 100)))
-        documents.append((path.name, path))
-    uri = f"file://{folder}/data"
-    write_text(uri, documents)
+    uri, rng = f"file://{tmp_path_factory.mktemp('text')}/data", np.random.default_rng(0)
+    write_text(uri, ((f"{number}.txt", " ".join(rng.choice(WORDS, 100)).encode()) for number in range(100)))
     return uri
 
 

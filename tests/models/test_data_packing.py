@@ -101,13 +101,10 @@ def test_a_task_of_the_users_trains_on_the_loss_that_it_is_evaluated_by_whole_or
 
 @pytest.fixture(scope="module")
 def uri(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("text")
-    documents = []
-    for number in range(80):
-        (folder / f"{number}").write_text(f"document {number} " * (1 + number % 7))
-        documents.append((f"{number}", folder / f"{number}"))
-    write_text(f"file://{folder}/set", documents, shard_bytes=1000)
-    return f"file://{folder}/set"
+    uri = f"file://{tmp_path_factory.mktemp('text')}/set"
+    texts = ((f"{number}", f"document {number} ".encode() * (1 + number % 7)) for number in range(80))
+    write_text(uri, texts, shard_bytes=1000)
+    return uri
 
 
 def run_of(uri, **changes):

@@ -209,15 +209,11 @@ def test_silent_bucket_is_reported_and_tried_again(world: World, monkeypatch) ->
 @pytest.fixture(scope="module")
 def reader(tmp_path_factory: pytest.TempPathFactory) -> Reader:
     """Short documents, so that most examples hold the ends of some."""
-    folder = tmp_path_factory.mktemp("data")
+    uri = f"file://{tmp_path_factory.mktemp('data')}/set"
     names = [name for name in (f"document-{number}" for number in range(400)) if held_out(name)]
-    documents = []
-    for number, name in enumerate(["document-train", *names]):
-        path = folder / name
-        path.write_text("what the islands learned, the syncer merges. "[: 7 + 5 * (number % 8)])
-        documents.append((name, path))
-    write_text(f"file://{folder}/set", documents)
-    return Reader(f"file://{folder}/set", "heldout", LENGTH)
+    text = b"what the islands learned, the syncer merges. "
+    write_text(uri, ((name, text[: 7 + 5 * (n % 8)]) for n, name in enumerate(["document-train", *names])))
+    return Reader(uri, "heldout", LENGTH)
 
 
 @pytest.mark.parametrize("packing", ["Stream", "Documents"])

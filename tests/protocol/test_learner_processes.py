@@ -85,7 +85,9 @@ def run(make_run: Any, tmp_path: Path) -> RunContract:
     """Two shards; units are seeded by a peer where there is one."""
     library = Path(sysconfig.get_path("stdlib"))
     texts = sorted(path for name in ("json", "email", "http") for path in (library / name).glob("*.py"))
-    write_text(f"file://{tmp_path}/data", [(str(path.relative_to(library)), path) for path in texts])
+    write_text(
+        f"file://{tmp_path}/data", ((str(path.relative_to(library)), path.read_bytes()) for path in texts)
+    )
     return make_run(
         shards=2,
         seed="Peer",

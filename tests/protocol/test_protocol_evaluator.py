@@ -74,9 +74,8 @@ def evaluator(tmp_path: Path, free_ports: Any, certificate: Any) -> Iterator[Cal
 def data(tmp_path: Path) -> DataSpec:
     """Documents that are shorter than an example."""
     names = [name for name in (f"document-{number}" for number in range(800)) if held_out(name)]
-    path = tmp_path / "text"
-    path.write_text("what the islands learned, the syncer merges. ")
-    write_text(f"file://{tmp_path}/data", [(name, path) for name in ["of-training", *names]])
+    text = b"what the islands learned, the syncer merges. "
+    write_text(f"file://{tmp_path}/data", ((name, text) for name in ["of-training", *names]))
     return DataSpec(uri=f"file://{tmp_path}/data", sequence_length=32, packing="Documents")
 
 

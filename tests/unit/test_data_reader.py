@@ -20,21 +20,13 @@ from atoll_runtime.learner.loop import DATA_TIMEOUT
 LENGTH = 32
 
 
-@pytest.fixture(scope="module")
-def documents(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("text")
-    found = []
-    for number in range(80):
-        path = folder / f"{number:03}.txt"
-        path.write_text(f"document {number}: " + "abcdefgh" * (20 + number))
-        found.append((path.name, path))
-    return found
+DOCUMENTS = [(f"{n:03}.txt", f"document {n}: {'abcdefgh' * (20 + n)}".encode()) for n in range(80)]
 
 
 @pytest.fixture(scope="module")
-def dataset(documents, tmp_path_factory):
+def dataset(tmp_path_factory):
     uri = f"file://{tmp_path_factory.mktemp('data')}/set"
-    write_text(uri, documents, source="test", shard_bytes=1000)
+    write_text(uri, DOCUMENTS, source="test", shard_bytes=1000)
     return uri
 
 
@@ -47,14 +39,13 @@ def broken(dataset, tmp_path):
     return copy
 
 
-def text_of(documents, split):
-    chosen = [path for name, path in documents if held_out(name) == (split == "heldout")]
-    return b"".join(path.read_bytes() + b"\0" for path in chosen)
+def text_of(split):
+    return b"".join(text + b"\0" for name, text in DOCUMENTS if held_out(name) == (split == "heldout"))
 
 
 @pytest.mark.parametrize("split", ["train", "heldout"])
-def test_example_i_is_the_text_at_its_place_also_across_shards(documents, dataset, split):
-    reader, text = Reader(dataset, split, LENGTH), text_of(documents, split)
+def test_example_i_is_the_text_at_its_place_also_across_shards(dataset, split):
+    reader, text = Reader(dataset, split, LENGTH), text_of(split)
     assert reader.examples == (len(text) - 1) // LENGTH
     for index in reversed(range(reader.examples)):
         expected = text[index * LENGTH : index * LENGTH + LENGTH + 1]
@@ -222,8 +213,8 @@ def test_batches_come_in_order_however_many_threads_read(prefetch, readers):
     assert [batch.tokens[0, 0] for batch in taken] == [4 * number for number in range(40)]
 
 
-def test_threads_share_one_reader(prefetch, documents, dataset):
-    reader, text = Reader(dataset, "train", LENGTH, cached_blocks=2), text_of(documents, "train")
+def test_threads_share_one_reader(prefetch, dataset):
+    reader, text = Reader(dataset, "train", LENGTH, cached_blocks=2), text_of("train")
     batches = prefetch(lambda at: reader.example(at % reader.examples), 0, 8, (0, 8), readers=8)
     for number in range(100):
         for row, tokens in enumerate(batches.take(30).tokens):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import sys
 import sysconfig
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import get_args
 
@@ -23,29 +23,30 @@ FOREIGN = {"site-packages", "dist-packages", "test", "tests", "idle_test"}
 HELD_OUT_OF_256 = 13
 """About 5 % of the documents, chosen by the hash of their name."""
 
-Progress = Callable[[int, int], None]
-"""Called with the number of documents written and the total."""
 
+def write_stdlib(uri: str, progress: Callable[[int, int], None] | None = None) -> Catalogue:
+    """Writes the text of this interpreter's standard library, without its tests, ordered by path.
 
-def write_stdlib(uri: str, progress: Progress | None = None) -> Catalogue:
-    """Writes the text of this interpreter's standard library, without its tests, ordered by path."""
+    Args:
+        progress: called with the number of documents written and the total.
+    """
     root = Path(sysconfig.get_path("stdlib"))
     paths = (path.relative_to(root) for path in root.rglob("*.py"))
     names = sorted(str(path) for path in paths if not FOREIGN & set(path.parts))
-    documents = [(name, root / name) for name in names]
-    source = f"standard library of Python {sys.version.split()[0]}"
-    return write_text(uri, documents, source=source, progress=progress)
+
+    def documents() -> Iterator[tuple[str, bytes]]:
+        for done, name in enumerate(names, 1):
+            yield name, (root / name).read_bytes()
+            if progress:
+                progress(done, len(names))
+
+    return write_text(uri, documents(), source=f"standard library of Python {sys.version.split()[0]}")
 
 
 def write_text(
-    uri: str,
-    documents: Sequence[tuple[str, Path]],
-    *,
-    source: str = "",
-    shard_bytes: int = SHARD_BYTES,
-    progress: Progress | None = None,
+    uri: str, documents: Iterable[tuple[str, bytes]], *, source: str = "", shard_bytes: int = SHARD_BYTES
 ) -> Catalogue:
-    """Writes named text files, in the order given, as one data set.
+    """Writes named texts, in the order given, as one data set.
 
     Raises:
         DataError: no document falls into one of the two splits.
@@ -54,16 +55,13 @@ def write_text(
     bucket = Bucket(uri)
     names: tuple[SplitName, ...] = get_args(SplitName)
     writers = {split: ShardWriter(bucket, split, 1, shard_bytes) for split in names}
-    for done, (name, path) in enumerate(documents, 1):
-        tokens = path.read_bytes().replace(SEPARATOR, b"") + SEPARATOR
-        writers["heldout" if held_out(name) else "train"].add(tokens)
-        if progress:
-            progress(done, len(documents))
-    shards = {split: writer.end() for split, writer in writers.items()}
-    for split, found in shards.items():
-        if not found:
-            raise DataError(f"{bucket.uri}: split {split} is empty: {len(documents)} documents are too few")
-    splits = {split: Split(shards=found) for split, found in shards.items()}
+    for name, text in documents:
+        writers["heldout" if held_out(name) else "train"].add(text.replace(SEPARATOR, b"") + SEPARATOR)
+    splits = {}
+    for split, writer in writers.items():
+        if not (found := writer.end()):
+            raise DataError(f"{bucket.uri}: split {split} is empty: there are too few documents")
+        splits[split] = Split(shards=found)
     catalogue = Catalogue(dtype="uint8", tokenizer="bytes", source=source, splits=splits)
     bucket.write(META, catalogue.model_dump_json(indent=1).encode())
     return catalogue
