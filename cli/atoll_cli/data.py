@@ -127,7 +127,7 @@ def _show(options: argparse.Namespace) -> int:
     reader = Reader(options.uri, options.split, length)
     if index >= reader.examples:
         raise UsageError(f"--example {index}: there are {reader.examples} of {length} tokens, counted from 0")
-    print(of_data(Bucket(options.uri), reader.catalogue).decode(reader.example(index)))
+    print(of_data(Bucket(options.uri)).decode(reader.example(index)))
     return 0
 
 

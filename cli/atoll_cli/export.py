@@ -50,7 +50,9 @@ def run_export(options: argparse.Namespace) -> int:
 
 
 def _write(options: argparse.Namespace) -> int:
-    from atoll_runtime.export import Order, Theta, read_vocabulary, write
+    from atoll_runtime.checkpoint import Bucket
+    from atoll_runtime.data.tokenizer import of_data
+    from atoll_runtime.export import Order, Theta, write
 
     if options.context is not None and options.layout in (None, "atoll"):
         raise UsageError("--context goes with --layout llama and qwen2-moe, which have a config.json")
@@ -59,7 +61,7 @@ def _write(options: argparse.Namespace) -> int:
         "dtype": options.dtype,
         "shard_bytes": options.max_shard_size,
         "context": options.context,
-        "vocabulary": read_vocabulary(options.data) if options.data else None,
+        "tokenizer": of_data(Bucket(options.data)) if options.data else None,
     }
     chosen = {field: value for field, value in given.items() if value is not None}
     order = Order(out=options.out.absolute(), **chosen)

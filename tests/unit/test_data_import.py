@@ -44,7 +44,7 @@ def documents(uri, split):
     tokens = np.frombuffer(raw, catalogue.token_type)
     *found, rest = np.split(tokens, np.flatnonzero(tokens == catalogue.separator) + 1)
     assert not rest.size, "the last document ends too"
-    tokenizer = of_data(bucket, catalogue)
+    tokenizer = of_data(bucket)
     return [tokenizer.decode(each[:-1]) for each in found]
 
 

@@ -30,8 +30,8 @@ def save(uri, step, theta, spec=SMALL):
     """Saves Θ by two shards: each has one layer of stacked tensors, and every other one of the other tensors."""
     store, stacked = GlobalStore(uri), {name for name in theta if name.startswith("layers/")}
     for shard in (0, 1):
-        own = {name: Slice(theta[name][[shard]], theta[name][[shard]], (shard,)) for name in stacked}
-        own |= {name: Slice(theta[name], theta[name]) for name in sorted(theta.keys() - stacked)[shard::2]}
+        own = {name: Slice(theta[name][[shard]], -theta[name][[shard]], (shard,)) for name in stacked}
+        own |= {name: Slice(theta[name], -theta[name]) for name in sorted(theta.keys() - stacked)[shard::2]}
         store.save_part(Part(step, shard, 2, own, (step,), {}))
     store.complete(step, 2, {"model": spec.model_dump(by_alias=True, exclude_none=True)})
 

@@ -27,7 +27,7 @@ def check(uri: str, report: Callable[[int, int], None] | None = None) -> tuple[C
     """
     bucket = Bucket(uri)
     catalogue = open_catalogue(bucket)
-    of_data(bucket, catalogue)
+    of_data(bucket)
     wrong = []
     shards = [shard for split in catalogue.splits.values() for shard in split.shards]
     total = sum(shard.tokens for shard in shards) * catalogue.token_type.itemsize

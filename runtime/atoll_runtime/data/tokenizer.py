@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from atoll_runtime.checkpoint.bucket import Bucket
-from atoll_runtime.data.catalogue import Catalogue, DataError, TokenizerKind
+from atoll_runtime.data.catalogue import DataError, TokenizerKind, open_catalogue
 
 SEPARATORS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>", "[SEP]")
 """Names of separators to try when none is given."""
@@ -125,13 +125,14 @@ def from_path(path: str, separator: str | None = None) -> Tokenizer:
     raise DataError(f"tokenizer {path}: bytes, a tokenizer.json or a SentencePiece .model is wanted")
 
 
-def of_data(bucket: Bucket, catalogue: Catalogue) -> Tokenizer:
+def of_data(bucket: Bucket) -> Tokenizer:
     """The tokenizer with which a data set was made.
 
     Raises:
-        DataError: its file has changed.
-        StoreError: it is missing, or the bucket does not answer.
+        DataError: there is no data set, or the tokenizer's file has changed.
+        StoreError: the file is missing, or the bucket does not answer.
     """
+    catalogue = open_catalogue(bucket)
     if catalogue.tokenizer_file is None:
         return Bytes()
     name = bucket.address(catalogue.tokenizer_file.file)

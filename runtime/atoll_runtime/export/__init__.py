@@ -2,4 +2,4 @@
 
 from atoll_runtime.export.layouts import ExportError
 from atoll_runtime.export.reader import Export, Theta, compare, read_back
-from atoll_runtime.export.writer import Order, read_vocabulary, write
+from atoll_runtime.export.writer import Order, write

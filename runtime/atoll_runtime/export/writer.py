@@ -7,7 +7,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -15,23 +15,10 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save_file
 
-from atoll_runtime.checkpoint import Bucket, StoreError
-from atoll_runtime.data import open_catalogue
-from atoll_runtime.data.tokenizer import HuggingFace, of_data
+from atoll_runtime.checkpoint import StoreError
+from atoll_runtime.data.tokenizer import HuggingFace, SentencePiece, Tokenizer
 from atoll_runtime.export.layouts import LAYOUTS, Entry, ExportError, Plan
 from atoll_runtime.export.reader import DTYPES, INDEX, PREFIX, SINGLE, Theta
-
-
-@dataclass(frozen=True, slots=True)
-class Vocabulary:
-    """A data set's vocabulary and tokenizer."""
-
-    size: int
-    """Every token is less than this."""
-    separator: int
-    """Ends a document."""
-    files: Mapping[str, bytes] = field(default_factory=dict)
-    """The tokenizer's files by name; bytes need none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,8 +33,8 @@ class Order:
     """Most bytes of a file's tensors. A larger tensor has its own file."""
     context: int = 2048
     """`max_position_embeddings` of `config.json`. Rotary positions have no limit; the default is Llama's."""
-    vocabulary: Vocabulary | None = None
-    """The data set's vocabulary; its tokenizer is written beside the model."""
+    tokenizer: Tokenizer | None = None
+    """The data set's; its file is written beside the model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,28 +93,6 @@ def write(theta: Theta, order: Order, tell: Callable[[str, int], None] = lambda 
     return Written((*names, *beside), len(plan.entries), sum(sizes))
 
 
-def read_vocabulary(uri: str) -> Vocabulary:
-    """Reads a data set's tokenizer.
-
-    Raises:
-        DataError: there is no data set, or its tokenizer cannot be read.
-        StoreError: the bucket does not answer.
-    """
-    bucket = Bucket(uri)
-    found = of_data(bucket, open_catalogue(bucket))
-    files: dict[str, bytes] = {}
-    if isinstance(found, HuggingFace):
-        config = {
-            "tokenizer_class": "PreTrainedTokenizerFast",
-            "eos_token": found.name(found.separator),
-            "model_input_names": ["input_ids", "attention_mask"],  # neither layout's model has token types
-        }
-        files = {"tokenizer.json": found.file, "tokenizer_config.json": json.dumps(config, indent=2).encode()}
-    elif found.kind == "sentencepiece":
-        files = {"tokenizer.model": found.file}
-    return Vocabulary(found.vocabulary, found.separator, files)
-
-
 def _check_place(out: Path) -> None:
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
         raise ExportError(f"{out}: exists; delete it, or export to another folder")
@@ -137,22 +102,31 @@ def _check_place(out: Path) -> None:
 
 def _beside(plan: Plan, order: Order) -> dict[str, bytes]:
     """The files that are written beside those of tensors."""
-    files: dict[str, bytes] = {}
+    tokenizer, files = order.tokenizer, {}
     if plan.config is not None:
         config: dict[str, Any] = {
             **plan.config,
             "max_position_embeddings": order.context,
             "torch_dtype": DTYPES[order.dtype].name,
         }
-        if order.vocabulary is not None:
-            if order.vocabulary.size > config["vocab_size"]:
+        if tokenizer is not None:
+            if tokenizer.vocabulary > config["vocab_size"]:
                 raise ExportError(
-                    f"data: a vocabulary of {order.vocabulary.size}, the model has {config['vocab_size']}: "
+                    f"data: a vocabulary of {tokenizer.vocabulary}, the model has {config['vocab_size']}: "
                     "it was not trained on this data set"
                 )
-            config["eos_token_id"] = order.vocabulary.separator
+            config["eos_token_id"] = tokenizer.separator
         files["config.json"] = _json(config)
-    return files | dict(order.vocabulary.files if order.vocabulary else {})
+    if isinstance(tokenizer, HuggingFace):
+        names = {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "eos_token": tokenizer.name(tokenizer.separator),
+            "model_input_names": ["input_ids", "attention_mask"],  # neither layout's model has token types
+        }
+        files |= {"tokenizer.json": tokenizer.file, "tokenizer_config.json": _json(names)}
+    elif isinstance(tokenizer, SentencePiece):
+        files["tokenizer.model"] = tokenizer.file
+    return files
 
 
 def _shards(entries: Sequence[Entry], limit: int) -> list[list[Entry]]:
