@@ -91,39 +91,32 @@ def test_a_cut_stands_though_older_ones_may_not_be_removed(store, monkeypatch, c
     assert store.steps() == [30, 20, 3]
 
 
-@pytest.mark.parametrize("final", [False, True], ids=["in-the-middle", "final"])
-@pytest.mark.parametrize("run", ["a", "b"], ids=["another-run", "a-volume-lost"])
-def test_a_half_written_cut_of_another_history_is_replaced_not_taken_for_the_present_one(store, run, final):
-    store.save_part(make_part(20, 2.0, "old", run, final=final))
-    cuts = ended(store, CutId(20, 20, final), make_part(20, 3.0, final=final))
-    assert (cuts.newest, cuts.error) == (20, "")
-    assert held(store, 20) == ([3.0], ["new"])
-
-
-def test_a_complete_cut_of_another_run_is_replaced_whole(store):
-    store.save_part(make_part(20, 2.0, "old", "a"))
-    store.complete(20, 1, {"run_uid": "a"})
+@pytest.mark.parametrize(("run", "whole"), [("a", False), ("a", True), ("b", False)])
+def test_a_cut_of_another_history_is_replaced_not_taken_for_the_present_one(store, run, whole):
+    store.save_part(make_part(20, 2.0, "old", run))
+    if whole:
+        store.complete(20, 1, {"run_uid": run})
     assert store.save_part(make_part(20, 3.0))
     assert not store.is_complete(20), "half of each must not stand as one"
     store.complete(20, 1, {"run_uid": "b"})
     assert held(store, 20) == ([3.0], ["new"])
 
 
-def test_a_part_of_another_run_never_completes_this_runs_cut(store):
-    store.save_part(make_part(20, 2.0, "old", "a", 1, 2))
-    store.save_part(make_part(20, 3.0, "new", "b", 0, 2))
-    with pytest.raises(StoreError, match=r"step 20 .* shard 1 is of run 'a', this cut of run 'b'"):
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        ({"run": "a"}, "shard 1 is of run 'a', this cut of run 'b'"),
+        ({"final": True}, r"the parts are of cuts \[20, 20, False\] and \[20, 20, True\]"),
+    ],
+)
+def test_parts_of_two_runs_or_of_two_cuts_at_one_step_never_become_one(store, other, words):
+    store.save_part(make_part(20, 3.0, shards=2))
+    store.save_part(make_part(20, 2.0, shard=1, shards=2, **other))
+    with pytest.raises(StoreError, match=f"step 20 is no consistent cut: .*{words}"):
         store.complete(20, 2, {"run_uid": "b"})
-    store.save_part(make_part(20, 4.0, "new", "b", 1, 2))
+    store.save_part(make_part(20, 4.0, shard=1, shards=2))
     store.complete(20, 2, {"run_uid": "b"})
     assert held(store, 20) == ([3.0, 4.0], ["new", "new"])
-
-
-def test_parts_of_two_cuts_at_one_step_never_become_one(store):
-    store.save_part(make_part(20, 3.0, shard=0, shards=2, final=True))
-    store.save_part(make_part(20, 3.0, shard=1, shards=2, final=False))
-    with pytest.raises(StoreError, match=r"the parts are of cuts \[20, 20, False\] and \[20, 20, True\]"):
-        store.complete(20, 2, {"run_uid": "b"})
 
 
 def test_the_final_cut_takes_the_place_of_an_ordered_one_at_the_same_step(store):
