@@ -7,9 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow
 import pytest
+import sentencepiece
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyarrow import parquet
+from tokenizer_files import train_tokenizer
 
 from atoll_cli.__main__ import main
 from atoll_runtime.checkpoint import Bucket, StoreError
@@ -117,8 +121,6 @@ def test_document_is_held_out_by_its_text_alone(order, folder, tmp_path):
 
 
 def write_parquet(path):
-    pyarrow = pytest.importorskip("pyarrow")
-    parquet = pytest.importorskip("pyarrow.parquet")
     parquet.write_table(pyarrow.table({"text": TEXTS, "n": range(300)}), path, row_group_size=70)
 
 
@@ -144,30 +146,17 @@ def test_each_kind_of_file_gives_its_documents(name, tmp_path):
 
 @pytest.fixture(scope="module")
 def tokenizer_json(tmp_path_factory):
-    """A byte-level BPE of 400 tokens, trained here. It is configured to truncate texts at eight tokens."""
-    tokenizers = pytest.importorskip("tokenizers")
-    model = tokenizers.Tokenizer(tokenizers.models.BPE())
-    model.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    model.decoder = tokenizers.decoders.ByteLevel()
-    trainer = tokenizers.trainers.BpeTrainer(
-        vocab_size=400,
-        special_tokens=["<pad>", "<|endoftext|>"],
-        initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    model.train_from_iterator(TEXTS, trainer)
-    model.enable_truncation(8)
+    """It is configured to truncate texts at eight tokens."""
     path = tmp_path_factory.mktemp("bpe") / "tokenizer.json"
-    model.save(str(path))
+    train_tokenizer(path, TEXTS, 400, ["<pad>", "<|endoftext|>"], longest=8)
     return path
 
 
 @pytest.fixture(scope="module")
 def sentencepiece_model(tmp_path_factory):
-    package = pytest.importorskip("sentencepiece")
     path = tmp_path_factory.mktemp("unigram") / "spm.model"
     with path.open("wb") as file:
-        package.SentencePieceTrainer.train(
+        sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=iter(TEXTS), model_writer=file, vocab_size=60, minloglevel=2
         )
     return path

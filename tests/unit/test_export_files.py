@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
+from tokenizer_files import train_tokenizer
 
 from atoll_cli.__main__ import main
 from atoll_runtime.checkpoint import GlobalStore, Part, Slice
@@ -240,28 +241,14 @@ def make_data(folder, tokenizer):
     return uri
 
 
-def train_tokenizer(path, separator):
-    """Trains a ByteLevel tokenizer that ends a document with `separator`: its name, not the text that it represents."""
-    import tokenizers
-
-    bytes_of = tokenizers.pre_tokenizers.ByteLevel
-    model = tokenizers.Tokenizer(tokenizers.models.BPE())
-    model.pre_tokenizer = bytes_of(add_prefix_space=False)
-    model.decoder = tokenizers.decoders.ByteLevel()
-    special = [separator] if separator not in bytes_of.alphabet() else []
-    alphabet = [] if special else bytes_of.alphabet()
-    trainer = tokenizers.trainers.BpeTrainer(
-        vocab_size=256, special_tokens=special, initial_alphabet=alphabet
-    )
-    model.train_from_iterator(["a document"], trainer)
-    model.save(str(path))
-    return model.token_to_id(separator)
-
-
-@pytest.mark.parametrize("separator", ["<|endoftext|>", "Ċ"], ids=["usual", "a line's end"])
-def test_the_tokenizer_of_the_data_set_goes_beside_the_weights(run, tmp_path, separator):
+@pytest.mark.parametrize(
+    ("separator", "special"), [("<|endoftext|>", True), ("Ċ", False)], ids=["usual", "a line's end"]
+)
+def test_the_tokenizer_of_the_data_set_goes_beside_the_weights(run, tmp_path, separator, special):
+    """Its separator is given by name, not by the text that it represents."""
     file, out = tmp_path / "tokenizer.json", tmp_path / "out"
-    number = train_tokenizer(file, separator)
+    trained = train_tokenizer(file, ["a document"], 256, [separator] * special, whole=not special)
+    number = trained.token_to_id(separator)
     uri = make_data(tmp_path, from_path(str(file), separator))
     assert export(run, "--out", out, "--layout", "llama", "--data", uri) == 0
     assert (out / "tokenizer.json").read_bytes() == file.read_bytes()
