@@ -4,17 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Field,
-    ValidationError,
-    ValidatorFunctionWrapHandler,
-    WrapValidator,
-)
+from pydantic import AfterValidator, BaseModel, ConfigDict, FailFast, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
 MOST_UNITS = 8192
@@ -38,24 +30,12 @@ class NoReport(Exception):
     """A value of a report that cannot be read."""
 
 
-def _unreadable(error: ValidationError) -> NoReport:
-    return NoReport(f"{error.errors(include_input=False, include_url=False)[:3]}")
-
-
-def _stop(value: Any, read: ValidatorFunctionWrapHandler) -> Any:
-    try:
-        return read(value)
-    except ValidationError as error:
-        raise _unreadable(error) from None
-
-
-AtOnce = WrapValidator(_stop)
-"""Ends the reading of a report at the first wrong item of a list or table. pydantic would collect an error for each
-item, in thousands of times the bytes of the report, and a run's own image decides what its syncer reports."""
-
-
 class Report(BaseModel):
-    """A part of a report. The reader ignores unknown keys, which a newer syncer may send."""
+    """A part of a report. The reader ignores unknown keys, which a newer syncer may send.
+
+    Lists and tables fail at their first wrong item (`FailFast`). pydantic would collect an error for each item, in
+    thousands of times the bytes of the report, and a run's own image decides what its syncer reports.
+    """
 
     model_config = ConfigDict(
         alias_generator=to_camel,
@@ -71,7 +51,7 @@ class Report(BaseModel):
         try:
             return cls.model_validate_json(text)
         except ValidationError as error:
-            raise _unreadable(error) from None
+            raise NoReport(f"{error.errors(include_input=False, include_url=False)[:3]}") from None
 
 
 Measured = Annotated[float, AfterValidator(lambda value: float(f"{value:.3g}"))]
@@ -160,7 +140,7 @@ class UnitReport(Report):
     """Merges of this incarnation."""
     refused: int = 0
     """Contributions of all incarnations that were refused for their claims or their norm."""
-    refusals: Annotated[dict[str, Annotated[int, AtOnce]], Field(max_length=MOST_REASONS)] = {}
+    refusals: Annotated[dict[str, int], Field(max_length=MOST_REASONS), FailFast()] = {}
     """The same by reason: `tokens`, `steps`, `norm`."""
     repeated: int = 0
     """Contributions of all incarnations that were not taken because their work is merged already."""
@@ -179,9 +159,7 @@ class UnitReport(Report):
     beginning: BeginningReport | None = None
     """How this incarnation came to its first step; None before the second step."""
     link: LinkReport = LinkReport()
-    waits: Annotated[
-        list[Annotated[WaitReport, AtOnce]], AfterValidator(lambda waits: waits[:MOST_WAITS])
-    ] = []
+    waits: Annotated[list[WaitReport], FailFast(), AfterValidator(lambda waits: waits[:MOST_WAITS])] = []
     """Tokens in flight that wait for the unit's link, by fragment; the first 64, or fewer. Others in flight are
     for the next round of their fragment."""
 
@@ -205,7 +183,7 @@ class LedgerReport(Report):
     """Trained token-fragments, over all incarnations."""
     merged: int = 0
     """Merged into the global model."""
-    discarded: Annotated[dict[str, Annotated[int, AtOnce]], Field(max_length=MOST_REASONS)] = {}
+    discarded: Annotated[dict[str, int], Field(max_length=MOST_REASONS), FailFast()] = {}
     """Discarded, by reason: `Missed`, `Refused`, `Replaced`, `Finished` (`protocol/ledger.py`)."""
     in_flight: int = 0
     """Trained, but neither merged nor discarded yet."""
@@ -214,19 +192,15 @@ class LedgerReport(Report):
     def total(cls, parts: Iterable[LedgerReport]) -> LedgerReport:
         """The sum of several ledgers. It balances if each of them does. If they name too many reasons, `OTHER` has the
         rest."""
+        sums: Counter[str] = Counter()
         discarded: Counter[str] = Counter()
-        trained = merged = in_flight = 0
         for part in parts:
-            trained, merged, in_flight = (
-                trained + part.trained,
-                merged + part.merged,
-                in_flight + part.in_flight,
-            )
+            sums.update(part.model_dump(exclude={"discarded"}))
             discarded.update(part.discarded)
         named = Counter(dict(discarded.most_common(MOST_REASONS - 1)))
         if rest := discarded.total() - named.total():
             named[OTHER] += rest
-        return cls(trained=trained, merged=merged, in_flight=in_flight, discarded=dict(named))
+        return cls(**sums, discarded=dict(named))
 
 
 class SyncerStatus(Report):
@@ -256,12 +230,12 @@ class SyncerStatus(Report):
     restarts: int = 0
     """Times that the syncer resumed from its journal."""
     checkpoint: CheckpointReport = CheckpointReport()
-    units: Annotated[dict[str, Annotated[UnitReport, AtOnce]], Field(max_length=MOST_UNITS)] = {}
+    units: Annotated[dict[str, UnitReport], Field(max_length=MOST_UNITS), FailFast()] = {}
     shard: int = 0
     shards: int = 1
     fragments: int = 0
     """Fragments of which a shard owns a part, summed over shards. The ledger counts each token this many times."""
-    ledger: Annotated[dict[str, Annotated[LedgerReport, AtOnce]], Field(max_length=MOST_UNITS)] = {}
+    ledger: Annotated[dict[str, LedgerReport], Field(max_length=MOST_UNITS), FailFast()] = {}
     """By unit."""
     final_checkpoint: str = ""
     """URI of the final cut, when `Finished`."""

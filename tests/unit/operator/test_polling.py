@@ -150,9 +150,9 @@ async def test_a_report_that_is_wrong_everywhere_costs_little_memory(content: di
         state = poller.state(RUN, "u")
     assert (state.reason, state.status) == ("SyncerStatusInvalid", None)
     assert len(state.message) < 2000
-    with pytest.raises((contract.NoReport, ValidationError)) as found:
+    with pytest.raises(ValidationError) as found:
         contract.SyncerStatus.model_validate({"runUid": "u", "phase": "Running", **content})
-    assert isinstance(found.value, contract.NoReport) or found.value.error_count() == 1
+    assert found.value.error_count() <= 4
 
 
 WRONG = "SyncerCertificateInvalid"
