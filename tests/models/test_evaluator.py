@@ -25,10 +25,10 @@ from atoll_runtime.data import Reader, write_text
 from atoll_runtime.data.catalogue import Shard, Split
 from atoll_runtime.data.packing import segments
 from atoll_runtime.data.writer import held_out
-from atoll_runtime.evaluator.follower import Follower
+from atoll_runtime.evaluator.__main__ import metrics
+from atoll_runtime.evaluator.follower import RETRY_SECONDS, Follower
 from atoll_runtime.evaluator.measure import Loss, Measure, WrongTensors
 from atoll_runtime.evaluator.results import Results, settings
-from atoll_runtime.evaluator.status import metrics
 from atoll_runtime.model import initial
 from atoll_runtime.model.objective import objective
 
@@ -163,7 +163,7 @@ def test_damaged_checkpoint_delays_no_other_and_is_tried_again(world: World) -> 
     assert report.newest is not None and report.newest.step == 10
     assert report.error.startswith("global step 20 is not evaluated: theta w: checksum")
     world.store.bucket.write(part, whole)
-    world.now += 29
+    world.now += RETRY_SECONDS - 1
     assert not follower.advance()
     world.now += 2
     assert work(follower).error == ""

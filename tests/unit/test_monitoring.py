@@ -20,7 +20,7 @@ from atoll_operator.metrics.process import Metrics
 from atoll_operator.metrics.runs import RunCollector
 from atoll_operator.reconcilers.inventory import Inventory
 from atoll_runtime.contract import EvaluationReport, EvaluatorStatus, LedgerReport, SyncerStatus, UnitReport
-from atoll_runtime.evaluator.status import metrics as evaluator_metrics
+from atoll_runtime.evaluator.__main__ import metrics as evaluator_metrics
 from atoll_runtime.syncer.status import metrics as syncer_metrics
 
 ROOT = Path(__file__).resolve().parents[2]

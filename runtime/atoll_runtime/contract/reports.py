@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, FailFast, Field, ValidationError
-from pydantic.alias_generators import to_camel
+
+from atoll_runtime.contract.section import Section
 
 MOST_UNITS = 8192
 """The most units in a run's life: twice those of 16 pools of 256. The token ledger keeps units that never return."""
@@ -37,13 +38,7 @@ class Report(BaseModel):
     thousands of times the bytes of the report, and a run's own image decides what its syncer reports.
     """
 
-    model_config = ConfigDict(
-        alias_generator=to_camel,
-        populate_by_name=True,
-        extra="ignore",
-        frozen=True,
-        use_attribute_docstrings=True,
-    )
+    model_config = Section.model_config | ConfigDict(extra="ignore")
 
     @classmethod
     def read(cls, text: bytes | str) -> Self:

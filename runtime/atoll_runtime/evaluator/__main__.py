@@ -22,6 +22,7 @@ from atoll_runtime.contract import (
     TLS_DIR,
     VERSION_MISMATCH,
     EvaluationContract,
+    EvaluatorStatus,
     RunContract,
     VersionMismatch,
     parse_evaluation,
@@ -31,15 +32,16 @@ from atoll_runtime.data import DataError, Reader
 from atoll_runtime.evaluator.follower import Follower, Parts
 from atoll_runtime.evaluator.measure import Measure
 from atoll_runtime.evaluator.results import Results, settings
-from atoll_runtime.evaluator.status import metrics
 from atoll_runtime.model import ModelError
 from atoll_runtime.process import asked_to_end, fail, log_to_stderr, until
 from atoll_runtime.transport.tls import Tls, TlsError
-from atoll_runtime.transport.web import WebServer
+from atoll_runtime.transport.web import WebServer, prometheus
 
 EXIT_RETRY = 1
 READY = ("Waiting", "Evaluating")
 """Phases in which the pod is ready."""
+PREFIX = "atoll_evaluator"
+"""Of its metrics."""
 
 log = logging.getLogger("atoll.evaluator")
 
@@ -90,6 +92,17 @@ async def serve(run: RunContract, spec: EvaluationContract, tls: Tls) -> None:
     finally:
         stop.set()
         await web.stop()
+
+
+def metrics(report: EvaluatorStatus) -> str:
+    """The report as Prometheus text. The pod's labels name the run."""
+    figures: dict[str, float] = {"checkpoints": report.evaluated, "skipped_total": report.skipped}
+    lines = []
+    if (newest := report.newest) is not None:
+        figures |= {"global_step": newest.step, "tokens": newest.tokens, "seconds": newest.seconds}
+        value = "NaN" if newest.loss is None else newest.loss
+        lines += [f"# TYPE {PREFIX}_loss gauge", f'{PREFIX}_loss{{split="{newest.split}"}} {value}']
+    return "\n".join([*lines, *prometheus(PREFIX, figures)]) + "\n"
 
 
 def contract() -> tuple[RunContract, EvaluationContract]:

@@ -8,7 +8,6 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -23,24 +22,13 @@ POLL_SECONDS = 5.0
 """Seconds between two listings of the checkpoints while there is nothing to evaluate."""
 FIRST_WAIT, LONGEST_WAIT = 1.0, 60.0
 """Shortest and longest seconds between attempts while the bucket cannot be used."""
-RETRY_SECONDS = 30.0
-"""Seconds before a checkpoint that could not be evaluated is tried again. They double, up to an hour."""
-LONGEST_RETRY_SECONDS = 3600.0
+RETRY_SECONDS = 300.0
+"""Seconds before a checkpoint that could not be evaluated is tried again."""
 
 log = logging.getLogger("atoll.evaluator")
 
 Parts = tuple[GlobalStore, Results, Callable[[Mapping[str, np.ndarray]], Loss]]
 """The checkpoints, the results, and a function that measures parameters by flat name."""
-
-
-@dataclass
-class Failure:
-    """Why one checkpoint could not be measured, and when to try again."""
-
-    again: float
-    """Unix seconds."""
-    message: str
-    attempts: int = 1
 
 
 class Follower:
@@ -59,7 +47,8 @@ class Follower:
         """Results by step. None until the bucket has been read."""
         self._waiting: set[int] = set()
         """Checkpoints without a result at the last listing."""
-        self._failures: dict[int, Failure] = {}
+        self._failures: dict[int, tuple[float, str]] = {}
+        """By step, when to try again in Unix seconds, and why it could not be evaluated."""
         self._skipped = 0
         self._status = EvaluatorStatus(run_uid=run_uid, phase="Starting", message="reads the bucket")
 
@@ -90,9 +79,10 @@ class Follower:
         store, results, measure = self._parts
         steps = store.steps()
         known = self._known = self._update(steps, results)
-        failure = self._failures.get(steps[0]) if steps else None
-        error = failure.message if failure is not None else ""
-        step = next((step for step in steps if step not in known and self._due(step)), None)
+        failures = {step: self._failures.get(step, (0.0, "")) for step in steps}
+        error = failures[steps[0]][1] if steps else ""
+        due = (step for step, (again, _) in failures.items() if again <= self._clock())
+        step = next((step for step in due if step not in known), None)
         if step is None:
             self._set_status("Waiting", "waits for a checkpoint", error)
             return False
@@ -101,8 +91,10 @@ class Follower:
         try:
             completed = results.completed(step)
             loss = measure(store.load(step, momentum=False).theta)
-        except (Damaged, WrongTensors) as error:
-            self._fail(step, str(error))
+        except (Damaged, WrongTensors) as wrong:
+            message = f"global step {step} is not evaluated: {wrong}"
+            self._failures[step] = self._clock() + RETRY_SECONDS, message
+            log.warning("%s", message)
             return True
         result = EvaluationReport(
             step=step,
@@ -132,18 +124,6 @@ class Follower:
         if self._known is None or len(known) < len(self._known):
             results.prune(there)  # last, so that a retry after an error does not count anything twice
         return known
-
-    def _due(self, step: int) -> bool:
-        failure = self._failures.get(step)
-        return failure is None or failure.again <= self._clock()
-
-    def _fail(self, step: int, message: str) -> None:
-        """Schedules another attempt later, after other checkpoints."""
-        attempts = self._failures[step].attempts if step in self._failures else 0
-        wait = min(LONGEST_RETRY_SECONDS, RETRY_SECONDS * 2**attempts)
-        text = f"global step {step} is not evaluated: {message}"
-        self._failures[step] = Failure(self._clock() + wait, text, attempts + 1)
-        log.warning("%s", text)
 
     def _set_status(self, phase: Literal["Waiting", "Evaluating"], message: str, error: str) -> None:
         known = self._known or {}
