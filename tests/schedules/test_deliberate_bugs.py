@@ -377,8 +377,8 @@ def a_learner_counts_on_when_a_version_arrives(patch: Patch) -> None:
 
 @bug(700)
 def a_learner_keeps_what_it_has_when_a_shard_has_lost_it(patch: Patch) -> None:
-    def welcomed(self: Link, lineage: str, versions: Any, least: Any, cut: Any, *_: Any) -> bool:
-        self.lineage, self.offered = lineage, list(versions)
+    def welcomed(self: Link, lineage: str, versions: Any, least: Any, cut: Any, series: str, *_: Any) -> bool:
+        self.lineage, self.series, self.offered, self.linked = lineage, series, list(versions), True
         self.marked(cut)
         return False
 

@@ -218,21 +218,22 @@ def test_a_fragment_of_a_lost_lineage_is_contributed_only_after_the_new_one_was_
 
 def test_what_was_fetched_before_a_shard_came_back_without_it_is_not_taken_for_what_it_has_now() -> None:
     link = Link([24], lineage="one")
+    link.need(0, 48)  # another host of the unit has it
+    assert link.errand() is None, "no fetch begins without a session"
+    assert not link.welcomed("one", [24], [24], NO_CUT, "first life")
     link.announced(0, 48, True)
     errand = link.errand()
     assert errand is not None
-    assert not link.welcomed("one", [48], [48], NO_CUT, "first life"), (
-        "the shard has all that it had: nothing is thrown away"
-    )
+    assert not link.welcomed("one", [24], [48], NO_CUT, "first life"), "it was said before 48 was durable"
     assert link.fetched(errand, 48, NO_CUT, "first life")
     assert link.welcomed("one", [24], [24], NO_CUT, "second life")
     assert link.errand() is None, "the anchor, 24, is what the shard has"
-    assert not link.fetched(errand, 48, NO_CUT), "it was under way when the shard came back"
+    assert not link.fetched(errand, 48, NO_CUT, "first life"), "it was under way when the shard came back"
     link.adopt(0, 48, "one")  # the unit's hosts had already agreed on it
     link.asked(RoundId(48, 0, 0, "one"), 24)
     assert not link.answerable()
     errand = link.errand()
-    assert errand is not None and link.fetched(errand, 24, NO_CUT)
+    assert errand is not None and link.fetched(errand, 24, NO_CUT, "second life")
     link.adopt(0, 24, "one")
     assert link.answerable()
 
@@ -243,18 +244,6 @@ def test_a_version_that_was_promised_and_lost_is_not_waited_for() -> None:
     assert link.welcomed("one", [24], [24], NO_CUT, "second life")
     link.asked(RoundId(48, 0, 0, "one"), 24)
     assert link.errand() is None and set(link.answerable()) == {0}
-
-
-def test_a_first_welcome_that_a_fetched_version_has_overtaken_takes_nothing_back() -> None:
-    """Another host of the unit reported the version before this host's session began."""
-    link = Link([24], lineage="one")
-    link.need(0, 48)
-    errand = link.errand()
-    assert errand is not None and link.fetched(errand, 48, NO_CUT, "first life")
-    link.adopt(0, 48, "one")
-    assert not link.welcomed("one", [24], [48], NO_CUT, "first life"), "it was said before 48 was durable"
-    link.asked(RoundId(72, 0, 0, "one"), 48)
-    assert set(link.answerable()) == {0} and link.errand() is None
 
 
 @pytest.mark.parametrize("hosts", [1, 2])

@@ -162,7 +162,7 @@ class Transfers:
                 self._share.fetched(self._seconds(began), BITS[head.codec] * (stop - start))
                 self._link.counted(head.merged)
                 if self._link.fetched(errand, head.version, head.cut, head.series):
-                    self.arrivals[p] = Arrival(head.version, part, errand.lineage)
+                    self.arrivals[p] = Arrival(head.version, part, self._link.lineage)
         self._fetching.discard(p)
         self._policy.look()
         self._signals.wake()

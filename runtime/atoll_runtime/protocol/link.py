@@ -1,6 +1,6 @@
 """A learner host's end of the protocol with one shard: what it holds, wants, and was asked for. Pure.
 
-The client guards it with a lock (`learner/signals.py`); the model of a fleet drives it directly.
+The client guards it with a lock (`learner/signals.py`).
 """
 
 from __future__ import annotations
@@ -26,9 +26,6 @@ class Errand:
 
     fragment: int
     version: int
-    lineage: str
-    setbacks: int = 0
-    """`Link.setbacks` when the errand was made."""
 
 
 @dataclass
@@ -47,11 +44,10 @@ class Link:
     offered: list[int] = field(default_factory=list)
     """Newest version of each fragment that the shard is known to have."""
     series: str = ""
-    """Life of the shard in which the last session began; empty before the first."""
-    shown: dict[str, dict[int, int]] = field(default_factory=dict)
-    """By life of the shard: the newest version of each fragment that it has shown since the last session began."""
-    setbacks: int = 0
-    """Times that the shard came back without versions that it had shown: its volume was restored, or lost a record."""
+    """Life of the shard in which the last session began; empty before the first. What was fetched in another life may
+    be of a history that ended, and is fetched again."""
+    linked: bool = False
+    """There is a session. Without one no fetch begins."""
     wanted: dict[int, int] = field(default_factory=dict)
     asks: dict[int, Ask] = field(default_factory=dict)
     open: set[RoundId] = field(default_factory=set)
@@ -80,18 +76,17 @@ class Link:
 
         A shard that lost its journal shows another lineage, and its versions are other arrays. A shard that lost only
         its newest merges shows the same lineage with older versions. It no longer knows newer versions that are here.
-        It still has all that it has shown in the same life (`series`), because that is newer than `versions`.
+        It still has all that it has offered in the same life (`series`), which may be newer than `versions`.
         """
-        shown = self.shown.get(series, {})
-        newest = [max(version, shown.get(p, version)) for p, version in enumerate(versions)]
+        if series == self.series:
+            versions = [max(each) for each in zip(versions, self.offered, strict=True)]
         ended = bool(self.lineage) and self.lineage != lineage
         if ended:
             self._forget(range(len(self.held)))
-        elif any(max(self.held[p], self.offered[p]) > version for p, version in enumerate(newest)):
+        elif any(max(self.held[p], self.offered[p]) > version for p, version in enumerate(versions)):
             ended = True
-            self.setbacks += 1
-            self._forget(p for p, version in enumerate(newest) if self.adopted[p] > version)
-        self.lineage, self.series, self.offered, self.shown = lineage, series, newest, {series: shown}
+            self._forget(p for p, version in enumerate(versions) if self.adopted[p] > version)
+        self.lineage, self.series, self.offered, self.linked = lineage, series, list(versions), True
         self.open.intersection_update(taking)
         self.marked(cut)
         for p, needed in enumerate(least):
@@ -109,13 +104,14 @@ class Link:
 
     def disconnected(self) -> None:
         """A session ended. Its asks are void, and the next session asks again. Answers may still be taken."""
+        self.linked = False
         self.open.difference_update(ask.round for ask in self.asks.values())
         self.asks.clear()
 
     def asked(self, round_id: RoundId, least: int) -> None:
         """A round is open."""
         p = round_id.fragment
-        self._show(p, least, self.series)
+        self.offered[p] = max(least, self.offered[p])
         self.need(p, least)
         self.asks[p] = Ask(round_id, least)
         self.open.add(round_id)
@@ -130,15 +126,9 @@ class Link:
     def announced(self, p: int, version: int, needed: bool) -> None:
         """A version can be fetched. It is not fetched if not needed, because it would replace work that can still be
         contributed."""
-        self._show(p, version, self.series)
+        self.offered[p] = max(version, self.offered[p])
         if needed:
             self.need(p, version)
-
-    def _show(self, p: int, version: int, series: str) -> None:
-        """The shard has this version in this life."""
-        self.offered[p] = max(version, self.offered[p])
-        shown = self.shown.setdefault(series, {})
-        shown[p] = max(version, shown.get(p, version))
 
     def need(self, p: int, least: int) -> None:
         """A version older than `least` is of no use any more."""
@@ -155,10 +145,8 @@ class Link:
 
     def errand(self, under_way: Collection[int] = ()) -> Errand | None:
         """The fragment to fetch next, except those that are under way."""
-        for p, version in self.wanted.items():
-            if p not in under_way:
-                return Errand(p, version, self.lineage, self.setbacks)
-        return None
+        left = (Errand(p, version) for p, version in self.wanted.items() if p not in under_way)
+        return next(left, None) if self.linked else None
 
     def postpone(self, errand: Errand) -> None:
         """The other fragments come first now, because this fetch failed, or a newer version is wanted already."""
@@ -166,12 +154,12 @@ class Link:
             self.wanted[errand.fragment] = self.wanted.pop(errand.fragment)
 
     def fetched(self, errand: Errand, version: int, cut: CutId, series: str = "") -> bool:
-        """A fragment arrived; true if it is news. A version of a history that ended is fetched again."""
+        """A fragment arrived; true if it is news."""
         p = errand.fragment
-        if (errand.lineage, errand.setbacks) != (self.lineage, self.setbacks):
+        if series != self.series:
             return False
         self.marked(cut)
-        self._show(p, version, series)
+        self.offered[p] = max(version, self.offered[p])
         if self.wanted.get(p, 0) <= max(errand.version, version):
             self.wanted.pop(p, None)
         self.postpone(errand)  # on a slow link a newer version may be wanted already
