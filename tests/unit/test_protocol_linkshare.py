@@ -92,7 +92,7 @@ def test_a_pause_of_the_rounds_says_little_of_the_time_between_those_after_it() 
     made = share(4.0)
     for p in range(P):
         made.asked(p, 100, 10_000.0 + p * INTERVAL / P)
-    assert INTERVAL < made.lap < 2 * INTERVAL
+    assert INTERVAL < made.interval < 2 * INTERVAL
 
 
 def test_a_first_contribution_that_is_not_taken_tells_what_to_expect_of_the_next() -> None:

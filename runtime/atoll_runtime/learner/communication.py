@@ -55,7 +55,7 @@ class LinkPolicy:
             self.meter.rate("up", now),
             self.meter.rate("down", now),
             self.meter.round_trip(now),
-            max((share.lap for share, _ in self._shares), default=0.0),
+            max((share.interval for share, _ in self._shares), default=0.0),
             self._elements,
             sum(share.fragments for share, _ in self._shares),
         )

@@ -32,7 +32,7 @@ LEAST_MISSED = 1.0
 """A first contribution that was not taken counts as a measurement if it was on the link for more than this many
 seconds."""
 LAPS = 2
-"""Intervals over which `lap` is a mean."""
+"""Intervals over which their length is averaged."""
 NEAR = 0.1
 """Share of a step, or of the time between two rounds, by which a round trip is reduced before it is rounded up. A
 shorter round trip counts as 0."""
@@ -43,10 +43,8 @@ class LinkShare:
     """One host's link to one shard, which has `fragments` fragments with elements."""
 
     fragments: int
-    interval: Ema = field(default_factory=lambda: Ema(SMOOTHING))
-    """Seconds between two rounds of the same fragment."""
-    lap: float = 0.0
-    """The same, as a mean of `LAPS` intervals; 0 while not known."""
+    interval: float = 0.0
+    """Seconds between two rounds of the same fragment, a mean of `LAPS` intervals; 0 while not known."""
     period: float = 1.0
     """It takes part in at most one of this many rounds of each fragment."""
     push_bits: float = 1.0
@@ -78,7 +76,7 @@ class LinkShare:
     def load(self) -> float:
         """x: seconds of a transfer in the slower direction, divided by the seconds between two rounds."""
         transfer = max(self.seconds, self.fetch_bits * (self._fetch.value or 0.0))
-        return transfer * self.fragments / self.interval.value if self.interval.value else 0.0
+        return transfer * self.fragments / self.interval if self.interval else 0.0
 
     @property
     def turn(self) -> float:
@@ -90,7 +88,7 @@ class LinkShare:
     def beside(self) -> int:
         """Transfers in one direction that begin without waiting for the answer to the first, so that the link is used
         during a round trip. A slow link has one: a round trip is short beside a transfer."""
-        between = (self.interval.value or math.inf) / self.fragments
+        between = (self.interval or math.inf) / self.fragments
         return 1 + spans(self.round_trip, between * max(self.load, 1.0))
 
     def pushed(self, p: int, seconds: float, bits: float) -> None:
@@ -110,10 +108,9 @@ class LinkShare:
             self._asked[p] = step, now
             if before is not None:
                 # A pause of the rounds does not predict the intervals after it.
-                gap = min(now - before[1], SLACK * self.lap or math.inf)
-                self.interval.add(gap)
-                share = 1 / (LAPS * self.fragments) if self.lap else 1.0
-                self.lap += share * (gap - self.lap)
+                gap = min(now - before[1], SLACK * self.interval or math.inf)
+                share = 1 / (LAPS * self.fragments) if self.interval else 1.0
+                self.interval += share * (gap - self.interval)
 
     def ready(self, p: int, now: float, pushes: int, fetches: Collection[int]) -> bool:
         """Whether to take part in a round of fragment `p`.
@@ -156,8 +153,8 @@ class LinkShare:
 
     def _reckon(self, p: int, now: float) -> float:
         credit = self._credit.get(p, (p * STAGGER) % 1.0)
-        if self.interval.value:
-            rounds = (now - self._earned.get(p, now)) / self.interval.value
+        if self.interval:
+            rounds = (now - self._earned.get(p, now)) / self.interval
             turn = max(self.period, self.load / USED)
             credit = min(MOST_CREDIT, credit + rounds / turn)
         self._earned[p], self._credit[p] = now, credit
