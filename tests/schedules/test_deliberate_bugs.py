@@ -20,7 +20,7 @@ from atoll_runtime.protocol.cuts import Cuts
 from atoll_runtime.protocol.effects import Publish, Release, Remember, Tell
 from atoll_runtime.protocol.events import FinalCut, Persisted
 from atoll_runtime.protocol.identifiers import NO_CUT
-from atoll_runtime.protocol.ledger import REFUSED, Account
+from atoll_runtime.protocol.ledger import REFUSED, Account, Span
 from atoll_runtime.protocol.link import Link
 from atoll_runtime.protocol.machine import Syncer
 from atoll_runtime.protocol.norms import Norms
@@ -234,9 +234,9 @@ def a_late_part_is_booked_as_merged(patch: Patch) -> None:
 
     def merged(self: Rounds, event: Any, now: float) -> Any:
         held = self.held[event.round]
-        held.members = tuple(held.contributions.members[n] for n in sorted(held.contributions.members))
         for member in held.members:
-            self.units[member.unit].freeze(event.round.fragment, member)
+            span = Span(member.incarnation, member.begun, member.trained)
+            self.units[member.unit].account.freeze(event.round.fragment, span)
         return real_merged(self, event, now)
 
     patch.setattr(Rounds, "admit", admit)

@@ -31,12 +31,15 @@ class Cuts:
     """The newest cut that this process has started to save."""
     saved: CutId = NO_CUT
     """The newest cut of which this shard's part is saved, as far as this process knows; at shard 0, that is whole."""
-    running: bool = False
-    """The newest cut is neither whole nor given up."""
     parts: set[int] = field(default_factory=set)
     """Shards other than 0 that have told shard 0 that their part of the newest cut is saved."""
     marks: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Units that have recorded themselves for the newest cut: incarnation, tokens trained."""
+
+    @property
+    def running(self) -> bool:
+        """The newest cut is neither whole nor given up."""
+        return self.saving == self.newest and self.saved != self.newest and self.merges != GIVEN_UP
 
     def due(self, step: int) -> bool:
         """`step` has passed another interval, and no cut is under way."""
@@ -63,15 +66,14 @@ class Cuts:
 
     def save(self) -> None:
         """The newest cut is being saved from now on."""
-        self.saving, self.running = self.newest, True
+        self.saving = self.newest
 
     def ended(self, cut: CutId, whole: bool, own: bool = True) -> None:
         """The cut is no longer under way; see `CutEnded`."""
         if whole:
             self.saved = max(self.saved, cut)
-        if cut == self.newest:
-            self.running = False
-            self.merges = self.merges if whole and own else GIVEN_UP
+        if cut == self.newest and not (whole and own):
+            self.merges = GIVEN_UP
 
     def mark(self, unit: str, incarnation: int, cut: CutId, trained: int) -> bool:
         """A unit has recorded itself; true if that is for the newest cut."""

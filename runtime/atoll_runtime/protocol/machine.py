@@ -25,6 +25,7 @@ from atoll_runtime.protocol.events import (
     Said,
 )
 from atoll_runtime.protocol.identifiers import CutId, RoundId
+from atoll_runtime.protocol.ledger import Account
 from atoll_runtime.protocol.messages import Header, Hello, Mark, Orders, Part, Report, Standing
 from atoll_runtime.protocol.shard import ShardState
 from atoll_runtime.protocol.units import Unit
@@ -82,7 +83,7 @@ class Syncer(ShardState):
     def _joined(self, event: Hello) -> None:
         unit = self.units.get(event.unit)
         if unit is None:
-            unit = self.units[event.unit] = Unit.new(event.unit, self.rounds.owned)
+            unit = self.units[event.unit] = Unit(event.unit, Account(self.rounds.owned))
         if event.incarnation < unit.incarnation:
             self.rounds.effects.append(Evict(event.unit, unit.incarnation))
             return

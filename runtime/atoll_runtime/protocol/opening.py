@@ -62,6 +62,11 @@ class OpenRounds:
         collecting = (held for held in self.held.values() if held.stage == "Collecting")
         return Roster(self.rules, self.units.values(), collecting)
 
+    @property
+    def live(self) -> list[Unit]:
+        """Units that can contribute now, by name."""
+        return [unit for _, unit in sorted(self.roster.live.items())]
+
     @cached_property
     def tokens(self) -> int:
         """Merged token-fragments of all units. Only a merge changes this."""
@@ -99,7 +104,7 @@ class OpenRounds:
             self.roster.look(unit, now)
         for held in self.held.values():
             if held.stage == "Collecting":
-                self._pull(held, (unit for _, unit in sorted(self.roster.live.items())))
+                self._pull(held, self.live)
 
     def room(self, p: int) -> bool:
         """A round of fragment `p` may be opened: no due round is of `p`, and fewer than τ are at work. A round that
@@ -130,7 +135,7 @@ class OpenRounds:
         held.begin(now, self.rules.patience, self.slowest)
         self.roster.open(held)
         self.effects.append(note("opened", round=str(round_id)))
-        self._pull(held, (unit for _, unit in sorted(self.roster.live.items())))
+        self._pull(held, self.live)
         self._grant(held, now + self.slowest)
 
     def _make_room(self, round_id: RoundId) -> None:

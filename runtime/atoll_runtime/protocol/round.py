@@ -140,7 +140,6 @@ class Round:
     contributions: Contributions = field(default_factory=Contributions)
     grace_until: float | None = None
     """Set once K members have bodies that come in time."""
-    members: tuple[Part, ...] = ()
     frozen: float = 0.0
     """When the merge began."""
     pulled: set[tuple[str, int]] = field(default_factory=set)
@@ -150,8 +149,6 @@ class Round:
     them is taken."""
     absent: dict[str, float] = field(default_factory=dict)
     """Units that have left or are silent: until when their body is awaited. They may connect again."""
-    returns: float = 0.0
-    """Seconds that such a body is awaited."""
     enough: float = math.inf
     """Until when bodies are awaited that the quorum does not need. Later ones count in the fragment's next round."""
     record: Mapping[str, Any] = field(default_factory=dict)
@@ -174,6 +171,11 @@ class Round:
     def open(self) -> bool:
         """Its merge has not begun, so parts can still be taken and dropped."""
         return self.stage in ("Early", "Collecting", "Receiving")
+
+    @property
+    def members(self) -> tuple[Part, ...]:
+        """What is merged, in the order of the units' names; nothing before all bodies are here."""
+        return () if self.open else tuple(part for _, part in sorted(self.contributions.members.items()))
 
     def answered(self, unit: str) -> bool:
         """The unit's header is not waited for, because it is in or was not taken."""
@@ -239,19 +241,17 @@ class Round:
         """
         self.stage, contributions = "Receiving", self.contributions
         self.enough = self.due_again(interval)
-        self.returns = min(RETURN * interval, RETURN_SECONDS)
         arrivals = dict.fromkeys(contributions.members, -math.inf)  # of bodies that are here
         arrivals |= {name: contributions.arrivals.get(name, now) for name in contributions.lacking}
         quickest = sorted(arrivals, key=lambda name: (arrivals[name], name))
         belated = [name for name in quickest[minimum:] if arrivals[name] > self.enough]
         return sorted(set(contributions.parts) - set(arrivals)), sorted(belated)
 
-    def overdue(self, live: Collection[str], now: float) -> dict[str, str]:
-        """Members with bodies that are not awaited any more, and why."""
+    def overdue(self, live: Collection[str], interval: float, now: float) -> dict[str, str]:
+        """Members with bodies that are not awaited any more, and why. `interval`: as for `due_again`."""
         found, lacking = {}, self.contributions.lacking
-        self.absent = {
-            name: self.absent.get(name, now + self.returns) for name in lacking if name not in live
-        }
+        until = now + min(RETURN * interval, RETURN_SECONDS)
+        self.absent = {name: self.absent.get(name, until) for name in lacking if name not in live}
         for name in lacking:
             if now >= self.absent.get(name, math.inf):
                 found[name] = "it has left or is silent, and its body is not here"
@@ -271,12 +271,6 @@ class Round:
         self.declined.add(unit)
         if len(self.contributions.members) < minimum:
             self.grace_until = None
-
-    def freeze(self, now: float) -> None:
-        """Every member's body is here. Fixes the members to merge, in the order of their names."""
-        members = self.contributions.members
-        self.stage, self.frozen = "Merging", now
-        self.members = tuple(members[name] for name in sorted(members))
 
 
 def short(count: int, minimum: int) -> str:

@@ -15,6 +15,7 @@ from atoll_runtime.protocol.clipping import weights
 from atoll_runtime.protocol.effects import Merge, Persist, Publish, Release, note
 from atoll_runtime.protocol.events import Merged, Received
 from atoll_runtime.protocol.identifiers import RoundId
+from atoll_runtime.protocol.ledger import Span
 from atoll_runtime.protocol.messages import Header, Hello, Part
 from atoll_runtime.protocol.opening import OpenRounds
 from atoll_runtime.protocol.round import Round, short
@@ -104,7 +105,7 @@ class Rounds(OpenRounds):
 
     def _impossible(self, part: Part, unit: Unit, versions: Versions, now: float) -> str:
         """Why the claims of a header are impossible; empty if they are not."""
-        newest = unit.latest(versions.p)
+        newest = unit.joined.get(versions.p)
         elapsed = now - versions.since.get(part.anchor if newest is None else newest, -math.inf)
         if newest is None:
             # The steps may include those during an earlier contribution that was not merged.
@@ -189,7 +190,7 @@ class Rounds(OpenRounds):
     def _receive(self, held: Round, now: float) -> None:
         """Drops members with bodies that do not come, and merges the others once their bodies are here."""
         contributions = held.contributions
-        for name, why in held.overdue(self.roster.live, now).items():
+        for name, why in held.overdue(self.roster.live, self.interval_seconds or math.inf, now).items():
             self.exclude(held, name, why)
         for name in held.belated(self.rules.quorum, now):
             self.carry(held, name)
@@ -212,10 +213,11 @@ class Rounds(OpenRounds):
             self._refuse(held, name, contributions.members[name].anchor, why)
 
     def _merge(self, held: Round, now: float) -> None:
-        held.freeze(now)
+        held.stage, held.frozen = "Merging", now
         self.last_quorum = f"{len(held.members)}/{len(self.units)} (K={self.rules.quorum})"
         for member in held.members:
-            self.units[member.unit].freeze(held.id.fragment, member)
+            span = Span(member.incarnation, member.begun, member.trained)
+            self.units[member.unit].account.freeze(held.id.fragment, span)
         spans = {
             m.unit: [m.incarnation, weight, m.anchor, m.begun, m.trained]
             for m, weight in zip(held.members, weights(held.members, self.rules.guard), strict=True)

@@ -112,11 +112,6 @@ class ShardState:
         p = schedule.due(step, self.rules.fragments, self.rules.interval)
         return p if p in self.rounds.owned else None
 
-    def live(self, now: float) -> list[Unit]:
-        """Units that can contribute now, by name. For callers between two events, when the roster may be outdated."""
-        silence = self.rules.silent_after
-        return [unit for _, unit in sorted(self.units.items()) if unit.live(now, silence)]
-
     def record(self) -> dict[str, Any]:
         """Everything small that must survive a restart, JSON types only."""
         return {

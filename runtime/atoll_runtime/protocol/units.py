@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from atoll_runtime.protocol.identifiers import RoundId
-from atoll_runtime.protocol.ledger import Account, Span
+from atoll_runtime.protocol.ledger import Account
 from atoll_runtime.protocol.messages import Hello, Part, Report
 from atoll_runtime.protocol.pace import StepTime
 from atoll_runtime.protocol.rules import MOST_STALE_INTERVALS
@@ -68,8 +68,6 @@ class Unit:
     contributions: int = 0
     entered: int = 0
     """Global step at which its incarnation joined."""
-    last_merge: int = 0
-    """Global step of the last merge of this incarnation; `entered` before the first."""
     first_merge_time: float | None = None
     seeded_step: int = 0
     seed_message: str = ""
@@ -95,15 +93,15 @@ class Unit:
     spoiled: dict[int, int] = field(default_factory=dict)
     """For each fragment the newest version against which a contribution of this incarnation was refused."""
 
-    @classmethod
-    def new(cls, name: str, owned: tuple[int, ...]) -> Unit:
-        """A unit that is seen for the first time. `owned`: fragments of which the shard owns a part."""
-        return cls(name, Account(owned))
-
     @property
     def refused(self) -> int:
         """Contributions of all incarnations that were refused for their claims or norm."""
         return sum(self.refusals.values())
+
+    @property
+    def last_merge(self) -> int:
+        """Global step of the last merge of this incarnation, or at which it joined."""
+        return max(self.joined.values(), default=self.entered)
 
     @property
     def complete(self) -> bool:
@@ -119,11 +117,6 @@ class Unit:
             return None
         return self.reported + max(least, 10 * self.pace.value)
 
-    def live(self, now: float, least: float) -> bool:
-        """All hosts are connected, the pace is known, and the unit is not silent."""
-        until = self.until(least)
-        return until is not None and now <= until
-
     def join(self, event: Hello, step: int) -> bool:
         """A host joins; true if its incarnation is new."""
         renewed = event.incarnation > self.incarnation
@@ -135,7 +128,7 @@ class Unit:
             self.steps = self.tokens = self.contributions = 0
             self.first_merge_time = self.loss = self.reported = None
             self.tokens_per_second = 0.0
-            self.entered = self.last_merge = step
+            self.entered = step
             self.pace = StepTime()
             self.hosts.clear()
             self.addresses.clear()
@@ -169,10 +162,6 @@ class Unit:
         self.loss = report.loss
         self.reported = now
 
-    def latest(self, p: int) -> int | None:
-        """The newest version of fragment `p` that holds a contribution of this incarnation."""
-        return self.joined.get(p)
-
     def refuse(self, p: int, anchor: int, why: str) -> None:
         """A contribution is refused for its claims or norm. Work since its anchor counts only until there is a newer
         version.
@@ -195,10 +184,6 @@ class Unit:
         tokens = f"[{part.begun}, {part.trained})"
         return f"tokens: {tokens} begin before {settled}, where all are merged or discarded already"
 
-    def freeze(self, p: int, member: Part) -> None:
-        """Its contribution is in a round with frozen membership."""
-        self.account.freeze(p, Span(member.incarnation, member.begun, member.trained))
-
     def merged(self, round_id: RoundId, member: Part, time: float) -> int | None:
         """Books a merged contribution. Returns the inner steps since this fragment's last one, if known."""
         p = round_id.fragment
@@ -209,7 +194,6 @@ class Unit:
             return None  # replaced since membership was frozen: only the old incarnation has this merge
         self.contributions += 1
         self.outcomes = with_outcome(self.outcomes, False)
-        self.last_merge = max(self.last_merge, round_id.step)
         self.first_merge_time = self.first_merge_time if self.first_merge_time is not None else time
         self.joined[p] = round_id.step
         before = self.marks.get(p)

@@ -49,7 +49,7 @@ class Versions:
 
     def unusable(self, anchor: int, unit: Unit, step: int, rules: Rules) -> str:
         """Why a contribution of this unit to the round of `step` does not count with this anchor; else empty."""
-        current, latest = self.current, unit.latest(self.p)
+        current, latest = self.current, unit.joined.get(self.p)
         if anchor not in self.history:
             return f"anchor {anchor} is not a known version (current: {current})"
         if latest is None and anchor < (met := self._met(unit)):

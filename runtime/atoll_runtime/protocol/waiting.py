@@ -14,12 +14,12 @@ def why(machine: Syncer, now: float) -> str:
         return f"finished at global step {machine.step}; the final cut is {machine.final}"
     due = [held for held in machine.rounds.held.values() if held.stage != "Early"]
     if due:
-        return "; ".join(f"round of {held.id}: {stage(machine, held, now)}" for held in due)
+        return "; ".join(f"round of {held.id}: {stage(machine, held)}" for held in due)
     if machine.finishing:
         if machine.cuts.newest.final:
             return f"the target is reached at global step {machine.step}; writing the final cut"
         return f"the target is reached; waiting for shard {', '.join(map(str, machine.behind))}"
-    live, needed = len(machine.live(now)), machine.rules.quorum
+    live, needed = len(machine.rounds.live), machine.rules.quorum
     if live < needed:
         return f"{live} live units, K={needed} are needed{absent(machine, now)}"
     if not machine.coordinates:
@@ -27,7 +27,7 @@ def why(machine: Syncer, now: float) -> str:
     return f"global step {machine.step}, {live} live units, the next step when the slowest has made one"
 
 
-def stage(machine: Syncer, held: Round, now: float) -> str:
+def stage(machine: Syncer, held: Round) -> str:
     """The stage of a round, and what it waits for."""
     minimum, count = machine.rules.quorum, len(held.contributions.members)
     if held.stage == "Receiving":
@@ -39,7 +39,7 @@ def stage(machine: Syncer, held: Round, now: float) -> str:
         return "merging"
     if held.stage == "Writing":
         return "writing to the journal"
-    awaited = ", ".join(unit.name for unit in machine.live(now) if not held.answered(unit.name))
+    awaited = ", ".join(unit.name for unit in machine.rounds.live if not held.answered(unit.name))
     if count >= minimum:
         return f"{count} in (K={minimum}), " + (
             f"grace window for {awaited}" if awaited else "ready to merge"
@@ -53,7 +53,7 @@ def absent(machine: Syncer, now: float) -> str:
     """The units that cannot contribute, and what each lacks."""
     reasons = []
     for name, unit in sorted(machine.units.items()):
-        if unit.live(now, machine.rules.silent_after):
+        if name in machine.rounds.roster.live:
             continue
         if not unit.complete:
             reasons.append(f"{name}: {len(unit.hosts)} of {unit.hosts_wanted} hosts connected")
@@ -74,7 +74,7 @@ def waits(machine: Syncer, unit: Unit) -> list[WaitReport]:
         contributions = [each.contributions for each in machine.rounds.holding if each.id.fragment == p]
         sent = next((each.members[unit.name] for each in contributions if unit.name in each.lacking), None)
         history = machine.rounds.versions[p].history
-        passed = [version for version in history if version > (unit.latest(p) or 0)]
+        passed = [version for version in history if version > (unit.joined.get(p, 0))]
         if sent is not None:
             since, what = sent.round.step, "its link carries the contribution to this round"
         elif passed and tokens:

@@ -182,7 +182,7 @@ class Service:
             return foreign
         peers = [
             PeerAddress(unit.name, unit.incarnation, tuple(unit.addresses[h] for h in sorted(unit.addresses)))
-            for unit in self.machine.live(self.driver.now())
+            for unit in self.machine.rounds.live
             if unit.name != request.unit and unit.contributions and all(unit.addresses.values())
         ]
         return DirectoryReply(self.driver.journal.lineage, self.state.versions, tuple(peers))

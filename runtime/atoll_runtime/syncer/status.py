@@ -77,7 +77,7 @@ class Status:
             return report(phase=self.phase, message=self.message, checkpoint=CheckpointReport(uri=uri))
         machine, now = service.machine, service.driver.now()
         phase: Phase = "Finished" if machine.final else "Finishing" if machine.finishing else "Running"
-        live = machine.live(now)
+        live = machine.rounds.live
         return report(
             phase=self.phase if self.phase == "Failed" else phase,
             message=self.message if self.phase == "Failed" else why(machine, now),
