@@ -272,8 +272,8 @@ def what_is_carried_over_is_not_released_when_it_is_merged(patch: Patch) -> None
     real = Rounds.write
 
     def write(self: Rounds, held: Any, record: Any) -> None:
-        held.members = tuple(replace(member, round=held.id) for member in held.members)
         real(self, held, record)
+        self.effects[:] = [each for each in self.effects if not (isinstance(each, Release) and each.unit)]
 
     patch.setattr(Rounds, "write", write)
 

@@ -33,8 +33,8 @@ class Cuts:
     """The newest cut of which this shard's part is saved, as far as this process knows; at shard 0, that is whole."""
     parts: set[int] = field(default_factory=set)
     """Shards other than 0 that have told shard 0 that their part of the newest cut is saved."""
-    marks: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """Units that have recorded themselves for the newest cut: incarnation, tokens trained."""
+    marks: dict[str, int] = field(default_factory=dict)
+    """Tokens trained by the incarnations that have recorded themselves for the newest cut, by their names in clocks."""
 
     @property
     def running(self) -> bool:
@@ -79,12 +79,9 @@ class Cuts:
         """A unit has recorded itself; true if that is for the newest cut."""
         if cut != self.newest:
             return False
-        self.marks[unit] = incarnation, trained
+        self.marks[clocks.unit(unit, incarnation)] = trained
         return True
 
     def clocks(self) -> dict[str, dict[str, int]]:
         """Vector clocks of the units that have recorded themselves for the newest cut."""
-        marked = {
-            clocks.unit(name, incarnation): trained for name, (incarnation, trained) in self.marks.items()
-        }
-        return {who: {who: trained} for who, trained in marked.items()}
+        return {who: {who: trained} for who, trained in self.marks.items()}

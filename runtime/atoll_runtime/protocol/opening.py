@@ -222,15 +222,11 @@ class OpenRounds:
         self._abandon_all(why)
 
     def carry(self, held: Round, name: str) -> None:
-        """A contribution is too late for this round. It counts in the fragment's next round if there is memory for τ
-        rounds besides it. If its host does not know its link yet, the body is awaited for one interval more. After
-        that the host answers again, with what it has measured."""
-        widths = sorted(versions.width for versions in self.versions)[-self.rules.overlap :]
-        needed = sum(widths) * len(self.roster.live) + self.versions[held.id.fragment].width + self._kept
-        why = "there is no memory to keep it" if needed > self.capacity else ""
-        why = "there is no next round" if self.ending else why
-        if why:
-            self.exclude(held, name, f"its body comes too late, and {why}")
+        """A contribution is too late for this round. It counts in the fragment's next round. If its host does not know
+        its link yet, the body is awaited for one interval more. After that the host answers again, with what it has
+        measured."""
+        if self.ending:
+            self.exclude(held, name, "its body comes too late, and there is no next round")
             return
         later = self.carried.setdefault(held.id.fragment, Round(held.id, held.asked, stage="Receiving"))
         held.contributions.move(name, later.contributions)
