@@ -3,6 +3,7 @@ it."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
@@ -13,7 +14,6 @@ from atoll_runtime.protocol.events import CutOrdered, Event, Said, ShardLeft, Sh
 from atoll_runtime.protocol.identifiers import CutId, RoundId
 from atoll_runtime.protocol.machine import Syncer
 from atoll_runtime.protocol.messages import Audit, Orders, Standing
-from atoll_runtime.protocol.pace import Pace
 from atoll_runtime.protocol.rules import COORDINATOR
 from atoll_runtime.protocol.units import Unit
 
@@ -22,7 +22,9 @@ from atoll_runtime.protocol.units import Unit
 class Coordinator(Syncer):
     """Shard 0."""
 
-    pace: Pace = field(default_factory=Pace)
+    advanced: float = -math.inf
+    """When the clock last advanced, or up to a step earlier if it was due then, so that a late advance is made up
+    for."""
     shards: dict[int, Standing] = field(default_factory=dict)
     """The standing of each other shard that is connected."""
     audits: Audits = field(default_factory=Audits)
@@ -100,9 +102,14 @@ class Coordinator(Syncer):
     def _keep_clock(self, now: float) -> None:
         """The clock advances when shard 0 has opened all its rounds and the slowest live unit has had time for a step,
         so the real H ≈ H."""
-        if self._clock_runs and now >= self.pace.due(self.rounds.slowest):
-            self.pace.advance(now, self.rounds.slowest)
+        if self._clock_runs and now >= self._next:
+            self.advanced = max(self._next, now - self.rounds.slowest)
             self._set_clock(self.orders.step + 1)
+
+    @property
+    def _next(self) -> float:
+        """When the clock may advance, at the pace of the slowest unit that is live now."""
+        return self.advanced + self.rounds.slowest
 
     @property
     def _clock_runs(self) -> bool:
@@ -119,7 +126,7 @@ class Coordinator(Syncer):
     def _wakes(self, now: float) -> list[float]:
         wakes = super()._wakes(now)
         if self._clock_runs:
-            wakes.append(max(self.pace.due(self.rounds.slowest), now))
+            wakes.append(max(self._next, now))
         return wakes
 
     # cuts and the end

@@ -119,8 +119,8 @@ class Layout:
         """Fragment `p` of `tensors` as one float32 vector."""
         fragment = self.fragments[p]
         flat = np.empty(fragment.size, np.float32)
-        for piece, start in zip(fragment.pieces, fragment.offsets, strict=True):
-            flat[start : start + piece.size] = tensors[piece.tensor][piece.place].ravel()
+        for piece, values in fragment.cut(flat):
+            values[...] = tensors[piece.tensor][piece.place]
         return flat
 
     def unflatten(self, p: int, flat: NDArray[Any], into: dict[str, Array]) -> None:

@@ -70,7 +70,8 @@ class Syncer(ShardState):
             case _:
                 self._hear(event, now)
         name = subject(event)
-        self.rounds.look(name, now)
+        if name in self.units:
+            self.rounds.roster.look(self.units[name], now)
         if not self.final:
             self._advance(now, name)
         self._tell()

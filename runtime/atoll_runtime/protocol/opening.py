@@ -87,12 +87,6 @@ class OpenRounds:
         """Seconds between two rounds of a fragment at the pace of `slowest`; 0 while not known."""
         return self.rules.interval * self.slowest
 
-    def look(self, name: str, now: float) -> None:
-        """Updates the roster after an event of this unit."""
-        unit = self.units.get(name)
-        if unit is not None:
-            self.roster.look(unit, now)
-
     def leasts(self, unit: Unit, step: int) -> tuple[int, ...]:
         """For each fragment the oldest anchor that a contribution of this unit at `step` may have."""
         return tuple(versions.least(unit, step, self.rules) for versions in self.versions)

@@ -1,7 +1,6 @@
-"""Averages of time: the pace of units and of the run's clock, and how long a round with a quorum waits for more.
+"""Averages of time: the pace of units, and how long a round with a quorum waits for more.
 
-Shard 0 keeps the clock, which advances at the pace of the slowest live unit. A unit's pace is an average over its
-reports, so that no single step determines it.
+A unit's pace is an average over its reports, so that no single step determines it.
 """
 
 from __future__ import annotations
@@ -38,23 +37,6 @@ class StepTime:
             self.value, self.steady = min(self.value, sample), True
         else:
             self.value += FACTOR * (min(sample, BOUND * self.value) - self.value)
-
-
-@dataclass
-class Pace:
-    """When the clock may advance."""
-
-    last: float = -math.inf
-    """When the clock last advanced, or up to a step earlier if it was due then, so that a late advance is made up
-    for."""
-
-    def advance(self, now: float, seconds: float) -> None:
-        """The clock advances now. `seconds`: an inner step of the slowest live unit."""
-        self.last = max(self.last + seconds, now - seconds)
-
-    def due(self, seconds: float) -> float:
-        """When the clock may advance again, at the current pace `seconds`, which may have changed."""
-        return self.last + seconds
 
 
 @dataclass
