@@ -177,6 +177,8 @@ class Checks:
         names = [member.unit for member in merge.members]
         if names != sorted(set(names)):
             raise Violation(f"{merge.round}: members {names}")
+        if merge.round.step > machine.step:
+            raise Violation(f"{merge.round}: it is merged before it is due")
         if len(names) < machine.rules.quorum:
             raise Violation(f"{merge.round}: {len(names)} members are below the quorum")
         known = [level for levels in machine.rounds.versions[p].norms.merges for level in levels]

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import msgspec
 import pytest
-from lone_shard import LONE, Story, joined, offered, reported
+from lone_shard import LONE, Story, joined, offered
 
 from atoll_runtime.learner.proposal import Proposal
 from atoll_runtime.protocol import restoring
@@ -25,7 +25,7 @@ from atoll_runtime.protocol.events import (
     ShardLeft,
     ShardTold,
 )
-from atoll_runtime.protocol.identifiers import LAST_STEP, NO_CUT, CutId, RoundId
+from atoll_runtime.protocol.identifiers import LAST_STEP, NO_CUT, CutId
 from atoll_runtime.protocol.messages import Mark, Orders, Part, Standing
 from atoll_runtime.protocol.rules import Rules
 
@@ -44,7 +44,9 @@ class Shard(Story):
     def __init__(self, rules: Rules) -> None:
         super().__init__(rules, "a")
         self.machine.cuts.started = STARTED
-        self.tell(*(reported("a", n, 0.1) for n in (1, 2)), now=1.0)
+        self.now = 1.0
+        self.step("a", 0.1)
+        self.step("a", 0.1)
         if rules.shard:
             self.tell(Orders(step=1, cut=self.machine.cuts.newest))
         self.open = self.round()
@@ -55,7 +57,7 @@ class Shard(Story):
         return [each.cut for each in self.asked(RecordCut)]
 
     def merge(self) -> Shard:
-        return self.tell(Received(part(self.open, NO_CUT), 1.0), Merged(self.open, 0.0), Persisted(self.open))
+        return self.tell(Received(self.part("a"), 1.0), Merged(self.open, 0.0), Persisted(self.open))
 
     def again(self, rules: Rules) -> Shard:
         """Starts the next process on the same volume."""
@@ -63,10 +65,6 @@ class Shard(Story):
         story.machine = restoring.restore(rules, (10,), self.remembered)
         story.machine.cuts.started = STARTED + 1000
         return story
-
-
-def part(round_id: RoundId, cut: CutId) -> Part:
-    return Part("a", 1, 0, 1, round_id, 0, 2, 20, 2, 2, 0, 10, 10, 20, cut)
 
 
 Telling = Callable[[Part], Event]
@@ -82,7 +80,7 @@ def test_what_was_sent_after_a_cut_that_a_shard_was_not_told_of_is_refused_by_na
     rules: Rules, telling: Telling
 ) -> None:
     shard = Shard(rules)
-    late = part(shard.open, CUT)
+    late = shard.part("a", cut=CUT)
     assert "cut 7, of which shard 0 has not told" in shard.machine.admit(late), "before its body is read"
     shard.tell(telling(late))
     assert shard.recorded == [] and shard.machine.cuts.newest == CutId(0)
@@ -132,7 +130,7 @@ def test_the_newest_cut_is_current_once_each_shard_holds_its_merges_in_it_and_no
 def test_a_shard_without_learners_is_idle_once_the_round_whose_members_it_has_frozen_is_durable() -> None:
     shard = Shard(SECOND)
     assert not shard.machine.standing.idle
-    shard.tell(Received(part(shard.open, NO_CUT), 1.0), Left("a", 1, 0))
+    shard.tell(Received(shard.part("a"), 1.0), Left("a", 1, 0))
     assert not shard.machine.standing.idle, "it merges what came last"
     shard.tell(Merged(shard.open, 0.0))
     assert not shard.machine.standing.idle

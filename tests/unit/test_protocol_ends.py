@@ -42,12 +42,6 @@ class Machine(Story):
         return [(each.cut.step, each.cut.final) for each in self.asked(RecordCut)]
 
 
-def part(round_id: RoundId, step: int, unit: str = "a", host: int = 0, hosts: int = 1) -> Part:
-    share = 10 // hosts
-    start, stop = host * share, (host + 1) * share
-    return Part(unit, 1, host, hosts, round_id, 0, step, 10 * step, step, step, start, stop, 10, 10 * step)
-
-
 def at_its_end(rules: Rules = RULES) -> Machine:
     """Shard 0 at its target."""
     return Machine(rules, version=20).tell(Tick())
@@ -104,7 +98,10 @@ def test_a_unit_of_which_one_host_connects_anew_in_a_round_is_in_it_with_what_al
     round_id = story.tell(*(reported("a", n, 0.1) for n in (1, 2, 3))).round()
     story.tell(joined("a", host=1, hosts=2))
     assert [effect.round for effect in story.asked(SendPull)] == [round_id]
-    events = [Received(part(round_id, step, host=host, hosts=2), 1.0) for host, step in answers]
+    events = [
+        Received(Part("a", 1, host, 2, round_id, 0, n, 10 * n, n, n, 5 * host, 5 * host + 5, 10, 10 * n), 1.0)
+        for host, n in answers
+    ]
     story.tell(reported("a", 4, 0.1), reported("a", 5, 0.1), *events, Tick())
     merges = story.asked(Merge)
     assert [(member.unit, member.trained) for merge in merges for member in merge.members] == [("a", 50)]

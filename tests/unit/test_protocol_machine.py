@@ -112,27 +112,6 @@ def test_a_unit_that_dies_does_not_block_and_its_successor_goes_on_from_what_was
     assert unit.first_merge_time is not None and unit.account.balanced
 
 
-def test_a_shard_that_is_started_anew_takes_no_answer_to_a_pull_of_its_earlier_life() -> None:
-    """It does not know when it sent that pull, and therefore not for how many steps there was time."""
-    w = world(replace(RULES, quorum=2), 1.0, 1.0)
-
-    def answer() -> Part | None:
-        """The first contribution to a round in flight."""
-        parts = [held.contributions.parts for held in shard(w).machine.rounds.held.values()]
-        return next((hosts[0] for each in parts for hosts in each.values()), None)
-
-    until(w, answer)
-    before = answer()
-    w.shards[0].crash()
-    start(w)
-    until(w, answer)
-    after = answer()
-    assert before is not None and after is not None
-    assert replace(before.round, series=after.round.series) == after.round, "the round is opened again"
-    again = replace(after, round=before.round, trained=after.trained + 10)
-    assert "is over" in shard(w).machine.admit(again)
-
-
 @pytest.mark.parametrize("seed", range(2))
 def test_shards_of_which_one_was_away_keep_the_learners_pace_once_they_are_level(seed: int) -> None:
     w = world(replace(RULES, shards=2, quorum=2, target_steps=500), 1.0, 1.0, 1.0, seed=seed)

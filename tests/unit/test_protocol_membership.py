@@ -64,47 +64,6 @@ class Shard(Story):
         raise AssertionError(f"{part} is awaited for ever")
 
 
-def test_what_was_asked_for_early_gives_way_to_a_round_that_is_due_when_more_units_need_the_memory() -> None:
-    shard = Shard(replace(RULES, overlap=1, quorum=2))
-    shard.machine.rounds.capacity = 2 * 2 * 10
-    shard.tell(offered(shard.part("b", 1), 0.1, 1.4))  # b is a round trip of 1.4 steps away
-    for _ in range(2):
-        shard.second("a", "b")
-    due, early = shard.machine.rounds.held.values()
-    assert (due.stage, early.stage) == ("Collecting", "Early")
-    shard.tell(Received(shard.part("b", early.id.fragment), 1.0))
-    shard.join("c")
-    shard.run(60)
-    assert due.id in {each.round for each in shard.asked(Release)}, (
-        "for want of a quorum; another attempt is made"
-    )
-    assert early.id in {each.round for each in shard.asked(Release)}
-    assert [held.id.fragment for held in shard.machine.rounds.held.values()] == [due.id.fragment]
-
-
-def test_a_far_unit_is_asked_before_a_round_is_due_and_the_others_have_their_time() -> None:
-    shard = Shard()
-    shard.tell(Received(shard.part("a", 1), 1.0))
-    shard.tell(offered(shard.part("b", 1), 0.1, 1.4))  # b is a round trip of 1.4 steps away
-    shard.tell(Received(shard.part("b", 1), 1.0))
-    shard.run(1)
-    early = next(held for held in shard.machine.rounds.held.values() if held.stage == "Early")
-    asked = [each.unit for each in shard.asked(SendPull) if each.round == early.id]
-    assert asked == ["b"]
-    part = shard.offer("b", early.id.fragment, 0.1)
-    shard.tell(Received(part, 1.0))
-    assert early.id.fragment not in shard.merged, "K is 1, but the round is not due"
-    for _ in range(P):
-        others = [each for each in shard.machine.rounds.held if each != early.id]
-        for each, unit in ((each, unit) for each in others for unit in "ab"):
-            shard.tell(Received(shard.part(unit, each.fragment), 1.0))
-        if early.stage == "Early":
-            shard.run(1)
-    assert early.grace_until is not None and early.grace_until > early.opened + 1.0, "a has a step, and more"
-    shard.tell(Received(shard.part("a", early.id.fragment), 1.0))
-    assert shard.merged[early.id.fragment] == ("a", "b")
-
-
 def test_units_that_are_no_members_are_told_at_once_and_need_not_fetch_what_lacks_their_work() -> None:
     shard = Shard()
     shard.tell(Received(shard.part("a", 1), 1.0))

@@ -9,19 +9,16 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lone_shard import LONE, joined
+from lone_shard import LONE, Story
 from soak import schedule
 
-from atoll_runtime.protocol.effects import Effect, Tell, Wake
-from atoll_runtime.protocol.events import Event, Said, Tick
+from atoll_runtime.protocol.effects import Effect, Tell
+from atoll_runtime.protocol.events import Event, Tick
 from atoll_runtime.protocol.machine import Syncer
-from atoll_runtime.protocol.messages import Report
-from atoll_runtime.protocol.restoring import begin
-from atoll_runtime.protocol.roster import Ranking, Roster
+from atoll_runtime.protocol.roster import Roster
 from atoll_runtime.syncer.status import unit_report
 
 RULES = replace(LONE, fragments=2, interval=2, overlap=2, quorum=2, grace_fraction=0.8, target_tokens=10**9)
-NAMES = tuple("abcde")
 
 
 def facts(roster: Roster) -> dict[str, Any]:
@@ -75,38 +72,13 @@ class Unwalked(dict[Any, Any]):
 
 
 def test_a_report_walks_over_no_units() -> None:
-    machine, now = begin(RULES, (10,) * 2, [0, 0]), 1.0
-    for name in NAMES:
-        machine.handle(joined(name, 1, 0, 1), now)
-    for k in (1, 2, 3, 4):
-        for name in NAMES:
-            machine.handle(Said(name, 1, Report(k, k, 10 * k, 1.0, 1.0, k)), now := now + 0.2)
-    rounds = machine.rounds
+    story = Story(RULES, "abcde")
+    story.run(4)
+    rounds = story.machine.rounds
     assert len(rounds.held) == RULES.overlap, "no more are opened"
     rounds.units, rounds.roster.live = Unwalked(rounds.units), Unwalked(rounds.roster.live)
-    machine.handle(Said("a", 1, Report(9, 9, 90, 1.0, 1.5, 9)), now + 0.01)
-    assert rounds.units["a"].step == 9
-
-
-@given(
-    st.lists(st.tuples(st.sampled_from(NAMES), st.none() | st.floats(0, 1e9)), max_size=100),
-    st.floats(0, 1e9),
-)
-def test_a_ranking_knows_the_least_the_median_and_the_largest_below_a_limit(
-    changed: list[tuple[str, float | None]], limit: float
-) -> None:
-    ranking, values = Ranking(), dict[str, float]()
-    for name, value in changed:
-        if value is None:
-            ranking.drop(name)
-            values.pop(name, None)
-        else:
-            ranking.set(name, value)
-            values[name] = value
-        found = sorted(values.values())
-        assert ranking.first() == min(((value, name) for name, value in values.items()), default=None)
-        assert ranking.median == (found[(len(found) - 1) // 2] if found else 0)
-        assert ranking.largest(limit) == max((each for each in found if each <= limit), default=0)
+    story.step("a")
+    assert rounds.units["a"].step == 5
 
 
 @pytest.mark.parametrize(
@@ -123,17 +95,14 @@ def test_a_ranking_knows_the_least_the_median_and_the_largest_below_a_limit(
 def test_a_unit_that_is_slower_than_four_times_the_median_does_not_set_the_clock(
     paces: list[float], slowest: float
 ) -> None:
-    machine = begin(replace(RULES, slow_factor=4.0), (10,) * 2, [0, 0])
-    for index, pace in enumerate(paces):
-        name = f"u{index}"
-        machine.handle(joined(name, 1, 0, 1), 1.0)
-        for step in (1, 2, 3):
-            machine.handle(Said(name, 1, Report(step, step, 10 * step, 1.0, pace, step)), 1.0 + step / 100)
-    roster = machine.rounds.roster
-    assert len(roster.live) == len(paces)
-    assert roster.slowest == slowest
-    for index, pace in enumerate(paces):
-        told = unit_report(machine, machine.units[f"u{index}"], None).slow
+    story = Story(replace(RULES, slow_factor=4.0), "abcde"[: len(paces)])
+    for name, pace in zip(story.steps, paces, strict=True):
+        for _ in range(3):
+            story.step(name, pace)
+    assert len(story.machine.rounds.live) == len(paces)
+    assert story.machine.rounds.slowest == slowest
+    for name, pace in zip(story.steps, paces, strict=True):
+        told = unit_report(story.machine, story.machine.units[name], None).slow
         assert bool(told) == (pace > slowest), "nobody else is told so"
         assert not told or told.startswith(f"steps of {pace:.5g} s, more than 4 × the median of ")
 
@@ -143,18 +112,15 @@ def test_a_unit_that_is_slower_than_four_times_the_median_does_not_set_the_clock
 def test_a_unit_that_is_not_live_or_does_not_report_to_the_shard_is_not_called_slow(
     factor: float, shard: int
 ) -> None:
-    machine = begin(replace(RULES, slow_factor=factor, shard=shard, shards=2), (10,) * 2, [0, 0])
-    machine.handle(joined("a", 1, 0, 1), 1.0)
-    assert len(machine.rounds.roster.live) == shard
+    machine = Story(replace(RULES, slow_factor=factor, shard=shard, shards=2), "a").machine
+    assert len(machine.rounds.live) == shard
     assert unit_report(machine, machine.units["a"], None).slow == ""
 
 
 def test_at_the_time_that_the_machine_asks_for_a_silent_unit_is_waited_for_no_more() -> None:
-    machine = begin(RULES, (10,) * 2, [0, 0])
-    machine.handle(joined("a", 1, 0, 1), 1.0)
-    machine.handle(Said("a", 1, Report(1, 1, 10, 1.0, 1.0, 1)), 2.0)
-    effects = machine.handle(Said("a", 1, Report(2, 2, 20, 1.0, 1.0, 2)), 3.0)
-    (at,) = (effect.at for effect in effects if isinstance(effect, Wake))
+    story = Story(RULES, "a")
+    story.run(2)
+    machine = story.machine
     assert set(machine.rounds.roster.live) == {"a"}
-    assert machine.handle(Tick(), at) == [Tell(machine.orders)] and not machine.rounds.roster.live
+    assert machine.handle(Tick(), story.wake) == [Tell(machine.orders)] and not machine.rounds.live
     assert machine.orders.silent == (("a", 1),)
