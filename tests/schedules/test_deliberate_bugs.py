@@ -425,8 +425,8 @@ def refused_tokens_are_written_off_and_merged_as_well(patch: Patch) -> None:
 def a_round_is_closed_as_soon_as_it_has_its_quorum(patch: Patch) -> None:
     real = Round.until
 
-    def until(self: Round, awaited: Any, quorate: bool, ending: bool) -> float:
-        return -math.inf if quorate else real(self, awaited, quorate, ending)
+    def until(self: Round, awaited: Any, ending: bool) -> float:
+        return -math.inf if self.quorate else real(self, awaited, ending)
 
     patch.setattr(Round, "until", until)
 

@@ -350,4 +350,4 @@ def test_a_body_that_is_here_is_not_carried_over_for_one_that_is_not() -> None:
     for unit in "ab":
         held.contributions.add(shard.part(unit, 1))
     held.contributions.bodies["b"] = {0: 1.0}
-    assert held.close(1, P, held.opened + P + 1) == ([], ["a"])
+    assert held.close(P, held.opened + P + 1) == ([], ["a"])

@@ -203,9 +203,9 @@ def test_grace_is_a_fraction_of_the_slack_within_its_bounds(
 def test_a_round_waits_while_a_unit_is_awaited_and_no_longer_than_its_window_or_time_out(
     grace_until: float | None, quorate: bool, awaited: str, declined: str, ending: bool, until: float
 ) -> None:
-    held = Round(RoundId(1, 0, 0), 0.0, expires=10.0, rests=3.0, grace_until=grace_until)
+    held = Round(RoundId(1, 0, 0), not quorate, 0.0, expires=10.0, rests=3.0, grace_until=grace_until)
     held.declined = set(declined)
-    assert held.until(awaited, quorate, ending) == until
+    assert held.until(awaited, ending) == until
 
 
 @pytest.mark.parametrize(("turn", "intervals"), [(0.5, 8), (1.0, 8), (1.1, 16), (4.0, 32), (1e6, 256)])

@@ -147,10 +147,9 @@ class OpenRounds:
         """Opens the grace window of a collecting round once K headers are in with bodies that come before the fragment
         is due again. So a slow link that answers first does not hold up the others. The number of headers falls when
         the hosts of a unit answer again; below K the window is closed."""
-        interval, quorum = self.interval_seconds or math.inf, self.rules.quorum
-        if len(held.contributions.members) < quorum:
+        if not held.quorate:
             held.grace_until = None
-        elif held.grace_until is None and held.punctual(interval) >= quorum:
+        elif held.grace_until is None and held.punctual(self.interval_seconds or math.inf) >= held.quorum:
             self.timing.quorum.add(now - held.opened)
             held.grace_until = max(now + self.timing.grace(self.slowest, self.rules), held.rests)
 
@@ -222,7 +221,9 @@ class OpenRounds:
         if self.ending:
             self.exclude(held, name, "its body comes too late, and there is no next round")
             return
-        later = self.carried.setdefault(held.id.fragment, Round(held.id, held.asked, stage="Receiving"))
+        later = self.carried.setdefault(
+            held.id.fragment, Round(held.id, held.quorum, held.asked, stage="Receiving")
+        )
         held.contributions.move(name, later.contributions)
         held.declined.add(name)
         if name not in later.contributions.arrivals:
@@ -232,7 +233,7 @@ class OpenRounds:
     def exclude(self, held: Round, name: str, why: str) -> None:
         """A unit goes on without this round, and loses no work."""
         asked = held.contributions.asked_by(name) or held.id
-        held.drop(name, self.rules.quorum)
+        held.drop(name)
         self.effects += [Release(round_id, name) for round_id in sorted({held.id, asked})]
         self.dropped(name, asked, why)
 
@@ -244,7 +245,8 @@ class OpenRounds:
     def _make(self, round_id: RoundId, now: float) -> Round:
         """A new round, with the contributions that are carried over to it and still count."""
         earlier, versions = self.carried.pop(round_id.fragment, None), self.versions[round_id.fragment]
-        held = self.held[round_id] = Round(round_id, now if earlier is None else earlier.asked)
+        asked = now if earlier is None else earlier.asked
+        held = self.held[round_id] = Round(round_id, self.rules.quorum, asked)
         if earlier is None:
             return held
         for name, member in list(earlier.contributions.members.items()):

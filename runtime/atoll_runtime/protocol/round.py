@@ -127,6 +127,8 @@ class Round:
     """The state of a round, and what follows from that state alone."""
 
     id: RoundId
+    quorum: int
+    """K."""
     asked: float
     """When a unit was first asked for a contribution to it: before its step for a far unit, in an earlier round for a
     contribution that is carried over."""
@@ -177,6 +179,16 @@ class Round:
         """What is merged, in the order of the units' names; nothing before all bodies are here."""
         return () if self.open else tuple(part for _, part in sorted(self.contributions.members.items()))
 
+    @property
+    def quorate(self) -> bool:
+        """It has K members."""
+        return len(self.contributions.members) >= self.quorum
+
+    @property
+    def short(self) -> str:
+        """A round below quorum, in words."""
+        return f"{len(self.contributions.members)} of K={self.quorum} contributions in"
+
     def answered(self, unit: str) -> bool:
         """The unit's header is not waited for, because it is in or was not taken."""
         return unit in self.contributions.members or unit in self.declined
@@ -196,15 +208,14 @@ class Round:
         late = sum(contributions.arrivals.get(name, math.inf) > last for name in contributions.lacking)
         return len(contributions.members) - late
 
-    def until(self, awaited: Collection[str], quorate: bool, ending: bool) -> float:
+    def until(self, awaited: Collection[str], ending: bool) -> float:
         """Until when it waits for headers. Then its membership is frozen if K are in; otherwise it is given up.
 
         Args:
             awaited: live units that may still contribute.
-            quorate: K headers are in.
             ending: no new rounds are opened.
         """
-        if quorate and not awaited:
+        if self.quorate and not awaited:
             return -math.inf
         if self.grace_until is not None:
             return self.grace_until
@@ -231,20 +242,15 @@ class Round:
         deadline = now + (SLACK * seconds + rules.patience if seconds > 0 else rules.transfer)
         contributions.deadlines[unit] = max(deadline, contributions.deadlines.get(unit, deadline))
 
-    def close(self, minimum: int, interval: float, now: float) -> tuple[list[str], list[str]]:
+    def close(self, interval: float, now: float) -> tuple[list[str], list[str]]:
         """Freezes membership. Returns the units that have a header in but are not members of this round: those with
-        another header missing, and those with bodies that come too late for it.
-
-        Args:
-            minimum: K.
-            interval: as for `due_again`.
-        """
+        another header missing, and those with bodies that come too late for it. `interval`: as for `due_again`."""
         self.stage, contributions = "Receiving", self.contributions
         self.enough = self.due_again(interval)
         arrivals = dict.fromkeys(contributions.members, -math.inf)  # of bodies that are here
         arrivals |= {name: contributions.arrivals.get(name, now) for name in contributions.lacking}
         quickest = sorted(arrivals, key=lambda name: (arrivals[name], name))
-        belated = [name for name in quickest[minimum:] if arrivals[name] > self.enough]
+        belated = [name for name in quickest[self.quorum :] if arrivals[name] > self.enough]
         return sorted(set(contributions.parts) - set(arrivals)), sorted(belated)
 
     def overdue(self, live: Collection[str], interval: float, now: float) -> dict[str, str]:
@@ -259,23 +265,18 @@ class Round:
                 found[name] = "its body is not here in time"
         return found
 
-    def belated(self, minimum: int, now: float) -> list[str]:
-        """Members with bodies that come too late for this round and that the quorum does not need. `minimum`: K."""
+    def belated(self, now: float) -> list[str]:
+        """Members with bodies that come too late for this round and that the quorum does not need."""
         lacking = self.contributions.lacking
-        quorate = len(self.contributions.members) - len(lacking) >= minimum
+        quorate = len(self.contributions.members) - len(lacking) >= self.quorum
         return lacking if quorate and now >= self.enough else []
 
-    def drop(self, unit: str, minimum: int) -> None:
+    def drop(self, unit: str) -> None:
         """The unit goes on without this round."""
         self.contributions.drop(unit)
         self.declined.add(unit)
-        if len(self.contributions.members) < minimum:
+        if not self.quorate:
             self.grace_until = None
-
-
-def short(count: int, minimum: int) -> str:
-    """A round below quorum, in words. `minimum`: K."""
-    return f"{count} of K={minimum} contributions in"
 
 
 def doublings(round_id: RoundId) -> int:

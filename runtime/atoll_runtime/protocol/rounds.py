@@ -18,7 +18,7 @@ from atoll_runtime.protocol.identifiers import RoundId
 from atoll_runtime.protocol.ledger import Span
 from atoll_runtime.protocol.messages import Header, Hello, Part
 from atoll_runtime.protocol.opening import OpenRounds
-from atoll_runtime.protocol.round import Round, short
+from atoll_runtime.protocol.round import Round
 from atoll_runtime.protocol.rules import MOST_STALE_INTERVALS
 from atoll_runtime.protocol.units import Unit
 from atoll_runtime.protocol.versions import Versions
@@ -166,21 +166,19 @@ class Rounds(OpenRounds):
                 self._receive(held, now)
 
     def _collect(self, held: Round, name: str, now: float) -> None:
-        awaited, quorum = self.roster.awaited[held.id], self.rules.quorum
-        count = len(held.contributions.members)
         self._grant(held, now)
-        if now >= held.until(awaited, count >= quorum, self.ending):
-            if count >= quorum:
+        if now >= held.until(self.roster.awaited[held.id], self.ending):
+            if held.quorate:
                 self._close(held, now)
             else:
-                self._again(held, f"{short(count, quorum)} at the time-out", now)
+                self._again(held, f"{held.short} at the time-out", now)
         elif name in self.roster.live:
             self._pull(held, (self.roster.live[name],))
 
     def _close(self, held: Round, now: float) -> None:
         """Freezes membership."""
         self.roster.close(held.id)
-        late, belated = held.close(self.rules.quorum, self.interval_seconds or math.inf, now)
+        late, belated = held.close(self.interval_seconds or math.inf, now)
         for name in late:
             self.exclude(held, name, "late")
         self.effects.append(Release(held.id, None, tuple(sorted({*held.contributions.members, *belated}))))
@@ -189,17 +187,16 @@ class Rounds(OpenRounds):
 
     def _receive(self, held: Round, now: float) -> None:
         """Drops members with bodies that do not come, and merges the others once their bodies are here."""
-        contributions = held.contributions
         for name, why in held.overdue(self.roster.live, self.interval_seconds or math.inf, now).items():
             self.exclude(held, name, why)
-        for name in held.belated(self.rules.quorum, now):
+        for name in held.belated(now):
             self.carry(held, name)
-        if len(contributions.members) >= self.rules.quorum and not contributions.lacking:
+        if held.quorate and not held.contributions.lacking:
             self._screen(held)
-        if len(contributions.members) < self.rules.quorum:
+        if not held.quorate:
             if now >= held.rests:
-                self._again(held, short(len(contributions.members), self.rules.quorum), now)
-        elif not contributions.lacking:
+                self._again(held, held.short, now)
+        elif not held.contributions.lacking:
             self._merge(held, now)
 
     def _screen(self, held: Round) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from atoll_runtime.contract import WaitReport
 from atoll_runtime.protocol.machine import Syncer
-from atoll_runtime.protocol.round import Round, short
+from atoll_runtime.protocol.round import Round
 from atoll_runtime.protocol.units import Unit
 
 
@@ -29,24 +29,22 @@ def why(machine: Syncer, now: float) -> str:
 
 def stage(machine: Syncer, held: Round) -> str:
     """The stage of a round, and what it waits for."""
-    minimum, count = machine.rules.quorum, len(held.contributions.members)
+    count = len(held.contributions.members)
     if held.stage == "Receiving":
         names = ", ".join(held.contributions.lacking)
-        if count < minimum:
-            return f"{short(count, minimum)}, the next attempt follows"
+        if not held.quorate:
+            return f"{held.short}, the next attempt follows"
         return f"{count} members, receiving the contributions of {names}"
     if held.stage == "Merging":
         return "merging"
     if held.stage == "Writing":
         return "writing to the journal"
     awaited = ", ".join(unit.name for unit in machine.rounds.live if not held.answered(unit.name))
-    if count >= minimum:
-        return f"{count} in (K={minimum}), " + (
+    if held.quorate:
+        return f"{count} in (K={held.quorum}), " + (
             f"grace window for {awaited}" if awaited else "ready to merge"
         )
-    return f"{short(count, minimum)}, " + (
-        f"waiting for {awaited}" if awaited else "no live unit left to wait for"
-    )
+    return f"{held.short}, " + (f"waiting for {awaited}" if awaited else "no live unit left to wait for")
 
 
 def absent(machine: Syncer, now: float) -> str:
