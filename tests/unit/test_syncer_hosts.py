@@ -19,6 +19,7 @@ from atoll_runtime.contract import RunContract, identity
 from atoll_runtime.protocol.events import Said, ShardLeft, ShardTold
 from atoll_runtime.protocol.fragments import MOST_PADDING, TensorInfo, build_layout
 from atoll_runtime.protocol.identifiers import MOST_TOKENS, NO_CUT, RoundId
+from atoll_runtime.protocol.ledger import Account
 from atoll_runtime.protocol.linkmeter import LinkReading, LinkUse
 from atoll_runtime.protocol.messages import (
     LONGEST_ADDRESS,
@@ -102,7 +103,7 @@ def test_what_no_host_can_say_is_no_message_and_the_field_is_named(name: str) ->
 
 
 def test_what_a_unit_says_of_its_beginning_is_shown() -> None:
-    machine, unit = begin(LONE, (10,), [0]), Unit.new("a", (0,))
+    machine, unit = begin(LONE, (10,), [0]), Unit("a", Account((0,)))
     shown = unit_report(machine, unit, GOOD["report"]).beginning
     assert shown is not None
     assert (shown.compiling, shown.compiled, shown.loaded) == (42.5, 3, 2)
@@ -157,10 +158,10 @@ def test_a_shard_has_place_for_so_many_units_and_hosts_and_keeps_those_that_it_k
         refusal = hosts.refusal(run, layout, peer, replace(hello, **changes), known)
         return getattr(refusal, "reason", "")
 
-    known = {f"u{n}": Unit.new(f"u{n}", (0,)) for n in range(hosts.MOST_UNITS - 1)}
+    known = {f"u{n}": Unit(f"u{n}", Account((0,))) for n in range(hosts.MOST_UNITS - 1)}
     assert refused("new") == "" == refused("new", hosts.MOST_HOSTS)
     assert refused("new", hosts.MOST_HOSTS + 1) == "4097 hosts: a unit has 4096 at most"
-    known["new"] = Unit.new("new", (0,))
+    known["new"] = Unit("new", Account((0,)))
     assert refused("new") == "", "it comes back"
     assert refused("newer") == "newer: this run has had 8192 units, and has place for no more"
 
