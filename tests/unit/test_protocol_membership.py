@@ -242,16 +242,11 @@ def test_a_late_body_is_carried_from_round_to_round_until_its_time_is_over(
     assert set(merged) <= set(ended), "it is told of the end of each round that it did not answer"
 
 
-@pytest.mark.parametrize("happening", ["its unit is replaced", "the target is reached"])
-def test_a_late_body_is_not_awaited_any_more(happening: str) -> None:
-    shard = Shard(replace(RULES, target_steps=8))
+def test_a_late_body_of_a_unit_that_is_replaced_is_not_awaited_any_more() -> None:
+    shard = Shard()
     slow = shard.offer("a", 1, 20.0 * P)
     shard.tell(Received(shard.offer("b", 1, 0.5), 1.0))
-    if happening == "its unit is replaced":
-        shard.tell(joined("a", incarnation=2))
-    else:
-        for _ in range(20):
-            shard.second("b")
+    shard.tell(joined("a", incarnation=2))
     assert Release(slow.round, "a") in shard.effects
     assert not any(each.contributions.parts for each in shard.machine.rounds.carried.values())
 

@@ -59,9 +59,8 @@ class LinkShare:
     _contributed: set[int] = field(default_factory=set)
     """Fragments that have sent their first contribution. It does not wait for credit, because until then every version
     replaces the unit's work."""
-    _credit: dict[int, float] = field(default_factory=dict)
-    _earned: dict[int, float] = field(default_factory=dict)
-    """When the credit of each fragment was last computed."""
+    _credit: dict[int, tuple[float, float]] = field(default_factory=dict)
+    """For each fragment its credit, and as of when."""
     _asked: dict[int, tuple[int, float]] = field(default_factory=dict)
     """For each fragment the step of its newest round, and when that round first asked for it."""
     _joined: float = 0.0
@@ -132,7 +131,7 @@ class LinkShare:
 
     def joined(self, p: int, now: float) -> None:
         """A contribution of fragment `p` will be sent."""
-        self._credit[p] = max(0.0, self._reckon(p, now) - 1.0)
+        self._credit[p] = max(0.0, self._reckon(p, now) - 1.0), now
         self._joined = now
 
     def missed(self, p: int, seconds: float, bits: float) -> None:
@@ -149,15 +148,15 @@ class LinkShare:
         elif expected is not None:
             longer = min(SLACK * taken, MOST_GROWTH * expected)
             self._push.value = longer if taken > expected else expected * (1 - SMOOTHING)
-        self._credit[p] = min(MOST_CREDIT, self._credit.get(p, 0.0) + 1.0)
+        credit, at = self._credit.get(p, (0.0, self._joined))
+        self._credit[p] = min(MOST_CREDIT, credit + 1.0), at
 
     def _reckon(self, p: int, now: float) -> float:
-        credit = self._credit.get(p, (p * STAGGER) % 1.0)
+        credit, at = self._credit.get(p, ((p * STAGGER) % 1.0, now))
         if self.interval:
-            rounds = (now - self._earned.get(p, now)) / self.interval
             turn = max(self.period, self.load / USED)
-            credit = min(MOST_CREDIT, credit + rounds / turn)
-        self._earned[p], self._credit[p] = now, credit
+            credit = min(MOST_CREDIT, credit + (now - at) / self.interval / turn)
+        self._credit[p] = credit, now
         return credit
 
 

@@ -14,10 +14,10 @@ class Counter:
     """Work on one fragment that is in no version that the unit holds."""
 
     version: int
-    steps: int = 0
-    tokens: int = 0
+    since: tuple[int, int] = (0, 0)
+    """Steps and tokens of this incarnation before that work."""
     offered: tuple[int, int] | None = None
-    """Steps and tokens of the newest contribution."""
+    """The same up to the newest contribution."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,8 @@ class Progress:
 
     def __init__(self, versions: Sequence[int]) -> None:
         self.counters = [Counter(version) for version in versions]
-        self.trained = 0
-        """Tokens of this incarnation."""
+        self.steps = self.trained = 0
+        """Steps and tokens of this incarnation."""
         self.cut = NO_CUT
 
     @property
@@ -47,25 +47,23 @@ class Progress:
 
     def step(self, tokens: int) -> None:
         """An inner step on `tokens` tokens has ended."""
+        self.steps += 1
         self.trained += tokens
-        for counter in self.counters:
-            counter.steps += 1
-            counter.tokens += tokens
 
     def adopt(self, number: int, version: int) -> None:
         """A version of a fragment was adopted. Work up to the newest contribution is merged or lost, and no longer
         counts here. Without a contribution, that is all work."""
-        old = self.counters[number]
-        steps, tokens = old.offered or (old.steps, old.tokens)
-        self.counters[number] = Counter(version, old.steps - steps, old.tokens - tokens)
+        since = self.counters[number].offered or (self.steps, self.trained)
+        self.counters[number] = Counter(version, since)
 
     def offer(self, number: int, ask: Ask) -> Offer | None:
         """A contribution of this fragment; None while it has no step, or an older anchor than asked for."""
         counter = self.counters[number]
-        if counter.steps == 0 or counter.version < ask.least:
+        steps, tokens = self.steps - counter.since[0], self.trained - counter.since[1]
+        if steps == 0 or counter.version < ask.least:
             return None
-        counter.offered = counter.steps, counter.tokens
-        return Offer(counter.version, counter.steps, counter.tokens, self.trained, self.cut)
+        counter.offered = self.steps, self.trained
+        return Offer(counter.version, steps, tokens, self.trained, self.cut)
 
     def see(self, cut: CutId) -> bool:
         """True if the cut is new. Then the unit records itself now, before it takes or sends anything else."""

@@ -47,8 +47,7 @@ class Unit:
     addresses: dict[int, str] = field(default_factory=dict)
     """Where each connected host serves its snapshots."""
     past_steps: int = 0
-    past_tokens: int = 0
-    """Sums of earlier incarnations."""
+    """Of earlier incarnations."""
     step: int = 0
     """The unit's own inner step."""
     steps: int = 0
@@ -122,7 +121,6 @@ class Unit:
         renewed = event.incarnation > self.incarnation
         if renewed:
             self.past_steps += self.steps
-            self.past_tokens += self.tokens
             self.account.replace(event.incarnation)
             self.incarnation = event.incarnation
             self.steps = self.tokens = self.contributions = 0

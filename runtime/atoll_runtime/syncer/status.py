@@ -122,7 +122,7 @@ def unit_report(machine: Syncer, unit: Unit, report: Report | None) -> UnitRepor
         hosts=len(unit.hosts),
         state=connected if unit.hosts else "Gone",
         inner_steps=unit.past_steps + unit.steps,
-        tokens=unit.past_tokens + unit.tokens,
+        tokens=unit.account.tokens,
         step_seconds=unit.pace.value or 0.0,
         slow=machine.rounds.roster.outpaced(unit.name),
         staleness=max(0, machine.step - unit.last_merge),
