@@ -111,8 +111,8 @@ class Repeating(Attacker):
 class Dawdling(Attacker):
     """It reports that each step takes two hours."""
 
-    def report(self, step: int, tokens: int, loss: float, step_seconds: float, cursor: int) -> None:
-        super().report(step, tokens, loss, SLOW_SECONDS, cursor)
+    def report(self, step: int, tokens: int, loss: float, step_seconds: float) -> None:
+        super().report(step, tokens, loss, SLOW_SECONDS)
 
 
 class Opposed(Attacker):

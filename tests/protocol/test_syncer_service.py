@@ -217,7 +217,7 @@ async def test_an_event_that_the_machine_cannot_take_ends_the_shard_which_does_n
 async def test_what_does_not_belong_to_the_run_is_refused_and_holds_no_memory(service: Service) -> None:
     run = service.driver.run
     fingerprint = service.state.layout.fingerprint
-    good = Hello(PROTOCOL, run.uid, "a", 1, 0, 1, fingerprint, "bf16", (0,) * 4, 0, "")
+    good = Hello(PROTOCOL, run.uid, "a", 1, 0, 1, fingerprint, "bf16", 0, "")
 
     async def answer(peer: Peer, **changes: Any) -> Any:
         async def incoming() -> Any:
@@ -265,7 +265,7 @@ async def test_a_host_that_connects_hears_of_the_end_only_once_the_journal_has_i
     run, driver = service.driver.run, service.driver
     driver.start()
     written, fingerprint = driver.durable, service.state.layout.fingerprint
-    hello = Hello(PROTOCOL, run.uid, "a", 1, 0, 1, fingerprint, "bf16", (0,) * 4, 0, "")
+    hello = Hello(PROTOCOL, run.uid, "a", 1, 0, 1, fingerprint, "bf16", 0, "")
 
     async def durable() -> None:
         """The final cut is complete while the host's incarnation is being written."""
@@ -304,7 +304,7 @@ async def test_a_push_that_is_begun_anew_while_it_is_read_counts_once_and_its_un
     driver.start()
     driver.feed(joined("a"))
     for n in (1, 2):
-        driver.feed(Said("a", 1, Report(n, n, 9 * n, 1.0, 0.01, n)))
+        driver.feed(Said("a", 1, Report(n, n, 9 * n, 1.0, 0.01)))
     while not machine.rounds.held:
         await asyncio.sleep(0.01)
         driver.feed(Tick())

@@ -29,11 +29,11 @@ T = TypeVar("T", bound=Effect)
 
 
 def joined(unit: str, incarnation: int = 1, host: int = 0, hosts: int = 1) -> Hello:
-    return Hello(PROTOCOL, "uid", unit, incarnation, host, hosts, "", "bf16", (), 0, "")
+    return Hello(PROTOCOL, "uid", unit, incarnation, host, hosts, "", "bf16", 0, "")
 
 
 def reported(unit: str, step: int, seconds: float = 1.0, tokens: int = 10) -> Said:
-    return Said(unit, 1, Report(step, step, tokens * step, 1.0, seconds, step))
+    return Said(unit, 1, Report(step, step, tokens * step, 1.0, seconds))
 
 
 def offered(part: Part, *link: float) -> Header:

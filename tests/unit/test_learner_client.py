@@ -181,7 +181,7 @@ async def test_a_contribution_to_a_round_that_is_over_is_dropped() -> None:
     client.contribute(0, Ask(ROUND, 0), "bf16", BODY, offer, 1)
     with pytest.raises(ValueError, match="8 bytes of float32 must be those of 4 elements"):
         client.contribute(0, Ask(ROUND, 0), "float32", BODY, offer, 1)
-    client.report(1, 8, 5.0, 0.1, 8)
+    client.report(1, 8, 5.0, 0.1)
     await until(lambda: shard.heard)
     assert [type(message) for message in shard.heard] == [Report] and not shard.pushes
     await client.disconnect()
@@ -196,12 +196,12 @@ async def test_the_host_that_speaks_for_its_unit_reports_to_shard_0_alone_and_te
     beginning, ((first, second), others) = Beginning(10.0, 30.5, 12.25, 3, 16), shards
     for step in (1, 2, 3):
         for client in clients:
-            client.report(step, 8, 5.0, 0.1, 8)
+            client.report(step, 8, 5.0, 0.1)
         await until(lambda: len(first.heard) == step)  # noqa: B023
         for client in clients:
             client.begin(beginning)
     assert first.heard == [
-        Report(step, step, 8 * step, 5.0, 0.1, 8, None if step == 1 else beginning, heard.link)
+        Report(step, step, 8 * step, 5.0, 0.1, None if step == 1 else beginning, heard.link)
         for step, heard in enumerate(first.heard, 1)
     ]
     assert [report.link.use.codec for report in first.heard] == ["bf16"] * 3

@@ -155,7 +155,7 @@ def test_a_unit_whose_hosts_always_disagree_is_asked_less_and_less() -> None:
             part = Part("a", 1, 0, 2, round_id, 0, 3, 30, 3, 3, 0, 6, 12, 30)
             effects += machine.handle(Received(part, 1.0), now)
             effects += machine.handle(Received(replace(part, host=1, start=6, stop=12, steps=4), 1.0), now)
-        effects += machine.handle(Said("a", 1, Report(tenth, tenth, 10 * tenth, 1.0, 1.0, tenth)), now)
+        effects += machine.handle(Said("a", 1, Report(tenth, tenth, 10 * tenth, 1.0, 1.0)), now)
         asked = [each.round for each in effects if isinstance(each, SendPull)]
         told += effects
     assert Release(first, "a") in told
@@ -253,7 +253,7 @@ def test_a_change_of_what_a_unit_uses_its_link_for_is_noted_with_its_reason() ->
     story = Story(units="a")
     story.step("a")
     use = LinkUse("int8", 2, 1024, 1.0, 0.6, "bf16 would take 1.2 of an interval", fetch="bf16")
-    changed = Report(2, 2, 20, 1.0, 1.0, 2, link=LinkReading(use=use))
+    changed = Report(2, 2, 20, 1.0, 1.0, link=LinkReading(use=use))
     story.tell(Said("a", 1, changed), reported("a", 3))
     noted = [note.entry for note in story.asked(Note) if note.entry["event"] == "communication"]
     assert noted == [

@@ -143,7 +143,7 @@ class Shard:
         unit.steps += 1
         unit.since = [count + 1 for count in unit.since]
         k = unit.steps
-        self.driver.feed(Said(unit.name, unit.incarnation, Report(k, k, 10 * k, 1.0, 0.5, k)))
+        self.driver.feed(Said(unit.name, unit.incarnation, Report(k, k, 10 * k, 1.0, 0.5)))
         while not unit.outgoing.empty():
             match unit.outgoing.get_nowait():
                 case Announce(p, version):

@@ -24,7 +24,7 @@ from atoll_runtime.transport.transport import Peer, TransportError
 from atoll_runtime.transport.wire import Up, WireError, decode, encode
 
 DAY = datetime.timedelta(days=1)
-HELLO = Hello(1, "uid", "a", 1, 0, 1, "f", "bf16", (0,), 0, "")
+HELLO = Hello(1, "uid", "a", 1, 0, 1, "f", "bf16", 0, "")
 
 
 def now() -> datetime.datetime:

@@ -107,13 +107,13 @@ class SyncerClient:
                 hosts=self._unit.hosts,
                 fingerprint=self._layout.shard(s).fingerprint,
                 codec=self._run.outer.codec,
-                versions=held[self._own(s)],
                 seeded_step=seeded_step,
                 seed_message=seed_message[:SEED_MESSAGE],
                 address=self._unit.address,
             )
             lineage, bounds = lineages[s] if lineages else "", self._bounds[self._own(s)]
-            session = ShardSession(s, hello, lineage, bounds, network, self._policy, self._signals)
+            own = held[self._own(s)]
+            session = ShardSession(s, hello, own, lineage, bounds, network, self._policy, self._signals)
             self._sessions.append(session)
             self._tasks += [asyncio.create_task(self._signals.work(job)) for job in session.jobs]
 
@@ -138,12 +138,12 @@ class SyncerClient:
         """Call when the first step has ended. The following reports carry `beginning`."""
         self._sessions[COORDINATOR].beginning = beginning
 
-    def report(self, step: int, tokens: int, loss: float, step_seconds: float, cursor: int) -> None:
-        """Call at each inner step. Host 0 tells shard 0. `tokens`: of the unit; `cursor`: next position in its data."""
+    def report(self, step: int, tokens: int, loss: float, step_seconds: float) -> None:
+        """Call at each inner step. Host 0 tells shard 0. `tokens`: of the unit."""
         self._inner_step = step
         if self._unit.host == 0:
             with self._signals.changing():
-                self._sessions[COORDINATOR].report(step, tokens, loss, step_seconds, cursor)
+                self._sessions[COORDINATOR].report(step, tokens, loss, step_seconds)
 
     def say(self, message: Mark | Audit) -> None:
         """Sends a message to shard 0, if this is host 0, which speaks for its unit."""

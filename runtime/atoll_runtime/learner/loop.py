@@ -234,7 +234,7 @@ class Loop:
         self._unreported += self.inner.tokens
         # The first step's time includes compilation, so its tokens are reported with the second.
         if self._finished is not None:
-            self.client.report(self.step, self._unreported, loss, now - self._finished, cursor)
+            self.client.report(self.step, self._unreported, loss, now - self._finished)
             self._unreported = 0
         else:
             self.begun()

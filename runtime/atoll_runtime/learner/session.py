@@ -29,7 +29,8 @@ class ShardSession:
     """Connects again and again, with back-off and jitter, until it is closed or the syncer stops it.
 
     Args:
-        hello: this host's first message, with the versions that it holds now.
+        hello: this host's first message.
+        held: versions of the shard's fragments that it holds now.
         lineage: the lineage of these versions; empty if unknown.
         bounds: this host's [start, stop) in each padded fragment of the shard.
     """
@@ -38,6 +39,7 @@ class ShardSession:
         self,
         shard: int,
         hello: Hello,
+        held: Sequence[int],
         lineage: str,
         bounds: Sequence[tuple[int, int]],
         network: Network,
@@ -49,7 +51,7 @@ class ShardSession:
         self._shard, self._hello, self._network, self._signals = shard, hello, network, signals
         self._policy, self._clock, self._meter = policy, policy.clock, policy.meter
         empty = frozenset(p for p, (start, stop) in enumerate(bounds) if start == stop)
-        self.link = Link(list(hello.versions), lineage=lineage, empty=empty)
+        self.link = Link(list(held), lineage=lineage, empty=empty)
         self.transfers = Transfers(hello, bounds, network, policy, self.link, signals)
         self.jobs = self._keep_linked, self.transfers.fetch_all, self.transfers.push_all
         """The tasks to run until the end."""
@@ -61,11 +63,11 @@ class ShardSession:
         self._quiet_until = 0.0
         """When the next report may be sent."""
 
-    def report(self, step: int, tokens: int, loss: float, step_seconds: float, cursor: int) -> None:
+    def report(self, step: int, tokens: int, loss: float, step_seconds: float) -> None:
         """Adds an inner step to the sums. Replaces a report that was not sent yet. Call with the lock held."""
         last = self._last.get(Report)
         steps, total = (last.steps, last.tokens) if isinstance(last, Report) else (0, 0)
-        self.say(Report(step, steps + 1, total + tokens, loss, step_seconds, cursor, self.beginning))
+        self.say(Report(step, steps + 1, total + tokens, loss, step_seconds, self.beginning))
 
     def say(self, message: Report | Mark | Audit) -> None:
         """Queues a message. It replaces one of its kind that was not sent yet. Call with the lock held."""
@@ -94,11 +96,10 @@ class ShardSession:
     async def _serve_link(self) -> bool:
         """Runs one session from Hello to its end; returns true if it was welcomed."""
         with self._signals.lock:  # the last message of each kind is due again
-            hello = msgspec.structs.replace(self._hello, versions=tuple(self.link.held))
             self._unsent = set(self._last)
         welcomed, began = False, self._clock()
         try:
-            session = self._network.session(hello, self._outgoing())
+            session = self._network.session(self._hello, self._outgoing())
             async with contextlib.aclosing(session):  # type: ignore[type-var]
                 async for message in session:
                     if isinstance(message, Welcome):

@@ -20,7 +20,6 @@ from atoll_runtime.protocol.identifiers import (
     RoundId,
     Step,
     Tokens,
-    Version,
 )
 from atoll_runtime.protocol.linkmeter import LinkReading
 from atoll_runtime.protocol.rules import TRANSFER_SECONDS
@@ -43,7 +42,7 @@ class Message(msgspec.Struct, frozen=True, tag=True):
 
 
 class Hello(Message, frozen=True, tag=True):
-    """A host's first message to a shard: who it is and what it holds."""
+    """A host's first message to a shard: who it is."""
 
     protocol: int
     run_uid: str
@@ -53,8 +52,6 @@ class Hello(Message, frozen=True, tag=True):
     hosts: int
     fingerprint: str
     codec: str
-    versions: tuple[Version, ...]
-    """Version of each fragment that this host has complete."""
     seeded_step: Step
     seed_message: Annotated[str, msgspec.Meta(max_length=SEED_MESSAGE)]
     address: Annotated[str, msgspec.Meta(max_length=LONGEST_ADDRESS)] = ""
@@ -86,8 +83,6 @@ class Report(Message, frozen=True, tag=True):
     loss: float
     step_seconds: Annotated[float, msgspec.Meta(ge=0, le=LONGEST_STEP)]
     """0 if not known."""
-    cursor: Tokens
-    """Next position in the unit's data stream."""
     beginning: Beginning | None = None
     link: LinkReading = LinkReading()
     """The link of host 0."""

@@ -129,7 +129,6 @@ def refusal(
         "run uid": (hello.run_uid, run.uid),
         "layout": (hello.fingerprint, layout.fingerprint),
         "codec": (hello.codec, run.outer.codec),
-        "fragments": (len(hello.versions), len(layout.fragments)),
     }
     for what, (found, want) in wanted.items():
         if found != want:
