@@ -70,8 +70,8 @@ def nothing(*_: object) -> None:
 
 
 replaced("the names of new files are not synced", 700, (Mount, "sync_folder", nothing))
-replaced("a torn record is not cut off", 730, (Mount, "truncate", nothing))
-replaced("shard 0 forgets its clock", 705, (Journal, "advance", nothing))
+replaced("a torn record is not cut off", 736, (Mount, "truncate", nothing))
+replaced("shard 0 forgets its clock", 704, (Journal, "advance", nothing))
 replaced("parts of a merged round stay in memory", 700, (Parts, "release", nothing))
 replaced("bytes of a push that breaks are not given back", 704, (Parts, "unreserve", nothing))
 replaced("a shard waits for a unit that shard 0 says is silent", 731, (Rounds, "hush", nothing))
@@ -84,16 +84,16 @@ replaced(
 released_whole = (Rounds, "over", lambda self, round_id: Release(round_id, None))
 replaced("what is carried over is released with its round", 767, released_whole)
 none_forgotten = (Cuts, "forgotten", lambda self, cut: False)
-replaced("a cut that shard 0 has forgotten is never overtaken", 875, none_forgotten)
+replaced("a cut that shard 0 has forgotten is never overtaken", 722, none_forgotten)
 replaced("claims are not checked", 706, (claims, "impossible", lambda *facts, **more: ""))
 replaced("honest steps are taken for impossible", 701, (claims, "SPARE", 0), (claims, "FASTER", 0.2))
 replaced("norms are not compared", 838, (Norms, "outliers", lambda self, found, units: {}))
 replaced("what came early keeps memory that a due round needs", 778, (Rounds, "_make_room", nothing))
 lives_alike = property(lambda self: "", nothing)
-replaced("answers to an earlier life of a shard are taken", 742, (Rounds, "series", lives_alike))
+replaced("answers to an earlier life of a shard are taken", 732, (Rounds, "series", lives_alike))
 at_once = property(lambda self: self.orders.ending)
 replaced(
-    "a shard merges on after the final cut", 712, (Syncer, "sealed", False), (Syncer, "finishing", at_once)
+    "a shard merges on after the final cut", 835, (Syncer, "sealed", False), (Syncer, "finishing", at_once)
 )
 
 
@@ -157,7 +157,7 @@ def a_new_file_is_not_synced(patch: Patch) -> None:
     patch.setattr(Mount, "sync", sync)
 
 
-@bug(710)
+@bug(715)
 def the_journals_writes_are_not_done_in_order(patch: Patch) -> None:
     def write(self: Driver, job: Callable[[], None]) -> Any:
         self._written = self._loop.run_in_executor(None, job)
@@ -267,7 +267,7 @@ def a_round_is_merged_below_its_quorum(patch: Patch) -> None:
     patch.setattr(Rounds, "_again", again)
 
 
-@bug(713)
+@bug(705)
 def what_is_carried_over_is_not_released_when_it_is_merged(patch: Patch) -> None:
     real = Rounds.write
 
@@ -332,7 +332,7 @@ def the_clock_is_announced_before_the_journal_has_it(patch: Patch) -> None:
     patch.setattr(Driver, "_carry_out", carry_out)
 
 
-@bug(704)
+@bug(713)
 def a_shard_that_is_back_skips_its_part_of_a_cut(patch: Patch) -> None:
     real = Follower._conclude
 
@@ -385,7 +385,7 @@ def a_learner_keeps_what_it_has_when_a_shard_has_lost_it(patch: Patch) -> None:
     patch.setattr(Link, "welcomed", welcomed)
 
 
-@bug(705)
+@bug(704)
 def hosts_of_a_unit_do_not_agree_before_they_act(patch: Patch) -> None:
     def agreed(self: Proposal, low: Any, high: Any) -> Proposal:
         return replace(self, arrivals=dict(self.arrivals), pulls=dict(self.pulls))
@@ -410,7 +410,7 @@ def a_refused_contribution_counts_for_the_quorum(patch: Patch) -> None:
     patch.setattr(Rounds, "_refuse", refuse)
 
 
-@bug(703)
+@bug(701)
 def refused_tokens_are_written_off_and_merged_as_well(patch: Patch) -> None:
     real = Account.refuse
 
@@ -445,7 +445,7 @@ def a_round_is_merged_without_the_bodies_of_its_members(patch: Patch) -> None:
     patch.setattr(Contributions, "levels", {})  # else the machine fails, before anything is merged
 
 
-@bug(709)
+@bug(703)
 def the_grace_window_of_an_early_quorum_opens_when_the_round_is_due(patch: Patch) -> None:
     real = Rounds._grant
     patch.setattr(Rounds, "_grant", lambda self, held, now: real(self, held, min(now, held.opened)))

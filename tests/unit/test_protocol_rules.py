@@ -16,7 +16,7 @@ from atoll_runtime.contract import Dimensions, ModelSpec
 from atoll_runtime.model import describe
 from atoll_runtime.protocol import schedule
 from atoll_runtime.protocol.clipping import spans, weights
-from atoll_runtime.protocol.fragments import BLOCK, LayoutError, TensorInfo, build_layout, part_bounds
+from atoll_runtime.protocol.fragments import BLOCK, Layout, LayoutError, TensorInfo, build_layout, part_bounds
 from atoll_runtime.protocol.identifiers import RoundId
 from atoll_runtime.protocol.messages import Part
 from atoll_runtime.protocol.pace import Ema, Timing
@@ -35,6 +35,15 @@ tensor_lists = st.lists(
 )
 
 
+def comes_back(tensors: list[TensorInfo], layout: Layout) -> bool:
+    """Whether all elements are the same after they were cut into fragments and put together."""
+    values = {t.name: np.random.default_rng(1).standard_normal(t.shape, np.float32) for t in tensors}
+    back: dict[str, np.ndarray] = {}
+    for p in range(len(layout.fragments)):
+        layout.unflatten(p, layout.flatten(values, p), back)
+    return all(np.array_equal(values[name], back[name]) for name in values)
+
+
 @given(tensor_lists, st.integers(1, 6))
 def test_every_element_is_in_one_fragment_and_comes_back(tensors: list[TensorInfo], fragments: int) -> None:
     pieces = sum(t.shape[0] if t.stacked else 1 for t in tensors)
@@ -44,12 +53,8 @@ def test_every_element_is_in_one_fragment_and_comes_back(tensors: list[TensorInf
         return
     layout = build_layout(tensors, fragments)
     assert layout.fingerprint == build_layout(list(reversed(tensors)), fragments).fingerprint
-    values = {t.name: np.random.default_rng(1).standard_normal(t.shape, np.float32) for t in tensors}
-    back: dict[str, np.ndarray] = {}
-    for p in range(fragments):
-        layout.unflatten(p, layout.flatten(values, p), back)
     assert layout.size == sum(math.prod(t.shape) for t in tensors)
-    assert all(np.array_equal(values[name], back[name]) for name in values)
+    assert comes_back(tensors, layout)
 
 
 @settings(max_examples=40)
@@ -97,11 +102,7 @@ def test_bands_of_an_embedding_are_equal_and_come_back_in_their_places(
 ) -> None:
     tensors = [TensorInfo("layer", (12, 40, 40), True, False), TensorInfo("table", shape, False, True)]
     layout = build_layout(tensors, fragments, shards)
-    values = {t.name: np.random.default_rng(1).standard_normal(t.shape, np.float32) for t in tensors}
-    back: dict[str, np.ndarray] = {}
-    for p in range(len(layout.fragments)):
-        layout.unflatten(p, layout.flatten(values, p), back)
-    assert all(np.array_equal(values[name], back[name]) for name in values)
+    assert comes_back(tensors, layout)
     assert layout.fingerprint == build_layout(tensors, fragments).fingerprint
 
 

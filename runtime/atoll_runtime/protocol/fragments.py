@@ -103,7 +103,7 @@ class Layout:
         table: list[list[list[Piece]]] = []
         for p in range(self.width):
             content = [piece for own in self.fragments[p :: self.width] for piece in own.pieces]
-            table.append(deal(content, [0] * shards, owned))
+            table.append(deal(content, shards, owned))
             owned = [
                 load + sum(each.size for each in mine) for load, mine in zip(owned, table[p], strict=True)
             ]
@@ -152,7 +152,7 @@ def build_layout(tensors: Sequence[TensorInfo], fragments: int, shards: int = 1)
                 f"{field}: {count} does not fit this model, which has {len(pieces)} pieces "
                 f"(tensors, layers of stacked ones, bands of embeddings): give 1 to {len(pieces)}"
             )
-    bins = deal(pieces, [0] * fragments)
+    bins = deal(pieces, fragments)
     cuts = tuple(lay(p, content) for p, content in enumerate(bins))
     return Layout(cuts, fingerprint(cuts), shapes).split(shards)
 
@@ -172,13 +172,11 @@ def translate(versions: Sequence[int], old: Layout, new: Layout, step: int) -> t
     return tuple(result)
 
 
-def deal(
-    pieces: Sequence[Piece], loads: Sequence[int], ties: Sequence[int] | None = None
-) -> list[list[Piece]]:
+def deal(pieces: Sequence[Piece], count: int, ties: Sequence[int] = ()) -> list[list[Piece]]:
     """Deals pieces, largest first, to the least loaded bin; of equal bins to the least in `ties`, then to the first."""
-    loads, bins = list(loads), [list[Piece]() for _ in loads]
+    loads, bins = [0] * count, [list[Piece]() for _ in range(count)]
     for piece in sorted(pieces, key=lambda piece: (-piece.size, order(piece))):
-        at = min(range(len(loads)), key=lambda b: (loads[b], ties[b] if ties else 0, b))
+        at = min(range(count), key=lambda b: (loads[b], ties[b] if ties else 0, b))
         bins[at].append(piece)
         loads[at] += piece.size
     return bins
