@@ -39,7 +39,7 @@ def stage(machine: Syncer, held: Round) -> str:
         return "merging"
     if held.stage == "Writing":
         return "writing to the journal"
-    awaited = ", ".join(unit.name for unit in machine.rounds.live if not held.answered(unit.name))
+    awaited = ", ".join(sorted(machine.rounds.roster.awaited[held.id]))
     if held.quorate:
         return f"{count} in (K={held.quorum}), " + (
             f"grace window for {awaited}" if awaited else "ready to merge"
@@ -72,7 +72,7 @@ def waits(machine: Syncer, unit: Unit) -> list[WaitReport]:
         contributions = [each.contributions for each in machine.rounds.holding if each.id.fragment == p]
         sent = next((each.members[unit.name] for each in contributions if unit.name in each.lacking), None)
         history = machine.rounds.versions[p].history
-        passed = [version for version in history if version > (unit.joined.get(p, 0))]
+        passed = [version for version in history if version > unit.joined.get(p, 0)]
         if sent is not None:
             since, what = sent.round.step, "its link carries the contribution to this round"
         elif passed and tokens:
