@@ -237,7 +237,7 @@ def test_a_learner_ends_for_good(task, monkeypatch, attribute):
     monkeypatch.setattr(island, "_data", lambda run, unit: (None, None))
     monkeypatch.setattr(island, "join", lambda unit, shape: None)
     with pytest.raises(Terminal, match=f"model.task: 'mine:Task': {attribute}: ") as caught:
-        island.train(RUN, UNIT, [], None, lambda: None)
+        island.train(RUN, UNIT, None, lambda: None)
     assert caught.value.reason == "ModelInvalid"
 
 
