@@ -5,9 +5,17 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, replace
 
-from atoll_runtime.contract import RunContract
+from atoll_runtime.contract import (
+    CheckpointSpec,
+    CommunicationSpec,
+    OuterSpec,
+    QuorumSpec,
+    RunContract,
+    SyncerAddress,
+    TargetSpec,
+)
 from atoll_runtime.protocol.rules import Rules
-from atoll_runtime.simulate.blank import ADAPTIVE, FIXED, blank_contract
+from atoll_runtime.simulate.blank import run_contract
 
 FAULTS = (
     "crash here",
@@ -159,7 +167,18 @@ class Scenario:
 
     @property
     def contract(self) -> RunContract:
-        return blank_contract(self.rules, "float32", ADAPTIVE if self.adaptive else FIXED)
+        """In the fields that driver and client read."""
+        rules = self.rules
+        return run_contract(
+            outer=OuterSpec(
+                fragments=rules.fragments, interval=rules.interval, overlap=rules.overlap, codec="float32"
+            ),
+            communication=CommunicationSpec(codec=None if self.adaptive else "float32"),
+            quorum=QuorumSpec(min=rules.quorum),
+            target=TargetSpec(global_steps=rules.target_steps, tokens=rules.target_tokens),
+            checkpoint=CheckpointSpec(uri="file:///nowhere", interval_steps=rules.cut_interval),
+            shards=(SyncerAddress(host="s"),) * rules.shards,
+        )
 
     @property
     def calm(self) -> Weather:

@@ -128,7 +128,7 @@ def test_a_run_is_read_by_the_operators_own_models() -> None:
         ("v5p", "v5p", 2, 16, 128),
         ("v6e", "v6e", 2, 16, 128),
     ]
-    assert (run.fragments, run.interval, run.overlap, run.codec, run.quorum) == (24, 24, 2, "bf16", 4)
+    assert run.knobs == {"M": 8, "K": 4, "H": 24, "P": 24, "tau": 2, "codec": "bf16"}
     assert (run.checkpoint_steps, run.target) == (500, TargetSpec(tokens=20_000_000_000))
     assert read_run(SHARDED)[1].seed == "Peer"
     _, run = read_run(SAMPLES / "multislice.yaml")

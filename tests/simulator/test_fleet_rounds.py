@@ -10,39 +10,33 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from atoll_runtime.contract import GraceSpec
-from atoll_runtime.protocol.rules import Rules
-from atoll_runtime.simulate.fleet.rounds import Outcome, outcome
-from atoll_runtime.simulate.fleet.scenario import (
-    DRIFT_STEPS,
-    Drift,
-    Scenario,
-    Unit,
-    simulated_rules,
-    waiting_goodput,
-)
+from atoll_runtime.contract import GraceSpec, OuterSpec, QuorumSpec
+from atoll_runtime.simulate.fleet.rounds import outcome
+from atoll_runtime.simulate.fleet.scenario import DRIFT_STEPS, Drift, Scenario, Unit, waiting_goodput
 from atoll_runtime.simulate.network import Wire
 from atoll_runtime.simulate.shard import Stalled
 
 MIX = (1.0, 1.0, 1.0, 1.0, 1.18, 1.18, 1.18, 1.18)
-RULES = simulated_rules(fragments=8, interval=8, overlap=2, quorum=1, grace=GraceSpec(), steps=80)
-NO_GRACE = replace(RULES, grace_fraction=0.0)
 
 
-def units(*paces: float) -> tuple[Unit, ...]:
-    return tuple(Unit(f"u{i}", pace) for i, pace in enumerate(paces))
-
-
-def mixed(rules: Rules) -> Outcome:
-    return outcome(Scenario(rules, units(*MIX), 0.1), 0)
+def scenario(
+    *paces: float, spread: float = 0.0, steps: int = 80, quorum: int = 1, grace: float = 0.8, **outer: int
+) -> Scenario:
+    schedule = OuterSpec(**{"fragments": 8, "interval": 8, **outer})
+    return Scenario(
+        schedule,
+        QuorumSpec(min=quorum, grace=GraceSpec(fraction=grace)),
+        steps,
+        tuple(map(Unit, paces)),
+        spread,
+    )
 
 
 @pytest.mark.parametrize("interval", [8, 64])
 def test_one_learner_never_stops_and_loses_no_step_that_it_makes_while_a_contribution_is_under_way(
     interval: int,
 ) -> None:
-    rules = replace(RULES, interval=interval, target_steps=16 * interval)
-    found = outcome(Scenario(rules, units(1.0)), 0)
+    found = outcome(scenario(1.0, interval=interval, steps=16 * interval), 0)
     assert found.goodput == 1
     assert found.mean_members == 1
     assert found.discarded == {}
@@ -54,17 +48,18 @@ def test_learners_that_wait_lose_what_the_slowest_costs_and_ours_lose_nothing(
     paces: tuple[float, ...], spread: float
 ) -> None:
     even = sum(paces) / len(paces) / max(paces)  # the slowest works all the time
-    scenario = Scenario(replace(RULES, quorum=len(paces), target_steps=400), units(*paces), spread)
-    control = waiting_goodput(scenario, 0)
+    every = scenario(*paces, spread=spread, quorum=len(paces), steps=400)
+    control = waiting_goodput(every, 0)
     assert control == pytest.approx(even, abs=0.01) if spread == 0 else even - 0.12 < control < even
-    bare = replace(scenario, rules=replace(scenario.rules, overlap=1))
+    bare = replace(every, outer=OuterSpec(fragments=8, interval=8, overlap=1))
     assert waiting_goodput(bare, 0) < control - 0.1  # the exchange is not hidden
-    assert outcome(replace(scenario, rules=replace(scenario.rules, target_steps=80)), 0).goodput == 1
+    assert outcome(replace(every, steps=80), 0).goodput == 1
 
 
 def test_without_grace_a_quorum_of_one_merges_few_and_with_grace_almost_as_many_as_waiting_for_all() -> None:
     alone, grace, everyone = (
-        mixed(replace(rules, target_steps=200)) for rules in (NO_GRACE, RULES, replace(RULES, quorum=8))
+        outcome(scenario(*MIX, spread=0.1, steps=200, quorum=quorum, grace=fraction), 0)
+        for quorum, fraction in ((1, 0.0), (1, 0.8), (8, 0.8))
     )
     assert alone.mean_members < 2 < 7.5 < grace.mean_members <= everyone.mean_members == 8
     assert alone.merged_share < 0.5 * grace.merged_share
@@ -77,14 +72,14 @@ def test_without_grace_a_quorum_of_one_merges_few_and_with_grace_almost_as_many_
 
 def test_the_clock_keeps_the_pace_of_the_slowest() -> None:
     for paces in ((1.0, 1.0, 1.0), (1.0, 2.0)):
-        assert outcome(Scenario(RULES, units(*paces)), 0).seconds == pytest.approx(80 * max(paces), rel=0.05)
+        assert outcome(scenario(*paces), 0).seconds == pytest.approx(80 * max(paces), rel=0.05)
 
 
 def test_a_run_that_lacks_its_quorum_says_where_it_stands() -> None:
-    cut_off = Unit("b", 1.0, Wire(0.2, outages=((40.0, math.inf),)))
-    scenario = Scenario(replace(RULES, quorum=2, target_steps=60), (Unit("a", 1.0), cut_off))
+    cut_off = Unit(1.0, Wire(0.2, outages=((40.0, math.inf),)))
+    both = replace(scenario(quorum=2, steps=60), units=(Unit(1.0), cut_off))
     with pytest.raises(Stalled, match=r"the clock stands at 4\d of 60 steps"):
-        outcome(scenario, 0)
+        outcome(both, 0)
 
 
 def test_a_drawn_pace_lasts_and_its_spread_is_the_one_asked_for() -> None:

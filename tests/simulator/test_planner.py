@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atoll_runtime.contract import GraceSpec, ModelSpec, TargetSpec
+from atoll_runtime.contract import CommunicationSpec, GraceSpec, ModelSpec, OuterSpec, QuorumSpec, TargetSpec
 from atoll_runtime.model import describe
 from atoll_runtime.simulate.planner.choices import choose, points_lost
 from atoll_runtime.simulate.planner.estimate import below, below_while_living, expect, link_need, living
@@ -36,12 +36,9 @@ RUN = Run(
     tensors=BILLION,
     sequence_length=2048,
     pools=(V6E, V5E),
-    fragments=24,
-    interval=24,
-    overlap=2,
-    codec="bf16",
-    quorum=1,
-    grace=GraceSpec(),
+    outer=OuterSpec(),
+    communication=CommunicationSpec(),
+    quorum=QuorumSpec(),
     checkpoint_steps=500,
     target=TargetSpec(tokens=20_000_000_000),
 )
@@ -101,7 +98,7 @@ def test_a_unit_that_lives_is_one_of_the_quorum(pools: list[tuple[int, float]], 
 
 
 def test_every_chip_hour_is_useful_or_lost_to_a_cause() -> None:
-    expected = expect(replace(RUN, quorum=7), OFTEN)
+    expected = expect(RUN.turned(quorum=7), OFTEN)
     for each, chips in ((expected, RUN.chips), *((pool, pool.chips) for pool in expected.pools)):
         lost = each.lost_chip_hours_per_day
         assert each.goodput * chips * 24 + sum(lost.values()) == pytest.approx(chips * 24)
@@ -110,7 +107,7 @@ def test_every_chip_hour_is_useful_or_lost_to_a_cause() -> None:
 
 def test_goodput_of_one_unit_is_its_share_of_time_between_two_heals() -> None:
     """Closed form: mean time between interruptions T, away for D, the last unmerged seconds lost."""
-    run = replace(split_of(RUN, 1), overlap=1)
+    run = split_of(RUN, 1).turned(overlap=1)
     expected = expect(run, replace(USUAL, mtbi=64 * 100 * HOUR))
     away = expected.heal_seconds["total"]
     unmerged = (12 + 1) * expected.step_seconds
@@ -137,9 +134,10 @@ def test_quality_is_lost_as_the_ablations_say() -> None:
     assert points_lost(RUN) == 0.0
     more = replace(RUN, pools=(replace(V6E, units=16),))
     assert points_lost(more) == pytest.approx(0.9)
-    assert points_lost(replace(RUN, codec="int4")) == pytest.approx(0.1)
-    assert points_lost(replace(RUN, grace=GraceSpec(fraction=0.0))) == pytest.approx(3.0)
-    assert points_lost(replace(RUN, grace=GraceSpec(fraction=0.0), quorum=RUN.units)) == 0.0
+    assert points_lost(RUN.turned(codec="int4")) == pytest.approx(0.1)
+    alone = replace(RUN, quorum=QuorumSpec(grace=GraceSpec(fraction=0.0)))
+    assert points_lost(alone) == pytest.approx(3.0)
+    assert points_lost(alone.turned(quorum=RUN.units)) == 0.0
 
 
 def best_of(run: Run, assumed: Assumptions) -> Run:
@@ -174,19 +172,19 @@ def test_a_thin_link_asks_for_fewer_bits_then_for_a_longer_interval_no_longer_th
 ) -> None:
     need = link_need(RUN, global_step(RUN, USUAL)).gbps_link
     thin = best_of(RUN, replace(USUAL, link_gbps=need * share))
-    assert (thin.codec, thin.interval) == (codec, interval)
+    assert (thin.outer.codec, thin.outer.interval) == (codec, interval)
 
 
 def test_four_bits_and_their_scales_are_three_parts_in_four_less_each_way() -> None:
     rows = choose(RUN, replace(USUAL, link_gbps=0.01))
-    usual, int4 = (next(row for row in rows if row.run.codec == codec) for codec in ("bf16", "int4"))
+    usual, int4 = (next(row for row in rows if row.run.outer.codec == codec) for codec in ("bf16", "int4"))
     ratio = int4.expected.link.gbps_mean / usual.expected.link.gbps_mean
     assert ratio == pytest.approx(4.25 / 16) and not int4.refusal
     assert "still more than" in next(row.reason for row in rows if row.best)
 
 
 def test_a_quorum_of_all_units_is_given_up_where_units_are_often_away() -> None:
-    assert best_of(replace(RUN, quorum=RUN.units), OFTEN).quorum < RUN.units
+    assert best_of(RUN.turned(quorum=RUN.units), OFTEN).quorum.min < RUN.units
 
 
 def test_units_that_cannot_hold_the_model_are_not_chosen() -> None:
@@ -209,5 +207,5 @@ def test_a_shard_needs_sixteen_bytes_of_disk_and_fifty_of_memory_for_each_elemen
     assert four.memory - PROCESS_BYTES < 0.35 * (one.memory - PROCESS_BYTES)
     assert four.volume < 0.35 * one.volume
     # Many units: four times their contributions.
-    wide = replace(RUN, pools=(replace(V6E, units=200), replace(V5E, units=200)), overlap=24)
+    wide = replace(RUN, pools=(replace(V6E, units=200), replace(V5E, units=200))).turned(overlap=24)
     assert shard_need(wide).memory == 4 * 24 * 400 * 2 * fragment > ELEMENT_BYTES * RUN.parameters

@@ -33,9 +33,9 @@ def links(gbps: float, wide: float, interval: int, steps: int, codec: Any = None
         gbps=(gbps, wide),
         params=PARAMETERS,
         step_seconds=(STEP_SECONDS, STEP_SECONDS),
-        fragments=min(interval, OuterSpec().fragments),
-        interval=interval,
-        codec=codec or "bf16",
+        outer=OuterSpec(
+            fragments=min(interval, OuterSpec().fragments), interval=interval, codec=codec or "bf16"
+        ),
         communication=CommunicationSpec(codec=codec),
         steps=steps,
     )

@@ -43,9 +43,9 @@ OPTIONS = (
 def answer(found: Values) -> Report:
     """Return a row for the options that were given, or the published rows. Raises `UsageError`, and `Stalled` if the
     simulated clock stands still."""
-    from atoll_runtime.contract import GraceSpec, OuterSpec
+    from atoll_runtime.contract import GraceSpec, OuterSpec, QuorumSpec
     from atoll_runtime.simulate.fleet.rounds import outcome
-    from atoll_runtime.simulate.fleet.scenario import Scenario, Unit, simulated_rules, waiting_goodput
+    from atoll_runtime.simulate.fleet.scenario import Scenario, Unit, waiting_goodput
 
     own = any(found[name] is not None for name in ("speeds", "jitter", "quorum", "grace"))
     speeds = found["speeds"] or _speeds("--speeds", SPEEDS)
@@ -53,24 +53,20 @@ def answer(found: Values) -> Report:
     asked = [(found["quorum"] or 1, found["grace"] or "auto")] if own else list(PUBLISHED)
     if asked[0][0] > len(speeds):
         raise UsageError(f"--quorum '{asked[0][0]}': at most the {len(speeds)} learners of --speeds")
-    units = tuple(Unit(f"unit-{number:04}", each / min(speeds)) for number, each in enumerate(speeds))
-    schedule = OuterSpec().model_dump(include={"fragments", "interval", "overlap"})
+    units = tuple(Unit(each / min(speeds)) for each in speeds)
+    outer = OuterSpec()
     rows = []
     for quorum, grace in asked:
-        rules = simulated_rules(
-            **schedule,
-            quorum=quorum,
-            grace=GraceSpec() if grace == "auto" else GraceSpec(fraction=0.0),
-            steps=found["steps"],
-        )
-        scenario = Scenario(rules, units, jitter)
+        waited = GraceSpec() if grace == "auto" else GraceSpec(fraction=0.0)
+        scenario = Scenario(outer, QuorumSpec(min=quorum, grace=waited), found["steps"], units, jitter)
         waits = quorum == len(speeds) > 1
         row = {"quorum": quorum, "grace": grace, "waits": waits, **asdict(outcome(scenario, found["seed"]))}
         if waits:
             row["goodput"] = waiting_goodput(scenario, found["seed"])
         row["published_goodput"] = None if own else PUBLISHED[quorum, grace]
         row["steps_per_second"] = found["steps"] / row.pop("seconds")
-        row |= {"learners": len(speeds), "speeds": speeds, "jitter": jitter, **schedule}
+        row |= {"learners": len(speeds), "speeds": speeds, "jitter": jitter}
+        row |= {name: getattr(outer, name) for name in ("fragments", "interval", "overlap")}
         rows.append({**row, "steps": found["steps"], "seed": found["seed"]})
     slowest = max(speeds) / min(speeds) - 1
     return Report(

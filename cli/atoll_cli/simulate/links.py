@@ -75,7 +75,7 @@ OPTIONS = (
 
 def answer(found: Values) -> Report:
     """Return a row for each unit. Raises `UsageError`, and `Stalled` if the simulated clock stands still."""
-    from atoll_runtime.contract import CommunicationSpec
+    from atoll_runtime.contract import CommunicationSpec, OuterSpec
     from atoll_runtime.simulate.fleet.links import Links, on_links
 
     codec, adaptive = found["codec"], found["codec"] == "auto"
@@ -85,10 +85,12 @@ def answer(found: Values) -> Report:
         gbps=found["links"],
         params=found["params"],
         step_seconds=[found["step_time"]] * len(found["links"]),
-        fragments=fragments,
-        interval=interval,
-        overlap=found["overlap"] or min(OVERLAP, interval),
-        codec="bf16" if adaptive else codec,
+        outer=OuterSpec(
+            fragments=fragments,
+            interval=interval,
+            overlap=found["overlap"] or min(OVERLAP, interval),
+            codec="bf16" if adaptive else codec,
+        ),
         communication=CommunicationSpec(codec=None if adaptive else codec),
         quorum=found["quorum"],
         delay=found["delay"] / 1000,
@@ -103,8 +105,8 @@ def answer(found: Values) -> Report:
     )
     title = (
         f"{counted(len(rows), 'unit')}, {amount(asked.params)} parameters in "
-        f"{counted(asked.fragments, 'fragment')}, codec {codec}, "
-        f"H = {asked.interval}, steps of {found['step_time']:g} s, K = {asked.quorum}"
+        f"{counted(fragments, 'fragment')}, codec {codec}, "
+        f"H = {interval}, steps of {found['step_time']:g} s, K = {asked.quorum}"
     )
     return Report(
         title,
@@ -139,9 +141,10 @@ def _check(asked: Links) -> None:
             f"--links '{least:g}': a contribution takes {longest:.0f} s and is given up after "
             f"{TRANSFER_SECONDS:g}, so no quorum is reached; {wanted} or more is wanted"
         )
-    count(1, asked.interval)("--fragments", str(asked.fragments))
-    count(1, asked.interval)("--overlap", str(asked.overlap))
-    count(LEAST_INTERVALS * asked.interval, 1_000_000)("--steps", str(asked.steps))
+    outer = asked.outer
+    count(1, outer.interval)("--fragments", str(outer.fragments))
+    count(1, outer.interval)("--overlap", str(outer.overlap))
+    count(LEAST_INTERVALS * outer.interval, 1_000_000)("--steps", str(asked.steps))
     for unit in asked.outages:
         if unit >= units:
             raise UsageError(f"--outages: unit {unit}; --links has the units 0 to {units - 1}")

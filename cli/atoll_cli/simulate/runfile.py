@@ -72,7 +72,7 @@ def _number(text: str) -> float:
 
 def _planned(path: Path, name: str, spec: TrainingRunSpec) -> planner.Run:
     """Return the planner's run. Raises `UsageError` for a spec that the API server accepts but no plan can use."""
-    units, outer = sizes(spec), spec.outer
+    units = sizes(spec)
     if not any(units.values()):
         raise UsageError(f"{path}: spec.units: 0: nothing trains; a plan needs the units that are to train")
     try:
@@ -87,13 +87,9 @@ def _planned(path: Path, name: str, spec: TrainingRunSpec) -> planner.Run:
         pools=tuple(
             _pool(pool, units[pool.name], spec.inner.batch) for pool in spec.pools if units[pool.name]
         ),
-        fragments=outer.fragments,
-        interval=outer.interval,
-        overlap=outer.overlap,
-        codec=outer.codec,
+        outer=spec.outer,
         communication=spec.communication,
-        quorum=spec.quorum.min,
-        grace=spec.quorum.grace,
+        quorum=spec.quorum,
         target=spec.target,
         checkpoint_steps=spec.checkpoint.interval_steps,
         seed=spec.recovery.seed,

@@ -8,8 +8,6 @@ from typing import Any
 
 from atoll_runtime.contract import (
     CheckpointSpec,
-    Codec,
-    CommunicationSpec,
     DataSpec,
     InnerSpec,
     ModelSpec,
@@ -24,11 +22,7 @@ from atoll_runtime.learner.proposal import NOTHING
 from atoll_runtime.payloads import HostPart, Scan
 from atoll_runtime.protocol.fragments import Fragment, Layout, Piece, fingerprint, lay
 from atoll_runtime.protocol.messages import Header
-from atoll_runtime.protocol.rules import Rules
 from atoll_runtime.syncer.state import Version
-
-NO_CUTS = 10**6
-"""Global steps between two cuts: too many for a simulated run, so that it takes none."""
 
 
 def blank_layout(sizes: Sequence[Sequence[int]]) -> Layout:
@@ -42,29 +36,22 @@ def blank_layout(sizes: Sequence[Sequence[int]]) -> Layout:
     return Layout(tuple(fragments), fingerprint(fragments), shapes).split(len(sizes))
 
 
-ADAPTIVE, FIXED = CommunicationSpec(), CommunicationSpec(codec="float32")
-
-
-def blank_contract(
-    rules: Rules, codec: Codec = "float32", communication: CommunicationSpec = FIXED
-) -> RunContract:
-    """Returns a contract as the operator writes it, in the fields that driver and client read."""
-    return RunContract(
-        name="run",
-        namespace="default",
-        uid="run",
-        model=ModelSpec(preset="250k"),
-        data=DataSpec(uri="file:///nowhere", sequence_length=64),
-        inner=InnerSpec(),
-        outer=OuterSpec(
-            fragments=rules.fragments, interval=rules.interval, overlap=rules.overlap, codec=codec
-        ),
-        communication=communication,
-        quorum=QuorumSpec(min=rules.quorum),
-        target=TargetSpec(global_steps=rules.target_steps, tokens=rules.target_tokens),
-        checkpoint=CheckpointSpec(uri="file:///nowhere", interval_steps=rules.cut_interval),
-        shards=(SyncerAddress(host="s"),) * rules.shards,
-    )
+def run_contract(**sections: Any) -> RunContract:
+    """Returns a contract of one shard, with data and bucket that do not exist, unless `sections` say otherwise."""
+    defaults: dict[str, Any] = {
+        "name": "run",
+        "namespace": "default",
+        "uid": "1",
+        "model": ModelSpec(preset="1m"),
+        "data": DataSpec(uri="file:///nowhere", sequence_length=64),
+        "inner": InnerSpec(),
+        "outer": OuterSpec(),
+        "quorum": QuorumSpec(),
+        "target": TargetSpec(global_steps=100),
+        "checkpoint": CheckpointSpec(uri="file:///nowhere"),
+        "shards": (SyncerAddress(host="localhost"),),
+    }
+    return RunContract(**(defaults | sections))
 
 
 def unit_contract(name: str, incarnation: int, **more: int) -> UnitContract:

@@ -7,11 +7,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from atoll_runtime.contract import Codec, CommunicationSpec, GraceSpec
+from atoll_runtime.contract import CommunicationSpec, OuterSpec, QuorumSpec
 from atoll_runtime.protocol.communication import BITS, GOAL, Communication, streams
-from atoll_runtime.simulate.blank import ADAPTIVE
 from atoll_runtime.simulate.fleet.rounds import World
-from atoll_runtime.simulate.fleet.scenario import Scenario, Unit, simulated_rules
+from atoll_runtime.simulate.fleet.scenario import Scenario, Unit
 from atoll_runtime.simulate.network import Wire
 from atoll_runtime.simulate.shard import Costs
 from atoll_runtime.simulate.wan.traffic import GIGA
@@ -31,12 +30,8 @@ class Links:
     params: float
     step_seconds: Sequence[float]
     """Seconds of a step of each unit."""
-    fragments: int
-    interval: int
-    overlap: int = 2
-    codec: Codec = "bf16"
-    """The widest codec that units use."""
-    communication: CommunicationSpec = ADAPTIVE
+    outer: OuterSpec
+    communication: CommunicationSpec
     """The fixed settings; each unit chooses the rest."""
     quorum: int = 1
     delay: float = 0.0
@@ -47,13 +42,13 @@ class Links:
     """Global steps."""
 
     def body_seconds(self, gbps: float) -> float:
-        """Returns the seconds of a contribution in `codec` on a link of this rate."""
-        return self.params * BITS[self.codec] / self.fragments / (gbps * GIGA)
+        """Returns the seconds of a contribution in the run's codec on a link of this rate."""
+        return self.params * BITS[self.outer.codec] / self.outer.fragments / (gbps * GIGA)
 
     def need_gbps(self, used: Communication) -> float:
         """Returns the Gbit/s with which a unit that communicates as in `used` is a member of every round. The slowest
         unit sets the syncer's clock."""
-        return self.params * max(used.bits) / (self.interval * max(self.step_seconds) * GIGA)
+        return self.params * max(used.bits) / (self.outer.interval * max(self.step_seconds) * GIGA)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,12 +78,11 @@ def on_links(asked: Links) -> tuple[tuple[UnitOnLink, ...], float]:
     """Returns the result for each unit, by the syncer's and the learner's own rules, and the goodput: the share of all
     units' time in inner steps. Raises `Stalled`: the run does not reach its target.
     """
-    names = [f"unit-{i:04}" for i in range(len(asked.gbps))]
-    world = World(_scenario(asked, names))
-    first = WARM_UP * asked.interval
+    world = World(_scenario(asked))
+    first = WARM_UP * asked.outer.interval
     members: Counter[str] = Counter()
     rounds = 0
-    before = dict.fromkeys(names, (0, 0))
+    before = dict.fromkeys(world.learners, (0, 0))
     for round_id, taken in world.merges():
         if round_id.step > first:
             rounds += 1
@@ -96,8 +90,8 @@ def on_links(asked: Links) -> tuple[tuple[UnitOnLink, ...], float]:
         else:
             before |= {name: (account.merged, account.trained) for name, account in world.accounts.items()}
     units = []
-    for name, gbps in zip(names, asked.gbps, strict=True):
-        account, learner = world.accounts[name], world.learners[name]
+    for (name, learner), gbps in zip(world.learners.items(), asked.gbps, strict=True):
+        account = world.accounts[name]
         merged, trained = account.merged - before[name][0], account.trained - before[name][1]
         used, time = learner.client.communication, learner.busy + learner.idle
         units.append(
@@ -117,22 +111,16 @@ def on_links(asked: Links) -> tuple[tuple[UnitOnLink, ...], float]:
     return tuple(units), world.goodput
 
 
-def _scenario(asked: Links, names: Sequence[str]) -> Scenario:
-    rules = simulated_rules(
-        fragments=asked.fragments,
-        interval=asked.interval,
-        overlap=asked.overlap,
-        quorum=asked.quorum,
-        grace=GraceSpec(),
-        steps=asked.steps,
-    )
+def _scenario(asked: Links) -> Scenario:
     units = []
-    for i, (name, step, gbps) in enumerate(zip(names, asked.step_seconds, asked.gbps, strict=True)):
-        wire = Wire(asked.body_seconds(gbps), asked.delay, tuple(asked.outages.get(i, ())), asked.codec)
-        units.append(Unit(name, step, wire))
+    for i, (step, gbps) in enumerate(zip(asked.step_seconds, asked.gbps, strict=True)):
+        wire = Wire(asked.body_seconds(gbps), asked.delay, tuple(asked.outages.get(i, ())), asked.outer.codec)
+        units.append(Unit(step, wire))
     work = MERGE_STEPS * max(asked.step_seconds)
-    costs = Costs(merge=work, write=work)
-    return Scenario(rules, tuple(units), costs=costs, codec=asked.codec, communication=asked.communication)
+    costs, quorum = Costs(merge=work, write=work), QuorumSpec(min=asked.quorum)
+    return Scenario(
+        asked.outer, quorum, asked.steps, tuple(units), costs=costs, communication=asked.communication
+    )
 
 
 def _advice(asked: Links, gbps: float, used: Communication) -> str:

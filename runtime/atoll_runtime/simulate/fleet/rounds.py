@@ -20,10 +20,10 @@ from atoll_runtime.learner.start import Start
 from atoll_runtime.protocol.identifiers import RoundId
 from atoll_runtime.protocol.ledger import Account
 from atoll_runtime.protocol.messages import Part
+from atoll_runtime.protocol.rules import Rules
 from atoll_runtime.simulate.blank import (
     BlankArrays,
     BlankIsland,
-    blank_contract,
     blank_layout,
     unit_contract,
     whole_body,
@@ -51,9 +51,9 @@ class Learner(BlankIsland, Party):
 
     tokens = TOKENS
 
-    def __init__(self, scenario: Scenario, unit: Unit, shard: Shard, drift: Drift) -> None:
+    def __init__(self, name: str, scenario: Scenario, unit: Unit, shard: Shard, drift: Drift) -> None:
         super().__init__(shard.loop)
-        self.cursor = 0
+        self.name, self.cursor = name, 0
         self.busy = self.idle = 0.0
         """Seconds in inner steps that have ended, and between two steps."""
         self._scenario, self._unit, self._shard, self._drift = scenario, unit, shard, drift
@@ -78,8 +78,8 @@ class Learner(BlankIsland, Party):
         shard, unit, costs = self._shard, self._unit, self._scenario.costs
         while (service := shard.service) is None:
             await asyncio.sleep(MOMENT)
-        contract = unit_contract(unit.name, 1)
-        link = SimNetwork(self, shard, unit.wire or Wire(costs.body))
+        contract = unit_contract(self.name, 1)
+        link = SimNetwork(self, shard, unit.wire or Wire(costs.body, codec=shard.run.outer.codec))
         count = len(shard.layout.fragments)
         whole, padded = [(0, 1)] * count, [1] * count
         client = SyncerClient(shard.run, contract, shard.layout, whole, padded, [link], self.loop.time)
@@ -107,18 +107,16 @@ class World:
     """One run of a scenario. Iterate over `merges` once; afterwards the other members hold the results."""
 
     def __init__(self, scenario: Scenario, seed: int = 0) -> None:
-        rules = scenario.rules
-        self.scenario = scenario
-        layout = blank_layout([[1] * rules.fragments])
+        self.scenario, run = scenario, scenario.run
+        layout = blank_layout([[1] * run.outer.fragments])
         first = {name: np.zeros(shape, np.float32) for name, shape in layout.shapes.items()}
-        run = blank_contract(rules, scenario.codec, scenario.communication)
-        self.shard = Shard(run, rules, layout, first, BlankArrays(scenario.codec), scenario.costs)
+        self.shard = Shard(run, Rules.of(run), layout, first, BlankArrays(run.outer.codec), scenario.costs)
         self.loop = self.shard.loop
         self.loop.HOP = 0.0
         steps = drifts(scenario.paces, scenario.jitter, np.random.default_rng(seed))
         self.learners = {
-            unit.name: Learner(scenario, unit, self.shard, drift)
-            for unit, drift in zip(scenario.units, steps, strict=True)
+            (name := f"unit-{number:04}"): Learner(name, scenario, unit, self.shard, drift)
+            for number, (unit, drift) in enumerate(zip(scenario.units, steps, strict=True))
         }
 
     @property
@@ -134,11 +132,10 @@ class World:
 
     def merges(self) -> Iterator[tuple[RoundId, tuple[Part, ...]]]:
         """Yields merges, see `Shard.until_end`. Raises `Stalled`: the run does not reach its target."""
-        steps = self.scenario.rules.target_steps or 0
-        pace, rules = max(self.scenario.paces), self.scenario.rules
+        pace, outer = max(self.scenario.paces), self.scenario.outer
         body = max((unit.wire.body for unit in self.scenario.units if unit.wire), default=0.0)
-        load = body * rules.fragments / rules.interval / pace
-        longest = SLOWNESS * steps * pace * min(max(load, 1.0), MOST_LOAD)
+        load = body * outer.fragments / outer.interval / pace
+        longest = SLOWNESS * self.scenario.steps * pace * min(max(load, 1.0), MOST_LOAD)
         for learner in self.learners.values():
             self.loop.plan(0.0, learner, learner.spawn, learner.train())
         yield from self.shard.until_end(longest)

@@ -1,4 +1,4 @@
-"""The input of the simulation of rounds: units, durations of their steps, and costs of all other work."""
+"""The input of the simulation of rounds: the run, its units, durations of their steps, costs of all other work."""
 
 from __future__ import annotations
 
@@ -9,9 +9,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.random import Generator
 
-from atoll_runtime.contract import Codec, CommunicationSpec, GraceSpec
-from atoll_runtime.protocol.rules import Rules
-from atoll_runtime.simulate.blank import FIXED, NO_CUTS
+from atoll_runtime.contract import (
+    CheckpointSpec,
+    CommunicationSpec,
+    OuterSpec,
+    QuorumSpec,
+    RunContract,
+    TargetSpec,
+)
+from atoll_runtime.simulate.blank import run_contract
 from atoll_runtime.simulate.network import Wire
 from atoll_runtime.simulate.shard import COSTS, Costs
 
@@ -21,6 +27,8 @@ DRIFT_STEPS = 24
 The paper injects "variance" without saying how long it lasts. The causes of uneven hosts (neighbours, heat, input)
 last longer than the τ = 2 steps that overlap hides. With a new draw at each step, overlap would average most of it out.
 """
+FIXED = CommunicationSpec(codec=OuterSpec().codec)
+"""Units of the default scenario do not choose a codec."""
 LEAST = 0.1
 """A drawn pace is at least this share of the learner's mean pace, so that every step takes time."""
 
@@ -53,28 +61,10 @@ def drifts(paces: Sequence[float], spread: float, rng: Generator) -> list[Drift]
     return [Drift(pace, spread, stream) for pace, stream in zip(paces, rng.spawn(len(paces)), strict=True)]
 
 
-def simulated_rules(
-    *, fragments: int, interval: int, overlap: int, quorum: int, grace: GraceSpec, steps: int
-) -> Rules:
-    """Returns the rules of one shard that takes no cut, with a target of `steps` global steps."""
-    return Rules(
-        fragments=fragments,
-        interval=interval,
-        overlap=overlap,
-        quorum=quorum,
-        grace_fraction=grace.fraction,
-        grace_steps=grace.max_steps,
-        target_steps=steps,
-        target_tokens=None,
-        cut_interval=NO_CUTS,
-    )
-
-
 @dataclass(frozen=True)
 class Unit:
     """A learner that runs from the beginning to the end."""
 
-    name: str
     pace: float
     """Mean seconds of an inner step."""
     wire: Wire | None = None
@@ -83,17 +73,28 @@ class Unit:
 
 @dataclass(frozen=True)
 class Scenario:
-    """What is simulated, until the clock reaches the rules' target."""
+    """What is simulated. It uses the schedule and the codec of `outer`."""
 
-    rules: Rules
-    """Of one shard, with a target in steps. No cut is taken, because a cut does not delay anyone."""
+    outer: OuterSpec
+    quorum: QuorumSpec
+    steps: int
+    """Global steps until the end."""
     units: tuple[Unit, ...]
     jitter: float = 0.0
     """Relative spread of a learner's pace."""
     costs: Costs = COSTS
-    codec: Codec = "float32"
-    """The run's codec."""
     communication: CommunicationSpec = FIXED
+
+    @property
+    def run(self) -> RunContract:
+        """Takes no cut, because a cut does not delay anyone. The guard is off, because no unit lies or is broken."""
+        return run_contract(
+            outer=self.outer.model_copy(update={"guard": False}),
+            communication=self.communication,
+            quorum=self.quorum,
+            target=TargetSpec(global_steps=self.steps),
+            checkpoint=CheckpointSpec(uri="file:///nowhere", interval_steps=1_000_000),
+        )
 
     @property
     def paces(self) -> list[float]:
@@ -106,8 +107,8 @@ def waiting_goodput(scenario: Scenario, seed: int) -> float:
     This is not Atoll's method: these learners wait for merges, and so for the slowest (arXiv 2604.21428, §4.4). None
     makes a step more than τ rounds ahead of the newest merge that it has received.
     """
-    rules, costs = scenario.rules, scenario.costs
-    steps, ahead = rules.target_steps or 0, rules.overlap * math.ceil(rules.interval / rules.fragments)
+    outer, steps, costs = scenario.outer, scenario.steps, scenario.costs
+    ahead = outer.overlap * math.ceil(outer.interval / outer.fragments)
     exchange = costs.body + costs.merge + costs.write + costs.body
     learners = drifts(scenario.paces, scenario.jitter, np.random.default_rng(seed))
     ended_M, busy = np.zeros(len(learners)), 0.0

@@ -45,9 +45,10 @@ def points_lost(run: Run) -> float:
     order is known.
     """
     units = DOUBLING * max(0.0, math.log2(run.units / FREE_UNITS))
-    waits = run.grace.fraction > 0 and run.grace.max_steps > 0  # for more than K units
-    unsure = 0.0 if waits or run.units == 1 else (run.units - run.quorum) / (run.units - 1)
-    return units + ALONE * unsure + CODEC[run.codec]
+    quorum = run.quorum
+    waits = quorum.grace.fraction > 0 and quorum.grace.max_steps > 0  # for more than K units
+    unsure = 0.0 if waits or run.units == 1 else (run.units - quorum.min) / (run.units - 1)
+    return units + ALONE * unsure + CODEC[run.outer.codec]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,25 +86,25 @@ def choose(run: Run, assumed: Assumptions) -> tuple[Choice, ...]:
 
 def _values(knob: Knob, run: Run) -> Iterator[Run]:
     """Yields the run with other values of one knob."""
+    outer, K = run.outer, run.quorum.min
     if knob == "M":
         for numerator, denominator in SPLITS:
             pools = [pool.split(numerator, denominator) for pool in run.pools]
             split = replace(run, pools=tuple(pool for pool in pools if pool is not None))
             if len(split.pools) == len(pools):
-                yield replace(split, quorum=min(MOST_QUORUM, math.ceil(run.quorum * split.units / run.units)))
+                yield split.turned(quorum=min(MOST_QUORUM, math.ceil(K * split.units / run.units)))
     elif knob == "codec":
         for codec in get_args(Codec):
-            if codec != run.codec:
-                yield replace(run, codec=codec)
+            if codec != outer.codec:
+                yield run.turned(codec=codec)
     elif knob == "H":
-        for interval in INTERVALS:
-            if interval != run.interval:
-                fragments = min(interval, run.pieces)
-                yield replace(run, interval=interval, fragments=fragments, overlap=min(run.overlap, interval))
+        for H in INTERVALS:
+            if outer.interval != H:
+                yield run.turned(interval=H, fragments=min(H, run.pieces), overlap=min(outer.overlap, H))
     else:
-        for quorum in sorted({1, math.ceil(run.units / 2), run.units} - {run.quorum}):
+        for quorum in sorted({1, math.ceil(run.units / 2), run.units} - {K}):
             if quorum <= MOST_QUORUM:
-                yield replace(run, quorum=quorum)
+                yield run.turned(quorum=quorum)
 
 
 def _judged(knob: Knob, run: Run, assumed: Assumptions) -> Choice:

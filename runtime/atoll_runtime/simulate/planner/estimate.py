@@ -103,14 +103,14 @@ def expect(run: Run, assumed: Assumptions) -> Expectation:
         for pool, fleet in zip(run.pools, fleets, strict=True)
     ]
     pools = tuple(
-        _pool(run, assumed, fleet, index, live, below_while_living(live, run.quorum, index))
+        _pool(run, assumed, fleet, index, live, below_while_living(live, run.quorum.min, index))
         for index, fleet in enumerate(fleets)
     )
     goodput = sum(pool.chips / run.chips * pool.goodput for pool in pools)
     margin = math.hypot(
         *(pool.chips / run.chips * (pool.interval[1] - pool.interval[0]) / 2 for pool in pools)
     )
-    stalled = below(live, run.quorum)
+    stalled = below(live, run.quorum.min)
     merged = merged_share(run, [pool.step_seconds for pool in pools])
     trained = sum(pool.units * pool.tokens_per_step / pool.step_seconds * pool.goodput for pool in pools)
     lost: Counter[str] = Counter()
@@ -140,10 +140,10 @@ def link_need(run: Run, step_seconds: float) -> Need:
         Traffic(
             params=run.parameters,
             step_seconds=step_seconds,
-            bits=BITS[run.codec],
-            interval=run.interval,
-            fragments=run.fragments,
-            overlap=run.overlap,
+            bits=BITS[run.outer.codec],
+            interval=run.outer.interval,
+            fragments=run.outer.fragments,
+            overlap=run.outer.overlap,
             sizes=shares(run.layout),
         )
     )

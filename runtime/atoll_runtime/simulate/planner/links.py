@@ -37,13 +37,10 @@ def on_their_links(run: Run, assumed: Assumptions) -> dict[str, dict[str, Any]]:
         gbps=[links[number] or UNLIMITED_GBPS for number in pools],
         params=run.parameters,
         step_seconds=[steps[number] for number in pools],
-        fragments=run.fragments,
-        interval=run.interval,
-        overlap=run.overlap,
-        codec=run.codec,
+        outer=run.outer,
         communication=run.communication,
-        quorum=math.ceil(run.quorum * part),
-        steps=INTERVALS * run.interval,
+        quorum=math.ceil(run.quorum.min * part),
+        steps=INTERVALS * run.outer.interval,
     )
     try:
         units, _ = on_links(asked)

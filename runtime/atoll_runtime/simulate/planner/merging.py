@@ -6,9 +6,9 @@ import math
 from collections.abc import Sequence
 from functools import lru_cache
 
-from atoll_runtime.protocol.rules import Rules
+from atoll_runtime.contract import OuterSpec, QuorumSpec
 from atoll_runtime.simulate.fleet.rounds import outcome
-from atoll_runtime.simulate.fleet.scenario import Scenario, Unit, simulated_rules
+from atoll_runtime.simulate.fleet.scenario import Scenario, Unit
 from atoll_runtime.simulate.planner.run import Run
 
 MOST_UNITS = 4
@@ -31,20 +31,19 @@ def merged_share(run: Run, step_seconds: Sequence[float]) -> float:
         seconds for pool, seconds in zip(run.pools, step_seconds, strict=True) for _ in range(pool.units)
     ]
     paces = sorted(seconds / max(every) for seconds in every)
-    count, interval = min(len(paces), MOST_UNITS), min(run.interval, LONGEST_INTERVAL)
-    rules = simulated_rules(
-        fragments=min(run.fragments, MOST_FRAGMENTS),
+    count, interval = min(len(paces), MOST_UNITS), min(run.outer.interval, LONGEST_INTERVAL)
+    outer = OuterSpec(
+        fragments=min(run.outer.fragments, MOST_FRAGMENTS),
         interval=interval,
-        overlap=min(run.overlap, interval),
-        quorum=math.ceil(run.quorum * count / len(paces)),
-        grace=run.grace,
-        steps=INTERVALS * interval,
+        overlap=min(run.outer.overlap, interval),
     )
-    return _simulated(tuple(paces[(2 * i + 1) * len(paces) // (2 * count)] for i in range(count)), rules)
+    quorum = QuorumSpec(min=math.ceil(run.quorum.min * count / len(paces)), grace=run.quorum.grace)
+    few = tuple(paces[(2 * i + 1) * len(paces) // (2 * count)] for i in range(count))
+    return _simulated(few, outer, quorum)
 
 
 @lru_cache(maxsize=64)
-def _simulated(paces: tuple[float, ...], rules: Rules) -> float:
-    units = tuple(Unit(f"unit-{number}", pace) for number, pace in enumerate(paces))
-    found = outcome(Scenario(rules, units), seed=0)
+def _simulated(paces: tuple[float, ...], outer: OuterSpec, quorum: QuorumSpec) -> float:
+    units = tuple(map(Unit, paces))
+    found = outcome(Scenario(outer, quorum, INTERVALS * outer.interval, units), seed=0)
     return found.merged_share / (found.merged_share + sum(found.discarded.values()))

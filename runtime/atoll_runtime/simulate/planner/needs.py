@@ -90,13 +90,13 @@ def heal_of(run: Run, step_seconds: float, assumed: Assumptions) -> Heal:
     fragment was last sent, half an interval on average, and what was in flight.
     """
     rate = seed_gbps(run, assumed)
-    stale = run.parameters * BITS[run.codec] if run.seed == "Checkpoint" else 0.0
+    stale = run.parameters * BITS[run.outer.codec] if run.seed == "Checkpoint" else 0.0
     return Heal(
         pull=PULL if assumed.repair_seconds else 0.0,
         restore=run.parameters * SEED_BYTES * 8 / (rate * 1e9),
         catch_up=stale / ((assumed.least_link(run) or rate) * 1e9)
-        + run.interval / run.fragments * step_seconds,
-        unmerged=(run.interval / 2 + run.overlap) * step_seconds,
+        + run.outer.interval / run.outer.fragments * step_seconds,
+        unmerged=(run.outer.interval / 2 + run.outer.overlap) * step_seconds,
     )
 
 
@@ -156,7 +156,7 @@ def shard_need(run: Run) -> ShardNeed:
     shards = run.shard_layouts
     elements = max(shard.size for shard in shards)
     fragment = max(each.size for shard in shards for each in shard.fragments)
-    contributions = run.overlap * run.units * fragment * (4 if run.codec == "float32" else 2)
+    contributions = run.outer.overlap * run.units * fragment * (4 if run.outer.codec == "float32" else 2)
     memory = max(PROCESS_BYTES + ELEMENT_BYTES * elements + contributions, SHARE * contributions)
     journal = 2 * (CUT_BYTES * elements + LOG)
     tape = min(LIMITS[run.tape], journal / 3)  # a quarter of the volume at most

@@ -7,9 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
-from atoll_runtime.contract import Codec, CommunicationSpec, GraceSpec, SeedSource, TapeDepth, TargetSpec
+from atoll_runtime.contract import (
+    CommunicationSpec,
+    OuterSpec,
+    QuorumSpec,
+    SeedSource,
+    TapeDepth,
+    TargetSpec,
+)
 from atoll_runtime.protocol.fragments import Layout, TensorInfo, build_layout
-from atoll_runtime.simulate.blank import ADAPTIVE
 from atoll_runtime.simulate.fleet.setting import YEAR
 
 
@@ -56,22 +62,12 @@ class Run:
     tensors: tuple[TensorInfo, ...]
     sequence_length: int
     pools: tuple[Pool, ...]
-    fragments: int
-    """P."""
-    interval: int
-    """H."""
-    overlap: int
-    """τ."""
-    codec: Codec
-    """The widest codec that units use."""
-    quorum: int
-    """K."""
-    grace: GraceSpec
+    outer: OuterSpec
+    communication: CommunicationSpec
+    quorum: QuorumSpec
     target: TargetSpec
     checkpoint_steps: int
     """Global steps between two cuts."""
-    communication: CommunicationSpec = ADAPTIVE
-    """The fixed parts of how units use their links."""
     seed: SeedSource = "Checkpoint"
     shards: int = 1
     """S."""
@@ -87,12 +83,20 @@ class Run:
         """The values that can be chosen, by the paper's symbols."""
         return {
             "M": self.units,
-            "K": self.quorum,
-            "H": self.interval,
-            "P": self.fragments,
-            "tau": self.overlap,
-            "codec": self.codec,
+            "K": self.quorum.min,
+            "H": self.outer.interval,
+            "P": self.outer.fragments,
+            "tau": self.outer.overlap,
+            "codec": self.outer.codec,
         }
+
+    def turned(self, quorum: int | None = None, **outer: int | str) -> Run:
+        """Returns the run with another K, and with other values in `outer`."""
+        return replace(
+            self,
+            quorum=self.quorum.model_copy(update={"min": quorum or self.quorum.min}),
+            outer=self.outer.model_copy(update=outer),
+        )
 
     @property
     def chips(self) -> int:
@@ -101,12 +105,12 @@ class Run:
     @property
     def layout(self) -> Layout:
         """The fragments into which syncer and learners cut the model. Raises `LayoutError`."""
-        return _layout(self.tensors, self.fragments)
+        return _layout(self.tensors, self.outer.fragments)
 
     @property
     def shard_layouts(self) -> list[Layout]:
         """The layout of each shard of the syncer. Raises `LayoutError`."""
-        whole = _layout(self.tensors, self.fragments, self.shards)
+        whole = _layout(self.tensors, self.outer.fragments, self.shards)
         return [whole.shard(s) for s in range(self.shards)]
 
     @property
