@@ -10,7 +10,7 @@ import numpy as np
 
 from atoll_runtime.simulate.fleet.methods import elastic, rigid, unit
 from atoll_runtime.simulate.fleet.setting import DAY, Fleet, Heal, Method, Recovery
-from atoll_runtime.simulate.fleet.timeline import CAUSES, Account, Interruptions, Timeline, account, draw
+from atoll_runtime.simulate.fleet.timeline import CAUSES, Account, Timeline, account, draw
 
 REPEATS = 8
 STUDENT = 2.365
@@ -53,10 +53,7 @@ def simulate(case: Case, rng: np.random.Generator) -> Account:
     """Simulates one run. Each learner is simulated alone, with its own interruptions. Uptime and quorum are computed
     from all of them."""
     fleet, seconds = case.fleet, case.seconds
-    lines = [
-        _learner(case, draw(fleet.learner_chips, fleet.mtbi_seconds, seconds, luck))
-        for luck in rng.spawn(fleet.learners)
-    ]
+    lines = [_learner(case, luck) for luck in rng.spawn(fleet.learners)]
     return account(fleet, lines, seconds)
 
 
@@ -74,8 +71,9 @@ def estimate(case: Case) -> Estimate:
     )
 
 
-def _learner(case: Case, interruptions: Interruptions) -> Timeline:
+def _learner(case: Case, luck: np.random.Generator) -> Timeline:
     fleet, recovery, seconds = case.fleet, case.recovery, case.seconds
+    interruptions = draw(fleet.learner_chips, fleet.mtbi_seconds, seconds, luck)
     if case.method == "rigid":
         return rigid(fleet.slices, recovery, interruptions, seconds)
     if case.method == "unit":

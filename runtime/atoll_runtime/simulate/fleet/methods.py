@@ -37,7 +37,7 @@ class _Mesh:
         self._away: deque[float] = deque()
         """When each returns, ascending."""
         self._recovery, self._line = recovery, line
-        self._coming = zip(interruptions.times, interruptions.marks, strict=True)
+        self._coming = iter(interruptions)
         self._pass()
 
     def _pass(self) -> None:
@@ -89,28 +89,23 @@ def rigid(slices: int, recovery: Recovery, interruptions: Interruptions, seconds
     Hardware that is interrupted meanwhile is replaced at the same time. With one wait after another the goodput would
     be far below the published row.
     """
-    line, now = Timeline(), 0.0
-    for hit in (*interruptions.times, inf):
-        if hit < now:
-            continue
-        stop = min(hit + recovery.notice, seconds)
-        line.step(now, stop, slices)
-        line.interruptions += hit < inf
-        hardware = min(max(hit + recovery.repair, stop), seconds)
-        now = min(hardware + recovery.pause, seconds)
-        line.idle["waiting"] += slices * (hardware - stop)
-        line.idle["restart"] += slices * (now - hardware)
-        if now == seconds:
-            break
-    return line
+    pause = Heal(detect=0, schedule=0, start=recovery.pause, restore=0, catch_up=0, unmerged=0)
+    return unit(slices, recovery, pause, interruptions, seconds, again=False)
 
 
 def unit(
-    slices: int, recovery: Recovery, heal: Heal, interruptions: Interruptions, seconds: float
+    slices: int,
+    recovery: Recovery,
+    heal: Heal,
+    interruptions: Interruptions,
+    seconds: float,
+    *,
+    again: bool = True,
 ) -> Timeline:
-    """Simulates a unit that is re-created and seeded. An interruption during the heal starts the heal again."""
+    """Simulates a unit that is re-created and seeded. An interruption during the heal starts the heal `again`, or has
+    no effect."""
     line, now = Timeline(), 0.0
-    hits = iter((*interruptions.times, inf))
+    hits = iter([*(time for time, _ in interruptions), inf])
     hit = next(hits)
     while now < seconds:  # each pass handles an interruption or reaches the end
         stop = min(hit + recovery.notice, seconds)
@@ -120,7 +115,9 @@ def unit(
             line.interruptions += 1
             hardware = max(hardware, hit + recovery.repair, now)
             hit = next(hits)
-            now = _heal(line, slices, heal, now, hardware, min(hit, seconds))
+            now = _heal(line, slices, heal, now, hardware, min(hit, seconds) if again else seconds)
+            while hit < now and not again:
+                hit = next(hits)
     return line
 
 

@@ -40,12 +40,8 @@ class Timeline:
             self.stretches.append(Stretch(start, end, slices, lost))
 
 
-@dataclass(frozen=True)
-class Interruptions:
-    """One learner's interruptions: ascending times in seconds, each with a mark in [0, 1) that selects the slice."""
-
-    times: list[float]
-    marks: list[float]
+Interruptions = Sequence[tuple[float, float]]
+"""One learner's interruptions: ascending times in seconds, each with a mark in [0, 1) that selects the slice."""
 
 
 def draw(chips: float, mtbi_seconds: float, seconds: float, rng: np.random.Generator) -> Interruptions:
@@ -59,7 +55,7 @@ def draw(chips: float, mtbi_seconds: float, seconds: float, rng: np.random.Gener
     size = int(expected + MARGIN * expected**0.5 + MARGIN**2)
     times: NDArray[np.float64] = np.cumsum(gaps.standard_exponential(size)) * mean
     times = times[: np.searchsorted(times, seconds)]
-    return Interruptions(times.tolist(), marks.random(len(times)).tolist())
+    return list(zip(times.tolist(), marks.random(len(times)).tolist(), strict=True))
 
 
 CAUSES: Mapping[str, str] = {
