@@ -186,7 +186,7 @@ def train(
         loss: float | None = world.train().loss
     except (LossNotFinite, Stalled):
         loss = None
-    counts = {name: len(rounds) for name, rounds in world.shard.tape.refused.items()}
+    counts = world.refusals()
     wrong = 0 if attack == CLEAN else counts.pop(world.islands[-1].name, 0)
     return loss, wrong, sum(counts.values())
 

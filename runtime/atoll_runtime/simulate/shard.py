@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,12 +11,12 @@ from typing import Any
 
 from atoll_runtime.contract import RunContract
 from atoll_runtime.interfaces import Arrays
-from atoll_runtime.protocol.effects import Effect, Merge, Note
-from atoll_runtime.protocol.events import Declined, Event, Persisted, Received
+from atoll_runtime.protocol.effects import Effect, Merge
+from atoll_runtime.protocol.events import Event, Persisted
 from atoll_runtime.protocol.fragments import Array, Layout
 from atoll_runtime.protocol.identifiers import RoundId
 from atoll_runtime.protocol.machine import Syncer
-from atoll_runtime.protocol.messages import Header, Part
+from atoll_runtime.protocol.messages import Part
 from atoll_runtime.protocol.rules import Rules
 from atoll_runtime.simulate.eventloop import SimLoop
 from atoll_runtime.simulate.network import Server
@@ -74,7 +75,7 @@ class Shard(Server):
         """`first`: θ of step 0, by tensor."""
         # The loop lacks the methods that no program of the pods calls.
         super().__init__(SimLoop(costs.of))  # type: ignore[abstract]
-        self.bucket, self.tape = MemoryBucket(), Tally()
+        self.bucket, self.tape = MemoryBucket(), Merges()
         self.run, self.layout, self._arrays = run, layout, arrays
         self._recovered = recover(
             run, rules, layout, Path("/journal"), self.bucket, lambda: first, ScratchDisk()
@@ -85,15 +86,14 @@ class Shard(Server):
         """Serves until the target is reached and no round is in flight. Yields each durable merge and its members.
         Raises `Stalled`: it takes more than `longest` seconds."""
         self.spawn(self._serve())
-        loop, merges, told = self.loop, self.tape.merges, 0
+        loop, durable = self.loop, self.tape.durable
         try:
             while self.machine.rounds.held or not self.machine.finishing:
                 if loop.now > longest or not loop.advance():
                     step, target = self.machine.step, self.machine.rules.target_steps
                     raise Stalled(f"at {loop.now:.0f} s the clock stands at {step} of {target} steps")
-                if len(merges) > told:
-                    told = len(merges)
-                    yield next(reversed(merges.items()))
+                while durable:
+                    yield durable.popleft()
         finally:
             loop.close()
             self._arrays.close()
@@ -112,37 +112,24 @@ class Shard(Server):
         await driver.failed
 
 
-class Tally(Tape):
-    """Records the members of each durable merge and the refused contributions. Writes nothing."""
+class Merges(Tape):
+    """Writes nothing."""
 
     def __init__(self) -> None:
         super().__init__(Path("/tape"), "Decisions")
-        self.merges: dict[RoundId, tuple[Part, ...]] = {}
-        self.refused: dict[str, set[RoundId]] = {}
-        """By unit: rounds in which its contribution was refused for its content, or had been merged before."""
         self._frozen: dict[RoundId, tuple[Part, ...]] = {}
+        self.durable: deque[tuple[RoundId, tuple[Part, ...]]] = deque()
+        """Durable merges and their members, until they are taken."""
 
     def begin(self, *shard: object) -> None:
         """See `Tape`."""
 
     def event(self, event: Event, now: float, effects: Sequence[Effect]) -> None:
         if isinstance(event, Persisted):
-            self.merges[event.round] = self._frozen.pop(event.round)
-        if isinstance(event, Header | Received | Declined):
-            for effect in effects:
-                if isinstance(effect, Note) and refuses(effect.entry):
-                    self.refused.setdefault(str(effect.entry["unit"]), set()).add(event.part.round)
+            self.durable.append((event.round, self._frozen.pop(event.round)))
 
     def contributions(self, merge: Merge, parts: object) -> None:
         self._frozen[merge.round] = merge.members
 
     def merged(self, round_id: RoundId, theta: object, momentum: object) -> None:
         """See `Tape`."""
-
-
-def refuses(entry: Mapping[str, Any]) -> bool:
-    """Whether a contribution is refused for its content, or because its work is merged already."""
-    again = entry["event"] == "dropped" and any(
-        reason in entry["why"] for reason in ("was merged already", "merged or discarded already")
-    )
-    return again or entry["event"] == "refused"

@@ -15,9 +15,9 @@ from atoll_runtime.contract import (
     OuterSpec,
     QuorumSpec,
     RunContract,
-    SyncerAddress,
     TargetSpec,
 )
+from atoll_runtime.simulate.blank import run_contract
 from atoll_runtime.simulate.shard import COSTS, Costs
 
 STREAMS = 8
@@ -98,10 +98,7 @@ class Setting:
 
     def run(self, seed: int) -> RunContract:
         """Returns the contract of a run with this setting. `seed` is the seed of model and data."""
-        return RunContract(
-            name="parity",
-            namespace="default",
-            uid=f"parity-{seed}",
+        return run_contract(
             model=self.model.model_copy(update={"seed": seed}),
             data=DataSpec(uri=self.data, sequence_length=self.length, seed=seed),
             inner=self.inner,
@@ -112,6 +109,5 @@ class Setting:
             checkpoint=CheckpointSpec(
                 uri=self.data, interval_steps=CUT_STEPS if self.failures else self.global_steps + 1
             ),
-            shards=(SyncerAddress(host="simulated"),),
             audit=self.audit,
         )

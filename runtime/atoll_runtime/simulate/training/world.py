@@ -76,24 +76,25 @@ class World:
             self.loop.plan(0.0, None, self._begin, island)
         machine = self.shard.machine
         longest = SLOWNESS * self.setting.steps * max(self.setting.paces)
-        for _ in self.shard.until_end(longest):
-            pass
-        accounts = [unit.account for unit in machine.units.values()]
+        members = [len(taken) for _, taken in self.shard.until_end(longest)]
         owned = sum(fragment.size > 0 for fragment in self.programs.layout.fragments)
-        merges = machine.rounds.merges
         return Result(
             loss=self.programs.loss(self.theta()),
             tokens=sum(island.tokens for island in self.islands),
-            merged_tokens=sum(account.merged for account in accounts) // owned,
+            merged_tokens=sum(unit.account.merged for unit in machine.units.values()) // owned,
             parameters=self.programs.parameters,
             steps=machine.step,
             seconds=self.loop.now,
-            merges=merges,
-            members=sum(map(len, self.shard.tape.merges.values())) / max(merges, 1),
+            merges=len(members),
+            members=sum(members) / max(len(members), 1),
             real_interval=machine.rounds.interval.value or 0.0,
             losses=self.losses,
-            refused=sum(map(len, self.shard.tape.refused.values())),
+            refused=sum(self.refusals().values()),
         )
+
+    def refusals(self) -> dict[str, int]:
+        """Returns by unit how many of its contributions the guard refused, or had been merged already."""
+        return {name: unit.refused + unit.repeated for name, unit in self.shard.machine.units.items()}
 
     def theta(self) -> dict[str, Array]:
         """Returns the global model, float32, by flat name."""
