@@ -200,12 +200,12 @@ def test_units_that_cannot_hold_the_model_are_not_chosen() -> None:
 def test_a_shard_needs_sixteen_bytes_of_disk_and_fifty_of_memory_for_each_element_and_shards_divide_it() -> (
     None
 ):
-    one, four = shard_need(RUN), shard_need(replace(RUN, shards=4))
+    one, four = (shard_need(replace(RUN, shards=shards)) for shards in (1, 4))
     fragment = max(each.size for each in RUN.layout.fragments)
-    assert one.volume == 16 * RUN.parameters + 2 * LOG + (128 << 20)
-    assert one.memory == pytest.approx(0.4e9 + 50 * RUN.parameters + 2 * 8 * 2 * fragment)
-    assert four.memory - PROCESS_BYTES < 0.35 * (one.memory - PROCESS_BYTES)
-    assert four.volume < 0.35 * one.volume
+    assert one["volume"] == 16 * RUN.parameters + 2 * LOG + (128 << 20)
+    assert one["memory"] == pytest.approx(0.4e9 + 50 * RUN.parameters + 2 * 8 * 2 * fragment)
+    assert four["memory"] - PROCESS_BYTES < 0.35 * (one["memory"] - PROCESS_BYTES)
+    assert four["volume"] < 0.35 * one["volume"]
     # Many units: four times their contributions.
     wide = replace(RUN, pools=(replace(V6E, units=200), replace(V5E, units=200))).turned(overlap=24)
-    assert shard_need(wide).memory == 4 * 24 * 400 * 2 * fragment > ELEMENT_BYTES * RUN.parameters
+    assert shard_need(wide)["memory"] == 4 * 24 * 400 * 2 * fragment > ELEMENT_BYTES * RUN.parameters

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -99,10 +98,7 @@ def answer(found: Values) -> Report:
     )
     _check(asked)
     units, goodput = on_links(asked)
-    rows = tuple(
-        {key: {"link_gbps": link, **asdict(unit)}[key] for key in KEYS}
-        for link, unit in zip(asked.gbps, units, strict=True)
-    )
+    rows = tuple({key: getattr(unit, key) for key in KEYS} for unit in units)
     title = (
         f"{counted(len(rows), 'unit')}, {amount(asked.params)} parameters in "
         f"{counted(fragments, 'fragment')}, codec {codec}, "

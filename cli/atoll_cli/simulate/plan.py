@@ -99,9 +99,9 @@ def too_small(syncer: SyncerSpec, planned: Run) -> list[str]:
 
     need = shard_need(planned)
     given = {
-        "storage": (syncer.storage, need.volume),
-        "resources.limits.memory": (syncer.resources.limits.get("memory"), need.memory),
-        "resources.requests.memory": (syncer.resources.requests.get("memory"), need.memory),
+        "storage": (syncer.storage, need["volume"]),
+        "resources.limits.memory": (syncer.resources.limits.get("memory"), need["memory"]),
+        "resources.requests.memory": (syncer.resources.requests.get("memory"), need["memory"]),
     }
     return [
         f"spec.syncer.{field}: {value}, and a shard comes to {amount(least, 'B')}: give it that much, or more shards"

@@ -51,7 +51,7 @@ def document(
         **link,
         "syncer_gbps_mean": planned.units * link["gbps_mean"],
         "syncer_gbps_link": planned.units * link["gbps_link"],
-        "shard": asdict(shard_need(planned)),
+        "shard": shard_need(planned),
         "warnings": list(warnings),
         "cost": cost,
         "pools": [

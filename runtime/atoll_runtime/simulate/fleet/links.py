@@ -55,6 +55,7 @@ class Links:
 class UnitOnLink:
     """The result for one unit. Shares of rounds and tokens exclude the warm-up. Link figures are those at the end."""
 
+    link_gbps: float
     need_gbps: float
     """Gbit/s with which it would be a member of every round."""
     member_share: float
@@ -96,6 +97,7 @@ def on_links(asked: Links) -> tuple[tuple[UnitOnLink, ...], float]:
         used, time = learner.client.communication, learner.busy + learner.idle
         units.append(
             UnitOnLink(
+                link_gbps=gbps,
                 need_gbps=asked.need_gbps(used),
                 member_share=members[name] / rounds,
                 merged_share=min(1.0, merged / trained) if trained else 0.0,

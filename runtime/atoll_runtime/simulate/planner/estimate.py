@@ -16,7 +16,6 @@ from atoll_runtime.simulate.fleet.goodput import Case, Estimate, estimate
 from atoll_runtime.simulate.fleet.setting import DAY, Fleet, Heal, Recovery
 from atoll_runtime.simulate.planner.merging import merged_share
 from atoll_runtime.simulate.planner.needs import (
-    CheckpointTraffic,
     checkpoint_traffic,
     global_step,
     heal_of,
@@ -76,7 +75,7 @@ class Expectation:
     """Seconds of a step of the syncer's clock."""
     link: Need
     """One unit's link."""
-    checkpoint: CheckpointTraffic
+    checkpoint: Mapping[str, float]
     heal_seconds: Mapping[str, float]
     """By stage."""
     merged_share: float

@@ -26,17 +26,14 @@ SAME = ("need_gbps", "codec", "period", "advice")
 def on_their_links(run: Run, assumed: Assumptions) -> dict[str, dict[str, Any]]:
     """Returns, by pool with a known link, the bandwidth and what it means for the units. Raises `Stalled`: no quorum of
     them comes in time."""
-    links = [assumed.link_of(pool) for pool in run.pools]
-    if not any(links):
+    if assumed.least_link(run) is None:
         return {}
     part = min(1.0, MOST_UNITS / run.units)
-    counts = [max(1, round(pool.units * part)) for pool in run.pools]
-    pools = [number for number, count in enumerate(counts) for _ in range(count)]
-    steps = [step_of(pool, run, assumed).seconds for pool in run.pools]
+    pools = [pool for pool in run.pools for _ in range(max(1, round(pool.units * part)))]
     asked = Links(
-        gbps=[links[number] or UNLIMITED_GBPS for number in pools],
+        gbps=[assumed.link_of(pool) or UNLIMITED_GBPS for pool in pools],
         params=run.parameters,
-        step_seconds=[steps[number] for number in pools],
+        step_seconds=[step_of(pool, run, assumed).seconds for pool in pools],
         outer=run.outer,
         communication=run.communication,
         quorum=math.ceil(run.quorum.min * part),
@@ -50,9 +47,10 @@ def on_their_links(run: Run, assumed: Assumptions) -> dict[str, dict[str, Any]]:
             f"pool {slowest.name}: link: {assumed.link_of(slowest):g} Gbit/s carries too little of this model: {error}"
         ) from error
     found = {}
-    for number, (pool, gbps) in enumerate(zip(run.pools, links, strict=True)):
-        if gbps is not None:
-            mine = [unit for unit, its in zip(units, pools, strict=True) if its == number]
-            means = {share: fmean(getattr(unit, share) for unit in mine) for share in SHARES}
-            found[pool.name] = {"link_gbps": gbps, **means, **{key: getattr(mine[0], key) for key in SAME}}
+    for pool in run.pools:
+        if (gbps := assumed.link_of(pool)) is not None:
+            mine = [unit for unit, its in zip(units, pools, strict=True) if its is pool]
+            means = {key: fmean(getattr(unit, key) for unit in mine) for key in SHARES}
+            same = {key: getattr(mine[0], key) for key in SAME}
+            found[pool.name] = {"link_gbps": gbps, **means, **same}
     return found

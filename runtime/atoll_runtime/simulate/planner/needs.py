@@ -119,40 +119,24 @@ def stages(heal: Heal, repair_seconds: float) -> dict[str, float]:
     return {**found, "total": sum(found.values())}
 
 
-@dataclass(frozen=True, slots=True)
-class CheckpointTraffic:
-    """The checkpoint traffic of a whole run."""
-
-    seconds_between_cuts: float
-    cut_bytes: int
-    moments_bytes: int
-    """Moments of all units together, at each cut."""
-    bytes_per_day: float
-    gbps: float
-    """Gbit/s into the bucket, on average."""
-
-
-def checkpoint_traffic(run: Run, step_seconds: float) -> CheckpointTraffic:
-    """Returns the traffic if every cut is written: the syncer's Θ and momentum, and each unit's moments."""
+def checkpoint_traffic(run: Run, step_seconds: float) -> dict[str, float]:
+    """Returns the traffic if every cut is written: the syncer's Θ and momentum, and the moments of all units."""
     between = run.checkpoint_steps * step_seconds
     cut = CUT_BYTES * run.parameters
     moments = MOMENTS_BYTES * run.parameters * run.units
     a_second = (cut + moments) / between
-    return CheckpointTraffic(between, cut, moments, a_second * DAY, a_second * 8 / 1e9)
+    return {
+        "seconds_between_cuts": between,
+        "cut_bytes": cut,
+        "moments_bytes": moments,
+        "bytes_per_day": a_second * DAY,
+        "gbps": a_second * 8 / 1e9,
+    }
 
 
-@dataclass(frozen=True, slots=True)
-class ShardNeed:
-    """Bytes that the syncer's largest shard needs."""
-
-    memory: float
-    """The most memory that it holds at once."""
-    volume: float
-    """Space of journal and tape. The journal takes two versions of every fragment, and two logs."""
-
-
-def shard_need(run: Run) -> ShardNeed:
-    """Returns the need of the largest shard, from the spec only."""
+def shard_need(run: Run) -> dict[str, float]:
+    """Returns the bytes of memory and volume that the largest shard needs, from the spec only. The journal takes two
+    versions of every fragment, and two logs."""
     shards = run.shard_layouts
     elements = max(shard.size for shard in shards)
     fragment = max(each.size for shard in shards for each in shard.fragments)
@@ -160,4 +144,4 @@ def shard_need(run: Run) -> ShardNeed:
     memory = max(PROCESS_BYTES + ELEMENT_BYTES * elements + contributions, SHARE * contributions)
     journal = 2 * (CUT_BYTES * elements + LOG)
     tape = min(LIMITS[run.tape], journal / 3)  # a quarter of the volume at most
-    return ShardNeed(memory, journal + tape)
+    return {"memory": memory, "volume": journal + tape}
