@@ -20,3 +20,16 @@ def ask_fixture(capsys: pytest.CaptureFixture[str]) -> Callable[..., list[dict[s
         return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
     return ask
+
+
+@pytest.fixture(name="refused")
+def refused_fixture(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Takes the arguments of `atoll simulate` that it refuses; gives the only line that it prints."""
+
+    def refused(*arguments: object, status: int = 2) -> str:
+        assert main(["simulate", *map(str, arguments)]) == status
+        told = capsys.readouterr()
+        assert told.out == "" and told.err.count("\n") == 1
+        return told.err
+
+    return refused

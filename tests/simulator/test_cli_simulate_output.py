@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from atoll_cli.__main__ import main
 from atoll_cli.arguments import choice, count, number, numbers, seconds
 from atoll_cli.errors import CommandError, UsageError
 from atoll_cli.simulate.output import Chart, Report, deliver, show
@@ -95,16 +94,18 @@ def test_an_answer_is_a_table_or_its_rows_or_one_object(capsys: pytest.CaptureFi
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [("none/out.png", "there is no folder"), ("out.doc", "a name that ends in .png, .pdf, .svg is wanted")],
+    [
+        ("none/out.png", "there is no folder"),
+        ("out.doc", "a name that ends in .png, .pdf, .svg is wanted"),
+        ("", "a file is wanted, not a folder"),
+    ],
 )
 def test_a_plot_that_could_not_be_written_is_told_before_anything_is_simulated(
-    tmp_path: Path, name: str, words: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, name: str, words: str, refused: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("atoll_cli.simulate.bandwidth.answer", lambda found: pytest.fail("simulated"))
     path = tmp_path / name
-    assert main(["simulate", "bandwidth", "--plot", str(path)]) == 2
-    told = capsys.readouterr()
-    assert told.err.startswith(f"atoll: --plot '{path}': {words}") and told.out == ""
+    assert refused("bandwidth", "--plot", path).startswith(f"atoll: --plot '{path}': {words}")
 
 
 def test_a_plot_needs_something_published_and_a_disk_that_takes_it(tmp_path: Path) -> None:

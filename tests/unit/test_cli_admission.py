@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from objects import RUN
 from pydantic import ValidationError
-from refusals import MODELS, SCHEMAS, UNIT, Row, patched, rows
+from refusals import MODELS, REMOVE, SCHEMAS, UNIT, Row, patched, rows
 
 from atoll_cli.simulate.admission import evaluate, faults
 from atoll_operator.plan.pods.topology import GENERATIONS, MAX_HOSTS, generation_of, slice_of
@@ -89,6 +89,7 @@ def test_every_rule_alone_refuses_some_row() -> None:
         ({"spec.pools.0.units": "2"}, "spec.pools[0].units: '2': Input should be a valid integer"),
         ({"spec.pools.0.unit": 2}, "spec.pools[0].unit: there is no such field; there is units"),
         ({"spec.podTemplate.env": 5}, "spec.podTemplate.env: 5: Input should be"),
+        ({"spec": REMOVE}, "spec: Input should be"),
         ({"specs": {}}, "specs: there is no such field; there is spec"),
     ],
 )
