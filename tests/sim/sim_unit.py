@@ -21,7 +21,7 @@ from atoll_runtime.learner.start import start_of
 from atoll_runtime.protocol.fragments import part_bounds
 from atoll_runtime.protocol.progress import Offer, Progress
 from atoll_runtime.simulate.blank import BlankIsland, unit_contract, whole_body
-from atoll_runtime.simulate.network import Party
+from atoll_runtime.simulate.eventloop import Process
 
 if TYPE_CHECKING:
     from sim_world import World
@@ -67,7 +67,7 @@ class UnitSlot:
             process.end()
 
 
-class UnitProcess(Party):
+class UnitProcess(Process):
     """One incarnation with all its hosts, which step together."""
 
     def __init__(self, slot: UnitSlot) -> None:

@@ -19,6 +19,7 @@ from sim_values import Registry, Value, Violation
 
 from atoll_runtime.simulate.blank import blank_layout
 from atoll_runtime.simulate.eventloop import Process, SimLoop
+from atoll_runtime.simulate.network import Channel
 
 RESTART_SECONDS = 20.0
 """A shard or unit that was killed starts again within this time."""
@@ -187,7 +188,8 @@ class World:
             self.suspend()
         elif fault == "break link":
             for process in unit.processes:
-                rng.choice([*process.channels]).cut() if process.channels else None
+                if open_ := channels(process):
+                    rng.choice(open_).cut()
         elif fault == "disk":
             shard.disk.failing = True
             self.disk_faults += 1
@@ -250,7 +252,7 @@ class World:
         slot.cut_off_until = self.now + seconds
         for shard in self.shards:
             if shard.process is not None:
-                for channel in list(shard.process.channels):
+                for channel in channels(shard.process):
                     if slot is shard or channel.client.slot is slot:
                         channel.cut()
 
@@ -258,7 +260,7 @@ class World:
         """Break the connection between a shard and shard 0 for a while. Units reach both."""
         shard.parted_until = self.now + seconds
         if shard.process is not None:
-            for channel in list(shard.process.channels):
+            for channel in channels(shard.process):
                 if channel.client is shard.process:
                     channel.cut()
 
@@ -297,3 +299,8 @@ class World:
     def _replace(self, unit: UnitSlot, anew: bool = False) -> None:
         if self.suspension is None and (anew or not (unit.running or unit.stopped)):
             unit.start()
+
+
+def channels(process: Process) -> list[Any]:
+    """The open sessions of a process."""
+    return [each for each in process.at_death if isinstance(each, Channel)]

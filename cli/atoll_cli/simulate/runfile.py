@@ -12,6 +12,7 @@ import yaml
 
 from atoll_cli.errors import UsageError
 from atoll_cli.simulate.admission import faults
+from atoll_operator.api.group import RUN_KIND
 from atoll_operator.api.sections import MAX_UNITS, Pool
 from atoll_operator.api.trainingrun import TrainingRunSpec
 from atoll_operator.plan.limits import sizes
@@ -19,8 +20,6 @@ from atoll_operator.plan.pods.topology import chips_of, generation_of, slice_of
 from atoll_runtime import model
 from atoll_runtime.protocol.fragments import LayoutError
 from atoll_runtime.simulate.planner import run as planner
-
-KIND = "TrainingRun"
 
 
 class _Loader(yaml.SafeLoader):
@@ -54,9 +53,9 @@ def read_manifest(path: Path) -> dict[str, Any]:
         raise UsageError(f"{path}: {error.strerror or error}") from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: not UTF-8, or 2026-13-45
         raise UsageError(f"{path}: not YAML: {' '.join(str(error).split())}") from error
-    runs = [each for each in documents if isinstance(each, dict) and each.get("kind") == KIND]
+    runs = [each for each in documents if isinstance(each, dict) and each.get("kind") == RUN_KIND]
     if len(runs) != 1:
-        raise UsageError(f"{path}: one document of kind {KIND} is wanted; there are {len(runs)}")
+        raise UsageError(f"{path}: one document of kind {RUN_KIND} is wanted; there are {len(runs)}")
     try:
         found: dict[str, Any] = json.loads(json.dumps(runs[0], default=str), parse_float=_number)
     except (TypeError, ValueError, RecursionError) as error:  # ValueError: an alias of what contains it

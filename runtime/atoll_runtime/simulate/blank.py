@@ -54,11 +54,10 @@ def run_contract(**sections: Any) -> RunContract:
     return RunContract(**(defaults | sections))
 
 
-def unit_contract(name: str, incarnation: int, **more: int) -> UnitContract:
+def unit_contract(unit: str = "a", incarnation: int = 1, **more: Any) -> UnitContract:
     """Returns the contract of a unit with one host and one data stream, unless `more` says otherwise."""
-    single = {"host": 0, "hosts": 1, "batch": 1, "stream": 0, "streams": 1}
-    facts: dict[str, Any] = {**single, **more}
-    return UnitContract(unit=name, incarnation=incarnation, coordinator="simulated:1", **facts)
+    single = {"coordinator": "simulated:1", "host": 0, "hosts": 1, "batch": 1, "stream": 0, "streams": 1}
+    return UnitContract(unit=unit, incarnation=incarnation, **(single | more))
 
 
 class BlankArrays:

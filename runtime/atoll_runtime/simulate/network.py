@@ -22,16 +22,7 @@ PIECES = 4
 """A contribution crosses the link in this many pieces. Between two of them its sender may break off."""
 
 
-class Party(Process):
-    """A process with sessions."""
-
-    def __init__(self, loop: SimLoop) -> None:
-        super().__init__(loop)
-        self.channels: dict[Channel, None] = {}
-        """The open sessions."""
-
-
-class Server(Party):
+class Server(Process):
     """A process that serves a shard."""
 
     def __init__(self, loop: SimLoop) -> None:
@@ -41,7 +32,7 @@ class Server(Party):
 
 
 class Channel:
-    """One session, shared by both ends."""
+    """One session, shared by both ends. While it is open, each has it in `at_death`."""
 
     def __init__(self, network: SimNetwork, server: Server) -> None:
         self.network, self.client, self.server, self.open = network, network.client, server, True
@@ -50,7 +41,6 @@ class Channel:
         self._loop = network.loop
         self._up_at = self._down_at = 0.0
         self._task = server.spawn(self._serve())
-        self.client.channels[self] = server.channels[self] = None
         self.client.at_death[self] = server.at_death[self] = self.cut
 
     def up(self, message: Up) -> None:
@@ -78,7 +68,6 @@ class Channel:
             return
         self.open = False
         for end in (self.client, self.server):
-            end.channels.pop(self, None)
             end.at_death.pop(self, None)
         loop, lost = self._loop, TransportError("the session broke")
         loop.plan(loop.now + self.network.notice(), self.client, self.downs.put_nowait, lost)
@@ -134,7 +123,7 @@ class SimNetwork:
     """A host's way to one shard, or another shard's way to shard 0; see `interfaces.Network`. It loses nothing, but
     subclasses may, and may define other delays."""
 
-    def __init__(self, client: Party, server: Server, wire: Wire) -> None:
+    def __init__(self, client: Process, server: Server, wire: Wire) -> None:
         self.client, self.loop = client, client.loop
         self._server, self._wire = server, wire
         self.broken = 0

@@ -28,8 +28,9 @@ from atoll_runtime.simulate.blank import (
     unit_contract,
     whole_body,
 )
+from atoll_runtime.simulate.eventloop import Process
 from atoll_runtime.simulate.fleet.scenario import Drift, Scenario, Unit, drifts
-from atoll_runtime.simulate.network import Party, SimNetwork, Wire
+from atoll_runtime.simulate.network import SimNetwork, Wire
 from atoll_runtime.simulate.shard import Shard
 from atoll_runtime.transport import codecs
 
@@ -46,7 +47,7 @@ LONGEST_LOOK = 0.02
 """Longest pause in seconds between two checks for the syncer's welcome."""
 
 
-class Learner(BlankIsland, Party):
+class Learner(BlankIsland, Process):
     """A unit of one host, from the beginning of the run to its end."""
 
     tokens = TOKENS

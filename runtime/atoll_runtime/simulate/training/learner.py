@@ -18,8 +18,9 @@ from atoll_runtime.learner.proposal import Ending
 from atoll_runtime.learner.snapshot import Snapshot, Snapshots
 from atoll_runtime.learner.start import start_of
 from atoll_runtime.simulate.blank import unit_contract
+from atoll_runtime.simulate.eventloop import Process
 from atoll_runtime.simulate.fleet.scenario import Drift
-from atoll_runtime.simulate.network import Party, SimNetwork, Wire
+from atoll_runtime.simulate.network import SimNetwork, Wire
 from atoll_runtime.simulate.shard import Shard
 from atoll_runtime.simulate.training.programs import Programs, Share
 from atoll_runtime.simulate.training.setting import Setting
@@ -52,7 +53,7 @@ class Island:
         return f"u{self.number}"
 
 
-class Learner(Party):
+class Learner(Process):
     """One incarnation, from its seeding until it is lost or the run ends."""
 
     def __init__(self, setting: Setting, programs: Programs, shard: Shard, island: Island) -> None:
