@@ -56,8 +56,9 @@ def run_contract(**sections: Any) -> RunContract:
 
 def unit_contract(unit: str = "a", incarnation: int = 1, **more: Any) -> UnitContract:
     """Returns the contract of a unit with one host and one data stream, unless `more` says otherwise."""
-    single = {"coordinator": "simulated:1", "host": 0, "hosts": 1, "batch": 1, "stream": 0, "streams": 1}
-    return UnitContract(unit=unit, incarnation=incarnation, **(single | more))
+    single = {"host": 0, "hosts": 1, "coordinator": "simulated:1", "batch": 1, "stream": 0, "streams": 1}
+    facts: dict[str, Any] = {**single, **more}
+    return UnitContract(unit=unit, incarnation=incarnation, **facts)
 
 
 class BlankArrays:
