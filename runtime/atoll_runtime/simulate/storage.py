@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -13,43 +12,29 @@ from atoll_runtime.payloads import Cut, Part, Regions, Skipped, StoreError
 
 
 class ScratchDisk:
-    """See `interfaces.Disk`. It counts the bytes written and keeps none, so that a large model fits in memory."""
-
-    def __init__(self) -> None:
-        self._sizes: list[int] = []
-
-    def open(self, path: Path, *, new: bool = False) -> int:
-        self._sizes.append(0)
-        return len(self._sizes) - 1
-
-    def lock(self, path: Path) -> int:
-        return self.open(path)
-
-    def write(self, file: int, parts: Sequence[memoryview]) -> int:
-        written = sum(part.nbytes for part in parts)
-        self._sizes[file] += written
-        return written
-
-    def size(self, file: int) -> int:
-        return self._sizes[file]
-
-    def truncate(self, file: int, size: int) -> None:
-        self._sizes[file] = size
+    """See `interfaces.Disk`. It keeps nothing, so that a large model fits in memory; without a restart nothing is
+    read."""
 
     def files(self, folder: Path, pattern: str) -> list[Path]:
         return []
 
-    def read(self, path: Path) -> AbstractContextManager[Any]:
-        raise FileNotFoundError(path)
+    def open(self, path: Path, *, new: bool = False) -> int:
+        return 0
+
+    def lock(self, path: Path) -> int:
+        return 0
+
+    def write(self, file: int, parts: Sequence[memoryview]) -> int:
+        return sum(part.nbytes for part in parts)
 
     def volume(self, folder: Path) -> Volume:
         """See `Disk`. Its size is unlimited."""
         return Volume(sys.maxsize)
 
-    def _ignore(self, *facts: Any, **more: Any) -> None:
+    def _nothing(self, *facts: Any, **more: Any) -> Any:
         """Does nothing, because there are no files."""
 
-    make = sync = sync_folder = close = rename = remove = _ignore
+    make = sync = sync_folder = close = rename = remove = read = size = truncate = _nothing
 
 
 class MemoryBucket:
