@@ -21,7 +21,7 @@ from atoll_cli.simulate.planview import report
 from atoll_cli.simulate.runfile import read_run
 from atoll_operator.plan.pods.topology import GENERATIONS
 from atoll_runtime.contract import TargetSpec
-from atoll_runtime.simulate.planner.links import on_their_links
+from atoll_runtime.simulate.planner.merging import on_their_links
 from atoll_runtime.simulate.planner.needs import CHIPS
 from atoll_runtime.simulate.planner.run import Assumptions
 

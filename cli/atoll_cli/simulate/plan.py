@@ -64,7 +64,7 @@ def answer(found: Values) -> Report:
     from atoll_cli.simulate.planview import document, report
     from atoll_cli.simulate.runfile import read_run
     from atoll_runtime.simulate.planner.choices import choose
-    from atoll_runtime.simulate.planner.links import on_their_links
+    from atoll_runtime.simulate.planner.merging import on_their_links
     from atoll_runtime.simulate.planner.run import Assumptions
 
     spec, planned = read_run(found["file"])
