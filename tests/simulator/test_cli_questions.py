@@ -25,16 +25,10 @@ def test_what_a_site_needs_is_one_object_with_the_question_and_the_answer(ask: A
     assert row == {**case, **schedule, **need, "gbps_both_directions": pytest.approx(10 / 3)}
 
 
-@pytest.mark.parametrize(
-    ("method", "bits", "share", "published"),
-    [("data-parallel", "16", "0.5", 86.8), ("streaming-overlap", "4", "0.99", 3.0)],
-)
-def test_a_cell_of_the_published_table_is_asked_for_with_options(
-    ask: Any, method: str, bits: str, share: str, published: float
-) -> None:
-    case = ("--params", "1B", "--step-time", "0.1", "--sites", "2", "--bits", bits, "--utilization", share)
-    (row,) = ask("bandwidth", "--method", method, *case)
-    assert published / 1.207 < row["gbps_peak"] < published * 1.207
+def test_a_cell_of_the_published_table_is_asked_for_with_options(ask: Any) -> None:
+    case = ("--params", "1B", "--step-time", "0.1", "--sites", "2", "--bits", "4", "--utilization", "0.99")
+    (row,) = ask("bandwidth", "--method", "streaming-overlap", *case)
+    assert 3.0 / 1.207 < row["gbps_peak"] < 3.0 * 1.207
 
 
 def test_one_fleet_is_one_object_with_all_that_it_rests_on(ask: Any) -> None:
