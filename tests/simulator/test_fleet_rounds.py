@@ -12,7 +12,7 @@ import pytest
 
 from atoll_runtime.contract import GraceSpec, OuterSpec, QuorumSpec
 from atoll_runtime.simulate.fleet.rounds import outcome
-from atoll_runtime.simulate.fleet.scenario import DRIFT_STEPS, Drift, Scenario, Unit, waiting_goodput
+from atoll_runtime.simulate.fleet.scenario import DRIFT_STEPS, Scenario, Unit, drift, waiting_goodput
 from atoll_runtime.simulate.network import Wire
 from atoll_runtime.simulate.shard import Stalled
 
@@ -83,8 +83,7 @@ def test_a_run_that_lacks_its_quorum_says_where_it_stands() -> None:
 
 
 def test_a_drawn_pace_lasts_and_its_spread_is_the_one_asked_for() -> None:
-    drift = Drift(2.0, 0.1, np.random.default_rng(0))
-    steps = np.array([drift.next() for _ in range(2000 * DRIFT_STEPS)])
+    steps = np.fromiter(drift(2.0, 0.1, np.random.default_rng(0)), float, 2000 * DRIFT_STEPS)
     changes = np.flatnonzero(np.diff(steps)) + 1
     assert changes[0] <= DRIFT_STEPS
     assert set(np.diff(changes)) == {DRIFT_STEPS}

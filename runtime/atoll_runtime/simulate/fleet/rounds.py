@@ -29,7 +29,7 @@ from atoll_runtime.simulate.blank import (
     whole_body,
 )
 from atoll_runtime.simulate.eventloop import Process
-from atoll_runtime.simulate.fleet.scenario import Drift, Scenario, Unit, drifts
+from atoll_runtime.simulate.fleet.scenario import Scenario, Unit, drifts
 from atoll_runtime.simulate.network import SimNetwork, Wire
 from atoll_runtime.simulate.shard import Shard
 from atoll_runtime.transport import codecs
@@ -52,12 +52,15 @@ class Learner(BlankIsland, Process):
 
     tokens = TOKENS
 
-    def __init__(self, name: str, scenario: Scenario, unit: Unit, shard: Shard, drift: Drift) -> None:
+    def __init__(
+        self, name: str, scenario: Scenario, unit: Unit, shard: Shard, steps: Iterator[float]
+    ) -> None:
+        """`steps`: seconds of each step."""
         super().__init__(shard.loop)
         self.name, self.cursor = name, 0
         self.busy = self.idle = 0.0
         """Seconds in inner steps that have ended, and between two steps."""
-        self._scenario, self._unit, self._shard, self._drift = scenario, unit, shard, drift
+        self._scenario, self._unit, self._shard, self._steps = scenario, unit, shard, steps
 
     async def train(self) -> None:
         """Trains step by step, as `learner/island.py` does."""
@@ -66,7 +69,7 @@ class Learner(BlankIsland, Process):
         while (proposal := loop.propose()).ending is Ending.NONE:
             loop.begin(replace(proposal, arrivals=dict(proposal.arrivals)))  # what its only host agrees to
             self.idle += self.loop.time() - ended
-            seconds = self._drift.next()
+            seconds = next(self._steps)
             await asyncio.sleep(seconds - MOMENT)
             self.busy += seconds
             self.cursor += 1
@@ -114,10 +117,10 @@ class World:
         self.shard = Shard(run, Rules.of(run), layout, first, BlankArrays(run.outer.codec), scenario.costs)
         self.loop = self.shard.loop
         self.loop.HOP = 0.0
-        steps = drifts(scenario.paces, scenario.jitter, np.random.default_rng(seed))
+        paces = drifts(scenario.paces, scenario.jitter, np.random.default_rng(seed))
         self.learners = {
-            (name := f"unit-{number:04}"): Learner(name, scenario, unit, self.shard, drift)
-            for number, (unit, drift) in enumerate(zip(scenario.units, steps, strict=True))
+            (name := f"unit-{number:04}"): Learner(name, scenario, unit, self.shard, steps)
+            for number, (unit, steps) in enumerate(zip(scenario.units, paces, strict=True))
         }
 
     @property

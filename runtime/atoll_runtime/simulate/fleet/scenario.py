@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 
 import numpy as np
 from numpy.random import Generator
@@ -33,32 +34,20 @@ LEAST = 0.1
 """A drawn pace is at least this share of the learner's mean pace, so that every step takes time."""
 
 
-@dataclass
-class Drift:
-    """One learner's step times: normal around `pace` with a relative spread. Each draw holds for `DRIFT_STEPS`."""
-
-    pace: float
-    """Mean seconds of a step."""
-    spread: float
-    rng: Generator
-    _left: int = 0
-    _now: float = 0.0
-
-    def next(self) -> float:
-        """Returns the seconds of the next step. The first draw holds for a random number of steps, so that learners
-        that begin together change at different times."""
-        if self._left == 0:
-            first = self._now == 0.0
-            self._left = int(self.rng.integers(1, DRIFT_STEPS + 1)) if first else DRIFT_STEPS
-            self._now = self.pace * max(LEAST, 1.0 + self.spread * float(self.rng.standard_normal()))
-        self._left -= 1
-        return self._now
+def drift(pace: float, spread: float, rng: Generator) -> Iterator[float]:
+    """Yields the seconds of a learner's steps: normal around `pace` with a relative spread. Each draw holds for
+    `DRIFT_STEPS`, the first for a random number of steps, so that learners that begin together change at different
+    times."""
+    steps = int(rng.integers(1, DRIFT_STEPS + 1))
+    while True:
+        yield from repeat(pace * max(LEAST, 1.0 + spread * float(rng.standard_normal())), steps)
+        steps = DRIFT_STEPS
 
 
-def drifts(paces: Sequence[float], spread: float, rng: Generator) -> list[Drift]:
+def drifts(paces: Sequence[float], spread: float, rng: Generator) -> list[Iterator[float]]:
     """Returns the step times of learners with these paces. Each has its own random stream, so that paces stay the same
     when only a policy changes."""
-    return [Drift(pace, spread, stream) for pace, stream in zip(paces, rng.spawn(len(paces)), strict=True)]
+    return [drift(pace, spread, stream) for pace, stream in zip(paces, rng.spawn(len(paces)), strict=True)]
 
 
 @dataclass(frozen=True)
@@ -115,7 +104,7 @@ def waiting_goodput(scenario: Scenario, seed: int) -> float:
     merged = [0.0] * (steps + 1)
     """When each step's merge reaches the learners."""
     for step in range(1, steps + 1):
-        seconds_M = np.array([drift.next() for drift in learners])
+        seconds_M = np.array([next(pace) for pace in learners])
         ended_M = np.maximum(ended_M, merged[max(0, step - ahead)]) + seconds_M
         merged[step] = float(ended_M.max()) + exchange
         busy += float(seconds_M.sum())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from numpy.random import Generator
@@ -19,7 +20,6 @@ from atoll_runtime.learner.snapshot import Snapshot, Snapshots
 from atoll_runtime.learner.start import start_of
 from atoll_runtime.simulate.blank import unit_contract
 from atoll_runtime.simulate.eventloop import Process
-from atoll_runtime.simulate.fleet.scenario import Drift
 from atoll_runtime.simulate.network import SimNetwork, Wire
 from atoll_runtime.simulate.shard import Shard
 from atoll_runtime.simulate.training.programs import Programs, Share
@@ -36,7 +36,8 @@ class Island:
     """A learner over all its incarnations."""
 
     number: int
-    drift: Drift
+    steps: Iterator[float]
+    """Seconds of each step."""
     chance: Generator
     """Of its losses."""
     client: type[SyncerClient] = SyncerClient
@@ -71,7 +72,7 @@ class Learner(Process):
         loop = await self._connected(cut)
         while (agreed := loop.agreed()).ending is Ending.NONE:
             loss, cursor = loop.begin(agreed)
-            await asyncio.sleep(self._island.drift.next())
+            await asyncio.sleep(next(self._island.steps))
             loop.finish(float(loss), cursor)
             self._island.tokens += loop.inner.tokens
             await asyncio.sleep(TURN_SECONDS)

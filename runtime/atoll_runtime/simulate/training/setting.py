@@ -67,7 +67,7 @@ class Setting:
     paces: tuple[float, ...] = (1.0,)
     """Mean seconds of an inner step of each learner. Their number divides STREAMS."""
     jitter: float = 0.0
-    """Relative spread of a learner's pace; see `fleet.scenario.Drift`."""
+    """Relative spread of a learner's pace; see `fleet.scenario.drift`."""
     failures: Failures | None = None
     costs: Costs = COSTS
     audit: int | None = None
