@@ -37,17 +37,13 @@ class _Mesh:
         self._away: deque[float] = deque()
         """When each returns, ascending."""
         self._recovery, self._line = recovery, line
-        self._coming = iter(interruptions)
-        self._pass()
-
-    def _pass(self) -> None:
-        self._at, self._mark = next(self._coming, (inf, 0.0))
+        self._hits = deque(interruptions)
 
     def next_hit(self) -> float:
         """Returns when a member is interrupted next. Interruptions of other slices are ignored."""
-        while self._mark * self.slices >= self.members and self._at < inf:
-            self._pass()
-        return self._at
+        while self._hits and self._hits[0][1] * self.slices >= self.members:
+            self._hits.popleft()
+        return self._hits[0][0] if self._hits else inf
 
     def next_join(self) -> float:
         """Returns when the next slice to return joins: after `patience`, or earlier if its wait has cost as much
@@ -69,14 +65,13 @@ class _Mesh:
 
     def lose(self, now: float) -> bool:
         """Removes the members that were interrupted until `now`. Returns whether there were any."""
-        hit = False
-        while self.next_hit() <= now:
-            hit = True
+        before = self.members
+        while (at := self.next_hit()) <= now:
+            self._hits.popleft()
             self._line.interruptions += 1
-            self._away.append(max(self._at + self._recovery.repair, now))
+            self._away.append(max(at + self._recovery.repair, now))
             self.members -= 1
-            self._pass()
-        return hit
+        return self.members < before
 
     def join(self) -> None:
         """Adds all waiting slices to the members."""
