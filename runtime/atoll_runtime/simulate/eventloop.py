@@ -52,20 +52,6 @@ class Process:
 PROCESS: ContextVar[Process | None] = ContextVar("process", default=None)
 
 
-class SimHandle:
-    """A callback, at a time or as soon as possible."""
-
-    __slots__ = ("_args", "_callback", "_cancelled", "_context", "_process")
-
-    def __init__(self, callback: Any, args: Any, context: Context | None) -> None:
-        self._context = copy_context() if context is None else context
-        self._process = self._context.get(PROCESS)
-        self._callback, self._args, self._cancelled = callback, args, False
-
-    def cancel(self) -> None:
-        self._cancelled, self._callback, self._args = True, None, None
-
-
 class SimLoop(asyncio.AbstractEventLoop):
     """`before` is called before each callback with its process, and may kill it. `seconds`: how long a job takes."""
 
@@ -83,8 +69,8 @@ class SimLoop(asyncio.AbstractEventLoop):
         self.failures: list[BaseException] = []
         self.tasks: list[asyncio.Task[Any]] = []
         self._before, self._seconds, self._closed = before, seconds, False
-        self._ready: deque[SimHandle] = deque()
-        self._heap: list[tuple[float, int, SimHandle]] = []
+        self._ready: deque[asyncio.Handle] = deque()
+        self._heap: list[tuple[float, int, asyncio.Handle]] = []
         self._count = 0
         self._free: dict[object, float] = {}
         """When an executor with one worker has done all its jobs."""
@@ -101,7 +87,7 @@ class SimLoop(asyncio.AbstractEventLoop):
             return False
         else:
             self.now, _, handle = heapq.heappop(self._heap)
-        process = handle._process
+        process = handle._context.get(PROCESS)  # type: ignore[attr-defined]
         if handle._cancelled or (process is not None and not process.alive):
             return True
         asyncio._set_running_loop(self)
@@ -109,11 +95,7 @@ class SimLoop(asyncio.AbstractEventLoop):
             self._before(process)
             if process is None or process.alive:
                 self.steps += 1
-                handle._context.run(handle._callback, *handle._args)
-        except Killed:
-            pass
-        except Exception as error:
-            self.failures.append(error)
+                handle._run()
         finally:
             asyncio._set_running_loop(None)
         if self.failures:
@@ -154,7 +136,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         return self.now
 
     def call_soon(self, callback: Any, *args: Any, context: Context | None = None) -> Any:  # type: ignore[override]
-        handle = SimHandle(callback, args, context)
+        handle = asyncio.Handle(callback, args, self, context)
         self._ready.append(handle)
         return handle
 
@@ -163,7 +145,7 @@ class SimLoop(asyncio.AbstractEventLoop):
     def call_at(  # type: ignore[override]
         self, when: float, callback: Any, *args: Any, context: Context | None = None
     ) -> Any:
-        handle = SimHandle(callback, args, context)
+        handle = asyncio.Handle(callback, args, self, context)
         self._count += 1
         heapq.heappush(self._heap, (when if when > self.now else self.now, self._count, handle))
         return handle
@@ -215,7 +197,9 @@ class SimLoop(asyncio.AbstractEventLoop):
         return False
 
     def call_exception_handler(self, context: Any) -> None:
-        """Ignores exceptions that were never retrieved from a future."""
+        """Keeps exceptions of callbacks. Ignores those that were never retrieved from a future."""
+        if "handle" in context and not isinstance(context["exception"], Killed):
+            self.failures.append(context["exception"])
 
 
 def end(coroutine: Any) -> None:
