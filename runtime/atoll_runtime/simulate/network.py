@@ -37,7 +37,7 @@ class Channel:
     def __init__(self, network: SimNetwork, server: Server) -> None:
         self.network, self.client, self.server, self.open = network, network.client, server, True
         self.downs: asyncio.Queue[Down | Exception | None] = asyncio.Queue()
-        self._ups: asyncio.Queue[Up | None] = asyncio.Queue()
+        self._ups: asyncio.Queue[Up] = asyncio.Queue()
         self._loop = network.loop
         self._up_at = self._down_at = 0.0
         self._task = server.spawn(self._serve())
@@ -84,8 +84,8 @@ class Channel:
         self.down(None)
 
     async def _incoming(self) -> AsyncIterator[Up]:
-        while (message := await self._ups.get()) is not None:
-            yield message
+        while True:
+            yield await self._ups.get()
 
     def _arrive_up(self, message: Up) -> None:
         if self.open:

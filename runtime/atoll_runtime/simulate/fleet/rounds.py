@@ -29,7 +29,7 @@ from atoll_runtime.simulate.blank import (
     whole_body,
 )
 from atoll_runtime.simulate.eventloop import Process
-from atoll_runtime.simulate.fleet.scenario import Scenario, Unit, drifts
+from atoll_runtime.simulate.fleet.scenario import Scenario, drifts
 from atoll_runtime.simulate.network import SimNetwork, Wire
 from atoll_runtime.simulate.shard import Shard
 from atoll_runtime.transport import codecs
@@ -52,15 +52,13 @@ class Learner(BlankIsland, Process):
 
     tokens = TOKENS
 
-    def __init__(
-        self, name: str, scenario: Scenario, unit: Unit, shard: Shard, steps: Iterator[float]
-    ) -> None:
+    def __init__(self, name: str, shard: Shard, wire: Wire, steps: Iterator[float]) -> None:
         """`steps`: seconds of each step."""
         super().__init__(shard.loop)
         self.name, self.cursor = name, 0
         self.busy = self.idle = 0.0
         """Seconds in inner steps that have ended, and between two steps."""
-        self._scenario, self._unit, self._shard, self._steps = scenario, unit, shard, steps
+        self._shard, self._wire, self._steps = shard, wire, steps
 
     async def train(self) -> None:
         """Trains step by step, as `learner/island.py` does."""
@@ -79,11 +77,11 @@ class Learner(BlankIsland, Process):
 
     async def _connected(self) -> Loop:
         """Connects to the syncer with the initial model. Returns the training loop."""
-        shard, unit, costs = self._shard, self._unit, self._scenario.costs
+        shard = self._shard
         while (service := shard.service) is None:
             await asyncio.sleep(MOMENT)
         contract = unit_contract(self.name, 1)
-        link = SimNetwork(self, shard, unit.wire or Wire(costs.body, codec=shard.run.outer.codec))
+        link = SimNetwork(self, shard, self._wire)
         count = len(shard.layout.fragments)
         whole, padded = [(0, 1)] * count, [1] * count
         client = SyncerClient(shard.run, contract, shard.layout, whole, padded, [link], self.loop.time)
@@ -118,8 +116,9 @@ class World:
         self.loop = self.shard.loop
         self.loop.HOP = 0.0
         paces = drifts(scenario.paces, scenario.jitter, np.random.default_rng(seed))
+        usual = Wire(scenario.costs.body, codec=run.outer.codec)
         self.learners = {
-            (name := f"unit-{number:04}"): Learner(name, scenario, unit, self.shard, steps)
+            (name := f"unit-{number:04}"): Learner(name, self.shard, unit.wire or usual, steps)
             for number, (unit, steps) in enumerate(zip(scenario.units, paces, strict=True))
         }
 
