@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import count
 from typing import Literal
 
 Method = Literal["data-parallel", "decoupled"]
@@ -63,26 +62,22 @@ def speed(setting: Setting, learners: int) -> float:
 
 
 def _stretches(setting: Setting, method: Method, extra: int) -> Iterator[Stretch]:
-    for day in count():
-        if method == "data-parallel" and extra and day:
-            yield from _paused(setting, setting.day, setting.learners)
+    def changed(hours: float, learners: int, new: int) -> Iterator[Stretch]:
+        """Yields a period that begins with a change, by which `new` of the learners join."""
+        if method == "data-parallel":
+            pause = min(setting.reconfigure, hours)
+            yield pause, 0.0
+            yield hours - pause, speed(setting, learners)
         else:
-            yield setting.day, setting.learners
-        left = setting.night
-        new = extra
+            joining = min(setting.join, hours)
+            yield joining, learners - new
+            yield hours - joining, learners
+
+    yield setting.day if extra else setting.work, setting.learners
+    while True:
+        left, new = setting.night, extra
         while left > 0:  # ends, because each turn reduces it
-            piece = min(setting.change, left) if extra else left
-            if method == "data-parallel" and extra:
-                yield from _paused(setting, piece, setting.learners + extra)
-            else:
-                joining = min(setting.join, piece)
-                yield joining, setting.learners + extra - new
-                yield piece - joining, setting.learners + extra
-            left, new = left - piece, min(extra, 1)
-
-
-def _paused(setting: Setting, hours: float, learners: int) -> Iterator[Stretch]:
-    """Yields the period in which the world is rebuilt, then the one in which it works."""
-    pause = min(setting.reconfigure, hours)
-    yield pause, 0.0
-    yield hours - pause, speed(setting, learners)
+            piece = min(setting.change, left)
+            yield from changed(piece, setting.learners + extra, new)
+            left, new = left - piece, 1
+        yield from changed(setting.day, setting.learners, 0)
