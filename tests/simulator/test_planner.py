@@ -14,6 +14,7 @@ from atoll_runtime.contract import CommunicationSpec, GraceSpec, ModelSpec, Oute
 from atoll_runtime.model import describe
 from atoll_runtime.simulate.planner.choices import choose, points_lost
 from atoll_runtime.simulate.planner.estimate import below, below_while_living, expect, link_need, living
+from atoll_runtime.simulate.planner.merging import on_their_links
 from atoll_runtime.simulate.planner.needs import (
     ELEMENT_BYTES,
     LEAST_SECONDS,
@@ -185,6 +186,14 @@ def test_four_bits_and_their_scales_are_three_parts_in_four_less_each_way() -> N
 
 def test_a_quorum_of_all_units_is_given_up_where_units_are_often_away() -> None:
     assert best_of(RUN.turned(quorum=RUN.units), OFTEN).quorum.min < RUN.units
+
+
+def test_links_are_judged_with_the_runs_own_grace() -> None:
+    """Without grace and with K = 1 the faster units leave the slower ones out, whatever their links."""
+    wide, alone = replace(USUAL, link_gbps=1000.0), QuorumSpec(grace=GraceSpec(fraction=0.0))
+    for run, least in ((RUN, 0.9), (replace(RUN, quorum=alone), 0.0)):
+        slow = on_their_links(run, wide)["v5e"]["member_share"]
+        assert least <= slow <= least + 0.5, slow
 
 
 def test_units_that_cannot_hold_the_model_are_not_chosen() -> None:

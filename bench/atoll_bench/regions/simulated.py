@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from atoll_bench.regions.wan import PARAMETERS, STEP_SECONDS
-from atoll_runtime.contract import CommunicationSpec, OuterSpec
+from atoll_runtime.contract import CommunicationSpec, OuterSpec, QuorumSpec
 from atoll_runtime.simulate.fleet.links import Links, UnitOnLink, on_links
 
 CODECS = ("bf16", "int8", "int4")
@@ -37,6 +37,7 @@ def links(gbps: float, wide: float, interval: int, steps: int, codec: Any = None
             fragments=min(interval, OuterSpec().fragments), interval=interval, codec=codec or "bf16"
         ),
         communication=CommunicationSpec(codec=codec),
+        quorum=QuorumSpec(),
         steps=steps,
     )
     (narrow, _), _ = on_links(asked)

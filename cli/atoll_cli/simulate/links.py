@@ -74,7 +74,7 @@ OPTIONS = (
 
 def answer(found: Values) -> Report:
     """Return a row for each unit. Raises `UsageError`, and `Stalled` if the simulated clock stands still."""
-    from atoll_runtime.contract import CommunicationSpec, OuterSpec
+    from atoll_runtime.contract import CommunicationSpec, OuterSpec, QuorumSpec
     from atoll_runtime.simulate.fleet.links import Links, on_links
 
     codec, adaptive = found["codec"], found["codec"] == "auto"
@@ -91,7 +91,7 @@ def answer(found: Values) -> Report:
             codec="bf16" if adaptive else codec,
         ),
         communication=CommunicationSpec(codec=None if adaptive else codec),
-        quorum=found["quorum"],
+        quorum=QuorumSpec(min=found["quorum"]),
         delay=found["delay"] / 1000,
         outages=found["outages"] or {},
         steps=found["steps"] or max(600, 8 * interval),
@@ -102,7 +102,7 @@ def answer(found: Values) -> Report:
     title = (
         f"{counted(len(rows), 'unit')}, {amount(asked.params)} parameters in "
         f"{counted(fragments, 'fragment')}, codec {codec}, "
-        f"H = {interval}, steps of {found['step_time']:g} s, K = {asked.quorum}"
+        f"H = {interval}, steps of {found['step_time']:g} s, K = {asked.quorum.min}"
     )
     return Report(
         title,
@@ -122,14 +122,12 @@ def _check(asked: Links) -> None:
     """Raises `UsageError` for values that do not fit together."""
     from atoll_runtime.protocol.rules import TRANSFER_SECONDS
 
-    units = len(asked.gbps)
+    units, quorum = len(asked.gbps), asked.quorum.min
     if units > MOST_UNITS:
         raise UsageError(f"--links: {units} units; at most {MOST_UNITS} are taken")
-    if asked.quorum > units:
-        raise UsageError(
-            f"--quorum '{asked.quorum}': at most the {counted(units, 'unit')} of --links is wanted"
-        )
-    least = sorted(asked.gbps)[-asked.quorum]
+    if quorum > units:
+        raise UsageError(f"--quorum '{quorum}': at most the {counted(units, 'unit')} of --links is wanted")
+    least = sorted(asked.gbps)[-quorum]
     longest = asked.body_seconds(least)
     if longest > TRANSFER_SECONDS:
         wanted = math.ceil(1000 * least * longest / TRANSFER_SECONDS) / 1000

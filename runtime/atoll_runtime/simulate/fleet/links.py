@@ -33,7 +33,7 @@ class Links:
     outer: OuterSpec
     communication: CommunicationSpec
     """The fixed settings; each unit chooses the rest."""
-    quorum: int = 1
+    quorum: QuorumSpec
     delay: float = 0.0
     """Seconds, one way."""
     outages: Mapping[int, Sequence[tuple[float, float]]] = field(default_factory=dict)
@@ -119,9 +119,13 @@ def _scenario(asked: Links) -> Scenario:
         wire = Wire(asked.body_seconds(gbps), asked.delay, tuple(asked.outages.get(i, ())), asked.outer.codec)
         units.append(Unit(step, wire))
     work = MERGE_STEPS * max(asked.step_seconds)
-    costs, quorum = Costs(merge=work, write=work), QuorumSpec(min=asked.quorum)
     return Scenario(
-        asked.outer, quorum, asked.steps, tuple(units), costs=costs, communication=asked.communication
+        asked.outer,
+        asked.quorum,
+        asked.steps,
+        tuple(units),
+        costs=Costs(merge=work, write=work),
+        communication=asked.communication,
     )
 
 

@@ -80,7 +80,7 @@ def on_their_links(run: Run, assumed: Assumptions) -> dict[str, dict[str, Any]]:
         step_seconds=[step_of(pool, run, assumed).seconds for pool in pools],
         outer=run.outer,
         communication=run.communication,
-        quorum=math.ceil(run.quorum.min * part),
+        quorum=run.quorum.model_copy(update={"min": math.ceil(run.quorum.min * part)}),
         steps=LINK_INTERVALS * run.outer.interval,
     )
     try:
