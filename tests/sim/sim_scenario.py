@@ -5,15 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, replace
 
-from atoll_runtime.contract import (
-    CheckpointSpec,
-    CommunicationSpec,
-    OuterSpec,
-    QuorumSpec,
-    RunContract,
-    SyncerAddress,
-    TargetSpec,
-)
+from atoll_runtime.contract import RunContract
 from atoll_runtime.protocol.rules import Rules
 from atoll_runtime.simulate.blank import run_contract
 
@@ -168,16 +160,15 @@ class Scenario:
     @property
     def contract(self) -> RunContract:
         """In the fields that driver and client read."""
-        rules = self.rules
+        rules, codec = self.rules, "float32"
+        schedule = {name: getattr(rules, name) for name in ("fragments", "interval", "overlap")}
         return run_contract(
-            outer=OuterSpec(
-                fragments=rules.fragments, interval=rules.interval, overlap=rules.overlap, codec="float32"
-            ),
-            communication=CommunicationSpec(codec=None if self.adaptive else "float32"),
-            quorum=QuorumSpec(min=rules.quorum),
-            target=TargetSpec(global_steps=rules.target_steps, tokens=rules.target_tokens),
-            checkpoint=CheckpointSpec(uri="file:///nowhere", interval_steps=rules.cut_interval),
-            shards=(SyncerAddress(host="s"),) * rules.shards,
+            outer={**schedule, "codec": codec},
+            communication={"codec": None if self.adaptive else codec},
+            quorum={"min": rules.quorum},
+            target={"global_steps": rules.target_steps, "tokens": rules.target_tokens},
+            checkpoint={"uri": "file:///nowhere", "interval_steps": rules.cut_interval},
+            shards=[{"host": "s"}] * rules.shards,
         )
 
     @property
