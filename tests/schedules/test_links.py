@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import pytest
@@ -56,13 +57,17 @@ def run(
     down: Downs = (),
     steps: int = STEPS,
     weather: Weather = CALM,
+    overlap: int = 2,
+    quorum: int = 1,
 ) -> Seen:
     """A run's rounds after its first quarter, which has the units' first contributions.
 
     Args:
         down: from when on, and for how many seconds, the first unit is not reached.
     """
-    rules = replace(RULES, interval=interval, fragments=fragments, target_steps=steps)
+    rules = replace(
+        RULES, interval=interval, fragments=fragments, target_steps=steps, overlap=overlap, quorum=quorum
+    )
     world = World(Scenario(0, rules, ((10,) * fragments,), islands, weather, (), adaptive=adaptive))
     for since, seconds in down:
         world.at_time(since, None, world.cut_off, world.units[0], seconds)
@@ -169,6 +174,20 @@ def test_a_unit_does_not_starve_whose_transfers_take_longer_than_an_interval(
     assert seen.members["quick"] >= 0.98
     assert seen.members["slow"] >= 0.04
     assert merged(seen.accounts["slow"]) >= 0.75
+
+
+@pytest.mark.parametrize("link", [5.0, 1.2])
+def test_a_unit_that_always_answers_last_is_a_member_though_a_round_has_no_time_to_spare(link: float) -> None:
+    """A round must end within a step, and has its quorum without the unit. Then the unit is in every second one, or in
+    as many as its link carries."""
+    last, others = (
+        Island("z", 1, STEP, 10, GBIT / link),
+        [Island(f"u{n}", 1, STEP, 10, 1.0) for n in (1, 2, 3)],
+    )
+    seen = run(last, *others, overlap=1, quorum=3, steps=SHORT_RUN)
+    assert seen.members["z"] >= 0.9 / max(2, math.ceil(NEED / link))
+    assert merged(seen.accounts["z"]) >= 0.85
+    assert seen.seconds < 1.02 * SHORT_RUN * STEP
 
 
 SHORT_RUN = 300

@@ -151,7 +151,16 @@ class OpenRounds:
             held.grace_until = None
         elif held.grace_until is None and held.punctual(self.interval_seconds or math.inf) >= held.quorum:
             self.timing.quorum.add(now - held.opened)
-            held.grace_until = max(now + self.timing.grace(self.slowest, self.rules), held.rests)
+            held.grace_until = max(now + self._grace(held), held.rests)
+
+    def _grace(self, held: Round) -> float:
+        """Seconds of the grace window from now on. It is as long as it may be if a unit whose turn it is has yet to
+        answer: otherwise the same K quickest units would be the members each time."""
+        versions = self.versions[held.id.fragment]
+        awaited = (self.units[name] for name in self.roster.awaited[held.id])
+        if self.rules.grace_fraction and any(versions.owes(unit) for unit in awaited):
+            return self.rules.grace_steps * self.slowest
+        return self.timing.grace(self.slowest, self.rules)
 
     def leads(self) -> dict[str, int]:
         """By name of each far unit, how many steps before a round's own step it is asked: those of a round trip."""

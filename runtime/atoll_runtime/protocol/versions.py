@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from dataclasses import dataclass, field
 
@@ -63,6 +64,13 @@ class Versions:
         if step - anchor > (oldest := rules.oldest(unit.turn)):
             return f"anchor {anchor} is {step - anchor} steps old, more than {oldest}"
         return ""
+
+    def owes(self, unit: Unit) -> bool:
+        """It is the unit's turn. Its link carries one contribution in `Unit.turn` rounds; it may be ready a round
+        early."""
+        latest = unit.joined.get(self.p)
+        missed = sum(version > (self._met(unit) if latest is None else latest) for version in self.history)
+        return missed >= max(1, math.ceil(unit.turn) - 2)
 
     def _met(self, unit: Unit) -> int:
         """The version that was current when the unit's incarnation joined."""
