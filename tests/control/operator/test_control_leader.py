@@ -115,29 +115,6 @@ def test_a_leader_that_was_paused_does_nothing_when_it_wakes(bench: Bench) -> No
     assert (bench.unit("r-one-0")["incarnation"], len(bench.unit("r-one-0")["restarts"])) == (3, 2)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("seconds", [25, 100])
-def test_an_operator_is_alive_while_the_api_server_is_slow(bench: Bench, gate: IllGate, seconds: int) -> None:
-    """25 s is longer than a try of a request. Without a lease: with one it would give its work up at once."""
-    settings = {"ATOLL_RESYNC_SECONDS": "1", "ATOLL_STUCK_SECONDS": "2"}
-    one = bench.operator(KUBECONFIG=str(gate.kubeconfig), **settings)
-    bench.run(units=1)
-    bench.until("all pods", lambda: len(bench.pods()) == 3)
-    bench.until("alive", lambda: one.page("/healthz") == (200, "ok") and one.figures())
-    gate.slow = seconds
-    fail(bench)
-    began, oldest = time.monotonic(), 0.0
-    while time.monotonic() < began + seconds:
-        assert one.page("/healthz") == (200, "ok")
-        oldest = max(oldest, one.figures()["atoll_queue_oldest_seconds"])
-        time.sleep(0.5)
-    assert oldest > 2, "a pass has waited for longer than what counts as stuck"
-    gate.slow = 0
-    healed(bench)
-    assert one.alive
-    one.kill()  # before its gate closes
-
-
 @pytest.mark.parametrize(("method", "end"), [("PUT", "/status"), ("POST", "/pods"), ("PATCH", "/r-syncer")])
 def test_a_late_write_of_a_former_leader_is_lost(bench: Bench, gate: IllGate, method: str, end: str) -> None:
     """It was sent while it led, and arrives when another operator leads and has healed the unit twice."""

@@ -1,4 +1,4 @@
-"""A proxy to an API server. A test can make it answer 503, answer late, or hold requests."""
+"""A proxy to an API server. A test can make it answer 503, or hold requests."""
 
 from __future__ import annotations
 
@@ -47,8 +47,6 @@ class IllGate:
         """Requests for which this is true wait until it is false. They arrive even if the client is gone by then."""
         self.held = 0
         """Held requests that were not answered yet."""
-        self.slow = 0.0
-        """Seconds by which every request that is not held is delayed."""
         self.refused = 0
         """Answers with 503 so far."""
         text = kubeconfig.read_text()
@@ -78,7 +76,6 @@ class IllGate:
         try:
             while self.holds(request):
                 await asyncio.sleep(LOOK_SECONDS)
-            await asyncio.sleep(0 if held else self.slow)
             return await self._pass_on(request, body)
         finally:
             self.held -= held

@@ -10,7 +10,7 @@ import pytest
 from memory_apiserver import Server, Weather
 from memory_client import MemoryCluster
 
-from atoll_operator.certificates.authority import Authority, RunOwner, members
+from atoll_operator.certificates.authority import RunOwner, members
 from atoll_operator.certificates.secrets import RunCertificates
 from atoll_operator.kube.client import AT_ONCE
 from atoll_operator.reconcilers.inventory import Inventory
@@ -77,14 +77,3 @@ async def test_a_certificate_is_renewed_when_a_third_of_its_life_is_left(secrets
     assert "PATCH" not in dict(await secrets.ensure(1, NOW + 59 * DAY))
     renewed = [name for method, name in await secrets.ensure(1, NOW + 60 * DAY) if method == "PATCH"]
     assert sorted(renewed) == ["r-one-0-tls", "r-syncer-tls"]
-
-
-def test_a_certificate_is_accepted_for_its_names_by_its_authority_for_two_thirds_of_its_life() -> None:
-    ours, theirs = Authority.new("r", NOW), Authority.new("r", NOW)
-    certificate = ours.issue("r-syncer", "spiffe://atoll.dev/x", ["one"], NOW).certificate
-    assert ours.accept(certificate, ["one"], NOW + 59 * DAY)
-    assert not ours.accept(certificate, ["one"], NOW + 60 * DAY)
-    assert not ours.accept(certificate, ["one", "two"], NOW)
-    assert not ours.accept(ours.pair.certificate, ["one"], NOW)
-    assert not ours.accept(b"no certificate", [], NOW)
-    assert not theirs.accept(certificate, ["one"], NOW)

@@ -57,15 +57,6 @@ def test_a_list_deletes_what_it_lacks_unless_that_is_newer() -> None:
     assert cache.put("Pod", body("a", 6)) is None
 
 
-def test_an_object_that_left_a_selector_is_known_again_with_a_newer_version() -> None:
-    cache = empty()
-    cache.put("Pod", body("u", 3))
-    cache.delete(KEY, "u", 5)
-    assert cache.put("Pod", body("u", 5)) is None and cache.put("Pod", body("u", 6)) is not None
-    cache.prune([KEY], (), 8)
-    assert cache.put("Pod", body("u", 8)) is None and cache.put("Pod", body("u", 9)) is not None
-
-
 def test_the_mark_of_a_version_lasts_until_the_object_has_another_one() -> None:
     cache, answer = empty(), body("u", 3, owner="run")
 

@@ -14,7 +14,7 @@ from leaping import leap
 from memory_apiserver import Server
 from memory_client import MemoryCluster
 
-from atoll_operator.kube.apply import Applier, check_owner
+from atoll_operator.kube.apply import Applier
 from atoll_operator.kube.cache import Cache, Key, Object
 from atoll_operator.kube.errors import Refused, Retry
 from atoll_operator.kube.logs import LOG
@@ -53,16 +53,25 @@ def owned(key: Key, owner: str, name: str = "r", **parts: object) -> Object:
     return {"kind": key.kind, "metadata": metadata, **parts}
 
 
-@pytest.mark.parametrize(("owner", "refused"), [("run", False), ("theirs", True), ("", True)])
+WHOSE = {"ours": "run", "of others": "theirs", "of nobody": "", "of an earlier run": "earlier"}
+"""The controller's uid."""
+
+
+@pytest.mark.parametrize("seen", [False, True])
+@pytest.mark.parametrize("whose", WHOSE)
 @pytest.mark.parametrize("key", [SERVICE, SECRET], ids=["fixed", "not-fixed"])
-async def test_an_object_that_no_watch_has_told_of_is_applied_only_if_it_is_ours(
-    key: Key, owner: str, refused: bool
+async def test_an_object_is_applied_if_it_is_ours_and_a_fixed_one_of_an_earlier_run_is_inherited(
+    key: Key, whose: str, seen: bool
 ) -> None:
-    world = World()
-    world.put(key, owner, "r" if owner == "run" else "other", seen=False)
-    with pytest.raises(Refused) if refused else contextlib.nullcontext():
+    world, uid, earlier = World(), WHOSE[whose], whose == "of an earlier run"
+    world.put(key, uid, "other" if whose == "of others" else "r", seen=seen)
+    ours = whose == "ours" or (earlier and key == SERVICE)
+    with contextlib.nullcontext() if ours else pytest.raises(Retry if earlier else Refused):
         await world.applier.apply(owned(key, "run", spec={"a": 1}))
-    assert world.server.get(*key[::2]).get("spec") == (None if refused else {"a": 1})
+    found = world.server.get(*key[::2])
+    assert found.get("spec") == ({"a": 1} if ours else None)
+    owners = {each["uid"] for each in found["metadata"]["ownerReferences"]}
+    assert owners == ({"run"} if ours else {uid} - {""})
 
 
 async def test_an_object_is_applied_once_and_again_after_any_change() -> None:
@@ -92,31 +101,6 @@ async def test_only_what_is_ours_is_deleted(known: Any, successor: Any, left: li
     await world.applier.remove("run", SERVICE)
     assert [body["metadata"]["ownerReferences"][0]["uid"] for body in world.server.every("Service")] == left
     assert (world.cache.get(SERVICE) is None) is (known != "theirs")
-
-
-@pytest.mark.parametrize("seen", [False, True])
-async def test_an_object_of_an_earlier_owner_of_that_name_is_inherited(seen: bool) -> None:
-    world = World()
-    world.put(SERVICE, "earlier", seen=seen)
-    await world.applier.apply(owned(SERVICE, "run"))
-    assert [each["uid"] for each in world.server.get(*SERVICE[::2])["metadata"]["ownerReferences"]] == ["run"]
-
-
-@pytest.mark.parametrize(
-    ("owner", "name", "inherit", "expected"),
-    [
-        pytest.param("mine", "r", False, None, id="ours"),
-        pytest.param("", "", False, Refused, id="of-nobody"),
-        pytest.param("theirs", "other", False, Refused, id="of-others"),
-        pytest.param("earlier", "r", False, Retry, id="of-an-earlier-run"),
-        pytest.param("earlier", "r", True, None, id="inherited"),
-        pytest.param("theirs", "other", True, Refused, id="of-others-is-not-inherited"),
-        pytest.param("", "", True, Refused, id="of-nobody-is-not-inherited"),
-    ],
-)
-def test_an_object_that_is_not_ours_is_refused(owner: str, name: str, inherit: bool, expected: Any) -> None:
-    with pytest.raises(expected) if expected else contextlib.nullcontext():
-        check_owner(owned(SERVICE, owner, name), {"kind": "TrainingRun", "name": "r", "uid": "mine"}, inherit)
 
 
 def test_an_occasion_is_told_once_in_an_event_and_in_the_log(caplog: Any) -> None:

@@ -14,7 +14,7 @@ from atoll_operator.api.learnerunit import LearnerUnitStatus
 from atoll_operator.plan import cost
 from atoll_operator.plan.conditions import format_time, only_figures
 from atoll_operator.plan.run.syncer_state import SyncerState
-from atoll_runtime.contract import MOST_REASONS, LedgerReport, SyncerStatus, UnitReport, WaitReport
+from atoll_runtime.contract import MOST_REASONS, LedgerReport, SyncerStatus
 
 HEAL = cost.of_heal(0.1, chips=4, step_seconds=0.1)
 
@@ -155,13 +155,6 @@ def test_figures_do_not_fall_where_shard_0_has_yet_to_hear_of_another_shard() ->
     assert scene.status.syncer_restarts == 2
     scene.syncer("Starting", global_step=0).step()  # no shard has read its journal
     assert (scene.status.global_step, scene.status.tokens, scene.status.progress_percent) == (33, 990, 33)
-
-
-def test_a_units_ledger_lists_the_first_of_the_tokens_that_wait_for_its_link() -> None:
-    waits = [WaitReport(fragment=p, tokens=8, since=p, what="its link") for p in range(100)]
-    unit = UnitReport(incarnation=1, hosts=1, state="Learning", waits=waits)
-    assert cost.shown_ledger(LedgerReport(), 4, unit).waits == tuple(waits[:64])
-    assert cost.shown_ledger(LedgerReport(), 4).waits == ()
 
 
 def test_figures_and_messages_of_true_conditions_can_wait() -> None:

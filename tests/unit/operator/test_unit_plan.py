@@ -90,6 +90,9 @@ def test_pods_of_a_new_unit_do_not_wait_until_its_first_incarnation_is_stored() 
     for there, created in (((), 1), ((leader,), 1), ((leader, replace(leader, host=1)), 0)):
         plan = plan_unit(replace(new, pods=there))
         assert (plan.advance, plan.remove, len(plan.create)) == (False, (), created)
+        assert plan.service["spec"]["publishNotReadyAddresses"], (
+            "they look for each other before they are ready"
+        )
     failed = plan_unit(replace(new, pods=(replace(leader, **ENDED),)))
     assert (failed.advance, failed.status.incarnation, failed.status.restart_count) == (True, 2, 1)
 

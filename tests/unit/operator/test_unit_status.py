@@ -28,6 +28,7 @@ from atoll_runtime.contract import (
     LinkReport,
     SyncerStatus,
     UnitReport,
+    WaitReport,
 )  # fmt: skip
 
 FAILED, SECONDS = NOW - 100.0, 40.0
@@ -126,6 +127,8 @@ def test_a_heal_ends_with_the_first_merge_and_says_what_it_cost() -> None:
     assert lost.by_reason["AppError"].steps == 160
     assert find(status.conditions, "Seeded").message == "from the global checkpoint of step 40"
     assert (status.phase, status.merged_incarnation, status.heal_start_time) == ("Learning", 3, None)
+    every = {"Scheduled", "PodsReady", "Seeded", "Learning", "Healing", "Draining", "LinkAdequate", "Suspect"}
+    assert {each.type for each in status.conditions} == every
     assert described(status).last_heal == heal
 
 
@@ -137,11 +140,14 @@ def test_a_unit_that_a_peer_may_have_seeded_says_what_it_was_told() -> None:
 
 def test_the_ledger_is_as_last_known_and_final_when_the_run_is() -> None:
     ledger = {"r-two-0": LedgerReport(trained=80, merged=60, discarded={"Finished": 20})}
-    report = SyncerStatus(run_uid="u", phase="Finished", fragments=4, ledger=ledger)
+    waits = [WaitReport(fragment=1, tokens=8, since=1, what="its link")]
+    units = {"r-two-0": UnitReport(incarnation=3, hosts=2, state="Learning", waits=waits)}
+    report = SyncerStatus(run_uid="u", phase="Finished", fragments=4, ledger=ledger, units=units)
     syncer = replace(SyncerState().heard(report, NOW), merged=240)
     unit = replace(learner_unit(), status=HURT, stop="Finished", syncer=syncer)
     status = plan_unit(unit).status
-    assert status.ledger == LedgerStatus(fragments=4, trained=80, merged=60, discarded={"Finished": 20})
+    known = {"trained": 80, "merged": 60, "discarded": {"Finished": 20}, "waits": tuple(waits)}
+    assert status.ledger == LedgerStatus(fragments=4, **known)
     assert status.share_percent == 25.0, "of the tokens that were merged"
     assert plan_unit(replace(unit, status=status, syncer=SyncerState())).status.ledger == status.ledger
 

@@ -18,7 +18,6 @@ from atoll_operator.kube.cache import Change, Key, Object, key_of
 from atoll_operator.kube.errors import Conflict, Retry
 from atoll_operator.metrics.process import Metrics
 from atoll_operator.operator import RECONCILERS
-from atoll_operator.plan.pods.view import PodView
 from atoll_operator.plan.run.syncer_state import SyncerState
 from atoll_operator.reconcilers.controller import Controller
 from atoll_operator.reconcilers.inventory import Inventory
@@ -57,29 +56,9 @@ class World:
         body = thing(kind, 0)
         return self._woken(self.inventory.delete(key_of(kind, body), body["metadata"]["uid"]))
 
-    def pods(self) -> tuple[PodView, ...]:
-        return self.inventory.pods_of(UNIT, "unit")
-
     def _woken(self, change: Change | None) -> Woken:
         found = () if change is None else wakeups(change, self.inventory)
         return {key: (seconds, lane) if lane else seconds for key, seconds, lane in found}
-
-
-def test_a_run_and_a_unit_have_their_own_pods_until_a_fresh_list_lacks_them() -> None:
-    world = World()
-    for version, name in enumerate(["r-syncer-0", "r-syncer-1", "r-evaluator-0"], 2):
-        labels, owner = {"atoll.dev/run": "r"}, name.rpartition("-")[0]
-        assert world.put("Pod", version, name, owner=owner, metadata={"labels": labels}) == {RUN: 0.0}
-        world.put("StatefulSet", version, owner, owner="run", metadata={"labels": labels})
-    world.put("Pod", 5, "r-syncer-2", owner="an-earlier-set", metadata={"labels": {"atoll.dev/run": "r"}})
-    of = world.inventory.set_pods
-    assert [pod.name for pod in of(RUN, "run", "r-syncer")] == ["r-syncer-0", "r-syncer-1"]
-    assert [pod.name for pod in of(RUN, "run", "r-evaluator")] == ["r-evaluator-0"]
-    assert of(RUN, "an-earlier-run", "r-syncer") == ()
-    world.put("Pod", 6, "c", owner="an-earlier-unit")
-    assert [pod.name for pod in world.pods()] == ["first"]
-    world.inventory.replace_pods(UNIT, [thing("Pod", 7, "b")], 7)
-    assert [pod.name for pod in world.pods()] == ["b"]
 
 
 def test_a_node_pool_that_is_deleted_is_none_that_lacks_hosts() -> None:
@@ -237,45 +216,40 @@ def test_all_units_are_due_if_the_syncer_comes_goes_or_changes_its_phase(other: 
     assert told(after(down="shard 1: no route"), after(down="shard 2: no route")) == {"r"}
 
 
+def reconcile(inventory: Inventory, metrics: Metrics, seconds: float) -> None:
+    """Lead for this time."""
+
+    async def work() -> None:
+        client, own = MemoryCluster(Server(random.Random(0)), metrics), Settings(runtime_image="i")
+        controller = Controller(own, client, inventory, metrics, RECONCILERS, lambda _: True)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(controller.run(), seconds)
+
+    leap(work())
+
+
 def test_a_pass_that_is_put_off_is_not_counted_as_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     inventory, metrics = Inventory(), Metrics()
     outcomes = [Retry(5.0, "exceeded quota"), Conflict("it is newer"), *[None] * 9]
     inventory.put("TrainingRun", thing("TrainingRun", 1, "r", spec={}))
-
-    async def work() -> None:
-        client = MemoryCluster(Server(random.Random(0)), metrics)
-        controller = Controller(
-            Settings(runtime_image="i"), client, inventory, metrics, RECONCILERS, lambda _: True
-        )
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(controller.run(), 60)
-
     monkeypatch.setattr(RunReconciler, "__call__", AsyncMock(side_effect=outcomes))
-    leap(work())
+    reconcile(inventory, metrics, 60)
     [family] = metrics.reconcile_errors.collect()
     counts = {each.labels["error"]: each.value for each in family.samples if each.name.endswith("_total")}
     assert counts == {"Conflict": 1.0}
 
 
 def test_a_resync_looks_at_each_object_once_and_not_at_many_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    inventory, metrics, settings = Inventory(), Metrics(), Settings(runtime_image="i", resync_seconds=300)
+    inventory, times = Inventory(), dict[Key, list[float]]()
     for kind, name in [("TrainingRun", "r"), *(("LearnerUnit", f"r-p-{n}") for n in range(UNITS))]:
         inventory.put(kind, thing(kind, 1, name, spec={"run": "r"}))
-    times: dict[Key, list[float]] = {}
 
     async def note(_: object, key: Key) -> None:
         times.setdefault(key, []).append(asyncio.get_running_loop().time())
 
     monkeypatch.setattr(RunReconciler, "__call__", note)
     monkeypatch.setattr(UnitReconciler, "__call__", note)
-
-    async def work() -> None:
-        client = MemoryCluster(Server(random.Random(0)), metrics)
-        controller = Controller(settings, client, inventory, metrics, RECONCILERS, lambda _: True)
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(controller.run(), 600)
-
-    leap(work())
+    reconcile(inventory, Metrics(), 900)
     assert len(times) == 1 + UNITS
     for first, second, third, *_ in times.values():
         assert first == 0 and 240 <= second <= 300 and 240 <= third - second <= 300
