@@ -49,8 +49,6 @@ class PollFailed(Exception):
 
 @dataclass(slots=True)
 class Poll(Generic[S]):
-    """Polling of one run."""
-
     run: Key
     uid: str
     shards: int
@@ -88,7 +86,6 @@ class Poller(Generic[S]):
         poll.task = asyncio.create_task(self._follow(poll, context), name=f"{type(self).__name__} {run}")
 
     def state(self, run: Key, uid: str) -> S:
-        """The last known state."""
         poll = self._polls.get(run)
         return poll.state if poll is not None and poll.uid == uid else self.unknown
 
@@ -104,7 +101,6 @@ class Poller(Generic[S]):
         self._polls.pop(run, None)
 
     async def close(self) -> None:
-        """Stop all polls and wait until their tasks have ended."""
         tasks = [poll.task for poll in self._polls.values() if poll.task is not None]
         for run in list(self._polls):
             self.forget(run)
@@ -234,8 +230,6 @@ class SyncerPoller(Poller[SyncerState]):
 
 
 class EvaluatorPoller(Poller[EvaluatorState]):
-    """Polls for results."""
-
     role, kind, unknown = "Evaluator", EvaluatorStatus, EvaluatorState()
     host = staticmethod(evaluator_host)
 

@@ -30,8 +30,6 @@ def _parse(value: Any) -> Any:
 
 
 class Settings(BaseModel):
-    """All settings of the operator."""
-
     model_config = ConfigDict(
         frozen=True, populate_by_name=True, alias_generator=lambda name: f"ATOLL_{name.upper()}"
     )

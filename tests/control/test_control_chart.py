@@ -235,16 +235,6 @@ def test_several_operators_are_kept_apart_and_not_all_evicted_at_once() -> None:
     assert preferred["podAffinityTerm"]["labelSelector"]["matchLabels"].items() <= labels
 
 
-@pytest.mark.parametrize("wide", ["true", "false"])
-def test_nodes_may_be_read_unless_that_is_turned_off(wide: str) -> None:
-    name = "atoll-operator-nodes-atoll-system"
-    objects = template(f"--set=clusterWide={wide}")
-    rule = {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list", "watch"]}
-    assert objects["ClusterRole", "", name]["rules"] == [rule]
-    assert ("ClusterRoleBinding", "", name) in objects
-    assert name not in {key[2] for key in template(f"--set=clusterWide={wide},watchNodes=false")}
-
-
 def test_releases_share_no_name_of_the_whole_cluster_but_the_definitions_and_their_roles() -> None:
     one, two = ({key for key in template("--namespace", release) if not key[1]} for release in ("one", "two"))
     with_definitions = one - {key for key in template("--set=crds.enabled=false", "--namespace", "one")}

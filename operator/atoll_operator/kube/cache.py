@@ -62,8 +62,6 @@ def version_of(metadata: Object) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """The known state of one object."""
-
     key: Key
     uid: str
     resource_version: int
@@ -149,7 +147,6 @@ class Cache:
         return 0 if entry is None else entry.resource_version
 
     def has(self, kind: str) -> bool:
-        """Whether any object of this kind is known."""
         return bool(self._entries.get(kind))
 
     def keys(self, kind: str, namespace: str = "") -> list[Key]:

@@ -66,7 +66,6 @@ def is_final(status: int, message: str) -> bool:
 
 
 def of_status(status: int, reason: str, message: str) -> ApiError:
-    """The exception for an answer."""
     if _REFUSAL.match(message):
         return Refused(message)
     conflict = AlreadyExists if reason == "AlreadyExists" else Conflict

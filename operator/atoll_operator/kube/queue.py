@@ -27,8 +27,6 @@ WORKERS = 64
 
 @dataclass(slots=True)
 class _Record:
-    """The state of one key."""
-
     waiting_since: float | None = None
     """Also set while the key is handled, if it was added meanwhile."""
     handled_since: float | None = None

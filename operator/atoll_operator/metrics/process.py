@@ -21,8 +21,6 @@ MOST_REASONS = 64
 
 
 class Metrics:
-    """One set per process."""
-
     def __init__(self) -> None:
         self.registry = prometheus.CollectorRegistry()
         counter = partial(prometheus.Counter, registry=self.registry)

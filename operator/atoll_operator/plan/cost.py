@@ -23,7 +23,6 @@ def with_heal(old: CostStatus | None, reason: str, heal: Cost) -> CostStatus:
 
 
 def names(cost: CostStatus | None) -> Collection[str]:
-    """The reasons that this cost names."""
     return cost.by_reason.keys() - {OTHER} if cost is not None else ()
 
 
@@ -53,7 +52,6 @@ def _status(parts: Mapping[str, Cost]) -> CostStatus:
 
 
 def _each(rule: Callable[[list[float]], float], *costs: Cost) -> Cost:
-    """Apply the rule field by field."""
     fields = {name: [getattr(cost, name) for cost in costs] for name in Cost.model_fields}
     return Cost.model_validate({name: round(rule(values), 2) for name, values in fields.items()})
 

@@ -33,8 +33,6 @@ class Limits(BaseModel):
 
 
 class NamespaceLimits(Limits):
-    """Limits of every namespace."""
-
     namespaces: Mapping[str, Limits] = {}
     """Other limits for single namespaces, by name."""
 
@@ -55,8 +53,6 @@ class Claim(NamedTuple):
 
 
 class Room(NamedTuple):
-    """What a run or a unit may have."""
-
     hosts: int | None
     """None: it may not begin."""
     message: str = ""

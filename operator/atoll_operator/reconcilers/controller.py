@@ -109,8 +109,6 @@ class Memory:
     certificates: RunCertificates | None = None
     cpu: float = 0.0
     """CPU seconds of those parts of the present pass that await nothing."""
-    told: tuple[object, object] = (None, None)
-    """What a run and its units were enqueued for when it last changed."""
 
 
 class Reconciler:
@@ -144,7 +142,6 @@ class Reconciler:
         """The object was deleted, or is being deleted."""
 
     async def _reconcile(self, key: Key, body: Body, memory: Memory, now: float) -> None:
-        """One pass over an object."""
         raise NotImplementedError
 
     @contextmanager

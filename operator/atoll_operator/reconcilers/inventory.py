@@ -69,7 +69,6 @@ class Body(dict[str, Any]):
         return TrainingRun.model_construct(spec=spec, status=self.status_of(TrainingRunStatus))
 
     def status_of(self, model: type[M]) -> M:
-        """The status alone."""
         return self._known(model, self.get("status", {}))[0]
 
     def _read(self, model: type[M]) -> M:

@@ -32,8 +32,6 @@ from atoll_operator.reconcilers.inventory import Body
 
 
 class RunReconciler(Reconciler):
-    """Reconciles TrainingRuns."""
-
     def _deleted(self, key: Key) -> None:
         """The garbage collector deletes its objects. Units of users stay without pods."""
         self._syncers.forget(key)
@@ -63,12 +61,13 @@ class RunReconciler(Reconciler):
         except Retry as error:  # an earlier run of this name has left an object
             status = refused(plan.status, run.status, "Ready", str(error), now, "NameTaken")
             await self._conclude(key, body, memory, replace(plan, status=status), now)
+            self._wake(key, run, status)
             raise
         for condition, message in (("Degraded", refusal), (EVALUATED, evaluator_refusal)):
             if message:
                 plan = replace(plan, status=refused(plan.status, run.status, condition, message, now))
         await self._conclude(key, body, memory, plan, now)
-        self._wake(key, run, plan.status, memory)
+        self._wake(key, run, plan.status)
         if refusal or evaluator_refusal:
             raise Retry(REFUSED_SECONDS, refusal or evaluator_refusal)
 
@@ -162,14 +161,14 @@ class RunReconciler(Reconciler):
         with contextlib.suppress(NotFound, Conflict):
             await self._cluster.delete("LearnerUnit", run.namespace, unit.name, unit.uid)
 
-    def _wake(self, key: Key, run: RunObserved, status: TrainingRunStatus, memory: Memory) -> None:
+    def _wake(self, key: Key, run: RunObserved, new: TrainingRunStatus) -> None:
         """Enqueue the run if its spec or phase has changed, and the units that it found if they have to follow: their
         pods can be stopped once the change is written."""
-        before, stop = memory.told, self._stop(run.spec, status)
-        memory.told = (status.phase, run.generation), (stop, run.generation, status.runtime)
-        if before[0] != memory.told[0]:
+        old, changed = run.status, run.status.observed_generation != run.generation
+        if changed or old.phase != new.phase:
             self._queue.add(key)
-        for name in run.units if before[1] != memory.told[1] else ():
+        stops = self._stop(run.spec, old) != self._stop(run.spec, new)
+        for name in run.units if changed or stops or old.runtime != new.runtime else ():
             self._queue.add(Key("LearnerUnit", key.namespace, name))
 
 

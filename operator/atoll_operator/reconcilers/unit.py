@@ -30,8 +30,6 @@ from atoll_operator.reconcilers.wakeups import CONDITIONS, SOON_SECONDS
 
 
 class UnitReconciler(Reconciler):
-    """Reconciles LearnerUnits."""
-
     def __init__(self, controller: Controller) -> None:
         super().__init__(controller)
         # Of all units together, so that connections are left for the pods that other units create.

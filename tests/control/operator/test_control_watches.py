@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from apiserver import install
 from control_bench import Bench
-from ill_gate import IllGate, nothing
+from ill_gate import IllGate
 
 from atoll_local.controlplane import ControlPlane
 
@@ -52,30 +52,24 @@ def recovers(bench: Bench, replaced: Callable[[], bool]) -> None:
     assert took <= RECOVERY_SECONDS
 
 
-def test_nothing_is_done_before_each_collection_was_listed_once(bench: Bench, gate: IllGate) -> None:
+def test_a_namespace_is_served_when_its_own_collections_were_listed_once(bench: Bench, gate: IllGate) -> None:
     asked = set[str]()
 
     def holds(request: Any) -> bool:
         asked.add(request.path.rpartition("/")[2])
-        return request.method == "GET" and request.path.endswith("/secrets")
+        return "/namespaces/elsewhere/" in request.path or request.path.endswith("/secrets")
 
     gate.holds = holds
+    own = {"KUBECONFIG": str(gate.kubeconfig), "ATOLL_NAMESPACES": f"elsewhere,{bench.namespace}"}
+    operator = bench.operator(**own)
     bench.run(units=1)
-    operator = bench.operator(KUBECONFIG=str(gate.kubeconfig))
     bench.until("it lists all", lambda: asked >= {"trainingruns", "learnerunits", "pods", "secrets"})
     time.sleep(3)  # units are there after a fifth of that
     assert operator.page("/readyz") == (503, "the watches have not started yet")
     assert not bench.list("LearnerUnit")
-    gate.holds = nothing
-    bench.settled(UNIT)
-    operator.kill()  # before its gate closes
-
-
-def test_a_namespace_that_is_not_listed_stops_no_healing_in_another_one(bench: Bench, gate: IllGate) -> None:
     gate.holds = lambda request: "/namespaces/elsewhere/" in request.path
-    own = f"elsewhere,{bench.namespace}"
-    operator = bench.operator(KUBECONFIG=str(gate.kubeconfig), ATOLL_NAMESPACES=own)
-    bench.learn(units=1)
+    bench.settled(UNIT)
+    bench.until("it runs", lambda: bench.run_pods(UNIT))
     recovers(bench, lose_pod(bench))
     operator.kill()  # before its gate closes
 

@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 from pod_kinds import all_pods, learner_unit
 from run_scene import NOW
 
-from atoll_operator.api.learnerunit import Failure, LearnerUnit, LearnerUnitStatus, Restart
+from atoll_operator.api.learnerunit import Failure, LearnerUnitStatus, Restart
 from atoll_operator.api.sections import RecoverySpec
 from atoll_operator.plan.conditions import find, format_time, parse_time, state, transition
-from atoll_operator.plan.limits import unit_claim
 from atoll_operator.plan.nodes import NodeView
 from atoll_operator.plan.pods import names
 from atoll_operator.plan.pods.view import PodView, view
@@ -98,18 +97,12 @@ def test_pods_of_a_new_unit_do_not_wait_until_its_first_incarnation_is_stored() 
 
 
 @pytest.mark.parametrize(
-    "other, incarnation",
+    ("other", "incarnation"),
     [
-        ({"owned": False}, 1),
-        ({"generation": 2}, 1),
-        ({"syncer": syncer()}, 4),
-        ({"status": LearnerUnitStatus(phase="Suspended")}, 2),
-    ],
-    ids=[
-        "made by hand",
-        "its spec has changed",
-        "an earlier unit had this name",
-        "it may have had pods before",
+        pytest.param({"owned": False}, 1, id="made by hand"),
+        pytest.param({"generation": 2}, 1, id="its spec has changed"),
+        pytest.param({"syncer": syncer()}, 4, id="an earlier unit had this name"),
+        pytest.param({"status": LearnerUnitStatus(phase="Suspended")}, 2, id="it may have had pods before"),
     ],
 )
 def test_a_unit_stores_an_incarnation_first_that_does_not_follow_from_its_spec(
@@ -140,18 +133,13 @@ def test_a_unit_whose_pods_were_taken_away_comes_back_without_a_failure(
     assert (again.incarnation, again.placement, again.restarts, again.heal_start_time) == (4, 4, (), None)
 
 
-def test_a_suspension_does_not_wait_for_the_pod_of_a_lost_node() -> None:
+def test_a_suspension_waits_for_no_pod_of_a_lost_node_and_for_none_that_has_ended() -> None:
     silent = {"n-1": NodeView(name="n-1", silent_since=NOW)}
     waits = unit(pod(1, deletion_time=NOW + 60), nodes=silent, stop="Suspended")
-    assert told(plan_unit(waits), "Draining")[0] == "True" and plan_unit(waits).wake == NOW + 3
-    assert told(plan_unit(replace(waits, now=NOW + 3)), "Draining")[0] == "False"
-
-
-def test_a_suspension_does_not_wait_for_a_pod_that_has_ended_and_is_kept_by_a_finalizer() -> None:
-    waits = unit(pod(1, deletion_time=NOW), stop="Suspended")
-    assert told(plan_unit(waits), "Draining")[0] == "True"
-    ended = unit(pod(1, deletion_time=NOW, phase="Succeeded"), stop="Suspended")
-    assert told(plan_unit(ended), "Draining")[0] == "False"
+    assert plan_unit(waits).wake == NOW + 3
+    kept_by_a_finalizer = pod(1, deletion_time=NOW, phase="Succeeded")
+    over = replace(waits, now=NOW + 3), unit(kept_by_a_finalizer, stop="Suspended")
+    assert [told(plan_unit(each), "Draining")[0] for each in (waits, *over)] == ["True", "False", "False"]
 
 
 def test_a_unit_that_cannot_be_made_says_why_and_does_nothing() -> None:
@@ -361,21 +349,6 @@ def test_a_stuck_pod_is_removed_by_force_only_where_that_is_wanted() -> None:
     queued = replace(stuck, queue="team")
     (removal,) = plan_unit(unit(pod(0), pod(1), queued, recovery=RecoverySpec(force_delete=True))).remove
     assert removal.finalizer == "kueue.x-k8s.io/managed", "it is released from its queue"
-
-
-def test_a_unit_that_waits_for_room_has_no_hosts_and_begins_a_new_incarnation_then() -> None:
-    def has(now: LearnerUnitStatus) -> int | None:
-        one = LearnerUnit(spec=learner_unit().spec, status=now)
-        return unit_claim({"name": "u", "creationTimestamp": "2026"}, one).has
-
-    for before in (LearnerUnitStatus(), status("Suspended")):
-        why = "hosts: 4 of at most 5"
-        idle = unit(pods=(), owned=False, waits=why, status=before, syncer=SyncerState())
-        waits = plan_unit(idle)
-        assert (told(waits, "Scheduled"), waits.wake) == (("False", "NamespaceLimit"), NOW + 10)
-        begun = plan_unit(replace(idle, waits="", status=waits.status)).status
-        assert begun.incarnation == before.incarnation + 1
-        assert (has(waits.status), has(begun)) == (None, 2)
 
 
 def restarts(count: int, why: str = "AppError") -> tuple[Restart, ...]:

@@ -88,8 +88,6 @@ class EvaluatorState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunObserved:
-    """One run as it is."""
-
     name: str
     namespace: str
     uid: str

@@ -18,8 +18,6 @@ KIND = ("accelerator", "topology", "machine_type", "slices")
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """Units to change now, and those still to change."""
-
     now: tuple[str, ...] = ()
     outdated: tuple[str, ...] = ()
     """Units whose spec is not the wanted one, including those in `now`."""

@@ -63,8 +63,6 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncerState:
-    """State of the syncer, as shard 0 reports it."""
-
     status: SyncerStatus | None = None
     reason: str = ""
     """Why it does not answer; empty while it does, and before the first poll."""

@@ -70,8 +70,6 @@ class Action(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Why the current incarnation is lost."""
-
     reason: str
     message: str
     pod: str

@@ -39,8 +39,6 @@ BUDGET_EXHAUSTED = "RestartBudgetExhausted"
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """When the next restart may happen."""
-
     not_before: float
     """Unix seconds; in the past: at once."""
     exhausted: bool
