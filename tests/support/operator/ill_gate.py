@@ -102,17 +102,12 @@ class IllGate:
 
     async def _parts(self, request: web.Request, answer: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
         """Yields the answer's body. Checks the attributes while nothing comes."""
-        reading: asyncio.Task[bytes] | None = None
         watching = "watch" in request.query
-        try:
-            while not (watching and self.ill):
-                reading = reading or asyncio.ensure_future(answer.content.readany())
-                if (await asyncio.wait([reading], timeout=LOOK_SECONDS))[0]:
-                    part, reading = reading.result(), None
-                    if not part:
-                        return
-                    yield part
-        finally:
-            if reading is not None:
-                reading.cancel()
-                await asyncio.gather(reading, return_exceptions=True)
+        while not (watching and self.ill):
+            try:
+                part = await asyncio.wait_for(answer.content.readany(), LOOK_SECONDS)
+            except TimeoutError:
+                continue
+            if not part:
+                return
+            yield part

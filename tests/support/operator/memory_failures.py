@@ -185,12 +185,8 @@ def idle(world: World, pod: Object) -> None:
 def asks(**annotations: str) -> Act:
     """A user annotates the unit."""
 
-    def act(world: World, _: Object) -> None:
-        unit = world.server.get("LearnerUnit", UNIT)
-        told = {f"atoll.dev/{name}": value for name, value in annotations.items()}
-        world.server.change({**unit, "metadata": {**unit["metadata"], "annotations": told}})
-
-    return act
+    told = {f"atoll.dev/{name}": value for name, value in annotations.items()}
+    return lambda world, _: world.change("LearnerUnit", UNIT, metadata={"annotations": told}) and None
 
 
 def node_is(label: str = "", value: str = "", **spec: Any) -> Act:

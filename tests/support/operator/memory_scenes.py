@@ -52,6 +52,23 @@ def play(name: str) -> None:
     played(SEED, work)
 
 
+def uids(world: World) -> dict[str, list[str]]:
+    """Of the pods of both units."""
+    return {name: world.uids(name) for name in (UNIT, WITNESS)}
+
+
+def make_by_hand(world: World, name: str) -> None:
+    """A user makes another unit of the run."""
+    made = world.server.get("LearnerUnit", UNIT)
+    metadata, spec = {"name": name, "namespace": "ns"}, {**made["spec"], "stream": 7}
+    world.server.create({**made, "metadata": metadata, "spec": spec, "status": {}})
+
+
+def hold(world: World, kind: str, name: str, *finalizers: str) -> None:
+    """Somebody keeps the object by these finalizers; releases it without any."""
+    world.change(kind, name, metadata={"finalizers": list(finalizers)})
+
+
 @scene
 async def unit_made_anew_waits_until_the_syncer_tells_its_last_incarnation(world: World) -> None:
     await world.until("it trains", lambda: world.run()["globalStep"] > 0)
@@ -155,9 +172,7 @@ async def pods_that_stay_restart_also_while_a_quota_refuses_the_new_one(world: W
 async def heal_whose_status_is_refused_for_a_conflict_is_counted_once(world: World) -> None:
     world.cluster.fail_pod(world.pods(UNIT)[1], 1)
     for number in range(800):
-        unit = world.server.get("LearnerUnit", UNIT)
-        unit["metadata"]["annotations"] = {"changed": f"{number}"}
-        world.server.change(unit)
+        world.change("LearnerUnit", UNIT, metadata={"annotations": {"changed": f"{number}"}})
         await asyncio.sleep(0.04)
     await until_learns(world, 2, UNIT)
     await asyncio.sleep(30)
@@ -189,10 +204,7 @@ async def suspect_unit_learns_on_other_hosts_and_never_on_those_that_it_left(wor
         await world.until_condition(name, "Suspect", "True", "Suspect")
         told = f"): {', '.join(nodes)}"
         assert any(told in each["message"] for each in world.unit(name)["conditions"])
-        await world.until(
-            "an Event tells it",
-            lambda told=told: any(told in each["message"] for each in world.server.every("Event")),
-        )
+        await world.until("an Event tells it", lambda told=told: told in world.told())
         await until_learns(world, incarnation + 1, name)
         assert world.condition(name, "Suspect") == ("False", "NotSuspect")
 
@@ -244,12 +256,9 @@ async def units_that_are_removed_do_not_wait_for_those_that_a_quota_refuses(worl
 
 @scene
 async def unit_by_hand_whose_certificate_has_another_owner_does_not_stop_its_run(world: World) -> None:
-    world.server.create(
-        {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "web-tls", "namespace": "ns"}}
-    )
-    made = world.server.get("LearnerUnit", UNIT)
-    metadata = {"name": "web", "namespace": "ns"}
-    world.server.create({**made, "metadata": metadata, "spec": {**made["spec"], "stream": 7}, "status": {}})
+    metadata = {"name": "web-tls", "namespace": "ns"}
+    world.server.create({"apiVersion": "v1", "kind": "Secret", "metadata": metadata})
+    make_by_hand(world, "web")
     await world.until_condition("r", "Degraded", "True", "ObjectRefused")
     world.resize(1)
     await until_learns(world, 1, "r-two-1")
@@ -257,7 +266,7 @@ async def unit_by_hand_whose_certificate_has_another_owner_does_not_stop_its_run
     world.server.delete("Secret", "web-tls")
     await until_learns(world, 1, "web")
     world.server.delete("LearnerUnit", "web")
-    world.server.create({**made, "metadata": metadata, "spec": {**made["spec"], "stream": 7}, "status": {}})
+    make_by_hand(world, "web")
     for _ in range(100):
         assert world.condition("r", "Ready") == ("True", "QuorumLearning")
         await asyncio.sleep(0.1)
@@ -315,21 +324,14 @@ async def run_made_anew_waits_for_what_is_left_of_the_last_one_and_does_not_fail
     world.cluster.restart(
         world.server.get("Pod", "r-syncer-0"), EXIT_TERMINAL, "BucketMissing: there is none"
     )
-    authority = world.server.get("Secret", "r-ca")
-    world.server.change(
-        {**authority, "metadata": {**authority["metadata"], "finalizers": ["example.com/hold"]}}
-    )
+    hold(world, "Secret", "r-ca", "example.com/hold")
     world.server.delete("TrainingRun", "r")
     world.create_run()
     await world.until_condition("r", "Ready", "False", "NameTaken")
-    assert (
-        "'r-ca' belongs to an earlier object" in world.run()["message"]
-        and len(world.run()["conditions"]) == 7
-    )
+    assert "'r-ca' belongs to an earlier object" in world.run()["message"]
+    assert len(world.run()["conditions"]) == 7
     await asyncio.sleep(60)
-    world.server.change(
-        {**(held := world.server.get("Secret", "r-ca")), "metadata": held["metadata"] | {"finalizers": []}}
-    )
+    hold(world, "Secret", "r-ca")
     await world.until("it trains", lambda: world.run().get("phase") == "Running")
 
 
@@ -337,8 +339,8 @@ async def run_made_anew_waits_for_what_is_left_of_the_last_one_and_does_not_fail
 async def run_made_anew_trains_and_has_a_status_while_the_last_ones_evaluator_is_there(world: World) -> None:
     world.change_run(evaluation={"tokens": 4096})
     await world.until_condition("r", "Evaluated", "True")
-    spec, old = world.server.get("TrainingRun", "r")["spec"], world.server.get("StatefulSet", "r-evaluator")
-    world.server.change({**old, "metadata": {**old["metadata"], "finalizers": ["example.com/hold"]}})
+    spec = world.server.get("TrainingRun", "r")["spec"]
+    hold(world, "StatefulSet", "r-evaluator", "example.com/hold")
     world.server.delete("TrainingRun", "r")
     await asyncio.sleep(20)
     world.create_run(**spec)
@@ -346,8 +348,7 @@ async def run_made_anew_trains_and_has_a_status_while_the_last_ones_evaluator_is
         "it says so", lambda: "'r-evaluator' belongs to an earlier" in world.run().get("message", "")
     )
     await world.until("it trains", lambda: world.run()["phase"] == "Running")
-    held = world.server.get("StatefulSet", "r-evaluator")
-    world.server.change({**held, "metadata": {**held["metadata"], "finalizers": []}})
+    hold(world, "StatefulSet", "r-evaluator")
     await world.until_condition("r", "Evaluated", "True")
     await world.until_condition("r", "Ready", "True")
 
@@ -370,9 +371,8 @@ async def unit_of_a_run_made_anew_does_not_wait_for_a_pod_that_a_silent_node_kee
 
 @scene
 async def broken_authority_is_reported_and_made_again_once_it_is_deleted(world: World) -> None:
-    before = [world.uids(name) for name in (UNIT, WITNESS)]
-    secret = world.server.get("Secret", "r-ca")
-    world.server.change({**secret, "data": {**secret["data"], "ca.crt": base64.b64encode(b"x").decode()}})
+    before, secret = uids(world), world.server.get("Secret", "r-ca")
+    world.change("Secret", "r-ca", data={"ca.crt": base64.b64encode(b"x").decode()})
     await world.until("it says so", lambda: "r-ca" in world.run()["message"])
     world.server.delete("Secret", "r-ca")
 
@@ -381,7 +381,7 @@ async def broken_authority_is_reported_and_made_again_once_it_is_deleted(world: 
         return len(bundles) == 1 and secret["data"]["ca.crt"] not in bundles
 
     await world.until("all trust a new one", renewed)
-    assert [world.uids(name) for name in (UNIT, WITNESS)] == before
+    assert uids(world) == before
 
 
 @scene
@@ -411,17 +411,17 @@ async def mended(world: World, key: Key, wrong: dict[str, Any]) -> None:
     old = objects[key]["metadata"]["uid"]
     world.server.delete(key.kind, key.name)
     await world.until(f"another {key}", lambda: key in objects and objects[key]["metadata"]["uid"] != old)
-    world.server.change({**world.server.get(key.kind, key.name), **wrong})
-    await world.until(f"{key} is right", lambda: all(objects[key][part] != wrong[part] for part in wrong))
+    changed = world.change(key.kind, key.name, **wrong)
+    await world.until(f"{key} is right", lambda: all(objects[key][part] != changed[part] for part in wrong))
 
 
 @scene
 async def what_others_delete_or_change_is_put_right_and_what_they_add_stays(world: World) -> None:
-    before = [world.uids(name) for name in (UNIT, WITNESS)]
+    before = uids(world)
     wrong: dict[str, Any] = {
         "ConfigMap": {"data": {"run.json": "{}"}},
         "Service": {"spec": {"selector": {}}},
-        "StatefulSet": {"spec": {**world.server.get("StatefulSet", "r-syncer")["spec"], "replicas": 3}},
+        "StatefulSet": {"spec": {"replicas": 3}},
         "Secret": {"data": {"tls.crt": "eA=="}},
         "PodDisruptionBudget": {"spec": {"maxUnavailable": 9}},
     }
@@ -429,36 +429,32 @@ async def what_others_delete_or_change_is_put_right_and_what_they_add_stays(worl
         await mended(world, Key(kind, "ns", name), wrong[kind])
     added = []
     for kind, name in BELONGINGS:
-        body = world.server.get(kind, name)
-        body["metadata"]["annotations"] = {**body["metadata"].get("annotations", {}), "seen": "yes"}
-        added.append(world.server.change(body))
+        known = world.server.get(kind, name)["metadata"].get("annotations", {})
+        added.append(world.change(kind, name, metadata={"annotations": {**known, "seen": "yes"}}))
     await asyncio.sleep(60)
     assert [world.server.get(kind, name) for kind, name in BELONGINGS] == added
-    assert [world.uids(name) for name in (UNIT, WITNESS)] == before
+    assert uids(world) == before
 
 
 @scene
 async def runs_beyond_the_limit_wait_and_what_runs_is_not_stopped(world: World) -> None:
-    def uids() -> list[str]:
-        return sorted(uid for name in (UNIT, WITNESS) for uid in world.uids(name))
-
     def waits() -> bool:
         message = str(world.server.get("TrainingRun", "s").get("status", {}).get("message", ""))
         return message.startswith("runs: 1 of at most 1 have begun") and not world.pods("s-p-0")
 
-    before = uids()
+    before = uids(world)
     world.operate(limits={"runs": 1})
     world.server.create({**RUN, "metadata": {"name": "s", "namespace": "ns"}})
     await world.until("the newer one waits", waits)
     await asyncio.sleep(60)
-    assert waits() and uids() == before
+    assert waits() and uids(world) == before
     world.change_run(suspend=True)
     await world.until("it begins", lambda: world.pods("s-p-0"))
     newer = world.uids("s-p-0")
     world.change_run(suspend=False)
     await world.until_condition("r", "Ready", "False", "NamespaceLimit")
     await asyncio.sleep(60)
-    assert not uids() and world.uids("s-p-0") == newer
+    assert not any(uids(world).values()) and world.uids("s-p-0") == newer
     assert world.condition("r", "Suspended")[0] == "True", "it stays suspended"
     world.server.delete("TrainingRun", "s")
     await until_learns(world, 2, UNIT, WITNESS)
@@ -468,18 +464,16 @@ async def runs_beyond_the_limit_wait_and_what_runs_is_not_stopped(world: World) 
 async def units_beyond_the_limit_wait_until_there_is_room(world: World) -> None:
     world.operate(limits={"hosts": 5})
     await world.until("its hosts count", lambda: world.run().get("hosts") == 3)
-    made = world.server.get("LearnerUnit", UNIT)
-    metadata = {"name": "by-hand", "namespace": "ns"}
-    world.server.create({**made, "metadata": metadata, "spec": {**made["spec"], "stream": 7}, "status": {}})
+    make_by_hand(world, "by-hand")
     await until_learns(world, 1, "by-hand")
-    before = [world.uids(name) for name in ("by-hand", UNIT, WITNESS)]
+    before = uids(world), world.uids("by-hand")
     world.resize(1)
     await world.until_condition("r", "Degraded", "True", "NamespaceLimit")
     await asyncio.sleep(60)
-    assert not world.unit("r-two-1") and [world.uids(name) for name in ("by-hand", UNIT, WITNESS)] == before
+    assert not world.unit("r-two-1") and (uids(world), world.uids("by-hand")) == before
     world.server.delete("LearnerUnit", "by-hand")
     await until_learns(world, 1, "r-two-1")
-    world.server.create({**made, "metadata": metadata, "spec": {**made["spec"], "stream": 7}, "status": {}})
+    make_by_hand(world, "by-hand")
     await world.until_condition("by-hand", "Scheduled", "False", "NamespaceLimit")
     world.resize(-1)
     await world.until("it has pods", lambda: len(world.pods("by-hand")) == 2)
@@ -489,9 +483,8 @@ async def units_beyond_the_limit_wait_until_there_is_room(world: World) -> None:
 async def pod_that_a_finalizer_keeps_does_not_block_its_host(world: World) -> None:
     """Both if its kubelet reports its end and if it reports nothing."""
     for silent_kubelet, incarnation in ((False, 2), (True, 4)):  # the last one on other hosts, after 90 s
-        pod = world.server.get("Pod", world.pods(UNIT)[1]["metadata"]["name"])
-        pod["metadata"]["finalizers"] = ["example.com/hold"]
-        world.server.change(pod)
+        pod = world.pods(UNIT)[1]
+        hold(world, "Pod", pod["metadata"]["name"], "example.com/hold")
         if silent_kubelet:
             world.cluster.dead.add(pod["spec"]["nodeName"])
         world.server.delete("Pod", pod["metadata"]["name"])
@@ -506,9 +499,7 @@ async def pod_that_a_finalizer_keeps_does_not_block_its_host(world: World) -> No
 async def definitions_older_than_the_operator_are_told_and_stop_a_heal_only_if_it_could_not_be_stored(
     world: World,
 ) -> None:
-    def told(field: str) -> bool:
-        return any(f"the CRDs lack status.{field}" in each["message"] for each in world.server.every("Event"))
-
+    told = lambda field: f"the CRDs lack status.{field}" in world.told()  # noqa: E731
     world.server.lacks = frozenset({"lastFailure"})
     world.cluster.fail_pod(world.pods(UNIT)[1], 137)
     await until_learns(world, 2, UNIT)
@@ -526,12 +517,11 @@ async def definitions_older_than_the_operator_are_told_and_stop_a_heal_only_if_i
 async def parts_of_newer_definitions_are_named_and_stop_no_heal(world: World) -> None:
     unit, config = world.server.get("LearnerUnit", UNIT), world.server.get("ConfigMap", "r-config")
     world.change_run(recovery={**SPEC["recovery"], "spareHosts": 2, "belowQuorum": "Shrink"})
-    world.server.change({**unit, "spec": {**unit["spec"], "spareHosts": 3}})
+    world.change("LearnerUnit", UNIT, spec={"spareHosts": 3})
     for name in ("r", UNIT):
         await world.until_condition(name, "VersionSkew", "True", "UnknownFields")
-    told = lambda: " ".join(each["message"] for each in world.server.every("Event"))  # noqa: E731
     for words in ("belowQuorum: 'Shrink'", "recovery.spareHosts: 2", "spec.spareHosts: 3"):
-        await world.until("an Event names it", lambda words=words: words in told())
+        await world.until("an Event names it", lambda words=words: words in world.told())
     await until_learns(world, 2, UNIT)  # another spec gives a unit other pods
     world.cluster.fail_pod(world.pods(UNIT)[1], 137)
     await until_learns(world, 3, UNIT)
@@ -544,8 +534,8 @@ async def parts_of_newer_definitions_are_named_and_stop_no_heal(world: World) ->
 
 @scene
 async def what_cannot_be_read_of_a_run_or_a_unit_stops_no_other_unit(world: World) -> None:
-    unit = world.server.get("LearnerUnit", WITNESS)
-    world.server.change({**unit, "spec": {**unit["spec"], "batch": "many"}})
+    batch = world.server.get("LearnerUnit", WITNESS)["spec"]["batch"]
+    world.change("LearnerUnit", WITNESS, spec={"batch": "many"})
     await world.until_condition(WITNESS, "Scheduled", "False", "SpecInvalid")
     [one, two] = world.server.get("TrainingRun", "r")["spec"]["pools"]
     world.change_run(pools=[one, {**two, "units": 1000}])
@@ -555,6 +545,6 @@ async def what_cannot_be_read_of_a_run_or_a_unit_stops_no_other_unit(world: Worl
     await until_learns(world, 2, UNIT)
     assert world.uids(WITNESS) == witness
     world.change_run(pools=[one, two])
-    world.server.change({**world.server.get("LearnerUnit", WITNESS), "spec": unit["spec"]})
+    world.change("LearnerUnit", WITNESS, spec={"batch": batch})
     await until_learns(world, 2, UNIT, WITNESS)
     await world.until_condition("r", "Degraded", "False")

@@ -162,9 +162,17 @@ class World:
     def planned(self) -> list[Key]:
         return [key for key in self.server.objects if key.kind in ("TrainingRun", "LearnerUnit")]
 
+    def change(self, kind: str, name: str, **parts: Object) -> Object:
+        """Somebody changes fields of these parts of an object, such as `spec` or `metadata`."""
+        body = self.server.get(kind, name)
+        return self.server.change(body | {part: body[part] | fields for part, fields in parts.items()})
+
     def change_run(self, **spec: Any) -> None:
-        run = self.server.get("TrainingRun", "r")
-        self.server.change({**run, "spec": {**run["spec"], **spec}})
+        self.change("TrainingRun", "r", spec=spec)
+
+    def told(self) -> str:
+        """The messages of all Events."""
+        return "\n".join(event["message"] for event in self.server.every("Event"))
 
     def resize(self, units: int) -> None:
         """Add `units` units to the second pool, which then has 0 to 3."""

@@ -76,28 +76,23 @@ def test_a_namespace_may_have_limits_of_its_own() -> None:
 FULL = Room(None, "hosts: 4 of at most 5 are taken")
 
 
-def test_a_run_that_waits_has_no_objects_and_its_time_does_not_begin() -> None:
+def test_the_time_of_a_run_does_not_run_out_while_it_waits_for_room() -> None:
+    """Before it begins, and after a suspension."""
     scene = RunScene({"p": 2}, evaluation={}, activeDeadlineSeconds=60).unknown().see(room=FULL)
     plan = scene.step(100)
     assert not (plan.apply or plan.apply_units or plan.apply_evaluator or plan.poll_syncer)
     assert (plan.status.phase, plan.status.start_time, plan.wake) == ("Pending", None, 1_700_000_110.0)
-    assert scene.condition("Ready") == ("False", "NamespaceLimit", FULL.message)
     assert [notice.reason for notice in plan.notices] == ["NamespaceLimit"]
-    scene.see(room=Room(2))
-    plan = scene.step(200)
-    assert len(plan.apply_units) == 2 and plan.status.hosts == 2
-    assert scene.condition("Ready", 200 + 59)[1] == "SyncerStarting"
-
-
-def test_a_run_that_waits_for_room_after_a_suspension_does_not_run_out_of_time() -> None:
-    scene = RunScene({"p": 1}, activeDeadlineSeconds=60).unknown()
-    scene.step()
-    scene.change(suspend=True).step(10)
+    plan = scene.see(room=Room(2)).step(200)
+    assert len(plan.apply_units) == plan.status.hosts == 2
+    assert [scene.condition("Failed", later)[0] for later in (259, 260)] == ["False", "True"]
+    scene.change(suspend=True).step(210)
     scene.change(suspend=False).see(room=FULL)
-    assert [scene.step(later).status.phase for later in (20, 3600)] == ["Suspended"] * 2
-    scene.see(room=Room(1)).step(3610)
+    assert [scene.step(later).status.phase for later in (220, 3810)] == ["Suspended"] * 2
+    assert scene.condition("Ready", 3810) == ("False", "NamespaceLimit", FULL.message)
+    scene.see(room=Room(2)).step(3810)
     assert (scene.status.suspended_seconds, scene.status.suspend_time) == (3600, None)
-    assert [scene.condition("Failed", later)[0] for later in (3659, 3660)] == ["False", "True"]
+    assert [scene.condition("Failed", later)[0] for later in (3859, 3860)] == ["False", "True"]
 
 
 def test_a_run_claims_hosts_unless_it_is_over_or_suspended() -> None:

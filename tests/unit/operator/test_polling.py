@@ -65,6 +65,14 @@ async def polled(
             await poller.close()
 
 
+async def heard(handle: Handler, kind: Any = SyncerPoller, **tls: Any) -> Any:
+    """The state after the first change."""
+    changed = asyncio.Event()
+    async with polled(handle, lambda *_: changed.set(), kind, **tls) as poller:
+        await asyncio.wait_for(changed.wait(), 30)
+        return poller.state(RUN, "u")
+
+
 def answer(report: Report, status: int = 200, padding: str = "") -> web.Response:
     return web.Response(status=status, text=contract.dump(report) + padding, content_type="application/json")
 
@@ -88,28 +96,22 @@ def of_units(count: int) -> contract.SyncerStatus:
     ],
 )
 async def test_a_report_is_read_whole_up_to_a_limit(report: Report, padding: str, reason: str) -> None:
-    heard = asyncio.Event()
     kind = SyncerPoller if isinstance(report, contract.SyncerStatus) else EvaluatorPoller
 
     async def handle(_: web.Request) -> web.Response:
         return answer(report, padding=padding)
 
-    async with polled(handle, lambda *_: heard.set(), kind) as poller:
-        await asyncio.wait_for(heard.wait(), 30)
-        state = poller.state(RUN, "u")
+    state = await heard(handle, kind)
     assert (state.reason, state.status) == (reason, None if reason else report)
 
 
 async def test_waits_are_kept_of_the_runs_units_alone_and_a_deleted_one_keeps_its_incarnation() -> None:
-    heard, report = asyncio.Event(), of_units(1001)
+    report = of_units(1001)
     wait = contract.WaitReport(fragment=1, tokens=2, since=3, what="its link")
-    long = contract.UnitReport(incarnation=1, hosts=1, state="Learning").model_copy(
-        update={"waits": [wait] * 100}
-    )
+    short = contract.UnitReport(incarnation=1, hosts=1, state="Learning")
+    long = short.model_copy(update={"waits": [wait] * 100})
     report = report.model_copy(update={"units": report.units | {"r-pool-0": long, "r-pool-1000": long}})
-    async with polled(Answers([report]).handle, lambda *_: heard.set()) as poller:
-        await asyncio.wait_for(heard.wait(), 30)
-        units = poller.state(RUN, "u").status.units
+    units = (await heard(Answers([report]).handle)).status.units
     assert units.keys() == report.units.keys() and units["r-pool-0"].waits == [wait] * 64
     assert (units["r-pool-1000"].incarnation, units["r-pool-1000"].waits) == (1, [])
 
@@ -118,36 +120,31 @@ UNIT = {"incarnation": 1, "hosts": 0, "state": "Gone"}
 MANY = 10_000
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        pytest.param({"units": dict.fromkeys(map(str, range(MANY)), 0)}, id="units"),
-        pytest.param(
-            {"units": {"a": UNIT | {"refusals": dict.fromkeys(map(str, range(MANY)), "x")}}}, id="refusals"
-        ),
-        pytest.param({"units": {"a": UNIT | {"waits": [{}] * MANY}}}, id="waits"),
-        pytest.param(
-            {"ledger": {"a": {"discarded": dict.fromkeys(map(str, range(MANY)), "x")}}}, id="discarded"
-        ),
-        pytest.param(
-            {"units": {"a": UNIT | {"refusals": dict.fromkeys(map(str, range(MANY)), 1)}}}, id="reasons"
-        ),
-        pytest.param({"ledger": {"a": {"discarded": dict.fromkeys(map(str, range(MANY)), 1)}}}, id="fates"),
-        pytest.param({"units": dict.fromkeys(map(str, range(MANY)), UNIT)}, id="too-many-units"),
-        pytest.param({"ledger": {str(index): {} for index in range(MANY)}}, id="too-many-ledgers"),
-    ],
-)
+def of_many(value: Any) -> dict[str, Any]:
+    return dict.fromkeys(map(str, range(MANY)), value)
+
+
+WRONG_EVERYWHERE: dict[str, dict[str, Any]] = {
+    "units": {"units": of_many(0)},
+    "refusals": {"units": {"a": UNIT | {"refusals": of_many("x")}}},
+    "waits": {"units": {"a": UNIT | {"waits": [{}] * MANY}}},
+    "discarded": {"ledger": {"a": {"discarded": of_many("x")}}},
+    "reasons": {"units": {"a": UNIT | {"refusals": of_many(1)}}},
+    "fates": {"ledger": {"a": {"discarded": of_many(1)}}},
+    "too many units": {"units": of_many(UNIT)},
+    "too many ledgers": {"ledger": of_many({})},
+}
+
+
+@pytest.mark.parametrize("content", WRONG_EVERYWHERE.values(), ids=WRONG_EVERYWHERE)
 async def test_a_report_that_is_wrong_everywhere_costs_little_memory(content: dict[str, Any]) -> None:
     """A run names the image of its syncer. What that reports must not end the operator of other runs. An error for
     each item took 1.6 KB, and 6 KB for the four fields of a wait."""
-    heard = asyncio.Event()
 
     async def handle(_: web.Request) -> web.Response:
         return web.json_response({"runUid": "u", "phase": "Running", **content})
 
-    async with polled(handle, lambda *_: heard.set()) as poller:
-        await asyncio.wait_for(heard.wait(), 30)
-        state = poller.state(RUN, "u")
+    state = await heard(handle)
     assert (state.reason, state.status) == ("SyncerStatusInvalid", None)
     assert len(state.message) < 2000
     with pytest.raises(ValidationError) as found:
@@ -165,10 +162,7 @@ PODS = [
 
 @pytest.mark.parametrize(("tls", "reason"), PODS, ids=["of-another-run", "another-pod", "does-not-know-us"])
 async def test_members_of_one_run_trust_each_other_and_no_other_run(tls: dict[str, Any], reason: str) -> None:
-    heard = asyncio.Event()
-    async with polled(Answers([200]).handle, lambda *_: heard.set(), **tls) as poller:
-        await asyncio.wait_for(heard.wait(), 30)
-        state = poller.state(RUN, "u")
+    state = await heard(Answers([200]).handle, **tls)
     assert (state.reason, state.status) == (reason, None)
 
 
@@ -234,9 +228,9 @@ async def test_silent_syncer_of_many_units_is_polled_again_soon() -> None:
 
 
 async def test_stopped_poll_keeps_its_last_report_and_a_forgotten_one_does_not() -> None:
-    heard = asyncio.Event()
-    async with polled(Answers([200]).handle, lambda *_: heard.set()) as poller:
-        await asyncio.wait_for(heard.wait(), 30)
+    changed = asyncio.Event()
+    async with polled(Answers([200]).handle, lambda *_: changed.set()) as poller:
+        await asyncio.wait_for(changed.wait(), 30)
         poller.stop(RUN)
         state = poller.state(RUN, "u")
         assert (state.answers, len(state.status.units)) == (False, 1)

@@ -133,24 +133,19 @@ RUN_NEWS: dict[str, Any] = {
 }  # fmt: skip
 
 
-def woken(old: SyncerState, new: SyncerState) -> list[Wakeup]:
-    """By this report, of the run r with the units a, b and idle."""
+def woken(old: SyncerState, new: SyncerState) -> dict[str, Wakeup]:
+    """By this report, of the run r with the units a, b and idle; by name."""
     inventory = Inventory()
     for version, name in enumerate(("a", "b", "idle"), 1):
         inventory.put("LearnerUnit", thing("LearnerUnit", version, name, spec={"run": "r"}))
     found = list(report_wakeups(RUN, old, new, inventory))
     assert len(found) == len({wakeup.key for wakeup in found})
-    return found
-
-
-def due(old: SyncerState, new: SyncerState) -> dict[str, float]:
-    """Seconds until a pass after this report, by name."""
-    return {wakeup.key.name: wakeup.seconds for wakeup in woken(old, new)}
+    return {wakeup.key.name: wakeup for wakeup in found}
 
 
 def told(old: SyncerState, new: SyncerState) -> set[str]:
     """Names of what is reconciled at once."""
-    return {name for name, seconds in due(old, new).items() if seconds == 0}
+    return {name for name, wakeup in woken(old, new).items() if wakeup.seconds == 0}
 
 
 def after(**changes: Any) -> SyncerState:
@@ -182,23 +177,26 @@ def test_figures_of_a_report_wait_and_everything_else_is_acted_on_at_once() -> N
         assert told(STATE, after(checkpoint=contract.CheckpointReport(**news))) == {"r"}, news
 
 
-def test_figures_that_change_are_due_after_a_while_and_those_that_stay_are_not() -> None:
-    assert not due(STATE, after(time=9.0)), "nothing but the time of the report"
-    assert due(STATE, after(rounds=6)) == {"r": 10}
-    assert due(STATE, unit_after(step=11)) == {"r": 10, "a": 30}
-    assert due(STATE, after(ledger={"b": contract.LedgerReport(trained=9)})) == {"r": 10, "b": 30}
-    assert due(STATE, after(bytes_in=10**9, time=9.0)) == {"r": 10}
-    assert due(STATE, unit_after(hosts=3)) == {"r": 0, "a": 0}
+REPORTS: list[tuple[SyncerState, dict[str, tuple[str, int]]]] = [
+    (after(time=9.0), {}),
+    (after(rounds=6), {"r": ("TrainingRun", 10)}),
+    (unit_after(step=11), {"r": ("TrainingRun", 10), "a": ("LearnerUnit", 30)}),
+    (
+        after(ledger={"b": contract.LedgerReport(trained=9)}),
+        {"r": ("TrainingRun", 10), "b": ("LearnerUnit", 30)},
+    ),
+    (after(bytes_in=10**9, time=9.0), {"r": ("TrainingRun", 10)}),
+    (unit_after(hosts=3), {"r": ("", 0), "a": (CONDITIONS, 0)}),
+    (unit_after(suspect="8 refused"), {"r": ("", 0), "a": ("", 0)}),
+]
+"""Who is woken, in which lane, after how many seconds. Its heal does not wait behind the conditions of others."""
 
 
-def test_news_and_figures_of_units_have_a_lane_each_and_the_news_of_a_run_have_none() -> None:
-    news, figures = (
-        {wakeup.key.name: wakeup.lane for wakeup in woken(STATE, new)}
-        for new in (unit_after(hosts=3), unit_after(step=11))
-    )
-    assert news == {"r": "", "a": CONDITIONS}
-    assert {wakeup.lane for wakeup in woken(STATE, unit_after(suspect="8 refused"))} == {""}, "its heal"
-    assert len({*figures.values(), *news.values()}) == 4
+@pytest.mark.parametrize(("new", "expected"), REPORTS)
+def test_figures_that_change_are_due_after_a_while_and_all_but_a_runs_news_and_a_heal_has_a_lane(
+    new: SyncerState, expected: dict[str, tuple[str, int]]
+) -> None:
+    assert {name: (each.lane, each.seconds) for name, each in woken(STATE, new).items()} == expected
 
 
 @pytest.mark.parametrize(
