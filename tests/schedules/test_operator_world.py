@@ -44,8 +44,9 @@ def lines() -> dict[str, list[str]]:
 @pytest.mark.parametrize("line", lines())
 def test_each_line_of_the_page_is_played_as_it_says(line: str) -> None:
     action, anew, charged = lines()[line]
-    assert memory_failures.PAGE.keys() == lines().keys()
-    for row in map(memory_failures.BY_NAME.__getitem__, memory_failures.PAGE[line]):
+    [rows] = [rows for words, rows in memory_failures.PAGE.items() if words in line]
+    assert len(memory_failures.PAGE) == len(lines())
+    for row in map(memory_failures.BY_NAME.__getitem__, rows):
         if action == "`Serving`":
             assert row.after or (row.replaced, row.reason, anew, charged) == ("none", "", "no", "no")
         else:

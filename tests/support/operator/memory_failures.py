@@ -349,52 +349,44 @@ ROWS = (
 )  # fmt: skip
 BY_NAME = {row.name: row for row in ROWS}
 PAGE: dict[str, tuple[str, ...]] = {
-    "its pod runs, or waits for a node, an image or its container": ("nothing", "starts late"),
-    "its container ended for the current incarnation (exit status 66), or is of an older one": ("old news",),
-    "its pod ended with exit status 0 less than 15 s ago": ("exits without an error",),
-    "its container ended with an error of the current incarnation": ("container says why", "container, signal"),
+    "its pod runs, or waits for a node": ("nothing", "starts late"),
+    "(exit status 66)": ("old news",),
+    "less than 15 s ago": ("exits without an error",),
+    "ended with an error of the current incarnation": ("container says why", "container, signal"),
     "its pod failed, or ended before the run did": ("exit status", "signal", "exits without an error"),
     "its pod is being deleted": ("deleted",),
-    "its pod is missing, and the hosts have met": ("deleted by force",),
-    "its pod is missing, and the hosts have not met": (
-        "deleted by force before it has joined", "another is gone before it restarts",
-    ),
-    "its pod never ran the current incarnation and failed or is being deleted; the hosts have not met": (
-        "another pod fails before it restarts", "another is deleted before it restarts",
-    ),
-    "its pod failed, and its node is cordoned": ("node cordoned",),
-    "its pod failed, and its node pool lacks a host": ("node of another host cordoned",),
-    "its pod failed, and the unit is in a queue": ("in a queue",),
-    "its pod failed, and the other pods were made from another image or template": ("of another account",),
-    "its pod was evicted": ("evicted by the API", "evicted by the kubelet"),
-    "its pod was turned away by the kubelet, for the first time in the window": ("rejected by the kubelet", "no chips"),
-    "its pod was preempted": ("preempted",),
-    "its process ended with exit status 64, or as fenced": ("says that it is final", "container, final", "fenced"),
-    "its container ended before the learner's own code ran": ("container, before it begins",),
-    "its node is gone, out of service, or silent for `nodeLostSeconds` while no step is seen": (
+    "missing, and the hosts have met": ("deleted by force",),
+    "missing, and the hosts have not": ("deleted by force before it has joined", "another is gone before it restarts"),
+    "never ran": ("another pod fails before it restarts", "another is deleted before it restarts"),
+    "its node is cordoned": ("node cordoned",),
+    "its node pool lacks a host": ("node of another host cordoned",),
+    "the unit is in a queue": ("in a queue",),
+    "made from another image or template": ("of another account",),
+    "evicted": ("evicted by the API", "evicted by the kubelet"),
+    "turned away": ("rejected by the kubelet", "no chips"),
+    "preempted": ("preempted",),
+    "exit status 64": ("says that it is final", "container, final", "fenced"),
+    "before the learner's own code ran": ("container, before it begins",),
+    "its node is gone": (
         "node gone", "node out of service", "silent node", "deleted by the taint manager", "no exit status",
     ),
-    "its pod runs, and its node is silent for less than that": (
-        "node flaps", "silent node", "silent node, and patience",
-    ),
-    "its container ended with an error, and the node of another host is silent": ("silent node, and a container",),
-    "no step ended for `hangSeconds`": ("hang",),
-    "the syncer finds that its results are not to be trusted (`Suspect`)": ("suspect",),
-    "not all hosts are connected `startupSeconds` after the pods started": ("joins never",),
-    "not all hosts are connected `startupSeconds` after a restart": ("rejoins never",),
-    "a pod or process of the last incarnation is still there 90 s after a restart": ("does not restart",),
-    "a container has not started `startupSeconds` after it got its node, and others have": ("starts never",),
-    "a replaced pod is unschedulable for 15 s": ("host taken",),
-    "a node is about to be taken away, and the pods have ended between two steps": ("maintenance",),
-    "a failure after two restarts on the same hosts without a merge": ("thrice without a merge",),
-    "a failure after two restarts on the same hosts within 10 min": (
-        "thrice in 10 minutes", "thrice, each in 10 minutes",
-    ),
-    "a failure, and `recovery.inPlace` is false": ("in place unwanted", "container, in place unwanted"),
-    "all pods of a slice failed on sound hosts": ("both pods",),
+    "silent for less than that": ("node flaps", "silent node", "silent node, and patience"),
+    "the node of another host is silent": ("silent node, and a container",),
+    "`hangSeconds`": ("hang",),
+    "`Suspect`": ("suspect",),
+    "after the pods started": ("joins never",),
+    "`startupSeconds` after a restart": ("rejoins never",),
+    "90 s after a restart": ("does not restart",),
+    "and others have": ("starts never",),
+    "unschedulable": ("host taken",),
+    "about to be taken away": ("maintenance",),
+    "without a merge": ("thrice without a merge",),
+    "within 10 min": ("thrice in 10 minutes", "thrice, each in 10 minutes"),
+    "`recovery.inPlace` is false": ("in place unwanted", "container, in place unwanted"),
+    "all pods of a slice failed": ("both pods",),
 }  # fmt: skip
-"""The rows that play each line of the tables in docs/healing.md. A line of which nothing follows is also played by the
-time for which a row waits."""
+"""The rows that play each line of the tables in docs/healing.md, by words of this line alone. A line of which nothing
+follows is also played by the time for which a row waits."""
 
 
 def outcome(name: str) -> list[str]:
