@@ -164,12 +164,12 @@ def at_host_0(act: Act) -> Act:
     return lambda world, _: act(world, world.pods(UNIT)[0])
 
 
-def stuck(world: World, _: Object) -> None:
-    world.syncer.stuck.add((UNIT, 1))
+def says(**words: Any) -> Act:
+    """The syncer says this of the unit's first incarnation."""
+    return lambda world, _: world.syncer.says.update({(UNIT, 1): words})
 
 
-def suspect(world: World, _: Object) -> None:
-    world.syncer.suspect[UNIT, 1] = "8 refused"
+stuck, suspect = says(step=0), says(suspect="8 refused")
 
 
 def apart(incarnation: int) -> Act:
@@ -211,7 +211,7 @@ def restarts(*gaps: float, merged: bool = True) -> Slow:
     async def act(world: World, _: Object) -> None:
         for incarnation, gap in enumerate(gaps, 2):
             if not merged:
-                world.syncer.joining.add((UNIT, incarnation))
+                world.syncer.says[UNIT, incarnation] = {"state": "Joining"}
             world.cluster.fail_container(world.pods(UNIT)[1])
             await asyncio.sleep(gap)
         world.cluster.fail_container(world.pods(UNIT)[1])

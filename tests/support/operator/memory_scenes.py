@@ -184,12 +184,12 @@ async def heal_whose_status_is_refused_for_a_conflict_is_counted_once(world: Wor
 @scene
 async def unit_that_does_not_set_the_interval_says_so_as_long_as_that_is_so(world: World) -> None:
     why = "steps of 7200 s, more than 4 × the median of 1 s: does not set the interval, contributes at its own pace"
-    world.syncer.slow[UNIT] = why
+    world.syncer.says[UNIT, 1] = {"slow": why}
     await world.until_condition(UNIT, "Learning", "True", "SlowSteps")
     assert any(each["message"].endswith(f"; {why}") for each in world.unit(UNIT)["conditions"])
     assert world.condition(WITNESS, "Learning") == ("True", "Merged")
     assert learns(world, 1, UNIT, WITNESS), "nothing is done about it"
-    world.syncer.slow.clear()
+    world.syncer.says.clear()
     await world.until_condition(UNIT, "Learning", "True", "Merged")
 
 
@@ -200,7 +200,7 @@ async def suspect_unit_learns_on_other_hosts_and_never_on_those_that_it_left(wor
         places = {node.rpartition("-")[0] for node in nodes} if name == UNIT else set(nodes)
         left = {place for restart in world.unit(name)["restarts"] for place in restart["avoid"]}
         assert not places & left and len(left) == incarnation - 1, (places, left)
-        world.syncer.suspect[name, incarnation] = "8 refused"
+        world.syncer.says[name, incarnation] = {"suspect": "8 refused"}
         await world.until_condition(name, "Suspect", "True", "Suspect")
         told = f"): {', '.join(nodes)}"
         assert any(told in each["message"] for each in world.unit(name)["conditions"])
@@ -216,7 +216,8 @@ async def figures_follow_the_syncers_report_seldom_and_all_else_is_written_at_on
     history: list[int] = []
     seen: dict[str, set[int]] = {"r": set(), UNIT: set()}
     for number in range(300):
-        world.syncer.links[UNIT] = LinkReport(codec="int4", period=2 + number, load=2 + number)
+        link = LinkReport(codec="int4", period=2 + number, load=2 + number)
+        world.syncer.says[UNIT, 1] = {"link": link}
         history.append(world.syncer.step)
         seen["r"].add(world.run()["globalStep"])
         seen[UNIT].add(world.unit(UNIT)["step"])
@@ -228,7 +229,7 @@ async def figures_follow_the_syncers_report_seldom_and_all_else_is_written_at_on
     assert 24 <= len(seen["r"]) <= 31, "every 10 to 12 s"
     assert 8 <= len(seen[UNIT]) <= 11, "every 30 to 36 s"
     assert world.condition(UNIT, "LinkAdequate") == ("False", "LinkTooSlow")
-    world.syncer.links[UNIT] = LinkReport(codec="int4", period=1, load=0.5)
+    world.syncer.says[UNIT, 1] = {"link": LinkReport(codec="int4", period=1, load=0.5)}
     await asyncio.sleep(3)  # a poll
     assert world.condition(UNIT, "LinkAdequate") == ("True", "Narrowed")
     world.syncer.silent = True  # no report wakes the run

@@ -36,18 +36,10 @@ class PlayedSyncer:
         """Whether a unit learns."""
         self.silent = False
         """Whether it runs but does not answer."""
-        self.stuck: set[tuple[str, int]] = set()
-        """Units and incarnations that make no step."""
         self.apart: set[tuple[str, int]] = set()
         """Units and incarnations whose hosts do not connect."""
-        self.joining: set[tuple[str, int]] = set()
-        """Units and incarnations of which nothing is merged."""
-        self.suspect: dict[tuple[str, int], str] = {}
-        """Unit and incarnation to the reason why they are not trusted."""
-        self.slow: dict[str, str] = {}
-        """Unit to the reason why its steps do not set the interval."""
-        self.links: dict[str, contract.LinkReport] = {}
-        """Unit to the report of its link."""
+        self.says: dict[tuple[str, int], Object] = {}
+        """By unit and incarnation, fields in which its report differs from that of a unit that learns."""
         self.merged: dict[str, tuple[int, float]] = {}
         """Unit to the incarnation that learns, and since when."""
         self.known: dict[str, int] = {}
@@ -69,18 +61,18 @@ class PlayedSyncer:
             newest = max(own, default=0)
             connected = own.count(newest) == hosts and (name, newest) not in self.apart
             if newest and connected and newest >= self.known.get(name, 0):
-                learns = (name, newest) not in self.joining
+                words = self.says.get((name, newest), {})
+                learns = words.get("state", "Learning") == "Learning"
                 if learns and self.merged.get(name, (0, 0.0))[0] != newest:
                     self.merged[name] = newest, time.time()
                 self.known[name], since = newest, self.merged.get(name, (0, 0.0))[1]
-                units[name] = contract.UnitReport(
-                    incarnation=newest, hosts=hosts, state="Learning" if learns else "Joining", seeded_step=0,
-                    step=0 if (name, newest) in self.stuck else self.step, loss=3.5 if learns else None,
-                    first_merge_time=since if learns else None, contributions=1 + self.step,
-                    beginning=contract.BeginningReport(joined=since, stepped=since, compiling=0.0),
-                    suspect=self.suspect.get((name, newest), ""), slow=self.slow.get(name, ""),
-                    link=self.links.get(name, contract.LinkReport()),
-                )  # fmt: skip
+                beginning = contract.BeginningReport(joined=since, stepped=since, compiling=0.0)
+                report: Object = {
+                    "incarnation": newest, "hosts": hosts, "state": "Learning", "seeded_step": 0, "step": self.step,
+                    "loss": 3.5 if learns else None, "first_merge_time": since if learns else None,
+                    "contributions": 1 + self.step, "beginning": beginning,
+                }  # fmt: skip
+                units[name] = contract.UnitReport(**(report | words))
             elif name in self.known:
                 known = self.known[name]
                 units[name] = contract.UnitReport(incarnation=known, hosts=0, state="Gone", seeded_step=0)
