@@ -13,7 +13,7 @@ import numpy as np
 
 from atoll_runtime.protocol.fragments import TensorInfo, build_layout
 from atoll_runtime.syncer.disk import LOCAL
-from atoll_runtime.syncer.journal import ELEMENT, Journal, room
+from atoll_runtime.syncer.journal import ELEMENT, Journal, check_room
 from atoll_runtime.syncer.state import Version
 
 FRAGMENTS = 24
@@ -41,7 +41,7 @@ def measure(megabytes: int, merges: int) -> Iterator[JournalFigure]:
     wire = memoryview(b"")
     times = list[float]()
     with tempfile.TemporaryDirectory(prefix="atoll-bench-journal-") as folder:
-        room(layout, LOCAL.volume(Path(folder)), 0)  # fails early, before the numbers are made
+        check_room(layout, LOCAL.volume(Path(folder)), 0)  # fails early, before the numbers are made
         theta, momentum = np.random.default_rng(0).standard_normal((2, size), np.float32)
         journal = Journal(Path(folder) / "journal", "bench", layout, "bench")
         first = [Version(0, theta, momentum, wire)] * FRAGMENTS

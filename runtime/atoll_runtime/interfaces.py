@@ -55,9 +55,6 @@ class Disk(Protocol):
     def size(self, file: int) -> int:
         """Bytes of an open file."""
 
-    def truncate(self, file: int, size: int) -> None:
-        """Cuts an open file to `size` bytes."""
-
     def sync(self, file: int) -> None:
         """Returns when the content of an open file is durable."""
 

@@ -181,7 +181,7 @@ async def test_only_what_no_restart_mends_is_told_as_the_runs_failure(
 ) -> None:
     begin(make_run(), store).journal.close()
     if error is JournalError:
-        for path in (tmp_path / "journal").glob("log-*.wal"):
+        for path in (tmp_path / "journal").glob("state-*.wal"):
             path.unlink()
             path.mkdir()  # cannot be read
     run = make_run(outer=OuterSpec(fragments=fragments, interval=4))

@@ -132,8 +132,10 @@ def a_merge_is_broadcast_when_it_is_handed_to_the_disk(patch: Patch) -> None:
 
 @bug(700)
 def a_record_is_written_and_not_synced(patch: Patch) -> None:
-    def append(self: Journal, head: Any, *arrays: memoryview) -> None:
-        self._length += records.write(self._disk, self._file, head, *arrays)
+    def append(self: Journal, file: int, head: bytes, *arrays: memoryview) -> None:
+        records.append(self._disk, file, head, *arrays)
+        if arrays:
+            self._disk.sync(file)
 
     patch.setattr(Journal, "_append", append)
 

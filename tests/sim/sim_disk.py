@@ -207,10 +207,6 @@ class Mount:
     def size(self, file: int) -> int:
         return len(self._file(file).data)
 
-    def truncate(self, file: int, size: int) -> None:
-        self._change()
-        del self._file(file).data[size:]
-
     def sync(self, file: int) -> None:
         self._change()
         target = self._file(file)

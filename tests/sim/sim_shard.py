@@ -24,11 +24,11 @@ from atoll_runtime.protocol.machine import Syncer
 from atoll_runtime.protocol.rules import COORDINATOR, Rules
 from atoll_runtime.simulate.eventloop import Process
 from atoll_runtime.simulate.network import Server
-from atoll_runtime.syncer import records, recovery
+from atoll_runtime.syncer import recovery
 from atoll_runtime.syncer.backoff import Backoff
 from atoll_runtime.syncer.driver import Driver
 from atoll_runtime.syncer.following import Following
-from atoll_runtime.syncer.records import JournalError, fragment, logs
+from atoll_runtime.syncer.records import JournalError, fragment_file, newest, read
 from atoll_runtime.syncer.recovery import Start
 from atoll_runtime.syncer.service import Service
 from atoll_runtime.syncer.status import Status
@@ -82,17 +82,14 @@ class ShardSlot:
     def written(self) -> tuple[str, dict[int, Value], Mapping[str, Any]]:
         """Read the journal: its lineage, the values of fragments with elements, and the machine's record."""
         mount = Mount(self.disk, Process(self.world.loop), lambda _: None)
-        lineage, places, record = "", dict[int, int](), {}
-        for found in records.read(mount, logs(mount, FOLDER)[-1]):
-            head, facts = found.head, found.head.facts
-            lineage = facts.get("lineage", lineage)
-            record = {**record, **facts.get("machine", {})}
-            places |= {p: place for p, (_, place) in enumerate(facts.get("newest", ()))}
-            if head.kind == "Merge":
-                places[head.fragment] = head.place
-        read = {p: next(records.read(mount, fragment(FOLDER, p, place))) for p, place in places.items()}
-        values = {p: self.world.registry.content(each.body) for p, each in read.items() if each.body}
-        return lineage, values, record
+        state = newest(mount, FOLDER)
+        assert state is not None
+        values = {}
+        for p, (_, place) in enumerate(state.newest):
+            _, body = next(read(mount, fragment_file(FOLDER, p, place)))
+            if body:
+                values[p] = self.world.registry.content(body)
+        return state.lineage, values, state.machine["machine"]
 
 
 class ShardProcess(Server):

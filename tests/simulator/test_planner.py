@@ -26,7 +26,7 @@ from atoll_runtime.simulate.planner.needs import (
     step_of,
 )
 from atoll_runtime.simulate.planner.run import Assumptions, Pool, Run
-from atoll_runtime.syncer.journal import LOG
+from atoll_runtime.syncer.journal import STATES
 
 HOUR, DAY = 3600.0, 86_400.0
 BILLION = tuple(describe(ModelSpec(preset="1b")))
@@ -211,7 +211,7 @@ def test_a_shard_needs_sixteen_bytes_of_disk_and_fifty_of_memory_for_each_elemen
 ):
     one, four = (shard_need(replace(RUN, shards=shards)) for shards in (1, 4))
     fragment = max(each.size for each in RUN.layout.fragments)
-    assert one["volume"] == 16 * RUN.parameters + 2 * LOG + (128 << 20)
+    assert one["volume"] == 16 * RUN.parameters + STATES + (128 << 20)
     assert one["memory"] == pytest.approx(0.4e9 + 50 * RUN.parameters + 2 * 8 * 2 * fragment)
     assert four["memory"] - PROCESS_BYTES < 0.35 * (one["memory"] - PROCESS_BYTES)
     assert four["volume"] < 0.35 * one["volume"]

@@ -44,9 +44,6 @@ class LocalDisk(Disk):
     def size(self, file: int) -> int:
         return os.fstat(file).st_size
 
-    def truncate(self, file: int, size: int) -> None:
-        os.ftruncate(file, size)
-
     def sync(self, file: int) -> None:
         os.fsync(file)
 

@@ -1,10 +1,9 @@
 """The write-ahead journal: a merge is on the disk before any learner hears of it.
 
-Each fragment has two files. A merge writes the file that does not hold the newest version. Then it appends a record to
-the log, with the machine's state and the number of the file that counts. So no version is written twice and the log
-stays short; a log that has grown long is replaced. A torn last record was never acknowledged, so it is cut off. If an
-earlier record is damaged, or a version that the log names, acknowledged state is lost, so the journal is refused. One
-process at a time holds the lock beside the folder.
+Each fragment has two files, and so has the state, which says which file of each fragment counts. What is new is written
+to the file that does not hold the newest: a merge writes its fragment, then the state. So nothing is written twice, and
+a write that is torn leaves what was acknowledged before. If no state is whole, or a version that the newest one names,
+acknowledged state is lost, so the journal is refused. One process at a time holds the lock beside the folder.
 """
 
 from __future__ import annotations
@@ -12,15 +11,29 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from msgspec.structs import replace
 
 from atoll_runtime.interfaces import Disk, Volume
 from atoll_runtime.process import Terminal
 from atoll_runtime.protocol.fragments import Layout
 from atoll_runtime.syncer import records
 from atoll_runtime.syncer.disk import LOCAL
-from atoll_runtime.syncer.records import Head, JournalError, Replay, fragment, known, logs
+from atoll_runtime.syncer.records import (
+    Arrays,
+    Clock,
+    JournalError,
+    State,
+    encode,
+    fragment_file,
+    newest,
+    remedy,
+    state_file,
+)
 from atoll_runtime.syncer.state import Version
 
 log = logging.getLogger(__name__)
@@ -29,35 +42,43 @@ LAYOUT = "layout-"
 """The prefix of the folder of a run with one number of shards (`plan/run/workloads.py`)."""
 ELEMENT = 8
 """Bytes of an element: Θ and momentum, float32."""
-LOG, LOG_SHARE = 64 << 20, 32
-"""A log is replaced at LOG bytes, or at one part in LOG_SHARE of the volume if that is less."""
-LEAST_LOG = 4
-"""A log is not replaced before it has this many times the length of its first records."""
+STATES, STATES_SHARE = 128 << 20, 16
+"""Bytes of a volume that are kept for both states, or one part in STATES_SHARE of the volume if that is less."""
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """What a journal held."""
+
+    lineage: str
+    fragments: tuple[Version, ...]
+    machine: dict[str, Any]
 
 
 class Journal:
-    """Open for appending, by one writer thread at a time. A failed write closes it; `resume` cuts off its remains."""
+    """Open for writing, by one thread at a time. A failed write closes it."""
 
     def __init__(
         self, directory: Path, uid: str, layout: Layout, lineage: str, tape: int = 0, disk: Disk = LOCAL
     ) -> None:
         """`tape`: the largest size of an event tape on the same volume, in bytes."""
-        self._disk = disk
-        self._directory, self._uid, self._layout, self._tape = directory, uid, layout, tape
-        self.lineage = lineage
-        self._newest: list[tuple[int, int]] = [(-1, 1)] * len(layout.fragments)
-        """The newest version of each fragment, and its file."""
-        self._machine: dict[str, Any] = {}
+        self._disk, self._directory, self._layout, self._tape = disk, directory, layout, tape
+        places = ((-1, 1),) * len(layout.fragments)
+        self._state = State(-1, uid, layout.fingerprint, lineage, places, {})
+        """The newest state."""
         self._lock: int | None = None
         self._file: int | None = None
-        self._number = self._length = self._limit = 0
-        """The log's number, its length in bytes, and the length above which it is replaced."""
+        """The newest state's file, once this process has written one."""
+
+    @property
+    def lineage(self) -> str:
+        return self._state.lineage
 
     @classmethod
     def resume(
         cls, directory: Path, uid: str, layout: Layout, codec: str, tape: int = 0, disk: Disk = LOCAL
-    ) -> tuple[Journal, Replay] | None:
-        """Opens the journal of this run, with its log cut off after the last whole record. Returns None without one.
+    ) -> tuple[Journal, Resumed] | None:
+        """Opens the journal of this run. Returns None without one.
 
         The result is durable, even if the process that wrote it was killed before it synced.
 
@@ -69,11 +90,13 @@ class Journal:
         with journal._writing():
             disk.make(directory)
             journal._hold()
-            replay = journal._replay(codec)
-        if replay is None:
-            journal.close()
-            return None
-        return journal, replay
+            found = newest(disk, directory)
+            if found is not None and found.uid == uid:
+                return journal, journal._resume(found, codec)
+            if found is not None:
+                journal._set_aside(found.uid)
+        journal.close()
+        return None
 
     def begin(self, fragments: Sequence[Version], machine: Mapping[str, Any]) -> None:
         """Starts a journal where there is none.
@@ -86,96 +109,81 @@ class Journal:
         with self._writing():
             disk.make(self._directory)
             self._hold()
-            if found := logs(disk, self._directory):
-                raise JournalError(f"{found[-1]}: a journal is there: it must be resumed, not begun anew")
+            if newest(disk, self._directory) is not None:
+                raise JournalError(
+                    f"{self._directory}: a journal is there: it must be resumed, not begun anew"
+                )
             for above in self._directory.parents[:2]:  # `make` may have created both
                 disk.sync_folder(above)
-            room(self._layout, disk.volume(self._directory), self._tape)
+            check_room(self._layout, disk.volume(self._directory), self._tape)
             self._forget_others()
-            for p, each in enumerate(fragments):
-                disk.close(disk.open(fragment(self._directory, p, 1), new=True))
-                self._put(p, each)
-            disk.sync_folder(self._directory)  # before there is a log that names these files
-            self._machine = dict(machine)
-            self._replace()
+            for p in range(len(fragments)):
+                disk.close(disk.open(fragment_file(self._directory, p, 1), new=True))
+            places = tuple(self._put(p, each) for p, each in enumerate(fragments))
+            disk.sync_folder(self._directory)  # before there is a state that names these files
+            self._write(places, machine)
 
     def merge(self, p: int, new: Version, machine: Mapping[str, Any]) -> None:
         """Writes a merge. It is durable when this returns. Raises `JournalError`."""
         with self._writing():
             self._check_open()
-            self._put(p, new)
-            self._append(Head("Merge", dict(machine), p, *self._newest[p]))
+            places = list(self._state.newest)
+            places[p] = self._put(p, new)
+            self._write(tuple(places), machine)
 
     def remember(self, machine: Mapping[str, Any]) -> None:
         """Writes the machine's record. It is durable when this returns. Raises `JournalError`."""
         with self._writing():
-            self._append(Head("State", dict(machine)))
+            self._check_open()
+            self._write(self._state.newest, machine)
 
     def advance(self, clock: int) -> None:
         """Writes the run's clock, which shard 0 keeps. It is durable when this returns. Raises `JournalError`."""
         with self._writing():
-            self._append(Head("Clock", {"machine": {"clock": clock}}))
+            self._check_open()
+            assert self._file is not None, "a process writes its state before the clock advances"
+            self._append(self._file, encode(Clock(clock)))
 
     def close(self) -> None:
-        """Closes the log and releases the lock. What was written is durable already."""
+        """Closes the journal and releases the lock. What was written is durable already."""
         handles, self._file, self._lock = (self._file, self._lock), None, None
         for handle in handles:
             if handle is not None:
                 self._disk.close(handle)
 
-    def _put(self, p: int, new: Version) -> None:
-        """Writes a version to the file that does not hold the newest one. The version counts once the log names it."""
-        place = 1 - self._newest[p][1]
-        file = self._disk.open(fragment(self._directory, p, place), new=True)
+    def _put(self, p: int, new: Version) -> tuple[int, int]:
+        """Writes a version to the file that does not hold the newest one. It counts once the state names it."""
+        place = 1 - self._state.newest[p][1]
+        file = self._disk.open(fragment_file(self._directory, p, place), new=True)
         try:
-            head = Head("Fragment", fragment=p, version=new.version)
-            records.write(self._disk, file, head, new.theta.data, new.momentum.data)
-            self._disk.sync(file)
+            self._append(file, encode(Arrays(p, new.version)), new.theta.data, new.momentum.data)
         finally:
             self._disk.close(file)
-        self._newest[p] = new.version, place
+        return new.version, place
 
-    def _append(self, head: Head) -> None:
-        file = self._check_open()
-        self._machine = known(self._machine, head)
-        self._length += records.write(self._disk, file, head)
+    def _write(self, places: tuple[tuple[int, int], ...], machine: Mapping[str, Any]) -> None:
+        """Writes a state to the file that does not hold the newest one."""
+        state = replace(self._state, number=self._state.number + 1, newest=places, machine=dict(machine))
+        encoded = encode(state)  # may fail, so before the file is emptied
+        before, self._file = self._file, self._disk.open(state_file(self._directory, state.number), new=True)
+        if before is not None:
+            self._disk.close(before)
+        self._append(self._file, encoded)
+        if state.number < 2:  # the file is a new one
+            self._disk.sync_folder(self._directory)
+        self._state = state
+
+    def _append(self, file: int, head: bytes, *arrays: memoryview) -> None:
+        records.append(self._disk, file, head, *arrays)
         self._disk.sync(file)
-        if self._length > self._limit:
-            self._replace()
 
-    def _replace(self) -> None:
-        """Writes a new log with the present state, and removes the old one."""
-        disk, path = self._disk, self._directory / f"log-{self._number + 1:08d}.wal"
-        draft = path.with_suffix(".draft")
-        facts = {"uid": self._uid, "fingerprint": self._layout.fingerprint, "lineage": self.lineage}
-        file = disk.open(draft, new=True)
-        length = records.write(disk, file, Head("Run", {**facts, "newest": self._newest}))
-        length += records.write(disk, file, Head("State", self._machine))
-        disk.sync(file)
-        disk.rename(draft, path)
-        disk.sync_folder(self._directory)
-        if self._file is not None:
-            disk.close(self._file)
-        self._use(path, file, length, length)
-
-    def _use(self, path: Path, file: int, length: int, first: int) -> None:
-        """Continues with this log. `first`: bytes of its first records, or 0 when not known."""
-        self._file, self._number, self._length = file, int(path.stem.removeprefix("log-")), length
-        most = room(self._layout, self._disk.volume(self._directory), self._tape)
-        self._limit = max(most, LEAST_LOG * first)
-        for old in self._disk.files(self._directory, "log-*"):
-            if old != path:  # removed without a sync, so it may come back; the next `resume` removes it again
-                self._disk.remove(old)
-
-    def _check_open(self) -> int:
-        if self._file is None:
+    def _check_open(self) -> None:
+        if self._lock is None:
             raise JournalError(f"{self._directory}: the journal is closed")
-        return self._file
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
-        """Closes the journal after a failure. The log may then end in half a record, or in one that is not synced, and
-        nothing may follow it."""
+        """Closes the journal after a failure. A file may then end in half a record, or in one that is not synced."""
         try:
             yield
         except OSError as error:
@@ -194,27 +202,34 @@ class Journal:
                 f"{path}: another process holds it: an older syncer of the run still has this volume and must end first"
             ) from error
 
-    def _replay(self, codec: str) -> Replay | None:
-        disk = self._disk
-        found = logs(disk, self._directory)
-        if not found:
-            return None
-        path = found[-1]  # older logs were left by a kill; the newest was whole before it got its name
-        first = next(records.read(disk, path), None)
-        if first is not None and (uid := first.head.facts.get("uid", self._uid)) != self._uid:
-            self._set_aside(uid)
-            return None
-        replay, end = records.recall(disk, path, self._layout, codec)
-        file = self._file = disk.open(path)
-        torn = disk.size(file) - end
-        if torn:
-            log.warning("%s: %d bytes behind the last whole record: torn in writing, cut off", path, torn)
-            disk.truncate(file, end)
+    def _resume(self, found: State, codec: str) -> Resumed:
+        """Continues from a state, which its writer may not have synced."""
+        disk, path = self._disk, state_file(self._directory, found.number)
+        if found.fingerprint != self._layout.fingerprint:
+            raise Terminal(
+                "LayoutChanged",
+                f"{path}: the journal has fragment layout {found.fingerprint[:12]}, the run "
+                f"{self._layout.fingerprint[:12]}: model and outer.fragments must stay as they were",
+            )
+        check_room(self._layout, disk.volume(self._directory), self._tape)
+        file = disk.open(path)
         disk.sync(file)
+        disk.close(file)
         disk.sync_folder(self._directory)
-        self.lineage, self._machine, self._newest = replay.lineage, replay.machine, list(replay.newest)
-        self._use(path, file, end, 0)
-        return replay
+        self._state = found
+        fragments = (self._version(p, *each, codec) for p, each in enumerate(found.newest))
+        return Resumed(found.lineage, tuple(fragments), found.machine)
+
+    def _version(self, p: int, version: int, place: int, codec: str) -> Version:
+        path = fragment_file(self._directory, p, place)
+        head, body = next(records.read(self._disk, path), (None, b""))
+        if head != Arrays(p, version):
+            raise JournalError(
+                f"{path}: version {version} is damaged, of which the state tells: {remedy(path)}"
+            )
+        both = np.frombuffer(body, np.float32)
+        half = both.size // 2
+        return Version.make(version, both[:half], both[half:], codec)
 
     def _forget_others(self) -> None:
         """Removes what earlier numbers of shards left: a volume has room for one journal."""
@@ -235,19 +250,14 @@ class Journal:
         log.warning("%s held the journal of run %s: set aside as %s, not used", directory, uid, target.name)
 
 
-def room(layout: Layout, volume: Volume, tape: int) -> int:
-    """Returns the bytes that a log may have. There may be two logs besides the fragments' files.
-
-    Raises:
-        Terminal: the volume has no room for two versions of every fragment.
-    """
-    most = min(LOG, volume.size // LOG_SHARE)
-    needed, kept = 2 * ELEMENT * layout.size, volume.share(tape) + 2 * most
+def check_room(layout: Layout, volume: Volume, tape: int) -> None:
+    """Raises `Terminal` if the volume has no room for two versions of every fragment."""
+    needed = 2 * ELEMENT * layout.size
+    kept = volume.share(tape) + min(STATES, volume.size // STATES_SHARE)
     if needed > volume.size - kept:
         raise Terminal(
             "VolumeTooSmall",
             f"the journal of {layout.size} parameters needs {needed} bytes, for two versions of each, and its volume "
-            f"of {volume.size} has {volume.size - kept} for it, {kept} being the event tape's and the log's: "
+            f"of {volume.size} has {volume.size - kept} for it, {kept} being the event tape's and the states': "
             "give a new run more spec.syncer.storage, or more spec.syncer.shards",
         )
-    return most

@@ -75,13 +75,13 @@ def recover(
     owner = run.uid if rules.shards == 1 else f"{run.uid}.{rules.shard}-of-{rules.shards}"
     found = Journal.resume(directory, owner, layout, run.outer.codec, LIMITS[run.tape], disk)
     if found is not None:
-        journal, replay = found
-        machine = restoring.restore(rules, sizes, replay.machine["machine"])
+        journal, held = found
+        machine = restoring.restore(rules, sizes, held.machine["machine"])
         machine.cuts.started = started
-        restarts = int(replay.machine["restarts"]) + 1
-        newest = replay.machine["newest_cut"]
+        restarts = int(held.machine["restarts"]) + 1
+        newest = held.machine["newest_cut"]
         journal.remember(durable(machine.record(), restarts, newest))
-        state = State(layout, run.outer.codec, replay.fragments, series)
+        state = State(layout, run.outer.codec, held.fragments, series)
         message = f"resumed from the journal at global step {machine.step}"
         return Start(machine, state, journal, restarts, newest, message)
 

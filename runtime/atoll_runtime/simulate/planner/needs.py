@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from atoll_runtime.protocol.communication import BITS
 from atoll_runtime.simulate.fleet.setting import DAY, Heal
 from atoll_runtime.simulate.planner.run import Assumptions, Pool, Run
-from atoll_runtime.syncer.journal import LOG
+from atoll_runtime.syncer.journal import STATES
 from atoll_runtime.syncer.state import SHARE
 from atoll_runtime.syncer.tape import LIMITS
 
@@ -142,6 +142,6 @@ def shard_need(run: Run) -> dict[str, float]:
     fragment = max(each.size for shard in shards for each in shard.fragments)
     contributions = run.outer.overlap * run.units * fragment * (4 if run.outer.codec == "float32" else 2)
     memory = max(PROCESS_BYTES + ELEMENT_BYTES * elements + contributions, SHARE * contributions)
-    journal = 2 * (CUT_BYTES * elements + LOG)
+    journal = 2 * CUT_BYTES * elements + STATES
     tape = min(LIMITS[run.tape], journal / 3)  # a quarter of the volume at most
     return {"memory": memory, "volume": journal + tape}
