@@ -30,7 +30,7 @@ from atoll_runtime.protocol.round import Contributions, Round
 from atoll_runtime.protocol.rounds import Rounds
 from atoll_runtime.protocol.units import Unit
 from atoll_runtime.protocol.versions import Versions
-from atoll_runtime.syncer import records
+from atoll_runtime.syncer import journal, records
 from atoll_runtime.syncer.driver import Driver
 from atoll_runtime.syncer.journal import Journal
 from atoll_runtime.syncer.service import Service
@@ -70,8 +70,12 @@ def nothing(*_: object) -> None:
 
 
 replaced("the names of new files are not synced", 700, (Mount, "sync_folder", nothing))
-replaced("a torn record is not cut off", 736, (Mount, "truncate", nothing))
-replaced("shard 0 forgets its clock", 704, (Journal, "advance", nothing))
+replaced(
+    "a state is written over the one before",
+    700,
+    (journal, "state_file", lambda directory, _: directory / "state-0.wal"),
+)
+replaced("shard 0 forgets its clock", 705, (Journal, "advance", nothing))
 replaced("parts of a merged round stay in memory", 700, (Parts, "release", nothing))
 replaced("bytes of a push that breaks are not given back", 704, (Parts, "unreserve", nothing))
 replaced("a shard waits for a unit that shard 0 says is silent", 731, (Rounds, "hush", nothing))

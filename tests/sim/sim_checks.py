@@ -65,6 +65,7 @@ class Checks:
         """Tokens that an incarnation had trained when a process first asked it for a round."""
         self._silent: dict[ShardProcess, set[Incarnation]] = {}
         """Units that are silent according to the last orders of shard 0 to this process."""
+        self._lineages: set[tuple[int, str]] = set()
         self.lost_volumes = 0
 
     # shards
@@ -72,6 +73,9 @@ class Checks:
     def started(self, process: ShardProcess) -> None:
         """A process starts. Nothing that any party has had may be lost."""
         machine = process.machine
+        self._lineages.add((process.number, process.lineage))
+        if len(self._lineages) > len(self._world.shards) + self.lost_volumes:
+            raise Violation(f"{process}: begun anew, though its volume was not lost")
         for (s, p, lineage), value in self._seen.items():
             mine = s == process.number and lineage == process.lineage
             if mine and not process.memory[p].holds(value):
