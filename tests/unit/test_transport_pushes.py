@@ -60,44 +60,32 @@ async def test_a_push_that_is_begun_anew_ends_the_earlier_one_of_the_same_part_a
     other.cancel()
 
 
-async def test_what_came_before_a_push_broke_is_kept_for_the_same_part_until_another_needs_the_room() -> None:
-    parts = Parts(20, 2)
-    with pytest.raises(WireError):
-        await begun(parts, HEADER, broken)
-    parts.end(HEADER)
-    assert parts.used == 8
-    assert parts.reserve(replace(HEADER, part=dataclasses.replace(PART, unit="b"))) == ""
-    kept: list[Assembly] = []
+async def test_what_came_before_a_push_broke_is_kept_for_the_same_part_until_its_round_is_over() -> None:
+    parts, kept = Parts(20, 2), list[Assembly]()
 
     async def keep(assembly: Assembly) -> None:
         kept.append(assembly)
-        await (whole if len(kept) > 1 else broken)(assembly)
+        await (whole if len(kept) > 2 else broken)(assembly)
 
-    again = replace(HEADER, seconds=2.0)
-    with pytest.raises(WireError):
-        await begun(parts, again, keep)
-    parts.end(again)
-    last = replace(HEADER)
-    assert bytes(await begun(parts, last, keep)) == BODY
-    assert kept[0] is kept[1] and parts.used == 16
-    parts.end(last)
-    assert parts.used == 8
-    with pytest.raises(WireError):
-        await begun(parts, HEADER, broken)
-    parts.end(HEADER)
-    assert parts.reserve(replace(HEADER, part=dataclasses.replace(PART, unit="c"))) == ""
-    assert parts.used == 16 and not parts.reserved(HEADER), "the broken one made room"
-
-
-async def test_a_broken_push_is_forgotten_with_its_round() -> None:
-    parts = Parts(20, 2)
-    with pytest.raises(WireError):
-        await begun(parts, HEADER, broken)
-    parts.end(HEADER)
-    parts.release(Release(PART.round, "b"))
-    assert parts.used == 8
-    parts.release(Release(PART.round, None))
-    assert parts.used == 0
+    for _ in range(2):
+        header = replace(HEADER, seconds=2.0)
+        with pytest.raises(WireError):
+            await begun(parts, header, keep)
+        parts.end(header, wanted=True)
+        assert parts.used == 8
+    assert bytes(await begun(parts, HEADER, keep)) == BODY
+    assert kept[0] is kept[1] is kept[2]
+    parts.end(HEADER, wanted=True)
+    assert parts.used == 0, "it is not broken"
+    for wanted, used in ((True, 8), (False, 0)):
+        with pytest.raises(WireError):
+            await begun(parts, HEADER, broken)
+        parts.end(HEADER, wanted)
+        assert parts.used == used
+        parts.release(Release(PART.round, "b"))
+        assert parts.used == used
+        parts.release(Release(PART.round, None))
+        assert parts.used == 0
 
 
 def test_a_host_has_bytes_reserved_once_for_a_part_however_often_it_begins_its_push() -> None:

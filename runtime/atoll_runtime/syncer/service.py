@@ -121,12 +121,8 @@ class Service:
             return PushReply(False, refusal)
         try:
             refusal = await self._receive(header, receive)
-        except WireError:
-            if self.machine.admit(header.part):  # not wanted any more, so nothing is kept
-                self.driver.parts.unreserve(header)
-            raise
         finally:
-            self.driver.parts.end(header)
+            self.driver.parts.end(header, wanted=not self.machine.admit(header.part))
         return PushReply(not refusal, refusal)
 
     def _admit(self, peer: Peer, header: Header) -> str:

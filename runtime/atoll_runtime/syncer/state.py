@@ -155,7 +155,7 @@ class Push:
     deadline: asyncio.Timeout | None = None
     """Deadline of its body, while it is awaited."""
     broken: bool = False
-    """The connection broke. What has arrived is kept for the next push of the same part, as long as there is room."""
+    """The connection broke. What has arrived is kept for the next push of the same part."""
 
 
 class Parts:
@@ -179,14 +179,10 @@ class Parts:
         """Reserves a part's bytes and returns an empty text, or returns why there is no room for it now.
 
         A part has its bytes once. An earlier push of the same part ends, and this one continues with what has arrived
-        if part and codec are the same. Broken pushes of other parts make room, the oldest first.
+        if part and codec are the same.
         """
         older, size = self._pushes.get(header.key), self._room(header)
         used = self.used - (0 if older is None else self._room(older.header))
-        for other in [each for each in self._pushes.values() if each.broken and each is not older]:
-            if used + size > self.budget:
-                self.unreserve(other.header)
-                used -= self._room(other.header)
         if used + size > self.budget:
             return f"{size} bytes do not fit: {used} of {self.budget} bytes are in use"
         assembly = None
@@ -228,9 +224,9 @@ class Parts:
             del self._pushes[header.key]
             self.used -= self._room(header)
 
-    def end(self, header: Header) -> None:
-        """Frees the bytes of this push, unless it is broken: then they are kept for the next push of the part."""
-        if self.reserved(header) and not self._pushes[header.key].broken:
+    def end(self, header: Header, wanted: bool) -> None:
+        """Frees the bytes of this push, unless it is broken and wanted: then the next push of the part has them."""
+        if self.reserved(header) and not (wanted and self._pushes[header.key].broken):
             self.unreserve(header)
 
     def hold(self, header: Header, held: HostPart) -> None:

@@ -36,8 +36,6 @@ log = logging.getLogger(__name__)
 
 RESUME_SECONDS = 30.0
 """How long the reply to a part and a version with broken connections are kept, so that their transfer can continue."""
-MOST_BROKEN = 256
-"""Maximum number of fetches with broken connections that are kept."""
 
 T = TypeVar("T")
 
@@ -247,11 +245,8 @@ class TransferServer(Listener):
             return
         if not fetch.broken:
             self._end_fetch(key, fetch)
-            return
-        broken = [(name, each) for name, each in self._fetches.items() if each.broken and not each.streams]
-        if len(broken) > MOST_BROKEN:
-            self._end_fetch(*broken[0])
-        self._loop.call_later(RESUME_SECONDS, self._forget_fetch, key, fetch)
+        else:
+            self._loop.call_later(RESUME_SECONDS, self._forget_fetch, key, fetch)
 
     def _forget_fetch(self, key: tuple[Any, ...], fetch: Fetched) -> None:
         if not fetch.streams:
