@@ -151,7 +151,7 @@ class _Loops:
     def __init__(self, run: Run, contract: RunContract, batch: int) -> None:
         self.run = run
         unit = unit_of(UNIT, batch)
-        self.island = Island(contract, unit, Tls.read(run.folder / UNIT))
+        self.island = Island(contract, unit, Tls(run.folder / UNIT))
         self._batches = batches(contract, unit)
         self._plain = Plain(
             contract.model,

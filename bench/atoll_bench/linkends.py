@@ -94,7 +94,7 @@ def fresh(size: int) -> memoryview:
 
 async def serve(folder: str, size: int, streams: int) -> dict[str, float]:
     """Serves until the input ends. Returns what the event loop did."""
-    tls, loop = Tls.read(folder), asyncio.get_running_loop()
+    tls, loop = Tls(folder), asyncio.get_running_loop()
     memory = Memory(size)
     server = TransferServer(memory, tls, 0)  # type: ignore[arg-type]
     listener = socket.create_server(("", 0))
@@ -149,7 +149,7 @@ async def measure(
         cold: uncounted turns in which connections are made and TCP learns what they carry.
         beside: concurrent transfers of the product, each of `bodies` bodies, one after the other.
     """
-    rates, tls = dict[str, list[float]](), Tls.read(folder)
+    rates, tls = dict[str, list[float]](), Tls(folder)
     client = TransferClient(host, port, tls)
     client.streams = streams
     body = memoryview(np.random.default_rng(0).bytes(size))

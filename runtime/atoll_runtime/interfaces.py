@@ -52,9 +52,6 @@ class Disk(Protocol):
     def write(self, file: int, parts: Sequence[memoryview]) -> int:
         """Appends. Returns the number of bytes written, which may be less than all."""
 
-    def size(self, file: int) -> int:
-        """Bytes of an open file."""
-
     def sync(self, file: int) -> None:
         """Returns when the content of an open file is durable."""
 

@@ -104,7 +104,7 @@ class Learner:
         self.versions = ONES
         self.steps = 0
         self.snapshots = Snapshots(fragments.bounds, ONES, lambda snapshot: None)
-        self.server = PeerServer(RUN, unit_contract(name), LAYOUT, self.snapshots, Tls.read(folder), 0)
+        self.server = PeerServer(RUN, unit_contract(name), LAYOUT, self.snapshots, Tls(folder), 0)
         self.address = f"localhost:{self.server.port}"
         self.gate = threading.Semaphore(captures)
         """One permit for each capture."""
@@ -173,7 +173,7 @@ def pull_from(certificates, agreement, monkeypatch):
             return SimpleNamespace(directory=lambda _: asked() or reply)
 
         networks = [shard(s) for s in range(SHARDS)]
-        tls = Tls.read(certificates["new"])
+        tls = Tls(certificates["new"])
         return seed.from_peer(unit_contract("new"), LAYOUT, agreement, networks, tls, budget)
 
     return pull
@@ -374,7 +374,7 @@ def test_next_peer_seeds_when_one_declines(make_learner, pull_from):
 def stream(folder, address, seconds=60.0, **changes):
     """A connection to a peer, and the parts that come."""
     asked = {"unit": "new", "shards": SHARDS, "least": ONES} | changes
-    client = PeerClient(address, Tls.read(folder), "localhost")
+    client = PeerClient(address, Tls(folder), "localhost")
     request = SnapshotRequest(incarnation=1, fingerprint=LAYOUT.fingerprint, **asked)
     return client, client.snapshot(request, tuple(SIZES), seconds)
 

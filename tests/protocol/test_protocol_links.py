@@ -36,7 +36,7 @@ def test_a_units_link_is_told_as_it_is_and_what_breaks_is_counted(
         session.latency = bodies.latency = DELAY_SECONDS
         distant = SyncerAddress(host="localhost", port=session.port, transfer_port=bodies.port)
         for name, through in (("near", address), ("far", distant)):
-            tls = Tls.read(certificate(name))
+            tls = Tls(certificate(name))
             numpy_unit(run, name, TlsNetwork(through, tls), step_seconds=STEP_SECONDS).start()
         eventually(
             lambda: all(link(name).rtt_seconds and link(name).up_gbps for name in ("near", "far")), 120
@@ -59,7 +59,7 @@ def test_a_body_on_its_way_is_taken_though_its_host_has_to_connect_anew_meanwhil
     outer = OuterSpec(fragments=4, interval=200, overlap=2, learning_rate=1.0, momentum=0.0)
     run = make_run(target=TargetSpec(global_steps=10_000), outer=outer)
     shard = syncer(run)
-    tls = Tls.read(certificate("a"))
+    tls = Tls(certificate("a"))
     with (
         SlowLink("localhost", run.shards[0].port) as session,
         SlowLink("localhost", run.shards[0].transfer_port) as bodies,

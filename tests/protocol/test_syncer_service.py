@@ -188,7 +188,7 @@ async def test_only_what_no_restart_mends_is_told_as_the_runs_failure(
     status = Status(run)
     monkeypatch.setattr(main, "Status", lambda *_: status)
     with pytest.raises(error):
-        await main.serve(run, whole(run), Rules.of(run), Tls.read(certificate("syncer")), tmp_path)
+        await main.serve(run, whole(run), Rules.of(run), Tls(certificate("syncer")), tmp_path)
     assert status.report().phase == phase
     assert str(tmp_path / "journal") in status.report().message
 
@@ -197,7 +197,7 @@ async def test_a_volume_on_which_no_folder_can_be_made_is_told_as_the_journals_f
     make_run: Any, certificate: Any, tmp_path: Path
 ) -> None:
     run = make_run()
-    tls = Tls.read(certificate("syncer"))
+    tls = Tls(certificate("syncer"))
     (tmp_path / "volume").touch()
     with pytest.raises(JournalError, match="volume/layout-1/journal: Not a directory"):
         await main.serve(run, whole(run), Rules.of(run), tls, tmp_path / "volume" / "layout-1")
@@ -366,7 +366,7 @@ async def test_units_that_join_while_a_record_is_written_share_the_next_one_and_
 
 async def test_the_operator_alone_orders_cuts(service: Service, certificate: Any, free_ports: Any) -> None:
     run, (port, health) = service.driver.run, free_ports(2)
-    tls = Tls.read(certificate("syncer"))
+    tls = Tls(certificate("syncer"))
     server = StatusServer(Status(run, service=service), tls.server_context(), port, health)
     await server.start()
     service.driver.start()

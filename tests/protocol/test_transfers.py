@@ -80,14 +80,14 @@ def folders_fixture(authority: Any) -> tuple[Path, Path]:
 async def serving(
     shelf: Shelf, folders: tuple[Path, Path], seconds: float = SECONDS
 ) -> AsyncIterator[TransferServer]:
-    server = TransferServer(shelf, Tls.read(folders[0]), 0, seconds)  # type: ignore[arg-type]
+    server = TransferServer(shelf, Tls(folders[0]), 0, seconds)  # type: ignore[arg-type]
     yield server
     await server.stop()
 
 
 @asynccontextmanager
 async def linked(port: int, folder: Path, streams: int, chunk: int = BLOCK) -> AsyncIterator[TransferClient]:
-    client = TransferClient("localhost", port, Tls.read(folder))
+    client = TransferClient("localhost", port, Tls(folder))
     client.streams, client.chunk = streams, chunk
     yield client
     await client.close()
@@ -236,7 +236,7 @@ async def test_nobody_answers_and_the_transfer_fails_at_once(
 def dialled(port: int, folder: Path) -> ssl.SSLSocket:
     """A connection with the certificate in `folder`, without the product's client."""
     sock = socket.create_connection(("localhost", port), SECONDS)
-    return Tls.read(folder).identity().client.wrap_socket(sock, server_hostname="localhost")
+    return Tls(folder).identity().client.wrap_socket(sock, server_hostname="localhost")
 
 
 @pytest.mark.parametrize(

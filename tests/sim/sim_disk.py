@@ -204,9 +204,6 @@ class Mount:
         target.data += data
         return len(data)
 
-    def size(self, file: int) -> int:
-        return len(self._file(file).data)
-
     def sync(self, file: int) -> None:
         self._change()
         target = self._file(file)

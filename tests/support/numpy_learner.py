@@ -18,7 +18,7 @@ from atoll_runtime.transport.tls import Tls
 
 def main(file: str, folder: str, name: str, incarnation: str, step_seconds: str = "0.01") -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
-    run, tls = parse_run(Path(file).read_bytes()), Tls.read(folder)
+    run, tls = parse_run(Path(file).read_bytes()), Tls(folder)
     networks = [TlsNetwork(shard, tls) for shard in run.shards]
     unit = NumpyUnit(run, name, networks, int(incarnation), step_seconds=float(step_seconds))
     unit.hold_nothing()

@@ -133,7 +133,7 @@ def certificate_fixture(authority: Callable[[str], Certificates]) -> Callable[[s
 
 def networks(run: RunContract, folder: Path) -> list[TlsNetwork]:
     """Networks to every shard, with the certificate in `folder`."""
-    return [TlsNetwork(shard, Tls.read(folder)) for shard in run.shards]
+    return [TlsNetwork(shard, Tls(folder)) for shard in run.shards]
 
 
 @pytest.fixture(name="make_run")

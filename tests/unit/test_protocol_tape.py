@@ -43,7 +43,7 @@ from atoll_runtime.syncer.driver import Driver
 from atoll_runtime.syncer.hosts import Session
 from atoll_runtime.syncer.recovery import recover, slices
 from atoll_runtime.syncer.state import Version
-from atoll_runtime.syncer.tape import PATTERN, Tape, number
+from atoll_runtime.syncer.tape import PATTERN, Tape
 from atoll_runtime.transport import codecs
 from atoll_runtime.transport.messages import Announce, Pull
 
@@ -222,7 +222,7 @@ def write(path: Path, records: list[tuple[Entry, bytes]]) -> None:
 
 
 def segments(folder: Path) -> list[Path]:
-    return sorted((folder / "tape").glob(PATTERN), key=number)
+    return sorted((folder / "tape").glob(PATTERN))
 
 
 def only(folder: Path) -> Path:
@@ -351,7 +351,7 @@ def test_a_tape_stays_within_its_limit_and_each_segment_left_replays_by_itself(
     shard = begin(limit=limit, steps=100).run()
     shard.tape.close()
     left = segments(tmp_path)
-    assert len(left) >= 2 and number(left[0]) > 1
+    assert len(left) >= 2 and left[0].name > "tape-00000001.atl"
     assert sum(path.stat().st_size for path in left) <= limit
     for path in left:
         assert replay(path).difference is None

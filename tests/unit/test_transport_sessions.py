@@ -102,13 +102,13 @@ def mounts(tmp_path: Path, authority: Authority) -> tuple[Mount, Mount]:
 
 
 def network_to(server: SessionServer, mount: Mount) -> TlsNetwork:
-    return TlsNetwork(SyncerAddress(host="localhost", port=server.port), Tls.read(mount.folder))
+    return TlsNetwork(SyncerAddress(host="localhost", port=server.port), Tls(mount.folder))
 
 
 async def test_a_session_that_the_shard_has_ended_takes_nothing_that_the_next_one_is_to_send(
     mounts: tuple[Mount, Mount],
 ) -> None:
-    server = SessionServer(Echo(once=True), Tls.read(mounts[0].folder), 0)  # type: ignore[arg-type]
+    server = SessionServer(Echo(once=True), Tls(mounts[0].folder), 0)  # type: ignore[arg-type]
     await server.start()
     network, marks = network_to(server, mounts[1]), asyncio.Queue[Up]()
     for _ in range(3):
@@ -124,7 +124,7 @@ async def test_a_session_that_the_shard_has_ended_takes_nothing_that_the_next_on
 
 async def test_a_session_whose_messages_fail_ends_with_that_error(mounts: tuple[Mount, Mount]) -> None:
     """It must not go on receiving while nothing is sent any more."""
-    server = SessionServer(Echo(), Tls.read(mounts[0].folder), 0)  # type: ignore[arg-type]
+    server = SessionServer(Echo(), Tls(mounts[0].folder), 0)  # type: ignore[arg-type]
     await server.start()
     network = network_to(server, mounts[1])
 
@@ -184,7 +184,7 @@ async def test_a_new_session_uses_what_is_there_and_a_standing_one_goes_on(
 ) -> None:
     authorities = {"a": authority, "b": Authority.new("r", now())}
     echo = Echo()
-    server = SessionServer(echo, Tls.read(mounts[0].folder), 0)  # type: ignore[arg-type]
+    server = SessionServer(echo, Tls(mounts[0].folder), 0)  # type: ignore[arg-type]
     await server.start()
     networks: list[TlsNetwork] = []
 
@@ -215,7 +215,7 @@ async def test_a_new_session_uses_what_is_there_and_a_standing_one_goes_on(
 async def test_files_that_do_not_belong_together_leave_the_last_identity_in_place(
     mounts: tuple[Mount, Mount], authority: Authority, caplog: pytest.LogCaptureFixture
 ) -> None:
-    tls = Tls.read(mounts[0].folder)
+    tls = Tls(mounts[0].folder)
     before = tls.identity()
     one, other = (authority.issue("syncer", "spiffe://x", ["localhost"], now()) for _ in range(2))
     mounts[0].put(authority.pair.certificate, Pair(one.certificate, other.key))
@@ -228,7 +228,7 @@ async def test_files_that_do_not_belong_together_leave_the_last_identity_in_plac
 async def test_a_server_shows_the_newest_certificate_to_clients_with_and_without_a_server_name(
     mounts: tuple[Mount, Mount], authority: Authority
 ) -> None:
-    context = Tls.read(mounts[0].folder).server_context()
+    context = Tls(mounts[0].folder).server_context()
     server = await asyncio.start_server(lambda _, writer: writer.write(b"x"), "127.0.0.1", 0, ssl=context)
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client.check_hostname = False

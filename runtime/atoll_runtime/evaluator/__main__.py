@@ -119,7 +119,7 @@ def main() -> int:
     log_to_stderr()
     try:
         run, spec = contract()
-        asyncio.run(serve(run, spec, Tls.read(os.environ.get(ENV_TLS_DIR, TLS_DIR))))
+        asyncio.run(serve(run, spec, Tls(os.environ.get(ENV_TLS_DIR, TLS_DIR))))
     except tuple(ENDS) as error:
         status, reason = next(end for kind, end in ENDS.items() if isinstance(error, kind))
         return fail(status, reason, error)

@@ -54,7 +54,7 @@ def main() -> int:
         unit = incarnation.claim(first)
         incarnation.watch()
         lockedmemory.raise_limit(os.environ)
-        tls = Tls.read(os.environ.get(ENV_TLS_DIR, TLS_DIR))
+        tls = Tls(os.environ.get(ENV_TLS_DIR, TLS_DIR))
         ending = train(run, unit, tls, _leave_cleanly)
     except NotRestarted as error:
         log.error("%s", error)  # the predecessor's last words also stand for this process

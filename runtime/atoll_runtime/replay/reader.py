@@ -11,7 +11,7 @@ import msgspec
 from atoll_runtime.protocol import frames
 from atoll_runtime.protocol.tape import FORMAT, AnyEntry, Opening, TapeError, plain
 from atoll_runtime.syncer.disk import LOCAL
-from atoll_runtime.syncer.tape import PATTERN, number
+from atoll_runtime.syncer.tape import PATTERN
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ def read(path: Path) -> Iterator[Stored]:
         TapeError: there is no tape, it is damaged, or another version of this program wrote it.
         OSError: the tape cannot be read.
     """
-    paths = sorted((each for each in path.glob(PATTERN) if each.is_file()), key=number)
+    paths = sorted(path.glob(PATTERN))
     if path.is_dir() and not paths:
         raise TapeError(f"{path}: no {PATTERN} in this folder")
     some = False

@@ -34,7 +34,7 @@ class ScratchDisk:
     def _nothing(self, *facts: Any, **more: Any) -> Any:
         """Does nothing, because there are no files."""
 
-    make = sync = sync_folder = close = rename = remove = read = size = _nothing
+    make = sync = sync_folder = close = rename = remove = read = _nothing
 
 
 class MemoryBucket:

@@ -56,7 +56,7 @@ def main() -> int:
     log_to_stderr()
     try:
         run, layout, rules = contract()
-        tls = Tls.read(os.environ.get(ENV_TLS_DIR, TLS_DIR))
+        tls = Tls(os.environ.get(ENV_TLS_DIR, TLS_DIR))
         directory = Path(os.environ.get(ENV_JOURNAL_DIR, JOURNAL_DIR))
         # Not `asyncio.run`, which waits for threads: one may wait minutes for a bucket that does not answer.
         asyncio.new_event_loop().run_until_complete(serve(run, layout, rules, tls, directory))

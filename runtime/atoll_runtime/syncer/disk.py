@@ -41,9 +41,6 @@ class LocalDisk(Disk):
     def write(self, file: int, parts: Sequence[memoryview]) -> int:
         return os.writev(file, parts)
 
-    def size(self, file: int) -> int:
-        return os.fstat(file).st_size
-
     def sync(self, file: int) -> None:
         os.fsync(file)
 

@@ -52,7 +52,7 @@ BACKLOG = 256 << 20
 """Bytes that may wait for the disk, plus one record. Beyond that, records are left out."""
 CLOSE_SECONDS = 10.0
 PATTERN = "tape-*.atl"
-"""Names of segments."""
+"""Names of segments. Their numbers have eight digits, so they are in the order of their names."""
 
 
 @dataclass(frozen=True)
@@ -232,17 +232,15 @@ class Segments:
         self._sizes: dict[Path, int] = {}
         """Oldest first."""
         for path in disk.files(folder, PATTERN):
-            file = disk.open(path)
-            self._sizes[path] = disk.size(file)
-            disk.close(file)
-        self._number = max(map(number, self._sizes), default=0)
-        self._path, self._file = folder, -1
+            with disk.read(path) as content:
+                self._sizes[path] = len(content)
+        self._path, self._file = max(self._sizes, default=folder / "tape-00000000.atl"), -1
 
     def open(self) -> None:
         """Starts another segment."""
         self.close()
-        self._number += 1
-        self._path = self._folder / PATTERN.replace("*", f"{self._number:08d}")
+        number = int(self._path.stem.removeprefix("tape-")) + 1
+        self._path = self._folder / f"tape-{number:08d}.atl"
         self._sizes[self._path] = 0
         self._file = self._disk.open(self._path, new=True)
 
@@ -263,9 +261,3 @@ class Segments:
         file, self._file = self._file, -1
         if file >= 0:
             self._disk.close(file)
-
-
-def number(path: Path) -> int:
-    """Returns a segment's number in its tape."""
-    digits = path.stem.removeprefix("tape-")
-    return int(digits) if digits.isdecimal() else 0

@@ -33,15 +33,10 @@ class Identity:
 class Tls:
     """The files of one directory. Safe to use from any thread."""
 
-    def __init__(self, directory: Path) -> None:
-        """Raises `TlsError`."""
-        self._directory = directory
-        self._stamp, self._identity = _load(directory)
-
-    @classmethod
-    def read(cls, directory: str | Path) -> Tls:
+    def __init__(self, directory: str | Path) -> None:
         """Raises `TlsError` naming the file that is missing."""
-        return cls(Path(directory))
+        self._directory = Path(directory)
+        self._stamp, self._identity = _load(self._directory)
 
     def identity(self) -> Identity:
         """The newest identity that could be read. While files are being replaced, this is the previous one."""
