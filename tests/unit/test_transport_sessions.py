@@ -7,7 +7,8 @@ import datetime
 import os
 import socket
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -101,44 +102,48 @@ def mounts(tmp_path: Path, authority: Authority) -> tuple[Mount, Mount]:
     return both
 
 
-def network_to(server: SessionServer, mount: Mount) -> TlsNetwork:
-    return TlsNetwork(SyncerAddress(host="localhost", port=server.port), Tls(mount.folder))
+@asynccontextmanager
+async def serving(echo: Echo, mounts: tuple[Mount, Mount]) -> AsyncIterator[Callable[[], TlsNetwork]]:
+    """A server of `echo`, and what makes a unit's networks to it."""
+    server = SessionServer(echo, Tls(mounts[0].folder), 0)  # type: ignore[arg-type]
+    await server.start()
+    networks: list[TlsNetwork] = []
+
+    def network() -> TlsNetwork:
+        networks.append(TlsNetwork(SyncerAddress(host="localhost", port=server.port), Tls(mounts[1].folder)))
+        return networks[-1]
+
+    yield network
+    for each in networks:
+        await each.close()
+    await server.stop()
 
 
 async def test_a_session_that_the_shard_has_ended_takes_nothing_that_the_next_one_is_to_send(
     mounts: tuple[Mount, Mount],
 ) -> None:
-    server = SessionServer(Echo(once=True), Tls(mounts[0].folder), 0)  # type: ignore[arg-type]
-    await server.start()
-    network, marks = network_to(server, mounts[1]), asyncio.Queue[Up]()
-    for _ in range(3):
-        marks.put_nowait(Mark(NO_CUT, 0))
-        answers = Session(network, marks).answers
-        assert [type(message) async for message in answers] == [Welcome, Announce]
-    marks.put_nowait(Mark(NO_CUT, 1))
-    await asyncio.sleep(0.01)
-    assert marks.qsize() == 1
-    await network.close()
-    await server.stop()
+    async with serving(Echo(once=True), mounts) as network_to:
+        network, marks = network_to(), asyncio.Queue[Up]()
+        for _ in range(3):
+            marks.put_nowait(Mark(NO_CUT, 0))
+            answers = Session(network, marks).answers
+            assert [type(message) async for message in answers] == [Welcome, Announce]
+        marks.put_nowait(Mark(NO_CUT, 1))
+        await asyncio.sleep(0.01)
+        assert marks.qsize() == 1
 
 
 async def test_a_session_whose_messages_fail_ends_with_that_error(mounts: tuple[Mount, Mount]) -> None:
     """It must not go on receiving while nothing is sent any more."""
-    server = SessionServer(Echo(), Tls(mounts[0].folder), 0)  # type: ignore[arg-type]
-    await server.start()
-    network = network_to(server, mounts[1])
 
     async def outgoing() -> AsyncIterator[Up]:
         yield Mark(NO_CUT, 0)
         raise MemoryError("no more")
 
-    answers: Any = network.session(HELLO, outgoing())
-    async with asyncio.timeout(30):
+    async with serving(Echo(), mounts) as network_to, asyncio.timeout(30):
         with pytest.raises(MemoryError, match="no more"):
-            async for _ in answers:
+            async for _ in network_to().session(HELLO, outgoing()):
                 pass
-    await network.close()
-    await server.stop()
 
 
 @pytest.mark.parametrize("data", [b"", b"\x80", b"junk", encode(Announce(1, 2, True))[:-1]])
@@ -184,32 +189,22 @@ async def test_a_new_session_uses_what_is_there_and_a_standing_one_goes_on(
 ) -> None:
     authorities = {"a": authority, "b": Authority.new("r", now())}
     echo = Echo()
-    server = SessionServer(echo, Tls(mounts[0].folder), 0)  # type: ignore[arg-type]
-    await server.start()
-    networks: list[TlsNetwork] = []
-
-    async def session() -> Session:
-        networks.append(network_to(server, mounts[1]))
-        return await Session(networks[-1]).opened()
-
-    standing = await session()
-    for number, step in enumerate(steps):
-        uri = f"spiffe://{step.side}/step-{number}"
-        pair = authorities[step.signer].issue(step.side, uri, ["localhost"], now() - step.age)
-        bundle = b"".join(authorities[name].pair.certificate for name in step.trusts)
-        mounts[step.side == "unit"].put(bundle, pair)
-        if step.shown:
-            await (await session()).answers.aclose()
-            assert echo.peers[-1] == f"spiffe://unit/{step.shown}"
-        else:
-            with pytest.raises(TransportError):
-                await session()
-    standing.marks.put_nowait(Mark(NO_CUT, 0))
-    assert isinstance(await anext(standing.answers), Announce)
-    await standing.answers.aclose()
-    for network in networks:
-        await network.close()
-    await server.stop()
+    async with serving(echo, mounts) as network_to:
+        standing = await Session(network_to()).opened()
+        for number, step in enumerate(steps):
+            uri = f"spiffe://{step.side}/step-{number}"
+            pair = authorities[step.signer].issue(step.side, uri, ["localhost"], now() - step.age)
+            bundle = b"".join(authorities[name].pair.certificate for name in step.trusts)
+            mounts[step.side == "unit"].put(bundle, pair)
+            if step.shown:
+                await (await Session(network_to()).opened()).answers.aclose()
+                assert echo.peers[-1] == f"spiffe://unit/{step.shown}"
+            else:
+                with pytest.raises(TransportError):
+                    await Session(network_to()).opened()
+        standing.marks.put_nowait(Mark(NO_CUT, 0))
+        assert isinstance(await anext(standing.answers), Announce)
+        await standing.answers.aclose()
 
 
 async def test_files_that_do_not_belong_together_leave_the_last_identity_in_place(
