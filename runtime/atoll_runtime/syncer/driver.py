@@ -104,8 +104,6 @@ class Driver:
         self.arrays = arrays
         self._fresh: dict[RoundId, Version] = {}
         self._written: asyncio.Future[None] | None = None
-        self._orders: asyncio.Queue[Orders] = asyncio.Queue()
-        """Orders to announce once they are on the disk."""
         self._remembering: asyncio.Task[None] | None = None
         """The task that will write the machine's record; None when none waits to begin."""
         self._timer: asyncio.TimerHandle | None = None
@@ -116,7 +114,6 @@ class Driver:
         facts = Facts.of(self.run, self.machine.rules.shard, self.state.layout)
         self.tape.begin(facts, self.machine, self.state, self.now)
         self.spawn(self.cuts.serve())
-        self.spawn(self._announce())
         if self.cuts.newest is None:  # units are seeded from the first cut
             self.feed(CutOrdered(self.machine.cuts.newest.step))
         self.feed(Tick())
@@ -161,6 +158,10 @@ class Driver:
         if self._written is not None:
             await asyncio.shield(self._written)
 
+    async def _once_durable(self, act: Callable[[], None]) -> None:
+        await self.durable()
+        act()
+
     def _carry_out(self, effect: Effect) -> None:
         match effect:
             case Wake(at):  # first, because almost every event asks for one
@@ -170,7 +171,7 @@ class Driver:
             case SendPull() | Publish() | Evict():
                 self.sessions.carry_out(effect)
             case Tell(Orders() as orders):
-                self._orders.put_nowait(orders)
+                self.spawn(self._once_durable(lambda: self._tell(orders)))
             case Tell(news):
                 self._tell(news)
             case Merge():
@@ -231,12 +232,9 @@ class Driver:
         fragments, layout, rules = tuple(self.state.fragments), self.state.layout, self.machine.rules
         run, lineage = self.run, self.journal.lineage
         job = Job(cut, lambda: part_of(run, rules, layout, cut.step, fragments, record, lineage))
-
-        async def submit() -> None:
-            await self.durable()  # the shard must remember every cut that is in the bucket
-            self.cuts.submit(job)
-
-        self.spawn(submit())
+        self.spawn(
+            self._once_durable(lambda: self.cuts.submit(job))
+        )  # so it remembers every cut in the bucket
 
     def _cut_ended(self, cut: CutId, whole: bool, own: bool) -> None:
         if cut.final and whole and self.machine.coordinates:
@@ -245,13 +243,6 @@ class Driver:
             self.feed(CutEnded(cut, whole, own))
         if not whole and self.cuts.newest is None:  # units are seeded from the first complete cut
             self.feed(CutOrdered(cut.step))
-
-    async def _announce(self) -> None:
-        """Announces each decision to the other shards and to the hosts once it is on the disk."""
-        while True:
-            orders = await self._orders.get()
-            await self.durable()
-            self._tell(orders)
 
     def _tell(self, news: Orders | Standing) -> None:
         before = self.news.value
