@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -20,18 +19,6 @@ if TYPE_CHECKING:
     from atoll_runtime.syncer.state import Version
     from atoll_runtime.transport.messages import FetchHead, FetchRequest, PushReply, ShardHello
     from atoll_runtime.transport.wire import Down, Up
-
-
-@dataclass(frozen=True)
-class Volume:
-    """The file system of a folder."""
-
-    size: int
-    """Bytes, used and free, without the space reserved for root."""
-
-    def share(self, limit: int) -> int:
-        """The most bytes of an event tape with this limit: at most a quarter, because the journal needs more."""
-        return min(limit, self.size // 4)
 
 
 class Disk(Protocol):
@@ -70,8 +57,8 @@ class Disk(Protocol):
     def remove(self, path: Path) -> None:
         """Removes a file, or a folder with its content. Does nothing if it does not exist."""
 
-    def volume(self, folder: Path) -> Volume:
-        """The file system of a folder."""
+    def volume(self, folder: Path) -> int:
+        """Bytes of the file system of a folder, used and free, without the space reserved for root."""
 
 
 class Bucket(Protocol):

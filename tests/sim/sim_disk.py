@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path
 
-from atoll_runtime.interfaces import Volume
 from atoll_runtime.simulate.eventloop import Killed, Process
 
 
@@ -140,8 +139,8 @@ class SimDisk:
                 self.folder(each.parent).change({each.name: Folder()})
         return self.folder(path)
 
-    def volume(self) -> Volume:
-        return Volume(self._size)
+    def volume(self) -> int:
+        return self._size
 
 
 def sync_all(folder: Folder) -> None:
@@ -231,7 +230,7 @@ class Mount:
         self._change()
         self._disk.folder(path.parent).change({path.name: None})
 
-    def volume(self, folder: Path) -> Volume:
+    def volume(self, folder: Path) -> int:
         return self._disk.volume()
 
     def _handle(self, file: File | None) -> int:

@@ -17,7 +17,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atoll_runtime.interfaces import Volume
 from atoll_runtime.process import Terminal
 from atoll_runtime.protocol.fragments import Layout, TensorInfo, build_layout
 from atoll_runtime.syncer.disk import LOCAL, LocalDisk
@@ -207,8 +206,8 @@ class Small(LocalDisk):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return super().write(file, parts)
 
-    def volume(self, folder: Path) -> Volume:
-        return Volume(self._size)
+    def volume(self, folder: Path) -> int:
+        return self._size
 
 
 @pytest.mark.parametrize(("size", "tape"), [(5_000_000, 0), (6_000_000, 10**9), (8_000_000, 1_000_000)])

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from atoll_runtime.interfaces import Volume
 from atoll_runtime.payloads import Cut, Part, Regions, Skipped, StoreError
 
 
@@ -27,9 +26,9 @@ class ScratchDisk:
     def write(self, file: int, parts: Sequence[memoryview]) -> int:
         return sum(part.nbytes for part in parts)
 
-    def volume(self, folder: Path) -> Volume:
+    def volume(self, folder: Path) -> int:
         """See `Disk`. Its size is unlimited."""
-        return Volume(sys.maxsize)
+        return sys.maxsize
 
     def _nothing(self, *facts: Any, **more: Any) -> Any:
         """Does nothing, because there are no files."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from atoll_runtime.files import sync
-from atoll_runtime.interfaces import Disk, Volume
+from atoll_runtime.interfaces import Disk
 
 
 class LocalDisk(Disk):
@@ -68,11 +68,11 @@ class LocalDisk(Disk):
         elif path.exists():
             path.unlink()
 
-    def volume(self, folder: Path) -> Volume:
+    def volume(self, folder: Path) -> int:
         found = os.statvfs(folder)
         if not found.f_blocks:  # the file system does not report its size
-            return Volume(sys.maxsize)
-        return Volume((found.f_blocks - found.f_bfree + found.f_bavail) * found.f_frsize)
+            return sys.maxsize
+        return (found.f_blocks - found.f_bfree + found.f_bavail) * found.f_frsize
 
 
 LOCAL = LocalDisk()

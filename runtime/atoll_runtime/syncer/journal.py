@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
-from atoll_runtime.interfaces import Disk, Volume
+from atoll_runtime.interfaces import Disk
 from atoll_runtime.process import Terminal
 from atoll_runtime.protocol.fragments import Layout
 from atoll_runtime.syncer import records
@@ -35,6 +35,7 @@ from atoll_runtime.syncer.records import (
     state_file,
 )
 from atoll_runtime.syncer.state import Version
+from atoll_runtime.syncer.tape import tape_share
 
 log = logging.getLogger(__name__)
 
@@ -250,14 +251,14 @@ class Journal:
         log.warning("%s held the journal of run %s: set aside as %s, not used", directory, uid, target.name)
 
 
-def check_room(layout: Layout, volume: Volume, tape: int) -> None:
-    """Raises `Terminal` if the volume has no room for two versions of every fragment."""
+def check_room(layout: Layout, volume: int, tape: int) -> None:
+    """Raises `Terminal` if a volume of so many bytes has no room for two versions of every fragment."""
     needed = 2 * ELEMENT * layout.size
-    kept = volume.share(tape) + min(STATES, volume.size // STATES_SHARE)
-    if needed > volume.size - kept:
+    kept = tape_share(tape, volume) + min(STATES, volume // STATES_SHARE)
+    if needed > volume - kept:
         raise Terminal(
             "VolumeTooSmall",
             f"the journal of {layout.size} parameters needs {needed} bytes, for two versions of each, and its volume "
-            f"of {volume.size} has {volume.size - kept} for it, {kept} being the event tape's and the states': "
+            f"of {volume} has {volume - kept} for it, {kept} being the event tape's and the states': "
             "give a new run more spec.syncer.storage, or more spec.syncer.shards",
         )

@@ -55,6 +55,11 @@ PATTERN = "tape-*.atl"
 """Names of segments. Their numbers have eight digits, so they are in the order of their names."""
 
 
+def tape_share(limit: int, volume: int) -> int:
+    """The most bytes of a tape with this limit on a volume of so many: a quarter, because the journal needs more."""
+    return min(limit, volume // 4)
+
+
 @dataclass(frozen=True)
 class Job:
     """A record for the writer."""
@@ -101,7 +106,7 @@ class Tape:
         self._facts, self._machine, self._state, self._clock = facts, machine, state, clock
         try:
             self._disk.make(self._folder)
-            self._limit = self._disk.volume(self._folder).share(self._limit)
+            self._limit = tape_share(self._limit, self._disk.volume(self._folder))
         except OSError as error:
             self._fail(error)
             return
