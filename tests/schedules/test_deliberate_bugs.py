@@ -75,9 +75,9 @@ replaced(
     700,
     (journal, "state_file", lambda directory, _: directory / "state-0.wal"),
 )
-replaced("shard 0 forgets its clock", 705, (Journal, "advance", nothing))
+replaced("shard 0 forgets its clock", 704, (Journal, "advance", nothing))
 replaced("parts of a merged round stay in memory", 700, (Parts, "release", nothing))
-replaced("bytes of a push that breaks are not given back", 704, (Parts, "unreserve", nothing))
+replaced("bytes of a push that breaks are not given back", 702, (Parts, "unreserve", nothing))
 replaced("a shard waits for a unit that shard 0 says is silent", 731, (Rounds, "hush", nothing))
 replaced(
     "a silent unit is waited for as long as it is connected",
@@ -86,18 +86,18 @@ replaced(
     (Service, "_take", nothing),
 )
 released_whole = (Rounds, "over", lambda self, round_id: Release(round_id, None))
-replaced("what is carried over is released with its round", 767, released_whole)
+replaced("what is carried over is released with its round", 705, released_whole)
 none_forgotten = (Cuts, "forgotten", lambda self, cut: False)
-replaced("a cut that shard 0 has forgotten is never overtaken", 722, none_forgotten)
+replaced("a cut that shard 0 has forgotten is never overtaken", 715, none_forgotten)
 replaced("claims are not checked", 706, (claims, "impossible", lambda *facts, **more: ""))
 replaced("honest steps are taken for impossible", 701, (claims, "SPARE", 0), (claims, "FASTER", 0.2))
 replaced("norms are not compared", 838, (Norms, "outliers", lambda self, found, units: {}))
-replaced("what came early keeps memory that a due round needs", 778, (Rounds, "_make_room", nothing))
+replaced("what came early keeps memory that a due round needs", 795, (Rounds, "_make_room", nothing))
 lives_alike = property(lambda self: "", nothing)
-replaced("answers to an earlier life of a shard are taken", 732, (Rounds, "series", lives_alike))
+replaced("answers to an earlier life of a shard are taken", 754, (Rounds, "series", lives_alike))
 at_once = property(lambda self: self.orders.ending)
 replaced(
-    "a shard merges on after the final cut", 835, (Syncer, "sealed", False), (Syncer, "finishing", at_once)
+    "a shard merges on after the final cut", 996, (Syncer, "sealed", False), (Syncer, "finishing", at_once)
 )
 
 
@@ -163,7 +163,7 @@ def a_new_file_is_not_synced(patch: Patch) -> None:
     patch.setattr(Mount, "sync", sync)
 
 
-@bug(715)
+@bug(713)
 def the_journals_writes_are_not_done_in_order(patch: Patch) -> None:
     def write(self: Driver, job: Callable[[], None]) -> Any:
         self._written = self._loop.run_in_executor(None, job)
@@ -194,7 +194,7 @@ def a_restarted_shard_forgets_which_incarnation_a_unit_has(patch: Patch) -> None
     patch.setattr(restoring, "restore", restore)
 
 
-@bug(727)
+@bug(720)
 def a_merge_is_served_before_it_is_durable(patch: Patch) -> None:
     real = Driver._persist
 
@@ -205,7 +205,7 @@ def a_merge_is_served_before_it_is_durable(patch: Patch) -> None:
     patch.setattr(Driver, "_persist", persist)
 
 
-@bug(727)
+@bug(720)
 def a_cut_holds_a_merge_that_is_not_durable(patch: Patch) -> None:
     real_persist, real_record = Driver._persist, Driver._record
     written: dict[tuple[Driver, int], Any] = {}
@@ -405,7 +405,7 @@ def a_unit_takes_versions_that_lack_its_work(patch: Patch) -> None:
     patch.setattr(Link, "announced", lambda self, p, version, needed: real(self, p, version, True))
 
 
-@bug(838)
+@bug(711)
 def a_refused_contribution_counts_for_the_quorum(patch: Patch) -> None:
     real = Rounds._refuse
 
