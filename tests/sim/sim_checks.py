@@ -283,6 +283,10 @@ class Checks:
         """A decision is written to the tape. Hosts of these units step together, so their parts never disagree."""
         if entry["event"] == "dropped" and "disagree" in entry["why"]:
             raise Violation(f"{process}: {entry['unit']}: {entry['why']}")
+        if entry["event"] == "dropped" and "needs its memory" in entry["why"]:
+            for (shard, _, unit), missed in self._missed.items():
+                if shard is process and unit.who[0] == entry["unit"]:
+                    missed.clear()  # where memory holds the due rounds alone, nothing is promised to slow links
         if entry["event"] == "opened":
             held = {str(each.id): each for each in process.machine.rounds.held.values()}
             self._opened(process, held[entry["round"]])
