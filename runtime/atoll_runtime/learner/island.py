@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import threading
 import time
@@ -119,6 +120,8 @@ def train(
         server = PeerServer(run, unit, layout, snapshots, tls, port)
 
     def begun() -> None:
+        gc.freeze()  # modules and programs stay, so collections need not look at them
+        gc.enable()
         programs.settle()
         client.begin(Beginning(joined, time.time(), programs.seconds, programs.compiled, programs.loaded))
 
