@@ -77,7 +77,7 @@ replaced(
 )
 replaced("shard 0 forgets its clock", 704, (Journal, "advance", nothing))
 replaced("parts of a merged round stay in memory", 700, (Parts, "release", nothing))
-replaced("bytes of a push that breaks are not given back", 702, (Parts, "unreserve", nothing))
+replaced("bytes of a push that breaks are not given back", 705, (Parts, "unreserve", nothing))
 replaced("a shard waits for a unit that shard 0 says is silent", 731, (Rounds, "hush", nothing))
 replaced(
     "a silent unit is waited for as long as it is connected",
@@ -88,7 +88,7 @@ replaced(
 released_whole = (Rounds, "over", lambda self, round_id: Release(round_id, None))
 replaced("what is carried over is released with its round", 705, released_whole)
 none_forgotten = (Cuts, "forgotten", lambda self, cut: False)
-replaced("a cut that shard 0 has forgotten is never overtaken", 715, none_forgotten)
+replaced("a cut that shard 0 has forgotten is never overtaken", 740, none_forgotten)
 replaced("claims are not checked", 706, (claims, "impossible", lambda *facts, **more: ""))
 replaced("honest steps are taken for impossible", 701, (claims, "SPARE", 0), (claims, "FASTER", 0.2))
 replaced("norms are not compared", 838, (Norms, "outliers", lambda self, found, units: {}))
@@ -163,7 +163,7 @@ def a_new_file_is_not_synced(patch: Patch) -> None:
     patch.setattr(Mount, "sync", sync)
 
 
-@bug(713)
+@bug(720)
 def the_journals_writes_are_not_done_in_order(patch: Patch) -> None:
     def write(self: Driver, job: Callable[[], None]) -> Any:
         self._written = self._loop.run_in_executor(None, job)
@@ -391,7 +391,7 @@ def a_learner_keeps_what_it_has_when_a_shard_has_lost_it(patch: Patch) -> None:
     patch.setattr(Link, "welcomed", welcomed)
 
 
-@bug(704)
+@bug(705)
 def hosts_of_a_unit_do_not_agree_before_they_act(patch: Patch) -> None:
     def agreed(self: Proposal, low: Any, high: Any) -> Proposal:
         return replace(self, arrivals=dict(self.arrivals), pulls=dict(self.pulls))
