@@ -239,7 +239,8 @@ class Segments:
         for path in disk.files(folder, PATTERN):
             with disk.read(path) as content:
                 self._sizes[path] = len(content)
-        self._path, self._file = max(self._sizes, default=folder / "tape-00000000.atl"), -1
+        numbered = (path for path in self._sizes if path.stem.removeprefix("tape-").isdecimal())
+        self._path, self._file = max(numbered, default=folder / "tape-00000000.atl"), -1
 
     def open(self) -> None:
         """Starts another segment."""
