@@ -104,6 +104,8 @@ class Driver:
         self.arrays = arrays
         self._fresh: dict[RoundId, Version] = {}
         self._written: asyncio.Future[None] | None = None
+        self._acting = asyncio.Lock()
+        """Held by what waits for the disk, so that it is done in the order in which the machine asked for it."""
         self._remembering: asyncio.Task[None] | None = None
         """The task that will write the machine's record; None when none waits to begin."""
         self._timer: asyncio.TimerHandle | None = None
@@ -159,8 +161,10 @@ class Driver:
             await asyncio.shield(self._written)
 
     async def _once_durable(self, act: Callable[[], None]) -> None:
-        await self.durable()
-        act()
+        """Acts when all writes requested so far are on the disk, after what waits already."""
+        async with self._acting:
+            await self.durable()
+            act()
 
     def _carry_out(self, effect: Effect) -> None:
         match effect:
@@ -232,9 +236,8 @@ class Driver:
         fragments, layout, rules = tuple(self.state.fragments), self.state.layout, self.machine.rules
         run, lineage = self.run, self.journal.lineage
         job = Job(cut, lambda: part_of(run, rules, layout, cut.step, fragments, record, lineage))
-        self.spawn(
-            self._once_durable(lambda: self.cuts.submit(job))
-        )  # so it remembers every cut in the bucket
+        # The shard must remember every cut that is in the bucket.
+        self.spawn(self._once_durable(lambda: self.cuts.submit(job)))
 
     def _cut_ended(self, cut: CutId, whole: bool, own: bool) -> None:
         if cut.final and whole and self.machine.coordinates:
