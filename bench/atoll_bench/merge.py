@@ -23,7 +23,7 @@ from atoll_cli.errors import UsageError
 from atoll_runtime.contract import Codec, Dimensions, ModelSpec
 from atoll_runtime.merge.buffers import Buffers
 from atoll_runtime.merge.gradients import BITS, Gradient, scan
-from atoll_runtime.merge.rda import merge_step
+from atoll_runtime.merge.rda import SCRATCH_BYTES, merge_step
 from atoll_runtime.model import describe
 from atoll_runtime.payloads import HostPart
 from atoll_runtime.protocol.fragments import Fragment, Layout, LayoutError, build_layout
@@ -132,7 +132,7 @@ class _Bench:
         self.theta = [noise[: fragment.size].copy() for fragment in layout.fragments]
         self.momentum = [np.zeros_like(theta) for theta in self.theta]
         self.wires = [memoryview(b"")] * len(layout.fragments)
-        self.buffers = Buffers(2 * largest * (8 + self.width))
+        self.buffers = Buffers(2 * largest * (8 + self.width) + threads * SCRATCH_BYTES)
         half = max(COLD, largest * self.element) // 2
         self.source, self.target = np.ones(half, np.uint8), np.ones(half, np.uint8)
         self.copied = 0

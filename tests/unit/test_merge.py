@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from atoll_runtime.contract import Codec, MergeRule
 from atoll_runtime.merge.buffers import Buffers
 from atoll_runtime.merge.gradients import Gradient, scan
-from atoll_runtime.merge.rda import RANGE, Result, merge_step, warm
+from atoll_runtime.merge.rda import RANGE, SCRATCH, SCRATCH_BYTES, Result, merge_step, warm
 from atoll_runtime.payloads import HostPart, MergeError
 from atoll_runtime.protocol.fragments import Fragment, TensorInfo, build_layout
 from atoll_runtime.transport import codecs
@@ -215,7 +215,7 @@ def test_learners_that_did_not_move_have_no_direction() -> None:
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_the_number_of_threads_does_not_change_a_bit(codec: Codec) -> None:
-    fragment = fragment_of(RANGE + 77, 20 * RANGE - 1, 5000)
+    fragment = fragment_of(RANGE + 77, 20 * RANGE - 1, 5000)  # the second is larger than all scratch
     theta, momentum, *deltas = vectors(5, fragment.size)
     inputs = [gradient(fragment, 1.0 + i, v, codec) for i, v in enumerate(deltas)]
     found = set()
@@ -277,8 +277,8 @@ def test_a_fragment_of_a_shard_may_be_empty() -> None:
     assert made.theta.size == made.momentum.size == len(made.wire) == 0
 
 
-def test_merge_allocates_the_new_version_alone() -> None:
-    fragment = fragment_of(2 * RANGE, RANGE)
+def test_merge_allocates_the_new_version_and_a_threads_scratch() -> None:
+    fragment = fragment_of(2 * SCRATCH * RANGE, RANGE)
     inputs = [gradient(fragment, 1.0, v, "bf16") for v in vectors(6, fragment.size)]
     theta, momentum = vectors(2, fragment.size)
     tracemalloc.start()
@@ -287,7 +287,7 @@ def test_merge_allocates_the_new_version_alone() -> None:
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert peak <= made.theta.nbytes + made.momentum.nbytes + made.wire.nbytes + RANGE
+    assert peak <= made.theta.nbytes + made.momentum.nbytes + made.wire.nbytes + SCRATCH_BYTES
 
 
 def test_memory_is_used_again_when_nothing_refers_to_it_and_not_before() -> None:

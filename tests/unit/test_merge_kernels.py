@@ -114,22 +114,24 @@ def test_each_process_compiles_without_a_writable_folder(tmp_path: Path) -> None
     assert "installed.zip" in done.stdout and done.stdout.endswith(" 3.0\n")
 
 
+@pytest.mark.parametrize("in_place", [False, True])
 @pytest.mark.parametrize("size", [1, 63, 64, 65, 1000])
 @pytest.mark.parametrize("start", [0, 1, 16, 32])
 @pytest.mark.parametrize("coded", [True, False])
 def test_outer_step_writes_every_element_of_its_range_and_none_beside_it(
-    size: int, start: int, coded: bool
+    size: int, start: int, coded: bool, in_place: bool
 ) -> None:
-    """Wherever the range begins in a line of the cache."""
+    """Wherever the range begins in a line of the cache, and also where the new momentum replaces the combined input."""
     random = np.random.default_rng(size)
     theta, momentum, c = (random.standard_normal(size, np.float32) for _ in range(3))
     new_theta, new_momentum = np.full((2, size + 128), 7, np.float32)
     wire = np.full(size + 128, 7, np.uint16)
     own = slice(start, start + size)
-    new_momentum[own] = c
-    to = wire[own] if coded else wire[:0]
+    if in_place:
+        new_momentum[own] = c
+    combined, to = new_momentum[own] if in_place else c, wire[own] if coded else wire[:0]
     half, rate, mu = np.float32(0.5), np.float32(0.7), np.float32(0.9)
-    assert nesterov(theta, momentum, half, rate, mu, new_theta[own], new_momentum[own], to)
+    assert nesterov(theta, momentum, combined, half, rate, mu, new_theta[own], new_momentum[own], to)
     b = mu * momentum + half * c
     expected = theta - rate * (mu * b + half * c)
     assert np.array_equal(new_theta[own], expected)
@@ -147,4 +149,5 @@ def test_outer_step_reports_one_element_that_is_not_finite(size: int, bad: float
     for at in range(size):
         ones, c = np.ones((2, size), np.float32)
         c[at], one, empty = bad, np.float32(1), np.empty(0, np.uint16)
-        assert not nesterov(ones, ones, np.float32(2), one, one, np.empty_like(ones), c, empty)
+        made = np.empty((2, size), np.float32)
+        assert not nesterov(ones, ones, c, np.float32(2), one, one, *made, empty)

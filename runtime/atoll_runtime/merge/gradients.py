@@ -73,11 +73,13 @@ class Input:
 
 
 def cuts(inputs: Sequence[Input], low: int, high: int, longest: int) -> list[tuple[int, int]]:
-    """Splits `low` to `high` into ranges of at most `longest` elements. In each range every input has one part."""
+    """Splits `low` to `high` into ranges of at most `longest` elements, equal ones so that threads end together. In
+    each range every input has one part."""
     ends = sorted({start for each in inputs for start in each.starts if low < start < high} | {high})
     ranges = []
     for end in ends:
-        while low < end:
-            ranges.append((low, min(low + longest, end)))
-            low = ranges[-1][1]
+        for left in range(-(-(end - low) // longest), 0, -1):
+            size = -(-(end - low) // left)
+            ranges.append((low, low + size))
+            low += size
     return ranges

@@ -191,24 +191,24 @@ def finish_lines(_: Any) -> Any:
 def step_row(
     theta: NDArray[np.float32],
     momentum: NDArray[np.float32],
-    c: NDArray[np.float32],
+    combined: NDArray[np.float32],
     size: int,
     factors: tuple[np.float32, np.float32, np.float32],
-    made: NDArray[np.float32],
-    coded: NDArray[np.uint16],
+    made: tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.uint16]],
     most: NDArray[np.uint32],
 ) -> None:
-    """The outer step of the first `size` elements, at most `ROW`: Θ′ to `made` and `coded`, b′ to `c`.
+    """The outer step of the first `size` elements, at most `ROW`. `made` gets Θ′, b′, and Θ′ as bfloat16.
 
     `most` keeps the largest magnitudes of Θ′, as bits.
     """
     scale, rate, mu = factors
+    new_theta, new_momentum, coded = made
     for i in range(size):
-        delta = scale * c[i]
+        delta = scale * combined[i]
         b = mu * momentum[i] + delta
-        c[i] = b
-        made[i] = theta[i] - rate * (mu * b + delta)
-    bits = made.view(np.uint32)
+        new_momentum[i] = b
+        new_theta[i] = theta[i] - rate * (mu * b + delta)
+    bits = new_theta.view(np.uint32)
     for i in range(size):
         most[i] = max(most[i], np.uint32(bits[i] & MAGNITUDE))
         tie = np.uint32(np.uint32(bits[i] >> np.uint32(16)) & np.uint32(1))
@@ -219,6 +219,7 @@ def step_row(
 def nesterov(
     theta: NDArray[np.float32],
     momentum: NDArray[np.float32],
+    combined: NDArray[np.float32],
     scale: float,
     rate: float,
     mu: float,
@@ -226,24 +227,25 @@ def nesterov(
     new_momentum: NDArray[np.float32],
     wire: NDArray[np.uint16],
 ) -> bool:
-    """The outer step. `new_momentum` holds the combined input c on entry. Returns whether Θ′ is finite.
+    """The outer step with the `combined` input c. Returns whether Θ′ is finite.
 
     Δ = scale·c; b′ = μ·b + Δ; Θ′ = Θ − η·(μ·b′ + Δ). `wire` gets Θ′ as bfloat16, rounded to nearest even, unless it
-    is empty. Rows of Θ′ are written past the caches, each beside the reads of the next: many at once would wait.
+    is empty. Results are written past the caches, row by row beside the reads of the next: many at once would wait.
     """
     factors = np.float32(scale), np.float32(rate), np.float32(mu)
-    made, coded = np.empty(ROW, np.float32), np.empty(ROW, np.uint16)
-    most = np.zeros(ROW, np.uint32)
-    line, coded_line = made.ctypes.data, coded.ctypes.data
-    to, coded_to = new_theta.ctypes.data, wire.ctypes.data
+    row, velocity, coded = np.empty(ROW, np.float32), np.empty(ROW, np.float32), np.empty(ROW, np.uint16)
+    made, most = (row, velocity, coded), np.zeros(ROW, np.uint32)
+    line, velocity_line, coded_line = row.ctypes.data, velocity.ctypes.data, coded.ctypes.data
+    to, velocity_to, coded_to = new_theta.ctypes.data, new_momentum.ctypes.data, wire.ctypes.data
     first = -coded_to % LINE // 2 if wire.size else -to % LINE // 4
     first = last = min(first, theta.size)
-    if (to + 4 * first) % LINE == 0:
+    if (to + 4 * first) % LINE == (velocity_to + 4 * first) % LINE == 0:
         last += (theta.size - first) // ROW * ROW
     for low in range(first, last, ROW):
-        step_row(theta[low:], momentum[low:], new_momentum[low:], ROW, factors, made, coded, most)
+        step_row(theta[low:], momentum[low:], combined[low:], ROW, factors, made, most)
         for at in range(0, 4 * ROW, LINE):
             store_line(to + 4 * low + at, line + at)
+            store_line(velocity_to + 4 * low + at, velocity_line + at)
         if wire.size:
             for at in range(0, 2 * ROW, LINE):
                 store_line(coded_to + 2 * low + at, coded_line + at)
@@ -251,9 +253,10 @@ def nesterov(
     for start, stop in ((0, first), (last, theta.size)):  # what does not fill rows of whole lines
         for low in range(start, stop, ROW):
             size = min(ROW, stop - low)
-            step_row(theta[low:], momentum[low:], new_momentum[low:], size, factors, made, coded, most)
+            step_row(theta[low:], momentum[low:], combined[low:], size, factors, made, most)
             for i in range(size):
-                new_theta[low + i] = made[i]
+                new_theta[low + i] = row[i]
+                new_momentum[low + i] = velocity[i]
                 if wire.size:
                     wire[low + i] = coded[i]
     largest = np.uint32(0)

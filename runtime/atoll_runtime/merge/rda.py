@@ -27,6 +27,11 @@ from atoll_runtime.protocol.fragments import Array, Fragment, Piece
 COMBINE_SECONDS = 600.0
 RANGE = 1 << 19
 """Most elements that a thread computes at a time. With fewer, the overhead of Python shows. Sums are split there."""
+SCRATCH = 4
+"""Ranges of combined inputs, for each thread, that have memory which stays in the cache. Others, of larger pieces, are
+held in the memory of the new momentum."""
+SCRATCH_BYTES = 8 * SCRATCH * RANGE
+"""Most bytes of a thread's scratch; `Buffers` may double what it needs."""
 VANISHED = 1e-30
 """A vector shorter than this part of the mean length counts as 0, because float32 could not hold its factor."""
 CANCELLED = 1e-6
@@ -54,12 +59,14 @@ class _Arrays:
     mu: float
     new_theta: Array
     new_momentum: Array
-    """Holds the combined input of a range until the range's outer step."""
     wire: NDArray[np.uint16]
 
-    def combine(self, factors: Sequence[NDArray[np.float32]], low: int, high: int, squared: bool) -> float:
-        """Computes Σ factors·inputs, with factors from `_grouped`. Returns its squares' sum if `squared`, else 0."""
-        out, squares = self.new_momentum[low:high], 0.0
+    def combine(
+        self, out: Array, factors: Sequence[NDArray[np.float32]], low: int, high: int, squared: bool
+    ) -> float:
+        """Computes `out` = Σ factors·inputs of a range, with factors from `_grouped`. Returns its squares' sum if
+        `squared`, else 0."""
+        squares = 0.0
         bits = [each.bits(low, high) for each in self.inputs]
         bits += [bits[0]] * (-len(bits) % kernels.GROUP)  # their factors are zero
         for m, group in enumerate(factors):
@@ -67,12 +74,13 @@ class _Arrays:
             squares = kernels.add(out, a, b, c, d, group, m == 0, squared and m + 1 == len(factors))
         return squares
 
-    def step(self, scale: float, low: int, high: int) -> bool:
+    def step(self, combined: Array, scale: float, low: int, high: int) -> bool:
         """The outer step with `scale` times the combined input. Returns whether the new Θ is finite."""
         return bool(
             kernels.nesterov(
                 self.theta[low:high],
                 self.momentum[low:high],
+                combined,
                 scale,
                 self.rate,
                 self.mu,
@@ -101,8 +109,12 @@ class _PieceMerge:
         """Merges with RDA: the sum with the factors `directions` is scaled to the length `radius`."""
         self.radius, self.factors = radius, _grouped(directions)
 
-    def combine(self, low: int, high: int) -> None:
-        self.squares[low] = self.arrays.combine(self.factors, low, high, self.radius is not None)
+    def room(self, low: int, high: int, scratch: Array | None) -> Array:
+        """The memory for the combined input of a range."""
+        return self.arrays.new_momentum[low:high] if scratch is None else scratch[: high - low]
+
+    def combine(self, out: Array, low: int, high: int) -> None:
+        self.squares[low] = self.arrays.combine(out, self.factors, low, high, self.radius is not None)
         if len(self.squares) == len(self.ranges):
             self.combined.set()
 
@@ -111,17 +123,17 @@ class _PieceMerge:
         """Whether a combined range can be stepped."""
         return self.radius is None or self.combined.is_set()
 
-    def step(self, low: int, high: int) -> bool:
+    def step(self, combined: Array, low: int, high: int) -> bool:
         """Returns whether the new Θ is finite."""
         if self.radius is None:
-            return self.arrays.step(1.0, low, high)
+            return self.arrays.step(combined, 1.0, low, high)
         if not self.combined.wait(COMBINE_SECONDS):
             raise TimeoutError(f"a merge's sums were not ready after {COMBINE_SECONDS} s")
         length = math.sqrt(math.fsum(self.squares.values()))
         if length > CANCELLED * self.radius:
-            return self.arrays.step(self.radius / length, low, high)
-        self.arrays.combine(self.plain, low, high, False)
-        return self.arrays.step(1.0, low, high)
+            return self.arrays.step(combined, self.radius / length, low, high)
+        self.arrays.combine(combined, self.plain, low, high, False)
+        return self.arrays.step(combined, 1.0, low, high)
 
 
 def merge_step(
@@ -180,7 +192,8 @@ def merge_step(
             radius, directions = radial(lengths, bounded, shares)
             merge.aim(radius, _divided(directions, spans))
         merges.append(merge)
-    for p in _compute(merges, pool, helpers):
+    scratch = [[room.take(RANGE, np.float32) for _ in range(SCRATCH)] for _ in range(helpers + 1)]
+    for p in _compute(merges, scratch, pool):
         raise MergeError(f"the merged outer gradient of {fragment.pieces[p].tensor} is not finite")
     made = arrays.wire if coded else arrays.new_theta
     return Result(arrays.new_theta, arrays.new_momentum, memoryview(made.view(np.uint8).data))
@@ -220,33 +233,42 @@ def _grouped(factors: Sequence[float]) -> list[NDArray[np.float32]]:
     return list(np.array(padded, np.float32).reshape(-1, kernels.GROUP))
 
 
-def _compute(merges: Sequence[_PieceMerge], pool: Executor | None, helpers: int) -> list[int]:
-    """Merges all pieces. Returns those with a Θ that is not finite. Each thread combines the first range that no thread
-    has taken. It steps the ranges that it has combined as soon as possible, while they are in its core's cache. The
-    smallest pieces come last, so that the threads finish together."""
+def _compute(
+    merges: Sequence[_PieceMerge], scratch: Sequence[Sequence[Array]], pool: Executor | None
+) -> list[int]:
+    """Merges all pieces in as many threads as there are lists of scratch. Returns the pieces with a Θ that is not
+    finite.
+
+    Each thread combines the first range that no thread has taken. It steps the ranges that it has combined as soon as
+    possible, while they are in its core's cache. The smallest pieces come last, so that the threads finish together.
+    """
     failed: list[int] = []
     largest_first = sorted(merges, key=lambda merge: merge.ranges[0][0] - merge.ranges[-1][1])
     left = iter([(merge, *each) for merge in largest_first for each in merge.ranges])
 
-    def work() -> None:
-        own: deque[tuple[_PieceMerge, int, int]] = deque()
+    def work(scratch: Sequence[Array]) -> None:
+        own: deque[tuple[_PieceMerge, int, int, Array | None]] = deque()
+        spare: list[Array | None] = list(scratch)
 
         def step() -> None:
-            merge, low, high = own.popleft()
-            if not merge.step(low, high):
+            merge, low, high, taken = own.popleft()
+            if not merge.step(merge.room(low, high, taken), low, high):
                 failed.append(merge.p)
+            if taken is not None:
+                spare.append(taken)
 
         for merge, low, high in left:
-            merge.combine(low, high)
-            own.append((merge, low, high))
+            taken = spare.pop() if spare else None
+            merge.combine(merge.room(low, high, taken), low, high)
+            own.append((merge, low, high, taken))
             while own and own[0][0].ready:
                 step()
         while own:
             step()
 
-    helping = [pool.submit(work) for _ in range(helpers)] if pool else []
+    helping = [pool.submit(work, each) for each in scratch[1:]] if pool else []
     try:
-        work()
+        work(scratch[0])
     finally:  # the memory must outlive every thread that writes to it
         for each in helping:
             if not each.cancel():
