@@ -45,9 +45,9 @@ LAST_FAULTS = (
     "suspend",
 )
 """The same for faults that wait until a final cut has begun."""
-LAST_MOMENTS = 300
+LAST_MOMENTS = 200
 """These faults come within this many moments after that."""
-MOMENTS = 2500
+MOMENTS = 1700
 """Faults come within this many moments. A moment is before a callback of any party or an operation of a disk."""
 
 LONG = 50

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,10 +18,11 @@ from sim_network import SimNetwork
 from sim_values import Pending, SymbolicArrays, Value, Violation
 
 from atoll_runtime.checkpoint import StoreError
-from atoll_runtime.protocol.effects import Effect
+from atoll_runtime.protocol.effects import Effect, Tell
 from atoll_runtime.protocol.events import Event
 from atoll_runtime.protocol.identifiers import CUT_EPOCH, RoundId
 from atoll_runtime.protocol.machine import Syncer
+from atoll_runtime.protocol.messages import Orders, Standing
 from atoll_runtime.protocol.rules import COORDINATOR, Rules
 from atoll_runtime.simulate.eventloop import Process
 from atoll_runtime.simulate.network import Server
@@ -99,7 +101,7 @@ class ShardProcess(Server):
         self.slot, self.world, self.number = slot, slot.world, slot.number
         super().__init__(slot.world.loop)
         self.layout = slot.world.layout.shard(slot.number)
-        self.driver: Driver | None = None
+        self.driver: SimDriver | None = None
         self.lineage = ""
         self.memory: list[Value] = []
         """The newest version of each fragment, durable or not."""
@@ -134,9 +136,10 @@ class ShardProcess(Server):
             except JournalError as error:
                 self._fail(error)
                 return
-        self.driver = Driver(
+        self.driver = SimDriver(
             world.run_contract, world.layout, recovered, store, tape, world.scenario.budget, arrays
         )
+        self.driver.process = self
         self.lineage = recovered.journal.lineage
         self.memory = self.state
         for value in self.memory:
@@ -196,6 +199,27 @@ class ShardProcess(Server):
             self.world.loop.failures.append(error)
         self.world.log(f"{self} fails: {error}")
         self.world.crash(self.slot)
+
+
+class SimDriver(Driver):
+    """Checks that shard 0 announces its decisions in the order in which it made them."""
+
+    process: ShardProcess
+
+    def __init__(self, *facts: Any) -> None:
+        super().__init__(*facts)
+        self.decided: deque[Orders] = deque()
+        """What is not announced yet."""
+
+    def _carry_out(self, effect: Effect) -> None:
+        if isinstance(effect, Tell) and isinstance(effect.news, Orders):
+            self.decided.append(effect.news)
+        super()._carry_out(effect)
+
+    def _tell(self, news: Orders | Standing) -> None:
+        if isinstance(news, Orders) and self.decided.popleft() is not news:
+            raise Violation(f"{self.process}: {news} is announced before an earlier decision")
+        super()._tell(news)
 
 
 @dataclass

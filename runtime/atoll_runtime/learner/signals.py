@@ -27,7 +27,8 @@ class Signals:
         self.failure: Exception | None = None
         """The error that ended a task."""
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._changed = asyncio.Event()
+        self._waiters = dict[asyncio.Future[None], Callable[[], object]]()
+        """The tasks in `until`, in the order of their calls, and what they wait for."""
         self._noticed = False
         """Whether `wake` is scheduled on the event loop."""
 
@@ -37,7 +38,7 @@ class Signals:
 
     @contextlib.contextmanager
     def changing(self) -> Iterator[None]:
-        """Holds the lock, then has the tasks look at what has changed. Use it in any thread."""
+        """Holds the lock, then wakes the tasks for which something is due. Use it in any thread."""
         with self.lock:
             yield
             if self._loop is not None and not (self._noticed or self.ended):
@@ -45,10 +46,11 @@ class Signals:
                 self._loop.call_soon_threadsafe(self.wake)
 
     def wake(self) -> None:
-        """Has the tasks look at what has changed. Call on the event loop."""
+        """Wakes the tasks for which something is due. Call on the event loop."""
         self._noticed = False
-        before, self._changed = self._changed, asyncio.Event()
-        before.set()
+        for waiter, due in self._waiters.items():
+            if not waiter.done() and (self.ended or due()):
+                waiter.set_result(None)
 
     def end(self, last_word: Stop | Fenced | Refused | None = None) -> None:
         """Ends the exchange and the tasks. Call on the event loop."""
@@ -59,13 +61,17 @@ class Signals:
 
     async def until(self, due: Callable[[], object], seconds: float | None = None) -> bool:
         """Waits until `due` or the end, for at most `seconds`; returns false at the end."""
-        if seconds is None:
-            while not (self.ended or due()):
-                await self._changed.wait()
-        elif not (self.ended or due()):
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(seconds):
-                    await self.until(due)
+        if self.ended or due():
+            return not self.ended
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while not (self.ended or due()):
+                    waiter = asyncio.get_running_loop().create_future()
+                    self._waiters[waiter] = due
+                    try:
+                        await waiter
+                    finally:
+                        del self._waiters[waiter]
         return not self.ended
 
     async def work(self, job: Callable[..., Coroutine[Any, Any, None]], *facts: object) -> None:

@@ -158,13 +158,13 @@ class Communication(LinkUse):
 
 def choose(now: float, current: Communication, seen: Observed, rules: Rules) -> Communication:
     """What to use from now on. Once both rates are measured, it changes at most once in an interval."""
-    found = _wanted(current, seen, rules)
     if not seen.interval:
-        return found
-    if found.told == current.told or now < current.since + seen.interval:
-        found = current
-    elif seen.known:
-        found = replace(found, since=now)
+        return _wanted(current, seen, rules)
+    found = current
+    if now >= current.since + seen.interval:
+        wanted = _wanted(current, seen, rules)
+        if wanted.told != current.told:
+            found = replace(wanted, since=now) if seen.known else wanted
     mode = Mode(found.codec, found.fetch)
     news = found is not current or not current.reason
     return replace(
