@@ -33,6 +33,7 @@ from atoll_runtime.contract import (
 from atoll_runtime.data import write_text
 from atoll_runtime.evaluate import evaluate
 from atoll_runtime.learner.__main__ import EXIT_RETRY
+from atoll_runtime.learner.mesh import reach
 
 pytestmark = pytest.mark.timeout(900)
 TARGET = 200
@@ -174,3 +175,9 @@ def test_a_host_that_waits_for_its_checkpoint_ends_at_once_on_sigterm(hosts: Hos
     eventually(lambda: "holds none yet" in hosts.said(), EXIT_SECONDS)
     waiting.terminate()
     assert waiting.wait(EXIT_SECONDS) == 128 + signal.SIGTERM
+
+
+def test_a_host_says_where_it_looked_for_host_0(free_ports: Any) -> None:
+    [port] = free_ports(1)
+    with pytest.raises(RuntimeError, match=f"host 0 of the unit, localhost:{port}, is not there after 0.1 s"):
+        reach(f"localhost:{port}", 0.1)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import socket
+import time
 from collections.abc import Sequence
 
 import jax
@@ -18,9 +20,12 @@ from atoll_runtime.contract import MeshSpec, UnitContract
 from atoll_runtime.model import ModelError
 from atoll_runtime.model.rules import MESH
 from atoll_runtime.process import Terminal
+from atoll_runtime.syncer.backoff import Backoff
 
 INITIALISATION_TIMEOUT = 300
 """Seconds that a host waits for the others of its gang, because images and nodes are not ready at the same time."""
+LOOK_SECONDS = (0.02, 0.5)
+"""First and longest wait between two looks whether host 0 is there."""
 HEARTBEAT_TIMEOUT = 10
 """Seconds until a dead host ends the others, so that the operator sees the whole gang fail."""
 SHUTDOWN_TIMEOUT = 20
@@ -42,6 +47,8 @@ def join(unit: UnitContract, shape: MeshSpec) -> Mesh:
     """
     _claim(unit.chips)
     if unit.hosts > 1:
+        if unit.host > 0:
+            reach(unit.coordinator)
         jax.distributed.initialize(
             coordinator_address=unit.coordinator,
             num_processes=unit.hosts,
@@ -51,6 +58,24 @@ def join(unit: UnitContract, shape: MeshSpec) -> Mesh:
             shutdown_timeout_seconds=SHUTDOWN_TIMEOUT,
         )
     return span(_devices(unit.chips), shape)
+
+
+def reach(coordinator: str, seconds: float = INITIALISATION_TIMEOUT) -> None:
+    """Waits until host 0 accepts connections. JAX alone would try again after a second, and then later and later.
+
+    Raises:
+        RuntimeError: host 0 did not accept one in time.
+    """
+    host, _, port = coordinator.rpartition(":")
+    backoff, until = Backoff(*LOOK_SECONDS), time.monotonic() + seconds
+    while True:
+        try:
+            socket.create_connection((host, int(port)), timeout=10).close()
+            return
+        except OSError as error:
+            if time.monotonic() > until:
+                raise RuntimeError(f"host 0 of the unit, {coordinator}, is not there after {seconds} s") from error
+        time.sleep(backoff.seconds())
 
 
 def span(devices: list[jax.Device], shape: MeshSpec | None = None) -> Mesh:
