@@ -56,6 +56,7 @@ def join(unit: UnitContract, shape: MeshSpec) -> Mesh:
             initialization_timeout=INITIALISATION_TIMEOUT,
             heartbeat_timeout_seconds=HEARTBEAT_TIMEOUT,
             shutdown_timeout_seconds=SHUTDOWN_TIMEOUT,
+            cluster_detection_method="deactivate",  # all is said here
         )
     return span(_devices(unit.chips), shape)
 
