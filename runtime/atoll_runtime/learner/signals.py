@@ -49,7 +49,11 @@ class Signals:
         """Wakes the tasks for which something is due. Call on the event loop."""
         self._noticed = False
         for waiter, due in self._waiters.items():
-            if not waiter.done() and (self.ended or due()):
+            try:
+                woken = self.ended or due()
+            except Exception:  # the task meets it itself, and ends the process
+                woken = True
+            if woken and not waiter.done():
                 waiter.set_result(None)
 
     def end(self, last_word: Stop | Fenced | Refused | None = None) -> None:
