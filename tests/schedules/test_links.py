@@ -71,12 +71,14 @@ def run(
     world = World(Scenario(0, rules, ((10,) * fragments,), islands, weather, (), adaptive=adaptive))
     for since, seconds in down:
         world.at_time(since, None, world.cut_off, world.units[0], seconds)
-    machine = None
-    while machine is None or not machine.finishing:
-        world.step()
+
+    def finishing() -> bool:
         process = world.shards[0].process
-        machine = process.machine if process is not None and process.driver is not None else None
-        assert world.now < 2 * steps * STEP, world.checks.why()
+        return process is not None and process.driver is not None and process.machine.finishing
+
+    world.run_while(lambda: world.now < 2 * steps * STEP and not finishing())
+    assert finishing(), world.checks.why()
+    process = world.shards[0].process
     assert process is not None
     shares: dict[str, list[float]] = {island.name: [] for island in islands}
     taken: dict[int, set[str]] = {}
@@ -92,7 +94,7 @@ def run(
     assert all(min(each) > 0.5 * members[name] for name, each in shares.items()), (
         "turns are fair over fragments"
     )
-    accounts = {name: unit.account for name, unit in machine.units.items()}
+    accounts = {name: unit.account for name, unit in process.machine.units.items()}
     used = {
         unit.name: unit.processes[-1].hosts[0].client.communication for unit in world.units if unit.processes
     }

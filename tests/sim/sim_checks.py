@@ -100,7 +100,7 @@ class Checks:
         self.lost_volumes += 1
         self._announced.clear()
         self._entered.clear()
-        for value in slot.written()[1].values():
+        for value in slot.written():
             key = value.shard, value.fragment, value.lineage
             self._seen[key] = value
             for number in [n for n in self._numbers if n[:3] == key and n[3] > value.version]:
@@ -252,7 +252,7 @@ class Checks:
         """Shard 0 tells a learner of a cut or of the end. Its journal must have it."""
         if process.number != COORDINATOR:
             return
-        record = process.slot.written()[2]
+        record = process.slot.record
         cut, final = CutId(*record["cut"]), bool(record["final"])
         known = final if isinstance(message, Stop) else cut >= message.cut
         if not known:

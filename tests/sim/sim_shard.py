@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -30,7 +30,7 @@ from atoll_runtime.syncer import recovery
 from atoll_runtime.syncer.backoff import Backoff
 from atoll_runtime.syncer.driver import Driver
 from atoll_runtime.syncer.following import Following
-from atoll_runtime.syncer.records import JournalError, fragment_file, newest, read
+from atoll_runtime.syncer.records import JournalError, State, fragment_file, newest, read
 from atoll_runtime.syncer.recovery import Start
 from atoll_runtime.syncer.service import Service
 from atoll_runtime.syncer.status import Status
@@ -81,17 +81,27 @@ class ShardSlot:
         self.disk.restore(snapshot)
         self.world.checks.went_back(self)
 
-    def written(self) -> tuple[str, dict[int, Value], Mapping[str, Any]]:
-        """Read the journal: its lineage, the values of fragments with elements, and the machine's record."""
-        mount = Mount(self.disk, Process(self.world.loop), lambda _: None)
-        state = newest(mount, FOLDER)
-        assert state is not None
-        values = {}
-        for p, (_, place) in enumerate(state.newest):
+    @property
+    def record(self) -> Mapping[str, Any]:
+        """The machine's record in the journal."""
+        record: Mapping[str, Any] = self._newest(self._mount()).machine["machine"]
+        return record
+
+    def written(self) -> Iterator[Value]:
+        """Read the values of fragments with elements from the journal."""
+        mount = self._mount()
+        for p, (_, place) in enumerate(self._newest(mount).newest):
             _, body = next(read(mount, fragment_file(FOLDER, p, place)))
             if body:
-                values[p] = self.world.registry.content(body)
-        return state.lineage, values, state.machine["machine"]
+                yield self.world.registry.content(body)
+
+    def _mount(self) -> Mount:
+        return Mount(self.disk, Process(self.world.loop), lambda _: None)
+
+    def _newest(self, mount: Mount) -> State:
+        state = newest(mount, FOLDER)
+        assert state is not None
+        return state
 
 
 class ShardProcess(Server):

@@ -94,8 +94,9 @@ class World:
 
     def run(self) -> None:
         """Go on to the end of the run. Raise `Violation` if a promise is broken or the end does not come."""
-        while (self._faults or self._last) and self.now < STORM_SECONDS and not self.finished:
-            self.step()
+        self.run_while(
+            lambda: (self._faults or self._last) and self.now < STORM_SECONDS and not self.finished
+        )
         self.calm()
         deadline = self.now + CALM_SECONDS
         self._until_finished(deadline)
@@ -104,17 +105,13 @@ class World:
         self.checks.ended()
 
     def _until_finished(self, deadline: float) -> None:
-        while not self.finished:
-            if self.now > deadline:
-                raise Violation(f"no end {CALM_SECONDS:g} s after the last fault: {self.checks.why()}")
-            self.step()
+        self.run_while(lambda: self.now <= deadline and not self.finished)
+        if not self.finished:
+            raise Violation(f"no end {CALM_SECONDS:g} s after the last fault: {self.checks.why()}")
 
     def run_for(self, seconds: float) -> None:
         """Go on for this time, whatever happens."""
-        until = self.now + seconds
-        while (following := self.loop.next_time()) is not None and following <= until:
-            self.step()
-        self.loop.now = until
+        self.loop.run_for(seconds)
 
     def close(self) -> None:
         """End everything in this world."""
@@ -127,9 +124,9 @@ class World:
         self.loop.close()
         World.open = []
 
-    def step(self) -> None:
-        """Make the next callback of any party."""
-        if not self.loop.advance():
+    def run_while(self, more: Callable[[], object]) -> None:
+        """Go on while `more` is true."""
+        if not self.loop.run_while(more):
             raise Violation(f"nothing more will happen: {self.checks.why()}")
 
     def calm(self) -> None:

@@ -95,7 +95,7 @@ class Shard:
             self.driver.start()
 
         self.loop.create_task(begin())
-        self.pass_time(0.0)
+        self.loop.run_for(0.0)
         self.machine = self.driver.machine
         for unit in self.units:
             self.join(unit)
@@ -113,18 +113,12 @@ class Shard:
     def fragments(self) -> list[Version]:
         return self.driver.state.fragments
 
-    def pass_time(self, seconds: float) -> None:
-        until = self.loop.now + seconds
-        while (following := self.loop.next_time()) is not None and following <= until:
-            self.loop.advance()
-        self.loop.now = until
-
     def run(self, steps: int = 1000) -> Shard:
         """Runs for `steps` steps of every unit, or to the end of the run."""
         for _ in range(steps):
             if self.machine.final:
                 break
-            self.pass_time(0.5)
+            self.loop.run_for(0.5)
             for unit in self.units:
                 self.train(unit)
         return self

@@ -75,7 +75,9 @@ def reach(coordinator: str, seconds: float = INITIALISATION_TIMEOUT) -> None:
             return
         except OSError as error:
             if time.monotonic() > until:
-                raise RuntimeError(f"host 0 of the unit, {coordinator}, is not there after {seconds} s") from error
+                raise RuntimeError(
+                    f"host 0 of the unit, {coordinator}, is not there after {seconds} s"
+                ) from error
         time.sleep(backoff.seconds())
 
 

@@ -127,10 +127,9 @@ class Transfers:
     @property
     def _errand(self) -> Errand | None:
         """What to fetch next; None if there is nothing, or enough is being fetched."""
-        if len(self._fetching) >= self._share.beside:
-            return None
         with self._signals.lock:
-            return self._link.errand(self._fetching)
+            errand = self._link.errand(self._fetching)
+        return errand if errand is not None and len(self._fetching) < self._share.beside else None
 
     async def _fetch(self, errand: Errand) -> None:
         hello, p = self._hello, errand.fragment

@@ -181,9 +181,8 @@ def _wanted(current: Communication, seen: Observed, rules: Rules) -> Communicati
     rate = max((each for each in (seen.up, seen.down) if math.isfinite(each)), default=0.0)
     lanes = streams(current.streams, rate, seen.round_trip) if rate and not fixed.streams else current.streams
     chunk = fixed.chunk_kib or _chunk(current.chunk_kib, lanes, seen)
-    found = replace(current, streams=lanes, chunk_kib=chunk)
     if not seen.interval:
-        return found
+        return replace(current, streams=lanes, chunk_kib=chunk)
     modes, turn = rules.modes, float(fixed.period or 1)
     loads = [mode.load(seen) for mode in modes]
     at = modes.index(Mode(current.codec, current.fetch))
@@ -199,7 +198,10 @@ def _wanted(current: Communication, seen: Observed, rules: Rules) -> Communicati
         best = at
     wanted = max(turn, loads[best] / USED if loads[best] > USED else 1.0)
     period = _period(current.period, wanted, turn)
-    return replace(found, codec=modes[best].push, fetch=modes[best].fetch, period=period)
+    chosen = modes[best]
+    return replace(
+        current, codec=chosen.push, fetch=chosen.fetch, period=period, streams=lanes, chunk_kib=chunk
+    )
 
 
 def streams(current: int, rate: float, round_trip: float) -> int:

@@ -145,8 +145,10 @@ class Link:
 
     def errand(self, under_way: Collection[int] = ()) -> Errand | None:
         """The fragment to fetch next, except those that are under way."""
+        if not (self.wanted and self.linked):
+            return None
         left = (Errand(p, version) for p, version in self.wanted.items() if p not in under_way)
-        return next(left, None) if self.linked else None
+        return next(left, None)
 
     def postpone(self, errand: Errand) -> None:
         """The other fragments come first now, because this fetch failed, or a newer version is wanted already."""

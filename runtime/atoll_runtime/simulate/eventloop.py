@@ -79,28 +79,35 @@ class SimLoop(asyncio.AbstractEventLoop):
         """Calls `job` at the time `when`, unless its owner is dead by then. Equal times keep the order of plans."""
         self.call_at(when, job, *facts, context=self.outside if owner is None else owner.context)
 
-    def advance(self) -> bool:
-        """Runs the next callback as asyncio would. Raises the first failure. Returns False if nothing is left."""
-        if self._ready:
-            handle = self._ready.popleft()
-        elif self.next_time() is None:
-            return False
-        else:
-            self.now, _, handle = heapq.heappop(self._heap)
-        process = handle._context.get(PROCESS)  # type: ignore[attr-defined]
-        if handle._cancelled or (process is not None and not process.alive):
-            return True
+    def run_while(self, more: Callable[[], object]) -> bool:
+        """Runs callbacks as asyncio would while `more`. Raises the first failure. Returns False if nothing is left."""
         asyncio._set_running_loop(self)
         try:
-            self._before(process)
-            if process is None or process.alive:
-                self.steps += 1
-                handle._run()
+            while more():
+                if self._ready:
+                    handle = self._ready.popleft()
+                elif self.next_time() is None:
+                    return False
+                else:
+                    self.now, _, handle = heapq.heappop(self._heap)
+                process = handle._context.get(PROCESS)  # type: ignore[attr-defined]
+                if handle._cancelled or (process is not None and not process.alive):
+                    continue
+                self._before(process)
+                if process is None or process.alive:
+                    self.steps += 1
+                    handle._run()
+                if self.failures:
+                    raise self.failures[0]
         finally:
             asyncio._set_running_loop(None)
-        if self.failures:
-            raise self.failures[0]
         return True
+
+    def run_for(self, seconds: float) -> None:
+        """Runs all callbacks of this time."""
+        until = self.now + seconds
+        self.run_while(lambda: (following := self.next_time()) is not None and following <= until)
+        self.now = until
 
     def next_time(self) -> float | None:
         """Returns when the next callback runs; None when there is none."""

@@ -86,11 +86,16 @@ class Shard(Server):
         """Serves until the target is reached and no round is in flight. Yields each durable merge and its members.
         Raises `Stalled`: it takes more than `longest` seconds."""
         self.spawn(self._serve())
-        loop, durable = self.loop, self.tape.durable
+        loop, durable, machine = self.loop, self.tape.durable, self.machine
+
+        def working() -> bool:
+            return bool(machine.rounds.held) or not machine.finishing
+
         try:
-            while self.machine.rounds.held or not self.machine.finishing:
-                if loop.now > longest or not loop.advance():
-                    step, target = self.machine.step, self.machine.rules.target_steps
+            while working():
+                left = loop.run_while(lambda: loop.now <= longest and not durable and working())
+                if loop.now > longest or not left:
+                    step, target = machine.step, machine.rules.target_steps
                     raise Stalled(f"at {loop.now:.0f} s the clock stands at {step} of {target} steps")
                 while durable:
                     yield durable.popleft()
