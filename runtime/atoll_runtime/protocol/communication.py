@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import get_args
+from typing import Any, get_args
 
 from atoll_runtime.contract import Codec, CommunicationSpec
 from atoll_runtime.contract.specs import MOST_STREAMS
@@ -163,26 +163,25 @@ def choose(now: float, current: Communication, seen: Observed, rules: Rules) -> 
     found = current
     if now >= current.since + seen.interval:
         wanted = _wanted(current, seen, rules)
-        if wanted.told != current.told:
+        if wanted is not current:
             found = replace(wanted, since=now) if seen.known else wanted
     mode = Mode(found.codec, found.fetch)
     news = found is not current or not current.reason
-    return replace(
-        found,
-        load=mode.load(seen),
-        advice=_advice(mode, seen, rules),
-        reason=_reason(mode, seen, rules) if news else current.reason,
-    )
+    load, advice = mode.load(seen), _advice(mode, seen, rules)
+    reason = _reason(mode, seen, rules) if news else current.reason
+    if (load, advice, reason) == (found.load, found.advice, found.reason):
+        return found
+    return replace(found, load=load, advice=advice, reason=reason)
 
 
 def _wanted(current: Communication, seen: Observed, rules: Rules) -> Communication:
-    """What fits the link now. Settings that still fit well enough stay as they are."""
+    """What fits the link now: `current` if its settings still fit well enough."""
     fixed = rules.fixed
     rate = max((each for each in (seen.up, seen.down) if math.isfinite(each)), default=0.0)
     lanes = streams(current.streams, rate, seen.round_trip) if rate and not fixed.streams else current.streams
     chunk = fixed.chunk_kib or _chunk(current.chunk_kib, lanes, seen)
     if not seen.interval:
-        return replace(current, streams=lanes, chunk_kib=chunk)
+        return _changed(current, streams=lanes, chunk_kib=chunk)
     modes, turn = rules.modes, float(fixed.period or 1)
     loads = [mode.load(seen) for mode in modes]
     at = modes.index(Mode(current.codec, current.fetch))
@@ -199,9 +198,14 @@ def _wanted(current: Communication, seen: Observed, rules: Rules) -> Communicati
     wanted = max(turn, loads[best] / USED if loads[best] > USED else 1.0)
     period = _period(current.period, wanted, turn)
     chosen = modes[best]
-    return replace(
-        current, codec=chosen.push, fetch=chosen.fetch, period=period, streams=lanes, chunk_kib=chunk
-    )
+    codecs = {"codec": chosen.push, "fetch": chosen.fetch}
+    return _changed(current, **codecs, period=period, streams=lanes, chunk_kib=chunk)
+
+
+def _changed(current: Communication, **settings: Any) -> Communication:
+    """`current` with these settings, and itself if it has them."""
+    same = all(getattr(current, name) == value for name, value in settings.items())
+    return current if same else replace(current, **settings)
 
 
 def streams(current: int, rate: float, round_trip: float) -> int:
