@@ -109,10 +109,6 @@ class _PieceMerge:
         """Merges with RDA: the sum with the factors `directions` is scaled to the length `radius`."""
         self.radius, self.factors = radius, _grouped(directions)
 
-    def room(self, low: int, high: int, scratch: Array | None) -> Array:
-        """The memory for the combined input of a range."""
-        return self.arrays.new_momentum[low:high] if scratch is None else scratch[: high - low]
-
     def combine(self, out: Array, low: int, high: int) -> None:
         self.squares[low] = self.arrays.combine(out, self.factors, low, high, self.radius is not None)
         if len(self.squares) == len(self.ranges):
@@ -192,7 +188,8 @@ def merge_step(
             radius, directions = radial(lengths, bounded, shares)
             merge.aim(radius, _divided(directions, spans))
         merges.append(merge)
-    scratch = [[room.take(RANGE, np.float32) for _ in range(SCRATCH)] for _ in range(helpers + 1)]
+    threads = max(1, min(helpers + 1, sum(len(merge.ranges) for merge in merges)))  # more would find no range
+    scratch = [[room.take(RANGE, np.float32) for _ in range(SCRATCH)] for _ in range(threads)]
     for p in _compute(merges, scratch, pool):
         raise MergeError(f"the merged outer gradient of {fragment.pieces[p].tensor} is not finite")
     made = arrays.wire if coded else arrays.new_theta
@@ -247,20 +244,21 @@ def _compute(
     left = iter([(merge, *each) for merge in largest_first for each in merge.ranges])
 
     def work(scratch: Sequence[Array]) -> None:
-        own: deque[tuple[_PieceMerge, int, int, Array | None]] = deque()
-        spare: list[Array | None] = list(scratch)
+        own: deque[tuple[_PieceMerge, int, int, Array, Array | None]] = deque()
+        spare = list(scratch)
 
         def step() -> None:
-            merge, low, high, taken = own.popleft()
-            if not merge.step(merge.room(low, high, taken), low, high):
+            merge, low, high, combined, taken = own.popleft()
+            if not merge.step(combined, low, high):
                 failed.append(merge.p)
             if taken is not None:
                 spare.append(taken)
 
         for merge, low, high in left:
             taken = spare.pop() if spare else None
-            merge.combine(merge.room(low, high, taken), low, high)
-            own.append((merge, low, high, taken))
+            combined = merge.arrays.new_momentum[low:high] if taken is None else taken[: high - low]
+            merge.combine(combined, low, high)
+            own.append((merge, low, high, combined, taken))
             while own and own[0][0].ready:
                 step()
         while own:

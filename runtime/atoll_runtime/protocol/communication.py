@@ -169,9 +169,7 @@ def choose(now: float, current: Communication, seen: Observed, rules: Rules) -> 
     news = found is not current or not current.reason
     load, advice = mode.load(seen), _advice(mode, seen, rules)
     reason = _reason(mode, seen, rules) if news else current.reason
-    if (load, advice, reason) == (found.load, found.advice, found.reason):
-        return found
-    return replace(found, load=load, advice=advice, reason=reason)
+    return _changed(found, load=load, advice=advice, reason=reason)
 
 
 def _wanted(current: Communication, seen: Observed, rules: Rules) -> Communication:
@@ -198,14 +196,15 @@ def _wanted(current: Communication, seen: Observed, rules: Rules) -> Communicati
     wanted = max(turn, loads[best] / USED if loads[best] > USED else 1.0)
     period = _period(current.period, wanted, turn)
     chosen = modes[best]
-    codecs = {"codec": chosen.push, "fetch": chosen.fetch}
-    return _changed(current, **codecs, period=period, streams=lanes, chunk_kib=chunk)
+    return _changed(
+        current, codec=chosen.push, fetch=chosen.fetch, period=period, streams=lanes, chunk_kib=chunk
+    )
 
 
-def _changed(current: Communication, **settings: Any) -> Communication:
-    """`current` with these settings, and itself if it has them."""
-    same = all(getattr(current, name) == value for name, value in settings.items())
-    return current if same else replace(current, **settings)
+def _changed(current: Communication, **fields: Any) -> Communication:
+    """`current` with these fields, and itself if it has them."""
+    same = all(getattr(current, name) == value for name, value in fields.items())
+    return current if same else replace(current, **fields)
 
 
 def streams(current: int, rate: float, round_trip: float) -> int:

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from atoll_runtime.contract import OuterSpec
 from atoll_runtime.merge.buffers import Buffers
 from atoll_runtime.merge.gradients import Gradient, scan
-from atoll_runtime.merge.rda import SCRATCH_BYTES, merge_step
+from atoll_runtime.merge.rda import RANGE, SCRATCH_BYTES, merge_step
 from atoll_runtime.payloads import HostPart
 from atoll_runtime.protocol.clipping import spans, weights
 from atoll_runtime.protocol.fragments import Fragment, Layout
@@ -29,7 +29,8 @@ class NumpyArrays:
         self._helpers = len(os.sched_getaffinity(0)) - 1
         self._mergers = ThreadPoolExecutor(max(1, self._helpers), "syncer-merge")
         largest = max(fragment.size for fragment in layout.fragments)
-        scratch = SCRATCH_BYTES * (self._helpers + 1)
+        ranges = max(len(fragment.pieces) + fragment.size // RANGE for fragment in layout.fragments)
+        scratch = SCRATCH_BYTES * min(self._helpers + 1, ranges)
         self._buffers = Buffers(spec.overlap * VERSION_BYTES * largest + scratch)
 
     def read(self, fragment: Fragment, header: Header, body: memoryview) -> HostPart:
