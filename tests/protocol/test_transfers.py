@@ -275,6 +275,15 @@ async def test_who_shakes_hands_too_slowly_is_cut_off(
         await until(lambda: not server.streams)
 
 
+async def test_connections_that_are_reset_at_once_hold_nobody_up(folders: tuple[Path, Path]) -> None:
+    async with serving(Shelf(), folders) as server, asyncio.timeout(SECONDS / 4):
+        for _ in range(300):
+            plain = socket.create_connection(("localhost", server.port))
+            plain.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            plain.close()
+        (await asyncio.to_thread(dialled, server.port, folders[1])).close()
+
+
 async def test_a_shard_without_a_further_thread_closes_idle_connections_and_serves_on(
     folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

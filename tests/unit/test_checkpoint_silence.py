@@ -8,6 +8,7 @@ import pytest
 import tensorstore
 
 from atoll_runtime.checkpoint import Bucket, Cut, Damaged, GlobalStore, StoreError, arrays, layout
+from atoll_runtime.checkpoint.bucket import Folder
 from atoll_runtime.checkpoint.deadline import late
 
 
@@ -35,6 +36,15 @@ def silent(monkeypatch, name):
         return real(self, path, *span)
 
     monkeypatch.setattr(Bucket, "read", read)
+
+
+def test_an_object_that_comes_whole_instead_of_in_part_is_an_error(monkeypatch, tmp_path):
+    bucket = Bucket(f"file://{tmp_path}")
+    bucket.write("object", b"0123456789")
+    real = Folder.read
+    monkeypatch.setattr(Folder, "read", lambda self, path, start, stop, s: real(self, path, 0, None, s))
+    with pytest.raises(StoreError, match="object: 10 bytes for the range from 4 to 6"):
+        bucket.read("object", 4, 6)
 
 
 @pytest.mark.parametrize("name", [layout.manifest(20), layout.part(20, 0, 1)], ids=["manifest", "part"])

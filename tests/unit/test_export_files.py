@@ -1,6 +1,8 @@
 """`atoll export`: what is on the disk, what is read back, and what is refused."""
 
 import json
+import resource
+import signal
 
 import ml_dtypes
 import numpy as np
@@ -165,6 +167,20 @@ def test_nothing_that_exists_is_replaced(run, tmp_path, capsys):
     assert "exists; delete it, or export to another folder" in refused(capsys, run, "--out", out)
     assert export("--check", out, run, "--step", 10) == 0
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_disk_that_is_full_is_named_and_nothing_is_left(run, tmp_path, capsys):
+    size = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 10, size[1]))
+    try:
+        status = export(run, "--out", tmp_path / "out")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, size)
+        signal.signal(signal.SIGXFSZ, ignored)
+    assert status == 1
+    assert f"{tmp_path}/out: " in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
 
 
 def test_export_of_a_damaged_checkpoint_leaves_no_file(tmp_path, capsys):

@@ -207,6 +207,22 @@ async def test_a_new_session_uses_what_is_there_and_a_standing_one_goes_on(
         await standing.answers.aclose()
 
 
+async def test_connections_that_only_wait_leave_room_for_others_and_end(
+    mounts: tuple[Mount, Mount], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("atoll_runtime.transport.sessions.MOST_HANDSHAKES", 4)
+    monkeypatch.setattr("atoll_runtime.transport.sessions.HANDSHAKE_SECONDS", 2.0)
+    echo = Echo()
+    async with serving(echo, mounts) as network_to, asyncio.timeout(60):
+        network = network_to()
+        silent = [await asyncio.open_connection("localhost", network._shard.port) for _ in range(20)]
+        assert [await reader.read(1) for reader, _ in silent[:16]] == [b""] * 16, "the oldest end at once"
+        await (await Session(network).opened()).answers.aclose()
+        assert [await reader.read(1) for reader, _ in silent[16:]] == [b""] * 4
+        for _, writer in silent:
+            writer.close()
+
+
 async def test_files_that_do_not_belong_together_leave_the_last_identity_in_place(
     mounts: tuple[Mount, Mount], authority: Authority, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -230,14 +246,17 @@ async def test_a_server_shows_the_newest_certificate_to_clients_with_and_without
     client.load_verify_locations(cadata=authority.pair.certificate.decode())
     client.load_cert_chain(mounts[1].folder / "tls.crt", mounts[1].folder / "tls.key")
 
+    tickets: list[ssl.SSLSession | None] = [None]
+
     def ask(name: str | None) -> bytes:
         with (
             socket.create_connection(server.sockets[0].getsockname(), 10) as plain,
-            client.wrap_socket(plain, server_hostname=name) as secure,
+            client.wrap_socket(plain, server_hostname=name, session=tickets[-1]) as secure,
         ):
             if not secure.recv(1):
                 raise ConnectionError("closed without an answer")
             found = secure.getpeercert(binary_form=True)
+            tickets.append(secure.session)
         assert found is not None
         return ssl.DER_cert_to_PEM_cert(found).encode()
 
@@ -249,7 +268,7 @@ async def test_a_server_shows_the_newest_certificate_to_clients_with_and_without
         assert await shown("localhost") == (mounts[0].folder / "tls.crt").read_bytes()
         mounts[0].put(authority.pair.certificate, renewed)
         assert await shown("localhost") == await shown(None) == renewed.certificate
-        # The authority that the server trusts changes too.
+        # The authority that the server trusts changes too. A client that resumes would not be checked again.
         mounts[0].put(Authority.new("another", now()).pair.certificate, renewed)
         with pytest.raises((ssl.SSLError, ConnectionError)):
             await shown("localhost")

@@ -89,7 +89,11 @@ class Bucket:
         first = start or 0
         with self._named(path):
             seconds = patience(0 if stop is None else stop - first, self._timeout)
-            return self._objects.read(path, first, stop, seconds)
+            data = self._objects.read(path, first, stop, seconds)
+        if stop is not None and len(data) > stop - first:  # HTTP allows a proxy to ignore the range
+            wanted = f"{len(data)} bytes for the range from {first} to {stop}"
+            raise StoreError(f"{self.address(path)}: {wanted}")
+        return data
 
     def write(self, path: str, data: bytes) -> None:
         """Writes an object, replacing an older one: whole, or not at all."""

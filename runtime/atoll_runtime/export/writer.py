@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
 from atoll_runtime.checkpoint import StoreError
@@ -146,12 +147,12 @@ def _json(content: Mapping[str, Any]) -> bytes:
 @contextmanager
 def _staged(out: Path) -> Iterator[Path]:
     """A temporary folder beside the target. At the end it takes the target's name; after an error it is removed."""
-    fresh = out.parent / f".{out.name}.{os.getpid()}.partial"
-    fresh.mkdir()
+    fresh = out.parent / f".{out.name}.{uuid.uuid4().hex}.partial"
     try:
+        fresh.mkdir()
         yield fresh
         fresh.rename(out)  # replaces an empty folder; fails if the folder is not empty
-    except OSError as error:
-        raise StoreError(f"{out}: {error.strerror or error}") from error
+    except (OSError, SafetensorError) as error:
+        raise StoreError(f"{out}: {getattr(error, 'strerror', None) or error}") from error
     finally:
         shutil.rmtree(fresh, ignore_errors=True)

@@ -65,11 +65,14 @@ class Listener:
                 continue
             try:
                 sock, address = self._socket.accept()
-                stream = Stream(sock, self._tls.identity())
             except OSError as error:
                 if not self._ended:
                     log.warning("no connection can be taken: %s", error)
                     time.sleep(0.1)
+                continue
+            try:
+                stream = Stream(sock, self._tls.identity())
+            except OSError:  # its peer has left already; others must not wait for that
                 continue
             peer = f"{address[0]}:{address[1]}"
             thread = threading.Thread(target=self._run, args=(stream, peer), name=self._name, daemon=True)

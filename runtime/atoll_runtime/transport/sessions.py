@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import socket
 from collections.abc import AsyncIterator
 
 from atoll_runtime.contract import SyncerAddress
 from atoll_runtime.protocol.messages import Hello, Message
+from atoll_runtime.transport.listener import HANDSHAKE_SECONDS
 from atoll_runtime.transport.messages import DirectoryReply, DirectoryRequest, ShardHello
 from atoll_runtime.transport.stream import LENGTH, Stream, explained, framed, length, listening, names, tune
 from atoll_runtime.transport.tls import Tls
@@ -17,6 +19,9 @@ from atoll_runtime.transport.transport import Endpoint, Peer, TransportError
 from atoll_runtime.transport.wire import Down, Up, WireError, decode
 
 log = logging.getLogger(__name__)
+
+MOST_HANDSHAKES = 512
+"""Handshakes under way, each of which takes 300 KiB. At the limit, the oldest is broken off."""
 
 
 class TlsNetwork(TransferClient):
@@ -96,21 +101,54 @@ class SessionServer:
         self._endpoint, self._context = endpoint, tls.server_context()
         self._socket = listening(port)
         self.port: int = self._socket.getsockname()[1]
-        self._server: asyncio.Server | None = None
+        self._accepting: asyncio.Task[None] | None = None
+        self._shaking: dict[asyncio.Task[None], None] = {}
+        """Connections before the end of their handshake, the oldest first. Their peers may be anybody."""
         self._open: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
         """Begins to listen."""
-        self._server = await asyncio.start_server(self._serve, sock=self._socket, ssl=self._context)
+        self._socket.setblocking(False)
+        self._accepting = asyncio.create_task(self._accept())
         log.info("serving sessions on port %d", self.port)
 
     async def stop(self) -> None:
         """Ends all sessions."""
-        if self._server is not None:
-            self._server.close()
-        for serving in self._open:
-            serving.cancel()
-        await asyncio.gather(*self._open, return_exceptions=True)
+        tasks = [*self._shaking, *self._open, *filter(None, [self._accepting])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._socket.close()
+
+    async def _accept(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                sock, _ = await loop.sock_accept(self._socket)
+            except OSError as error:
+                log.warning("no session can be taken: %s", error)
+                await asyncio.sleep(0.1)
+                continue
+            task = loop.create_task(self._shake(sock))
+            self._shaking[task] = None
+            task.add_done_callback(lambda done: self._shaking.pop(done, None))
+            if len(self._shaking) > MOST_HANDSHAKES:
+                oldest = next(iter(self._shaking))
+                del self._shaking[oldest]
+                oldest.cancel()
+            await asyncio.sleep(0)  # `sock_accept` does not wait while there are connections
+
+    async def _shake(self, sock: socket.socket) -> None:
+        def protocol() -> asyncio.StreamReaderProtocol:
+            return asyncio.StreamReaderProtocol(asyncio.StreamReader(), self._serve)
+
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                protocol, sock, ssl=self._context, ssl_handshake_timeout=HANDSHAKE_SECONDS
+            )
+        except OSError as error:
+            log.debug("no handshake: %s", error)
+            sock.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         serving, address = asyncio.current_task(), writer.get_extra_info("peername")

@@ -77,12 +77,14 @@ def _load(directory: Path) -> tuple[Stamp, Identity]:
     server, client = (ssl.SSLContext(kind) for kind in (ssl.PROTOCOL_TLS_SERVER, ssl.PROTOCOL_TLS_CLIENT))
     for context in (server, client):
         context.verify_mode = ssl.CERT_REQUIRED
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
         try:
             context.load_verify_locations(directory / "ca.crt")
             context.load_cert_chain(directory / "tls.crt", directory / "tls.key")
         except (OSError, ValueError) as error:
             raise TlsError(f"the certificates in {directory} cannot be used: {error}") from error
+    # A client that resumes is not checked again. It could go on after its certificate, or its authority, has ended.
+    server.num_tickets = 0
     if _stamp(directory) != stamp:
         raise TlsError(f"the files in {directory} change at this moment")
     return stamp, Identity(server, client)

@@ -34,11 +34,22 @@ async def answering(handle: Handler, context: ssl.SSLContext | None = None) -> A
     application.router.add_route("*", "/{path:.*}", handle)
     runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1)
     await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context).start()
+    await (site := web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context)).start()
+    server: Any = site._server
     try:
         yield f"{'https' if context else 'http'}://127.0.0.1:{runner.addresses[0][1]}"
     finally:
+        loop: Any = asyncio.get_running_loop()
+        # Python 3.11 leaves connections open that are being accepted when the server is closed.
+        for listener in server.sockets:
+            loop.remove_reader(listener.fileno())
+        await asyncio.sleep(0)  # what was accepted gets its transport
         await runner.cleanup()
+        # aiohttp does not know connections whose TLS handshake was not over.
+        for transport in list(loop._transports.values()):
+            if transport._server is server:
+                transport.abort()
+        await asyncio.sleep(0)
 
 
 class LoopThread:
