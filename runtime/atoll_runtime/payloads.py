@@ -76,7 +76,7 @@ class Part:
     tensors: dict[str, Slice]
     versions: tuple[int, ...]
     meta: dict[str, Any] = field(default_factory=dict)
-    """JSON: `run_uid`; `lineage`, a new one for each journal of the shard; `machine` and its `vector` clock."""
+    """JSON: `run_uid`; `lineage`, a new one for each journal of the shard; `machine`."""
 
 
 class MergeError(ValueError):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from sim_values import Value, Violation
 
 from atoll_runtime.checkpoint import Cut, Part, Regions, Skipped, StoreError
-from atoll_runtime.protocol import clocks
+from atoll_runtime.protocol.cuts import inconsistency
 from atoll_runtime.protocol.identifiers import CutId
 
 if TYPE_CHECKING:
@@ -122,9 +122,7 @@ class SimStore:
         parts = tuple(bucket.parts[step, s] for s in range(shards))
         if len({part.cut for part in parts}) > 1:
             raise StoreError(f"step {step}: the parts are of different cuts")
-        vectors = {clocks.shard(s): part.part.meta["vector"] for s, part in enumerate(parts)}
-        records = vectors | meta["marks"]
-        wrong = clocks.inconsistency(records)
+        wrong = inconsistency([part.part.meta["machine"] for part in parts], meta["marks"])
         if wrong:
             checks.refused(step, wrong)
             raise StoreError(f"step {step} is no consistent cut: {wrong}")

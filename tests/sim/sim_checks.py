@@ -10,7 +10,6 @@ from msgspec.structs import replace
 from sim_bucket import WholeCut
 from sim_values import Delta, Incarnation, Value, Violation
 
-from atoll_runtime.protocol import clocks
 from atoll_runtime.protocol.effects import Effect, Evict, Merge, Note, Publish, RecordCut, SendPull
 from atoll_runtime.protocol.events import Event, FinalCut, Merged, MergeFailed, Received
 from atoll_runtime.protocol.identifiers import CutId, RoundId
@@ -269,7 +268,7 @@ class Checks:
             if unit["account"]["merged"] != merged:
                 raise Violation(f"{process}: cut {step}: {name}: {merged} are merged")
             who = name, unit["incarnation"]
-            known = part.record["vector"][clocks.unit(*who)]
+            known = max(unit["account"]["settled"].values(), default=0)
             end = max(value.ends.get(who, 0) for value in values)
             if known != end:
                 raise Violation(f"{process}: cut {step}: holds {who} up to {end}, and says up to {known}")

@@ -28,7 +28,6 @@ def make_part(step, value, lineage="new", run="b", shard=0, shards=1, final=Fals
     meta = {
         "run_uid": run,
         "lineage": lineage,
-        "vector": {f"shard/{shard}": step},
         "machine": {"cut": [step, step, final]},
     }
     return Part(step, shard, shards, {f"w{shard}": Slice(values, values)}, (step,), meta)

@@ -119,8 +119,8 @@ def make_part(step, shard, known=5):
         )
         for name, shape in shapes.items()
     }
-    vector = {f"shard/{shard}": step, "unit/a/1": known}
-    return Part(step, shard, 2, tensors, (step, step - 1), {"vector": vector, "machine": {"shard": shard}})
+    units = {"a": {"account": {"incarnation": 1, "settled": {"0": known, "1": 3}}}}
+    return Part(step, shard, 2, tensors, (step, step - 1), {"machine": {"shard": shard, "units": units}})
 
 
 def test_a_cut_of_two_shards_is_whole_when_both_parts_stand_and_tensors_come_back_from_their_layers(store):
@@ -130,7 +130,7 @@ def test_a_cut_of_two_shards_is_whole_when_both_parts_stand_and_tensors_come_bac
     with pytest.raises(StoreError, match=r"shard-0-of-2.json: not found"):
         store.complete(20, 2, {})
     store.save_part(shards[0])
-    store.complete(20, 2, {"run": "walk", "marks": {"unit/a/1": {"unit/a/1": 5}}})
+    store.complete(20, 2, {"run": "walk", "marks": {"a/1": 5}})
     assert store.is_complete(20)
     cut = store.load(20)
     assert cut.shards == 2 and cut.versions == (20, 19, 20, 19)
@@ -236,9 +236,8 @@ def test_damage_outside_its_part_is_none_of_a_hosts_business_and_inside_it_is(st
 def test_parts_that_are_no_consistent_cut_never_become_a_checkpoint(store):
     store.save_part(make_part(20, 0, known=5))
     store.save_part(make_part(20, 1, known=9))
-    marks = {"unit/a/1": {"unit/a/1": 7}}
-    with pytest.raises(StoreError, match="shard/1 knows unit/a/1 at 9, which recorded itself at 7"):
-        store.complete(20, 2, {"marks": marks})
+    with pytest.raises(StoreError, match="shard 1 has merged 9 tokens of a, which recorded itself at 7"):
+        store.complete(20, 2, {"marks": {"a/1": 7}})
     assert store.steps() == []
 
 

@@ -1,4 +1,4 @@
-"""How shards divide the fragments, keep level, and agree that a cut is consistent; and the ledger's arithmetic."""
+"""How shards divide the fragments and keep level; and the ledger's arithmetic."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lone_shard import LONE, joined
 
-from atoll_runtime.protocol import clocks, ledger
+from atoll_runtime.protocol import ledger
 from atoll_runtime.protocol.events import ShardTold, Tick
 from atoll_runtime.protocol.fragments import LayoutError, TensorInfo, build_layout, translate
 from atoll_runtime.protocol.ledger import FINISHED, REPLACED, Account, Span
@@ -77,15 +77,6 @@ def test_shard_0_that_lost_its_volume_goes_on_from_the_clock_that_it_had_told_th
     assert machine.orders.step == 90 and machine.record()["clock"] == 90
     machine.handle(ShardTold(1, Standing(80, False, machine.cuts.newest)), 1.0)
     assert machine.orders.step == 90, "nothing goes back"
-
-
-def test_a_cut_is_consistent_when_nobody_knows_more_of_a_party_than_it_recorded_of_itself() -> None:
-    shard, unit = {"shard/0": 40, "unit/a/1": 700}, {"unit/a/1": 700}
-    assert clocks.inconsistency({"shard/0": shard, "unit/a/1": unit}) == ""
-    late = {"unit/a/1": 690}
-    assert clocks.inconsistency({"shard/0": shard, "unit/a/1": late}) == (
-        "shard/0 knows unit/a/1 at 700, which recorded itself at 690"
-    )
 
 
 def test_what_is_being_merged_when_its_incarnation_is_replaced_still_counts_and_the_rest_is_lost() -> None:

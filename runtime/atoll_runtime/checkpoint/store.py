@@ -11,7 +11,7 @@ from atoll_runtime.checkpoint import layout, manifest, parts
 from atoll_runtime.checkpoint.bucket import Bucket, Damaged
 from atoll_runtime.checkpoint.parts import Kind
 from atoll_runtime.payloads import Cut, Part, Regions, Skipped, Slice, StoreError
-from atoll_runtime.protocol import clocks
+from atoll_runtime.protocol.cuts import inconsistency
 
 READING_SECONDS = 600.0
 """Minimum time for a reader of the newest checkpoint. A unit tries to be seeded from one for as long."""
@@ -71,9 +71,8 @@ class GlobalStore:
         if self.is_complete(step):
             return
         found = parts.find_all(self.bucket, step, shards)
-        records = {clocks.shard(part.shard): part.meta.get("vector", {}) for part in found}
-        records |= meta.get("marks", {})
-        if wrong := _mixture(found, meta.get("run_uid")) or clocks.inconsistency(records):
+        machines = [part.meta.get("machine", {}) for part in found]
+        if wrong := _mixture(found, meta.get("run_uid")) or inconsistency(machines, meta.get("marks", {})):
             raise StoreError(f"{self.uri}: step {step} is no consistent cut: {wrong}")
         whole = manifest.Manifest(
             step=step,
@@ -82,7 +81,7 @@ class GlobalStore:
             time=time.time(),
             meta={
                 **meta,
-                "machines": [part.meta.get("machine", {}) for part in found],
+                "machines": machines,
                 "lineages": [part.meta.get("lineage", "") for part in found],
             },
         )

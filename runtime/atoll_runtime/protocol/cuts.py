@@ -7,9 +7,10 @@ name the last cut for which it had recorded itself. This shows when one overtake
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from atoll_runtime.protocol import clocks
 from atoll_runtime.protocol.identifiers import NO_CUT, CutId
 
 GIVEN_UP = -1
@@ -34,7 +35,7 @@ class Cuts:
     parts: set[int] = field(default_factory=set)
     """Shards other than 0 that have told shard 0 that their part of the newest cut is saved."""
     marks: dict[str, int] = field(default_factory=dict)
-    """Tokens trained by the incarnations that have recorded themselves for the newest cut, by their names in clocks."""
+    """Tokens trained by the incarnations that have recorded themselves for the newest cut; see `inconsistency`."""
 
     @property
     def running(self) -> bool:
@@ -79,9 +80,24 @@ class Cuts:
         """A unit has recorded itself; true if that is for the newest cut."""
         if cut != self.newest:
             return False
-        self.marks[clocks.unit(unit, incarnation)] = trained
+        self.marks[f"{unit}/{incarnation}"] = trained
         return True
 
-    def clocks(self) -> dict[str, dict[str, int]]:
-        """Vector clocks of the units that have recorded themselves for the newest cut."""
-        return {who: {who: trained} for who, trained in self.marks.items()}
+
+def inconsistency(machines: Sequence[Mapping[str, Any]], marks: Mapping[str, int]) -> str:
+    """Why the shards' records of a cut are not consistent with the units'; empty if they are.
+
+    No shard may have merged tokens on which a unit had not trained when it recorded itself. Then no message that was
+    sent after the cut was received before it. Shards learn nothing durable from each other.
+
+    Args:
+        marks: tokens trained by each incarnation that has recorded itself, by `<unit>/<incarnation>`.
+    """
+    for s, machine in enumerate(machines):
+        for name, unit in machine.get("units", {}).items():
+            account = unit["account"]
+            merged = max(account["settled"].values(), default=0)
+            trained = marks.get(f"{name}/{account['incarnation']}", merged)
+            if merged > trained:
+                return f"shard {s} has merged {merged} tokens of {name}, which recorded itself at {trained}"
+    return ""

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from atoll_runtime.protocol import clocks, schedule
+from atoll_runtime.protocol import schedule
 from atoll_runtime.protocol.cuts import Cuts
 from atoll_runtime.protocol.identifiers import NO_CUT, CutId
 from atoll_runtime.protocol.messages import Orders, Standing
@@ -86,8 +86,7 @@ class ShardState:
 
     def part(self, cut: CutId) -> dict[str, Any]:
         """What a cut holds of this machine, besides the durable fragments."""
-        vector = clocks.vector(self.rules.shard, self.committed)
-        return {**self.committed, "cut": [cut.number, cut.step, cut.final], "vector": vector}
+        return {**self.committed, "cut": [cut.number, cut.step, cut.final]}
 
     @property
     def following(self) -> int:

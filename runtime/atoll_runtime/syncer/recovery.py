@@ -133,9 +133,8 @@ def part_of(
     record: Mapping[str, Any],
     lineage: str,
 ) -> Part:
-    """Returns this shard's part of a cut. `record`: the machine's record, with its vector clock."""
-    machine = dict(record)
-    meta = {"run_uid": run.uid, "lineage": lineage, "vector": machine.pop("vector"), "machine": machine}
+    """Returns this shard's part of a cut. `record`: the machine's record."""
+    meta = {"run_uid": run.uid, "lineage": lineage, "machine": dict(record)}
     versions = tuple(each.version for each in fragments)
     return Part(step, rules.shard, rules.shards, slices(layout, fragments), versions, meta)
 
@@ -177,15 +176,15 @@ def _region(pieces: Sequence[Piece], shape: tuple[int, ...]) -> Region:
     return (*map(range, shape[:axis]), wanted) if wanted else ()
 
 
-def meta_of(run: RunContract, whole: Layout, marks: Mapping[str, Mapping[str, int]]) -> dict[str, Any]:
-    """Returns the manifest's facts about the run. `marks`: vector clocks of the units that recorded themselves."""
+def meta_of(run: RunContract, whole: Layout, marks: Mapping[str, int]) -> dict[str, Any]:
+    """Returns the manifest's facts about the run. `marks`: see `inconsistency`."""
     return {
         "run": run.name,
         "run_uid": run.uid,
         "model": run.model.model_dump(by_alias=True, exclude_none=True),
         "fingerprint": whole.fingerprint,
         "target": target_of(run),
-        "marks": {name: dict(clock) for name, clock in marks.items()},
+        "marks": dict(marks),
     }
 
 
