@@ -176,7 +176,7 @@ def test_the_devices_encode_the_bits_that_the_network_has(mesh, layout, parts, c
         for name, value in inner.theta.items()
     }
     for number in range(len(layout.fragments)):
-        exact = host_part(*fragments.extract(moved, number, "float32"))
+        exact = host_part(fragments.extract(moved, number, "float32"))
         body = host_body(fragments.extract(moved, number, codec))
         assert bytes(body) == bytes(codecs.pack(exact, codec))
 

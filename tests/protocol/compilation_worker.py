@@ -51,7 +51,7 @@ def main():
     for number in range(STEPS):
         agreement.extremes(np.array([number, unit.host], np.int32))
         which = number % FRAGMENTS
-        (delta,) = fragments.extract(inner.theta, which, "float32")
+        delta = fragments.extract(inner.theta, which, "float32")
         fragments.capture(inner.moments, which)
         loss = inner.step(tokens[np.arange(start, stop) % unit.batch], 1e-2)
         part = host_part(delta)

@@ -53,11 +53,11 @@ def scenario(mesh, unit, folder):
     losses = [step() for _ in range(4)]
     parts = []
     for number in range(FRAGMENTS):
-        part = host_part(*fragments.extract(inner.theta, number, "float32"))
+        part = host_part(fragments.extract(inner.theta, number, "float32"))
         assert len(part) == fragments.bounds[number][1] - fragments.bounds[number][0]
         parts.append(part.tolist())
         inner.theta = fragments.receive(inner.theta, number, part / 2)
-        again = host_part(*fragments.extract(inner.theta, number, "float32"))
+        again = host_part(fragments.extract(inner.theta, number, "float32"))
         assert not again.any(), "just received: θ is the anchor"
     losses += [step() for _ in range(2)]
     save(unit, folder, layout, inner, fragments)

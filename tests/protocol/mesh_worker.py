@@ -82,7 +82,7 @@ def rows(random, inner):
 
 def whole(inner, fragments, layout, anchor, number):
     """Fragment `number` leaves as Δ = anchor - θ, split evenly, and what comes in its place is θ and anchor."""
-    (flat,) = fragments.extract(inner.theta, number, "float32")
+    flat = fragments.extract(inner.theta, number, "float32")
     part, size = host_part(flat), layout.fragments[number].size
     shares = {shard.data.size for shard in flat.addressable_shards}
     wanted = layout.flatten(anchor, number) - layout.flatten(gathered(inner.theta), number)
@@ -93,7 +93,7 @@ def whole(inner, fragments, layout, anchor, number):
     inner.theta = fragments.receive(inner.theta, number, values)
     arrived = layout.flatten(gathered(inner.theta), number)
     stayed = {name: value.sharding for name, value in inner.theta.items()} == placed
-    again = host_part(*fragments.extract(inner.theta, number, "float32"))
+    again = host_part(fragments.extract(inner.theta, number, "float32"))
     return bool(good and np.array_equal(arrived, values[:size]) and stayed and not again[:size].any())
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -22,9 +22,8 @@ from atoll_runtime.model.axes import over_devices
 from atoll_runtime.protocol.fragments import BLOCK, Fragment, Layout, Piece, part_bounds
 from atoll_runtime.transport.blocks import LEVELS, TINY
 
-Programs = dict[int, Callable[[Array, Array], tuple[Array, ...]]]
+Programs = dict[int, Callable[[Array, Array], Array]]
 """Compiled encoders, by size of the part."""
-A = TypeVar("A", bound=tuple[Array, ...])
 
 
 class Fragments:
@@ -71,9 +70,9 @@ class Fragments:
         """What this unit last received of each fragment, flat and float32."""
         return self._anchors
 
-    def extract(self, theta: dict[str, Array], number: int, codec: str) -> tuple[Array, ...]:
-        """Δ = anchor − θ of this host's part of one fragment, packed as in `transport/codecs.py`, in consecutive
-        columns. Starts to copy them to the host."""
+    def extract(self, theta: dict[str, Array], number: int, codec: str) -> Array:
+        """Δ = anchor − θ of this host's part of one fragment, packed as in `transport/codecs.py`. Starts to copy it to
+        the host."""
         sent = self._sent[number] = self._flat(theta, number)
         return _copying(self.encoders.encode(self._here(self._anchors[number]), self._here(sent), codec))
 
@@ -89,7 +88,11 @@ class Fragments:
         """Anchor and the optimiser's moments of one fragment (zero if it has none), flat. Starts to copy them to the
         host."""
         mu, nu = moments
-        return _copying((self._anchors[number], self._flat(mu, number), self._flat(nu, number)))
+        return (
+            _copying(self._anchors[number]),
+            _copying(self._flat(mu, number)),
+            _copying(self._flat(nu, number)),
+        )
 
     def receive(self, theta: dict[str, Array], number: int, part: np.ndarray) -> dict[str, Array]:
         """Replaces one fragment of θ by the version that arrived, which becomes the anchor. Keeps the steps made since
@@ -147,9 +150,9 @@ class Encoders:
             self._codec = codec
         return self._codec
 
-    def encode(self, anchor: Array, flat: Array, codec: str) -> tuple[Array, ...]:
-        """anchor − flat in consecutive columns, the same bits as `transport/codecs.py` gives. Waits for the compiler if
-        `choose` did not return this codec."""
+    def encode(self, anchor: Array, flat: Array, codec: str) -> Array:
+        """anchor − flat, the same bits as `transport/codecs.py` gives. Waits for the compiler if `choose` did not
+        return this codec."""
         return self._compiled(codec).result()[anchor.size](anchor, flat)
 
     def _compiled(self, codec: str) -> Future[Programs]:
@@ -164,12 +167,11 @@ class Encoders:
         return {size: self._encode.lower(part, part, codec=codec).compile() for size, part in parts.items()}
 
 
-def _copying(arrays: A) -> A:
-    """Starts to copy the arrays to the host, and returns them."""
-    for array in arrays:
-        for shard in array.addressable_shards:
-            shard.data.copy_to_host_async()
-    return arrays
+def _copying(array: Array) -> Array:
+    """Starts to copy the array to the host, and returns it."""
+    for shard in array.addressable_shards:
+        shard.data.copy_to_host_async()
+    return array
 
 
 def _names(fragment: Fragment) -> tuple[str, ...]:
@@ -236,10 +238,10 @@ def _apply(
     return theta, anchor
 
 
-def _encode(anchor: Array, flat: Array, *, codec: str) -> tuple[Array, ...]:
+def _encode(anchor: Array, flat: Array, *, codec: str) -> Array:
     delta = anchor - flat
     if codec not in LEVELS:
-        return (delta.astype(jnp.float32 if codec == "float32" else jnp.bfloat16),)
+        return delta.astype(jnp.float32 if codec == "float32" else jnp.bfloat16)
     most = LEVELS[codec]
     table = delta.reshape(-1, BLOCK)
     scale = (jnp.abs(table).max(axis=1) * np.float32(1 / most)).astype(jnp.bfloat16)
@@ -249,4 +251,4 @@ def _encode(anchor: Array, flat: Array, *, codec: str) -> tuple[Array, ...]:
     levels = jnp.clip(steps, -most, most).astype(jnp.int8).astype(jnp.uint8)
     if codec == "int4":
         levels = (levels[:, 0::2] & 0xF) | (levels[:, 1::2] << 4)
-    return scale, levels.reshape(-1)
+    return jnp.concatenate([jax.lax.bitcast_convert_type(scale, jnp.uint8), levels], axis=1).reshape(-1)

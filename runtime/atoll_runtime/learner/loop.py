@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -57,8 +57,7 @@ class Parcel:
     number: int
     ask: Ask
     codec: str
-    delta: Sequence[Array]
-    """The body's columns."""
+    delta: Array
     offer: Offer
 
 
@@ -241,7 +240,6 @@ class Loop:
         self._finished = now
 
 
-def host_body(columns: Sequence[Array]) -> memoryview:
-    """This host's parts of flat arrays over the mesh, concatenated, as bytes; waits for the copies."""
-    parts = [np.ascontiguousarray(host_part(column)).view(np.uint8) for column in columns]
-    return memoryview((parts[0] if len(parts) == 1 else np.concatenate(parts)).data)
+def host_body(flat: Array) -> memoryview:
+    """This host's part of a flat array over the mesh, as bytes; waits for the copy."""
+    return memoryview(np.ascontiguousarray(host_part(flat)).view(np.uint8).data)

@@ -111,6 +111,6 @@ class BlankIsland:
         """See `Snapshots`."""
 
 
-def whole_body(body: object) -> tuple[Any, ...]:
+def whole_body(body: object) -> Any:
     """Returns the result of `Fragments.extract` for a host's part with these bytes."""
-    return (SimpleNamespace(addressable_shards=[SimpleNamespace(index=(slice(0),), data=body)]),)
+    return SimpleNamespace(addressable_shards=[SimpleNamespace(index=(slice(0),), data=body)])

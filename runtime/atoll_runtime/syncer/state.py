@@ -22,7 +22,6 @@ from atoll_runtime.protocol.identifiers import RoundId
 from atoll_runtime.protocol.messages import Header, Part
 from atoll_runtime.protocol.rules import TRANSFER_SECONDS
 from atoll_runtime.transport import changes, codecs
-from atoll_runtime.transport.blocks import Blocks
 from atoll_runtime.transport.changes import Change
 from atoll_runtime.transport.chunks import Assembly
 from atoll_runtime.transport.messages import WHOLE, FetchHead, FetchRequest
@@ -52,7 +51,7 @@ class Version:
     """W: what the hosts that fetch changes hold; see `transport/changes.py`."""
     change: Change | None = None
     """Change from the version before, where it can be sent instead of W."""
-    int8: Blocks | None = None
+    int8: memoryview | None = None
     """Θ in int8."""
     asked: dict[str, int] = field(default_factory=dict)
     """Narrower codecs in which hosts fetch, and for how many more merges each is made. All fragments of a shard
@@ -88,17 +87,16 @@ class Version:
             run: the run's codec.
             held: the version of this series that the host holds.
         """
-        whole, wire = codecs.whole(run), self.wire
-        if codec != whole:
+        found, base, wire = codecs.whole(run), WHOLE, self.wire
+        if codec != found:
             self.asked[codec] = ASKED_MERGES
         if codec == "int4" and self.change is not None and self.change.base == held:
-            return codec, held, self.change.blocks.part(start, stop)
-        if codec in ("int8", "int4") and self.int8 is not None:
-            return "int8", WHOLE, self.int8.part(start, stop)
-        if codec != whole and self.held is not None:
-            whole, wire = "bf16", self.held
-        width = codecs.DTYPES[whole].itemsize
-        return whole, WHOLE, wire[start * width : stop * width]
+            found, base, wire = codec, held, self.change.body
+        elif codec in ("int8", "int4") and self.int8 is not None:
+            found, wire = "int8", self.int8
+        elif codec != found and self.held is not None:
+            found, wire = "bf16", self.held
+        return found, base, wire[codecs.size(start, found) : codecs.size(stop, found)]
 
 
 class State:

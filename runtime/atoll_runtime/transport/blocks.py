@@ -1,15 +1,13 @@
 """Vectors in four or eight bits: blocks of 64 elements, each with a scale (numpy only).
 
-A body holds the blocks' scales, bfloat16, then the elements as multiples of the scale of their block, in two's
-complement: -7 … 7, two a byte, the first in the low half (int4, 4.25 bits an element); or -127 … 127, one a byte (int8,
-8.25 bits). A learner's part begins at a block. The last block is filled up with zeros. Compared with powers of two
-(E3M0), even steps halve the error of normally distributed values.
+A block is its scale, bfloat16, and its elements as multiples of the scale, in two's complement: -7 … 7, two a byte, the
+first in the low half (int4, 4.25 bits an element); or -127 … 127, one a byte (int8, 8.25 bits). A learner's part begins
+at a block. The last block is filled up with zeros. Compared with powers of two (E3M0), even steps halve the error of
+normally distributed values.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import ml_dtypes
@@ -24,8 +22,6 @@ SCALE = np.dtype(ml_dtypes.bfloat16)
 TINY = float(np.finfo(np.float32).tiny)
 CHUNK = 1 << 18
 """Elements converted at a time, so that temporaries stay small; a multiple of BLOCK."""
-KEPT = 2
-"""Parts of this many bodies together are kept: enough for as many ways to divide a fragment among a unit's hosts."""
 
 
 def size(elements: int, codec: str) -> int:
@@ -65,52 +61,15 @@ def decode(body: bytearray | memoryview, codec: str, elements: int) -> Array:
     for first in range(0, len(levels), CHUNK // BLOCK):
         span = slice(first, first + CHUNK // BLOCK)
         if codec == "int4":
-            pairs = levels[span]
+            pairs = np.ascontiguousarray(levels[span])
             halves = np.empty((*pairs.shape, 2), np.uint8)
             halves[..., 0], halves[..., 1] = pairs & 0xF, pairs >> 4
             signed = (halves.reshape(len(pairs), BLOCK) ^ 8).astype(np.int8) - 8
         else:
-            signed = levels[span].view(np.int8)
+            signed = np.ascontiguousarray(levels[span]).view(np.int8)
         with np.errstate(invalid="ignore"):  # zero times an infinite scale
             np.multiply(signed, factors[span, None], out=values[span])
     return values.reshape(-1)[:elements]
-
-
-@dataclass(frozen=True)
-class Blocks:
-    """A whole fragment's body, of which hosts fetch parts."""
-
-    codec: str
-    body: memoryview
-    _parts: dict[tuple[int, int], memoryview] = field(default_factory=dict, repr=False, compare=False)
-    """By first block and the one after the last. Hosts of equal units fetch the same parts."""
-
-    def part(self, start: int, stop: int) -> memoryview:
-        """The blocks with elements [start, stop) of the padded fragment; zeros beyond its end. For one thread."""
-        first, last = start // BLOCK, -(-stop // BLOCK)
-        if (first, last) == (0, len(self.body) // size(1, self.codec)):
-            return self.body
-        part = self._parts.get((first, last))
-        if part is None:
-            part = self._copied(first, last)
-            if part.nbytes + sum(other.nbytes for other in self._parts.values()) <= KEPT * self.body.nbytes:
-                self._parts[first, last] = part
-        return part
-
-    def _copied(self, first: int, last: int) -> memoryview:
-        out = np.zeros(size((last - first) * BLOCK, self.codec), np.uint8)
-        whole = _split(np.frombuffer(self.body, np.uint8), self.codec)
-        for target, source in zip(_split(out, self.codec), whole, strict=True):
-            found = source[first:last]
-            target[: len(found)] = found
-        return memoryview(out.data)
-
-
-def joined(codec: str, bodies: Sequence[memoryview]) -> Blocks:
-    """Joins the bodies of consecutive spans into one. All but the last consist of whole blocks."""
-    pairs = [_split(np.frombuffer(body, np.uint8), codec) for body in bodies]
-    columns = [*(scales.view(np.uint8) for scales, _ in pairs), *(levels.reshape(-1) for _, levels in pairs)]
-    return Blocks(codec, memoryview(np.concatenate([*columns, np.empty(0, np.uint8)]).data))
 
 
 def _width(codec: str) -> int:
@@ -120,6 +79,5 @@ def _width(codec: str) -> int:
 
 def _split(body: NDArray[np.uint8], codec: str) -> tuple[NDArray[Any], NDArray[np.uint8]]:
     """Views of the scales [blocks] and the levels' bytes [blocks, width]."""
-    blocks = body.size // size(1, codec)
-    edge = blocks * SCALE.itemsize
-    return body[:edge].view(SCALE), body[edge:].reshape(blocks, _width(codec))
+    table = body.reshape(-1, size(1, codec))
+    return table[:, : SCALE.itemsize].view(SCALE)[:, 0], table[:, SCALE.itemsize :]

@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 
 from atoll_runtime.protocol.fragments import Array
 from atoll_runtime.transport import blocks, codecs
-from atoll_runtime.transport.blocks import Blocks
 from atoll_runtime.transport.messages import WHOLE, FetchHead
 from atoll_runtime.transport.transport import TransportError
 
@@ -33,11 +32,11 @@ class Change:
     """The change from a fragment's version `base` to the next one."""
 
     base: int
-    blocks: Blocks
+    body: memoryview
     """The whole fragment, int4."""
 
 
-def advance(held: memoryview, theta: Array, out: memoryview, pool: Executor | None = None) -> Blocks:
+def advance(held: memoryview, theta: Array, out: memoryview, pool: Executor | None = None) -> memoryview:
     """The change Q from `held`, W, towards `theta`, float32. Writes W′ to `out`. All have the same length."""
     old, new = np.frombuffer(held, codecs.BF16), np.frombuffer(out, codecs.BF16)
 
@@ -46,12 +45,12 @@ def advance(held: memoryview, theta: Array, out: memoryview, pool: Executor | No
         new[span] = _moved(old[span], blocks.decode(coded, "int4", theta[span].size))
         return coded
 
-    return _joined(theta.size, "int4", run, pool)
+    return _joined(theta.size, run, pool)
 
 
-def encoded(theta: Array, codec: str, pool: Executor | None = None) -> Blocks:
+def encoded(theta: Array, codec: str, pool: Executor | None = None) -> memoryview:
     """A fragment in blocks."""
-    return _joined(theta.size, codec, lambda span: blocks.encode(theta[span], codec), pool)
+    return _joined(theta.size, lambda span: blocks.encode(theta[span], codec), pool)
 
 
 def applied(held: NDArray[Any], body: memoryview) -> NDArray[Any]:
@@ -145,7 +144,7 @@ def _spans(elements: int) -> list[slice]:
     return [slice(start, start + blocks.CHUNK) for start in range(0, elements, blocks.CHUNK)]
 
 
-def _joined(elements: int, codec: str, run: Callable[[slice], memoryview], pool: Executor | None) -> Blocks:
+def _joined(elements: int, run: Callable[[slice], memoryview], pool: Executor | None) -> memoryview:
     """Joins the bodies that `run` makes of the spans of a vector into one body."""
     spans = _spans(elements)
-    return blocks.joined(codec, list(map(run, spans) if pool is None else pool.map(run, spans)))
+    return memoryview(b"".join(map(run, spans) if pool is None else pool.map(run, spans)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from atoll_runtime.protocol.identifiers import NO_CUT, CutId, RoundId
 from atoll_runtime.protocol.messages import Header, Message, Standing
 
-PROTOCOL = 12
+PROTOCOL = 13
 """Both ends must speak the same protocol. The fields by which `Hello` and `Refused` show a difference must not
 change."""
 
