@@ -1,4 +1,5 @@
-"""Finds what the API server would refuse in a run or a unit, with the models and the CRDs' patterns and CEL rules."""
+"""Finds what the API server would refuse in a run or a unit, with the models and the CRDs' patterns and CEL rules.
+`schemas.json` has the schemas of the CRDs; `make crds` writes them all."""
 
 from __future__ import annotations
 
@@ -7,16 +8,17 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import cel
 from pydantic import BaseModel, ValidationError
 
-from atoll_cli.simulate.schema import Schema, structural, without_nulls
 from atoll_operator.api.group import API_VERSION, RUN_KIND, UNIT_KIND
-from atoll_operator.api.learnerunit import LearnerUnit, LearnerUnitSpec
-from atoll_operator.api.trainingrun import TrainingRun, TrainingRunSpec
+from atoll_operator.api.learnerunit import LearnerUnitSpec
+from atoll_operator.api.trainingrun import TrainingRunSpec
 
+Schema = dict[str, Any]
 TOP = ("apiVersion", "kind", "metadata", "spec", "status")
 SCALES = {"m": 1e-3, "": 1.0, **{letter: 1e3**power for power, letter in enumerate("kMGTPE", 1)}}
 SCALES |= {f"{letter}i": 1024.0**power for power, letter in enumerate("KMGTPE", 1)}
@@ -26,7 +28,7 @@ SCALES |= {f"{letter}i": 1024.0**power for power, letter in enumerate("KMGTPE", 
 def faults(manifest: Mapping[str, Any]) -> list[str]:
     """One line for each fault, such as `spec.pools[0].units: …`. Empty if the API server would accept the object."""
     kind = UNIT_KIND if manifest.get("kind") == UNIT_KIND else RUN_KIND
-    schema = _schema(kind)
+    schema = _schemas()[kind]
     found = list(_of_top(manifest))
     given = without_nulls(manifest.get("spec"))
     spec: BaseModel | None = None
@@ -52,8 +54,16 @@ _SPECS: Mapping[str, type[BaseModel]] = {RUN_KIND: TrainingRunSpec, UNIT_KIND: L
 
 
 @cache
-def _schema(kind: str) -> Schema:
-    return structural(TrainingRun if kind == RUN_KIND else LearnerUnit)
+def _schemas() -> dict[str, Schema]:
+    found: dict[str, Schema] = json.loads(Path(__file__).with_name("schemas.json").read_text("utf-8"))
+    return found
+
+
+def without_nulls(value: Any) -> Any:
+    """Remove null fields. The API server treats them as absent."""
+    if isinstance(value, dict):
+        return {key: without_nulls(item) for key, item in value.items() if item is not None}
+    return [without_nulls(item) for item in value] if isinstance(value, list) else value
 
 
 def _of_top(manifest: Mapping[str, Any]) -> Iterator[str]:

@@ -76,9 +76,9 @@ class Resources(Section):
 
 def slice_rules(slices: str) -> tuple[Rule, ...]:
     """Rules of TPU slices, for an object with accelerator, topology and machineType, whose field `slices` says how many
-    slices make a unit. Their tables are beside the generator of the CRDs, `cli/atoll_cli/simulate/schema.py`. There is
-    only one rule for each kind of mistake, because the rules of a spec run at each write of a status too, and for each
-    field that a rule reads the API server copies the schemas of all fields beside it."""
+    slices make a unit. Their tables are beside the generator of the CRDs, `.ci/schema.py`. There is only one rule for
+    each kind of mistake, because the rules of a spec run at each write of a status too, and for each field that a rule
+    reads the API server copies the schemas of all fields beside it."""
     return (
         rule(
             "(self.accelerator + ' ' + self.topology) in TOPOLOGIES || "

@@ -1,7 +1,7 @@
 """CEL rules, defined next to the fields that they check. The CRD generator writes them as `x-kubernetes-validations`.
 
-A rule may name constants in capitals, such as `MACHINES` or `NAMES_LIMIT`. `atoll_cli.simulate.schema` lists them, and
-the generator inserts their values. `FIELD` in a rule is the path that its error names.
+A rule may name constants in capitals, such as `MACHINES` or `NAMES_LIMIT`. `.ci/schema.py` lists them, and the
+generator inserts their values. `FIELD` in a rule is the path that its error names.
 """
 
 from __future__ import annotations

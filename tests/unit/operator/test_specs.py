@@ -15,10 +15,10 @@ from crds import PARTS as SECTIONS
 from hypothesis import HealthCheck, given, seed, settings
 from pydantic import ValidationError
 from refusals import MODELS, SCHEMAS
+from schema import default, limits, pieces, structural
 from specs import PARTS, SEED, admitted_pieces, drawn, runs
 
 from atoll_cli.simulate.admission import faults
-from atoll_cli.simulate.schema import default, limits, pieces, structural
 from atoll_operator.api.common import ACCELERATORS
 from atoll_operator.api.trainingrun import TrainingRunSpec
 from atoll_operator.plan.pods.topology import GENERATIONS

@@ -1,4 +1,4 @@
-"""Converts pydantic's JSON schema to the structural schema that the API server accepts."""
+"""Converts pydantic's JSON schema to the structural schema that the API server accepts; `crds.py` writes it."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any, get_args
 
 from pydantic import BaseModel
 
+from atoll_cli.simulate.admission import Schema, without_nulls
 from atoll_operator.plan.pods.names import EVALUATED_LIMIT, NAMES_LIMIT, UNIT_NAME_LIMIT
 from atoll_operator.plan.pods.template import PATHS, VOLUMES
 from atoll_operator.plan.pods.topology import CUBE, GENERATIONS, Generation, offers
 from atoll_runtime.contract import SIZES, Codec, Dimensions
 from atoll_runtime.contract.rules import KEY, Rule
 
-Schema = dict[str, Any]
 _KEPT = (
     "type", "description", "format", "default", "pattern", "enum", "minimum", "maximum", "minLength", "maxLength",
     "minItems", "maxItems", "minProperties", "maxProperties", "x-kubernetes-int-or-string", "x-kubernetes-list-type",
@@ -99,13 +99,6 @@ def _merged(inner: Schema, outer: Schema, *without: str) -> Schema:
     rules: list[Rule] = [*inner.get(KEY, ()), *outer.get(KEY, ())]
     beside = {key: value for key, value in outer.items() if key not in without}
     return {**inner, **beside, **({KEY: rules} if rules else {})}
-
-
-def without_nulls(value: Any) -> Any:
-    """Remove null fields. The API server treats them as absent."""
-    if isinstance(value, dict):
-        return {key: without_nulls(item) for key, item in value.items() if item is not None}
-    return [without_nulls(item) for item in value] if isinstance(value, list) else value
 
 
 NOTHING: tuple[object, ...] = (None, "", {}, [])
