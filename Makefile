@@ -76,7 +76,7 @@ size: setup ## Lines of product and tests against docs/size.json (ARGS=--write r
 	$(BIN)/python .ci/size.py $(ARGS)
 
 figures: setup ## Write docs/results/: every published figure beside ours
-	$(BIN)/python -m atoll_cli.simulate.figures
+	$(BIN)/python .ci/figures.py
 
 parity: setup ## The proof of learning, resumed case by case; hours on two cores (docs/parity.md)
 	$(BIN)/atoll bench parity --resume --json $(ARGS)

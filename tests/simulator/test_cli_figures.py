@@ -9,9 +9,9 @@ from statistics import fmean
 from typing import Any
 
 import pytest
+from figures import FOLDER, commands, write
 
 from atoll_cli.__main__ import main
-from atoll_cli.simulate.figures import FOLDER, commands, write
 
 RESULTS = Path(__file__).resolve().parents[2] / FOLDER
 FIGURES = {command[1]: command for command in commands(RESULTS / "README.md")}

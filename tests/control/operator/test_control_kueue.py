@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from apiserver import Refusal
 from control_bench import Bench, training_run
+from kueue import Kueue
 
 from atoll_local.controlplane import ControlPlane
-from atoll_local.kueue import Kueue
 from atoll_local.kwok import EXIT_CODE, Kwok, tpu_node
 
 # Kueue is built from its Go module where it is not found: minutes on two cores, once.
