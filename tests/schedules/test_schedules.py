@@ -5,10 +5,17 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
+from typing import Any
 
 import pytest
 import soak
+from lone_shard import LONE
+from sim_scenario import Island, Scenario, Weather
+from sim_world import World
 from soak import batch
+
+from atoll_runtime.learner.client import SyncerClient
 
 SEED = int(os.environ.get("SEED") or 20261121)
 COUNT = int(os.environ.get("SCHEDULES") or 3_000)
@@ -21,6 +28,56 @@ PART = 50
 def test_every_schedule_keeps_every_promise_and_reaches_its_end(first: int) -> None:
     failures = [outcome for outcome in batch(first, min(PART, SEED + COUNT - first)) if outcome.failure]
     assert not failures, "\n".join(map(str, failures[:10]))
+
+
+def test_memory_for_fewer_rounds_than_may_be_in_flight_holds_no_run_up() -> None:
+    """After a restart all lost rounds are opened again. None may take a part of the memory that another needs."""
+    rules = replace(
+        LONE,
+        fragments=4,
+        interval=4,
+        overlap=2,
+        quorum=4,
+        grace_fraction=0.5,
+        target_steps=40,
+        cut_interval=20,
+    )
+    units = tuple(Island(f"u{i}", 1, 1 + i / 100, 10, 0.0) for i in range(4))
+    world = World(Scenario(0, rules, ((10,) * 4,), units, Weather(0.05), (), budget=4 * 10 * 4))
+    world.run_for(12.0)
+    world.crash(world.shards[0])
+    world.run()
+
+
+def test_a_unit_that_reports_to_another_shard_than_shard_0_sets_no_pace_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    report = SyncerClient.report
+
+    def everywhere(client: SyncerClient, *figures: Any) -> None:
+        report(client, *figures)
+        step, tokens, loss, _ = figures
+        if client._unit.unit == "u0":
+            with client._signals.changing():
+                client._sessions[1].report(step, tokens, loss, 86400.0)
+
+    rules = replace(
+        LONE,
+        fragments=4,
+        interval=8,
+        quorum=2,
+        grace_fraction=0.8,
+        target_steps=40,
+        shards=2,
+        slow_factor=4.0,
+        guard=True,
+    )
+    units = tuple(Island(f"u{i}", 1, 1.0, 10) for i in range(4))
+    world = World(Scenario(0, rules, ((10,) * 4,) * 2, units, Weather(0.01), ()))
+    monkeypatch.setattr(SyncerClient, "report", everywhere)
+    world.run_for(20.0)
+    process = world.shards[1].process
+    assert process is not None and process.machine.rounds.slowest < 2.0
 
 
 def test_a_seed_is_the_same_schedules_in_every_process() -> None:

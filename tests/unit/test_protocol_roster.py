@@ -107,6 +107,14 @@ def test_a_unit_that_is_slower_than_four_times_the_median_does_not_set_the_clock
         assert not told or told.startswith(f"steps of {pace:.5g} s, more than 4 × the median of ")
 
 
+def test_the_first_unit_with_two_samples_is_not_the_median_alone() -> None:
+    story = Story(replace(RULES, slow_factor=4.0), "abc")
+    for name, pace, reports in (("b", 5.0, 2), ("c", 5.0, 2), ("a", 1e-5, 3)):
+        for _ in range(reports):
+            story.step(name, pace)
+    assert story.machine.rounds.slowest == 5.0
+
+
 @pytest.mark.parametrize("shard", [0, 1])
 @pytest.mark.parametrize("factor", [4.0, math.inf], ids=["guard", "no-guard"])
 def test_a_unit_that_is_not_live_or_does_not_report_to_the_shard_is_not_called_slow(

@@ -8,6 +8,7 @@ import dataclasses
 import pytest
 from msgspec.structs import replace
 
+from atoll_runtime.payloads import HostPart, Scan
 from atoll_runtime.protocol.effects import Release
 from atoll_runtime.protocol.identifiers import RoundId
 from atoll_runtime.protocol.messages import Header, Part
@@ -86,6 +87,26 @@ async def test_what_came_before_a_push_broke_is_kept_for_the_same_part_until_its
         assert parts.used == used
         parts.release(Release(PART.round, None))
         assert parts.used == 0
+
+
+async def test_a_push_whose_body_is_awaited_ends_with_its_round() -> None:
+    parts = Parts(20, 2)
+    push = begun(parts, HEADER, silent)
+    await asyncio.sleep(0)
+    parts.release(Release(PART.round, None))
+    with pytest.raises(TimeoutError):
+        await push
+    parts.end(HEADER, wanted=False)
+    assert parts.used == 0
+
+
+def test_a_merge_takes_no_part_of_a_host_that_the_unit_no_longer_has() -> None:
+    parts = Parts(40, 2)
+    for host, hosts in ((1, 2), (0, 1)):
+        header = replace(HEADER, part=dataclasses.replace(PART, host=host, hosts=hosts))
+        assert parts.reserve(header) == ""
+        parts.hold(header, HostPart(0, memoryview(BODY), Scan(True, ())))
+    assert list(parts.take([PART])) == [("a", 0)]
 
 
 def test_a_host_has_bytes_reserved_once_for_a_part_however_often_it_begins_its_push() -> None:

@@ -101,19 +101,23 @@ class OpenRounds:
                 self._pull(held, self.live)
 
     def room(self, p: int) -> bool:
-        """A round of fragment `p` may be opened: no due round is of `p`, and fewer than τ are at work. A round that
-        only waits for the links of its members does not count as at work, but it needs memory."""
+        """A round of fragment `p` may be opened: no due round is of `p`, fewer than τ are at work, and there is memory
+        for it beside the due ones, which would otherwise keep each other from their quorums. A round that only waits
+        for the links of its members does not count as at work, but it needs memory."""
         due = [held for held in self.held.values() if held.stage != "Early"]
         if any(held.id.fragment == p for held in due):
             return False
         busy = sum(held.stage != "Receiving" for held in due)
-        return busy < self.rules.overlap and (self._fits(p) or len(due) < self.rules.overlap)
+        return busy < self.rules.overlap and (not due or self._need(p, due) <= self.capacity)
 
     def _fits(self, p: int) -> bool:
-        """There is memory for a round of fragment `p`."""
-        fragments = {p, *(held.id.fragment for held in self.held.values())}
-        elements = sum(self.versions[q].width for q in fragments)
-        return elements * len(self.roster.live) + self._kept <= self.capacity
+        """There is memory for a round of fragment `p` beside all that hold contributions."""
+        return self._need(p, self.held.values()) + self._kept <= self.capacity
+
+    def _need(self, p: int, rounds: Iterable[Round]) -> int:
+        """Elements of the contributions of all live units to a round of fragment `p` and to these."""
+        fragments = {p, *(held.id.fragment for held in rounds)}
+        return sum(self.versions[q].width for q in fragments) * len(self.roster.live)
 
     @property
     def _kept(self) -> int:

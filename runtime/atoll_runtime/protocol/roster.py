@@ -72,10 +72,11 @@ class Roster:
         self.connected: set[str] = set()
         """Units with at least one connected host, even if others are missing."""
         self._silence, self._slow_factor = rules.silent_after, rules.slow_factor
+        self._guarded = math.isfinite(rules.slow_factor)
         self._collecting: dict[RoundId, Round] = {}
         self._ends = Ranking()
         self._steady, self._new = Ranking(), Ranking()
-        """Step times of units with a steady pace, and of the others, which count only if no unit is steady."""
+        """Step times of units that count, and of those with an unsteady pace, which count only if there is no other."""
         self._least = Ranking()
         """The shortest step of each steady unit."""
         for unit in units:
@@ -86,7 +87,8 @@ class Roster:
     @property
     def slowest(self) -> float:
         """Seconds of an inner step of the slowest live unit that sets the pace of the run. A unit does not set it if
-        its steps take more than `Rules.slow_factor` times the median. A new unit counts once its pace is steady."""
+        its steps take more than `Rules.slow_factor` times the median. Without the guard a new unit counts once its pace
+        is steady."""
         return self._paces.largest(self._slow_factor * self._paces.median)
 
     def outpaced(self, unit: str) -> str:
@@ -139,7 +141,9 @@ class Roster:
             return
         self.live[unit.name] = unit
         self._ends.set(unit.name, until)
-        paces = self._steady if unit.pace.steady else self._new
+        # With the guard a first sample counts too: it is bounded by the median, and without it the first unit that has
+        # two samples would be the median alone.
+        paces = self._steady if unit.pace.steady or self._guarded else self._new
         paces.set(unit.name, unit.pace.value or 0.0)
         if unit.pace.steady:
             self._least.set(unit.name, unit.pace.least)

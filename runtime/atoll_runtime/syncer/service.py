@@ -202,7 +202,8 @@ class Service:
                 log.warning("refused a header of host %d of %s: %s", session.host, session.unit, wrong)
             else:
                 self.driver.feed(message)
-        elif session.host == 0 and isinstance(message, Report | Mark | Audit):  # host 0 speaks for its unit
+        elif self.machine.coordinates and session.host == 0 and isinstance(message, Report | Mark | Audit):
+            # Host 0 speaks for its unit, to shard 0 alone: others would take a single report for the run's pace.
             news = self._news(session, message) if isinstance(message, Report) else message
             self.driver.feed(Said(session.unit, session.incarnation, news))
 

@@ -155,6 +155,11 @@ class Push:
     broken: bool = False
     """The connection broke. What has arrived is kept for the next push of the same part."""
 
+    def stop(self) -> None:
+        """No longer awaits the body."""
+        if self.deadline is not None and not self.deadline.expired():
+            self.deadline.reschedule(0.0)
+
 
 class Parts:
     """The parts that hosts pushed, by round, unit and host. Bytes are reserved before a body is read.
@@ -187,8 +192,7 @@ class Parts:
         if older is not None:
             if (older.header.part, older.header.codec) == (header.part, header.codec):
                 assembly = older.assembly
-            if older.deadline is not None and not older.deadline.expired():
-                older.deadline.reschedule(0.0)
+            older.stop()
         self.used = used + size
         self._pushes[header.key] = Push(header, assembly or Assembly(header.size))
         return ""
@@ -235,10 +239,12 @@ class Parts:
         self._parts[header.key] = held
 
     def release(self, release: Release) -> None:
-        """Forgets the parts of a release, and its broken pushes."""
-        for push in [each for each in self._pushes.values() if each.broken]:
+        """Forgets the parts of a release, and ends its pushes."""
+        for push in list(self._pushes.values()):
             if release.of(push.header.part.round, push.header.part.unit):
-                self.unreserve(push.header)
+                push.stop()  # its caller frees the bytes
+                if push.broken:
+                    self.unreserve(push.header)
         for key in [key for key in self._parts if release.of(key[0], key[1])]:
             self.used -= self._parts.pop(key).body.nbytes
 
@@ -248,8 +254,9 @@ class Parts:
 
     def take(self, members: Sequence[Part]) -> dict[tuple[str, int], HostPart]:
         """Returns the members' parts for a merge, by unit and host."""
-        wanted = {(member.round, member.unit) for member in members}
-        return {key[1:]: part for key, part in self._parts.items() if key[:2] in wanted}
+        hosts = {(member.round, member.unit): member.hosts for member in members}
+        # A unit may have sent more with another number of hosts.
+        return {key[1:]: part for key, part in self._parts.items() if key[2] < hosts.get(key[:2], 0)}
 
 
 def budget() -> int:
