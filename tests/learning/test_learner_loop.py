@@ -58,7 +58,6 @@ class Script:
     sent: list[tuple[Offer, int]] = field(default_factory=list)
     """Contributions, each with the data position at which it was sent."""
     cuts: dict[int, CutId] = field(default_factory=dict)
-    marks: list[tuple] = field(default_factory=list)
     open_rounds: dict[int, Ask] = field(default_factory=dict)
     tokens: dict[int, int] = field(default_factory=dict)
 
@@ -87,9 +86,6 @@ class Script:
 
     def merged(self):
         return max((tokens for asked, tokens in self.tokens.items() if asked <= self.asked), default=0)
-
-    def say(self, mark):
-        self.marks.append((self.asked, mark.cut, mark.trained))
 
     def report(self, *figures):
         self.reports.append(figures)
@@ -260,7 +256,6 @@ def test_a_unit_records_itself_for_a_cut_once_and_before_it_takes_what_came_afte
     )
     loop = make_loop(script)
     loop.until_end()
-    assert script.marks == [(4, cut, 3 * TOKENS)]
     assert [offer.cut for offer, _ in script.sent] == [NO_CUT, cut, cut]
     assert [offer.trained for offer, _ in script.sent] == [TOKENS, 3 * TOKENS, 4 * TOKENS]
     (snapshot,) = saved
@@ -268,10 +263,8 @@ def test_a_unit_records_itself_for_a_cut_once_and_before_it_takes_what_came_afte
     assert [capture.head.number for capture in snapshot.captures] == [0, 1, 2, 3]
 
 
-def test_a_cut_before_the_first_step_is_passed_on_and_nothing_is_saved(make_loop, saved):
-    script = Script(cuts={1: CutId(40, 40)}, stop_at=9)
-    make_loop(script).until_end()
-    assert script.marks == [(1, CutId(40, 40), 0)]
+def test_nothing_is_saved_for_a_cut_before_the_first_step(make_loop, saved):
+    make_loop(Script(cuts={1: CutId(40, 40)}, stop_at=9)).until_end()
     assert not saved
 
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from sim_values import Value, Violation
 
 from atoll_runtime.checkpoint import Cut, Part, Regions, Skipped, StoreError
-from atoll_runtime.protocol.cuts import inconsistency
 from atoll_runtime.protocol.identifiers import CutId
 
 if TYPE_CHECKING:
@@ -43,7 +42,7 @@ class CutPart:
 
 @dataclass(frozen=True)
 class WholeCut:
-    """A cut of every shard, with the marks of units that recorded themselves in time."""
+    """A cut of every shard."""
 
     step: int
     parts: tuple[CutPart, ...]
@@ -116,18 +115,14 @@ class SimStore:
     def complete(self, step: int, shards: int, meta: dict[str, Any]) -> None:
         """Make a cut whole."""
         self._answer()
-        bucket, checks = self._bucket, self._world.checks
+        bucket = self._bucket
         if step in bucket.cuts:
             return
         parts = tuple(bucket.parts[step, s] for s in range(shards))
         if len({part.cut for part in parts}) > 1:
             raise StoreError(f"step {step}: the parts are of different cuts")
-        wrong = inconsistency([part.part.meta["machine"] for part in parts], meta["marks"])
-        if wrong:
-            checks.refused(step, wrong)
-            raise StoreError(f"step {step} is no consistent cut: {wrong}")
         bucket.cuts[step] = WholeCut(step, parts, meta)
-        checks.whole(bucket.cuts[step])
+        self._world.checks.whole(bucket.cuts[step])
         self._answer()
 
     def newest(self, *, own: Regions | None = None) -> tuple[Cut | None, list[Skipped]]:

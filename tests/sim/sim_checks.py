@@ -390,11 +390,6 @@ class Checks:
                 if not (held.lineage != value.lineage or held.version <= value.version):
                     raise Violation(f"cut {cut.step}: {who} held {held}, the cut holds {value}")
 
-    def refused(self, step: int, wrong: str) -> None:
-        """A cut with all its parts is inconsistent. This may happen only if a shard went back to an older state."""
-        if self.lost_volumes <= 0:
-            raise Violation(f"cut {step}: {wrong}")
-
     # the end
 
     def ended(self) -> None:

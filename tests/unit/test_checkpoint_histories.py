@@ -39,13 +39,13 @@ def held(store, step):
     return [cut.theta[name][0] for name in sorted(cut.theta)], cut.meta["lineages"]
 
 
-def ended(store, cut, part, meta=None, shards=1, missing=list):
+def ended(store, cut, part, shards=1, missing=list):
     """Saves a part with real `Cuts` of its shard. Returns them, after they told that the cut ended."""
 
     async def save():
         done = asyncio.Event()
-        told = meta or (lambda: {"run_uid": "b"})
-        cuts = Cuts(CheckpointSpec(uri=store.uri), store, 0, shards, missing, told, lambda *_: done.set())
+        spec, meta = CheckpointSpec(uri=store.uri), {"run_uid": "b"}
+        cuts = Cuts(spec, store, 0, shards, missing, meta, lambda *_: done.set())
         serving = asyncio.create_task(cuts.serve())
         try:
             cuts.submit(Job(cut, lambda: part))
@@ -56,17 +56,6 @@ def ended(store, cut, part, meta=None, shards=1, missing=list):
         return cuts
 
     return asyncio.run(save())
-
-
-def test_what_the_manifest_says_is_read_on_the_event_loop_which_alone_writes_to_it(store):
-    asked = []
-
-    def meta():
-        asked.append(threading.get_ident())
-        return {"run_uid": "b"}
-
-    ended(store, CutId(20, 20), make_part(20, 3.0), meta=meta)
-    assert store.is_complete(20) and asked == [threading.get_ident()]
 
 
 @pytest.mark.parametrize("final", [False, True], ids=["in-the-middle", "final"])

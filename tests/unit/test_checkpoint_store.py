@@ -107,7 +107,7 @@ def test_a_save_over_a_half_written_or_damaged_step_is_whole(store, folder):
 LAYERS = {0: (0, 2), 1: (1,)}
 
 
-def make_part(step, shard, known=5):
+def make_part(step, shard):
     """Shard 0 owns the embedding and two of three layers, shard 1 the rest."""
     random = np.random.default_rng(shard)
     shapes = {"layers/up": (len(LAYERS[shard]), 4, 6)} | ({"embedding/table": (8, 4)} if shard == 0 else {})
@@ -119,8 +119,7 @@ def make_part(step, shard, known=5):
         )
         for name, shape in shapes.items()
     }
-    units = {"a": {"account": {"incarnation": 1, "settled": {"0": known, "1": 3}}}}
-    return Part(step, shard, 2, tensors, (step, step - 1), {"machine": {"shard": shard, "units": units}})
+    return Part(step, shard, 2, tensors, (step, step - 1), {"machine": {"shard": shard}})
 
 
 def test_a_cut_of_two_shards_is_whole_when_both_parts_stand_and_tensors_come_back_from_their_layers(store):
@@ -130,7 +129,7 @@ def test_a_cut_of_two_shards_is_whole_when_both_parts_stand_and_tensors_come_bac
     with pytest.raises(StoreError, match=r"shard-0-of-2.json: not found"):
         store.complete(20, 2, {})
     store.save_part(shards[0])
-    store.complete(20, 2, {"run": "walk", "marks": {"a/1": 5}})
+    store.complete(20, 2, {"run": "walk"})
     assert store.is_complete(20)
     cut = store.load(20)
     assert cut.shards == 2 and cut.versions == (20, 19, 20, 19)
@@ -231,14 +230,6 @@ def test_damage_outside_its_part_is_none_of_a_hosts_business_and_inside_it_is(st
     ]
     assert found[0][0].step == 20 and found[1][0] is None
     assert "theta layers/up: checksum" in found[1][1][0].reason
-
-
-def test_parts_that_are_no_consistent_cut_never_become_a_checkpoint(store):
-    store.save_part(make_part(20, 0, known=5))
-    store.save_part(make_part(20, 1, known=9))
-    with pytest.raises(StoreError, match="shard 1 has merged 9 tokens of a, which recorded itself at 7"):
-        store.complete(20, 2, {"marks": {"a/1": 7}})
-    assert store.steps() == []
 
 
 def test_a_cut_that_lacks_a_layer_is_refused(store):

@@ -11,7 +11,7 @@ from lone_shard import LONE, Story, joined, offered
 
 from atoll_runtime.learner.proposal import Proposal
 from atoll_runtime.protocol import restoring
-from atoll_runtime.protocol.effects import Note, RecordCut
+from atoll_runtime.protocol.effects import RecordCut
 from atoll_runtime.protocol.events import (
     CutEnded,
     CutOrdered,
@@ -21,12 +21,11 @@ from atoll_runtime.protocol.events import (
     Merged,
     Persisted,
     Received,
-    Said,
     ShardLeft,
     ShardTold,
 )
 from atoll_runtime.protocol.identifiers import LAST_STEP, NO_CUT, CutId
-from atoll_runtime.protocol.messages import Mark, Orders, Part, Standing
+from atoll_runtime.protocol.messages import Orders, Part, Standing
 from atoll_runtime.protocol.rules import Rules
 
 FIRST = replace(LONE, cut_interval=100, shards=2)
@@ -86,13 +85,6 @@ def test_what_was_sent_after_a_cut_that_a_shard_was_not_told_of_is_refused_by_na
     assert shard.recorded == [] and shard.machine.cuts.newest == CutId(0)
     assert shard.machine.units["a"].dropped == 1
     assert shard.machine.admit(replace(late, cut=NO_CUT)) != "" or isinstance(telling(late), Declined)
-
-
-def test_a_learner_that_names_a_cut_that_was_never_begun_is_refused_and_no_cut_begins() -> None:
-    shard = Shard(FIRST)
-    shard.tell(Said("a", 1, Mark(CUT, 20)))
-    assert shard.recorded == [] and any("cut 7" in str(note.entry.get("why")) for note in shard.asked(Note))
-    assert restoring.restore(FIRST, (10,), shard.machine.record()).cuts.newest == CutId(0)
 
 
 def test_an_order_begins_a_cut_unless_one_that_holds_as_much_is_under_way() -> None:

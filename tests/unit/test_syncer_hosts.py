@@ -28,7 +28,6 @@ from atoll_runtime.protocol.messages import (
     Beginning,
     Header,
     Hello,
-    Mark,
     Part,
     Report,
     Standing,
@@ -49,9 +48,8 @@ LINK = LinkReading(use=LinkUse("bf16", 1, 1024, 1.0))
 GOOD: dict[str, Any] = {
     "hello": Hello(PROTOCOL, "r", "a", 1, 0, 1, "f", "bf16", 0, ""),
     "report": Report(1, 1, 8, 5.0, 1.0, Beginning(1.7e9, 1.7e9 + 60, 42.5, 3, 2), LINK),
-    "mark": Mark(NO_CUT, 8),
     "audit": Audit(100, "v6e", 1.0),
-    "header": Header(Part("a", 1, 0, 1, RoundId(1, 0, 0), 0, 1, 8, 8, 1, 0, 4, 4, 8), "bf16", 8),
+    "header": Header(Part("a", 1, 0, 1, RoundId(1, 0, 0), 0, 1, 8, 8, 1, 0, 4, 4, 8, NO_CUT), "bf16", 8),
 }
 FAR = (-2, 2**31, 2**63)
 NO_FIGURE = (math.nan, math.inf, -1.0, 1e18)
@@ -61,8 +59,8 @@ WRONG: dict[str, tuple[Any, ...]] = {
     ),
     **dict.fromkeys(("header.part.incarnation", "header.part.anchor"), FAR),
     "header.part.steps": (0, *FAR),
-    **dict.fromkeys(("header.part.inner_step", "mark.cut.step", "mark.cut.number"), FAR),
-    **dict.fromkeys(("report.tokens", "mark.trained"), (-1, 10**15 + 1, 2**63)),
+    **dict.fromkeys(("header.part.inner_step", "header.part.cut.step", "header.part.cut.number"), FAR),
+    "report.tokens": (-1, 10**15 + 1, 2**63),
     "header.part.tokens": (0, 10**15 + 1, 2**63),
     "header.part.trained": (-1, 10**15 + 1, 2**63),
     "header.part.host": (-1,),

@@ -97,7 +97,7 @@ def test_the_checkpoint_from_which_shards_start_stays_complete(
         first = start(earlier, shard, "earlier")
         save(earlier, first, first.machine.part(first.machine.cuts.newest))
         first.journal.close()
-    store.complete(0, 2, meta_of(earlier, build_layout(tensors, 1, 2), {}))
+    store.complete(0, 2, meta_of(earlier, build_layout(tensors, 1, 2)))
 
     run = make_run(outer=outer, **({"shards": 2, "uid": "1"} | change))
     for shard in range(len(run.shards)):

@@ -16,8 +16,7 @@ import pytest
 
 from atoll_operator.certificates.authority import Authority, Pair
 from atoll_runtime.contract import SyncerAddress
-from atoll_runtime.protocol.identifiers import NO_CUT
-from atoll_runtime.protocol.messages import Hello, Mark
+from atoll_runtime.protocol.messages import Audit, Hello
 from atoll_runtime.transport.messages import Announce, Welcome
 from atoll_runtime.transport.sessions import SessionServer, TlsNetwork
 from atoll_runtime.transport.tls import Tls
@@ -53,7 +52,7 @@ class Mount:
 
 
 class Echo:
-    """An endpoint that records its peers and answers each mark, or only one in each session."""
+    """An endpoint that records its peers and answers each audit, or only one in each session."""
 
     def __init__(self, once: bool = False) -> None:
         self.peers, self._once = list[str](), once
@@ -72,13 +71,13 @@ class Echo:
 class Session:
     """One session with messages from the test."""
 
-    def __init__(self, network: TlsNetwork, marks: asyncio.Queue[Up] | None = None) -> None:
-        self.marks = marks or asyncio.Queue[Up]()
+    def __init__(self, network: TlsNetwork, audits: asyncio.Queue[Up] | None = None) -> None:
+        self.audits = audits or asyncio.Queue[Up]()
         self.answers: Any = network.session(HELLO, self._outgoing())
 
     async def _outgoing(self) -> AsyncIterator[Up]:
         while True:
-            yield await self.marks.get()
+            yield await self.audits.get()
 
     async def opened(self) -> Session:
         """Returns once it is welcomed. Raises TransportError."""
@@ -123,21 +122,21 @@ async def test_a_session_that_the_shard_has_ended_takes_nothing_that_the_next_on
     mounts: tuple[Mount, Mount],
 ) -> None:
     async with serving(Echo(once=True), mounts) as network_to:
-        network, marks = network_to(), asyncio.Queue[Up]()
+        network, audits = network_to(), asyncio.Queue[Up]()
         for _ in range(3):
-            marks.put_nowait(Mark(NO_CUT, 0))
-            answers = Session(network, marks).answers
+            audits.put_nowait(Audit(0, "v6e", 1.0))
+            answers = Session(network, audits).answers
             assert [type(message) async for message in answers] == [Welcome, Announce]
-        marks.put_nowait(Mark(NO_CUT, 1))
+        audits.put_nowait(Audit(1, "v6e", 1.0))
         await asyncio.sleep(0.01)
-        assert marks.qsize() == 1
+        assert audits.qsize() == 1
 
 
 async def test_a_session_whose_messages_fail_ends_with_that_error(mounts: tuple[Mount, Mount]) -> None:
     """It must not go on receiving while nothing is sent any more."""
 
     async def outgoing() -> AsyncIterator[Up]:
-        yield Mark(NO_CUT, 0)
+        yield Audit(0, "v6e", 1.0)
         raise MemoryError("no more")
 
     async with serving(Echo(), mounts) as network_to, asyncio.timeout(30):
@@ -202,7 +201,7 @@ async def test_a_new_session_uses_what_is_there_and_a_standing_one_goes_on(
             else:
                 with pytest.raises(TransportError):
                     await Session(network_to()).opened()
-        standing.marks.put_nowait(Mark(NO_CUT, 0))
+        standing.audits.put_nowait(Audit(0, "v6e", 1.0))
         assert isinstance(await anext(standing.answers), Announce)
         await standing.answers.aclose()
 

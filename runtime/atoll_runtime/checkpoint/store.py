@@ -11,7 +11,6 @@ from atoll_runtime.checkpoint import layout, manifest, parts
 from atoll_runtime.checkpoint.bucket import Bucket, Damaged
 from atoll_runtime.checkpoint.parts import Kind
 from atoll_runtime.payloads import Cut, Part, Regions, Skipped, Slice, StoreError
-from atoll_runtime.protocol.cuts import inconsistency
 
 READING_SECONDS = 600.0
 """Minimum time for a reader of the newest checkpoint. A unit tries to be seeded from one for as long."""
@@ -66,13 +65,12 @@ class GlobalStore:
         return parts.read(self.bucket, parts.find(self.bucket, step, shard, shards))
 
     def complete(self, step: int, shards: int, meta: dict[str, Any]) -> None:
-        """Writes the manifest that covers all parts. Raises `StoreError` if one is missing or of another run, or if
-        they are not a consistent cut."""
+        """Writes the manifest that covers all parts. Raises `StoreError` if one is missing, or if they are not all of
+        one cut of this run."""
         if self.is_complete(step):
             return
         found = parts.find_all(self.bucket, step, shards)
-        machines = [part.meta.get("machine", {}) for part in found]
-        if wrong := _mixture(found, meta.get("run_uid")) or inconsistency(machines, meta.get("marks", {})):
+        if wrong := _mixture(found, meta.get("run_uid")):
             raise StoreError(f"{self.uri}: step {step} is no consistent cut: {wrong}")
         whole = manifest.Manifest(
             step=step,
@@ -81,7 +79,7 @@ class GlobalStore:
             time=time.time(),
             meta={
                 **meta,
-                "machines": machines,
+                "machines": [part.meta.get("machine", {}) for part in found],
                 "lineages": [part.meta.get("lineage", "") for part in found],
             },
         )

@@ -26,7 +26,7 @@ from atoll_runtime.protocol.communication import Communication
 from atoll_runtime.protocol.fragments import Layout
 from atoll_runtime.protocol.identifiers import CutId
 from atoll_runtime.protocol.link import Ask
-from atoll_runtime.protocol.messages import SEED_MESSAGE, Audit, Beginning, Hello, Mark, Part
+from atoll_runtime.protocol.messages import SEED_MESSAGE, Audit, Beginning, Hello, Part
 from atoll_runtime.protocol.progress import Offer
 from atoll_runtime.protocol.rules import COORDINATOR
 from atoll_runtime.transport import codecs
@@ -145,7 +145,7 @@ class SyncerClient:
             with self._signals.changing():
                 self._sessions[COORDINATOR].report(step, tokens, loss, step_seconds)
 
-    def say(self, message: Mark | Audit) -> None:
+    def say(self, message: Audit) -> None:
         """Sends a message to shard 0, if this is host 0, which speaks for its unit."""
         if self._unit.host == 0:
             with self._signals.changing():

@@ -26,7 +26,6 @@ from atoll_runtime.learner.transfers import Arrival
 from atoll_runtime.process import Terminal
 from atoll_runtime.protocol.identifiers import CutId
 from atoll_runtime.protocol.link import Ask
-from atoll_runtime.protocol.messages import Mark
 from atoll_runtime.protocol.progress import Offer, Progress
 from atoll_runtime.transport.messages import Fenced, Refused
 
@@ -159,11 +158,9 @@ class Loop:
 
     def _record(self, cut: CutId) -> None:
         """Records the unit for a new cut, before anything is sent or taken that comes after the cut."""
-        if not self.progress.see(cut):
-            return
-        if self.progress.trained > 0 and not cut.final:  # before the first step there is nothing to save
+        # Before the first step there is nothing to save.
+        if self.progress.see(cut) and self.progress.trained > 0 and not cut.final:
             self.snapshots.record(cut.step, self.step)
-        self.client.say(Mark(cut, self.progress.trained))
 
     def _ending(self) -> Ending:
         word = self.client.last_word()

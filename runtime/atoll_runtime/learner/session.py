@@ -13,7 +13,7 @@ from atoll_runtime.learner.communication import LinkPolicy
 from atoll_runtime.learner.signals import Signals
 from atoll_runtime.learner.transfers import BACKOFF_SECONDS, Transfers
 from atoll_runtime.protocol.link import Link
-from atoll_runtime.protocol.messages import Audit, Beginning, Hello, Mark, Report
+from atoll_runtime.protocol.messages import Audit, Beginning, Hello, Report
 from atoll_runtime.syncer.backoff import Backoff
 from atoll_runtime.transport.messages import Announce, Fenced, Marker, Over, Pull, Refused, Stop, Welcome
 from atoll_runtime.transport.transport import TransportError
@@ -57,7 +57,7 @@ class ShardSession:
         """The tasks to run until the end."""
         self.beginning: Beginning | None = None
         """Sent with every report, once the unit's first step has ended."""
-        self._last: dict[type[Up], Report | Mark | Audit] = {}
+        self._last: dict[type[Up], Report | Audit] = {}
         """The training loop's last message of each kind; a new session sends them again."""
         self._unsent: set[type[Up]] = set()
         self._quiet_until = 0.0
@@ -69,7 +69,7 @@ class ShardSession:
         steps, total = (last.steps, last.tokens) if isinstance(last, Report) else (0, 0)
         self.say(Report(step, steps + 1, total + tokens, loss, step_seconds, self.beginning))
 
-    def say(self, message: Report | Mark | Audit) -> None:
+    def say(self, message: Report | Audit) -> None:
         """Queues a message. It replaces one of its kind that was not sent yet. Call with the lock held."""
         self._last[type(message)] = message
         self._unsent.add(type(message))
@@ -146,26 +146,22 @@ class ShardSession:
         self._signals.wake()
 
     async def _outgoing(self) -> AsyncIterator[Up]:
-        """Yields marks and headers at once; audits and reports not before `_quiet_until`."""
+        """Yields headers at once; audits and reports not before `_quiet_until`."""
         while await self._signals.until(lambda: self._unsent or self.transfers.headers):
             wait = self._quiet_until - self._clock()
-            if wait > 0 and not self._urgent:
-                await self._signals.until(lambda: self._urgent, wait)
+            if wait > 0 and not self.transfers.headers:
+                await self._signals.until(lambda: self.transfers.headers, wait)
                 continue
             with self._signals.lock:
                 message = self._next_up()
             if message is not None:
                 yield message
 
-    @property
-    def _urgent(self) -> bool:
-        return Mark in self._unsent or bool(self.transfers.headers)
-
     def _next_up(self) -> Up | None:
-        """The next message to send: a mark before the report that follows it."""
-        if self.transfers.headers and Mark not in self._unsent:
+        """The next message to send."""
+        if self.transfers.headers:
             return self.transfers.headers.popleft()
-        kind = next((kind for kind in (Mark, Audit, Report) if kind in self._unsent), None)
+        kind = next((kind for kind in (Audit, Report) if kind in self._unsent), None)
         if kind is None:
             return None
         self._unsent.discard(kind)

@@ -7,9 +7,7 @@ name the last cut for which it had recorded itself. This shows when one overtake
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from atoll_runtime.protocol.identifiers import NO_CUT, CutId
 
@@ -34,8 +32,6 @@ class Cuts:
     """The newest cut of which this shard's part is saved, as far as this process knows; at shard 0, that is whole."""
     parts: set[int] = field(default_factory=set)
     """Shards other than 0 that have told shard 0 that their part of the newest cut is saved."""
-    marks: dict[str, int] = field(default_factory=dict)
-    """Tokens trained by the incarnations that have recorded themselves for the newest cut; see `inconsistency`."""
 
     @property
     def running(self) -> bool:
@@ -62,8 +58,7 @@ class Cuts:
 
     def record(self, cut: CutId, merges: int) -> None:
         """The state is recorded now, for a cut later than the newest."""
-        self.newest, self.merges = cut, merges
-        self.marks, self.parts = {}, set()
+        self.newest, self.merges, self.parts = cut, merges, set()
 
     def save(self) -> None:
         """The newest cut is being saved from now on."""
@@ -75,29 +70,3 @@ class Cuts:
             self.saved = max(self.saved, cut)
         if cut == self.newest and not (whole and own):
             self.merges = GIVEN_UP
-
-    def mark(self, unit: str, incarnation: int, cut: CutId, trained: int) -> bool:
-        """A unit has recorded itself; true if that is for the newest cut."""
-        if cut != self.newest:
-            return False
-        self.marks[f"{unit}/{incarnation}"] = trained
-        return True
-
-
-def inconsistency(machines: Sequence[Mapping[str, Any]], marks: Mapping[str, int]) -> str:
-    """Why the shards' records of a cut are not consistent with the units'; empty if they are.
-
-    No shard may have merged tokens on which a unit had not trained when it recorded itself. Then no message that was
-    sent after the cut was received before it. Shards learn nothing durable from each other.
-
-    Args:
-        marks: tokens trained by each incarnation that has recorded itself, by `<unit>/<incarnation>`.
-    """
-    for s, machine in enumerate(machines):
-        for name, unit in machine.get("units", {}).items():
-            account = unit["account"]
-            merged = max(account["settled"].values(), default=0)
-            trained = marks.get(f"{name}/{account['incarnation']}", merged)
-            if merged > trained:
-                return f"shard {s} has merged {merged} tokens of {name}, which recorded itself at {trained}"
-    return ""

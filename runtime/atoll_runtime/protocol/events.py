@@ -8,7 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from atoll_runtime.protocol.identifiers import CutId, RoundId
-from atoll_runtime.protocol.messages import Audit, Header, Hello, Mark, Orders, Part, Report, Standing
+from atoll_runtime.protocol.messages import Audit, Header, Hello, Orders, Part, Report, Standing
 
 
 class Told(msgspec.Struct, frozen=True, tag=True):
@@ -28,7 +28,7 @@ class Said(Told, frozen=True):
 
     unit: str
     incarnation: int
-    message: Report | Mark | Audit
+    message: Report | Audit
 
 
 class ShardTold(Told, frozen=True):

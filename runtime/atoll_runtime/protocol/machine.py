@@ -26,7 +26,7 @@ from atoll_runtime.protocol.events import (
 )
 from atoll_runtime.protocol.identifiers import CutId, RoundId
 from atoll_runtime.protocol.ledger import Account
-from atoll_runtime.protocol.messages import Header, Hello, Mark, Orders, Part, Report, Standing
+from atoll_runtime.protocol.messages import Header, Hello, Orders, Part, Report, Standing
 from atoll_runtime.protocol.shard import ShardState
 from atoll_runtime.protocol.units import Unit
 
@@ -49,8 +49,6 @@ class Syncer(ShardState):
                 self._left(event)
             case Said(unit, incarnation, Report() as report):
                 self._reported(unit, incarnation, report, now)
-            case Said(unit, incarnation, Mark() as mark):
-                self._marked(unit, incarnation, mark)
             case Header() | Received():
                 self._contributed(event, now)
             case Declined():
@@ -139,13 +137,6 @@ class Syncer(ShardState):
     def _heed(self, cut: CutId) -> str:
         """Why it is not believed that a learner has recorded itself for this cut; else empty."""
         return self.cuts.unheard(cut)
-
-    def _marked(self, unit: str, incarnation: int, mark: Mark) -> None:
-        why = self._heed(mark.cut)
-        if why:
-            self._note("refused", unit=unit, why=why)
-        if self.cuts.mark(unit, incarnation, mark.cut, mark.trained):
-            self._note("marker", cut=mark.cut.step, unit=unit)
 
     def _finished(self, uri: str) -> None:
         self.final = uri

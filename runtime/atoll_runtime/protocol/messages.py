@@ -88,14 +88,6 @@ class Report(Message, frozen=True, tag=True):
     """The link of host 0."""
 
 
-class Mark(Message, frozen=True, tag=True):
-    """A host has recorded itself for a cut. What it sends from now on comes after the cut. To shard 0."""
-
-    cut: CutId
-    trained: Tokens
-    """Tokens of this incarnation at that moment."""
-
-
 class Audit(Message, frozen=True, tag=True):
     """A unit's result for the examples of an audit, with the versions of the global model as of `step`. To shard 0."""
 

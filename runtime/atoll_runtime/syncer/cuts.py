@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,15 +44,15 @@ class Cuts:
         newest: int | None,
         shards: int,
         missing: Callable[[], list[int]] | None,
-        meta: Callable[[], Mapping[str, Any]],
+        meta: dict[str, Any],
         ended: Callable[[CutId, bool, bool], None],
     ) -> None:
-        """All three functions are called on the event loop.
+        """Both functions are called on the event loop.
 
         Args:
             missing: returns the other shards whose part of the newest cut is not saved. None except on shard 0,
                 which alone makes a cut whole.
-            meta: returns the facts of the manifest.
+            meta: the facts of the manifest.
             ended: is called when a cut is whole (except on shard 0: when its own part is saved) or was given up; see
                 `CutEnded`.
         """
@@ -103,8 +103,7 @@ class Cuts:
             waiting = f"no part of shard {', '.join(map(str, missing))} for the cut of global step {step}"
             if not missing:
                 try:
-                    meta = dict(self._meta())  # on the event loop, which also modifies it
-                    await asyncio.to_thread(self._store.complete, step, self._shards, meta)
+                    await asyncio.to_thread(self._store.complete, step, self._shards, self._meta)
                 except StoreError as error:
                     waiting = str(error)
                 else:

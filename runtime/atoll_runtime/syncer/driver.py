@@ -90,7 +90,7 @@ class Driver:
             start.newest_cut,
             rules.shards,
             self._missing if self.machine.coordinates else None,
-            lambda: meta_of(run, whole, self.machine.cuts.marks),
+            meta_of(run, whole),
             self._cut_ended,
         )
         self._store = store

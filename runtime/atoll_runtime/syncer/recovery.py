@@ -176,15 +176,14 @@ def _region(pieces: Sequence[Piece], shape: tuple[int, ...]) -> Region:
     return (*map(range, shape[:axis]), wanted) if wanted else ()
 
 
-def meta_of(run: RunContract, whole: Layout, marks: Mapping[str, int]) -> dict[str, Any]:
-    """Returns the manifest's facts about the run. `marks`: see `inconsistency`."""
+def meta_of(run: RunContract, whole: Layout) -> dict[str, Any]:
+    """Returns the manifest's facts about the run."""
     return {
         "run": run.name,
         "run_uid": run.uid,
         "model": run.model.model_dump(by_alias=True, exclude_none=True),
         "fingerprint": whole.fingerprint,
         "target": target_of(run),
-        "marks": dict(marks),
     }
 
 

@@ -14,7 +14,7 @@ from atoll_runtime.protocol.communication import carries, serves
 from atoll_runtime.protocol.events import Declined, Left, Received, Said
 from atoll_runtime.protocol.fragments import MOST_PADDING, Layout
 from atoll_runtime.protocol.linkmeter import LinkReading
-from atoll_runtime.protocol.messages import Audit, Header, Hello, Mark, Report
+from atoll_runtime.protocol.messages import Audit, Header, Hello, Report
 from atoll_runtime.protocol.units import Unit
 from atoll_runtime.syncer import hosts
 from atoll_runtime.syncer.driver import Driver
@@ -202,7 +202,7 @@ class Service:
                 log.warning("refused a header of host %d of %s: %s", session.host, session.unit, wrong)
             else:
                 self.driver.feed(message)
-        elif self.machine.coordinates and session.host == 0 and isinstance(message, Report | Mark | Audit):
+        elif self.machine.coordinates and session.host == 0 and isinstance(message, Report | Audit):
             # Host 0 speaks for its unit, to shard 0 alone: others would take a single report for the run's pace.
             news = self._news(session, message) if isinstance(message, Report) else message
             self.driver.feed(Said(session.unit, session.incarnation, news))

@@ -6,7 +6,7 @@ from typing import Any, Union
 
 import msgspec
 
-from atoll_runtime.protocol.messages import Audit, Header, Hello, Mark, Message, Orders, Report, Standing
+from atoll_runtime.protocol.messages import Audit, Header, Hello, Message, Orders, Report, Standing
 from atoll_runtime.transport.messages import (
     PROTOCOL,
     Announce,
@@ -21,7 +21,7 @@ from atoll_runtime.transport.messages import (
     Welcome,
 )
 
-Up = Hello | Report | Mark | Audit | Header | ShardHello | Standing | Figures
+Up = Hello | Report | Audit | Header | ShardHello | Standing | Figures
 Down = Welcome | Marker | Pull | Over | Announce | Stop | Fenced | Refused | Orders
 """The messages of a session."""
 
