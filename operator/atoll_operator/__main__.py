@@ -13,6 +13,10 @@ from atoll_operator.kube import login, logs
 from atoll_operator.kube.errors import CredentialsError, Refused, Restored, Unreachable
 from atoll_operator.operator import App
 
+DEEPEST = 25_000
+"""Levels of calls that Python allows. The API server takes JSON of 10,000 levels, which parts of a podTemplate may
+have: `api.podtemplate` refuses them once they are decoded."""
+
 
 def main() -> int:
     """Returns 2 for a wrong setting, 1 when a part failed, 0 when it was asked to stop."""
@@ -25,6 +29,7 @@ def main() -> int:
         return 2
     # What the modules made lives as long as the process, so it is frozen. An event makes thousands of objects, none in
     # a cycle. A full collection takes longer than a pass, so `App` runs it between two passes.
+    sys.setrecursionlimit(DEEPEST)
     gc.freeze()
     gc.set_threshold(20_000, 5, 1_000_000)
     logs.log(logging.INFO, "starts", server=access.server, namespaces=configured.namespaces or "all")

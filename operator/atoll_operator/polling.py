@@ -31,8 +31,9 @@ at most 795 bytes without waits, so the 4,096 that a run can have take 3.3 MB. L
 MAX_SECONDS = 12.0
 """Longest time between two polls of a syncer that does not answer or has many units. It is below `EXIT_GRACE_SECONDS`,
 for which the end of a pod is no failure because its run may have ended."""
-UNITS_PER_SECOND = 100.0
-"""Unit reports read per second and run, so that polling costs the same for runs of any size."""
+SHARE = 0.02
+"""Share of a core that reading the reports of one run takes at most, as far as `MAX_SECONDS` allows. A run may have
+thousands of units, and its image decides what its syncer reports."""
 INTERVALS = 5
 """Time between two polls of the evaluator, in `poll_seconds`: it has a new result per checkpoint, not per step."""
 
@@ -57,6 +58,8 @@ class Poll(Generic[S]):
     """A checkpoint that the syncer is asked for."""
     units: frozenset[str] = frozenset()
     """Units of the run. Of others only the waits are dropped: a new unit of an old name needs its last incarnation."""
+    cost: float = 0.0
+    """CPU seconds that reading the last report took."""
     task: asyncio.Task[None] | None = None
     """None once polling has stopped."""
 
@@ -154,7 +157,11 @@ class Poller(Generic[S]):
                     body += part
                     if len(body) > BODY_LIMIT:
                         raise failed("StatusTooLong", f"'s status has more than {BODY_LIMIT} bytes")
-            report = self.kind.read(bytes(body))
+            began = time.thread_time()
+            try:
+                report = self.kind.read(bytes(body))
+            finally:
+                poll.cost = time.thread_time() - began
         except ssl.SSLError as error:
             raise failed("CertificateInvalid", f"'s certificate is not this run's: {error}") from error
         except (ClientError, TimeoutError, OSError) as error:
@@ -194,12 +201,11 @@ class SyncerPoller(Poller[SyncerState]):
             poll.units = frozenset(units)
 
     def _seconds(self, poll: Poll[SyncerState]) -> float:
-        """The interval is longer without an answer, and for large runs unless a checkpoint is wanted."""
+        """The interval is longer without an answer, and where a report takes long to read."""
         seconds, state = self._settings.poll_seconds, poll.state
         if state.misses:
             return back_off(state.misses, seconds, max(MAX_SECONDS, seconds))
-        units = len(state.status.units) if state.status is not None and poll.wanted is None else 0
-        return max(seconds, min(units / UNITS_PER_SECOND, MAX_SECONDS))
+        return max(seconds, min(poll.cost / SHARE, MAX_SECONDS))
 
     async def _heard(self, poll: Poll[SyncerState], report: Any, session: ClientSession) -> SyncerState:
         if (report.shard, report.shards) != (0, poll.shards):

@@ -108,6 +108,14 @@ def test_others_may_neither_make_pods_of_runs_nor_change_what_the_operator_trust
         "be a syncer": lambda: tenant.create(pod("false", **{"atoll.dev/component": "syncer"})),
         "let a controller make one": lambda: tenant.create(workload("StatefulSet", "thief")),
         "become one": lambda: tenant.patch("Pod", "plain", labels(**HOLDS)),
+        "become one by its status": lambda: tenant.api.call(
+            "PATCH", tenant.api.path("Pod", town.namespace, "plain") + "/status", labels(**HOLDS), STRATEGIC
+        ),
+        "become one when it is bound": lambda: tenant.api.call(
+            "POST", tenant.api.path("Pod", town.namespace, "plain") + "/binding",
+            {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": "plain", "labels": HOLDS},
+             "target": {"kind": "Node", "name": town.node}},
+        ),
         "hide it": lambda: tenant.patch("Pod", LEARNER, labels(**{"app.kubernetes.io/managed-by": None})),
         "move it": lambda: tenant.patch("Pod", LEARNER, labels(**{"atoll.dev/unit": "r-p-1"})),
         "take its host away": lambda: tenant.patch("Pod", LEARNER, labels(**{"atoll.dev/host": None})),
@@ -156,7 +164,7 @@ def test_the_types_in_the_expressions_are_sound(controlled: tuple[ControlPlane, 
     api, path = Api(controlled[0]), "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
     checked = lambda: [each.get("status", {}).get("typeChecking") for each in api.call("GET", path)["items"]]  # noqa: E731
     wait_for("a controller's check", lambda: None not in checked(), 60)
-    assert checked() == [{}, {}], "no warnings"
+    assert checked() == [{}, {}, {}], "no warnings"
 
 
 def test_a_run_heals_drains_and_goes_with_kubernetes_own_accounts(town: Town) -> None:

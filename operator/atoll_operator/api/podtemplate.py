@@ -5,9 +5,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import Field, WithJsonSchema
+from pydantic import AfterValidator, Field, WithJsonSchema
+from pydantic_core import PydanticCustomError
 
 from atoll_operator.api.common import Label, Name, keyed_by
+from atoll_operator.api.stored import UNREADABLE
 from atoll_runtime.contract import Section
 from atoll_runtime.contract.rules import cel, rule
 
@@ -20,8 +22,29 @@ NOT_OURS = cel(
 )
 
 
+LEVELS = 32
+"""Levels of a part. Kubernetes' own have fewer than ten."""
+
+
+def _shallow(part: dict[str, Any]) -> dict[str, Any]:
+    """Refuses what no encoder of this process could write into a pod."""
+    layer: list[Any] = [part]
+    for _ in range(LEVELS):
+        layer = [
+            below
+            for each in layer
+            if isinstance(each, dict | list)
+            for below in (each.values() if isinstance(each, dict) else each)
+        ]
+        if not layer:
+            return part
+    raise PydanticCustomError(UNREADABLE, "must have at most {levels} levels", {"levels": LEVELS})
+
+
 PodPart = Annotated[
-    dict[str, Any], WithJsonSchema({"type": "object", "x-kubernetes-preserve-unknown-fields": True})
+    dict[str, Any],
+    AfterValidator(_shallow),
+    WithJsonSchema({"type": "object", "x-kubernetes-preserve-unknown-fields": True}),
 ]
 """An object that goes into the pods as it is. Kubernetes alone knows its fields."""
 MAX_VARIABLES = 64

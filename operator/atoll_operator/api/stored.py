@@ -11,6 +11,8 @@ from pydantic import BaseModel, ValidationError
 from atoll_operator.api.group import Object
 
 M = TypeVar("M", bound=BaseModel)
+UNREADABLE = "unreadable"
+"""Type of the validation errors of values that no version can use."""
 
 
 def known(model: type[M], document: Object) -> tuple[M, dict[str, Any]]:
@@ -21,12 +23,15 @@ def known(model: type[M], document: Object) -> tuple[M, dict[str, Any]]:
         try:
             return model.model_validate(document), unknown
         except ValidationError as error:
-            document, found = copy.deepcopy(document), error.errors()
+            found = error.errors(include_input=False)
+            if any(each["type"] in ("missing", UNREADABLE) for each in found):
+                raise
+            document = copy.deepcopy(document)
             path = max((_path(each["loc"], document) for each in found), key=len)
             holder: Any = document
             for step in path[:-1]:
                 holder = holder[step]
-            if any(each["type"] == "missing" for each in found) or not isinstance(holder, dict) or not path:
+            if not isinstance(holder, dict) or not path:
                 raise
             unknown[".".join(map(str, path))] = holder.pop(path[-1])
 

@@ -118,6 +118,7 @@ class Cache:
         self._entries.setdefault(kind, {})[key] = new
         for group in groups.items():
             self._groups.setdefault(group, set()).add(key)
+        self._changed(new)
         return Change(key, old, new)
 
     def mark(self, kind: str, body: Object, mark: str) -> None:
@@ -160,6 +161,9 @@ class Cache:
         keys = self._groups.get((index, value), ())
         return [self._entries[kind][key] for key in sorted(keys) if key.kind == kind]
 
+    def _changed(self, entry: Entry) -> None:
+        """An entry has come or gone."""
+
     def _drop(self, entry: Entry, version: float) -> Change:
         self._bury(entry.uid, version)
         self._remove(entry)
@@ -171,6 +175,7 @@ class Cache:
             self._groups[group].discard(entry.key)
             if not self._groups[group]:
                 del self._groups[group]
+        self._changed(entry)
 
     def _bury(self, uid: str, version: float) -> None:
         self._deleted[uid] = max(version, self._deleted.get(uid, -1))

@@ -74,7 +74,10 @@ def states_of(conditions: Iterable[Condition]) -> dict[str, State]:
 
 def find(conditions: Sequence[Condition], name: str) -> Condition:
     """The condition; `ABSENT` before the first pass."""
-    return next((condition for condition in conditions if condition.type == name), ABSENT)
+    for condition in conditions:
+        if condition.type == name:
+            return condition
+    return ABSENT
 
 
 def is_true(conditions: Sequence[Condition], name: str) -> bool:

@@ -59,8 +59,9 @@ class Room(NamedTuple):
     """Which limit keeps it from what it wants; empty if none does."""
 
 
-def room(mine: Claim, claims: Iterable[Claim], limits: Limits) -> Room:
-    every = sorted(claims)
+def rooms(claims: Iterable[Claim], limits: Limits) -> dict[Claim, Room]:
+    """What the limits leave for each claim of a namespace."""
+    every, found = sorted(claims), dict[Claim, Room]()
     begun = [claim for claim in every if claim.has is not None]
     runs = sum(claim.kind == "TrainingRun" for claim in begun)
     hosts = sum(min(claim.has or 0, claim.wants) for claim in begun)
@@ -73,12 +74,13 @@ def room(mine: Claim, claims: Iterable[Claim], limits: Limits) -> Room:
         elif more > 0 and limits.hosts is not None and hosts + more > limits.hosts:
             taken = f"hosts: {hosts} of at most {limits.hosts} are taken"
             problem = f"{taken}, and this needs {more} more; use {max(limits.hosts - hosts, 0)}"
-        if claim == mine:
+        if problem:
             who = "an administrator may raise the operator's `limits`"
-            return Room(claim.has, f"{problem}, or wait; {who}") if problem else Room(claim.wants)
-        if not problem:
+            found[claim] = Room(claim.has, f"{problem}, or wait; {who}")
+        else:
+            found[claim] = Room(claim.wants)
             runs, hosts = runs + begins, hosts + max(more, 0)
-    return Room(mine.wants)
+    return found
 
 
 def run_claim(metadata: Mapping[str, Any], run: TrainingRun) -> Claim | None:

@@ -22,7 +22,7 @@ from atoll_operator.kube.queue import WorkQueue
 from atoll_operator.kube.recorder import Recorder
 from atoll_operator.metrics.process import Metrics
 from atoll_operator.plan.conditions import VERSION_SKEW, Notice, document, find, only_figures
-from atoll_operator.plan.limits import NAMESPACE_LIMIT, Claim, Limits, Room, room
+from atoll_operator.plan.limits import NAMESPACE_LIMIT, Claim, Limits, Room
 from atoll_operator.plan.pods.template import PodSettings, pod_settings
 from atoll_operator.plan.pods.view import Removal
 from atoll_operator.plan.run.plan import RunPlan
@@ -128,6 +128,8 @@ class Reconciler:
             self._queue.forget(key)
             if self._memory.pop(key, None) is not None:
                 self._deleted(key)
+            if (held := self._inventory.body(key)) is not None:
+                await self._end(key, held)
             return
         uid = body["metadata"]["uid"]
         if (memory := self._memory.get(key)) is None or memory.uid != uid:
@@ -140,6 +142,9 @@ class Reconciler:
 
     def _deleted(self, key: Key) -> None:
         """The object was deleted, or is being deleted."""
+
+    async def _end(self, key: Key, body: Body) -> None:
+        """The object is being deleted: a finalizer keeps it."""
 
     async def _reconcile(self, key: Key, body: Body, memory: Memory, now: float) -> None:
         raise NotImplementedError
@@ -170,7 +175,7 @@ class Reconciler:
         limits = self._settings.limits.of(key.namespace)
         if claim is None or claim.has == claim.wants or limits == Limits():
             return Room(claim and claim.wants)
-        return room(claim, self._inventory.claims(key.namespace), limits)
+        return self._inventory.rooms(key.namespace, limits).get(claim, Room(claim.wants))
 
     async def _remove_pod(self, namespace: str, removal: Removal) -> None:
         """Deletes the pod with this uid, never another of its name, and updates the inventory at once. Without a grace

@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from types import MappingProxyType
 from typing import Any
+from weakref import WeakValueDictionary
 
+import msgspec
 from pydantic import ValidationError
 
 from atoll_operator.api.group import LABEL_RUN, LABEL_UNIT, Object
 from atoll_operator.api.learnerunit import LearnerUnit
 from atoll_operator.api.stored import M, known
 from atoll_operator.api.trainingrun import OptionalSpec, TrainingRun, TrainingRunSpec, TrainingRunStatus
-from atoll_operator.kube.cache import Cache, Change, Key, controller_uid, key_of, without_managed_fields
+from atoll_operator.kube.cache import (
+    Cache,
+    Change,
+    Entry,
+    Key,
+    controller_uid,
+    key_of,
+    without_managed_fields,
+)
 from atoll_operator.kube.errors import Unreadable
-from atoll_operator.plan.limits import Claim, run_claim, unit_claim
+from atoll_operator.plan.limits import Claim, Limits, Room, rooms, run_claim, unit_claim
 from atoll_operator.plan.nodes import Kind as NodeKind
 from atoll_operator.plan.nodes import NodeView, sound_chips, view_node
 from atoll_operator.plan.pods.view import PodView, view
@@ -47,7 +58,7 @@ def parent_key(kind: str, body: Object) -> Key | None:
 
 
 class Body(dict[str, Any]):
-    """The body of a run or a unit. Its model is made when it is first used, which may raise Unreadable."""
+    """The body of a run or a unit. Its model may raise Unreadable."""
 
     unknown: Mapping[str, Any] = MappingProxyType({})
     """Its fields and values that this version does not know, by path."""
@@ -83,13 +94,17 @@ class Body(dict[str, Any]):
             raise Unreadable(problems(error)) from error
 
 
+class Part(dict[str, Any]):
+    """A part of many bodies that is in memory once. Weak references to a plain dict are not possible."""
+
+
 class Inventory(Cache):
     """Keeps bodies of runs and units, views of pods and nodes, and only the versions of other objects."""
 
     def __init__(self) -> None:
         super().__init__(
             project={
-                **dict.fromkeys(KINDS, lambda body, _: Body(without_managed_fields(body))),
+                **{kind: partial(self._body, kind) for kind in KINDS},
                 "Pod": lambda body, _: view(body),
                 "Node": lambda body, known: view_node(body, known, time.time()),
             },
@@ -98,8 +113,20 @@ class Inventory(Cache):
                 NODE: lambda kind, body: body.get("spec", {}).get("nodeName") if kind == "Pod" else None,
             },
         )
+        self._templates: WeakValueDictionary[bytes, Part] = WeakValueDictionary()
+        """By digest. All units of a run have its podTemplate, which may have hundreds of KiB."""
         self._deleted_nodes: OrderedDict[str, NodeView] = OrderedDict()
         self._chips: Mapping[NodeKind, Mapping[str, int]] | None = None
+        self._rooms: dict[str, Mapping[Claim, Room]] = {}
+
+    def _body(self, kind: str, body: Object, _: Any) -> Body:
+        kept = Body(without_managed_fields(body))
+        if template := body["spec"].get("podTemplate"):
+            digest = hashlib.sha256(msgspec.json.encode(template)).digest()
+            kept["spec"] = {**body["spec"], "podTemplate": self._templates.setdefault(digest, Part(template))}
+        with suppress(Unreadable):  # made now, because a pass over a run uses the models of all its units
+            _ = kept.unit if kind == "LearnerUnit" else kept.run
+        return kept
 
     def note(self, change: Change) -> None:
         """Updates what is derived from the nodes after a change that a watch reports."""
@@ -131,7 +158,18 @@ class Inventory(Cache):
     def unit_keys(self, run: Key) -> list[Key]:
         return [entry.key for entry in self.by(PARENT, run, "LearnerUnit")]
 
-    def claims(self, namespace: str) -> list[Claim]:
+    def rooms(self, namespace: str, limits: Limits) -> Mapping[Claim, Room]:
+        """What the limits leave for each claim of a namespace. Computed once after each change of a claim, because many
+        runs may wait."""
+        if (found := self._rooms.get(namespace)) is None:
+            found = self._rooms[namespace] = rooms(self._claims(namespace), limits)
+        return found
+
+    def _changed(self, entry: Entry) -> None:
+        if entry.key.kind in KINDS and (entry.key.kind == "TrainingRun" or not entry.controller):
+            self._rooms.pop(entry.key.namespace, None)
+
+    def _claims(self, namespace: str) -> list[Claim]:
         """Claims of the runs of a namespace, and of the units made by hand for runs that have begun."""
         claims, begun = list[Claim](), set[str]()
         for key in (*self.keys("TrainingRun", namespace), *self.keys("LearnerUnit", namespace)):

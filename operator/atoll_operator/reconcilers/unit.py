@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
@@ -15,11 +15,12 @@ from atoll_operator.api.learnerunit import Heal, LearnerUnitStatus
 from atoll_operator.kube.apply import found_or_created
 from atoll_operator.kube.cache import Key, controller_uid
 from atoll_operator.kube.client import AT_ONCE, CONNECTIONS
-from atoll_operator.kube.errors import Conflict, NotFound, Retry, Unreadable
+from atoll_operator.kube.errors import Conflict, NotFound, Refused, Retry, Unreadable
 from atoll_operator.kube.queue import gather_bounded
 from atoll_operator.plan.conditions import document, refused
 from atoll_operator.plan.limits import unit_claim
-from atoll_operator.plan.pods.view import PodView, view
+from atoll_operator.plan.pods.template import DRAIN_SECONDS
+from atoll_operator.plan.pods.view import PodView, removals, view
 from atoll_operator.plan.unit.deadlines import follow
 from atoll_operator.plan.unit.plan import plan_unit
 from atoll_operator.plan.unit.status import describe
@@ -67,6 +68,12 @@ class UnitReconciler(Reconciler):
         self._count_heal(unit.status.last_heal, plan.status.last_heal)
         if refusal:
             raise Retry(REFUSED_SECONDS, refusal)
+
+    async def _end(self, key: Key, body: Body) -> None:
+        """Deletes its pods, which the garbage collector keeps as long as the unit. They no longer count in limits."""
+        pods = self._inventory.pods_of(key, body["metadata"]["uid"])
+        remove, _ = removals(pods, DRAIN_SECONDS, False, time.time())
+        await gather_bounded((self._remove_pod(key.namespace, each) for each in remove), CONNECTIONS)
 
     def _count_heal(self, old: Heal | None, new: Heal | None) -> None:
         """Counts a heal once, and its stages once when all of them are known."""
@@ -132,7 +139,7 @@ class UnitReconciler(Reconciler):
             return refusal
         removes = (self._remove_pod(key.namespace, removal) for removal in plan.remove)
         renewals = (self._renew(key, pod, plan.status.incarnation) for pod in plan.renew)
-        works = chain(map(self._create, plan.create), removes)
+        works = chain(self._creations(plan.create), removes)
         refusal = await refusal_of(gather_bounded(works, CONNECTIONS))
         return await refusal_of(gather_bounded(renewals, AT_ONCE)) or refusal
 
@@ -146,5 +153,20 @@ class UnitReconciler(Reconciler):
                 if view(answer) != replace(pod, incarnation=incarnation):
                     self._queue.add(key)  # it may have failed, and the watch has nothing new to report
 
-    async def _create(self, make: Callable[[], Object]) -> None:
-        self._inventory.put("Pod", await found_or_created(self._cluster, make()))
+    def _creations(self, makes: Iterable[Callable[[], Object]]) -> Iterator[Coroutine[None, None, None]]:
+        """Creations of the pods of a gang, which end with the first that is refused: the gang is of no use without it,
+        and the refusal of thousands would show late."""
+        refused = False
+
+        async def create(make: Callable[[], Object]) -> None:
+            nonlocal refused
+            try:
+                self._inventory.put("Pod", await found_or_created(self._cluster, make()))
+            except Refused:
+                refused = True
+                raise
+
+        for make in makes:
+            if refused:
+                return
+            yield create(make)

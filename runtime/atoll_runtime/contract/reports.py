@@ -38,7 +38,7 @@ class Report(BaseModel):
     thousands of times the bytes of the report, and a run's own image decides what its syncer reports.
     """
 
-    model_config = Section.model_config | ConfigDict(extra="ignore")
+    model_config = Section.model_config | ConfigDict(extra="ignore", allow_inf_nan=False)
 
     @classmethod
     def read(cls, text: bytes | str) -> Self:

@@ -84,6 +84,30 @@ async def unit_made_anew_waits_until_the_syncer_tells_its_last_incarnation(world
 
 
 @scene
+async def unit_that_a_finalizer_keeps_has_no_pods_beyond_the_limits(world: World) -> None:
+    hold(world, "LearnerUnit", WITNESS, "tenant.example/keep")
+    world.server.delete("LearnerUnit", WITNESS)
+    await world.until("its pods are gone", lambda: not world.pods(WITNESS), 120)
+
+
+@scene
+async def run_whose_template_no_encoder_could_write_is_invalid_and_stops_no_other(world: World) -> None:
+    part: dict[str, Any] = {}
+    for _ in range(600):
+        part = {"a": part}
+    metadata = {"name": "deep", "namespace": "ns"}
+    template = {"env": [{"name": "A", "valueFrom": part}]}
+    world.server.create({**RUN, "metadata": metadata, "spec": {**SPEC, "podTemplate": template}})
+    told = lambda: world.server.get("TrainingRun", "deep").get("status", {}).get("conditions")  # noqa: E731
+    await world.until("it is told", told)
+    world.cluster.fail_container(world.pods(UNIT)[0])
+    await until_learns(world, 2, UNIT)
+    [ready] = [each for each in told() if each["type"] == "Ready"]
+    assert ready["reason"] == "SpecInvalid"
+    assert "podTemplate.env.0.valueFrom: must have at most 32 levels" in ready["message"]
+
+
+@scene
 async def pod_that_a_late_first_list_lacks_costs_no_incarnation(world: World) -> None:
     before, late, every = world.uids(UNIT), world.pods(UNIT)[1]["metadata"]["name"], Server.every
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from run_scene import RunScene
 
 from atoll_operator.api.trainingrun import TrainingRun
-from atoll_operator.plan.limits import Claim, Limits, NamespaceLimits, Room, room, run_claim
+from atoll_operator.plan.limits import Claim, Limits, NamespaceLimits, Room, rooms, run_claim
 
 FIVE = Limits(runs=2, hosts=5)
 
@@ -36,15 +36,15 @@ def claim(age: int, has: int | None, wants: int, kind: str = "TrainingRun") -> C
     ],
 )  # fmt: skip
 def test_the_oldest_begin_and_grow_as_far_as_there_is_room(claims: Any, limits: Limits, hosts: Any) -> None:
-    assert [room(each, claims, limits).hosts for each in claims] == hosts
+    assert [rooms(claims, limits)[each].hosts for each in claims] == hosts
 
 
 def test_a_message_names_the_limit_its_value_and_what_would_be_right() -> None:
     claims = [claim(1, 4, 4), claim(2, None, 3), claim(3, 0, 0)]
-    assert room(claims[1], claims, Limits(hosts=5)).message.startswith(
+    assert rooms(claims, Limits(hosts=5))[claims[1]].message.startswith(
         "hosts: 4 of at most 5 are taken, and this needs 3 more; use 1, or wait"
     )
-    assert "runs: 2 of at most 2 have begun; suspend or delete one" in room(claims[1], claims, FIVE).message
+    assert "runs: 2 of at most 2 have begun; suspend or delete one" in rooms(claims, FIVE)[claims[1]].message
 
 
 CLAIMS = st.lists(st.tuples(st.none() | st.integers(0, 5), st.integers(0, 5), st.booleans()), max_size=6)
@@ -54,15 +54,16 @@ CLAIMS = st.lists(st.tuples(st.none() | st.integers(0, 5), st.integers(0, 5), st
 def test_all_that_decide_at_the_same_time_stay_within_the_limits(drawn: Any, runs: int, hosts: int) -> None:
     kinds = {True: "TrainingRun", False: "LearnerUnit"}
     claims = [claim(age, has, wants, kinds[run]) for age, (has, wants, run) in enumerate(drawn)]
-    rooms = [room(each, claims, Limits(runs=runs, hosts=hosts)) for each in claims]
+    found = rooms(claims, Limits(runs=runs, hosts=hosts))
+    decided = [found[each] for each in claims]
     had = sum(min(each.has or 0, each.wants) for each in claims)
-    assert sum(each.hosts or 0 for each in rooms) <= max(hosts, had)
-    for each, found in zip(claims, rooms, strict=True):
-        assert each.has is None or found.hosts in (each.has, each.wants), "it keeps what it has"
-        assert bool(found.message) is (found.hosts != each.wants)
-    of_runs = [each for each in zip(claims, rooms, strict=True) if each[0].kind == "TrainingRun"]
+    assert sum(each.hosts or 0 for each in decided) <= max(hosts, had)
+    for each, room in zip(claims, decided, strict=True):
+        assert each.has is None or room.hosts in (each.has, each.wants), "it keeps what it has"
+        assert bool(room.message) is (room.hosts != each.wants)
+    of_runs = [each for each in zip(claims, decided, strict=True) if each[0].kind == "TrainingRun"]
     begun = sum(each.has is not None for each, _ in of_runs)
-    assert sum(found.hosts is not None for _, found in of_runs) <= max(runs, begun)
+    assert sum(room.hosts is not None for _, room in of_runs) <= max(runs, begun)
 
 
 def test_a_namespace_may_have_limits_of_its_own() -> None:

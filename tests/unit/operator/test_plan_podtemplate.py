@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -12,7 +13,9 @@ from run_scene import RunScene
 
 from atoll_cli.simulate.admission import faults
 from atoll_operator.api.group import TPU, Object
+from atoll_operator.kube.cache import Key
 from atoll_operator.plan.pods.topology import GENERATIONS
+from atoll_operator.reconcilers.inventory import Inventory
 from atoll_runtime.contract import ENV_LOCK_MEMORY, ENV_UNIT, TERMINATION_LOG, parse_unit
 
 TOKEN = {"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "hub", "key": "token"}}}
@@ -35,6 +38,18 @@ TEMPLATE: Object = {
 
 def mounts(pod: Object) -> list[Object]:
     return list(pod["spec"]["containers"][0]["volumeMounts"])
+
+
+def test_units_with_equal_templates_have_it_in_memory_once() -> None:
+    inventory, found = Inventory(), []
+    for name in ("a", "b"):
+        metadata = {"name": name, "namespace": "ns", "uid": name, "resourceVersion": "1"}
+        spec = {"run": "r", "podTemplate": copy.deepcopy(TEMPLATE)}
+        inventory.put("LearnerUnit", {"metadata": metadata, "spec": spec})
+        body = inventory.body(Key("LearnerUnit", "ns", name))
+        assert body is not None
+        found.append(body["spec"]["podTemplate"])
+    assert found[0] is found[1]
 
 
 @pytest.mark.parametrize("kind", ["learner", "syncer", "evaluator"])

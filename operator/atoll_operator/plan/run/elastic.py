@@ -59,19 +59,28 @@ def run_streams(run: RunObserved) -> StreamsStatus:
     return deal(run.status.streams, known, list(wanted.values()), taken)
 
 
-def unit_specs(run: RunObserved, streams: StreamsStatus) -> dict[str, LearnerUnitSpec]:
-    numbers = table(streams)
+def unit_specs(run: RunObserved) -> dict[str, LearnerUnitSpec]:
+    """Of each unit that is wanted, without its stream: the units of a pool share one."""
     specs = {pool.name: _unit_spec(run, pool) for pool in run.spec.pools}
-    return {
-        name: specs[pool].model_copy(update={"stream": number, "streams": division(number, streams.base)})
-        for name, (pool, index) in places(run.name, run.spec).items()
-        for number in (numbers[pool, index],)
-    }
+    return {name: specs[pool] for name, (pool, _) in places(run.name, run.spec).items()}
 
 
-def unit_body(run: RunObserved, name: str, spec: LearnerUnitSpec) -> Object:
-    named = metadata(run, name)
-    return {"apiVersion": API_VERSION, "kind": UNIT_KIND, "metadata": named, "spec": document(spec)}
+def unit_bodies(
+    run: RunObserved, specs: Mapping[str, LearnerUnitSpec], streams: StreamsStatus
+) -> tuple[Object, ...]:
+    """The units of these names, with their streams."""
+    numbers = table(streams)
+    stream = {name: numbers[place] for name, place in places(run.name, run.spec).items() if name in specs}
+    return tuple(
+        {
+            "apiVersion": API_VERSION,
+            "kind": UNIT_KIND,
+            "metadata": metadata(run, name),
+            "spec": document(spec)
+            | {"stream": stream[name], "streams": division(stream[name], streams.base)},
+        }
+        for name, spec in specs.items()
+    )
 
 
 def _unit_spec(run: RunObserved, pool: Pool) -> LearnerUnitSpec:
@@ -130,14 +139,14 @@ def table(status: StreamsStatus | None) -> dict[Place, int]:
 
 def _ranges(dealt: Mapping[Place, int]) -> list[StreamRange]:
     """The table by pool, with consecutive units joined."""
-    ranges: list[StreamRange] = []
+    ranges: list[tuple[str, int, int, int]] = []
     for (pool, index), stream in sorted(dealt.items()):
-        last = ranges[-1] if ranges else None
-        if last and (pool, index, stream) == (last.pool, last.index + last.units, last.stream + last.units):
-            ranges[-1] = last.model_copy(update={"units": last.units + 1})
+        name, first, begin, units = ranges[-1] if ranges else ("", 0, 0, 0)
+        if (pool, index, stream) == (name, first + units, begin + units):
+            ranges[-1] = name, first, begin, units + 1
         else:
-            ranges.append(StreamRange(pool=pool, index=index, units=1, stream=stream))
-    return ranges
+            ranges.append((pool, index, stream, 1))
+    return [StreamRange(pool=pool, index=at, stream=begin, units=units) for pool, at, begin, units in ranges]
 
 
 def capacity(pool: Pool) -> tuple[dict[str, str], tuple[Toleration, ...]]:

@@ -14,7 +14,7 @@ from atoll_operator.plan.pods.names import evaluator, syncer
 from atoll_operator.plan.pods.view import Removal
 from atoll_operator.plan.run import completion
 from atoll_operator.plan.run.completion import Outcome, plan_completion
-from atoll_operator.plan.run.elastic import run_streams, unit_body, unit_specs
+from atoll_operator.plan.run.elastic import run_streams, unit_bodies, unit_specs
 from atoll_operator.plan.run.evaluation import EvaluationPlan, plan_evaluation
 from atoll_operator.plan.run.observed import RunObserved, UnitFacts
 from atoll_operator.plan.run.rollout import of_another_kind, plan_rollout
@@ -53,7 +53,7 @@ class RunPlan:
 
 def plan_run(run: RunObserved, now: float) -> RunPlan:
     spec, old, units, streams = run.spec, run.status, run.own_units, run_streams(run)
-    wanted = unit_specs(run, streams)
+    wanted = unit_specs(run)
     expected = wanted.keys() | {name for name, unit in units.items() if unit.by_hand}
     present = {name: unit.status for name, unit in units.items() if name in expected and unit.ours}
     rollout = plan_rollout(run, wanted, now)
@@ -106,10 +106,14 @@ def plan_run(run: RunObserved, now: float) -> RunPlan:
         checkpoint=checkpoint,
         apply=(*kept_config(run), *syncer_set),
         remove_pods=(*outdated(run.syncer_pods, syncer_set), *plan.remove_pods),
-        apply_units=tuple(
-            unit_body(run, name, unit)
-            for name, unit in wanted.items()
-            if name in new or (name in changing and not of_another_kind(run.units[name], unit))
+        apply_units=unit_bodies(
+            run,
+            {
+                name: unit
+                for name, unit in wanted.items()
+                if name in new or (name in changing and not of_another_kind(run.units[name], unit))
+            },
+            streams,
         ),
         delete_units=tuple(
             unit

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 
 from atoll_operator.api.learnerunit import LearnerUnitSpec
 from atoll_operator.plan.run.observed import RunObserved, UnitFacts
 
-PLACING = ("resources", "node_selector", "tolerations", "pod_template", "queue_name", "queue_priority_class")
+_PLACING = ("resources", "node_selector", "tolerations", "pod_template", "queue_name", "queue_priority_class")
+PLACING = attrgetter(*_PLACING)
 """Fields of a LearnerUnit that may change, and whose change may leave it without hosts."""
-ROLLED = ("image", "batch", *PLACING)
+ROLLED = attrgetter("image", "batch", *_PLACING)
 """Fields that may change; the API server refuses changes of the others."""
-KIND = ("accelerator", "topology", "machine_type", "slices")
+KIND = attrgetter("accelerator", "topology", "machine_type", "slices")
 """Fields that define the slice. They differ if a pool is removed and another of the same name is added."""
 
 
@@ -62,6 +64,5 @@ def of_another_kind(unit: UnitFacts, wanted: LearnerUnitSpec) -> bool:
     return _differs(unit, wanted, KIND)
 
 
-def _differs(unit: UnitFacts, wanted: LearnerUnitSpec, fields: Iterable[str]) -> bool:
-    has = unit.spec
-    return has is not None and any(getattr(has, name) != getattr(wanted, name) for name in fields)
+def _differs(unit: UnitFacts, wanted: LearnerUnitSpec, fields: Callable[[LearnerUnitSpec], object]) -> bool:
+    return unit.spec is not None and fields(unit.spec) != fields(wanted)
