@@ -68,7 +68,7 @@ def test_what_is_kept_meets_what_was_published() -> None:
     ("question", "words"),
     [
         ("goodput --days 0.1", ("12 published cells: mean error", "repair 55")),
-        ("bandwidth", ("8 sites, data-parallel / decoupled", "49 of 50 cells within one step")),
+        ("bandwidth", ("8 sites, data-parallel", "49 of 50 cells", "0.46, largest 1.04", "largest 5.0 %")),
         ("scavenge", ("PUBLISHED", "one each 23 min")),
         ("heterogeneity --steps 48", ("PUBLISHED GOODPUT", "Learners of this runtime never wait")),
     ],

@@ -2,45 +2,17 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from atoll_runtime.protocol.schedule import due
 from atoll_runtime.simulate.wan.bandwidth import need, utilization
-from atoll_runtime.simulate.wan.published import GRID_RATIO, Comparison, comparisons
 from atoll_runtime.simulate.wan.traffic import Method, Traffic
-
-FIGURES = comparisons()
-TABLE = [figure for figure in FIGURES if figure.grid_steps is not None]
-PAIRS = [figure for figure in FIGURES if figure.grid_steps is None]
 
 
 def traffic(**changes: object) -> Traffic:
     return Traffic(**{"params": 5e9, "step_seconds": 1.0, **changes})  # type: ignore[arg-type]
-
-
-def name(figure: Comparison) -> str:
-    return f"{figure.figure}, {figure.utilization}"
-
-
-def test_table_4_is_met_to_half_a_step_of_its_grid_in_the_mean_and_misses_one_cell_by_a_twentieth() -> None:
-    """A published value is a grid point: the nearest one to ours is at most one step from it."""
-
-    def point(gbps: float) -> int:
-        return round(math.log(gbps / 0.1) / math.log(GRID_RATIO))
-
-    steps = {name(figure): abs(figure.grid_steps) for figure in TABLE if figure.grid_steps is not None}
-    assert len(TABLE) == 50 and sum(steps.values()) / 50 < 0.5
-    assert [cell for cell, step in steps.items() if step > 1] == ["Table 4, 100B, streaming-overlap, 0.5"]
-    assert max(steps.values()) < 1.05
-    assert all(abs(point(each.computed) - point(each.published)) <= 1 for each in TABLE)
-
-
-def test_the_figures_of_decoupled_diloco_are_met_to_a_tenth() -> None:
-    assert {name(figure): figure.error for figure in PAIRS if abs(figure.error) >= 0.1} == {}
 
 
 def test_data_parallel_training_is_the_closed_form_of_a_pipeline_of_layers() -> None:
