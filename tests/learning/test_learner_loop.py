@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 import jax
 import numpy as np
 import pytest
-from contracts import run_contract
 
 from atoll_runtime.checkpoint import Cut, GlobalStore
 from atoll_runtime.contract import Dimensions, InnerSpec, ModelSpec, OuterSpec, TargetSpec, VersionMismatch
@@ -31,6 +30,7 @@ from atoll_runtime.protocol.fragments import build_layout
 from atoll_runtime.protocol.identifiers import NO_CUT, CutId, RoundId
 from atoll_runtime.protocol.link import Ask
 from atoll_runtime.protocol.progress import Offer
+from atoll_runtime.simulate.blank import run_contract
 from atoll_runtime.transport import codecs
 from atoll_runtime.transport.messages import Fenced, Refused, Stop
 

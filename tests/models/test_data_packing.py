@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from contracts import run_contract, unit_contract
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,6 +20,7 @@ from atoll_runtime.learner.mesh import span
 from atoll_runtime.model import initial
 from atoll_runtime.model.objective import objective
 from atoll_runtime.process import Terminal
+from atoll_runtime.simulate.blank import run_contract, unit_contract
 
 SIZE = Dimensions(layers=1, width=16, heads=2, kv_heads=1, hidden=32)
 SPEC = ModelSpec(dimensions=SIZE)

@@ -3,10 +3,10 @@
 from pathlib import Path
 
 import pytest
-from contracts import unit_contract
 from cpu_mesh import all_results, coordinator, start
 
 from atoll_runtime.contract import dump
+from atoll_runtime.simulate.blank import unit_contract
 
 WORKER = Path(__file__).with_name("compilation_worker.py")
 HOSTS = 2

@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from compile_cache import kept_programs
-from contracts import unit_contract
 from cpu_mesh import all_results, coordinator, start
 from pod_kinds import all_pods, learner_unit, values
 
@@ -15,6 +14,7 @@ from atoll_runtime.checkpoint.units import UnitStore
 from atoll_runtime.contract import ENV_UNIT, Dimensions, ModelSpec, dump, parse_unit
 from atoll_runtime.model import along, describe, initial
 from atoll_runtime.protocol.fragments import build_layout
+from atoll_runtime.simulate.blank import unit_contract
 
 SIZE = Dimensions(
     layers=2, width=16, heads=2, kv_heads=2, hidden=36, vocabulary=256, experts=2, expert_hidden=8

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from contracts import unit_contract
 from protocol_parties import Program
 
 from atoll_runtime.checkpoint import GlobalStore
@@ -34,6 +33,7 @@ from atoll_runtime.data import write_text
 from atoll_runtime.evaluate import evaluate
 from atoll_runtime.learner.__main__ import EXIT_RETRY
 from atoll_runtime.learner.mesh import reach
+from atoll_runtime.simulate.blank import unit_contract
 
 pytestmark = pytest.mark.timeout(900)
 TARGET = 200

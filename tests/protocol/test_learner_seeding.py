@@ -10,7 +10,6 @@ from types import SimpleNamespace
 import jax
 import numpy as np
 import pytest
-from contracts import run_contract, unit_contract
 from protocol_parties import eventually
 
 from atoll_runtime.checkpoint.manifest import HostManifest
@@ -29,6 +28,7 @@ from atoll_runtime.learner.serving import PeerServer
 from atoll_runtime.learner.snapshot import Snapshots
 from atoll_runtime.model import describe, initial
 from atoll_runtime.protocol.fragments import build_layout, part_bounds
+from atoll_runtime.simulate.blank import run_contract, unit_contract
 from atoll_runtime.transport.messages import DirectoryReply, PeerAddress, SnapshotRequest
 from atoll_runtime.transport.tls import Tls
 from atoll_runtime.transport.transport import TransportError

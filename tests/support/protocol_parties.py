@@ -21,7 +21,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from contracts import run_contract, unit_contract
 from held_ports import held_ports
 
 from atoll_operator.certificates.authority import Authority
@@ -49,7 +48,7 @@ from atoll_runtime.learner.start import Start
 from atoll_runtime.model import describe, initial
 from atoll_runtime.protocol.fragments import build_layout, part_bounds
 from atoll_runtime.protocol.identifiers import NOTHING
-from atoll_runtime.simulate.blank import BlankIsland, whole_body
+from atoll_runtime.simulate.blank import BlankIsland, run_contract, unit_contract, whole_body
 from atoll_runtime.transport import codecs
 from atoll_runtime.transport.messages import Stop
 from atoll_runtime.transport.sessions import TlsNetwork

@@ -7,7 +7,6 @@ import time
 import jax
 import numpy as np
 import pytest
-from contracts import unit_contract
 
 from atoll_runtime.checkpoint import Bucket, Cut, GlobalStore, StoreError
 from atoll_runtime.checkpoint.manifest import HostManifest
@@ -18,6 +17,7 @@ from atoll_runtime.learner.mesh import span
 from atoll_runtime.learner.saver import Saver
 from atoll_runtime.learner.snapshot import Capture, Snapshot
 from atoll_runtime.protocol.fragments import TensorInfo, build_layout
+from atoll_runtime.simulate.blank import unit_contract
 from atoll_runtime.transport.messages import SnapshotHead
 
 LAYOUT = build_layout([TensorInfo("w", (8,), False, False)], 1)

@@ -13,7 +13,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from contracts import run_contract, unit_contract
 from jax import Array
 from jax.experimental.compilation_cache.compilation_cache import reset_cache
 
@@ -23,6 +22,7 @@ from atoll_runtime.learner import compilation
 from atoll_runtime.learner.agree import Agreement
 from atoll_runtime.learner.compilation import CompilationStore, Programs, shape_digest
 from atoll_runtime.learner.mesh import span
+from atoll_runtime.simulate.blank import run_contract, unit_contract
 
 
 @contextlib.contextmanager

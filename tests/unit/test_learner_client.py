@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
-from contracts import run_contract, unit_contract
 from protocol_parties import until
 
 from atoll_runtime.contract import UnitContract
@@ -20,6 +19,7 @@ from atoll_runtime.protocol.identifiers import NO_CUT, RoundId
 from atoll_runtime.protocol.link import Ask
 from atoll_runtime.protocol.messages import Beginning, Report
 from atoll_runtime.protocol.progress import Offer
+from atoll_runtime.simulate.blank import run_contract, unit_contract
 from atoll_runtime.transport.messages import Announce, FetchHead, FetchRequest, Over, Pull, PushReply, Welcome
 from atoll_runtime.transport.transport import TransportError
 from atoll_runtime.transport.wire import Down, Up

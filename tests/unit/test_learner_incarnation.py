@@ -9,12 +9,12 @@ import threading
 from pathlib import Path
 
 import pytest
-from contracts import unit_contract
 from hypothesis import given
 from hypothesis import strategies as st
 
 from atoll_runtime.contract import EXIT_RESTART, LastWords, UnitContract
 from atoll_runtime.learner.incarnation import MESSAGE_LIMIT, Files, Incarnation, NotRestarted
+from atoll_runtime.simulate.blank import unit_contract
 
 UNIT = unit_contract("u", incarnation=3, coordinator="u-3-0:8476")
 

@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import yaml
-from contracts import run_contract, unit_contract
 
 from atoll_cli.errors import UsageError
 from atoll_cli.simulate.runfile import read_run
@@ -31,6 +30,7 @@ from atoll_runtime.model import ModelError, check, describe
 from atoll_runtime.process import Terminal
 from atoll_runtime.protocol.fragments import build_layout
 from atoll_runtime.protocol.rules import Rules
+from atoll_runtime.simulate.blank import run_contract, unit_contract
 from atoll_runtime.syncer import __main__ as syncer
 from atoll_runtime.syncer.status import Status
 
