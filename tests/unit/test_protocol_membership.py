@@ -338,6 +338,15 @@ def test_a_unit_that_was_told_to_go_on_without_a_round_has_no_part_in_it_until_i
     assert shard.machine.rounds.taking("a", 0) == (answer.round,)
 
 
+def test_at_the_end_a_round_that_no_unit_will_answer_is_given_up_at_once() -> None:
+    """Also one that was opened again and rests, because its unit declined it."""
+    story = Story(replace(RULES, fragments=2, interval=2, target_steps=2), "a")
+    story.run(2)
+    story.tell(Declined(story.part("a", 1), "no memory"), Tick())
+    assert story.machine.finishing and [each.attempt for each in story.machine.rounds.held] == [1, 0]
+    assert not story.tell(Left("a", 1, 0)).machine.rounds.held
+
+
 def test_a_body_that_is_here_is_not_carried_over_for_one_that_is_not() -> None:
     """The fragment is already due again, and K is one."""
     shard = Shard()

@@ -20,7 +20,6 @@ from atoll_runtime.protocol.fragments import BLOCK, Layout, LayoutError, TensorI
 from atoll_runtime.protocol.identifiers import RoundId
 from atoll_runtime.protocol.messages import Part
 from atoll_runtime.protocol.pace import Ema, Timing
-from atoll_runtime.protocol.round import Round
 
 PLAIN = TensorInfo("w", (6, 5), stacked=False, embedding=False)
 EMBEDDING = TensorInfo("table", (7, 3), stacked=False, embedding=True)
@@ -185,28 +184,6 @@ def test_grace_is_a_fraction_of_the_slack_within_its_bounds(
     timing = Timing(Ema(1.0, quorum_seconds), Ema(1.0, sync_seconds))
     rules = replace(LONE, fragments=2, interval=4, grace_fraction=0.8, grace_steps=max_steps)
     assert timing.grace(1.0, rules) == pytest.approx(expected)
-
-
-@pytest.mark.parametrize(
-    ("grace_until", "quorate", "awaited", "declined", "ending", "until"),
-    [
-        (5.0, True, "", "", False, -math.inf),
-        (5.0, True, "c", "", False, 5.0),
-        (None, True, "c", "", False, 10.0),
-        (None, True, "", "", False, -math.inf),
-        (None, False, "b", "", False, 10.0),
-        (None, False, "", "", False, 10.0),
-        (None, False, "b", "a", True, 10.0),
-        (None, False, "", "a", False, 3.0),
-        (None, False, "", "", True, -math.inf),
-    ],
-)
-def test_a_round_waits_while_a_unit_is_awaited_and_no_longer_than_its_window_or_time_out(
-    grace_until: float | None, quorate: bool, awaited: str, declined: str, ending: bool, until: float
-) -> None:
-    held = Round(RoundId(1, 0, 0), not quorate, 0.0, expires=10.0, rests=3.0, grace_until=grace_until)
-    held.declined = set(declined)
-    assert held.until(awaited, ending) == until
 
 
 @pytest.mark.parametrize(("turn", "intervals"), [(0.5, 8), (1.0, 8), (1.1, 16), (4.0, 32), (1e6, 256)])
