@@ -285,14 +285,10 @@ def test_hosts_take_the_versions_that_all_have_and_need_the_newest_that_any_has(
     assert not agree(versions(3, lineage="old"), versions(3, lineage="new")).arrivals
 
 
-def test_a_cut_that_one_host_has_seen_and_a_capture_that_one_wants_count_for_all():
-    agreed = agree(Proposal({}, {}, CutId(40, 40, True), NOTHING), Proposal({}, {}, CutId(40, 40), 3))
-    assert (agreed.cut, agreed.capture) == (CutId(40, 40, True), 3)
-
-
-def test_the_gravest_ending_and_the_least_that_is_done_count_for_all():
-    agreed = agree(Proposal({}, {}, ending=Ending.FENCED, done=7), Proposal({}, {}, done=9))
-    assert (agreed.ending, agreed.done) == (Ending.FENCED, 7)
+def test_what_any_host_has_seen_wants_or_ends_with_and_the_least_that_is_done_count_for_all():
+    theirs = Proposal({}, {}, CutId(40, 40, True), NOTHING, Ending.FENCED, done=7)
+    agreed = agree(theirs, Proposal({}, {}, CutId(40, 40), 3, done=9))
+    assert (agreed.cut, agreed.capture, agreed.ending, agreed.done) == (theirs.cut, 3, Ending.FENCED, 7)
 
 
 COSINE = InnerSpec(learning_rate=1.0, warmup_steps=10, final_fraction=0.1)
