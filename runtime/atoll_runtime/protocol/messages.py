@@ -26,7 +26,7 @@ from atoll_runtime.protocol.rules import TRANSFER_SECONDS
 
 LONGEST_STEP = 86400.0
 """Most seconds of an inner step."""
-SEED_MESSAGE = 400
+SEED_MESSAGE = 200
 """Most characters of a host's message about its seed, which is in every record of the journal."""
 LONGEST_ADDRESS = 300
 """Most characters of a host's name and port."""
