@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from atoll_cli.__main__ import main
+from atoll_runtime.contract import CommunicationSpec, OuterSpec, QuorumSpec
+from atoll_runtime.protocol.communication import Communication, Rules
+from atoll_runtime.simulate.fleet.links import Links
 
 
 def is_in_the_rounds_that_its_link_carries(unit: dict[str, Any], need: float) -> bool:
@@ -46,6 +50,40 @@ def test_work_of_the_slowest_links_is_merged_although_its_anchor_is_a_hundred_in
     assert unit["merged_share"] > 0.7  # 21 contributions; the last ones are still on their way
 
 
+@pytest.mark.parametrize(("fragments", "need"), [(1, 7.68), (2, 3.84)])  # 2 · 12 · 10⁹ · 16 bit / P in 50 s
+def test_few_fragments_need_a_link_that_carries_two_transfers_in_an_interval_less_two_steps(
+    ask: Any, fragments: int, need: float
+) -> None:
+    asked = ("--interval", "12", "--fragments", fragments, "--steps", "150")
+    for unit in ask("links", "--links", f"{need},{need}", *asked)[0]["units"]:
+        assert unit["need_gbps"] == pytest.approx(need) and unit["member_share"] == 1.0
+
+
+@pytest.mark.parametrize(("fragments", "delay"), [(1, 0.0), (2, 0.0), (2, 7.0), (12, 0.0)])
+def test_the_interval_that_a_slow_link_is_advised_carries_every_round(fragments: int, delay: float) -> None:
+    used = Communication.begin(Rules(CommunicationSpec(codec="int4"), "bf16"))
+    outer = OuterSpec(fragments=fragments, interval=12)
+    asked = Links(
+        gbps=[0.5],
+        params=12e9,
+        step_seconds=[5.0],
+        outer=outer,
+        communication=CommunicationSpec(),
+        quorum=QuorumSpec(),
+        delay=delay,
+    )
+    assert asked.need_gbps(used) > 0.5
+    longer = outer.model_copy(update={"interval": asked.fitting_interval(0.5, used)})
+    assert replace(asked, outer=longer).need_gbps(used) <= 0.5
+
+
+def test_a_run_goes_on_after_an_outage_that_is_longer_than_the_run(ask: Any, tmp_path: Path) -> None:
+    outages = tmp_path / "outages.json"
+    outages.write_text(json.dumps([{"unit": 0, "from": 100, "until": 2100}]))
+    asked = ("--links", "5,5", "--quorum", "2", "--steps", "48", "--outages", outages)
+    assert [unit["rounds"] for unit in ask("links", *asked)[0]["units"]] == [24, 24]
+
+
 def test_a_unit_without_a_link_for_a_while_misses_those_rounds_alone(ask: Any, tmp_path: Path) -> None:
     outages = tmp_path / "outages.json"
     outages.write_text(json.dumps([{"unit": 1, "from": 500, "until": 620}]))
@@ -78,6 +116,10 @@ def test_units_that_choose_use_the_widest_codec_that_their_links_carry(ask: Any)
     [
         (("--links", "100", "--fragments", "1"), 38),  # H = 1: one round in flight
         (("--links", "100,100", "--interval", "8"), 24),  # eight fragments
+        (
+            ("--links", "5", "--params", "1e8", "--step-time", "0.1", "--delay", "10000"),
+            24,
+        ),  # a step waits for a round trip
         (("--links", "0.3"), 10),  # the clock follows the only link, eleven times slower than the steps
     ],
 )

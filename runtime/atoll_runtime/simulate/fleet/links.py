@@ -46,9 +46,25 @@ class Links:
         return self.params * BITS[self.outer.codec] / self.outer.fragments / (gbps * GIGA)
 
     def need_gbps(self, used: Communication) -> float:
-        """Returns the Gbit/s with which a unit that communicates as in `used` is a member of every round. The slowest
+        """Returns the Gbit/s with which a unit that communicates as in `used` is a member of every round: an interval
+        has room for all transfers of a direction, and for two transfers of one fragment, see `_apart`. The slowest
         unit sets the syncer's clock."""
-        return self.params * max(used.bits) / (self.outer.interval * max(self.step_seconds) * GIGA)
+        interval = self.outer.interval * max(self.step_seconds)
+        chain, left = self.params * sum(used.bits) / self.outer.fragments, interval - self._apart
+        whole = self.params * max(used.bits) / interval
+        return max(whole, chain / left if left > 0 else 0.0) / GIGA
+
+    def fitting_interval(self, gbps: float, used: Communication) -> int:
+        """Returns the least H with which a link of this rate carries every round in int4 or what `used` has."""
+        whole = BITS["int4"] * self.params / (gbps * GIGA) / GOAL
+        chain = 2 * min(used.bits) * self.params / self.outer.fragments / (gbps * GIGA)
+        return math.ceil(max(whole, chain + self._apart) / max(self.step_seconds))
+
+    @property
+    def _apart(self) -> float:
+        """Seconds of an interval without the transfers of a fragment: two steps and two round trips, because a
+        contribution needs the version that holds the last one (docs/protocol.md, Far units)."""
+        return 2 * max(self.step_seconds) + 4 * self.delay
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,5 +149,4 @@ def _advice(asked: Links, gbps: float, used: Communication) -> str:
     """Returns a setting with which this link carries every round; empty if it does already."""
     if used.advice or asked.need_gbps(used) <= gbps:
         return used.advice
-    seconds = BITS["int4"] * asked.params / (gbps * GIGA)
-    return f"outer.interval: {math.ceil(seconds / (GOAL * max(asked.step_seconds)))}"
+    return f"outer.interval: {asked.fitting_interval(gbps, used)}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -36,7 +37,7 @@ from atoll_runtime.transport import codecs
 
 SLOWNESS = 8
 """A run has stalled when it takes more than this many times the time of its steps, or of the transfers of its slowest
-link."""
+link, and in addition two round trips for each step and the finite outages of a link."""
 MOST_LOAD = 12
 """Beyond this many times the time of its steps, transfers do not prolong it further."""
 TOKENS = 1000
@@ -136,9 +137,13 @@ class World:
     def merges(self) -> Iterator[tuple[RoundId, tuple[Part, ...]]]:
         """Yields merges, see `Shard.until_end`. Raises `Stalled`: the run does not reach its target."""
         pace, outer = max(self.scenario.paces), self.scenario.outer
-        body = max((unit.wire.body for unit in self.scenario.units if unit.wire), default=0.0)
+        wires = [unit.wire for unit in self.scenario.units if unit.wire]
+        body = max((wire.body for wire in wires), default=0.0)
         load = body * outer.fragments / outer.interval / pace
         longest = SLOWNESS * self.scenario.steps * pace * min(max(load, 1.0), MOST_LOAD)
+        longest += 4 * self.scenario.steps * max((wire.delay for wire in wires), default=0.0)
+        outages = (sum(last - first for first, last in wire.outages if last < math.inf) for wire in wires)
+        longest += max(outages, default=0.0)
         for learner in self.learners.values():
             self.loop.plan(0.0, learner, learner.spawn, learner.train())
         yield from self.shard.until_end(longest)
