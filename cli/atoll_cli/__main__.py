@@ -56,8 +56,10 @@ def _status(arguments: Sequence[str] | None, commands: str) -> int:
         _discard_output()
         return 0
     except OSError as error:
-        print(f"atoll: {error.filename or 'output'}: {error.strerror or error}", file=sys.stderr)
-        if error.filename:
+        # No output is missing: what has no name and is not there is the folder in which the command was called.
+        where = error.filename or ("working folder" if isinstance(error, FileNotFoundError) else "output")
+        print(f"atoll: {where}: {error.strerror or error}", file=sys.stderr)
+        if where != "output":
             return UsageError.status
         _discard_output()
         return 1

@@ -14,8 +14,6 @@ from typing import Any
 from atoll_cli.errors import UsageError
 
 UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0, "y": 31_557_600.0}
-BOUNDLESS = 1e15
-"""Messages omit an upper limit of this value or more."""
 PREFIXES = {"k": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12}
 
 Read = Callable[[str, str], Any]
@@ -85,8 +83,6 @@ def number(least: float = 0.0, most: float = 1e18, *, above: bool = False) -> Ca
         if not least <= value <= most or (above and value == least):
             low, high = _digits(least), _digits(most)
             range_ = f"above {low} and at most {high}" if above else f"from {low} to {high}"
-            if most >= BOUNDLESS:
-                range_ = f"above {low}" if above else f"of {low} or more"
             raise UsageError(f"{option} {text!r}: a number {range_} is wanted")
         return value
 
@@ -105,15 +101,18 @@ def numbers(least: float = 0.0, most: float = 1e18) -> Callable[[str, str], list
     return read
 
 
-def seconds(most: float = 1e12, *, zero: bool = False) -> Callable[[str, str], float]:
+def seconds(most: float = 1e12, *, least: float = 0.0, zero: bool = False) -> Callable[[str, str], float]:
     """A time above 0 such as `90s`, `15m`, `12h`, `7d`, `1y`; a bare number is seconds. With `zero` it may be 0."""
+    range_ = f"from {_digits(least)}s to" if least or zero else "above 0 and at most"
 
     def read(option: str, text: str) -> float:
         if zero and text in ("0", "0s"):
             return 0.0
         value = _scaled(text, UNITS)
-        if not 0 < value <= most:
-            raise UsageError(f"{option} {text!r}: a time above 0 is wanted, such as 90s, 15m, 12h, 7d or 1y")
+        if value == 0 or not least <= value <= most:
+            raise UsageError(
+                f"{option} {text!r}: a time {range_} {_digits(most)}s is wanted, such as 90s, 15m, 12h, 7d or 1y"
+            )
         return value
 
     return read
@@ -176,8 +175,8 @@ def refuse(found: Values, names: Sequence[str], why: str) -> None:
 
 
 def _digits(value: float) -> str:
-    """A number without an exponent."""
-    return str(int(value)) if value == int(value) else f"{value:g}"
+    """A number, without an exponent below 10¹⁵."""
+    return f"{value:.15g}"
 
 
 def _scaled(text: str, factors: Mapping[str, float]) -> float:

@@ -30,9 +30,13 @@ BAD = (
         (count(), text, "a whole number from 1 to ")
         for text in ("", "x", "1.5", "0", "-3", "inf", "1e13", "k")
     ),
-    *((seconds(), text, "a time above 0 is wanted") for text in ("", "0s", "-1h", "nan", "1 week")),
+    *(
+        (seconds(), text, "a time above 0 and at most 1000000000000s is wanted")
+        for text in ("", "0s", "-1h", "nan", "1 week")
+    ),
     (number(most=1), "1.2", "a number from 0 to 1 is wanted"),
-    (number(above=True), "0", "a number above 0 is wanted"),
+    (seconds(1e6, least=1e-6), "1e-300", "a time from 1e-06s to 1000000s is wanted"),
+    (number(1), "1e30", "a number from 1 to 1e+18 is wanted"),
     (number(most=1e6, above=True), "0", "a number above 0 and at most 1000000 is wanted"),
     (choice("rigid", "elastic"), "Rigid", "one of rigid, elastic is wanted"),
 )

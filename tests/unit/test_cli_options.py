@@ -196,6 +196,12 @@ def test_a_full_disk_behind_the_output_is_one_sentence(arguments: list[str]) -> 
     assert (done.returncode, done.stderr) == (1, "atoll: output: No space left on device\n")
 
 
+def test_a_working_folder_that_was_deleted_is_named() -> None:
+    called = f'cd "$(mktemp -d)" && rmdir "$PWD" && {sys.executable} -P -m atoll_cli data check x'
+    done = ended("sh", "-c", called)
+    assert (done.returncode, done.stderr) == (2, "atoll: working folder: No such file or directory\n")
+
+
 def test_closed_outputs_do_not_change_how_a_command_ends() -> None:
     quiet = ("sh", "-c", '"$@" >&- 2>&-', "sh", *ATOLL)
     assert subprocess.run([*quiet, "version"], check=False).returncode == 0

@@ -106,6 +106,7 @@ def test_a_followed_log_goes_on_with_the_next_incarnation_until_the_unit_is_fini
         (["suspend", "r", ""], []),
         (["scale", "r", "--u"], ["--units"]),
         (["plan", "--link"], ["--link-gbps"]),
+        (["plan", "x.yaml", "-o", ""], ["json"]),
     ],
 )
 def test_completion_knows_commands_flags_runs_and_units(

@@ -21,10 +21,11 @@ NO_FILES, FILE_NAMES = ":4", ":0"
 def execute(words: Sequence[str]) -> int:
     """Print the candidates for the last word. Names of objects are missing if the cluster does not answer."""
     *before, last = words or [""]
-    if before and before[0] in FILES and not last.startswith("-"):
+    known = set(_candidates(before, last))
+    if not known and before and before[0] in FILES and not last.startswith("-"):
         print(FILE_NAMES)
         return 0
-    for candidate in sorted({each for each in _candidates(before, last) if each.startswith(last)}):
+    for candidate in sorted(each for each in known if each.startswith(last)):
         print(candidate)
     print(NO_FILES)
     return 0

@@ -15,10 +15,10 @@ UTILIZATION = 0.95
 OPTIONS = (
     Option("--method", "M", choice(*METHODS), f"{', '.join(METHODS)}; without it, every published figure"),
     Option("--params", "N", number(1, 1e15), "parameters, such as 5B"),
-    Option("--step-time", "S", seconds(1e6), "of one step's compute"),
-    Option("--bits", "B", number(0, 64, above=True), "of a parameter on the wire, 16"),
+    Option("--step-time", "S", seconds(1e6, least=1e-6), "of one step's compute"),
+    Option("--bits", "B", number(0.01, 64), "of a parameter on the wire, 16"),
     Option("--sites", "M", count(2, 100_000), "8"),
-    Option("--utilization", "U", number(0, 0.9999, above=True),
+    Option("--utilization", "U", number(1e-3, 0.9999),
            f"share of time that computes, {UTILIZATION}; decoupled learners never wait"),
     Option("--interval", "H", count(1, 10_000), "steps between two exchanges of a fragment; not for data-parallel"),
     Option("--plot", "PATH", picture, "draw the published table there, PNG, PDF or SVG"),

@@ -6,6 +6,7 @@ from dataclasses import asdict
 
 from atoll_cli.arguments import Option, Values, choice, count, number, numbers
 from atoll_cli.errors import UsageError
+from atoll_cli.simulate.links import affordable
 from atoll_cli.simulate.output import Report, percent
 
 SPEEDS = "1,1,1,1,1.18,1.18,1.18,1.18"
@@ -53,6 +54,7 @@ def answer(found: Values) -> Report:
     asked = [(found["quorum"] or 1, found["grace"] or "auto")] if own else list(PUBLISHED)
     if asked[0][0] > len(speeds):
         raise UsageError(f"--quorum '{asked[0][0]}': at most the {len(speeds)} learners of --speeds")
+    affordable(found["steps"], len(asked) * found["steps"] * sum(max(speeds) / each for each in speeds))
     units = tuple(Unit(each / min(speeds)) for each in speeds)
     outer = OuterSpec()
     rows = []

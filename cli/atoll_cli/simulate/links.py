@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from atoll_cli.arguments import Option, Values, choice, count, number, numbers
+from atoll_cli.arguments import Option, Values, as_path, choice, count, number, numbers
 from atoll_cli.errors import UsageError
 from atoll_cli.simulate.output import Report, percent
 from atoll_cli.text import amount, counted
@@ -20,6 +19,8 @@ LEAST_GBPS, MOST_GBPS = 1e-3, 1e5
 LEAST_INTERVALS = 4
 """The fewest intervals of a simulation. The first two are not counted."""
 FRAGMENTS, OVERLAP = 12, 2
+MOST_STEPS = 100_000
+"""The most inner steps of all units that one command simulates: some minutes on one core."""
 Outages = dict[int, list[tuple[float, float]]]
 KEYS = (
     "link_gbps", "need_gbps", "member_share", "merged_share", "hidden_share", "codec", "streams", "period", "rounds",
@@ -30,7 +31,7 @@ KEYS = (
 def _outages(option: str, text: str) -> Outages:
     """Read outages by unit from a file with a JSON list of objects `{"unit": 0, "from": 600, "until": 720}`."""
     try:
-        listed = json.loads(Path(text).read_text(encoding="utf-8"))
+        listed = json.loads(as_path(option, text).read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(f"{option} {text!r}: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:
@@ -59,7 +60,7 @@ OPTIONS = (
     Option("--links", "LIST", numbers(LEAST_GBPS, MOST_GBPS),
            "Gbit/s of each unit's link, in each direction", default="2,2.5,3,3.5,4,4.5,5"),
     Option("--params", "N", number(1.0), "parameters of the model", default="12B"),
-    Option("--step-time", "SECONDS", number(0.0, 1e5, above=True), "of an inner step", default="5"),
+    Option("--step-time", "SECONDS", number(1e-3, 1e5), "of an inner step", default="5"),
     Option("--fragments", "P", count(1, 1024), "fragments (default: 12, at most --interval)"),
     Option("--interval", "H", count(1, 10_000), "steps between two merges of a fragment (default: as --fragments)"),
     Option("--overlap", "T", count(1, 1024), "rounds in flight (default: 2, at most --interval)"),
@@ -73,9 +74,10 @@ OPTIONS = (
 
 
 def answer(found: Values) -> Report:
-    """Return a row for each unit. Raises `UsageError`, and `Stalled` if the simulated clock stands still."""
+    """Return a row for each unit. Raises `UsageError`."""
     from atoll_runtime.contract import CommunicationSpec, OuterSpec, QuorumSpec
     from atoll_runtime.simulate.fleet.links import Links, on_links
+    from atoll_runtime.simulate.shard import Stalled
 
     codec, adaptive = found["codec"], found["codec"] == "auto"
     fragments = found["fragments"] or min(FRAGMENTS, found["interval"] or FRAGMENTS)
@@ -97,7 +99,13 @@ def answer(found: Values) -> Report:
         steps=found["steps"] or max(600, 8 * interval),
     )
     _check(asked)
-    units, goodput = on_links(asked)
+    try:
+        units, goodput = on_links(asked)
+    except Stalled as error:
+        raise UsageError(
+            f"--links, --delay, --outages: contributions come too late for --quorum '{found['quorum']}' and "
+            f"--step-time '{found['step_time']:g}', {error}; better links, a smaller quorum or longer steps are wanted"
+        ) from error
     rows = tuple({key: getattr(unit, key) for key in KEYS} for unit in units)
     title = (
         f"{counted(len(rows), 'unit')}, {amount(asked.params)} parameters in "
@@ -118,6 +126,15 @@ def answer(found: Values) -> Report:
     )
 
 
+def affordable(steps: int, every: float, others: str = "") -> None:
+    """Raises `UsageError` if `every`, the inner steps of all units, would take hours."""
+    if every > MOST_STEPS:
+        raise UsageError(
+            f"--steps '{steps}': {every:,.0f} inner steps of all units; at most {MOST_STEPS:,} are simulated: fewer "
+            f"--steps, fewer units{others} are wanted"
+        )
+
+
 def _check(asked: Links) -> None:
     """Raises `UsageError` for values that do not fit together."""
     from atoll_runtime.protocol.rules import TRANSFER_SECONDS
@@ -130,11 +147,15 @@ def _check(asked: Links) -> None:
     least = sorted(asked.gbps)[-quorum]
     longest = asked.body_seconds(least)
     if longest > TRANSFER_SECONDS:
+        given_up = f"is given up after {TRANSFER_SECONDS:g}, so no quorum is reached"
+        why = f"a contribution takes {longest:.0f} s and {given_up}"
         wanted = math.ceil(1000 * least * longest / TRANSFER_SECONDS) / 1000
-        raise UsageError(
-            f"--links '{least:g}': a contribution takes {longest:.0f} s and is given up after "
-            f"{TRANSFER_SECONDS:g}, so no quorum is reached; {wanted} or more is wanted"
-        )
+        if wanted > MOST_GBPS:
+            most = math.floor(asked.params * TRANSFER_SECONDS / longest)
+            raise UsageError(
+                f"--params '{asked.params:g}': {why}; at most {most} with a link of {least:g} Gbit/s"
+            )
+        raise UsageError(f"--links '{least:g}': {why}; {wanted} or more is wanted")
     outer = asked.outer
     count(1, outer.interval)("--fragments", str(outer.fragments))
     count(1, outer.interval)("--overlap", str(outer.overlap))
@@ -142,3 +163,9 @@ def _check(asked: Links) -> None:
     for unit in asked.outages:
         if unit >= units:
             raise UsageError(f"--outages: unit {unit}; --links has the units 0 to {units - 1}")
+    # Units train while a round takes longer than a step.
+    step = max(asked.step_seconds)
+    each = asked.steps * max(1.0, longest * outer.fragments / outer.interval / step, 2 * asked.delay / step)
+    if quorum > units - len(asked.outages):
+        each += max(sum(last - first for first, last in spans) for spans in asked.outages.values()) / step
+    affordable(asked.steps, units * each, ", a longer --step-time or less --delay and --outages")

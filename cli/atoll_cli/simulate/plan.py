@@ -37,18 +37,12 @@ def _price(option: str, text: str) -> tuple[str, float]:
     return generation, number(0, 1e6)(option, dollars)
 
 
-def _mtbi(option: str, text: str) -> float:
-    value = seconds()(option, text)
-    if value < LEAST_MTBI:
-        raise UsageError(f"{option} {text!r}: {LEAST_MTBI:g}s or more is wanted")
-    return value
-
-
 OPTIONS = (
     Option("file", "RUN.yaml", as_path, "a TrainingRun"),
     Option("--price", "GEN=DOLLARS", _price, "of a chip-hour: v6e=2.70", many=True),
-    Option("--step-time", "[POOL=]TIME", _named(seconds()), "of an inner step, measured", many=True),
-    Option("--mtbi", "[POOL=]TIME", _named(_mtbi), "between interruptions of a chip (1y)", many=True),
+    Option("--step-time", "[POOL=]TIME", _named(seconds(1e6, least=1e-6)), "of an inner step, measured", many=True),
+    Option("--mtbi", "[POOL=]TIME", _named(seconds(least=LEAST_MTBI)),
+           "between interruptions of a chip (1y)", many=True),
     Option("--mfu", "SHARE", number(0, 1, above=True), "of the chips' peak that a step reaches (0.4)"),
     Option("--link-gbps", "G", number(0, MOST_GBPS, above=True),
            "of a unit's link each way, where pools[].link is not set"),
