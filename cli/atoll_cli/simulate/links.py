@@ -19,8 +19,8 @@ LEAST_GBPS, MOST_GBPS = 1e-3, 1e5
 LEAST_INTERVALS = 4
 """The fewest intervals of a simulation. The first two are not counted."""
 FRAGMENTS, OVERLAP = 12, 2
-MOST_STEPS = 100_000
-"""The most inner steps of all units that one command simulates: some minutes on one core."""
+MOST_STEPS = 500_000
+"""The most inner steps of all units that one command simulates: some twenty minutes on one core."""
 Outages = dict[int, list[tuple[float, float]]]
 KEYS = (
     "link_gbps", "need_gbps", "member_share", "merged_share", "hidden_share", "codec", "streams", "period", "rounds",
