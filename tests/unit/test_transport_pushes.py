@@ -89,15 +89,18 @@ async def test_what_came_before_a_push_broke_is_kept_for_the_same_part_until_its
         assert parts.used == 0
 
 
-async def test_a_push_whose_body_is_awaited_ends_with_its_round() -> None:
-    parts = Parts(20, 2)
-    push = begun(parts, HEADER, silent)
+async def test_a_push_whose_round_is_over_gives_its_bytes_to_a_part_that_needs_them() -> None:
+    parts = Parts(16, 2)
+    pushes = [begun(parts, replace(HEADER, part=dataclasses.replace(PART, host=n)), silent) for n in (1, 2)]
     await asyncio.sleep(0)
+    assert parts.reserve(HEADER) == "8 bytes do not fit: 16 of 16 bytes are in use"
     parts.release(Release(PART.round, None))
-    with pytest.raises(TimeoutError):
-        await push
-    parts.end(HEADER, wanted=False)
-    assert parts.used == 0
+    assert parts.used == 16
+    assert bytes(await begun(parts, HEADER, whole)) == BODY
+    for push in pushes:
+        with pytest.raises(TimeoutError):
+            await push
+    assert parts.used == 8
 
 
 def test_a_merge_takes_no_part_of_a_host_that_the_unit_no_longer_has() -> None:

@@ -155,6 +155,9 @@ class Push:
     broken: bool = False
     """The connection broke. What has arrived is kept for the next push of the same part."""
 
+    over: bool = False
+    """Its round is over, or goes on without it."""
+
     def stop(self) -> None:
         """No longer awaits the body."""
         if self.deadline is not None and not self.deadline.expired():
@@ -184,8 +187,12 @@ class Parts:
         A part has its bytes once. An earlier push of the same part ends, and this one continues with what has arrived
         if part and codec are the same.
         """
-        older, size = self._pushes.get(header.key), self._room(header)
-        used = self.used - (0 if older is None else self._room(older.header))
+        size = self._room(header)
+        if self._others(header) + size > self.budget:
+            for push in [each for each in self._pushes.values() if each.over]:
+                push.stop()
+                self.unreserve(push.header)
+        older, used = self._pushes.get(header.key), self._others(header)
         if used + size > self.budget:
             return f"{size} bytes do not fit: {used} of {self.budget} bytes are in use"
         assembly = None
@@ -239,14 +246,20 @@ class Parts:
         self._parts[header.key] = held
 
     def release(self, release: Release) -> None:
-        """Forgets the parts of a release, and ends its pushes."""
+        """Forgets the parts of a release, and its broken pushes. Others go on, because their senders measure the link
+        by them, until another part needs their bytes."""
         for push in list(self._pushes.values()):
             if release.of(push.header.part.round, push.header.part.unit):
-                push.stop()  # its caller frees the bytes
+                push.over = True
                 if push.broken:
                     self.unreserve(push.header)
         for key in [key for key in self._parts if release.of(key[0], key[1])]:
             self.used -= self._parts.pop(key).body.nbytes
+
+    def _others(self, header: Header) -> int:
+        """Bytes in use, without those of an earlier push of the same part."""
+        older = self._pushes.get(header.key)
+        return self.used - (0 if older is None else self._room(older.header))
 
     def _room(self, header: Header) -> int:
         """Returns the bytes that a part takes until it is merged, in the dtype of the run's codec."""
