@@ -88,6 +88,22 @@ def test_a_period_is_the_most_rounds_that_a_unit_takes_part_in(
         assert sum(found[p::P]) == pytest.approx(100 / times, rel=0.1)
 
 
+@pytest.mark.parametrize("seconds", [4.0, 12.0])
+def test_a_fragment_that_never_finds_a_place_gets_one_as_soon_as_it_is_a_turn_behind(seconds: float) -> None:
+    made, begin = share(seconds), 100.0
+    turns = max(1.0, seconds * P / INTERVAL)
+    found = []
+    for n in range(60):
+        now, p = begin + n * INTERVAL / P, n % P
+        ready = made.ready(p, now, 2 * (p == 0), ())
+        if ready:
+            made.joined(p, now)
+        if p == 0:
+            found.append(ready)
+    assert found.index(True) <= 3 * turns
+    assert sum(found) == pytest.approx(15 / turns, abs=3)
+
+
 def test_a_pause_of_the_rounds_says_little_of_the_time_between_those_after_it() -> None:
     made = share(4.0)
     for p in range(P):

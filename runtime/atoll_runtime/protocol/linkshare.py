@@ -3,6 +3,9 @@
 Each fragment earns credit: one in the time that the link needs to send every fragment once. A round costs one credit.
 So if a transfer takes x times as long as the time between two rounds, the unit is a member of one round in x of each
 fragment. A unit on a link that is fast enough takes part in every round.
+
+Few contributions wait for the link at a time. On any link a fragment that is a turn behind the others may wait beside
+them. So none starves whose rounds open each time while the link is busy.
 """
 
 from __future__ import annotations
@@ -10,17 +13,19 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from statistics import fmean
 
 from atoll_runtime.protocol.messages import MOST_TURN
 from atoll_runtime.protocol.pace import Ema
 from atoll_runtime.protocol.round import SLACK
 
 STAGGER = 0.618
-"""Fragments start with different credit, so that their turns are spread evenly over time."""
-MOST_CREDIT = 4.0
+"""After their first contributions fragments have different credit, so that their turns are spread evenly over time."""
+MOST_CREDIT = 8.0
+"""Fragments that have waited for longer are equal."""
 PUSHES, FETCHES = 2, 4
 """Transfers in each direction that may wait for the link or be on it. Another round is joined only while there are
-fewer. On a link with a long round trip there may be `beside` − 1 more."""
+fewer, but for a fragment that is behind. On a link with a long round trip there may be `beside` − 1 more."""
 USED = 0.98
 """Share of a slow link's time that is used. With all of it in use, queues would grow, and the work that is trained
 meanwhile would be lost."""
@@ -118,20 +123,23 @@ class LinkShare:
             pushes: contributions that wait for the link or are on it.
             fetches: fragments with versions that wait for the link or are on it.
         """
-        if max(self.load, self.period) <= 1.0 or p not in self._contributed:
-            return pushes < PUSHES - 1 + self.beside
+        credit = {q: self._reckon(q, now) for q in self._asked}
+        # A turn behind the others, and the link sends those that wait before the fragment is due again.
+        behind = 0 < pushes * self.load < self.fragments and credit[p] >= fmean(credit.values()) + 1.0
+        if not self.turn or p not in self._contributed:
+            return behind or pushes < PUSHES - 1 + self.beside
         idle = not pushes and not fetches and now >= self._joined + 2 * self.seconds
         if idle and self.load > self.period:
             return True  # idle for as long as a contribution is expected to take: the link may be faster now
-        credit = {q: self._reckon(q, now) for q in self._contributed}
         # One place is kept for a fragment that has waited a whole turn longer.
-        kept = (max(credit.values()) >= credit[p] + 1.0) + 1 - self.beside
+        kept = (max(credit[q] for q in self._contributed) >= credit[p] + 1.0) + 1 - self.beside
         waiting = len(self._contributed.intersection(fetches))
-        return credit[p] >= 1.0 and pushes < PUSHES - kept and waiting < FETCHES - kept
+        return credit[p] >= 1.0 and (behind or (pushes < PUSHES - kept and waiting < FETCHES - kept))
 
     def joined(self, p: int, now: float) -> None:
         """A contribution of fragment `p` will be sent."""
-        self._credit[p] = max(0.0, self._reckon(p, now) - 1.0), now
+        left = self._reckon(p, now) - 1.0 if p in self._contributed else p * STAGGER % 1.0
+        self._credit[p] = max(0.0, left), now
         self._joined = now
 
     def missed(self, p: int, seconds: float, bits: float) -> None:
@@ -152,7 +160,7 @@ class LinkShare:
         self._credit[p] = min(MOST_CREDIT, credit + 1.0), at
 
     def _reckon(self, p: int, now: float) -> float:
-        credit, at = self._credit.get(p, ((p * STAGGER) % 1.0, now))
+        credit, at = self._credit.get(p, (0.0, now))
         if self.interval:
             turn = max(self.period, self.load / USED)
             credit = min(MOST_CREDIT, credit + (now - at) / self.interval / turn)
