@@ -27,9 +27,9 @@ def main() -> int:
     except (settings.SettingsError, CredentialsError) as error:
         print(f"atoll-operator: {error}", file=sys.stderr)
         return 2
+    sys.setrecursionlimit(DEEPEST)
     # What the modules made lives as long as the process, so it is frozen. An event makes thousands of objects, none in
     # a cycle. A full collection takes longer than a pass, so `App` runs it between two passes.
-    sys.setrecursionlimit(DEEPEST)
     gc.freeze()
     gc.set_threshold(20_000, 5, 1_000_000)
     logs.log(logging.INFO, "starts", server=access.server, namespaces=configured.namespaces or "all")

@@ -29,8 +29,8 @@ BODY_LIMIT = 8 * 2**20
 """Largest report in bytes. One full of waits takes 147 MiB to read, one run at a time, and 10 MiB to keep. A unit takes
 at most 795 bytes without waits, so the 4,096 that a run can have take 3.3 MB. Ledgers of deleted ones stay in it."""
 MAX_SECONDS = 12.0
-"""Longest time between two polls of a syncer that does not answer or has many units. It is below `EXIT_GRACE_SECONDS`,
-for which the end of a pod is no failure because its run may have ended."""
+"""Longest time between two polls of a syncer that does not answer or whose report takes long to read. It is below
+`EXIT_GRACE_SECONDS`, for which the end of a pod is no failure because its run may have ended."""
 SHARE = 0.02
 """Share of a core that reading the reports of one run takes at most, as far as `MAX_SECONDS` allows. A run may have
 thousands of units, and its image decides what its syncer reports."""

@@ -16,6 +16,7 @@ from sim_world import World
 from soak import batch
 
 from atoll_runtime.learner.client import SyncerClient
+from atoll_runtime.protocol.rules import Rules
 
 SEED = int(os.environ.get("SEED") or 20261121)
 COUNT = int(os.environ.get("SCHEDULES") or 3_000)
@@ -30,20 +31,19 @@ def test_every_schedule_keeps_every_promise_and_reaches_its_end(first: int) -> N
     assert not failures, "\n".join(map(str, failures[:10]))
 
 
+def four_units(rules: Rules, steps: tuple[float, ...], weather: Weather, budget: int = 1 << 20) -> World:
+    """A world of units of one host, in which every shard has four fragments of ten elements."""
+    units = tuple(Island(f"u{number}", 1, seconds, 10) for number, seconds in enumerate(steps))
+    return World(Scenario(0, rules, ((10,) * 4,) * rules.shards, units, weather, (), budget=budget))
+
+
+FOUR = replace(LONE, fragments=4, target_steps=40)
+
+
 def test_memory_for_fewer_rounds_than_may_be_in_flight_holds_no_run_up() -> None:
     """After a restart all lost rounds are opened again. None may take a part of the memory that another needs."""
-    rules = replace(
-        LONE,
-        fragments=4,
-        interval=4,
-        overlap=2,
-        quorum=4,
-        grace_fraction=0.5,
-        target_steps=40,
-        cut_interval=20,
-    )
-    units = tuple(Island(f"u{i}", 1, 1 + i / 100, 10, 0.0) for i in range(4))
-    world = World(Scenario(0, rules, ((10,) * 4,), units, Weather(0.05), (), budget=4 * 10 * 4))
+    rules = replace(FOUR, interval=4, overlap=2, quorum=4, grace_fraction=0.5, cut_interval=20)
+    world = four_units(rules, (1.0, 1.01, 1.02, 1.03), Weather(0.05), budget=4 * 10 * 4)
     world.run_for(12.0)
     world.crash(world.shards[0])
     world.run()
@@ -61,19 +61,8 @@ def test_a_unit_that_reports_to_another_shard_than_shard_0_sets_no_pace_there(
             with client._signals.changing():
                 client._sessions[1].report(step, tokens, loss, 86400.0)
 
-    rules = replace(
-        LONE,
-        fragments=4,
-        interval=8,
-        quorum=2,
-        grace_fraction=0.8,
-        target_steps=40,
-        shards=2,
-        slow_factor=4.0,
-        guard=True,
-    )
-    units = tuple(Island(f"u{i}", 1, 1.0, 10) for i in range(4))
-    world = World(Scenario(0, rules, ((10,) * 4,) * 2, units, Weather(0.01), ()))
+    rules = replace(FOUR, interval=8, quorum=2, grace_fraction=0.8, shards=2, slow_factor=4.0, guard=True)
+    world = four_units(rules, (1.0,) * 4, Weather(0.01))
     monkeypatch.setattr(SyncerClient, "report", everywhere)
     world.run_for(20.0)
     process = world.shards[1].process

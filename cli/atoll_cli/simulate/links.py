@@ -20,7 +20,7 @@ LEAST_INTERVALS = 4
 """The fewest intervals of a simulation. The first two are not counted."""
 FRAGMENTS, OVERLAP = 12, 2
 MOST_STEPS = 500_000
-"""The most inner steps of all units that one command simulates: some twenty minutes on one core."""
+"""The most inner steps of all units that one command simulates: half an hour on one core."""
 Outages = dict[int, list[tuple[float, float]]]
 KEYS = (
     "link_gbps", "need_gbps", "member_share", "merged_share", "hidden_share", "codec", "streams", "period", "rounds",

@@ -94,8 +94,8 @@ class Body(dict[str, Any]):
             raise Unreadable(problems(error)) from error
 
 
-class Part(dict[str, Any]):
-    """A part of many bodies that is in memory once. Weak references to a plain dict are not possible."""
+class Template(dict[str, Any]):
+    """The podTemplate of many bodies, in memory once. Weak references to a plain dict are not possible."""
 
 
 class Inventory(Cache):
@@ -113,7 +113,7 @@ class Inventory(Cache):
                 NODE: lambda kind, body: body.get("spec", {}).get("nodeName") if kind == "Pod" else None,
             },
         )
-        self._templates: WeakValueDictionary[bytes, Part] = WeakValueDictionary()
+        self._templates: WeakValueDictionary[bytes, Template] = WeakValueDictionary()
         """By digest. All units of a run have its podTemplate, which may have hundreds of KiB."""
         self._deleted_nodes: OrderedDict[str, NodeView] = OrderedDict()
         self._chips: Mapping[NodeKind, Mapping[str, int]] | None = None
@@ -123,7 +123,10 @@ class Inventory(Cache):
         kept = Body(without_managed_fields(body))
         if template := body["spec"].get("podTemplate"):
             digest = hashlib.sha256(msgspec.json.encode(template)).digest()
-            kept["spec"] = {**body["spec"], "podTemplate": self._templates.setdefault(digest, Part(template))}
+            kept["spec"] = {
+                **body["spec"],
+                "podTemplate": self._templates.setdefault(digest, Template(template)),
+            }
         with suppress(Unreadable):  # made now, because a pass over a run uses the models of all its units
             _ = kept.unit if kind == "LearnerUnit" else kept.run
         return kept

@@ -123,11 +123,14 @@ class LinkShare:
             pushes: contributions that wait for the link or are on it.
             fetches: fragments with versions that wait for the link or are on it.
         """
+        free = not self.turn or p not in self._contributed
+        if free and pushes < PUSHES - 1 + self.beside:
+            return True
         credit = {q: self._reckon(q, now) for q in self._asked}
         # A turn behind the others, and the link sends those that wait before the fragment is due again.
         behind = 0 < pushes * self.load < self.fragments and credit[p] >= fmean(credit.values()) + 1.0
-        if not self.turn or p not in self._contributed:
-            return behind or pushes < PUSHES - 1 + self.beside
+        if free:
+            return behind
         idle = not pushes and not fetches and now >= self._joined + 2 * self.seconds
         if idle and self.load > self.period:
             return True  # idle for as long as a contribution is expected to take: the link may be faster now

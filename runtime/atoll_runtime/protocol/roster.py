@@ -72,7 +72,6 @@ class Roster:
         self.connected: set[str] = set()
         """Units with at least one connected host, even if others are missing."""
         self._silence, self._slow_factor = rules.silent_after, rules.slow_factor
-        self._guarded = math.isfinite(rules.slow_factor)
         self._collecting: dict[RoundId, Round] = {}
         self._ends = Ranking()
         self._steady, self._new = Ranking(), Ranking()
@@ -143,7 +142,7 @@ class Roster:
         self._ends.set(unit.name, until)
         # With the guard a first sample counts too: it is bounded by the median, and without it the first unit that has
         # two samples would be the median alone.
-        paces = self._steady if unit.pace.steady or self._guarded else self._new
+        paces = self._steady if unit.pace.steady or math.isfinite(self._slow_factor) else self._new
         paces.set(unit.name, unit.pace.value or 0.0)
         if unit.pace.steady:
             self._least.set(unit.name, unit.pace.least)

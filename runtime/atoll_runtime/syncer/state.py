@@ -154,7 +154,6 @@ class Push:
     """Deadline of its body, while it is awaited."""
     broken: bool = False
     """The connection broke. What has arrived is kept for the next push of the same part."""
-
     over: bool = False
     """Its round is over, or goes on without it."""
 
