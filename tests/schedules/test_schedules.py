@@ -61,7 +61,7 @@ def test_a_unit_that_reports_to_another_shard_than_shard_0_sets_no_pace_there(
             with client._signals.changing():
                 client._sessions[1].report(step, tokens, loss, 86400.0)
 
-    rules = replace(FOUR, interval=8, quorum=2, grace_fraction=0.8, shards=2, slow_factor=4.0, guard=True)
+    rules = replace(FOUR, interval=8, quorum=2, grace_fraction=0.8, shards=2)
     world = four_units(rules, (1.0,) * 4, Weather(0.01))
     monkeypatch.setattr(SyncerClient, "report", everywhere)
     world.run_for(20.0)
