@@ -18,6 +18,7 @@ from pydantic import ValidationError
 
 from atoll_operator.api.group import LABEL_RUN, LABEL_UNIT, Object
 from atoll_operator.api.learnerunit import LearnerUnit
+from atoll_operator.api.podtemplate import PodTemplate
 from atoll_operator.api.stored import M, known
 from atoll_operator.api.trainingrun import OptionalSpec, TrainingRun, TrainingRunSpec, TrainingRunStatus
 from atoll_operator.kube.cache import (
@@ -83,7 +84,10 @@ class Body(dict[str, Any]):
         return self._known(model, self.get("status", {}))[0]
 
     def _read(self, model: type[M]) -> M:
-        found, self.unknown = self._known(model, {"spec": self["spec"], "status": self.get("status", {})})
+        spec = self["spec"]
+        if isinstance(template := spec.get("podTemplate"), Template):
+            spec = spec | {"podTemplate": template.model}
+        found, self.unknown = self._known(model, {"spec": spec, "status": self.get("status", {})})
         return found
 
     @staticmethod
@@ -96,6 +100,14 @@ class Body(dict[str, Any]):
 
 class Template(dict[str, Any]):
     """The podTemplate of many bodies, in memory once. Weak references to a plain dict are not possible."""
+
+    @cached_property
+    def model(self) -> PodTemplate | Template:
+        """Read once. Itself if it has what this version does not know or cannot read, which each body reports."""
+        try:
+            return PodTemplate.model_validate(self)
+        except ValidationError:
+            return self
 
 
 class Inventory(Cache):
@@ -122,7 +134,7 @@ class Inventory(Cache):
     def _body(self, kind: str, body: Object, _: Any) -> Body:
         kept = Body(without_managed_fields(body))
         if template := body["spec"].get("podTemplate"):
-            digest = hashlib.sha256(msgspec.json.encode(template)).digest()
+            digest = hashlib.sha256(msgspec.json.encode(template, order="sorted")).digest()
             kept["spec"] = {
                 **body["spec"],
                 "podTemplate": self._templates.setdefault(digest, Template(template)),

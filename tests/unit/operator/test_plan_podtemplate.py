@@ -13,6 +13,7 @@ from run_scene import RunScene
 
 from atoll_cli.simulate.admission import faults
 from atoll_operator.api.group import TPU, Object
+from atoll_operator.api.podtemplate import PodTemplate
 from atoll_operator.kube.cache import Key
 from atoll_operator.plan.pods.topology import GENERATIONS
 from atoll_operator.reconcilers.inventory import Inventory
@@ -41,15 +42,19 @@ def mounts(pod: Object) -> list[Object]:
 
 
 def test_units_with_equal_templates_have_it_in_memory_once() -> None:
-    inventory, found = Inventory(), []
+    inventory, raw, read = Inventory(), [], []
     for name in ("a", "b"):
         metadata = {"name": name, "namespace": "ns", "uid": name, "resourceVersion": "1"}
-        spec = {"run": "r", "podTemplate": copy.deepcopy(TEMPLATE)}
-        inventory.put("LearnerUnit", {"metadata": metadata, "spec": spec})
+        template = copy.deepcopy(TEMPLATE if name == "a" else dict(reversed(TEMPLATE.items())))
+        spec = learner_unit().spec.model_dump(mode="json", by_alias=True, exclude_none=True)
+        inventory.put("LearnerUnit", {"metadata": metadata, "spec": spec | {"podTemplate": template}})
         body = inventory.body(Key("LearnerUnit", "ns", name))
         assert body is not None
-        found.append(body["spec"]["podTemplate"])
-    assert found[0] is found[1]
+        raw.append(body["spec"]["podTemplate"])
+        read.append(body.unit.spec.pod_template)
+    assert raw[0] is raw[1]
+    assert read[0] is read[1]
+    assert read[0] == PodTemplate.model_validate(TEMPLATE)
 
 
 @pytest.mark.parametrize("kind", ["learner", "syncer", "evaluator"])
