@@ -117,7 +117,7 @@ def test_units_that_choose_use_the_widest_codec_that_their_links_carry(ask: Any)
         (("--links", "100", "--fragments", "1"), 38),  # H = 1: one round in flight
         (("--links", "100,100", "--interval", "8"), 24),  # eight fragments
         (
-            ("--links", "5", "--params", "1e8", "--step-time", "0.1", "--delay", "10000"),
+            ("--links", "5", "--params", "1e8", "--step-time", "0.1s", "--delay", "10000"),
             24,
         ),  # a step waits for a round trip
         (("--links", "0.3"), 10),  # the clock follows the only link, eleven times slower than the steps

@@ -46,7 +46,7 @@ REFUSED = (
     ("links --links 1e5 --params 1e17", "--params '1e+17': a contribution takes 1333 s"),
     ("links --links 0.5 --step-time 1 --interval 1 --steps 4", "--links, --delay, --outages: "),
     ("links --outages ''", "--outages '': a path on this machine is wanted"),
-    ("links --step-time 1e-5", "--step-time '1e-5': a number from 0.001 to 100000"),
+    ("links --step-time 1e-5", "--step-time '1e-5': a time from 0.001s to 100000s"),
     ("links --steps 1000000", "--steps '1000000': 7,000,000 inner steps of all units; at most 500,000"),
     ("links --steps 48 --step-time 0.001 --delay 10000", "inner steps of all units"),
     ("heterogeneity --speeds 1,2 --steps 500000", "--steps '500000': 1,500,000 inner steps"),

@@ -6,7 +6,7 @@ import json
 import math
 from typing import TYPE_CHECKING
 
-from atoll_cli.arguments import Option, Values, as_path, choice, count, number, numbers
+from atoll_cli.arguments import Option, Values, as_path, choice, count, number, numbers, seconds
 from atoll_cli.errors import UsageError
 from atoll_cli.simulate.output import Report, percent
 from atoll_cli.text import amount, counted
@@ -60,7 +60,7 @@ OPTIONS = (
     Option("--links", "LIST", numbers(LEAST_GBPS, MOST_GBPS),
            "Gbit/s of each unit's link, in each direction", default="2,2.5,3,3.5,4,4.5,5"),
     Option("--params", "N", number(1.0), "parameters of the model", default="12B"),
-    Option("--step-time", "SECONDS", number(1e-3, 1e5), "of an inner step", default="5"),
+    Option("--step-time", "TIME", seconds(1e5, least=1e-3), "of an inner step", default="5s"),
     Option("--fragments", "P", count(1, 1024), "fragments (default: 12, at most --interval)"),
     Option("--interval", "H", count(1, 10_000), "steps between two merges of a fragment (default: as --fragments)"),
     Option("--overlap", "T", count(1, 1024), "rounds in flight (default: 2, at most --interval)"),
