@@ -137,7 +137,7 @@ def _schema(definition: Mapping[str, Any]) -> Schema:
 
 def _page(definitions: Iterable[Mapping[str, Any]]) -> str:
     """All fields of specs and statuses, in Markdown."""
-    told = "What `kubectl explain` shows. Fields of a spec with * are required. Unknown fields of a status are absent."
+    told = "What `kubectl explain` shows. Fields of a spec with * are required. Status fields are absent while unknown."
     lines = [f"<!-- {ORIGIN} -->", "# Fields", "", told, ""]
     for each in definitions:
         schema = _schema(each)

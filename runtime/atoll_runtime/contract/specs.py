@@ -211,8 +211,8 @@ class CheckpointSpec(Section):
     """Where the global checkpoints of the run are, and how often one is made."""
 
     uri: Annotated[Uri, Field(json_schema_extra={"pattern": FOLDER})]
-    """Folder of this run in a bucket. Checkpoints are written to `global/<step>/` below it. The path has none of the
-    characters `*?[]#%`, and no empty part."""
+    """Folder of this run in a bucket. Checkpoints are written to `global/<step>/` below it. A new run starts from the
+    newest complete one that is there. The path has none of the characters `*?[]#%`, and no empty part."""
     interval_steps: Annotated[int, Field(ge=1, le=1_000_000)] = 100
     """Global steps between two checkpoints."""
     keep: Annotated[int, Field(ge=2, le=1000)] = 3
