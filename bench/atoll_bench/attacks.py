@@ -48,10 +48,10 @@ class Attacker(SyncerClient):
         """The first contribution to each fragment, for attacks that need it."""
 
     def contribute(
-        self, number: int, ask: Ask, codec: str, body: memoryview, offer: Offer, cursor: int
+        self, number: int, ask: Ask, codec: str, body: memoryview, offer: Offer, step: int, cursor: int
     ) -> None:
         changed, told = self.change(number, np.array(codecs.view(body, codec)), offer)
-        super().contribute(number, ask, codec, codecs.pack(changed, codec), told, cursor)
+        super().contribute(number, ask, codec, codecs.pack(changed, codec), told, step, cursor)
 
     def change(self, number: int, values: NDArray[Any], offer: Offer) -> tuple[NDArray[Any], Offer]:
         """Returns what is sent in place of this contribution to a fragment. It may change `values` in place."""
@@ -111,8 +111,8 @@ class Repeating(Attacker):
 class Dawdling(Attacker):
     """It reports that each step takes two hours."""
 
-    def report(self, step: int, tokens: int, loss: float, step_seconds: float) -> None:
-        super().report(step, tokens, loss, SLOW_SECONDS)
+    def report(self, step: int, steps: int, tokens: int, loss: float, step_seconds: float) -> None:
+        super().report(step, steps, tokens, loss, SLOW_SECONDS)
 
 
 class Opposed(Attacker):

@@ -74,7 +74,7 @@ class Script:
 
     communication = Communication("float32")
 
-    def contribute(self, number, ask, codec, body, offer, cursor):
+    def contribute(self, number, ask, codec, body, offer, step, cursor):
         del self.open_rounds[number]
         self.sent.append((offer, cursor))
 
@@ -155,9 +155,9 @@ def test_the_loop_trains_without_a_syncer_and_reports_each_step(make_loop):
     loop = make_loop(script, inner_step=40)
     assert loop.until_end() is Ending.STOPPED
     assert loop.step == 47
-    steps, tokens, losses, seconds = zip(*script.reports, strict=True)
+    steps, sums, tokens, losses, seconds = zip(*script.reports, strict=True)
     assert steps == (42, 43, 44, 45, 46, 47), "the first step's time is the compiler's"
-    assert sum(tokens) == 7 * TOKENS, "its tokens are not lost"
+    assert sums == (2, 3, 4, 5, 6, 7) and tokens == tuple(n * TOKENS for n in sums), "but the step counts"
     assert all(np.isfinite(losses))
     assert min(seconds) > 0
 

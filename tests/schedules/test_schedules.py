@@ -56,10 +56,10 @@ def test_a_unit_that_reports_to_another_shard_than_shard_0_sets_no_pace_there(
 
     def everywhere(client: SyncerClient, *figures: Any) -> None:
         report(client, *figures)
-        step, tokens, loss, _ = figures
+        *done, loss, _ = figures
         if client._unit.unit == "u0":
             with client._signals.changing():
-                client._sessions[1].report(step, tokens, loss, 86400.0)
+                client._sessions[1].report(*done, loss, 86400.0)
 
     rules = replace(FOUR, interval=8, quorum=2, grace_fraction=0.8, shards=2)
     world = four_units(rules, (1.0,) * 4, Weather(0.01))

@@ -194,12 +194,12 @@ class Host(BlankIsland):
         return self.unit.island.tokens
 
     def _overstate(
-        self, number: int, ask: Any, codec: str, body: memoryview, offer: Offer, cursor: int
+        self, number: int, ask: Any, codec: str, body: memoryview, offer: Offer, step: int, cursor: int
     ) -> None:
         """Send a contribution that claims a thousand times its tokens."""
         many = 1000 * offer.tokens
         told = replace(offer, tokens=many, trained=offer.trained + many)
-        self._contribute(number, ask, codec, body, told, cursor)
+        self._contribute(number, ask, codec, body, told, step, cursor)
 
     # as `Fragments`
 

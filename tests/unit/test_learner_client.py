@@ -17,9 +17,9 @@ from atoll_runtime.learner.start import Start, _merged
 from atoll_runtime.protocol.fragments import TensorInfo, build_layout
 from atoll_runtime.protocol.identifiers import NO_CUT, RoundId
 from atoll_runtime.protocol.link import Ask
-from atoll_runtime.protocol.messages import Beginning, Report
+from atoll_runtime.protocol.messages import Beginning, Header, Report
 from atoll_runtime.protocol.progress import Offer
-from atoll_runtime.simulate.blank import run_contract, unit_contract
+from atoll_runtime.simulate.blank import BlankIsland, run_contract, unit_contract, whole_body
 from atoll_runtime.transport.messages import Announce, FetchHead, FetchRequest, Over, Pull, PushReply, Welcome
 from atoll_runtime.transport.transport import TransportError
 from atoll_runtime.transport.wire import Down, Up
@@ -94,7 +94,7 @@ class Client(SyncerClient):
     def answer(self) -> None:
         """Contributes to each round that asks."""
         for number, ask in self.pulls().items():
-            self.contribute(number, ask, "bf16", BODY, Offer(0, 1, 1, 1, NO_CUT), 1)
+            self.contribute(number, ask, "bf16", BODY, Offer(0, 1, 1, 1, NO_CUT), 1, 1)
 
 
 def welcome(fragments: int = 1, merged: int = 0) -> Welcome:
@@ -178,10 +178,10 @@ async def test_a_contribution_that_was_resumed_does_not_measure_the_link() -> No
 async def test_a_contribution_to_a_round_that_is_over_is_dropped() -> None:
     shard = Shard()
     client, offer = Client(shard), Offer(0, 1, 1, 1, NO_CUT)
-    client.contribute(0, Ask(ROUND, 0), "bf16", BODY, offer, 1)
+    client.contribute(0, Ask(ROUND, 0), "bf16", BODY, offer, 1, 1)
     with pytest.raises(ValueError, match="8 bytes of float32 must be those of 4 elements"):
-        client.contribute(0, Ask(ROUND, 0), "float32", BODY, offer, 1)
-    client.report(1, 8, 5.0, 0.1)
+        client.contribute(0, Ask(ROUND, 0), "float32", BODY, offer, 1, 1)
+    client.report(1, 1, 8, 5.0, 0.1)
     await until(lambda: shard.heard)
     assert [type(message) for message in shard.heard] == [Report] and not shard.pushes
     await client.disconnect()
@@ -196,7 +196,7 @@ async def test_the_host_that_speaks_for_its_unit_reports_to_shard_0_alone_and_te
     beginning, ((first, second), others) = Beginning(10.0, 30.5, 12.25, 3, 16), shards
     for step in (1, 2, 3):
         for client in clients:
-            client.report(step, 8, 5.0, 0.1)
+            client.report(step, step, 8 * step, 5.0, 0.1)
         await until(lambda: len(first.heard) == step)  # noqa: B023
         for client in clients:
             client.begin(beginning)
@@ -208,6 +208,37 @@ async def test_the_host_that_speaks_for_its_unit_reports_to_shard_0_alone_and_te
     assert not any(shard.heard for shard in (second, *others))
     for client in clients:
         await client.disconnect()
+
+
+class Island(BlankIsland):
+    """A unit of one host that trains on 8 tokens a step."""
+
+    cursor, tokens, anchors, updates = 0, 8, (), 0
+
+    def extremes(self, values: Any) -> Any:
+        return values, values
+
+    def extract(self, theta: object, number: int, codec: str) -> Any:
+        return whole_body(BODY)
+
+
+async def test_the_steps_that_a_unit_tells_after_a_restart_count_its_first_one() -> None:
+    shard, island = Shard(), Island()
+    client, start = Client(shard), Start((0,), (0,), inner_step=1000)
+    loop: Any = Loop(
+        run_contract(), *[island] * 2, client, *[island] * 2, start, threading.Event(), snapshots=island
+    )
+    loop.advance()
+    shard.say(welcome(), Pull(ROUND, 0))
+    await until(client.pulls)
+    loop.advance()
+    await until(lambda: len(shard.heard) == 2)
+    header, report = shard.heard
+    assert isinstance(header, Header) and isinstance(report, Report)
+    part = header.part
+    assert (part.inner_step, part.steps, part.tokens) == (1001, 1, 8)
+    assert (report.step, report.steps, report.tokens) == (1002, 2, 16)
+    await client.disconnect()
 
 
 async def test_the_merged_tokens_are_those_that_shard_0_counts_and_never_go_back() -> None:

@@ -66,7 +66,6 @@ class SyncerClient:
         self._sessions: list[ShardSession] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._inner_step = 0
 
     def start(
         self, versions: Sequence[int], seeded_step: int, seed_message: str, lineages: Sequence[str] = ()
@@ -138,12 +137,11 @@ class SyncerClient:
         """Call when the first step has ended. The following reports carry `beginning`."""
         self._sessions[COORDINATOR].beginning = beginning
 
-    def report(self, step: int, tokens: int, loss: float, step_seconds: float) -> None:
-        """Call at each inner step. Host 0 tells shard 0. `tokens`: of the unit."""
-        self._inner_step = step
+    def report(self, step: int, steps: int, tokens: int, loss: float, step_seconds: float) -> None:
+        """Call at each inner step; see `Report`. Host 0 tells shard 0."""
         if self._unit.host == 0:
             with self._signals.changing():
-                self._sessions[COORDINATOR].report(step, tokens, loss, step_seconds)
+                self._sessions[COORDINATOR].report(step, steps, tokens, loss, step_seconds)
 
     def say(self, message: Audit) -> None:
         """Sends a message to shard 0, if this is host 0, which speaks for its unit."""
@@ -179,10 +177,10 @@ class SyncerClient:
         return self._policy.now
 
     def contribute(
-        self, number: int, ask: Ask, codec: str, body: memoryview, offer: Offer, cursor: int
+        self, number: int, ask: Ask, codec: str, body: memoryview, offer: Offer, step: int, cursor: int
     ) -> None:
-        """Queues this host's encoded part of anchor − θ. A late part is dropped. Raises `ValueError` for a part of the
-        wrong size."""
+        """Queues this host's encoded part of anchor − θ after the inner step `step`. A late part is dropped. Raises
+        `ValueError` for a part of the wrong size."""
         start, stop = self._bounds[number]
         if len(body) != codecs.size(stop - start, codec):
             raise ValueError(f"part: {len(body)} bytes of {codec} must be those of {stop - start} elements")
@@ -193,7 +191,7 @@ class SyncerClient:
             hosts=self._unit.hosts,
             round=ask.round,
             cursor=cursor,
-            inner_step=self._inner_step,
+            inner_step=step,
             start=start,
             stop=stop,
             padded=self._padded[number],

@@ -96,7 +96,6 @@ class Loop:
         self._arrivals: dict[int, Arrival] = {}
         """Arrivals that the hosts have not agreed on yet."""
         self._finished: float | None = None
-        self._unreported = 0
 
     def until_end(self) -> Ending:
         """Trains until the syncer's clock stops it, or this unit must end.
@@ -215,7 +214,9 @@ class Loop:
         """Gives this host's parts to the client, during the step that is under way."""
         for parcel in parcels:
             body = host_body(parcel.delta)
-            self.client.contribute(parcel.number, parcel.ask, parcel.codec, body, parcel.offer, self._cursor)
+            self.client.contribute(
+                parcel.number, parcel.ask, parcel.codec, body, parcel.offer, self.step, self._cursor
+            )
 
     def finish(self, loss: float, cursor: int) -> None:
         """Counts and reports a step that has ended."""
@@ -227,11 +228,10 @@ class Loop:
         self._cursor = cursor
         self.progress.step(self.inner.tokens)
         now = self.clock()
-        self._unreported += self.inner.tokens
-        # The first step's time includes compilation, so its tokens are reported with the second.
+        # The first step's time includes compilation, so this step counts in the report of the second.
         if self._finished is not None:
-            self.client.report(self.step, self._unreported, loss, now - self._finished)
-            self._unreported = 0
+            done = self.progress
+            self.client.report(self.step, done.steps, done.trained, loss, now - self._finished)
         else:
             self.begun()
         self._finished = now

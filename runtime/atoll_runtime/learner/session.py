@@ -63,11 +63,9 @@ class ShardSession:
         self._quiet_until = 0.0
         """When the next report may be sent."""
 
-    def report(self, step: int, tokens: int, loss: float, step_seconds: float) -> None:
-        """Adds an inner step to the sums. Replaces a report that was not sent yet. Call with the lock held."""
-        last = self._last.get(Report)
-        steps, total = (last.steps, last.tokens) if isinstance(last, Report) else (0, 0)
-        self.say(Report(step, steps + 1, total + tokens, loss, step_seconds, self.beginning))
+    def report(self, step: int, steps: int, tokens: int, loss: float, step_seconds: float) -> None:
+        """Queues a report, as `say`."""
+        self.say(Report(step, steps, tokens, loss, step_seconds, self.beginning))
 
     def say(self, message: Report | Audit) -> None:
         """Queues a message. It replaces one of its kind that was not sent yet. Call with the lock held."""
