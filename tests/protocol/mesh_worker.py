@@ -24,7 +24,7 @@ MODELS = {
     "task": ModelSpec(task="__main__:Task"),
 }
 MESHES = {
-    "dense": [(1, 1, 1, 1), (2, 1, 1, 1), (4, 2, 1, 1), (8, 1, 1, 1), (8, 2, 1, 1), (4, 2, 1, 3)],
+    "dense": [(1, 1, 1, 1), (2, 1, 1, 1), (4, 2, 1, 1), (8, 1, 1, 1), (8, 2, 1, 3), (4, 2, 1, 3)],
     "moe": [(1, 1, 1, 1), (8, 1, 1, 1), (2, 1, 2, 1), (4, 1, 4, 1), (8, 2, 2, 1)],
     "task": [(1, 1, 1, 1), (2, 1, 1, 1), (8, 1, 1, 1)],
 }
@@ -67,6 +67,7 @@ def scenario(model, devices, shape, parts):
     losses += [float(inner.step(rows(random, inner), 1.0))]
     return {
         "mesh": [devices, shape.tensor, shape.expert, parts],
+        "rows": inner.rows[1] - inner.rows[0],
         "losses": losses,
         "gradients": {name: value.ravel().tolist() for name, value in gradients.items()},
         "largest_share": max(share(value) for name, value in inner.theta.items() if value.ndim > 2),

@@ -40,6 +40,12 @@ def test_gradients_agree_tensor_by_tensor(results, model):
 
 
 @MODELS
+def test_six_rows_are_filled_up_to_eight_at_most_also_in_parts(results, model):
+    for run in results[model]:
+        assert run["rows"] <= 8, run["mesh"]
+
+
+@MODELS
 def test_every_fragment_leaves_evenly_split_and_comes_back_whole(results, model):
     for run in results[model]:
         assert run["wrong_fragments"] == [], run["mesh"]

@@ -84,10 +84,10 @@ class Inner:
             ),
         )
         self._step = programs("step", step)
-        parts = min(spec.accumulation, batch)
+        shares = math.prod(mesh.shape[axis] for axis in ROWS)
+        parts = min(spec.accumulation, -(-batch // shares))  # more would add only rows of weight 0
         self._gradient = accumulated(self._objective.loss, parts)
-        shares = math.prod(mesh.shape[axis] for axis in ROWS) * parts
-        self._rows = -(-batch // shares) * shares
+        self._rows = -(-batch // (shares * parts)) * shares * parts
         """Rows of the whole batch, filled up so that all its shares are equal."""
         mine = over_rows(mesh).addressable_devices_indices_map((self._rows,)).values()
         spans = [index[0].indices(self._rows) for index in mine if index is not None]
