@@ -121,11 +121,12 @@ def read(requests: Iterable[Request], ask: Callable[[], object]) -> Iterator[np.
 
 def _pieces(requests: Iterable[Request]) -> Iterator[list[Request]]:
     """Lists of requests, of at most `PIECE` bytes together or of one request."""
-    piece: list[Request] = []
+    piece, size = list[Request](), 0
     for request in requests:
-        if piece and sum(each.size for each in piece) + request.size > PIECE:
+        size += request.size
+        if piece and size > PIECE:
             yield piece
-            piece = []
+            piece, size = [], request.size
         piece.append(request)
     if piece:
         yield piece
