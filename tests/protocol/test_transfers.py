@@ -26,6 +26,7 @@ from protocol_parties import until
 from atoll_bench.slowlink import SlowLink
 from atoll_runtime.protocol.identifiers import RoundId
 from atoll_runtime.protocol.messages import Header, Part
+from atoll_runtime.transport import transfer_client
 from atoll_runtime.transport.chunks import BLOCK, Assembly
 from atoll_runtime.transport.messages import Attach, FetchHead, FetchRequest, PushReply
 from atoll_runtime.transport.stream import CHUNK_HEAD, LARGEST_MESSAGE, framed
@@ -222,6 +223,19 @@ async def test_a_certificate_of_another_run_is_refused_at_both_ends(
 
         with pytest.raises(ssl.SSLError, match=r"(?i)certificate.required"):
             await asyncio.to_thread(without_certificate)
+
+
+async def test_a_connection_that_is_idle_for_long_is_closed_while_others_are_used(
+    folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transfer_client, "IDLE_SECONDS", 0.3)
+    async with serving(Shelf(), folders) as server, linked(server.port, folders[1], 1) as client:
+        requests = [msgspec.structs.replace(REQUEST, start=start) for start in range(4)]
+        await asyncio.gather(*(client.fetch(each, lambda: None) for each in requests))
+        assert len(server.streams) > 1
+        async with asyncio.timeout(SECONDS):
+            while len(server.streams) > 1:
+                await fetched(client)
 
 
 async def test_nobody_answers_and_the_transfer_fails_at_once(

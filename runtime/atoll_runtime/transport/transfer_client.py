@@ -36,7 +36,7 @@ from atoll_runtime.transport.wire import WireError
 
 CONNECT_SECONDS = 10.0
 IDLE_SECONDS = 60.0
-"""A connection that was idle for longer is not used again. The shard or a firewall may have dropped it."""
+"""A connection that was idle for longer is closed. The shard or a firewall may have dropped it."""
 STREAMS = 2
 """Connections of one body, by default."""
 BESIDE = 4
@@ -194,9 +194,10 @@ class TransferClient:
         """Ends transfers with `TransportError`, and frees all connections."""
         for transfer in list(self._transfers):
             transfer.settle(TransportError(f"{self._address}: the connection was closed"))
-        self._open = False
-        while self._idle:
-            self._idle.pop()[0].close()
+        with self._lock:
+            self._open = False
+            while self._idle:
+                self._idle.pop()[0].close()
 
     def _streams(self, size: int) -> int:
         return max(1, min(self.streams, -(-size // self.chunk), MOST_STREAMS))
@@ -269,18 +270,21 @@ class TransferClient:
                 return
 
     def _used(self) -> Stream | None:
-        """An idle connection that can be used again, or None."""
-        while True:
-            try:
-                stream, since = self._idle.pop()
-            except IndexError:
-                return None
-            if stream.identity is self._tls.identity() and time.monotonic() - since < IDLE_SECONDS:
-                return stream
-            stream.close()
+        """The idle connection that was used last, or None. Closes those that are not used again."""
+        identity = self._tls.identity()
+        with self._lock:
+            while self._idle and time.monotonic() - self._idle[0][1] >= IDLE_SECONDS:
+                self._idle.popleft()[0].close()
+            while self._idle:
+                stream, _ = self._idle.pop()
+                if stream.identity is identity:
+                    return stream
+                stream.close()
+        return None
 
     def _keep(self, stream: Stream) -> None:
-        if self._open and len(self._idle) < BESIDE * self.streams:
-            self._idle.append((stream, time.monotonic()))
-        else:
-            stream.close()
+        with self._lock:
+            if self._open and len(self._idle) < BESIDE * self.streams:
+                self._idle.append((stream, time.monotonic()))
+            else:
+                stream.close()
