@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from protocol_parties import until
@@ -223,11 +223,9 @@ class Island(BlankIsland):
 
 
 async def test_the_steps_that_a_unit_tells_after_a_restart_count_its_first_one() -> None:
-    shard, island = Shard(), Island()
-    client, start = Client(shard), Start((0,), (0,), inner_step=1000)
-    loop: Any = Loop(
-        run_contract(), *[island] * 2, client, *[island] * 2, start, threading.Event(), snapshots=island
-    )
+    shard, island, start = Shard(), cast(Any, Island()), Start((0,), (0,), inner_step=1000)
+    client = Client(shard)
+    loop = Loop(run_contract(), island, island, client, island, island, start, threading.Event(), island)
     loop.advance()
     shard.say(welcome(), Pull(ROUND, 0))
     await until(client.pulls)

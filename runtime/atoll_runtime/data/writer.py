@@ -15,7 +15,7 @@ from atoll_runtime.checkpoint.bucket import Bucket
 from atoll_runtime.data.catalogue import META, Catalogue, DataError, Shard, Split, SplitName
 
 SHARD_BYTES = 1_000_000
-"""Below 1 MiB, from which aiohttp warns that one body blocks its event loop."""
+"""Bytes of a shard. Small, because these texts are."""
 SEPARATOR = b"\0"
 """Ends each document. Text does not contain it."""
 FOREIGN = {"site-packages", "dist-packages", "test", "tests", "idle_test"}
