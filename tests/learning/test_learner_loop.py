@@ -3,6 +3,7 @@
 import threading
 import time
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -15,7 +16,7 @@ from atoll_runtime.learner import seed
 from atoll_runtime.learner.agree import Agreement
 from atoll_runtime.learner.fragments import Fragments
 from atoll_runtime.learner.inner import Inner
-from atoll_runtime.learner.island import FencedOff, _refusal
+from atoll_runtime.learner.island import FencedOff, _refusal, _welcome
 from atoll_runtime.learner.loop import Loop, LossNotFinite, host_body
 from atoll_runtime.learner.mesh import span
 from atoll_runtime.learner.proposal import NOTHING, Ending, Proposal
@@ -30,7 +31,7 @@ from atoll_runtime.protocol.fragments import build_layout
 from atoll_runtime.protocol.identifiers import NO_CUT, CutId, RoundId
 from atoll_runtime.protocol.link import Ask
 from atoll_runtime.protocol.progress import Offer
-from atoll_runtime.simulate.blank import run_contract
+from atoll_runtime.simulate.blank import run_contract, unit_contract
 from atoll_runtime.transport import codecs
 from atoll_runtime.transport.messages import Fenced, Refused, Stop
 
@@ -226,6 +227,21 @@ def test_a_syncer_that_refuses_ends_the_loop_and_the_other_hosts_of_the_unit_ali
     assert make_loop(Script(failure=failure, stop_at=3)).until_end() is ending
     unaware = Script()
     assert type(_refusal(ending, unaware)) is kind
+
+
+@pytest.mark.parametrize(("meta", "word"), [({"machines": [{}]}, None), ({}, Stop(100)), ({}, Fenced(3))])
+def test_a_unit_without_an_answer_trains_on_from_its_checkpoint_or_ends_as_it_was_told(meta, word):
+    client = SimpleNamespace(welcome=lambda timeout: None, last_word=lambda: word)
+    assert _welcome(client, unit_contract(), Cut(10, {}, {}, (10,), meta)) is None
+
+
+def test_a_unit_that_a_peer_has_seeded_does_not_begin_its_data_anew_when_the_syncer_is_away():
+    """On host 0, whose answer counts."""
+    client = SimpleNamespace(welcome=lambda timeout: None, last_word=lambda: None)
+    seeded = Cut(10, {}, {}, (10,), {"fingerprint": "f"})
+    with pytest.raises(TimeoutError, match="where the data continues"):
+        _welcome(client, unit_contract(), seeded)
+    assert _welcome(client, unit_contract(host=1, hosts=2), seeded) is None
 
 
 def test_a_termination_ends_the_loop_at_a_step(make_loop):

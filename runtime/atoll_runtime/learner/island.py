@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from atoll_runtime.checkpoint import GlobalStore, Regions
+from atoll_runtime.checkpoint import Cut, GlobalStore, Regions
 from atoll_runtime.checkpoint.units import UnitStore
 from atoll_runtime.contract import RunContract, UnitContract, VersionMismatch
 from atoll_runtime.data import DataError, Prefetch, Reader, Stream
@@ -32,12 +32,12 @@ from atoll_runtime.model.axes import share
 from atoll_runtime.process import Terminal
 from atoll_runtime.protocol.fragments import Layout, LayoutError, build_layout
 from atoll_runtime.protocol.messages import Beginning
-from atoll_runtime.transport.messages import Refused
+from atoll_runtime.transport.messages import Refused, Welcome
 from atoll_runtime.transport.sessions import TlsNetwork
 from atoll_runtime.transport.tls import Tls
 
 WELCOME_TIMEOUT = 20.0
-"""Seconds that a seeded unit waits for the syncer before it trains on from its checkpoint."""
+"""Seconds that a seeded unit waits for the syncer."""
 CLOSE_TIMEOUT = 5.0
 
 log = logging.getLogger(__name__)
@@ -107,7 +107,7 @@ def train(
     client = SyncerClient(run, unit, layout, fragments.bounds, fragments.padded, networks)
     lineages = seeded.cut.meta.get("lineages", [])
     client.start(seeded.cut.versions, seeded.cut.step, seeded.message, lineages)
-    start = start_of(client.welcome(WELCOME_TIMEOUT), agreement, seeded.cut, unit.unit, cold)
+    start = start_of(_welcome(client, unit, seeded.cut), agreement, seeded.cut, unit.unit, cold)
     log.info("global step %d, inner step %d, cursor %d", start.global_step, start.inner_step, start.cursor)
     batches = Prefetch(
         lambda at: reader.example(stream.index(at)), start.cursor, unit.batch, inner.rows, reader.readers
@@ -175,6 +175,21 @@ def _seed(
     store = GlobalStore(run.checkpoint.uri)
     found = seed.from_checkpoint(store, units, unit.unit, layout, agreement, own)
     return replace(found, message="; ".join(filter(None, [found.message, why])))
+
+
+def _welcome(client: SyncerClient, unit: UnitContract, cut: Cut) -> Welcome | None:
+    """The syncer's answer. Without one, a unit trains on from its checkpoint, or is told to end.
+
+    Raises:
+        TimeoutError: there is no answer, and a peer has seeded the unit. It would read its data from the beginning.
+    """
+    answer = client.welcome(WELCOME_TIMEOUT)
+    known = answer or client.last_word() or "machines" in cut.meta
+    if not known and unit.host == 0:  # which speaks for all; the others end with it
+        raise TimeoutError(
+            "no answer from the syncer, and the peer's state does not say where the data continues"
+        )
+    return answer
 
 
 def _layout(run: RunContract) -> Layout:
