@@ -169,7 +169,7 @@ def pull_from(certificates, agreement, monkeypatch):
         width = LAYOUT.width
 
         def shard(s):
-            reply = DirectoryReply("lineage", tuple(versions[s * width : (s + 1) * width]), found)
+            reply = DirectoryReply(f"of shard {s}", tuple(versions[s * width : (s + 1) * width]), found)
             return SimpleNamespace(directory=lambda _: asked() or reply)
 
         networks = [shard(s) for s in range(SHARDS)]
@@ -320,6 +320,7 @@ def test_unit_gets_a_peers_state_while_the_peer_trains_on(make_learner, pull_fro
         version if size else 5 for version, size in zip(learner.versions, SIZES, strict=True)
     )
     assert taken >= COUNT - SIZES.count(0) - 1, "one fragment a step; the last step need not have ended"
+    assert found.cut.meta["lineages"] == [f"of shard {s}" for s in range(SHARDS)]
     same(found.cut.theta, anchors)
     assert all(value.any() for value in found.moments.nu.values())
     assert 0 < found.moments.count <= learner.inner.updates

@@ -128,9 +128,9 @@ class Pulled:
 
 def pull(
     unit: UnitContract, layout: Layout, networks: Sequence[TlsNetwork], tls: Tls, budget: float
-) -> tuple[Pulled | None, str]:
-    """Asks each peer once, in any order. Returns the state of the first one that sends all of it, or None, and the
-    reason of the last failure.
+) -> tuple[Pulled | None, tuple[str, ...], str]:
+    """Asks each peer once, in any order. Returns the state of the first one that sends all of it, or None, the lineages
+    of the shards, and the reason of the last failure.
 
     Args:
         networks: to all shards, which know the peers.
@@ -141,10 +141,11 @@ def pull(
     try:
         replies = [network.directory(asking) for network in networks]
     except TransportError as error:
-        return None, f"no directory: {error}"
+        return None, (), f"no directory: {error}"
+    lineages = tuple(reply.lineage for reply in replies)
     least = tuple(version for reply in replies for version in reply.versions)
     if not any(least):
-        return None, "no peer is learning: nothing was merged yet"
+        return None, lineages, "no peer is learning: nothing was merged yet"
     request = SnapshotRequest(unit.unit, unit.incarnation, layout.fingerprint, layout.shards, least)
     known = set.intersection(*(set(reply.peers) for reply in replies))
     peers = [peer for peer in known if peer.unit != unit.unit and peer.addresses and all(peer.addresses)]
@@ -152,11 +153,11 @@ def pull(
     for peer in peers:
         if time.monotonic() < end:
             try:
-                return _from(peer, request, layout, tls, end), reason
+                return _from(peer, request, layout, tls, end), lineages, reason
             except TransportError as error:
                 log.warning("not seeded from %s: %s", peer.unit, error)
                 reason = f"{peer.unit}: {error}"
-    return None, reason or "no peer is learning"
+    return None, lineages, reason or "no peer is learning"
 
 
 def _from(peer: PeerAddress, request: SnapshotRequest, layout: Layout, tls: Tls, end: float) -> Pulled:

@@ -53,6 +53,8 @@ class Found(msgspec.Struct, frozen=True):
     message: str
     count: int | None = None
     versions: tuple[int, ...] = ()
+    lineages: tuple[str, ...] = ()
+    """The lineages of the versions, by shard."""
 
 
 def from_peer(
@@ -66,18 +68,18 @@ def from_peer(
     """The state of a healthy peer, or why there is none. Host 0 asks for all hosts, see `pull`."""
 
     def ask() -> tuple[Found, Pulled | None]:
-        pulled, why = pull(unit, layout, networks, tls, budget)
+        pulled, lineages, why = pull(unit, layout, networks, tls, budget)
         if pulled is None:
             return Found(f"not seeded from a peer: {why}"), None
         message = _join(f"seeded from peer {pulled.unit} at step {max(pulled.versions)}", why)
-        return Found(message, pulled.moments.count, tuple(pulled.versions)), pulled
+        return Found(message, pulled.moments.count, tuple(pulled.versions), lineages), pulled
 
     found, pulled = agreement.found_by_first(ask, Found)
     if found.count is None:
         return found.message
     theta = agreement.tensors_of_first(layout.shapes, pulled.theta if pulled else None)
     moments = _moments(agreement, layout, found.count, pulled.moments if pulled else None)
-    meta = {"fingerprint": layout.fingerprint}
+    meta = {"fingerprint": layout.fingerprint, "lineages": list(found.lineages)}
     cut = Cut(max(found.versions), theta, {}, found.versions, meta, layout.shards)
     return Seed(cut, found.message, moments)
 
