@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 from objects import RUN, TWO_HOSTS
 from pydantic import ValidationError
-from run_scene import RunScene
+from run_scene import NOW, RunScene, condition, replicas
 
 from atoll_operator.api.learnerunit import LearnerUnit
 from atoll_operator.api.stored import dropped, known
 from atoll_operator.api.trainingrun import TrainingRun
-from atoll_operator.plan.conditions import document
+from atoll_operator.plan.conditions import document, states_of
+from atoll_operator.plan.run.status import invalid
 
 POOL = {**RUN["spec"]["pools"][0], "tolerations": [{"effect": "NoSchedule"}], "capacity": "Spot"}
 STORED: dict[str, Any] = {
@@ -77,6 +78,28 @@ def test_a_run_keeps_what_was_made_of_parts_that_it_does_not_know() -> None:
     scene.change(queueName="team").see(unknown={"spec.pools.0.capacity": "Calendar"})
     assert not scene.plan().apply_units
     assert len(scene.see(unknown={}).plan().apply_units) == 1
+
+
+def test_a_run_that_could_not_be_read_for_a_while_is_still_suspended_with_its_checkpoint() -> None:
+    scene = RunScene({"p": 0}, suspend=True)
+    scene.syncer(checkpoint={"newest_step": 25, "current": True}).ordered().step()
+    scene.unknown().status = before = scene.status
+    assert condition(before, "Suspended")[:2] == ("True", "Suspended")
+    scene.status = invalid(before, 1, "pools.0.units", NOW + 3600)
+    assert condition(scene.status, "Suspended") == condition(before, "Suspended")
+    assert replicas(scene.step(3601)) == 0
+    assert condition(scene.status, "Suspended") == condition(before, "Suspended")
+
+
+@pytest.mark.parametrize(("phase", "ended"), [("Finished", "Complete"), ("Failed", "Failed")])
+def test_a_run_that_could_not_be_read_for_a_while_still_says_how_it_ended(phase: str, ended: str) -> None:
+    scene = RunScene().syncer(phase, message="why", final_checkpoint="gs://bucket/25")
+    before = scene.step().status
+    assert before.phase == ended
+    scene.status = invalid(before, 1, "pools.0.units", NOW + 3600)
+    assert condition(scene.status, ended) == condition(before, ended)
+    after = scene.step(3601).status
+    assert (states_of(after.conditions), after.message) == (states_of(before.conditions), before.message)
 
 
 def test_fields_that_older_definitions_have_dropped_are_named_also_in_lists() -> None:

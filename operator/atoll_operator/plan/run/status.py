@@ -202,11 +202,17 @@ def _ended(outcome: Outcome) -> dict[str, State]:
 
 
 def invalid(old: TrainingRunStatus, generation: int, message: str, now: float) -> TrainingRunStatus:
-    """The status of a run whose spec this version of the operator cannot read."""
+    """The status of a run whose spec this version of the operator cannot read. What says that it is suspended, or how
+    it ended, stays: a version that can read it continues from there."""
     reason = "SpecInvalid"
-    ready, problem = state(False, reason, message), state(True, reason, message)
-    states = dict.fromkeys(RUN_CONDITIONS, state(False, reason))
-    states |= {"Ready": ready, "Degraded": problem, "Suspended": state(None, reason), "Stalled": problem}
+    ready, problem, known = (
+        state(False, reason, message),
+        state(True, reason, message),
+        states_of(old.conditions),
+    )
+    states = dict.fromkeys(RUN_CONDITIONS, state(False, reason)) | {"Suspended": state(None, reason)}
+    states |= {name: known[name] for name in ("Suspended", "Complete", "Failed") if name in known}
+    states |= {"Ready": ready, "Degraded": problem, "Stalled": problem}
     conditions = transition(old.conditions, states, generation, now)
     update = {"message": clip(message), "conditions": conditions, "observed_generation": generation}
     return old.model_copy(update=update)
