@@ -378,16 +378,17 @@ def texts(value: Any, names: set[str]) -> list[Any]:
 
 def test_a_value_that_looks_like_a_number_stays_the_text_that_it_is() -> None:
     """YAML takes 1e3, 1:30 and 0123 for numbers, and the API server would refuse those."""
-    objects = template(
+    done = render(
         *("--namespace", "123", "--set=replicas=2", "--set-string=priorityClassName=1e3"),
         *("--set-string=image.repository=1,image.tag=30", '--set-json=imagePullSecrets=["0123"]'),
         *('--set-json=namespaces=["456"]', *(f"--set={part}.enabled=true" for part in MONITORING)),
         *('--set-json=podLabels={"a":"1"}', '--set-json=resources={"limits":{"cpu":2,"memory":"1e9"}}'),
     )
+    objects = by_name(done.stdout)
     pod = objects["Deployment", "123", "atoll-operator"]["spec"]["template"]["spec"]
     assert (pod["priorityClassName"], pod["containers"][0]["image"]) == ("1e3", "1:30")
     assert objects["ServiceAccount", "123", "atoll-operator"]["imagePullSecrets"] == [{"name": "0123"}]
-    names = {"namespace", "name", "image", "priorityClassName"}
+    names = {"namespace", "name", "image", "priorityClassName", "kubernetes.io/metadata.name"}
     found = [
         text
         for key, item in objects.items()
