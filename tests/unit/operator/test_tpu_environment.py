@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 import pytest
 from jax._src.clusters import ClusterEnv, cloud_tpu_cluster, cluster
-from pod_kinds import all_pods, learner_unit, settings, values
+from pod_kinds import all_pods, learner_unit, settings, values, variables
 
 from atoll_operator.plan.pods.gang import LIBTPU_ARGUMENTS
 from atoll_operator.plan.unit.unit import UnitObserved
@@ -103,3 +103,11 @@ def test_a_hang_between_slices_ends_the_processes_and_the_administrators_flags_c
     for slices, wanted in ((2, [*ends, "--mine=true"]), (1, ["--mine=true"])):
         pod = all_pods(v5p("2x2x2", slices, **{LIBTPU_ARGUMENTS: "--mine=true"}))[1]
         assert values(pod)[LIBTPU_ARGUMENTS].split() == wanted
+
+
+@pytest.mark.parametrize("slices", [1, 2])
+def test_flags_that_a_run_takes_from_a_config_map_are_not_replaced(slices: int) -> None:
+    flags = {"name": LIBTPU_ARGUMENTS, "valueFrom": {"configMapKeyRef": {"name": "flags", "key": "libtpu"}}}
+    kind = {"accelerator": V6E, "topology": "4x4", "slices": slices}
+    pod = all_pods(learner_unit(settings({"env": [flags]}, **{LIBTPU_ARGUMENTS: "--a=true"}), **kind))[0]
+    assert variables(pod)[LIBTPU_ARGUMENTS] == flags

@@ -181,18 +181,20 @@ def _container(unit: UnitObserved, host: int) -> Object:
 
 def _tpu_environment(unit: UnitObserved, host: int) -> dict[str, str]:
     """Variables for libtpu and JAX of one host, counted slice by slice. libtpu flags of the user or the administrator
-    come last and override ours. All variables are computed from the spec, never from live pods, because a stale value
-    hangs a mesh. They name only hosts of this unit, because JAX makes one cluster of all processes that `MEGASCALE_*`
-    joins, and that cluster fails as a whole. Learners make the lists of hosts from one name in their contract. In the
-    pods, such lists grow with the square of the slice: 0.5 GB for 2,304 hosts."""
+    come last and override ours; those of a ConfigMap or Secret take the place of ours. All variables are computed from
+    the spec, never from live pods, because a stale value hangs a mesh. They name only hosts of this unit, because JAX
+    makes one cluster of all processes that `MEGASCALE_*` joins, and that cluster fails as a whole. Learners make the
+    lists of hosts from one name in their contract. In the pods, such lists grow with the square of the slice: 0.5 GB
+    for 2,304 hosts."""
     shape, slices = unit.slice, unit.spec.slices
     number, worker = divmod(host, shape.hosts)
+    flags = unit.pod_settings.variable(LIBTPU_ARGUMENTS)
     several = {
         "MEGASCALE_NUM_SLICES": str(slices),
         "MEGASCALE_SLICE_ID": str(number),
         "MEGASCALE_COORDINATOR_ADDRESS": unit.host_name(0),
         "MEGASCALE_PORT": str(MEGASCALE_PORT),
-        LIBTPU_ARGUMENTS: f"{ABORT} {unit.pod_settings.variable(LIBTPU_ARGUMENTS)}".rstrip(),
+        **({} if flags is None else {LIBTPU_ARGUMENTS: f"{ABORT} {flags}".rstrip()}),
     }
     return {
         "TPU_WORKER_ID": str(worker),

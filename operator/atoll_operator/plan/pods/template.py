@@ -53,9 +53,9 @@ class PodSettings:
     service_account: str | None = None
     template: PodTemplate = field(default_factory=PodTemplate)
 
-    def variable(self, name: str) -> str:
-        """Plain value of a variable, or empty. The run's value overrides the operator's."""
-        said = {item.name: item.value or "" for item in self.template.env}
+    def variable(self, name: str) -> str | None:
+        """Plain value of a variable, or empty; None if it has a source. The run's value overrides the operator's."""
+        said = {item.name: None if item.value_from else item.value or "" for item in self.template.env}
         return said.get(name, self.environment.get(name, ""))
 
 
