@@ -56,7 +56,9 @@ def _delay(change: Change) -> float | None:
     if change.key.kind != "Pod":
         return None if old is None else SOON_SECONDS
     if new is None:
-        return 0.0 if old is None or old.value.deletion_time is None else SOON_SECONDS
+        # Nothing is lost with a pod without a node, and whoever deleted it may delete the next one as fast.
+        lost = old is not None and old.value.node and old.value.deletion_time is None
+        return 0.0 if lost else SOON_SECONDS
     if old is None or old.uid != new.uid:
         return 0.0
     before, pod = old.value, new.value

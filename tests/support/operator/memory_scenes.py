@@ -108,6 +108,20 @@ async def run_whose_template_no_encoder_could_write_is_invalid_and_stops_no_othe
 
 
 @scene
+async def pods_that_somebody_deletes_at_once_are_made_again_once_a_second(world: World) -> None:
+    world.cluster.schedule_seconds, made = 600.0, 0
+    world.server.delete("LearnerUnit", UNIT)
+    for _ in range(600):
+        for pod in [each for each in world.pods(UNIT) if "nodeName" not in each["spec"]]:
+            world.server.delete("Pod", pod["metadata"]["name"], 0)
+            made += 1
+        await asyncio.sleep(0.1)
+    assert 10 < made <= 70, made
+    world.cluster.schedule_seconds = 0.5
+    await until_learns(world, 2, UNIT)
+
+
+@scene
 async def pod_that_a_late_first_list_lacks_costs_no_incarnation(world: World) -> None:
     before, late, every = world.uids(UNIT), world.pods(UNIT)[1]["metadata"]["name"], Server.every
 
