@@ -173,9 +173,9 @@ def _name(common_name: str) -> x509.Name:
 
 
 def is_due(certificate: x509.Certificate, now: datetime.datetime) -> bool:
-    """Whether a third of its lifetime or less is left."""
+    """Whether a third of its lifetime or less is left, or it is not valid yet because the clock was ahead."""
     begins, ends = certificate.not_valid_before_utc + SKEW, certificate.not_valid_after_utc
-    return ends - now <= (ends - begins) / 3
+    return now < begins - SKEW or ends - now <= (ends - begins) / 3
 
 
 def _pair(

@@ -77,3 +77,12 @@ async def test_a_certificate_is_renewed_when_a_third_of_its_life_is_left(secrets
     assert "PATCH" not in dict(await secrets.ensure(1, NOW + 59 * DAY))
     renewed = [name for method, name in await secrets.ensure(1, NOW + 60 * DAY) if method == "PATCH"]
     assert sorted(renewed) == ["r-one-0-tls", "r-syncer-tls"]
+
+
+async def test_a_certificate_that_a_fast_clock_has_made_is_made_anew_when_the_clock_is_right(
+    secrets: Secrets,
+) -> None:
+    await secrets.ensure(1)
+    await secrets.ensure(1, NOW + 61 * DAY)
+    renewed = [name for method, name in await secrets.ensure(1, NOW) if method == "PATCH"]
+    assert sorted(renewed) == ["r-one-0-tls", "r-syncer-tls"]
