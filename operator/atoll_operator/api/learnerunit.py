@@ -8,7 +8,7 @@ from pydantic import Field
 
 from atoll_operator.api import common
 from atoll_operator.api.podtemplate import PodTemplate
-from atoll_runtime.contract import LinkReport, Report, Section
+from atoll_runtime.contract import MOST_REASONS, LinkReport, Report, Section
 from atoll_runtime.contract.rules import WHOLE, cel, checked, immutable, immutable_field, rule
 
 MAX_RESTARTS = 1024
@@ -192,7 +192,7 @@ class LearnerUnitStatus(Report):
     """Global steps since its last merge."""
     contributions: int = 0
     """Merges of this incarnation."""
-    refusals: Annotated[dict[str, int], Field(max_length=8)] = Field(default_factory=dict)
+    refusals: Annotated[dict[str, int], Field(max_length=MOST_REASONS)] = Field(default_factory=dict)
     """Contributions that the syncer refused, by reason: `tokens`, `steps`, `norm`."""
     share_percent: float = 0.0
     """The unit's percentage of all merged tokens."""

@@ -161,7 +161,7 @@ class UnitReport(Report):
 
 class CheckpointReport(Report):
     newest_step: int | None = None
-    uri: str = ""
+    uri: Annotated[str, Field(max_length=1024)] = ""
     error: str = ""
     """Why the last save failed; empty after a successful one."""
     current: bool = False
@@ -215,7 +215,7 @@ class SyncerStatus(Report):
     loss: float | None = None
     """Token-weighted mean of the live units' last training losses."""
     tokens_per_second: float = 0.0
-    quorum: str = ""
+    quorum: Annotated[str, Field(max_length=128)] = ""
     """Members of the last merged round, such as `3/3 (K=2)`."""
     rounds: int = 0
     real_interval: float = 0.0
@@ -232,7 +232,7 @@ class SyncerStatus(Report):
     """Fragments of which a shard owns a part, summed over shards. The ledger counts each token this many times."""
     ledger: Annotated[dict[str, LedgerReport], Field(max_length=MOST_UNITS), FailFast()] = {}
     """By unit."""
-    final_checkpoint: str = ""
+    final_checkpoint: Annotated[str, Field(max_length=1024)] = ""
     """URI of the final cut, when `Finished`."""
     time: float = 0.0
     """Unix seconds of this report."""

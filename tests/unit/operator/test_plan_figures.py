@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pod_kinds import learner_unit
+from pydantic import ValidationError
 from run_scene import NOW, RunScene, unit_status
 
 from atoll_operator.api.common import Cost, CostStatus
 from atoll_operator.api.learnerunit import LearnerUnitStatus
+from atoll_operator.api.trainingrun import TrainingRunStatus
 from atoll_operator.plan import cost
-from atoll_operator.plan.conditions import format_time, only_figures
+from atoll_operator.plan.conditions import document, format_time, only_figures
 from atoll_operator.plan.run.syncer_state import SyncerState
-from atoll_runtime.contract import MOST_REASONS, LedgerReport, SyncerStatus
+from atoll_operator.plan.unit.status import describe
+from atoll_operator.plan.unit.unit import UnitPlan
+from atoll_runtime.contract import MOST_REASONS, LedgerReport, SyncerStatus, UnitReport
 
 HEAL = cost.of_heal(0.1, chips=4, step_seconds=0.1)
 
@@ -176,3 +182,24 @@ def test_a_sum_of_ledgers_that_name_too_many_reasons_balances_and_has_the_rest_i
     total = LedgerReport.total(parts)
     assert len(total.discarded) == 16 and total.trained == total.merged + sum(total.discarded.values())
     assert (total.discarded["Missed"], total.discarded["Other"]) == (400, 86 * 3)
+
+
+def test_a_unit_has_room_for_as_many_reasons_as_a_report_may_name() -> None:
+    many = {f"reason-{number}": 1 for number in range(MOST_REASONS)}
+    unit = UnitReport(incarnation=3, hosts=2, state="Learning", refusals=many)
+    syncer = SyncerState().heard(SyncerStatus(run_uid="u", phase="Running", units={"r-two-0": unit}), NOW)
+    plan = describe(replace(learner_unit(), syncer=syncer), UnitPlan(status=LearnerUnitStatus(), members=()))
+    assert LearnerUnitStatus.model_validate(document(plan.status)).refusals == many
+
+
+@pytest.mark.parametrize(
+    ("field", "most"), [("quorum", 128), ("final_checkpoint", 1024), ("checkpoint", 1024)]
+)
+def test_a_syncer_reports_no_text_that_is_too_long_for_the_status(field: str, most: int) -> None:
+    def told(length: int) -> Any:
+        text = "a" * length
+        return {field: {"uri": text} if field == "checkpoint" else text}
+
+    TrainingRunStatus.model_validate(document(RunScene().syncer(**told(most)).step().status))
+    with pytest.raises(ValidationError):
+        SyncerStatus(run_uid="u", phase="Running", **told(most + 1))
