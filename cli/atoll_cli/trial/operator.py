@@ -97,7 +97,7 @@ class Operator:
         for body in plan.apply_units:
             name = body["metadata"]["name"]
             self.units.setdefault(name, Unit(LearnerUnitSpec.model_validate(body["spec"])))
-        for member in members(self._owner, len(self._addresses), dict.fromkeys(self.units, ""), False):
+        for member in members(self._owner, len(self._addresses), dict.fromkeys(self.units, "")):
             self._certify(member.name, member.identity(self._owner), member.hosts)
         for body in plan.apply:
             self._apply(body, now)

@@ -64,17 +64,16 @@ class Member:
         return owner(UNIT_KIND, self.name, self.unit_uid) if self.unit_uid else run.reference()
 
 
-def members(run: RunOwner, shards: int, units: Mapping[str, str], evaluated: bool) -> list[Member]:
-    """All members. `units` maps names to uids for units created by users, and to an empty string for the run's own."""
+def members(run: RunOwner, shards: int, units: Mapping[str, str]) -> list[Member]:
+    """Syncer and units. `units` maps names to uids for units created by users, to empty strings for the run's own."""
     run_name, namespace, syncer = run.name, run.namespace, names.syncer(run.name)
     service = (syncer, f"{syncer}.{namespace}", names.syncer_host(run_name, namespace))
     pods = (names.shard_host(run_name, namespace, shard) for shard in range(shards))
-    result = [Member(syncer, "syncer", (*service, *pods))]
-    result += [unit_member(unit, uid) for unit, uid in units.items()]
-    if evaluated:
-        host = names.evaluator_host(run_name, namespace)
-        result.append(Member(names.evaluator(run_name), "evaluator", (host,)))
-    return result
+    return [Member(syncer, "syncer", (*service, *pods)), *(unit_member(*unit) for unit in units.items())]
+
+
+def evaluator_member(run: RunOwner) -> Member:
+    return Member(names.evaluator(run.name), "evaluator", (names.evaluator_host(run.name, run.namespace),))
 
 
 def unit_member(name: str, uid: str = "") -> Member:

@@ -13,7 +13,7 @@ from atoll_operator.api.common import EVALUATED
 from atoll_operator.api.group import Object
 from atoll_operator.api.learnerunit import LearnerUnitStatus
 from atoll_operator.api.trainingrun import TrainingRunStatus
-from atoll_operator.certificates.authority import RunOwner, members, unit_member
+from atoll_operator.certificates.authority import RunOwner, evaluator_member, members, unit_member
 from atoll_operator.certificates.secrets import RunCertificates
 from atoll_operator.kube.cache import Key, controller_uid, key_of
 from atoll_operator.kube.client import AT_ONCE
@@ -57,7 +57,7 @@ class RunReconciler(Reconciler):
             memory.certificates = RunCertificates(self._cluster, self._inventory, owner)
         try:
             refusal = await refusal_of(self._act(key, run, plan, memory.certificates))
-            evaluator_refusal = await refusal_of(self._apply(plan.apply_evaluator))
+            evaluator_refusal = await refusal_of(self._evaluate(key, run, plan, memory.certificates))
         except Retry as error:  # an earlier run of this name has left an object
             status = refused(plan.status, run.status, "Ready", str(error), now, "NameTaken")
             await self._conclude(key, body, memory, replace(plan, status=status), now)
@@ -117,30 +117,35 @@ class RunReconciler(Reconciler):
             raise Refused(refusal)
 
     async def _poll(self, key: Key, run: RunObserved, plan: RunPlan, certificates: RunCertificates) -> str:
-        """Start or stop polling, with certificates for all members. Returns why one of a unit made by hand was refused:
-        its Secret's name may be taken, and the run does not wait for that."""
+        """Start or stop polling, with certificates for syncer and units. Returns why one of a unit made by hand was
+        refused: its Secret's name may be taken, and the run does not wait for that."""
         if not plan.poll_syncer:
             end = self._syncers.forget if run.spec.suspend else self._syncers.stop
             end(key)
-        if not plan.poll_evaluator:
-            self._evaluators.forget(key)
-        if not (plan.poll_syncer or plan.poll_evaluator):
             return ""
         shards, now = run.spec.syncer.shards, datetime.now(UTC)
-        everybody = members(certificates.run, shards, certified_units(run), plan.poll_evaluator)
+        everybody = members(certificates.run, shards, certified_units(run))
         await certificates.ensure([each for each in everybody if not each.unit_uid], now)
-        if plan.poll_syncer:
-            self._syncers.ensure(key, run.uid, shards, certificates.context)
-            self._syncers.keep(key, run.units)
-            self._syncers.order(key, plan.checkpoint)
-        if plan.poll_evaluator:
-            self._evaluators.ensure(key, run.uid, 1, certificates.context)
+        self._syncers.ensure(key, run.uid, shards, certificates.context)
+        self._syncers.keep(key, run.units)
+        self._syncers.order(key, plan.checkpoint)
         by_hand = [each for each in everybody if each.unit_uid]
         try:
             return await refusal_of(certificates.ensure(by_hand, now))
         except Retry as error:  # an earlier unit of its name has left a Secret
             self._queue.add_after(key, error.seconds)
             return ""
+
+    async def _evaluate(
+        self, key: Key, run: RunObserved, plan: RunPlan, certificates: RunCertificates
+    ) -> None:
+        """Carry out the plan for the evaluator, on which nothing else depends. Raises Refused."""
+        if plan.poll_evaluator:
+            await certificates.ensure([evaluator_member(certificates.run)], datetime.now(UTC))
+            self._evaluators.ensure(key, run.uid, 1, certificates.context)
+        else:
+            self._evaluators.forget(key)
+        await self._apply(plan.apply_evaluator)
 
     async def _apply(self, bodies: Iterable[Object]) -> None:
         for body in bodies:

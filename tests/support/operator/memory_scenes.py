@@ -313,6 +313,20 @@ async def unit_by_hand_whose_certificate_has_another_owner_does_not_stop_its_run
 
 
 @scene
+async def evaluator_whose_certificate_has_another_owner_does_not_stop_its_run(world: World) -> None:
+    metadata = {"name": "r-evaluator-tls", "namespace": "ns"}
+    world.server.create({"apiVersion": "v1", "kind": "Secret", "metadata": metadata})
+    world.change_run(evaluation={})
+    await world.until_condition("r", "Evaluated", "False", "ObjectRefused")
+    world.operate()
+    world.resize(1)
+    await until_learns(world, 1, "r-two-1")
+    assert world.condition("r", "Degraded") == ("False", "AsExpected")
+    world.server.delete("Secret", "r-evaluator-tls")
+    await world.until_condition("r", "Evaluated", "True")
+
+
+@scene
 async def object_of_others_under_one_of_our_names_is_reported_and_left_alone(world: World) -> None:
     for kind, name, whose in (
         ("Pod", "r-two-1-1-0", "LearnerUnit"),

@@ -44,7 +44,7 @@ class Secrets(MemoryCluster):
         self, units: int, now: datetime.datetime = NOW, shards: int = 1
     ) -> list[tuple[str, str]]:
         self.asked.clear()
-        everybody = members(RUN, shards, {f"r-one-{number}": "" for number in range(units)}, False)
+        everybody = members(RUN, shards, {f"r-one-{number}": "" for number in range(units)})
         await self.certificates.ensure(everybody, now)
         return list(self.asked)
 
