@@ -43,6 +43,7 @@ NODE_POOL = "cloud.google.com/gke-nodepool"
 SPOT = "cloud.google.com/gke-spot"
 ACCELERATOR = "cloud.google.com/gke-tpu-accelerator"
 TOPOLOGY = "cloud.google.com/gke-tpu-topology"
+MACHINE_TYPE = "node.kubernetes.io/instance-type"
 TPU = "google.com/tpu"
 """Resource, and key of the taint of TPU nodes."""
 

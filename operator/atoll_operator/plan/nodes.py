@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from atoll_operator.api.group import ACCELERATOR, NODE_POOL, SPOT, TOPOLOGY, TPU, Object
+from atoll_operator.api.group import ACCELERATOR, MACHINE_TYPE, NODE_POOL, SPOT, TOPOLOGY, TPU, Object
 from atoll_operator.plan.conditions import earliest
 from atoll_operator.plan.pods.view import PodView, Removal, removals
 from atoll_operator.plan.unit.failure import HOST_MAINTENANCE, NODE_LOST, Cause
@@ -22,15 +22,15 @@ PROOF_SECONDS = 30.0
 """How long a step proves that its unit lives. The syncer of a large run is polled every 12 s."""
 LOST_GRACE_SECONDS = 5
 """Grace period for a pod whose node may come back and learn of the deletion."""
-Kind = tuple[str, str]
-"""Accelerator and topology, as GKE's labels name them."""
+Kind = tuple[str, str, str]
+"""Accelerator, topology and machine type, as a node's labels name them. No machine type: any."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeView:
     name: str
     pool: str = ""
-    kind: Kind = ("", "")
+    kind: Kind = ("", "", "")
     chips: int = 0
     cordoned: bool = False
     silent_since: float | None = None
@@ -73,7 +73,7 @@ def view_node(node: Object, known: NodeView | None, now: float) -> NodeView:
     return NodeView(
         name=metadata["name"],
         pool=labels.get(NODE_POOL, ""),
-        kind=(labels.get(ACCELERATOR, ""), labels.get(TOPOLOGY, "")),
+        kind=(labels.get(ACCELERATOR, ""), labels.get(TOPOLOGY, ""), labels.get(MACHINE_TYPE, "")),
         chips=int(status.get("allocatable", {}).get(TPU, 0)),
         cordoned=spec.get("unschedulable", False),
         silent_since=since if silent else None,
@@ -85,11 +85,12 @@ def view_node(node: Object, known: NodeView | None, now: float) -> NodeView:
 
 
 def sound_chips(nodes: Iterable[NodeView]) -> dict[Kind, dict[str, int]]:
-    """Chips of the nodes that stay, by kind and node pool; 0 for a pool without such nodes."""
+    """Chips of the nodes that stay, by kind and node pool; 0 for a pool without such nodes. Each node counts for its
+    machine type and for any."""
     found: dict[Kind, dict[str, int]] = {}
     for node in nodes:
-        if node.pool:
-            pools = found.setdefault(node.kind, {})
+        for kind in {node.kind, (*node.kind[:2], "")} if node.pool else ():
+            pools = found.setdefault(kind, {})
             pools[node.pool] = pools.get(node.pool, 0) + (node.chips if node.stays else 0)
     return found
 

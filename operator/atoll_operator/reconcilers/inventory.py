@@ -17,7 +17,7 @@ import msgspec
 from pydantic import ValidationError
 
 from atoll_operator.api.group import LABEL_RUN, LABEL_UNIT, Object
-from atoll_operator.api.learnerunit import LearnerUnit
+from atoll_operator.api.learnerunit import LearnerUnit, LearnerUnitSpec
 from atoll_operator.api.podtemplate import PodTemplate
 from atoll_operator.api.stored import M, known
 from atoll_operator.api.trainingrun import OptionalSpec, TrainingRun, TrainingRunSpec, TrainingRunStatus
@@ -216,11 +216,11 @@ class Inventory(Cache):
         nodes = {name: entry.value if entry else gone.get(name) for name, entry in entries.items()}
         return {name: node for name, node in nodes.items() if node is not None}
 
-    def sound_chips(self, kind: NodeKind) -> Mapping[str, int]:
-        """By node pool of this accelerator and topology, the chips of the nodes that stay."""
+    def sound_chips(self, unit: LearnerUnitSpec) -> Mapping[str, int]:
+        """By node pool of the unit's accelerator, topology and machine type, the chips of the nodes that stay."""
         if self._chips is None:
             self._chips = sound_chips(self.values("Node"))
-        return self._chips.get(kind, {})
+        return self._chips.get((unit.accelerator, unit.topology, unit.machine_type or ""), {})
 
     @property
     def sees_nodes(self) -> bool:

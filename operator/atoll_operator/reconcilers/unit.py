@@ -115,7 +115,7 @@ class UnitReconciler(Reconciler):
             pace=pace and replace(pace, since=pace.since + now - monotonic),
             nodes=self._inventory.nodes_of(pods),
             sees_nodes=self._inventory.sees_nodes,
-            sound_chips=self._inventory.sound_chips((unit.spec.accelerator, unit.spec.topology)),
+            sound_chips=self._inventory.sound_chips(unit.spec),
         )
 
     def _from_run(self, run: Body | None) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from atoll_operator.api import group
 from atoll_operator.kube.errors import NotFound
 from atoll_operator.plan.conditions import format_time
 from atoll_operator.plan.nodes import IMPENDING_TERMINATION
+from atoll_operator.plan.pods.topology import CHIPS, generation_of
 from atoll_runtime.contract import LastWords
 
 POOLS = {"one": [("tpu-v5p-slice", "2x2x1", 1)] * 4, "two": [("tpu-v6e-slice", "2x4", 2)] * 8}
@@ -136,7 +137,9 @@ class Accidents:
 
 
 def node(name: str, pool: str, accelerator: str, topology: str, ready: str = "True") -> Object:
+    [machine] = [each.name for each in generation_of(accelerator).machines if each.chips == CHIPS]
     labels = {group.NODE_POOL: pool, group.ACCELERATOR: accelerator, group.TOPOLOGY: topology}
+    labels[group.MACHINE_TYPE] = machine
     status = {"allocatable": {group.TPU: "4"}, "conditions": [{"type": "Ready", "status": ready}]}
     metadata = {"name": name, "labels": labels}
     return {"apiVersion": "v1", "kind": "Node", "metadata": metadata, "spec": {}, "status": status}

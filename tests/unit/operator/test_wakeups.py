@@ -13,7 +13,9 @@ import pytest
 from leaping import leap
 from memory_apiserver import Server
 from memory_client import MemoryCluster
+from objects import TWO_HOSTS
 
+from atoll_operator.api.group import ACCELERATOR, MACHINE_TYPE, NODE_POOL, TOPOLOGY
 from atoll_operator.kube.cache import Change, Key, Object, key_of
 from atoll_operator.kube.errors import Conflict, Retry
 from atoll_operator.metrics.process import Metrics
@@ -61,18 +63,27 @@ class World:
         return {key: (seconds, lane) if lane else seconds for key, seconds, lane in found}
 
 
-def test_a_node_pool_that_is_deleted_is_none_that_lacks_hosts() -> None:
+def test_pools_that_lack_hosts_are_told_by_the_nodes_that_are_there_of_the_units_machine_type() -> None:
     world = World()
-    for number, name in enumerate(("a", "b", "c"), 2):
-        labels = {"cloud.google.com/gke-nodepool": name[0]}
-        change = world.inventory.put("Node", thing("Node", number, name, metadata={"labels": labels}))
+    nodes = {
+        "a": "ct6e-standard-4t",
+        "b": "ct6e-standard-4t",
+        "c": "ct6e-standard-4t",
+        "d": "ct6e-standard-8t",
+    }
+    for number, (name, machine) in enumerate(nodes.items(), 2):
+        labels = {NODE_POOL: name, ACCELERATOR: TWO_HOSTS.accelerator, TOPOLOGY: TWO_HOSTS.topology}
+        metadata = {"labels": {**labels, MACHINE_TYPE: machine}}
+        change = world.inventory.put("Node", thing("Node", number, name, metadata=metadata))
         assert change is not None
         world.inventory.note(change)
-    assert world.inventory.sound_chips(("", "")) == {"a": 0, "b": 0, "c": 0}
+    assert world.inventory.sound_chips(TWO_HOSTS) == {"a": 0, "b": 0, "c": 0}
+    any_machine = TWO_HOSTS.model_copy(update={"machine_type": None})
+    assert world.inventory.sound_chips(any_machine).keys() == nodes.keys()
     gone = world.inventory.delete(Key("Node", "", "b"), "b")
     assert gone is not None
     world.inventory.note(gone)
-    assert world.inventory.sound_chips(("", "")) == {"a": 0, "c": 0}
+    assert world.inventory.sound_chips(TWO_HOSTS) == {"a": 0, "c": 0}
 
 
 READY, UNREADY = ({"conditions": [{"type": "Ready", "status": status}]} for status in ("True", "False"))

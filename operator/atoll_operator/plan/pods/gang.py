@@ -124,7 +124,7 @@ def _node_choice(unit: UnitObserved, place: PodPlacement, holder: str, peers: Ma
     spec = unit.spec
     selector = {**spec.node_selector, group.ACCELERATOR: spec.accelerator, group.TOPOLOGY: spec.topology}
     if spec.machine_type:
-        selector["node.kubernetes.io/instance-type"] = unit.slice.machine
+        selector[group.MACHINE_TYPE] = unit.slice.machine
     if place.pool:
         selector[group.NODE_POOL] = place.pool
     # An operator that sees no nodes learns of a lost one when Kubernetes deletes its pods. With `LEAVE_SECONDS` after

@@ -79,7 +79,7 @@ class UnitObserved:
     """The nodes of its pods, as far as the operator may see them."""
     sees_nodes: bool = False
     sound_chips: Mapping[str, int] = field(default_factory=dict)
-    """By node pool of the unit's accelerator and topology, the chips of its sound nodes."""
+    """By node pool of the unit's accelerator, topology and machine type, the chips of its sound nodes."""
 
     @property
     def report(self) -> UnitReport | None:
