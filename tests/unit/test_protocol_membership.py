@@ -355,3 +355,23 @@ def test_a_body_that_is_here_is_not_carried_over_for_one_that_is_not() -> None:
         held.contributions.add(shard.part(unit, 1))
     held.contributions.bodies["b"] = {0: 1.0}
     assert held.close(P, held.opened + P + 1) == ([], ["a"])
+
+
+@pytest.mark.parametrize("slow", [0, 1])
+def test_a_unit_may_answer_as_late_as_the_slowest_link_of_its_hosts_makes_it_whichever_says_so_last(
+    slow: int,
+) -> None:
+    shard = Shard(replace(RULES, interval=16 * P))
+    shard.tell(joined("a", host=0, hosts=2), joined("a", host=1, hosts=2))
+    shard.step("a")
+    whole = shard.part("a", 1, hosts=2)
+    for host, part in enumerate((replace(whole, stop=5), replace(whole, host=1, start=5))):
+        shard.tell(offered(part, 0.5, 3.0, 10.0) if host == slow else offered(part, 0.5, 0.2, 0.0))
+    unit, step = shard.machine.units["a"], shard.machine.step
+    assert shard.machine.rounds.leads() == {"a": 3}, "the host furthest away answers last"
+    assert not shard.machine.rounds.versions[1].owes(unit), "its turn comes in eight rounds at the earliest"
+    versions = shard.machine.rounds.versions[1]
+    versions.history.append(step)
+    old = 10 * 8 * shard.machine.rules.interval
+    assert versions.least(unit, old, shard.machine.rules) == 0, "ten times as old as on a fast link"
+    assert versions.least(unit, old + 1, shard.machine.rules) == step

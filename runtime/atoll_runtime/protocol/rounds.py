@@ -115,13 +115,14 @@ class Rounds(OpenRounds):
         )
 
     def _measure(self, event: Header) -> None:
-        """Takes what a header says about its unit's link."""
-        unit, interval = self.units.get(event.part.unit), self.interval_seconds
-        if unit is None or event.part.incarnation != unit.incarnation:
+        """Takes what a header says about its host's link."""
+        part, interval = event.part, self.interval_seconds
+        unit = self.units.get(part.unit)
+        if unit is None or (part.incarnation, part.hosts) != (unit.incarnation, unit.hosts_wanted):
             return
-        unit.round_trip = event.round_trip
-        if interval:
-            unit.turn = max(event.turn, event.seconds * self.rules.fragments / interval) or unit.turn
+        unit.round_trips[part.host] = event.round_trip
+        if interval and (turn := max(event.turn, event.seconds * self.rules.fragments / interval)):
+            unit.turns[part.host] = turn
 
     def decline(self, part: Part, why: str) -> None:
         """Counts a part that is not taken. Its unit goes on without this round."""

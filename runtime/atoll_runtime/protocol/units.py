@@ -28,7 +28,7 @@ LIVE = (
     "pace",
     "reported",
     "hushed",
-    "round_trip",
+    "round_trips",
 )
 """Fields that a restart of the syncer forgets."""
 
@@ -81,16 +81,27 @@ class Unit:
     """Outcomes of the newest contributions of this incarnation; see `suspicion`."""
     suspect: str = ""
     """Why the results of this incarnation are not trusted; empty if they are."""
-    turn: float = 1.0
-    """Rounds of a fragment of which the unit's link carries one, from its newest header."""
-    round_trip: float = 0.0
-    """Seconds, from its newest header."""
+    turns: dict[int, float] = field(default_factory=dict)
+    """By host the rounds of a fragment of which its link carries one, from its newest header."""
+    round_trips: dict[int, float] = field(default_factory=dict)
+    """By host seconds, from its newest header."""
     marks: dict[int, int] = field(default_factory=dict)
     """For each fragment the inner step of its last merged contribution."""
     joined: dict[int, int] = field(default_factory=dict)
     """For each fragment the newest version that holds a contribution of this incarnation."""
     spoiled: dict[int, int] = field(default_factory=dict)
     """For each fragment the newest version against which a contribution of this incarnation was refused."""
+
+    @property
+    def turn(self) -> float:
+        """Rounds of a fragment of which the unit can be in one. All hosts answer together, so the slowest link
+        decides."""
+        return max(self.turns.values(), default=1.0)
+
+    @property
+    def round_trip(self) -> float:
+        """Seconds, of the host that is furthest away."""
+        return max(self.round_trips.values(), default=0.0)
 
     @property
     def refused(self) -> int:
@@ -134,6 +145,9 @@ class Unit:
             self.marks.clear()
             self.joined.clear()
             self.spoiled.clear()
+            for known in (self.turns, self.round_trips):
+                for host in [each for each in known if each >= event.hosts]:
+                    del known[host]
         self.hosts_wanted = event.hosts
         self.hosts.add(event.host)
         self.addresses[event.host] = event.address
