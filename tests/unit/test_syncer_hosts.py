@@ -75,6 +75,7 @@ WRONG: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys(("header.seconds", "header.round_trip", "header.turn"), (math.nan, -1.0, 1e4)),
     "hello.address": ("x" * (LONGEST_ADDRESS + 1),),
     "report.step_seconds": (math.nan, math.inf, -1.0, 86_401.0),
+    "report.loss": (math.nan, math.inf, -math.inf, 1e300, -1e300),
     "report.link.use.codec": ("zip",),
     "report.link.use.streams": (-1,),
     "audit.kind": ("", "x" * 401),

@@ -26,6 +26,8 @@ from atoll_runtime.protocol.rules import TRANSFER_SECONDS
 
 LONGEST_STEP = 86400.0
 """Most seconds of an inner step."""
+MOST_LOSS = 1e39
+"""More than any float32. A learner whose loss is not finite ends without a report."""
 SEED_MESSAGE = 200
 """Most characters of a host's message about its seed, which is in every record of the journal."""
 LONGEST_ADDRESS = 300
@@ -80,7 +82,7 @@ class Report(Message, frozen=True, tag=True):
     """The unit's own inner step."""
     steps: Step
     tokens: Tokens
-    loss: float
+    loss: Annotated[float, msgspec.Meta(ge=-MOST_LOSS, le=MOST_LOSS)]
     step_seconds: Annotated[float, msgspec.Meta(ge=0, le=LONGEST_STEP)]
     """0 if not known."""
     beginning: Beginning | None = None
