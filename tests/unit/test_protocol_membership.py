@@ -375,3 +375,15 @@ def test_a_unit_may_answer_as_late_as_the_slowest_link_of_its_hosts_makes_it_whi
     old = 10 * 8 * shard.machine.rules.interval
     assert versions.least(unit, old, shard.machine.rules) == 0, "ten times as old as on a fast link"
     assert versions.least(unit, old + 1, shard.machine.rules) == step
+
+
+def test_the_next_attempt_of_a_round_below_its_quorum_does_not_wait_for_a_body_that_is_on_its_way() -> None:
+    shard = Story(replace(LONE, quorum=2), "ab")
+    shard.run(3)
+    for attempt in (0, 1):
+        assert shard.round().attempt == attempt
+        shard.tell(offered(shard.part("a"), 20.0), offered(shard.part("b"), 0.5))
+        shard.tell(Received(shard.part("b"), math.inf))
+    assert shard.wake == shard.now + 1.0, "the attempt rests for a step"
+    shard.tell(Tick(), now=shard.wake)
+    assert shard.round().attempt == 2

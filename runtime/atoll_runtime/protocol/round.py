@@ -231,7 +231,7 @@ class Round:
         if self.stage == "Receiving":
             lacking = [self.contributions.deadlines[name] for name in self.contributions.lacking]
             enough = [self.enough] if now < self.enough < math.inf else []
-            return [*lacking, *self.absent.values(), *enough] if lacking else [self.rests]
+            return [*lacking, *self.absent.values(), *enough] if self.quorate else [self.rests]
         return []
 
     def expect(self, part: Part, seconds: float, rules: Rules, now: float) -> None:
