@@ -36,23 +36,29 @@ def warm(*levels: float, merges: int = WARM) -> Norms:
 def test_an_outlier_is_far_above_what_was_merged_and_what_others_send(
     norms: Norms, found: dict[str, float], refused: set[str]
 ) -> None:
-    assert set(norms.outliers(found, units=4)) == refused
+    assert set(norms.outliers(found, units=set("abcd"))) == refused
 
 
 def test_a_refusal_says_how_far_it_is() -> None:
-    why = warm().outliers({"a": math.log(10_000.0)}, units=8)["a"]
+    why = warm().outliers({"a": math.log(10_000.0)}, units=set("abcdefgh"))["a"]
     assert why.startswith("norm: 1e+04 times the median of its fragment, 32 at most is taken")
 
 
 def test_a_run_whose_norms_change_for_good_is_judged_by_the_new_ones_when_most_units_were_refused() -> None:
     norms = warm()
     for n, unit in enumerate("abcd"):
-        assert set(norms.outliers({unit: 9.0}, units=8)) == {unit}, n
-        assert set(norms.outliers({unit: 9.0}, units=8)) == {unit}, "the same unit counts once"
-    assert norms.outliers({"e": 9.0}, units=8) == {}
+        assert set(norms.outliers({unit: 9.0}, units=set("abcdefgh"))) == {unit}, n
+        assert set(norms.outliers({unit: 9.0}, units=set("abcdefgh"))) == {unit}, "the same unit counts once"
+    assert norms.outliers({"e": 9.0}, units=set("abcdefgh")) == {}
     for _ in range(WARM):
         norms.accept([9.0, 9.1])
-    assert norms.outliers({"a": 9.0, "b": 0.0}, units=8) == {}
+    assert norms.outliers({"a": 9.0, "b": 0.0}, units=set("abcdefgh")) == {}
+
+
+def test_units_that_were_refused_and_have_left_do_not_show_that_the_run_has_changed() -> None:
+    norms = warm()
+    assert set(norms.outliers({"a": 9.0, "b": 9.0}, units=set("abcde"))) == {"a", "b"}
+    assert set(norms.outliers({"c": 9.0}, units=set("cde"))) == {"c"}, "one of three"
 
 
 def test_memory_is_bounded_whatever_the_number_of_units_and_merges() -> None:
@@ -81,7 +87,7 @@ def test_no_unit_is_refused_where_norms_differ_by_less_than_the_floor(
     norms = Norms()
     for merge in merges:
         found = {f"u{i}": shift + value for i, value in enumerate(merge)}
-        assert norms.outliers(found, units=units) == {}
+        assert norms.outliers(found, units={f"u{i}" for i in range(units)}) == {}
         norms.accept(list(found.values()))
 
 
@@ -90,6 +96,6 @@ def test_no_more_than_half_of_a_round_is_refused(merges: list[list[float]]) -> N
     norms = Norms()
     for merge in merges:
         found = {f"u{i}": value for i, value in enumerate(merge)}
-        wrong = norms.outliers(found, units=len(found))
+        wrong = norms.outliers(found, units=set(found))
         assert len(wrong) <= len(found) / 2
         norms.accept([value for unit, value in found.items() if unit not in wrong])

@@ -41,15 +41,15 @@ class Norms:
     refused: list[str] = field(default_factory=list)
     """Units that had a contribution refused since the last merge."""
 
-    def outliers(self, found: Mapping[str, float], units: int) -> dict[str, str]:
+    def outliers(self, found: Mapping[str, float], units: set[str]) -> dict[str, str]:
         """Why contributions to one round are refused, by unit. Those of other units are taken.
 
-        When more than half of the units have been refused since the last merge, the run has changed (a new learning
+        When more than half of `units` have been refused since the last merge, the run has changed (a new learning
         rate), not its units. Then the remembered norms are dropped, and none is refused.
 
         Args:
             found: `level` of each member's norm.
-            units: number of units that can contribute now.
+            units: those that can contribute now.
         """
         known = [each for merge in self.merges for each in merge] if len(self.merges) >= WARM else []
         present = [level for level in found.values() if level > -math.inf]
@@ -63,7 +63,7 @@ class Norms:
             if level > limit
         }
         self.refused = sorted({*self.refused, *wrong})
-        if wrong and 2 * len(self.refused) > units:
+        if wrong and 2 * len(units.intersection(self.refused)) > len(units):
             self.merges, self.refused = [], []
             return {}
         return wrong

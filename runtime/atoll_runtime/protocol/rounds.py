@@ -206,7 +206,7 @@ class Rounds(OpenRounds):
             return
         contributions = held.contributions
         others = () if held.id.attempt >= norms.ATTEMPTS else self.roster.live
-        units = len({*contributions.members, *others})
+        units = {*contributions.members, *others}
         for name, why in self.versions[held.id.fragment].norms.outliers(contributions.levels, units).items():
             self._refuse(held, name, contributions.members[name].anchor, why)
 
