@@ -18,8 +18,12 @@ from atoll_runtime.protocol import schedule
 from atoll_runtime.protocol.clipping import spans, weights
 from atoll_runtime.protocol.fragments import BLOCK, Layout, LayoutError, TensorInfo, build_layout, part_bounds
 from atoll_runtime.protocol.identifiers import RoundId
+from atoll_runtime.protocol.ledger import Account
 from atoll_runtime.protocol.messages import Part
 from atoll_runtime.protocol.pace import Ema, Timing
+from atoll_runtime.protocol.rules import Rules
+from atoll_runtime.protocol.units import HISTORY, Unit
+from atoll_runtime.protocol.versions import Versions
 
 PLAIN = TensorInfo("w", (6, 5), stacked=False, embedding=False)
 EMBEDDING = TensorInfo("table", (7, 3), stacked=False, embedding=True)
@@ -189,3 +193,33 @@ def test_grace_is_a_fraction_of_the_slack_within_its_bounds(
 @pytest.mark.parametrize(("turn", "intervals"), [(0.5, 8), (1.0, 8), (1.1, 16), (4.0, 32), (1e6, 256)])
 def test_an_anchor_may_be_eight_turns_of_its_link_old(turn: float, intervals: int) -> None:
     assert replace(LONE, interval=12).oldest(turn) == 12 * intervals
+
+
+steps = st.integers(0, 400)
+
+
+@given(st.sets(steps, min_size=1), steps, st.none() | steps, st.none() | steps, st.sampled_from([1.0, 3.0]))
+def test_the_oldest_anchor_is_the_first_that_is_usable(
+    history: set[int], entered: int, joined: int | None, spoiled: int | None, turn: float
+) -> None:
+    versions, unit = Versions(0, 1, sorted(history)), Unit("a", Account((0,)), entered=entered)
+    unit.turns[0] = turn
+    unit.joined = {} if joined is None else {0: joined}
+    unit.spoiled = {} if spoiled is None else {0: spoiled}
+    rules = replace(LONE, interval=12)
+    usable = [each for each in versions.history if not versions.unusable(each, unit, 400, rules)]
+    assert versions.least(unit, 400, rules) == min(usable, default=versions.current + 1)
+
+
+def test_to_find_the_oldest_anchor_takes_no_look_at_every_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is needed for every unit in every round, and for every fragment when a host connects."""
+    seen, unusable = list[int](), Versions.unusable
+
+    def look(versions: Versions, anchor: int, unit: Unit, step: int, rules: Rules) -> str:
+        seen.append(anchor)
+        return unusable(versions, anchor, unit, step, rules)
+
+    monkeypatch.setattr(Versions, "unusable", look)
+    versions = Versions(0, 1, list(range(HISTORY)))
+    assert versions.least(Unit("a", Account((0,)), entered=7), HISTORY, LONE) == HISTORY - 8
+    assert len(seen) < 10

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
 
 from atoll_runtime.protocol.norms import Norms
@@ -39,14 +39,15 @@ class Versions:
         """Takes a new version."""
         self.history = [*self.history, held.id.step][-HISTORY:]
         self.since[held.id.step] = held.asked
-        self.since = {version: at for version, at in self.since.items() if version in self.history}
+        self.since = {version: at for version, at in self.since.items() if version >= self.history[0]}
         self.norms.accept(list(held.contributions.levels.values()))
 
     def least(self, unit: Unit, step: int, rules: Rules) -> int:
         """The oldest anchor that a contribution of this unit to the round of `step` may have. If there is none, a
         version newer than the current one."""
-        usable = (anchor for anchor in self.history if not self.unusable(anchor, unit, step, rules))
-        return min(usable, default=self.current + 1)
+        # If a version is usable, so are all newer ones.
+        usable = bisect_left(self.history, True, key=lambda each: not self.unusable(each, unit, step, rules))
+        return self.history[usable] if usable < len(self.history) else self.current + 1
 
     def unusable(self, anchor: int, unit: Unit, step: int, rules: Rules) -> str:
         """Why a contribution of this unit to the round of `step` does not count with this anchor; else empty."""
@@ -69,8 +70,12 @@ class Versions:
         """It is the unit's turn. Its link carries one contribution in `Unit.turn` rounds; it may be ready a round
         early."""
         latest = unit.joined.get(self.p)
-        missed = sum(version > (self._met(unit) if latest is None else latest) for version in self.history)
-        return missed >= max(1, math.ceil(unit.turn) - 2)
+        missed = self.after(self._met(unit) if latest is None else latest)
+        return len(missed) >= max(1, math.ceil(unit.turn) - 2)
+
+    def after(self, version: int) -> list[int]:
+        """The remembered versions after this one."""
+        return self.history[bisect_right(self.history, version) :]
 
     def _met(self, unit: Unit) -> int:
         """The version that was current when the unit's incarnation joined."""

@@ -71,8 +71,7 @@ def waits(machine: Syncer, unit: Unit) -> list[WaitReport]:
         tokens = account.position - account.settled.get(p, 0)
         contributions = [each.contributions for each in machine.rounds.holding if each.id.fragment == p]
         sent = next((each.members[unit.name] for each in contributions if unit.name in each.lacking), None)
-        history = machine.rounds.versions[p].history
-        passed = [version for version in history if version > unit.joined.get(p, 0)]
+        passed = machine.rounds.versions[p].after(unit.joined.get(p, 0))
         if sent is not None:
             since, what = sent.round.step, "its link carries the contribution to this round"
         elif passed and tokens:
