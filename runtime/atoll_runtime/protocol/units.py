@@ -82,7 +82,7 @@ class Unit:
     suspect: str = ""
     """Why the results of this incarnation are not trusted; empty if they are."""
     turns: dict[int, float] = field(default_factory=dict)
-    """By host the rounds of a fragment of which its link carries one, from its newest header."""
+    """By host the rounds of a fragment of which its link carries one, from its newest header. No entry stands for 1."""
     round_trips: dict[int, float] = field(default_factory=dict)
     """By host seconds, from its newest header."""
     marks: dict[int, int] = field(default_factory=dict)
