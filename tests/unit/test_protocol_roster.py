@@ -13,7 +13,7 @@ from lone_shard import LONE, Story
 from soak import schedule
 
 from atoll_runtime.protocol.effects import Effect, Tell
-from atoll_runtime.protocol.events import Event, Tick
+from atoll_runtime.protocol.events import Event, Left, Tick
 from atoll_runtime.protocol.machine import Syncer
 from atoll_runtime.protocol.roster import Roster
 from atoll_runtime.syncer.status import unit_report
@@ -132,3 +132,18 @@ def test_at_the_time_that_the_machine_asks_for_a_silent_unit_is_waited_for_no_mo
     assert set(machine.rounds.roster.live) == {"a"}
     assert machine.handle(Tick(), story.wake) == [Tell(machine.orders)] and not machine.rounds.live
     assert machine.orders.silent == (("a", 1),)
+
+
+@pytest.mark.parametrize("away", [True, False])
+def test_what_a_unit_that_is_away_or_silent_has_sent_is_not_judged_by_the_steps_of_a_slow_one(
+    away: bool,
+) -> None:
+    story = Story(RULES, "ab")
+    for name, seconds in (("a", 1.0), ("b", 10.0)) * 3:
+        story.step(name, seconds)
+    if away:
+        story.tell(Left("a", 1, 0))
+    story.now += RULES.silence + 1
+    story.step("b", 10.0)
+    rounds = story.machine.rounds
+    assert (set(rounds.roster.live), rounds.slowest, rounds.fastest) == ({"b"}, 10.0, 1.0)

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from itertools import chain
 
 FASTER = 4.0
-"""A unit's average step may be this many times shorter than the shortest reported step of a live unit, because not
+"""A unit's average step may be this many times shorter than the shortest reported step of a unit, because not
 every step is reported and clocks differ."""
 SPARE = 16
 """Steps allowed in addition, for a unit that has just joined and has not reported its pace."""
@@ -36,7 +36,7 @@ def impossible(
         elapsed: seconds since the round that merged the unit's newest merged contribution first asked a unit; infinite
             if this process does not know. The unit adopted the version of that round later. For a unit without a
             merged contribution: the same for the round of its anchor, plus the longest time that an anchor may be old.
-        fastest: seconds of the shortest step of a live unit; 0 if none is known.
+        fastest: seconds of the shortest step of a unit; 0 if none is known.
     """
     own = step_tokens(known, unit)
     if own:

@@ -157,7 +157,7 @@ class Orders(Message, frozen=True, tag=True):
     seconds: float = 0.0
     """Seconds of an inner step of the slowest live unit."""
     fastest: float = 0.0
-    """Seconds of the shortest step of a live unit."""
+    """Seconds of the shortest step of a unit."""
     silent: tuple[tuple[str, int], ...] = ()
     """Connected units that have reported no step for too long, with their incarnations. No shard waits for them."""
     ending: bool = False

@@ -43,7 +43,7 @@ class OpenRounds:
     seconds: float = 0.0
     """Seconds of an inner step of the slowest live unit. Shard 0 tells them to other shards, which get no reports."""
     quickest: float = 0.0
-    """Seconds of the shortest step of a live unit, also told by shard 0."""
+    """Seconds of the shortest step of a unit, also told by shard 0."""
     effects: list[Effect] = field(default_factory=list)
 
     @cached_property
@@ -79,7 +79,7 @@ class OpenRounds:
 
     @property
     def fastest(self) -> float:
-        """Seconds of the shortest step of a live unit; 0 while not known."""
+        """Seconds of the shortest step of a unit; 0 while not known."""
         return self.roster.fastest or self.quickest
 
     @property

@@ -77,7 +77,8 @@ class Roster:
         self._steady, self._new = Ranking(), Ranking()
         """Step times of units that count, and of those with an unsteady pace, which count only if there is no other."""
         self._least = Ranking()
-        """The shortest step of each steady unit."""
+        """The shortest step of each steady unit, live or not: what a unit that is cut off from here sends to other
+        shards, or has sent before, is judged by it."""
         for unit in units:
             self.look(unit, -math.inf)
         for held in collecting:
@@ -108,7 +109,7 @@ class Roster:
 
     @property
     def fastest(self) -> float:
-        """Seconds of the shortest reported step of a live unit with a steady pace; 0 if none is known. It is at least
+        """Seconds of the shortest reported step of a unit with a steady pace; 0 if none is known. It is at least
         the median of their shortest steps divided by `FAST_FACTOR`, so that no unit alone decides it."""
         first = self._least.first()
         return max(first[0], self._least.median / FAST_FACTOR) if first else 0.0
@@ -131,6 +132,10 @@ class Roster:
             self.connected.add(unit.name)
         else:
             self.connected.discard(unit.name)
+        if unit.pace.steady:
+            self._least.set(unit.name, unit.pace.least)
+        else:
+            self._least.drop(unit.name)
         until = unit.until(self._silence)
         self.silent.pop(unit.name, None)
         if until is None or until < now:
@@ -144,8 +149,6 @@ class Roster:
         # two samples would be the median alone.
         paces = self._steady if unit.pace.steady or math.isfinite(self._slow_factor) else self._new
         paces.set(unit.name, unit.pace.value or 0.0)
-        if unit.pace.steady:
-            self._least.set(unit.name, unit.pace.least)
         for round_id, held in self._collecting.items():
             if held.answered(unit.name):
                 self.awaited[round_id].discard(unit.name)
@@ -165,7 +168,7 @@ class Roster:
     def _leave(self, name: str) -> None:
         if self.live.pop(name, None) is None:
             return
-        for values in (self._ends, self._steady, self._new, self._least):
+        for values in (self._ends, self._steady, self._new):
             values.drop(name)
         for awaited in self.awaited.values():
             awaited.discard(name)
