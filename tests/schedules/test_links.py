@@ -12,6 +12,7 @@ from sim_world import World
 
 from atoll_runtime.protocol.communication import BITS, Communication
 from atoll_runtime.protocol.ledger import Account
+from atoll_runtime.protocol.rules import SLOW_FACTOR
 
 Downs = tuple[tuple[float, float], ...]
 
@@ -59,6 +60,7 @@ def run(
     weather: Weather = CALM,
     overlap: int = 2,
     quorum: int = 1,
+    slow_factor: float = math.inf,
 ) -> Seen:
     """A run's rounds after its first quarter, which has the units' first contributions.
 
@@ -66,7 +68,13 @@ def run(
         down: from when on, and for how many seconds, the first unit is not reached.
     """
     rules = replace(
-        RULES, interval=interval, fragments=fragments, target_steps=steps, overlap=overlap, quorum=quorum
+        RULES,
+        interval=interval,
+        fragments=fragments,
+        target_steps=steps,
+        overlap=overlap,
+        quorum=quorum,
+        slow_factor=slow_factor,
     )
     world = World(Scenario(0, rules, ((10,) * fragments,), islands, weather, (), adaptive=adaptive))
     for since, seconds in down:
@@ -249,3 +257,13 @@ def test_where_2_percent_of_connections_are_reset_units_are_in_nearly_every_roun
     for island in islands:
         assert seen.members[island.name] >= 0.9
         assert merged(seen.accounts[island.name]) >= 0.85
+
+
+@pytest.mark.timeout(600)
+def test_a_unit_whose_steps_are_too_long_to_set_the_clock_loses_none_of_its_work() -> None:
+    slow = Island("slow", 1, 5.1 * STEP, 10)
+    others = [Island(f"u{n}", 1, STEP + 0.01 * n, 10) for n in (1, 2, 3)]
+    seen = run(*others, slow, slow_factor=SLOW_FACTOR, steps=SHORT_RUN)
+    assert seen.seconds < 1.02 * SHORT_RUN * STEP
+    assert seen.members["slow"] >= 0.95
+    assert merged(seen.accounts["slow"]) >= 0.9

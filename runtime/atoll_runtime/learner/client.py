@@ -139,6 +139,7 @@ class SyncerClient:
 
     def report(self, step: int, steps: int, tokens: int, loss: float, step_seconds: float) -> None:
         """Call at each inner step; see `Report`. Host 0 tells shard 0."""
+        self._policy.pace.add(step_seconds)
         if self._unit.host == 0:
             with self._signals.changing():
                 self._sessions[COORDINATOR].report(step, steps, tokens, loss, step_seconds)

@@ -11,6 +11,7 @@ from atoll_runtime.interfaces import Network
 from atoll_runtime.protocol.communication import Communication, Observed, Rules, choose
 from atoll_runtime.protocol.linkmeter import LinkMeter, LinkReading
 from atoll_runtime.protocol.linkshare import LinkShare
+from atoll_runtime.protocol.pace import StepTime
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +32,7 @@ class LinkPolicy:
         """Whether all units must hold the same bits of a version."""
         self._rules = Rules(run.communication, run.outer.codec, self.exact)
         self._elements, self._networks, self.clock = elements, networks, clock
+        self._interval, self.pace = run.outer.interval, StepTime()
         self.now = Communication.begin(self._rules)
         self.meter = LinkMeter(clock())
         self._shares: list[tuple[LinkShare, float]] = []
@@ -42,6 +44,10 @@ class LinkPolicy:
         self._shares.append((share, elements / max(fragments, 1)))
         self._expect()
         return share
+
+    def slower(self, share: LinkShare) -> float:
+        """Seconds by which a step of the unit is longer than one of the run's clock; 0 while not known."""
+        return max(0.0, (self.pace.value or 0.0) - share.interval / self._interval) if share.interval else 0.0
 
     def reading(self) -> LinkReading:
         """What was measured of the link, and how it is used."""

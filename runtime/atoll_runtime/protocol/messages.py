@@ -139,7 +139,8 @@ class Header(Message, frozen=True, tag=True):
     seconds: Transfer = 0.0
     """Expected seconds until the body has come; 0 if this host has not sent one yet."""
     round_trip: Transfer = 0.0
-    """Seconds; 0 if this host has not measured it yet."""
+    """Seconds, and by how many more a step of the unit is longer than one of the run's clock. Such a unit answers as
+    late as a far one. 0 if this host has not measured it yet."""
     turn: Annotated[float, msgspec.Meta(ge=0, le=MOST_TURN)] = 0.0
     """The link carries one of this many rounds of each fragment, with fetches; 0 if it carries all."""
 

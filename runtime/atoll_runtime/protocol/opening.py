@@ -167,7 +167,8 @@ class OpenRounds:
         return self.timing.grace(self.slowest, self.rules)
 
     def leads(self) -> dict[str, int]:
-        """By name of each far unit, how many steps before a round's own step it is asked: those of a round trip."""
+        """By name of each far unit, how many steps before a round's own step it is asked: those of a round trip, and
+        those by which its own steps are longer."""
         step, most = self.slowest or math.inf, self.rules.interval - 1
         leads = {name: spans(unit.round_trip, step) for name, unit in self.roster.live.items()}
         return {name: min(lead, most) for name, lead in sorted(leads.items()) if lead}
