@@ -46,8 +46,11 @@ class LinkPolicy:
         return share
 
     def slower(self, share: LinkShare) -> float:
-        """Seconds by which a step of the unit is longer than one of the run's clock; 0 while not known."""
-        return max(0.0, (self.pace.value or 0.0) - share.interval / self._interval) if share.interval else 0.0
+        """Seconds by which a step of the unit is longer than one of the run's clock. Less than half a step of the clock
+        counts as 0: also the unit that sets it is a little slower at times."""
+        clock = share.interval / self._interval
+        more = (self.pace.value or 0.0) - clock
+        return more if more > 0.5 * clock > 0.0 else 0.0
 
     def reading(self) -> LinkReading:
         """What was measured of the link, and how it is used."""
