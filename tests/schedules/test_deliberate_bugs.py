@@ -97,7 +97,7 @@ lives_alike = property(lambda self: "", nothing)
 replaced("answers to an earlier life of a shard are taken", 781, (Rounds, "series", lives_alike))
 at_once = property(lambda self: self.orders.ending)
 replaced(
-    "a shard merges on after the final cut", 704, (Syncer, "sealed", False), (Syncer, "finishing", at_once)
+    "a shard merges on after the final cut", 1140, (Syncer, "sealed", False), (Syncer, "finishing", at_once)
 )
 
 

@@ -72,6 +72,8 @@ class SimBucket:
         self.world = world
         self.parts: dict[tuple[int, int], CutPart] = {}
         self.cuts: dict[int, WholeCut] = {}
+        self.away_until = 0.0
+        """Until when it does not answer."""
 
     def newest(self) -> WholeCut | None:
         return self.cuts[max(self.cuts)] if self.cuts else None
@@ -152,5 +154,5 @@ class SimStore:
 
     def _answer(self) -> None:
         """Perhaps fail. A call may fail before or after it has had its effect."""
-        if self._world.chance(self._world.weather.bucket / 2):
+        if self._world.now < self._bucket.away_until or self._world.chance(self._world.weather.bucket / 2):
             raise StoreError("the bucket does not answer")

@@ -310,8 +310,17 @@ class Checks:
         if process.number == COORDINATOR and held.stage == "Collecting" and held.grace_until is not None:
             waited = held.grace_until - held.opened
             for name in rounds.roster.awaited[held.id]:
-                if rounds.units[name].pace.steady and waited < 0.99 * self._pace_of(name):
+                if (
+                    self._sets_pace(name)
+                    and rounds.units[name].pace.steady
+                    and waited < 0.99 * self._pace_of(name)
+                ):
                     raise Violation(f"{process}: {held.id}: {name} has {waited:.2f} s to answer")
+
+    def _sets_pace(self, unit: str) -> bool:
+        """Whether the unit is not too slow to set the clock, whichever others are live."""
+        quickest = min(island.pace for island in self._world.scenario.islands)
+        return self._pace_of(unit) <= self._world.scenario.rules.slow_factor * quickest
 
     def _pace_of(self, unit: str) -> float:
         return next(island.pace for island in self._world.scenario.islands if island.name == unit)
@@ -365,7 +374,8 @@ class Checks:
         """A unit ends. It must have stepped at its own pace, whatever the syncer did."""
         steps = (self._world.now - unit.began - unit.hung) / unit.island.pace
         hangs = unit.slot.hung_until > self._world.now
-        if unit.begun and not hangs and not steps - 1.001 <= unit.steps <= steps + 0.001:
+        least = 1.001 + unit.frozen / unit.island.pace
+        if unit.begun and not hangs and not steps - least <= unit.steps <= steps + 0.001:
             raise Violation(f"{unit}: {unit.steps} steps in the time of {steps:.1f}")
 
     # cuts

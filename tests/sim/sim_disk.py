@@ -87,6 +87,8 @@ class SimDisk:
         self.holder: Process | None = None
         self.failing = False
         """Whether the next write fails after a part of it was done."""
+        self.full_until = 0.0
+        """Until when each write fails after a part of it was done."""
 
     def lose_power(self) -> None:
         """The machine goes down. What was not synced may be lost: the bytes of a file, and the names in a folder."""
@@ -196,10 +198,11 @@ class Mount:
         except Killed:
             target.data += data[: self._disk._rng.randint(0, len(data))]
             raise
-        if self._disk.failing:
+        full = self._process.loop.now < self._disk.full_until
+        if self._disk.failing or full:
             self._disk.failing = False
             target.data += data[: self._disk._rng.randint(0, len(data))]
-            raise OSError(5, "Input/output error")
+            raise OSError(28, "No space left on device") if full else OSError(5, "Input/output error")
         target.data += data
         return len(data)
 

@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass, replace
 
 from atoll_runtime.contract import RunContract
-from atoll_runtime.protocol.rules import Rules
+from atoll_runtime.protocol.rules import SLOW_FACTOR, Rules
 from atoll_runtime.simulate.blank import run_contract
 
 FAULTS = (
@@ -49,6 +49,10 @@ LAST_MOMENTS = 200
 """These faults come within this many moments after that."""
 MOMENTS = 1700
 """Faults come within this many moments. A moment is before a callback of any party or an operation of a disk."""
+
+RARE = 0.1
+"""Share of the schedules with each of: little memory, a slow unit, rare faults."""
+RARE_FAULTS = ("crash loop", "crash loop", "freeze", "freeze", "full disk", "bucket away", "unit leaves")
 
 LONG = 50
 """Global steps of a long run."""
@@ -238,7 +242,24 @@ def draw(seed: int) -> Scenario:
         adaptive=random.Random(f"{seed}.adaptive").random() < 0.5,
     )
     drawn = guarded(drawn, rng) if rng.random() < 0.6 else drawn
-    return failing(drawn, random.Random(f"{seed}.spells"))
+    return rare(failing(drawn, random.Random(f"{seed}.spells")), random.Random(f"{seed}.rare"))
+
+
+def rare(scenario: Scenario, rng: random.Random) -> Scenario:
+    """Return the same with rarer faults, with less memory, or with a unit that is much slower than the others."""
+    rules, units = scenario.rules, len(scenario.islands)
+    if rng.random() < RARE:
+        rounds = rng.randint(1, rules.overlap)
+        scenario = replace(scenario, budget=min(scenario.budget, 60 * units * rounds))
+    if rng.random() < RARE and rules.guard:
+        *others, last = scenario.islands
+        if others and rng.random() < 0.7:
+            last = replace(last, pace=rng.uniform(5.0, 10.0))
+        scenario = replace(scenario, rules=replace(rules, slow_factor=SLOW_FACTOR), islands=(*others, last))
+    if rng.random() < RARE:
+        more = [(rng.randrange(MOMENTS), rng.choice(RARE_FAULTS)) for _ in range(rng.randint(1, 3))]
+        scenario = replace(scenario, faults=tuple(sorted([*scenario.faults, *more])))
+    return scenario
 
 
 def failing(scenario: Scenario, rng: random.Random) -> Scenario:

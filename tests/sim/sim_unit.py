@@ -77,8 +77,8 @@ class UnitProcess(Process):
         self.hosts: list[Host] = []
         self.begun, self.began = False, 0.0
         """Whether it trains, and since when."""
-        self.steps, self.hung = 0, 0.0
-        """Inner steps, and the seconds for which it hung."""
+        self.steps, self.hung, self.frozen = 0, 0.0, 0.0
+        """Inner steps, and the seconds for which it hung, or was frozen."""
 
     def __str__(self) -> str:
         return f"{self.slot.name}.{self.incarnation}"
@@ -106,7 +106,11 @@ class UnitProcess(Process):
     async def main(self) -> None:
         """Seed, connect, and train to the end, as `learner/island.py` does."""
         world = self.world
-        while (cut := world.bucket.newest()) is None or world.chance(world.weather.bucket):
+        while (
+            (cut := world.bucket.newest()) is None
+            or world.now < world.bucket.away_until
+            or world.chance(world.weather.bucket)
+        ):
             await asyncio.sleep(SEED_SECONDS)
         await asyncio.sleep(world.delay())
         for value in cut.values:

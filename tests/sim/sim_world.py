@@ -14,7 +14,7 @@ from sim_disk import SimDisk
 from sim_scenario import Scenario
 from sim_shard import ShardProcess, ShardSlot
 from sim_suspension import Suspension
-from sim_unit import UnitSlot
+from sim_unit import UnitProcess, UnitSlot
 from sim_values import Registry, Value, Violation
 
 from atoll_runtime.simulate.blank import blank_layout
@@ -26,6 +26,12 @@ RESTART_SECONDS = 20.0
 CUT_OFF_SECONDS = 15.0
 HANG_SECONDS = 40.0
 """A unit that hangs with its sessions open trains again within this time."""
+FREEZE_SECONDS = 30.0
+"""A frozen process goes on within this time."""
+FULL_SECONDS = 40.0
+"""A full disk has room again within this time."""
+AWAY_SECONDS = 200.0
+"""The bucket answers again within this time."""
 CRASH_SECONDS = 5.0
 """A shard that crashes while the run is being suspended does so within this time."""
 STORM_SECONDS = 300.0
@@ -60,6 +66,8 @@ class World:
         self._trace = trace
         self._faults, self._last = list(reversed(scenario.faults)), scenario.last
         self.calm_since: float | None = None
+        self._trouble_until = 0.0
+        """When the last fault ends that calm weather does not end."""
         self.suspension: Suspension | None = None
         self._initial: dict[tuple[int, int], Value] = {}
         self.layout, self.run_contract = blank_layout(scenario.sizes), scenario.contract
@@ -133,7 +141,7 @@ class World:
         """End all faults: everyone is reachable again, and nothing more is lost."""
         self._faults.clear()
         self._last = ()
-        self.weather, self.calm_since = self.scenario.calm, self.now
+        self.weather, self.calm_since = self.scenario.calm, max(self.now, self._trouble_until)
         slots: tuple[ShardSlot | UnitSlot, ...] = (*self.shards, *self.units)
         for slot in slots:
             slot.cut_off_until = 0.0
@@ -198,6 +206,17 @@ class World:
             unit.hung_until = max(unit.hung_until, self.now + rng.random() * HANG_SECONDS)
         elif fault == "cut off unit":
             self.cut_off(unit, rng.random() * CUT_OFF_SECONDS)
+        elif fault == "crash loop":
+            self.crash_again(rng.choice((shard, unit)), rng.randint(3, 8))
+        elif fault == "freeze":
+            self.freeze(rng.choice((shard, unit)), rng.random() * FREEZE_SECONDS)
+        elif fault == "full disk":
+            shard.disk.full_until = self._trouble(rng.random() * FULL_SECONDS)
+            self.disk_faults += 1
+        elif fault == "bucket away":
+            self.bucket.away_until = self._trouble(rng.random() * AWAY_SECONDS)
+        elif fault == "unit leaves":
+            self.leave(unit)
         else:
             raise ValueError(f"fault: {fault!r} is not known")
 
@@ -213,6 +232,37 @@ class World:
         """Kill all hosts. The next incarnation starts some time later."""
         unit.kill()
         self.at(self.rng.random() ** 2 * RESTART_SECONDS, None, self._replace, unit)
+
+    def crash_again(self, slot: ShardSlot | UnitSlot, times: int) -> None:
+        """Kill a party within a second after each of its next starts."""
+        stop: Callable[..., None] = self.crash if isinstance(slot, ShardSlot) else self.kill
+        start = slot.start if isinstance(slot, ShardSlot) else functools.partial(self._replace, slot)
+        stop(slot)
+        for second in range(times):
+            self.at(second + self.rng.random(), None, start)
+            self.at(second + 1, None, stop, slot)
+        self._trouble(times)
+
+    def freeze(self, slot: ShardSlot | UnitSlot, seconds: float) -> None:
+        """No callback of the party runs for a while. Its sessions stay open."""
+        for process in (
+            slot.processes if isinstance(slot, UnitSlot) else [slot.process] if slot.process else []
+        ):
+            process.frozen_until = self._trouble(seconds)
+            if isinstance(process, UnitProcess):
+                process.frozen += seconds
+
+    def leave(self, unit: UnitSlot) -> None:
+        """Remove a unit for good if the others suffice for a quorum."""
+        rest = [each for each in self.units if each is not unit and not each.stopped and not each.island.lie]
+        if len(rest) >= max(1, self.scenario.rules.quorum):
+            unit.stopped = True
+            unit.kill()
+
+    def _trouble(self, seconds: float) -> float:
+        """When a fault of this duration ends, which calm weather does not end."""
+        self._trouble_until = max(self._trouble_until, self.now + seconds)
+        return self.now + seconds
 
     def change_target(self, more: int) -> None:
         """Restart every shard with a target of `more` more steps, or of ten times as many more tokens. The last shard

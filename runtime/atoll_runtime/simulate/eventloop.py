@@ -21,10 +21,12 @@ class Killed(BaseException):
 
 
 class Process:
-    """One process. Once it is dead, its scheduled callbacks do not run."""
+    """One process. Once it is dead, its scheduled callbacks do not run. While it is frozen, they are put off."""
 
     def __init__(self, loop: SimLoop) -> None:
         self.loop, self.alive = loop, True
+        self.frozen_until, self.put_off = 0.0, list[asyncio.Handle]()
+        """Until when its callbacks are put off, and these."""
         self.context = copy_context()
         self.context.run(PROCESS.set, self)
         self.at_death: dict[object, Callable[[], None]] = {}
@@ -93,6 +95,11 @@ class SimLoop(asyncio.AbstractEventLoop):
                 process = handle._context.get(PROCESS)  # type: ignore[attr-defined]
                 if handle._cancelled or (process is not None and not process.alive):
                     continue
+                if process is not None and process.frozen_until > self.now:
+                    if not process.put_off:
+                        self.call_at(process.frozen_until, self._thaw, process, context=self.outside)
+                    process.put_off.append(handle)
+                    continue
                 self._before(process)
                 if process is None or process.alive:
                     self.steps += 1
@@ -102,6 +109,10 @@ class SimLoop(asyncio.AbstractEventLoop):
         finally:
             asyncio._set_running_loop(None)
         return True
+
+    def _thaw(self, process: Process) -> None:
+        self._ready += process.put_off
+        process.put_off.clear()
 
     def run_for(self, seconds: float) -> None:
         """Runs all callbacks of this time."""
