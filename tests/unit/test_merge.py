@@ -103,7 +103,7 @@ def merged(fragment: Fragment, rule: MergeRule, *pairs: tuple[float, Vector]) ->
 def test_units_that_take_turns_move_theta_as_far_as_all_of_them_together(rule: MergeRule) -> None:
     delta, units = vectors(1, ONE.size)[0], 4
     together = step(ONE, [gradient(ONE, 24.0, delta) for _ in range(units)], rule=rule).theta
-    turn = replace(gradient(ONE, 24.0 * units, units * delta), span=units)
+    turn = replace(gradient(ONE, 24.0 * units, units * delta), divisor=units)
     np.testing.assert_allclose(step(ONE, [turn], rule=rule).theta, together, rtol=1e-5)
     both = step(ONE, [gradient(ONE, 24.0, delta), turn], rule=rule).theta
     np.testing.assert_allclose(both, together, rtol=1e-5)

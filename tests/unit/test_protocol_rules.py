@@ -15,7 +15,7 @@ from lone_shard import LONE
 from atoll_runtime.contract import Dimensions, ModelSpec
 from atoll_runtime.model import describe
 from atoll_runtime.protocol import schedule
-from atoll_runtime.protocol.clipping import spans, weights
+from atoll_runtime.protocol.clipping import divisors, weights
 from atoll_runtime.protocol.fragments import BLOCK, Layout, LayoutError, TensorInfo, build_layout, part_bounds
 from atoll_runtime.protocol.identifiers import RoundId
 from atoll_runtime.protocol.ledger import Account
@@ -174,7 +174,7 @@ def test_what_counts_of_a_contribution_is_one_interval_of_its_work(
     anchor: int, steps: int, span: int
 ) -> None:
     part = Part("u", 1, 0, 1, RoundId(120, 0, 0), anchor, steps, 10 * steps, 0, 0, 0, 1, 1, 10 * steps)
-    assert spans([part], 96, 24) == [span]
+    assert divisors([part], 96, 24) == [span]
 
 
 @pytest.mark.parametrize(

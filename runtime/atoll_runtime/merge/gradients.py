@@ -31,13 +31,13 @@ class Gradient:
 
     weight: float
     parts: tuple[HostPart, ...]
-    span: int = 1
+    divisor: int = 1
     """The gradient is divided by this, because a merge moves Θ by the work of one interval."""
 
     def norms(self, pieces: int) -> list[float]:
         """Norm of each piece of the divided gradient."""
         squares = (math.fsum(part.scan.squares[p] for part in self.parts) for p in range(pieces))
-        return [math.sqrt(each) / self.span for each in squares]
+        return [math.sqrt(each) / self.divisor for each in squares]
 
 
 def scan(fragment: Fragment, body: bytearray | memoryview, codec: Codec, start: int) -> Scan:

@@ -164,7 +164,7 @@ def merge_step(
     present = [each for each in gradients if each.weight > 0]
     inputs = [Input(fragment, each, codec) for each in present]
     norms = [each.norms(len(fragment.pieces)) for each in present]
-    spans = [each.span for each in present]
+    divisors = [each.divisor for each in present]
     shares = [each.weight / total for each in present]
     coded = BITS[codec].itemsize == 2
     room = buffers or Buffers(0)
@@ -183,10 +183,10 @@ def merge_step(
         ranges = cuts(inputs, first, first + piece.size, RANGE)
         lengths = [each[p] for each in norms]
         bounded = clipped(lengths) if guard else lengths
-        merge = _PieceMerge(p, arrays, ranges, _divided(factors(shares, lengths, bounded), spans))
+        merge = _PieceMerge(p, arrays, ranges, _divided(factors(shares, lengths, bounded), divisors))
         if rule == "RDA" and not piece.embedding:
             radius, directions = radial(lengths, bounded, shares)
-            merge.aim(radius, _divided(directions, spans))
+            merge.aim(radius, _divided(directions, divisors))
         merges.append(merge)
     threads = max(1, min(helpers + 1, sum(len(merge.ranges) for merge in merges)))  # more would find no range
     scratch = [[room.take(RANGE, np.float32) for _ in range(SCRATCH)] for _ in range(threads)]
@@ -220,8 +220,8 @@ def warm(codec: Codec) -> None:
     merge_step(fragment, inputs, one, one, codec=codec, rule="RDA", learning_rate=1.0, outer_momentum=0.0)
 
 
-def _divided(factors: Sequence[float], spans: Sequence[int]) -> list[float]:
-    return [factor / span for factor, span in zip(factors, spans, strict=True)]
+def _divided(factors: Sequence[float], divisors: Sequence[int]) -> list[float]:
+    return [factor / divisor for factor, divisor in zip(factors, divisors, strict=True)]
 
 
 def _grouped(factors: Sequence[float]) -> list[NDArray[np.float32]]:

@@ -42,7 +42,7 @@ def weights(members: Sequence[Part], guard: bool) -> list[float]:
     ]
 
 
-def spans(members: Sequence[Part], version: int, interval: int) -> list[int]:
+def divisors(members: Sequence[Part], version: int, interval: int) -> list[int]:
     """The divisor of each member's outer gradient: the intervals of work in it, at most one more than its anchor is
     behind. It is 1 if the anchor is the `version` that is merged into.
 

@@ -11,7 +11,7 @@ from atoll_runtime.merge.buffers import Buffers
 from atoll_runtime.merge.gradients import Gradient, scan
 from atoll_runtime.merge.rda import RANGE, SCRATCH_BYTES, merge_step
 from atoll_runtime.payloads import HostPart
-from atoll_runtime.protocol.clipping import spans, weights
+from atoll_runtime.protocol.clipping import divisors, weights
 from atoll_runtime.protocol.fragments import Fragment, Layout
 from atoll_runtime.protocol.messages import Header, Part
 from atoll_runtime.syncer.state import Version
@@ -74,5 +74,5 @@ def gradients(
     own = [
         tuple(part for (unit, _), part in sorted(parts.items()) if unit == member.unit) for member in members
     ]
-    counted = weights(members, spec.guard), own, spans(members, version, spec.interval)
+    counted = weights(members, spec.guard), own, divisors(members, version, spec.interval)
     return [Gradient(*each) for each in zip(*counted, strict=True)]
