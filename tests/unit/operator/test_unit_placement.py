@@ -142,3 +142,4 @@ def test_slices_that_are_held_are_given_back_in_time_and_others_go_first() -> No
     unit = replace(TWO_SLICES, status=UNIT.status.model_copy(update={"restarts": (moved,)}))
     assert places(unit) == {} and placement.overdue(unit, [], [])[1] == NOW + placement.GIVE_WAY_SECONDS
     assert places(replace(unit, now=NOW + placement.GIVE_WAY_SECONDS)).keys() == {0, 2}
+    assert places(replace(unit, now=NOW - 3600)).keys() == {0, 2}, "a clock that was ahead holds nothing back"

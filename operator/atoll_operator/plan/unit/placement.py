@@ -10,7 +10,7 @@ from atoll_operator.plan.conditions import earliest, parse_time
 from atoll_operator.plan.pods.gang import PodPlacement
 from atoll_operator.plan.pods.view import Pods
 from atoll_operator.plan.unit.failure import CAPACITY_UNAVAILABLE
-from atoll_operator.plan.unit.incarnation import jitter
+from atoll_operator.plan.unit.incarnation import SKEW_SECONDS, jitter
 from atoll_operator.plan.unit.unit import UnitObserved
 
 Places = dict[int, PodPlacement]
@@ -68,11 +68,13 @@ def _short_pools(unit: UnitObserved, stale: Pods) -> set[str]:
 
 
 def _gives_way_until(unit: UnitObserved) -> float:
-    """Unix seconds until which a unit that gave slices back creates no pods; 0 for all others."""
+    """Unix seconds until which a unit that gave slices back creates no pods; 0 for all others. A restart in the future
+    comes from a wrong clock and is ignored."""
     last = unit.status.restarts[-1] if unit.status.restarts else None
     if unit.spec.slices == 1 or last is None or last.reason != CAPACITY_UNAVAILABLE:
         return 0.0
-    return parse_time(last.time) + GIVE_WAY_SECONDS
+    began = parse_time(last.time)
+    return began + GIVE_WAY_SECONDS if began <= unit.now + SKEW_SECONDS else 0.0
 
 
 def overdue(unit: UnitObserved, kept: Pods, stale: Pods) -> tuple[str, float | None]:
