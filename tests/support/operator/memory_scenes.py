@@ -25,7 +25,9 @@ from memory_failures import (
 from memory_world import SPEC, World, played
 from objects import RUN
 
+from atoll_operator.api.group import NODE_POOL
 from atoll_operator.kube.cache import Key, key_of
+from atoll_operator.kube.client import CONNECTIONS
 from atoll_operator.kube.errors import of_status
 from atoll_runtime.contract import EXIT_TERMINAL, LinkReport
 
@@ -291,6 +293,23 @@ async def units_that_are_removed_do_not_wait_for_those_that_a_quota_refuses(worl
     with patch.object(Server, "_apply", limited):
         world.change_run(pools=[{**one, "units": 0}, {**two, "units": 2}])
         await until_learns(world, 1, UNIT, "r-two-1")
+
+
+@scene
+async def refusal_of_a_large_gang_shows_at_once_and_its_other_pods_are_not_asked_for(world: World) -> None:
+    asked, answer = list[str](), Server.answer
+
+    def counted(server: Server, method: str, path: str, *rest: Any) -> Any:
+        asked.extend([path] if method == "POST" and path.endswith("/pods") else [])
+        return answer(server, method, path, *rest)
+
+    big = {"name": "big", "accelerator": "tpu-v5p-slice", "topology": "16x16x24", "units": 1}
+    world.server.refused.add("Pod")
+    with patch.object(Server, "answer", counted):
+        world.change_run(pools=[*SPEC["pools"], {**big, "nodeSelector": {NODE_POOL: "big"}}])
+        await world.until("asked for", lambda: asked)
+        await world.until("told", lambda: world.condition("r-big-0", "Scheduled")[1] == "ObjectRefused", 5)
+    assert len(asked) <= 2 * CONNECTIONS, "of 1,536 pods"
 
 
 @scene
