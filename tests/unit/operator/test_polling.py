@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import datetime
 import functools
+import itertools
 import logging
 import ssl
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -225,6 +227,18 @@ async def test_silent_syncer_of_many_units_is_polled_again_soon() -> None:
 
     async with polled(Answers([of_units(300), 503]).handle, changed):
         await asyncio.wait_for(unavailable.wait(), 5)
+
+
+async def test_a_report_that_takes_long_to_read_is_asked_for_less_often(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        time, "thread_time", functools.partial(next, itertools.count(0.0, 0.02))
+    )  # of each reading
+    answers, began = Answers([200] * 2), time.monotonic()
+    async with polled(answers.handle):
+        await asyncio.wait_for(answers.over.wait(), 30)
+    assert time.monotonic() - began > 1.0, "a reading of 20 ms is 2 % of a second"
 
 
 async def test_stopped_poll_keeps_its_last_report_and_a_forgotten_one_does_not() -> None:
