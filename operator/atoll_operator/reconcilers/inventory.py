@@ -58,6 +58,10 @@ def parent_key(kind: str, body: Object) -> Key | None:
     return Key("TrainingRun", namespace, labels[LABEL_RUN]) if LABEL_RUN in labels else None
 
 
+MODELS: WeakValueDictionary[str, PodTemplate] = WeakValueDictionary()
+"""The podTemplates that are read, by their content. A run's may leave out what a unit's says."""
+
+
 class Body(dict[str, Any]):
     """The body of a run or a unit. Its model may raise Unreadable."""
 
@@ -103,11 +107,13 @@ class Template(dict[str, Any]):
 
     @cached_property
     def model(self) -> PodTemplate | Template:
-        """Read once. Itself if it has what this version does not know or cannot read, which each body reports."""
+        """Read once, and the same object for equal templates, so that a run is compared with thousands of units by
+        identity. Itself if it has what this version does not know or cannot read, which each body reports."""
         try:
-            return PodTemplate.model_validate(self)
+            model = PodTemplate.model_validate(self)
         except ValidationError:
             return self
+        return MODELS.setdefault(model.model_dump_json(), model)
 
 
 class Inventory(Cache):

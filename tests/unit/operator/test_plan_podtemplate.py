@@ -43,9 +43,10 @@ def mounts(pod: Object) -> list[Object]:
 
 def test_units_with_equal_templates_have_it_in_memory_once() -> None:
     inventory, raw, read = Inventory(), [], []
-    for name in ("a", "b"):
+    whole = PodTemplate.model_validate(TEMPLATE).model_dump(mode="json", by_alias=True)
+    templates = {"a": TEMPLATE, "b": dict(reversed(TEMPLATE.items())), "c": whole}
+    for name, template in copy.deepcopy(templates).items():
         metadata = {"name": name, "namespace": "ns", "uid": name, "resourceVersion": "1"}
-        template = copy.deepcopy(TEMPLATE if name == "a" else dict(reversed(TEMPLATE.items())))
         spec = learner_unit().spec.model_dump(mode="json", by_alias=True, exclude_none=True)
         inventory.put("LearnerUnit", {"metadata": metadata, "spec": spec | {"podTemplate": template}})
         body = inventory.body(Key("LearnerUnit", "ns", name))
@@ -53,7 +54,7 @@ def test_units_with_equal_templates_have_it_in_memory_once() -> None:
         raw.append(body["spec"]["podTemplate"])
         read.append(body.unit.spec.pod_template)
     assert raw[0] is raw[1]
-    assert read[0] is read[1]
+    assert read[0] is read[1] is read[2], "also where one leaves out what is the default"
     assert read[0] == PodTemplate.model_validate(TEMPLATE)
 
 

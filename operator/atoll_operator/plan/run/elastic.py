@@ -71,12 +71,14 @@ def unit_bodies(
     """The units of these names, with their streams."""
     numbers = table(streams)
     stream = {name: numbers[place] for name, place in places(run.name, run.spec).items() if name in specs}
+    of_pool = {spec.pool: spec for spec in specs.values()}  # a podTemplate may have hundreds of KiB
+    documents = {pool: document(spec) for pool, spec in of_pool.items()}
     return tuple(
         {
             "apiVersion": API_VERSION,
             "kind": UNIT_KIND,
             "metadata": metadata(run, name),
-            "spec": document(spec)
+            "spec": documents[spec.pool]
             | {"stream": stream[name], "streams": division(stream[name], streams.base)},
         }
         for name, spec in specs.items()
