@@ -75,6 +75,10 @@ class SimBucket:
         self.away_until = 0.0
         """Until when it does not answer."""
 
+    def fails(self, probability: float) -> bool:
+        """Whether a call fails, because the bucket is away or by chance."""
+        return self.world.now < self.away_until or self.world.chance(probability)
+
     def newest(self) -> WholeCut | None:
         return self.cuts[max(self.cuts)] if self.cuts else None
 
@@ -154,5 +158,5 @@ class SimStore:
 
     def _answer(self) -> None:
         """Perhaps fail. A call may fail before or after it has had its effect."""
-        if self._world.now < self._bucket.away_until or self._world.chance(self._world.weather.bucket / 2):
+        if self._bucket.fails(self._world.weather.bucket / 2):
             raise StoreError("the bucket does not answer")

@@ -60,6 +60,10 @@ class ShardSlot:
     def number(self) -> int:
         return self.rules.shard
 
+    @property
+    def processes(self) -> list[ShardProcess]:
+        return [self.process] if self.process is not None else []
+
     def start(self) -> None:
         """Start a new process, unless one runs."""
         if self.process is None:

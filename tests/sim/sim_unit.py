@@ -106,11 +106,7 @@ class UnitProcess(Process):
     async def main(self) -> None:
         """Seed, connect, and train to the end, as `learner/island.py` does."""
         world = self.world
-        while (
-            (cut := world.bucket.newest()) is None
-            or world.now < world.bucket.away_until
-            or world.chance(world.weather.bucket)
-        ):
+        while (cut := world.bucket.newest()) is None or world.bucket.fails(world.weather.bucket):
             await asyncio.sleep(SEED_SECONDS)
         await asyncio.sleep(world.delay())
         for value in cut.values:

@@ -123,12 +123,10 @@ class World:
 
     def close(self) -> None:
         """End everything in this world."""
-        for slot in self.units:
-            for unit in slot.processes:
-                unit.alive = False
-        for shard in self.shards:
-            if shard.process is not None:
-                shard.process.alive = False
+        slots: tuple[ShardSlot | UnitSlot, ...] = (*self.shards, *self.units)
+        for slot in slots:
+            for process in slot.processes:
+                process.alive = False
         self.loop.close()
         World.open = []
 
@@ -245,9 +243,7 @@ class World:
 
     def freeze(self, slot: ShardSlot | UnitSlot, seconds: float) -> None:
         """No callback of the party runs for a while. Its sessions stay open."""
-        for process in (
-            slot.processes if isinstance(slot, UnitSlot) else [slot.process] if slot.process else []
-        ):
+        for process in slot.processes:
             process.frozen_until = self._trouble(seconds)
             if isinstance(process, UnitProcess):
                 process.frozen += seconds

@@ -119,7 +119,7 @@ class CheckpointStatus(Report):
 
     step: int | None = None
     """Its global step; absent before the first."""
-    uri: Annotated[str, Field(max_length=1024)] = ""
+    uri: contract.ReportedUri = ""
     """Folder of the run's checkpoints; empty before the first."""
     error: common.Message = ""
     """Why the last save failed; empty after a successful one."""
@@ -178,7 +178,7 @@ class TrainingRunStatus(Report):
     """Training rate of all units that learn; 0 while the syncer does not answer."""
     loss: float | None = None
     """Training loss in nats per token: mean of the units that learn, weighted by tokens. Absent before the first."""
-    quorum: Annotated[str, Field(max_length=128)] = ""
+    quorum: contract.ReportedQuorum = ""
     """Units in the last merged round, units known to the syncer, and the quorum, such as `3/3 (K=2)`."""
     bytes_in: int = 0
     """Bytes received by all shards since each one's pod started."""
@@ -206,7 +206,7 @@ class TrainingRunStatus(Report):
     """What became of all units' tokens, in token-fragments: divide by `fragments` for tokens."""
     checkpoint: CheckpointStatus = CheckpointStatus()
     evaluation: EvaluationStatus | None = None
-    final_checkpoint: Annotated[str, Field(max_length=1024)] = ""
+    final_checkpoint: contract.ReportedUri = ""
     """URI of the checkpoint of the last step; empty until the run has reached its target."""
     start_time: common.Time | None = None
     """When the operator first reconciled the run while no limit of its namespace kept it waiting."""

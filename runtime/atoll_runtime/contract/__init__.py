@@ -69,6 +69,8 @@ from atoll_runtime.contract.reports import (
     LinkReport,
     NoReport,
     Report,
+    ReportedQuorum,
+    ReportedUri,
     SyncerStatus,
     UnitReport,
     WaitReport,

@@ -14,6 +14,9 @@ MOST_UNITS = 8192
 """The most units in a run's life: twice those of 16 pools of 256. The token ledger keeps units that never return."""
 MOST_REASONS = 16
 """The most reasons by which a report or a status counts something."""
+ReportedUri = Annotated[str, Field(max_length=1024)]
+ReportedQuorum = Annotated[str, Field(max_length=128)]
+"""The operator copies what has these types into a status, which has them too."""
 OTHER = "Other"
 """The reason of what would be one reason too many."""
 MOST_WAITS = 64
@@ -161,7 +164,7 @@ class UnitReport(Report):
 
 class CheckpointReport(Report):
     newest_step: int | None = None
-    uri: Annotated[str, Field(max_length=1024)] = ""
+    uri: ReportedUri = ""
     error: str = ""
     """Why the last save failed; empty after a successful one."""
     current: bool = False
@@ -215,7 +218,7 @@ class SyncerStatus(Report):
     loss: float | None = None
     """Token-weighted mean of the live units' last training losses."""
     tokens_per_second: float = 0.0
-    quorum: Annotated[str, Field(max_length=128)] = ""
+    quorum: ReportedQuorum = ""
     """Members of the last merged round, such as `3/3 (K=2)`."""
     rounds: int = 0
     real_interval: float = 0.0
@@ -232,7 +235,7 @@ class SyncerStatus(Report):
     """Fragments of which a shard owns a part, summed over shards. The ledger counts each token this many times."""
     ledger: Annotated[dict[str, LedgerReport], Field(max_length=MOST_UNITS), FailFast()] = {}
     """By unit."""
-    final_checkpoint: Annotated[str, Field(max_length=1024)] = ""
+    final_checkpoint: ReportedUri = ""
     """URI of the final cut, when `Finished`."""
     time: float = 0.0
     """Unix seconds of this report."""

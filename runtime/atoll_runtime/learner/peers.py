@@ -92,6 +92,8 @@ class Pulled:
     def __init__(self, peer: PeerAddress, layout: Layout, least: Sequence[int]) -> None:
         self.unit = peer.unit
         self.versions = list(least)
+        self.lineages: tuple[str, ...] = ()
+        """The lineages of the versions, by shard."""
         self.theta: dict[str, Array] = {}
         self.moments = Moments({}, {}, 0)
         self.missing = {number for number, fragment in enumerate(layout.fragments) if fragment.size > 0}
@@ -128,9 +130,9 @@ class Pulled:
 
 def pull(
     unit: UnitContract, layout: Layout, networks: Sequence[TlsNetwork], tls: Tls, budget: float
-) -> tuple[Pulled | None, tuple[str, ...], str]:
-    """Asks each peer once, in any order. Returns the state of the first one that sends all of it, or None, the lineages
-    of the shards, and the reason of the last failure.
+) -> tuple[Pulled | None, str]:
+    """Asks each peer once, in any order. Returns the state of the first one that sends all of it, or None, and the
+    reason of the last failure.
 
     Args:
         networks: to all shards, which know the peers.
@@ -141,11 +143,10 @@ def pull(
     try:
         replies = [network.directory(asking) for network in networks]
     except TransportError as error:
-        return None, (), f"no directory: {error}"
-    lineages = tuple(reply.lineage for reply in replies)
+        return None, f"no directory: {error}"
     least = tuple(version for reply in replies for version in reply.versions)
     if not any(least):
-        return None, lineages, "no peer is learning: nothing was merged yet"
+        return None, "no peer is learning: nothing was merged yet"
     request = SnapshotRequest(unit.unit, unit.incarnation, layout.fingerprint, layout.shards, least)
     known = set.intersection(*(set(reply.peers) for reply in replies))
     peers = [peer for peer in known if peer.unit != unit.unit and peer.addresses and all(peer.addresses)]
@@ -153,11 +154,13 @@ def pull(
     for peer in peers:
         if time.monotonic() < end:
             try:
-                return _from(peer, request, layout, tls, end), lineages, reason
+                pulled = _from(peer, request, layout, tls, end)
+                pulled.lineages = tuple(reply.lineage for reply in replies)
+                return pulled, reason
             except TransportError as error:
                 log.warning("not seeded from %s: %s", peer.unit, error)
                 reason = f"{peer.unit}: {error}"
-    return None, lineages, reason or "no peer is learning"
+    return None, reason or "no peer is learning"
 
 
 def _from(peer: PeerAddress, request: SnapshotRequest, layout: Layout, tls: Tls, end: float) -> Pulled:

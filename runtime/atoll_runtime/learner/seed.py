@@ -68,11 +68,11 @@ def from_peer(
     """The state of a healthy peer, or why there is none. Host 0 asks for all hosts, see `pull`."""
 
     def ask() -> tuple[Found, Pulled | None]:
-        pulled, lineages, why = pull(unit, layout, networks, tls, budget)
+        pulled, why = pull(unit, layout, networks, tls, budget)
         if pulled is None:
             return Found(f"not seeded from a peer: {why}"), None
         message = _join(f"seeded from peer {pulled.unit} at step {max(pulled.versions)}", why)
-        return Found(message, pulled.moments.count, tuple(pulled.versions), lineages), pulled
+        return Found(message, pulled.moments.count, tuple(pulled.versions), pulled.lineages), pulled
 
     found, pulled = agreement.found_by_first(ask, Found)
     if found.count is None:

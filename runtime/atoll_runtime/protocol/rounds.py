@@ -122,9 +122,10 @@ class Rounds(OpenRounds):
             return
         unit.round_trips[part.host] = event.round_trip
         if interval and (turn := max(event.turn, event.seconds * self.rules.fragments / interval)):
-            unit.turns.pop(part.host, None)
             if turn > 1.0:
                 unit.turns[part.host] = turn
+            else:
+                unit.turns.pop(part.host, None)
 
     def decline(self, part: Part, why: str) -> None:
         """Counts a part that is not taken. Its unit goes on without this round."""

@@ -145,9 +145,8 @@ class Unit:
             self.marks.clear()
             self.joined.clear()
             self.spoiled.clear()
-            for known in (self.turns, self.round_trips):
-                for host in [each for each in known if each >= event.hosts]:
-                    del known[host]
+            self.turns = {host: turn for host, turn in self.turns.items() if host < event.hosts}
+            self.round_trips = {host: trip for host, trip in self.round_trips.items() if host < event.hosts}
         self.hosts_wanted = event.hosts
         self.hosts.add(event.host)
         self.addresses[event.host] = event.address

@@ -205,11 +205,8 @@ def invalid(old: TrainingRunStatus, generation: int, message: str, now: float) -
     """The status of a run whose spec this version of the operator cannot read. What says that it is suspended, or how
     it ended, stays: a version that can read it continues from there."""
     reason = "SpecInvalid"
-    ready, problem, known = (
-        state(False, reason, message),
-        state(True, reason, message),
-        states_of(old.conditions),
-    )
+    ready, problem = state(False, reason, message), state(True, reason, message)
+    known = states_of(old.conditions)
     states = dict.fromkeys(RUN_CONDITIONS, state(False, reason)) | {"Suspended": state(None, reason)}
     states |= {name: known[name] for name in ("Suspended", "Complete", "Failed") if name in known}
     states |= {"Ready": ready, "Degraded": problem, "Stalled": problem}
