@@ -35,10 +35,11 @@ class Outcome:
 
 
 def prepare() -> None:
-    """Prepares this process for schedules: no log, and garbage collection skips objects that exist already."""
+    """Prepares this process for schedules: no log, and garbage collection is rare and skips objects that exist."""
     logging.disable(logging.CRITICAL)
     gc.collect()
     gc.freeze()
+    gc.set_threshold(50_000, 10, 10)  # 6 % less time; `schedule` collects a whole world at its end
 
 
 def schedule(seed: int) -> Outcome:
