@@ -243,10 +243,12 @@ class World:
 
     def freeze(self, slot: ShardSlot | UnitSlot, seconds: float) -> None:
         """No callback of the party runs for a while. Its sessions stay open."""
+        until = self._trouble(seconds)
         for process in slot.processes:
-            process.frozen_until = self._trouble(seconds)
+            since = max(self.now, process.frozen_until)  # a freeze never ends early: callbacks keep their order
+            process.frozen_until = max(since, until)
             if isinstance(process, UnitProcess):
-                process.frozen += seconds
+                process.frozen += process.frozen_until - since
 
     def leave(self, unit: UnitSlot) -> None:
         """Remove a unit for good if the others suffice for a quorum."""
