@@ -304,7 +304,10 @@ class Checks:
         spare += [each.id.fragment for each in rounds.held.values() if each.stage == "Early"]
         width = {each.p: each.width for each in rounds.versions}
         needed = len(rounds.roster.live) * sum(width[each.fragment] for each in rounds.held)
-        needed += sum(width[p] * len(each.contributions.parts) for p, each in rounds.carried.items())
+        # A unit has one contribution to a fragment, so those carried over from a round in flight are counted there.
+        flying = {each.fragment for each in rounds.held}
+        carried = [(p, each) for p, each in rounds.carried.items() if p not in flying]
+        needed += sum(width[p] * len(each.contributions.parts) for p, each in carried)
         if spare and needed > rounds.capacity:
             raise Violation(f"{process}: {held.id} lacks memory, which rounds of {spare} have")
         if process.number == COORDINATOR and held.stage == "Collecting" and held.grace_until is not None:
@@ -358,8 +361,9 @@ class Checks:
     def _needed(self, unit: UnitProcess, before: Value, value: Value) -> bool:
         """Whether the unit may take the value: it holds a contribution of the unit since `before`, or none of the unit
         is in `before`, or `before` is too old, or a contribution of the unit was refused."""
-        step = self._furthest.get(value.shard, 0)
-        if self.lost_volumes or step - before.version > self._world.scenario.rules.oldest(1.0):
+        rules = self._world.scenario.rules
+        step = max(self._furthest.get(value.shard, 0), value.version + rules.interval)  # of the next round or later
+        if self.lost_volumes or step - before.version > rules.oldest(1.0):
             return True
         if (value.shard, value.fragment, unit.who) in self._refused:
             return True
