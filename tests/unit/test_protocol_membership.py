@@ -79,6 +79,26 @@ def test_units_that_are_no_members_are_told_at_once_and_need_not_fetch_what_lack
     assert [each.needed for each in shard.effects[told:] if isinstance(each, Publish)] == [("a",)]
 
 
+@pytest.mark.parametrize(
+    ("skipped", "needed"), [(0, ("a",)), (1, ("a", "b"))], ids=["every round", "every other round"]
+)
+def test_a_unit_with_an_anchor_too_old_for_the_next_round_fetches_before_that_round_opens(
+    skipped: int, needed: tuple[str, ...]
+) -> None:
+    shard = Shard(replace(RULES, stale_intervals=2))
+    for unit in ("a", "b"):
+        shard.tell(Received(shard.part(unit, 1), 1.0))
+    assert shard.merged[1] == ("a", "b")
+    for _ in range(skipped):
+        shard.until_open(1, serve=True)
+        shard.machine.rounds.discard(shard.round(1), "skipped")
+    shard.until_open(1, serve=True)
+    shard.tell(Received(shard.offer("a", 1, 0.5), 1.0))
+    shard.run(3)
+    assert shard.merged[1] == ("a",)
+    assert shard.asked(Publish)[-1].needed == needed
+
+
 @pytest.mark.parametrize("expected", [0.0, 50.0], ids=["unknown", "far too long"])
 def test_a_slow_link_that_answers_first_does_not_hold_the_others_up(expected: float) -> None:
     shard = Shard(replace(RULES, grace_fraction=0.0))
