@@ -362,7 +362,8 @@ class Checks:
         """Whether the unit may take the value: it holds a contribution of the unit since `before`, or none of the unit
         is in `before`, or `before` is too old, or a contribution of the unit was refused."""
         rules = self._world.scenario.rules
-        step = max(self._furthest.get(value.shard, 0), value.version + rules.interval)  # of the next round or later
+        due = value.version + rules.interval
+        step = max(self._furthest.get(value.shard, 0), due)
         if self.lost_volumes or step - before.version > rules.oldest(1.0):
             return True
         if (value.shard, value.fragment, unit.who) in self._refused:

@@ -245,8 +245,8 @@ class World:
         """No callback of the party runs for a while. Its sessions stay open."""
         until = self._trouble(seconds)
         for process in slot.processes:
-            since = max(self.now, process.frozen_until)  # a freeze never ends early: callbacks keep their order
-            process.frozen_until = max(since, until)
+            since = max(self.now, process.frozen_until)
+            process.frozen_until = max(since, until)  # if a freeze ended early, callbacks would lose their order
             if isinstance(process, UnitProcess):
                 process.frozen += process.frozen_until - since
 
