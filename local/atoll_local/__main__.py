@@ -51,7 +51,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Return the exit status: 0 done; 1 the cluster failed or cannot be changed; 2 wrong machine or arguments."""
+    """Return the exit status: 0 done; 1 the cluster failed or cannot be changed; 2 wrong machine or arguments; 130
+    interrupted."""
     given = sys.argv[1:] if arguments is None else arguments
     try:
         if given and given[0] in PASSED_ON:
@@ -64,6 +65,9 @@ def main(arguments: list[str] | None = None) -> int:
     except HostError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("interrupted: `down` removes what is left of a cluster", file=sys.stderr)
+        return 130
 
 
 def _run(options: argparse.Namespace) -> int:

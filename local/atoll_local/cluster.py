@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -26,6 +27,8 @@ from atoll_local.programs import Progress, find_all, silent
 
 API_PORT = 6443
 READY_SECONDS = 120.0
+ANSWER_SECONDS = 10.0
+"""An API server that takes longer to say whether it is ready counts as one that does not run."""
 STORAGE_CLASS = "standard"
 VOLUMES = 8
 """Static volumes: there is no provisioner. A used volume is not bound again."""
@@ -76,7 +79,10 @@ class Cluster:
         """Whether the API server answers and every node runs."""
         if not self.kubeconfig.exists() or any(machine.pid is None for machine in self.machines):
             return False
-        return self.kubectl("get", "--raw", "/readyz", check=False, timeout=10).strip() == "ok"
+        try:
+            return self.kubectl("get", "--raw", "/readyz", timeout=ANSWER_SECONDS).strip() == "ok"
+        except ClusterError:
+            return False
 
     def up(self) -> None:
         """Starts the cluster and waits until it is ready. Does nothing if it runs with these images. Raises
@@ -132,7 +138,8 @@ class Cluster:
             machine.stop()
         self._plane().stop()
         cgroups.remove(f"/atoll-{self.name}")
-        self.network.down()
+        if not any(machine.pid for other in self._others() for machine in other.machines):
+            self.network.down()
         # The record is removed last, so that this can be repeated while anything is left.
         try:
             for part in self.root.iterdir():
@@ -142,6 +149,12 @@ class Cluster:
         except OSError as error:
             raise StateError(f"{self.root} stays: {error}; mend that and take it down again") from error
         return True
+
+    def _others(self) -> Iterator[Cluster]:
+        """The other clusters of this machine. One of them may run, and then the network is its own."""
+        for file in self.root.parent.glob("*/cluster.json"):
+            if file.parent != self.root:
+                yield Cluster(file.parent.name)
 
     def kubectl(
         self, *args: str, check: bool = True, timeout: float = SECONDS, stdin: str | None = None

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from atoll_local.controlplane import SERVICE_RANGE
 from atoll_local.errors import HostError
 from atoll_local.network import Network
 from atoll_local.paths import cache_dir, states_dir
@@ -60,10 +61,10 @@ def check_machine() -> None:
 
 def check_addresses(network: Network, ports: Mapping[int, str]) -> None:
     """Raises `HostError` if the network or one of `ports`, which map to their purpose, is in use."""
-    if shutil.which("ip") and network.taken():
+    if shutil.which("ip") and (taken := network.taken(SERVICE_RANGE)):
         raise HostError(
-            f"the network {network.subnet} or the bridge {network.bridge} is in use already, and a machine has room "
-            "for one cluster: take that one down, or remove the bridge"
+            f"{taken} is there already, and a machine has room for one cluster: take down the cluster that it belongs "
+            "to, or remove it"
         )
     for port, purpose in ports.items():
         check_port(port, purpose)

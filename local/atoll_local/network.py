@@ -86,8 +86,12 @@ class Network:
                 sh("ip", "link", "del", name, check=False)
         sh("ip", "link", "del", self.bridge, check=False)
 
-    def taken(self) -> bool:
-        """Whether the bridge's name or address is in use."""
-        return self.bridge in sh("ip", "-o", "link", "show") or f" {self.host}/" in sh(
-            "ip", "-o", "addr", "show"
-        )
+    def taken(self, *ranges: str) -> str:
+        """What has the bridge's name or address, or a route to pods or into one of `ranges`, as that of another cluster
+        that ours would replace. Empty if nothing has."""
+        if self.bridge in sh("ip", "-o", "link", "show"):
+            return f"the bridge {self.bridge}"
+        if f" {self.host}/" in sh("ip", "-o", "addr", "show"):
+            return f"the address {self.host}"
+        routes = "".join(sh("ip", "route", "show", "root", each) for each in (self.pods, *ranges))
+        return f"the route {routes.splitlines()[0].strip()}" if routes else ""

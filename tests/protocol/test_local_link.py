@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
 import sys
 import time
 from argparse import ArgumentTypeError
@@ -57,6 +58,21 @@ def node(tmp_path: Path, tools: None) -> Iterator[Namespace]:
                 server.wait(10)
     finally:
         network.down()
+
+
+@pytest.mark.parametrize(
+    "route",
+    ["", "the route 10.244.1.0/24 dev other scope link", "the route 10.96.0.0/16 dev other scope link"],
+)
+def test_a_network_is_taken_by_a_route_of_another_cluster_that_ours_would_replace(
+    route: str, tools: None
+) -> None:
+    added = route and f"&& ip route add {route.split()[2]} dev other"
+    script = f'ip link add other type bridge && ip link set other up {added} && exec "$@"'
+    program = "from atoll_local.network import Network; print(Network().taken('10.96.0.0/16'))"
+    command = ("unshare", "--net", "sh", "-c", script, "sh", sys.executable, "-c", program)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.rstrip() == route
 
 
 def connect(machine: Namespace, timeout: float) -> socket.socket:

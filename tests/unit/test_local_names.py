@@ -155,11 +155,73 @@ def test_refused_demo_leaves_an_existing_cluster(
     assert removed == [] and (there / "cluster.json").exists()
 
 
+def test_an_interrupted_command_says_in_one_line_how_to_remove_what_it_has_started(
+    there: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(_: Cluster) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Cluster, "up", interrupted)
+    assert main(["up", "--name", "one"]) == 130
+    assert capsys.readouterr().err == "interrupted: `down` removes what is left of a cluster\n"
+
+
 def test_second_cluster_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda name: name)
-    monkeypatch.setattr(Network, "taken", lambda _: True)
-    with pytest.raises(HostError, match="in use already, and a machine has room for one cluster"):
+    monkeypatch.setattr(Network, "taken", lambda *_: "the bridge atoll0")
+    with pytest.raises(HostError, match="the bridge atoll0 is there already, and a machine has room for one"):
         check_addresses(Network(), {})
+
+
+def test_down_leaves_the_network_to_another_cluster_that_runs(
+    there: Path, removed: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`one` stayed after a reboot; `two` was started since."""
+    two = there.with_name("two")
+    two.mkdir()
+    (two / "cluster.json").write_text("{}")
+    runs = property(lambda machine: 1 if machine.cluster == "two" else None)
+    with monkeypatch.context() as context:
+        context.setattr(Machine, "pid", runs)
+        assert main(["down", "--name", "one"]) == 0
+    assert "network" not in removed and not there.exists() and two.exists()
+    assert main(["down", "--name", "two"]) == 0
+    assert "network" in removed
+
+
+@pytest.mark.parametrize(
+    ("script", "answers"), [("echo ok", True), ("echo not ready; exit 1", False), ("exec sleep 60", False)]
+)
+def test_a_cluster_whose_api_server_does_not_answer_does_not_run(
+    script: str, answers: bool, there: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = there / "kubectl"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("ATOLL_KUBECTL", str(program))
+    monkeypatch.setattr(Machine, "pid", property(lambda _: 1))
+    monkeypatch.setattr("atoll_local.cluster.ANSWER_SECONDS", 5.0 if answers else 0.5, raising=False)
+    cluster = Cluster("one")
+    cluster.kubeconfig.parent.mkdir()
+    cluster.kubeconfig.write_text("")
+    assert cluster.running() is answers
+    assert main(["status", "--name", "one"]) == 0
+
+
+def test_a_demo_that_replaces_an_older_cluster_and_fails_removes_what_it_has_started(
+    there: Path, removed: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Cluster, "running", lambda _: True)
+    monkeypatch.setattr(host, "check_addresses", lambda *_: None)
+    monkeypatch.setattr("atoll_local.cluster.find_all", lambda *_: {})
+    monkeypatch.setattr("atoll_local.cluster.made_from", lambda: {"atoll.dev/runtime:1": "another key"})
+    monkeypatch.setattr("atoll_local.cluster.install_images", refuse)
+    cluster = DemoCluster("one", there, lambda _: None)
+    with pytest.raises(HostError, match="this machine is refused"):
+        cluster.up()
+    assert there.exists()
+    cluster.leave()
+    assert not there.exists()
 
 
 def test_cache_that_is_not_a_folder_is_reported_in_one_line(

@@ -90,10 +90,10 @@ class Wan(Startable):
         for number in (signal.SIGTERM, signal.SIGHUP):
             before = signal.signal(number, signal.default_int_handler)
             self._started.callback(signal.signal, number, before)
-        if self._network.taken():
+        if taken := self._network.taken():
             raise CommandError(
-                f"the bridge {self._network.bridge} is there already: wait for the end of the other bench, or remove "
-                f"what one has left by `ip link delete {self._network.bridge}`"
+                f"{taken} is there already: wait for the end of the other bench, or remove what one has left by "
+                f"`ip link delete {self._network.bridge}`"
             )
         self._started.callback(self._network.down)
         self._network.up()

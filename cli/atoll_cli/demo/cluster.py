@@ -68,13 +68,13 @@ class DemoCluster:
             raise CommandError(f"{error}\n{told}") from error
 
     def leave(self) -> None:
-        """Removes the cluster if the demo started it, else what the demo installed on it. Raises `CommandError`,
-        `HostError` or `ClusterError` if something could not be removed."""
+        """Removes what the demo installed if it found a cluster, else the cluster that it started. Raises
+        `CommandError`, `HostError` or `ClusterError` if something could not be removed."""
         if self._found_up and self.reached:
             self._helm("uninstall", RELEASE, "--ignore-not-found")
             self._delete_namespaces(NAMESPACE, SYSTEM)
         # If `up` failed before it made anything, what exists belongs to another command.
-        if self.local.made and not self._found_up:
+        elif self.local.made:
             self.local.progress(f"removing the cluster {self.local.name}")
             self.local.down()
 
