@@ -53,11 +53,11 @@ def test_example_i_is_the_text_at_its_place_also_across_shards(dataset, split):
 
 
 CHANGES = {
-    "format": ({"format": 2}, "/meta.json: format"),
-    "dtype": ({"dtype": "float64"}, "/meta.json: dtype"),
+    "format": ({"format": 2}, "/meta.json: format: 2: "),
+    "dtype": ({"dtype": "float64"}, "/meta.json: dtype: 'float64': Input should be 'uint8', "),
     "no-shards": ({"splits": {"train": {"shards": []}}}, "/meta.json: splits.train.shards"),
-    "unknown-key": ({"colour": "red"}, "/meta.json: colour"),
-    "no-json": (None, "/meta.json: Invalid JSON"),
+    "unknown-key": ({"colour": "red"}, "/meta.json: colour: Extra inputs are not permitted$"),
+    "no-json": (None, "/meta.json: Invalid JSON: "),
     "no-split": ({"splits": {}}, ": splits: 'heldout' is missing; there is "),
     "too-few-tokens": ({}, r": splits.heldout: \d+ tokens hold no example of 100000"),
 }

@@ -244,7 +244,7 @@ def test_file_of_another_program_is_not_an_export(run, tmp_path, capsys):
     header = {"version": "9", "step": "1", "checkpoint": "", "layout": "float32", "dtype": "float32"}
     header["model"] = SMALL.model_dump_json(by_alias=True, exclude_none=True)
     save_file({"w": np.zeros(3)}, file, {f"atoll.{key}": value for key, value in header.items()})
-    words = "atoll.layout: Input should be 'atoll', 'llama' or 'qwen2-moe'"
+    words = "atoll.layout: 'float32': Input should be 'atoll', 'llama' or 'qwen2-moe'"
     assert words in refused(capsys, "--check", tmp_path, run)
 
 

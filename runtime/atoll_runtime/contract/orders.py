@@ -158,9 +158,15 @@ class VersionMismatch(Exception):
 
 
 def problems(error: ValidationError, *path: str) -> str:
-    """The first problems of a document, each with its field. `path`: where the document is in another one."""
-    found = [(".".join(map(str, (*path, *each["loc"]))), each["msg"]) for each in error.errors()[:5]]
-    return "; ".join(f"{field}: {message}" if field else message for field, message in found)
+    """The first problems of a document, each with its field and, unless the field itself is unknown, a single value.
+    `path`: where the document is in another one."""
+    found = []
+    for each in error.errors()[:5]:
+        words, value = [".".join(map(str, (*path, *each["loc"])))], each["input"]
+        if each["loc"] and each["type"] != "extra_forbidden" and isinstance(value, (str, int, float)):
+            words.append(f"{value!r:.100}")
+        found.append(": ".join(filter(None, (*words, each["msg"]))))
+    return "; ".join(found)
 
 
 def _parse(kind: type[S], name: str, text: str | bytes) -> S:

@@ -26,7 +26,7 @@ class DataError(Exception):
 def _inside(name: str) -> str:
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts:
-        raise ValueError(f"{name!r}: a path below the data set's URI is wanted, relative and without ..")
+        raise ValueError("a path below the data set's URI is wanted, relative and without ..")
     return name
 
 
