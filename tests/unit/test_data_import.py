@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow
 import pytest
 import sentencepiece
+import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
@@ -183,11 +184,21 @@ def test_separator_inside_a_text_does_not_end_it(tokenizer_json):
     assert Bytes().decode(Bytes().encode(["one\0two"])[0]) == "onetwo"
 
 
+def parquet_of(data):
+    """A parquet file with one row of text that holds these bytes."""
+    text = pyarrow.array([data]).view(pyarrow.string())
+    sink = pyarrow.BufferOutputStream()
+    parquet.write_table(pyarrow.table({"text": text}), sink)
+    return sink.getvalue().to_pybytes()
+
+
 BAD_SOURCES = {
     "type": ("a.jsonl", b'{"text": "x"}\n\n{"text": 3}\n', r"a.jsonl: line 3: field 'text'.*int"),
     "field": ("a.jsonl", b'{"body": "x"}', r"line 1: field 'text' is missing; there is 'body'"),
     "json": ("a.jsonl", b'{"text": "x"}\n{', r"a.jsonl: line 2: not JSON"),
     "utf8": ("a.txt", b"caf\xe9", r"a.txt: line 1: not UTF-8"),
+    "utf8-later": ("a.txt", b"\xef\xbb\xbfa\n\ncaf\xe9", r"a.txt: line 3: not UTF-8"),
+    "utf8-parquet": ("a.parquet", parquet_of(b"caf\xe9"), r"a.parquet: row 1: column 'text': not UTF-8"),
     "gzip": ("a.jsonl.gz", b"nothing", r"a.jsonl.gz: Not a gzipped file"),
     "parquet": ("a.parquet", b"nothing", r"a.parquet: "),
     "nested": ("a.jsonl", b"[" * 100_000, r"a.jsonl: line 1: its brackets are nested too"),
@@ -241,6 +252,20 @@ def test_what_is_no_part_of_a_text_does_not_matter(name, content, tmp_path):
     assert documents(f"file://{tmp_path}/set", "train") == ["one"]
 
 
+@pytest.mark.parametrize(
+    ("vocabulary", "named"),
+    [({}, "no token '<eos>' to end"), ({"<eos>": 0, "x": 1}, "cannot encode a text: .*UNK")],
+    ids=["empty", "a word without a token"],
+)
+def test_a_tokenizer_that_cannot_serve_is_named(vocabulary, named, tmp_path, capsys):
+    (tmp_path / "a.txt").write_text("y")
+    file = tmp_path / "tokenizer.json"
+    tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary)).save(str(file))
+    given = ["data", "import", f"file://{tmp_path}/set", str(tmp_path / "a.txt"), "--separator", "<eos>"]
+    assert main([*given, "--tokenizer", str(file)]) == 2
+    assert re.search(f"tokenizer {file}: {named}", capsys.readouterr().err)
+
+
 def test_import_with_an_empty_split_names_the_option_and_leaves_no_file(tmp_path, capsys):
     (tmp_path / "a.jsonl").write_text('{"text": "the same"}\n' * 1001)
     given = ["data", "import", f"file://{tmp_path}/set", str(tmp_path / "a.jsonl"), "--shard", "0.001"]
@@ -260,7 +285,9 @@ def test_a_catalogue_that_names_what_lies_outside_the_data_set_is_refused(order,
     meta = json.loads(Bucket(uri).read("meta.json"))
     meta["splits"]["train"]["shards"][0]["file"] = name
     Bucket(uri).write("meta.json", json.dumps(meta).encode())
-    with pytest.raises(DataError, match=r"splits.train.shards.0.file: .* below the data set's URI is wanted"):
+    with pytest.raises(
+        DataError, match=rf"splits.train.shards.0.file: '{name}': .* below the data set's URI"
+    ):
         Reader(uri, "train", 10)
 
 

@@ -53,12 +53,16 @@ class HuggingFace:
         self._model.no_truncation()
         self._model.no_padding()
         vocabulary: dict[str, int] = self._model.get_vocab()
-        self.vocabulary = max(vocabulary.values()) + 1
         self.separator = _separator(vocabulary, name, separator)
+        self.vocabulary = max(vocabulary.values()) + 1
+        self._name = name
 
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """See `Bytes`; on all cores."""
-        found = self._model.encode_batch_fast(list(texts), add_special_tokens=False)
+        """See `Bytes`; on all cores. Raises `DataError` if a text has a part without a token."""
+        try:
+            found = self._model.encode_batch_fast(list(texts), add_special_tokens=False)
+        except Exception as error:  # the package raises plain Exception
+            raise DataError(f"tokenizer {self._name}: cannot encode a text: {error}") from error
         return _without(self.separator, [each.ids for each in found])
 
     def decode(self, tokens: np.ndarray) -> str:

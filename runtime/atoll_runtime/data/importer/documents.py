@@ -56,6 +56,7 @@ class Source:
         try:
             return raw.removeprefix(BOM_UTF8 if line == 1 else b"").decode()
         except UnicodeDecodeError as error:
+            line += error.object.count(b"\n", 0, error.start)
             raise DataError(f"{self.path}: line {line}: not UTF-8: {error}") from error
 
     def _value(self, text: str, line: int) -> str:
@@ -81,9 +82,13 @@ class Source:
                     raise DataError(f"{self.path}: column {self.field!r} is missing; there is {there}")
                 row = 0
                 for batch in file.iter_batches(ROWS, columns=[self.field]):
-                    for value in batch.column(0).to_pylist():
+                    for cell in batch.column(0):
                         row += 1
                         where = f"{self.path}: row {row}: column {self.field!r}"
+                        try:
+                            value = cell.as_py()
+                        except UnicodeDecodeError as error:
+                            raise DataError(f"{where}: not UTF-8: {error}") from error
                         yield _text(value, where), row / file.metadata.num_rows
         except (ArrowException, OSError) as error:
             raise DataError(f"{self.path}: {' '.join(str(error).split())}") from error
