@@ -123,3 +123,17 @@ def test_last_words_of_any_length_keep_the_number(tmp_path_factory, number, text
     assert len(content) <= MESSAGE_LIMIT
     assert words.incarnation == number
     assert text.strip().startswith(words.text)
+
+
+@pytest.mark.parametrize(
+    ("message", "words"),
+    [
+        ("incarnation 3", LastWords(3)),
+        ("incarnation 3\n", LastWords(3)),
+        ("incarnation 3\nOSError: no\n", LastWords(3, "OSError: no")),
+        ("incarnation 33rd", LastWords(None, "incarnation 33rd")),
+        ("", LastWords(None)),
+    ],
+)
+def test_any_message_of_a_container_can_be_read(message, words) -> None:
+    assert LastWords.parse(message) == words

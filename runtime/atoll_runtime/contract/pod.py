@@ -66,7 +66,7 @@ TERMINATION_LOG = "/dev/termination-log"
 """A pod writes `Reason: message` here before it exits with an error. A learner writes its `LastWords`."""
 
 
-_LAST_WORDS = re.compile(r"^incarnation (\d{1,9})(?:\n(.*))?$", re.DOTALL)
+_LAST_WORDS = re.compile(r"incarnation (\d{1,9})(?:\n|\Z)(.*)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
