@@ -170,6 +170,19 @@ def test_damaged_checkpoint_delays_no_other_and_is_tried_again(world: World) -> 
     assert world.measured == [10, 20]
 
 
+def test_damaged_manifest_of_an_evaluated_checkpoint_does_not_stop_a_restarted_evaluator(
+    world: World,
+) -> None:
+    world.save(10, 20)
+    work(world.evaluator())
+    manifest = "global/10/manifest.json"
+    world.store.bucket.write(manifest, world.store.bucket.read(manifest)[:20])
+    world.save(30)
+    report = work(world.evaluator())
+    assert world.measured == [20, 10, 30]
+    assert report.newest is not None and (report.newest.step, report.evaluated) == (30, 2)
+
+
 def test_silent_bucket_costs_no_checkpoint_its_turn(world: World, monkeypatch) -> None:
     world.save(10, 20)
     follower = world.evaluator()

@@ -9,7 +9,7 @@ from typing import Literal
 from pydantic import ValidationError
 
 from atoll_runtime.checkpoint import Bucket, layout, manifest
-from atoll_runtime.checkpoint.bucket import MissingObject
+from atoll_runtime.checkpoint.bucket import Damaged
 from atoll_runtime.contract import DataSpec, EvaluationReport, EvaluationSpec
 from atoll_runtime.data.catalogue import Split
 
@@ -51,10 +51,10 @@ class Results:
         for step in sorted(self._steps() & set(steps), reverse=True):
             try:
                 stored = Stored.model_validate_json(self._bucket.read(layout.evaluation(step)))
-            except (ValidationError, MissingObject):
-                continue  # of another version, or just removed; the checkpoint is evaluated again
-            if stored.measured == self._measured and stored.completed == self.completed(step):
-                found[step] = stored.result
+                if stored.measured == self._measured and stored.completed == self.completed(step):
+                    found[step] = stored.result
+            except (ValidationError, Damaged):
+                continue  # of another version, or damaged, or just removed; the checkpoint is evaluated again
         return found
 
     def save(self, result: EvaluationReport, completed: float) -> None:
