@@ -246,9 +246,11 @@ def test_monitoring_comes_when_asked_for_as_it_is_in_its_files() -> None:
     plain, objects = template(), Objects()
     assert not set(MONITORING.values()) & set(plain)
     for value, key in MONITORING.items():
-        objects = template(f"--set={value}.enabled=true,{value}.labels.release=prom")
+        labels = json.dumps({"release": "prom", MANAGED_BY: "another"})
+        objects = template(f"--set={value}.enabled=true", f"--set-json={value}.labels={labels}")
         assert set(objects) - set(plain) == {key}
-        assert objects[key]["metadata"]["labels"]["release"] == "prom"
+        labelled = objects[key]["metadata"]["labels"]
+        assert (labelled["release"], labelled[MANAGED_BY]) == ("prom", "Helm")
     objects |= template("--set=alerts.enabled=true")
     rules = yaml.safe_load((CHART / "files" / "alerts.yaml").read_text())
     assert objects[MONITORING["alerts"]]["spec"] == rules
@@ -301,9 +303,10 @@ def test_images_can_be_given_by_their_digests() -> None:
 def test_the_operators_pods_take_labels_annotations_priority_affinity_spread_and_variables() -> None:
     plain, variable = operator_pod(template()), {"name": "HTTPS_PROXY", "value": "http://p"}
     spread = {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway"}
+    own = {**spread, "labelSelector": {"matchLabels": {"team": "a"}}}
     given = {
         "podLabels": {"team": "a", "app.kubernetes.io/name": "other"}, "podAnnotations": {"a/b": "c"},
-        "priorityClassName": "high", "affinity": {"nodeAffinity": {"a": 1}}, "topologySpreadConstraints": [spread],
+        "priorityClassName": "high", "affinity": {"nodeAffinity": {"a": 1}}, "topologySpreadConstraints": [spread, own],
         "extraEnv": [variable],
     }  # fmt: skip
     pod = operator_pod(template(*(f"--set-json={name}={json.dumps(value)}" for name, value in given.items())))
@@ -311,12 +314,15 @@ def test_the_operators_pods_take_labels_annotations_priority_affinity_spread_and
     assert pod["metadata"]["annotations"] == {"a/b": "c"}
     assert pod["spec"]["priorityClassName"] == "high"
     assert pod["spec"]["affinity"] == {"nodeAffinity": {"a": 1}}
-    [constraint] = pod["spec"]["topologySpreadConstraints"]
+    constraint, same = pod["spec"]["topologySpreadConstraints"]
+    assert same == own
     selector = constraint.pop("labelSelector")["matchLabels"]
     assert constraint == spread
     assert selector.items() <= pod["metadata"]["labels"].items()
     [container] = pod["spec"]["containers"]
     assert container["env"] == [*plain["spec"]["containers"][0]["env"], variable]
+    claims = render('--set-json=resources={"claims":[{"name":"a"}]}')
+    assert claims.returncode and "claims" in claims.stderr, "the pod has no resourceClaims"
     ours = render('--set-json=extraEnv=[{"name":"ATOLL_NAMESPACES","value":"x"}]')
     assert ours.returncode and "extraEnv" in ours.stderr
     budget = template("--set=replicas=3,podDisruptionBudget.minAvailable=2")
