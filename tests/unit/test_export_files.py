@@ -7,6 +7,7 @@ import signal
 import ml_dtypes
 import numpy as np
 import pytest
+import tokenizers
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 from tokenizer_files import train_tokenizer
@@ -261,13 +262,19 @@ def make_data(folder, tokenizer):
     ("separator", "special"), [("<|endoftext|>", True), ("Ċ", False)], ids=["usual", "a line's end"]
 )
 def test_the_tokenizer_of_the_data_set_goes_beside_the_weights(run, tmp_path, separator, special):
-    """Its separator is given by name, not by the text that it represents."""
+    """Its separator is given by name, not by the text that it represents. It adds no special tokens, as the import did
+    not, though its file says that each text begins with one."""
     file, out = tmp_path / "tokenizer.json", tmp_path / "out"
     trained = train_tokenizer(file, ["a document"], 256, [separator] * special, whole=not special)
     number = trained.token_to_id(separator)
+    trained.post_processor = tokenizers.processors.TemplateProcessing(
+        single=f"{separator} $A", special_tokens=[(separator, number)]
+    )
+    trained.save(str(file))
     uri = make_data(tmp_path, from_path(str(file), separator))
     assert export(run, "--out", out, "--layout", "llama", "--data", uri) == 0
-    assert (out / "tokenizer.json").read_bytes() == file.read_bytes()
+    written = tokenizers.Tokenizer.from_file(str(out / "tokenizer.json"))
+    assert written.encode("a document").ids == trained.encode("a document", add_special_tokens=False).ids
     assert json.loads((out / "tokenizer_config.json").read_text())["eos_token"] == separator
     assert json.loads((out / "config.json").read_text())["eos_token_id"] == number
     assert export(run, "--out", tmp_path / "plain", "--data", uri) == 0

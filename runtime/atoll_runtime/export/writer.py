@@ -124,7 +124,9 @@ def _beside(plan: Plan, order: Order) -> dict[str, bytes]:
             "eos_token": tokenizer.name(tokenizer.separator),
             "model_input_names": ["input_ids", "attention_mask"],  # neither layout's model has token types
         }
-        files |= {"tokenizer.json": tokenizer.file, "tokenizer_config.json": _json(names)}
+        # Its post-processor would add special tokens, which the data set does not have.
+        plain = json.loads(tokenizer.file) | {"post_processor": None}
+        files |= {"tokenizer.json": _json(plain), "tokenizer_config.json": _json(names)}
     elif isinstance(tokenizer, SentencePiece):
         files["tokenizer.model"] = tokenizer.file
     return files
