@@ -246,7 +246,7 @@ class World:
         until = self._trouble(seconds)
         for process in slot.processes:
             since = max(self.now, process.frozen_until)
-            process.frozen_until = max(since, until)  # if a freeze ended early, callbacks would lose their order
+            process.frozen_until = max(since, until)  # ending early would change the order of callbacks
             if isinstance(process, UnitProcess):
                 process.frozen += process.frozen_until - since
 

@@ -251,7 +251,7 @@ class Rounds(OpenRounds):
         held = self.held.pop(round_id)
         self.timing.sync.add(now - held.frozen)
         p, step = round_id.fragment, round_id.step
-        due = step + self.rules.interval  # of the fragment's next round; once it opens it is too late to fetch
+        due = step + self.rules.interval  # of the fragment's next round: when it opens, it is late to fetch
         connected = {name: unit for name, unit in self.units.items() if unit.hosts}
         needed = tuple(
             name for name, unit in connected.items() if self.versions[p].least(unit, due, self.rules) >= step
