@@ -56,6 +56,12 @@ def test_a_rigid_learner_follows_the_renewal_formula(chips: int) -> None:
     assert answer.uptime == pytest.approx(answer.goodput)
 
 
+def test_an_elastic_learner_of_one_slice_stops_as_often_as_a_rigid_one() -> None:
+    rigid, elastic = (account_of(method, chips=256, mtbi_seconds=DAY) for method in ("rigid", "elastic"))
+    assert elastic.interruptions == rigid.interruptions > 100
+    assert elastic.goodput == pytest.approx(rigid.goodput)
+
+
 def test_a_unit_that_is_interrupted_while_it_heals_begins_anew() -> None:
     fleet, heal = (
         Fleet(chips=150_000),

@@ -15,7 +15,8 @@ def elastic(slices: int, recovery: Recovery, interruptions: Interruptions, secon
     mesh = _Mesh(slices, recovery, interruptions, line)
     now = 0.0
     while now < seconds:  # each pass handles an interruption or a return, or reaches the end
-        scale_down, scale_up = mesh.next_hit() + recovery.notice, mesh.next_join()
+        scale_up = mesh.next_join()
+        scale_down = mesh.next_hit(scale_up) + recovery.notice
         start = min(scale_down, scale_up, seconds)
         line.step(now, start, mesh.members)
         mesh.advance(now, start)
@@ -39,9 +40,10 @@ class _Mesh:
         self._recovery, self._line = recovery, line
         self._hits = deque(interruptions)
 
-    def next_hit(self) -> float:
-        """Returns when a member is interrupted next. Interruptions of other slices are ignored."""
-        while self._hits and self._hits[0][1] * self.slices >= self.members:
+    def next_hit(self, until: float) -> float:
+        """Returns when a member is interrupted next. Drops earlier interruptions of other slices, up to `until`: later
+        on those slices may be members again."""
+        while self._hits and self._hits[0][0] <= until and self._hits[0][1] * self.slices >= self.members:
             self._hits.popleft()
         return self._hits[0][0] if self._hits else inf
 
@@ -66,7 +68,7 @@ class _Mesh:
     def lose(self, now: float) -> bool:
         """Removes the members that were interrupted until `now`. Returns whether there were any."""
         before = self.members
-        while (at := self.next_hit()) <= now:
+        while (at := self.next_hit(now)) <= now:
             self._hits.popleft()
             self._line.interruptions += 1
             self._away.append(max(at + self._recovery.repair, now))
