@@ -71,6 +71,15 @@ def test_a_bad_value_is_one_line_that_names_the_option(command: str, words: str,
     assert words in refused(*shlex.split(command))
 
 
+def test_an_outage_that_only_links_too_slow_for_a_round_survive_is_refused(
+    refused: Any, tmp_path: Path
+) -> None:
+    file = tmp_path / "outages.json"
+    file.write_text(json.dumps([{"unit": 0, "from": 0, "until": 1e9}]))
+    asked = ("--params", "1e12", "--fragments", "1", "--steps", "48", "--outages", file)
+    assert "400,000,096 inner steps of all units" in refused("links", "--links", "1e5,0.01", *asked)
+
+
 @pytest.mark.parametrize(
     ("entries", "wanted"),
     [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from atoll_cli.arguments import Option, Values, as_path, choice, count, number, numbers, seconds
@@ -163,9 +164,16 @@ def _check(asked: Links) -> None:
     for unit in asked.outages:
         if unit >= units:
             raise UsageError(f"--outages: unit {unit}; --links has the units 0 to {units - 1}")
-    # Units train while a round takes longer than a step.
+
+    # Units train while a round takes longer than a step, and while too few of them have a link.
+    def steps(links: Sequence[float]) -> float:
+        """The steps that each unit makes if these links carry the rounds."""
+        if len(links) < quorum or (body := asked.body_seconds(sorted(links)[-quorum])) > TRANSFER_SECONDS:
+            return math.inf
+        return asked.steps * max(1.0, body * outer.fragments / outer.interval / step, 2 * asked.delay / step)
+
     step = max(asked.step_seconds)
-    each = asked.steps * max(1.0, longest * outer.fragments / outer.interval / step, 2 * asked.delay / step)
-    if quorum > units - len(asked.outages):
-        each += max(sum(last - first for first, last in spans) for spans in asked.outages.values()) / step
+    cut = max((sum(last - first for first, last in spans) for spans in asked.outages.values()), default=0.0)
+    whole = [gbps for unit, gbps in enumerate(asked.gbps) if unit not in asked.outages]
+    each = min(steps(asked.gbps) + cut / step, steps(whole))
     affordable(asked.steps, units * each, ", a longer --step-time or less --delay and --outages")
