@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from importlib import import_module
 
 from atoll_bench.parity.sizes import SIZES
-from atoll_cli.arguments import JSON, Option, Read, add, as_text, choice, count, number
+from atoll_cli.arguments import JSON, Option, Read, add, as_text, choice, count, new_file, number
 from atoll_cli.errors import lacking
 from atoll_runtime.contract import PRESETS
 
@@ -110,7 +110,7 @@ FIGURES = {
             Option("--steps", "N", count(48, 100_000), "of Atoll; as many synchronous ones take minutes", "72"),
             Option("--seeds", "LIST", each(SEED), "of Atoll's runs, over equal links too", "0,1"),
             Option("--cut-seconds", "S", count(0, 3600), "without a region; 0 leaves this out", "120"),
-            Option("--plot", "PATH", as_text, "a PNG of each region's link over time"),
+            Option("--plot", "PATH", new_file, "a PNG of each region's link over time"),
         ),
     ),
     "parity": Figure(
@@ -150,9 +150,9 @@ FIGURES = {
         "what of a unit's time and tokens counts behind a narrow link, as root; some 30 minutes",
         "operator,runtime,local,simulate",
         (
-            Option("--gbps", "LIST", each(number(0, 100, above=True)), "of the link, scaled like those of `regions`",
+            Option("--gbps", "LIST", each(number(0.01, 100)), "of the link, scaled like those of `regions`",
                    "0.05,0.2,1,5"),
-            Option("--intervals", "LIST", each(count(1, 1000)), "H", "8,32,128"),
+            Option("--intervals", "LIST", each(count(2, 1000)), "H", "8,32,128"),
         ),
         name="utilisation",
     ),

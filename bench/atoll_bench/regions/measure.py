@@ -84,7 +84,9 @@ def balances(ledger: LedgerReport) -> bool:
     return ledger.trained == ledger.merged + sum(ledger.discarded.values()) + ledger.in_flight
 
 
-def measure(steps: int, seeds: Sequence[int], cut_seconds: int, plot: str | None) -> Iterator[dict[str, Any]]:
+def measure(
+    steps: int, seeds: Sequence[int], cut_seconds: int, plot: Path | None
+) -> Iterator[dict[str, Any]]:
     """Runs the whole experiment and yields what `atoll bench regions --json` prints.
 
     Args:
@@ -120,9 +122,9 @@ def measure(steps: int, seeds: Sequence[int], cut_seconds: int, plot: str | None
                 "loss": atoll.loss,
                 "loss_without_cut": whole.loss,
             }
-        if plot is not None:
-            draw(told, synchronous, atoll, Path(plot))
         yield told
+        if plot is not None:
+            draw(told, synchronous, atoll, plot)
 
 
 def _document(
@@ -194,7 +196,7 @@ def draw(document: dict[str, Any], synchronous: Spent, atoll: Spent, path: Path)
         axes.set_title(f"{name}, {count} steps\n{axes.get_title()}")
     for axes in rows[-1]:
         axes.set_xlabel("seconds")
-    figure.savefig(path, dpi=100, metadata={"Software": None})
+    figure.savefig(path, format="png", dpi=100, metadata={"Software": None})
 
 
 def _link(axes: Any, region: Region, spent: Spent, scale: float) -> None:
