@@ -176,6 +176,13 @@ def test_what_was_measured_replaces_what_is_computed(tmp_path: Path, ask: Any) -
     assert (plan["assumed"]["spot_as_on_demand"], plan["assumed"]["seed"]) == ([], 1)
 
 
+def test_pools_whose_steps_are_far_apart_are_refused_before_hours_of_simulation(refused: Any) -> None:
+    told = refused(
+        "plan", MIXED, "--step-time", "v5e=0.001", "--step-time", "v5p=0.11", "--step-time", "v6e=0.05"
+    )
+    assert "a step takes 0.11 s in pool 'v5p' and 0.001 s in pool 'v5e'; at most 100 times" in told
+
+
 def test_a_link_that_carries_too_little_for_a_quorum_is_named_with_its_pool(
     tmp_path: Path, refused: Any
 ) -> None:

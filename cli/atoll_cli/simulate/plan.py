@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from atoll_cli.arguments import Option, Read, Values, as_path, choice, count, number, seconds
@@ -12,9 +13,12 @@ from atoll_cli.text import amount
 
 if TYPE_CHECKING:
     from atoll_operator.api.sections import SyncerSpec
-    from atoll_runtime.simulate.planner.run import Run
+    from atoll_runtime.simulate.planner.run import Assumptions, Run
 
 MOST_GBPS = 1e6
+MOST_APART = 100.0
+"""Largest ratio of two pools' step times. While the slowest units make the steps of a plan, the others make this many
+times as many."""
 LEAST_MTBI = 60.0
 """Seconds. A chip that is interrupted more often than it can be replaced trains nothing."""
 
@@ -69,6 +73,7 @@ def answer(found: Values) -> Report:
         seed=found["seed"],
         **{field: found[name] for name, field in names.items() if found[name] is not None},
     )
+    _near(found["file"], planned, assumed)
     spot = {pool.name for pool in spec.pools if pool.capacity == "Spot"} - assumed.pool_mtbi.keys()
     prices, links = prices_of(found["price"], planned), on_their_links(planned, assumed)
     warnings = too_small(spec.syncer, planned)
@@ -84,6 +89,19 @@ def _times(option: str, given: Sequence[tuple[str, float]], planned: Run) -> dic
     for pool, value in sorted(given, key=lambda each: each[0] != ""):
         found |= {choice(*names)(option, pool): value} if pool else dict.fromkeys(names, value)
     return found
+
+
+def _near(path: Path, planned: Run, assumed: Assumptions) -> None:
+    """Raises `UsageError` for pools whose steps take such different times that the simulation would take hours."""
+    from atoll_runtime.simulate.planner.needs import step_of
+
+    times = sorted((step_of(pool, planned, assumed).seconds, pool.name) for pool in planned.pools)
+    (least, fast), (most, slow) = times[0], times[-1]
+    if most > MOST_APART * least:
+        raise UsageError(
+            f"{path}: a step takes {most:.3g} s in pool {slow!r} and {least:.3g} s in pool {fast!r}; at most "
+            f"{MOST_APART:g} times as long is wanted: another spec.pools[].batch or --step-time"
+        )
 
 
 def too_small(syncer: SyncerSpec, planned: Run) -> list[str]:
