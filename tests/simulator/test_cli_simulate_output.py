@@ -112,9 +112,15 @@ def test_a_plot_that_could_not_be_written_is_told_before_anything_is_simulated(
     assert refused("bandwidth", "--plot", path).startswith(f"atoll: --plot '{path}': {words}")
 
 
-def test_a_plot_needs_something_published_and_a_disk_that_takes_it(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="only the published table is drawn"):
-        deliver(REPORT, as_json=True, plot=tmp_path / "out.png")
+@pytest.mark.parametrize(
+    "asked", ["goodput --chips 1M", "bandwidth --method diloco --params 1B --step-time 1s"]
+)
+def test_only_a_published_table_is_drawn(tmp_path: Path, asked: str, refused: Any) -> None:
+    told = refused(*asked.split(), "--plot", tmp_path / "out.png")
+    assert told == "atoll: --plot: only the published table is drawn\n"
+
+
+def test_a_plot_needs_a_disk_that_takes_it(tmp_path: Path) -> None:
     chart = Chart(("method",), ("seconds", "share"), ("seconds", "share"), "s", "share")
     drawn = Report("Shares", ("method",), ROWS, chart=chart)
     deliver(drawn, as_json=True, plot=tmp_path / "out.svg")

@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 from atoll_cli.arguments import Option, Values, choice, count, number, refuse, seconds
 from atoll_cli.errors import UsageError
-from atoll_cli.simulate.output import Chart, Report, picture
+from atoll_cli.simulate.output import UNDRAWN, Chart, Report, picture
 
 METHODS = ("data-parallel", "diloco", "streaming", "streaming-overlap", "decoupled")
 UTILIZATION = 0.95
@@ -37,6 +37,7 @@ def answer(found: Values) -> Report:
         given = [option.name.removeprefix("--") for option in OPTIONS[1:-1]]
         refuse(found, given, f"--method is wanted with it, one of {', '.join(METHODS)}")
         return _published()
+    refuse(found, ("plot",), UNDRAWN)
     refuse(found, UNUSED.get(method, ()), f"not with --method {method}, whose answer does not depend on it")
     for name in ("params", "step_time"):
         if found[name] is None:

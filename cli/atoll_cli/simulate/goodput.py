@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from atoll_cli.arguments import Option, Values, choice, count, number, refuse, seconds
 from atoll_cli.errors import UsageError
-from atoll_cli.simulate.output import Chart, Report, percent, picture, show, words
+from atoll_cli.simulate.output import UNDRAWN, Chart, Report, percent, picture, show, words
 
 if TYPE_CHECKING:
     from atoll_runtime.simulate.fleet.goodput import Case
@@ -32,7 +32,7 @@ OPTIONS = (
     Option("--patience", "T", seconds(zero=True), "at most so long a slice that is back waits to share a pause"),
     Option("--repair", "T", seconds(zero=True), "from an interruption until the hardware is back"),
     Option("--days", "D", number(0, 36_525, above=True), "to simulate, eight times over", default="1"),
-    Option("--seed", "S", count(0, 2**63 - 1), "of the random numbers", default="0"),
+    Option("--seed", "S", count(0, 2**53 - 1), "of the random numbers", default="0"),
     Option("--plot", "PATH", picture, "draw the published table there, PNG, PDF or SVG"),
 )  # fmt: skip
 
@@ -49,6 +49,7 @@ def answer(found: Values) -> Report:
     if found["method"] is None and found["chips"] is None and found["learners"] is None:
         refuse(found, ("quorum",), "--learners is wanted with it")
         return _published(found)
+    refuse(found, ("plot",), UNDRAWN)
     method = found["method"] or "decoupled"
     for name, methods in USED_BY.items():
         if method not in methods:

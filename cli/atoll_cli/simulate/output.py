@@ -14,6 +14,7 @@ from atoll_cli.errors import CommandError, UsageError
 from atoll_cli.text import amount, table
 
 PICTURES = (".png", ".pdf", ".svg")
+UNDRAWN = "only the published table is drawn"
 DAYS_OF_NEVER = 36_525
 Row = Mapping[str, Any]
 
@@ -116,11 +117,9 @@ def picture(option: str, text: str) -> Path:
 
 
 def deliver(report: Report, *, as_json: bool, plot: Path | None = None) -> None:
-    """Prints the table, or JSON, and draws the plot. Raises `UsageError`: there is nothing to draw; `CommandError`: the
-    plot cannot be written."""
-    if plot is not None:
-        if report.chart is None:
-            raise UsageError(f"--plot {str(plot)!r}: only the published table is drawn")
+    """Prints the table, or JSON, and draws the plot, if the report has a chart. Raises `CommandError`: the plot cannot
+    be written."""
+    if plot is not None and report.chart is not None:
         try:
             _draw(report, report.chart, plot)
         except OSError as error:
