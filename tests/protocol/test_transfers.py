@@ -28,7 +28,7 @@ from atoll_runtime.protocol.messages import Header, Part
 from atoll_runtime.transport import transfer_client
 from atoll_runtime.transport.chunks import BLOCK, Assembly
 from atoll_runtime.transport.messages import Attach, FetchHead, FetchRequest, PushReply
-from atoll_runtime.transport.stream import CHUNK_HEAD, LARGEST_MESSAGE, framed
+from atoll_runtime.transport.stream import CHUNK_HEAD, LARGEST_MESSAGE, Stream, framed
 from atoll_runtime.transport.tls import Tls
 from atoll_runtime.transport.transfer_client import RECONNECTS, TransferClient
 from atoll_runtime.transport.transfer_server import TransferServer
@@ -274,6 +274,7 @@ async def test_who_shakes_hands_too_slowly_is_cut_off(
     folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("atoll_runtime.transport.listener.HANDSHAKE_SECONDS", 0.5)
+
     def cut_off(port: int) -> bool:
         with socket.create_connection(("localhost", port)) as plain:
             plain.settimeout(0.1)
@@ -291,6 +292,17 @@ async def test_who_shakes_hands_too_slowly_is_cut_off(
     async with serving(Shelf(), folders) as server:
         assert await asyncio.to_thread(cut_off, server.port)
         await until(lambda: not server.streams)
+
+
+async def test_who_waits_for_a_connection_that_is_closed_already_knows_that_it_was_left(
+    folders: tuple[Path, Path],
+) -> None:
+    """The thread that waits may begin after the connection has ended."""
+    async with serving(Shelf(), folders) as server:
+        address, identity = ("localhost", server.port), Tls(folders[1]).identity()
+        stream = await asyncio.to_thread(Stream.connect, address, identity, "localhost", SECONDS)
+        stream.close()
+        await asyncio.to_thread(stream.until_left)
 
 
 async def test_connections_that_are_reset_at_once_hold_nobody_up(folders: tuple[Path, Path]) -> None:

@@ -127,8 +127,9 @@ class Stream:
     def until_left(self) -> None:
         """Waits until the other end leaves or sends anything, or until `shut`. Call it in another thread."""
         watch = select.poll()
-        watch.register(self._sock, select.POLLIN | select.POLLRDHUP)
-        watch.poll()
+        with contextlib.suppress(ValueError):  # it is closed already
+            watch.register(self._sock, select.POLLIN | select.POLLRDHUP)
+            watch.poll()
 
     def shut(self) -> None:
         """Breaks the connection, from any thread; its own thread notices. `SSLSocket.shutdown` would disturb TLS."""
@@ -191,5 +192,5 @@ def explained(address: str, error: Exception) -> str:
         return f"{address}: the other end is silent"
     ended = isinstance(error, ssl.SSLEOFError)
     if isinstance(error, ssl.SSLError) and not ended:
-        return f"{address}: TLS refused, the certificates of the two ends are not of the same run: {error}"
+        return f"{address}: TLS refused; both ends need valid certificates of the same run: {error}"
     return f"{address}: {str(error) or type(error).__name__}"
