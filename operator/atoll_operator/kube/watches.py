@@ -64,7 +64,9 @@ async def _end_of(kopf: KopfThread, session: KopfSession) -> str:
 async def _resync(feed: Feed, seconds: float) -> None:
     while True:
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(feed.back.wait(), seconds * random.uniform(0.9, 1.1))
+            # Not `wait_for`, which may lose a cancellation in Python 3.11.
+            async with asyncio.timeout(seconds * random.uniform(0.9, 1.1)):
+                await feed.back.wait()
         feed.back.clear()
         for path, each in feed.watches.items():
             if each in feed.unlisted:  # its first list must have whole objects; the one below has names alone

@@ -210,6 +210,19 @@ async def test_a_deletion_that_no_event_told_of_is_found_by_a_resync(world: Worl
         await until(lambda: world.known == {"a", "b"})
 
 
+async def test_a_resync_that_is_cancelled_just_when_an_outage_is_over_ends() -> None:
+    client = ApiClient(Credentials("", ssl.create_default_context()), {}, "atoll", [].append)
+    feed = Feed(client, (), ["n"], Cache({}, {}), print, print)
+    running = asyncio.create_task(watches._resync(feed, 300))
+    for _ in range(2):  # it waits
+        await asyncio.sleep(0)
+    feed.back.set()
+    await asyncio.sleep(0)
+    running.cancel()
+    await asyncio.wait({running}, timeout=20)
+    assert running.cancelled()
+
+
 @pytest.mark.parametrize("later", [0, 100])
 async def test_an_earlier_state_after_a_restore_of_etcd_ends_the_watches(world: World, later: int) -> None:
     """A list shows it: by its version, or by an object's if more was written since than was lost."""
