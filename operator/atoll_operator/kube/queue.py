@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
 from itertools import chain, islice
 from typing import Any, Generic, TypeVar
 
@@ -26,6 +28,27 @@ WORKERS = 64
 
 
 @dataclass(slots=True)
+class _Lane:
+    """Turns of passes, `LANE_RATE` a second."""
+
+    last: float = float("-inf")
+    free: list[float] = field(default_factory=list)
+    """A heap of the turns before `last` that were given back, because the key had its pass earlier."""
+
+    def next(self, now: float) -> float:
+        while self.free and self.free[0] <= now:
+            heappop(self.free)
+        return self.free[0] if self.free else max(now, self.last + 1 / LANE_RATE)
+
+    def take(self, turn: float) -> None:
+        """Take the turn that `next` has returned."""
+        if self.free:
+            heappop(self.free)
+        else:
+            self.last = turn
+
+
+@dataclass(slots=True)
 class _Record:
     waiting_since: float | None = None
     """Also set while the key is handled, if it was added meanwhile."""
@@ -33,6 +56,8 @@ class _Record:
     forgotten: bool = False
     timer: asyncio.TimerHandle | None = None
     """Timer of the next pass; cancelled when a pass begins."""
+    turn: tuple[_Lane, float] | None = None
+    """The turn for which the timer was set; given back with the timer."""
     last_pass: float = float("-inf")
     failures: int = 0
     """Passes that failed since the last change or success."""
@@ -46,6 +71,10 @@ class _Record:
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
+        if self.turn is not None:
+            lane, turn = self.turn
+            heappush(lane.free, turn)
+            self.turn = None
 
 
 class WorkQueue(Generic[K]):
@@ -57,8 +86,7 @@ class WorkQueue(Generic[K]):
         self._workers = workers
         self._waiting: asyncio.Queue[K] = asyncio.Queue()
         self._records: dict[K, _Record] = {}
-        self._turns: dict[str, float] = {}
-        """When the pass that was last added to each lane may begin."""
+        self._lanes: defaultdict[str, _Lane] = defaultdict(_Lane)
 
     def add(self, key: K, seconds: float = 0.0, lane: str = "") -> None:
         """Enqueue the key after a change: immediately, or again after the running pass. The pass begins at least
@@ -66,15 +94,16 @@ class WorkQueue(Generic[K]):
         begin at most at `LANE_RATE`, and do not end a back-off."""
         record, now = self._record(key), _now()
         due = (record.last_pass if record.handled_since is None else now) + seconds
-        if lane:
-            turn = max(now, self._turns.get(lane, float("-inf")) + 1 / LANE_RATE)
-            due = max(due, turn)
-            if record.waiting_since is not None or record.waits_until(due):
-                return
-            self._turns[lane] = turn
-        else:
+        if not lane:
             record.failures = 0
-        self.add_after(key, due - now)
+            self.add_after(key, due - now)
+            return
+        turn = self._lanes[lane].next(now)
+        due = max(due, turn)
+        if record.waiting_since is None and not record.waits_until(due):
+            self._lanes[lane].take(turn)
+            self.add_after(key, due - now)
+            record.turn = self._lanes[lane], turn
 
     def add_after(self, key: K, seconds: float) -> None:
         """Enqueue the key after `seconds`. The earliest of several times wins, and the next pass cancels it."""

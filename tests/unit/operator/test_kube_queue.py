@@ -108,6 +108,26 @@ def test_passes_of_a_lane_share_a_rate_over_all_keys_and_nothing_else_waits_for_
     assert all(later - earlier >= 0.99 for earlier, later in zip(times, times[second:], strict=False))
 
 
+def test_a_key_that_has_its_pass_earlier_gives_its_turn_in_the_lane_to_another() -> None:
+    """Otherwise a syncer that comes and goes, each time waking all units, would delay their conditions by minutes."""
+    passes: dict[str, float] = {}
+
+    async def handle(key: str) -> None:
+        passes[key] = asyncio.get_running_loop().time()
+
+    async def work() -> None:
+        queue, loop = WorkQueue(handle), asyncio.get_running_loop()
+        for round_, number in itertools.product(range(10), range(400)):
+            loop.call_at(round_, queue.add, f"{number}", 1.0, "slow")
+            loop.call_at(round_ + 0.5, queue.add, f"{number}")
+        loop.call_at(10, queue.add, "last", 0.0, "slow")
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(queue.run(), 1000)
+
+    leap(work())
+    assert passes["last"] <= 10 + 2 / LANE_RATE
+
+
 GROWING = (0.25, 0.5, 1, 2, 4, 8, 16, 32, 60, 60)
 FAILURES = [(QUOTA, (5, 10, 20, 40, 60, 60, 60)), (NO_ANSWER, GROWING), (KeyError("a bug"), GROWING)]
 
