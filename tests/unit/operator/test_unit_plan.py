@@ -388,6 +388,15 @@ def test_a_restart_that_a_wrong_clock_noted_stops_no_heal_and_does_not_count(ahe
         assert budget_of(written, RecoverySpec(), look, 0.5).not_before == NOW + 5
 
 
+def test_hosts_that_do_not_connect_are_restarted_in_time_after_a_restart_that_a_wrong_clock_noted() -> None:
+    ahead = Restart(time=format_time(NOW + 86_400), reason="AppError", in_place=True)
+    healing = status("Healing", met=False, incarnation=4, restarts=(ahead,), **HURT)
+    pods = [pod(host, incarnation=4, ended_incarnation=3, started_at=NOW) for host in (0, 1)]
+    joining = replace(syncer(incarnation=4, hosts=1, state="Joining"), heard_at=NOW + 1800)
+    plan = plan_unit(unit(*pods, status=healing, syncer=joining, now=NOW + 1800))
+    assert plan.advance and plan.status.last_failure.reason == "StartupTimedOut"
+
+
 def test_the_jitter_is_not_the_same_for_all_units() -> None:
     assert len({jitter(f"uid-{number}", 3) for number in range(50)}) > 40
 

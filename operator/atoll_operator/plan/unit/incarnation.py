@@ -16,7 +16,7 @@ from atoll_operator.plan.limits import NAMESPACE_LIMIT
 from atoll_operator.plan.unit import failure
 from atoll_operator.plan.unit.failure import CAPACITY_UNAVAILABLE, HOST_MAINTENANCE, SUSPECT, Action, Cause
 from atoll_operator.plan.unit.status import ended_heal, last_reason
-from atoll_operator.plan.unit.unit import BACK_OFF, RUN_NOT_FOUND, UnitObserved, UnitPlan, lost
+from atoll_operator.plan.unit.unit import BACK_OFF, RUN_NOT_FOUND, SKEW_SECONDS, UnitObserved, UnitPlan, lost
 from atoll_runtime.contract import VERSION_MISMATCH
 
 LIMIT = 2
@@ -28,8 +28,6 @@ BASE_SECONDS = 5.0
 MAX_SECONDS = 300.0
 SPREAD = 0.2
 """Jitter as a share of a wait, so that units that failed together do not come back together."""
-SKEW_SECONDS = 60.0
-"""How far the clock of an earlier operator may be ahead. A later time comes from a wrong clock."""
 UNCOUNTED = {
     HOST_MAINTENANCE, CAPACITY_UNAVAILABLE, VERSION_MISMATCH, failure.PREEMPTED, failure.RESTART_REQUESTED
 }  # fmt: skip

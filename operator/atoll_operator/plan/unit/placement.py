@@ -10,8 +10,8 @@ from atoll_operator.plan.conditions import earliest, parse_time
 from atoll_operator.plan.pods.gang import PodPlacement
 from atoll_operator.plan.pods.view import Pods
 from atoll_operator.plan.unit.failure import CAPACITY_UNAVAILABLE
-from atoll_operator.plan.unit.incarnation import SKEW_SECONDS, jitter
-from atoll_operator.plan.unit.unit import UnitObserved
+from atoll_operator.plan.unit.incarnation import jitter
+from atoll_operator.plan.unit.unit import SKEW_SECONDS, UnitObserved
 
 Places = dict[int, PodPlacement]
 RETURN_SECONDS = 15.0

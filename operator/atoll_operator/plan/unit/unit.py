@@ -26,6 +26,8 @@ Stop = Literal["", "Suspended", "Finished", "RunNotFound"]
 """Why the units of a run have no pods; empty if they have."""
 BACK_OFF = "BackOff"
 """Reason of `Healing` while a lost unit waits for its next restart."""
+SKEW_SECONDS = 60.0
+"""How far the clock of an earlier operator may be ahead. A later time comes from a wrong clock."""
 _NO_SETTINGS = PodSettings(run="", image="", pull_policy="", environment={})
 """Settings of a unit without a run, which has no pods."""
 
@@ -165,11 +167,13 @@ class UnitObserved:
 
     @property
     def restarted_at(self) -> float | None:
-        """When the restart that began this incarnation was decided. None if the unit was given new hosts for it."""
+        """When the restart that began this incarnation was decided. None if the unit was given new hosts for it, or if
+        that is in the future: it comes from a wrong clock and is ignored."""
         status = self.status
         if status.incarnation == status.placement or not status.restarts:
             return None
-        return parse_time(status.restarts[-1].time)
+        since = parse_time(status.restarts[-1].time)
+        return since if since <= self.now + SKEW_SECONDS else None
 
     def renewed(self, pod: PodView) -> bool:
         """Whether no process of the last incarnation runs in this pod any more."""
