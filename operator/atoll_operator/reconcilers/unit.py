@@ -94,7 +94,7 @@ class UnitReconciler(Reconciler):
         syncer = self._syncers.state(run_key, run["metadata"]["uid"] if run is not None else "")
         pods = self._inventory.pods_of(key, metadata["uid"])
         report, monotonic = syncer.report_of(key.name), time.monotonic()
-        pace = memory.pace = follow(memory.pace, report, syncer.serving_since, monotonic)
+        pace = memory.pace = follow(memory.pace, report, syncer.serving_since, syncer.heard_at)
         return UnitObserved(
             now=now,
             name=key.name,

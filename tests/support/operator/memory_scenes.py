@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import itertools
+import time
 from collections.abc import Callable, Coroutine, Iterator
 from functools import partial
 from typing import Any
@@ -12,6 +13,7 @@ from unittest.mock import patch
 
 from memory_apiserver import Server
 from memory_failures import (
+    NOT_READY,
     SEED,
     UNIT,
     WITNESS,
@@ -277,6 +279,22 @@ async def figures_follow_the_syncers_report_seldom_and_all_else_is_written_at_on
     world.cluster.fail_pod(world.pods(UNIT)[1], 1)
     await asyncio.sleep(2)
     assert (world.unit(UNIT)["incarnation"], world.run()["restarts"]) == (2, 1)
+
+
+@scene
+async def steps_that_are_seen_late_are_no_evidence_for_a_node_that_fell_silent_after_them(
+    world: World,
+) -> None:
+    await world.until("it trains", lambda: world.run()["globalStep"] > 0)
+    seen = world.unit(UNIT)["step"]
+    await world.until("its figures are written", lambda: world.unit(UNIT)["step"] > seen)
+    await asyncio.sleep(5)
+    world.syncer.says[UNIT, 1] = {"step": world.syncer.step}  # and no further
+    await asyncio.sleep(15)  # polls, and no pass
+    clock, ticks = time.time, itertools.count()
+    with patch.object(time, "time", lambda: clock() + next(ticks) * 1e-6):  # a pass comes after its event
+        NOT_READY(world, world.pods(UNIT)[1])
+        await world.until("it leaves", lambda: world.unit(UNIT)["incarnation"] == 2, 5)
 
 
 @scene

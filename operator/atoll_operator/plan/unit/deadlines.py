@@ -30,13 +30,14 @@ NOTHING: Finding = (None, None)
 
 
 def follow(
-    known: Pace | None, report: UnitReport | None, answering_since: float | None, now: float
+    known: Pace | None, report: UnitReport | None, answering_since: float | None, heard_at: float | None
 ) -> Pace | None:
-    """The pace after another report; None while the syncer does not answer or does not know the unit. A step seen
-    before `answering_since` counts as seen now, because the syncer was away."""
-    if report is None or answering_since is None:
+    """The pace after another report, which came at `heard_at`: a unit may be looked at long after that. None while the
+    syncer does not answer or does not know the unit. A step seen before `answering_since` counts as seen now, because
+    the syncer was away."""
+    if report is None or answering_since is None or heard_at is None:
         return None
-    pace = Pace(report.incarnation, report.step, report.loss is not None, now)
+    pace = Pace(report.incarnation, report.step, report.loss is not None, heard_at)
     if known is None or replace(pace, since=known.since) != known or known.since < answering_since:
         return pace
     return known
