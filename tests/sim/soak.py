@@ -18,6 +18,8 @@ from sim_scenario import draw
 from sim_world import World
 
 BATCH = 50
+TOLD = 5000
+"""Schedules between two lines of progress."""
 COMMAND = "python tests/sim/soak.py --seed {seed} --count 1 --trace"
 
 
@@ -92,12 +94,15 @@ def main() -> int:
         return 0
     print(f"{options.count} schedules from seed {options.seed} on", flush=True)
     began, events, failures = time.monotonic(), 0, 0
-    for outcomes in soak(options.seed, options.count, options.processes):
+    for batches, outcomes in enumerate(soak(options.seed, options.count, options.processes), 1):
         for outcome in outcomes:
             events += outcome.events
             if outcome.failure:
                 failures += 1
                 print(outcome, flush=True)
+        if batches * BATCH % TOLD == 0:
+            seconds = time.monotonic() - began
+            print(f"{batches * BATCH} have run, {failures} failed, {seconds:.0f} s", flush=True)
     seconds = time.monotonic() - began
     print(f"{options.count - failures} kept, {failures} failed, {events} events, {seconds:.1f} s")
     return 1 if failures else 0
