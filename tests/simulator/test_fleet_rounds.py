@@ -12,7 +12,14 @@ import pytest
 
 from atoll_runtime.contract import GraceSpec, OuterSpec, QuorumSpec
 from atoll_runtime.simulate.fleet.rounds import outcome
-from atoll_runtime.simulate.fleet.scenario import DRIFT_STEPS, Scenario, Unit, drift, waiting_goodput
+from atoll_runtime.simulate.fleet.scenario import (
+    DRIFT_STEPS,
+    Scenario,
+    Unit,
+    clock_step,
+    drift,
+    waiting_goodput,
+)
 from atoll_runtime.simulate.network import Wire
 from atoll_runtime.simulate.shard import Stalled
 
@@ -70,9 +77,23 @@ def test_without_grace_a_quorum_of_one_merges_few_and_with_grace_almost_as_many_
     assert alone.goodput == grace.goodput == everyone.goodput == 1
 
 
-def test_the_clock_keeps_the_pace_of_the_slowest() -> None:
-    for paces in ((1.0, 1.0, 1.0), (1.0, 2.0)):
-        assert outcome(scenario(*paces), 0).seconds == pytest.approx(80 * max(paces), rel=0.05)
+@pytest.mark.parametrize(
+    ("paces", "guard", "step"),
+    [
+        ((1.0, 1.0, 1.0), True, 1.0),
+        ((1.0, 2.0), True, 2.0),
+        ((1.0, 2.0, 9.0), True, 2.0),
+        ((1.0, 2.0, 9.0), False, 9.0),
+        ((1.0, 6.0, 9.0), True, 9.0),
+    ],
+)
+def test_the_clock_keeps_the_pace_of_the_slowest_that_the_guard_lets_set_it(
+    paces: tuple[float, ...], guard: bool, step: float
+) -> None:
+    asked = scenario(*paces, guard=guard)
+    assert clock_step(paces, asked.outer) == step
+    # The first steps are faster: until the slowest has reported, the others set the clock.
+    assert 0.65 * step < outcome(asked, 0).seconds / 80 < 1.05 * step
 
 
 def test_a_run_that_lacks_its_quorum_says_where_it_stands() -> None:

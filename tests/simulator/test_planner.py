@@ -63,6 +63,18 @@ def test_a_step_takes_its_flops_over_what_the_chips_reach_but_no_less_than_its_h
     assert (small.seconds, small.source) == (LEAST_SECONDS, "least")
 
 
+def test_a_pool_of_few_units_that_are_far_too_slow_does_not_set_the_clock() -> None:
+    pools = (V6E, replace(V5E, units=1))
+    assumed = replace(USUAL, step_seconds={"v6e": 1.0, "v5e": 9.0})
+    without = replace(RUN, pools=pools, outer=OuterSpec(guard=False))
+    assert global_step(without, assumed) == 9.0
+    assert (
+        global_step(replace(RUN, pools=pools), assumed)
+        == expect(replace(RUN, pools=pools), assumed).step_seconds
+        == 1.0
+    )
+
+
 def test_a_peers_state_is_there_sooner_and_is_of_now_and_a_spare_slice_saves_the_wait_for_hardware() -> None:
     bucket, peer = (heal_of(replace(RUN, seed=seed), 1.0, USUAL) for seed in ("Checkpoint", "Peer"))
     assert peer.restore < bucket.restore

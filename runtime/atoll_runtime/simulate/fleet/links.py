@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from atoll_runtime.contract import CommunicationSpec, OuterSpec, QuorumSpec
 from atoll_runtime.protocol.communication import BITS, GOAL, Communication, streams
 from atoll_runtime.simulate.fleet.rounds import World
-from atoll_runtime.simulate.fleet.scenario import Scenario, Unit
+from atoll_runtime.simulate.fleet.scenario import Scenario, Unit, clock_step
 from atoll_runtime.simulate.network import Wire
 from atoll_runtime.simulate.shard import Costs
 from atoll_runtime.simulate.wan.traffic import GIGA
@@ -41,15 +41,19 @@ class Links:
     steps: int = 600
     """Global steps."""
 
+    @property
+    def clock_seconds(self) -> float:
+        """Seconds of a step of the syncer's clock."""
+        return clock_step(self.step_seconds, self.outer)
+
     def body_seconds(self, gbps: float) -> float:
         """Returns the seconds of a contribution in the run's codec on a link of this rate."""
         return self.params * BITS[self.outer.codec] / self.outer.fragments / (gbps * GIGA)
 
     def need_gbps(self, used: Communication) -> float:
         """Returns the Gbit/s with which a unit that communicates as in `used` is a member of every round: an interval
-        has room for all transfers of a direction, and for two transfers of one fragment, see `_apart`. The slowest
-        unit sets the syncer's clock."""
-        interval = self.outer.interval * max(self.step_seconds)
+        has room for all transfers of a direction, and for two transfers of one fragment, see `_apart`."""
+        interval = self.outer.interval * self.clock_seconds
         chain, left = self.params * sum(used.bits) / self.outer.fragments, interval - self._apart
         whole = self.params * max(used.bits) / interval
         return max(whole, chain / left if left > 0 else 0.0) / GIGA
@@ -58,13 +62,13 @@ class Links:
         """Returns the least H with which a link of this rate carries every round in int4 or what `used` has."""
         whole = BITS["int4"] * self.params / (gbps * GIGA) / GOAL
         chain = 2 * min(used.bits) * self.params / self.outer.fragments / (gbps * GIGA)
-        return math.ceil(max(whole, chain + self._apart) / max(self.step_seconds))
+        return math.ceil(max(whole, chain + self._apart) / self.clock_seconds)
 
     @property
     def _apart(self) -> float:
         """Seconds of an interval without the transfers of a fragment: two steps and two round trips, because a
         contribution needs the version that holds the last one (docs/protocol.md, Far units)."""
-        return 2 * max(self.step_seconds) + 4 * self.delay
+        return 2 * self.clock_seconds + 4 * self.delay
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,7 +138,7 @@ def _scenario(asked: Links) -> Scenario:
     for i, (step, gbps) in enumerate(zip(asked.step_seconds, asked.gbps, strict=True)):
         wire = Wire(asked.body_seconds(gbps), asked.delay, tuple(asked.outages.get(i, ())), asked.outer.codec)
         units.append(Unit(step, wire))
-    work = MERGE_STEPS * max(asked.step_seconds)
+    work = MERGE_STEPS * asked.clock_seconds
     return Scenario(
         asked.outer,
         asked.quorum,

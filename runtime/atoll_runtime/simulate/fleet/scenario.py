@@ -18,6 +18,8 @@ from atoll_runtime.contract import (
     RunContract,
     TargetSpec,
 )
+from atoll_runtime.protocol.roster import Ranking
+from atoll_runtime.protocol.rules import SLOW_FACTOR
 from atoll_runtime.simulate.blank import run_contract
 from atoll_runtime.simulate.network import Wire
 from atoll_runtime.simulate.shard import COSTS, Costs
@@ -50,6 +52,14 @@ def drifts(paces: Sequence[float], spread: float, rng: Generator) -> list[Iterat
     return [drift(pace, spread, stream) for pace, stream in zip(paces, rng.spawn(len(paces)), strict=True)]
 
 
+def clock_step(paces: Sequence[float], outer: OuterSpec) -> float:
+    """Returns the seconds of a step of the syncer's clock: those of the slowest unit that sets it (see `Roster`)."""
+    ranking = Ranking()
+    for unit, pace in enumerate(paces):
+        ranking.set(str(unit), pace)
+    return ranking.largest(SLOW_FACTOR * ranking.median if outer.guard else math.inf)
+
+
 @dataclass(frozen=True)
 class Unit:
     """A learner that runs from the beginning to the end."""
@@ -76,9 +86,9 @@ class Scenario:
 
     @property
     def run(self) -> RunContract:
-        """Takes no cut, because a cut does not delay anyone. The guard is off, because no unit lies or is broken."""
+        """Takes no cut, because a cut does not delay anyone."""
         return run_contract(
-            outer=self.outer.model_copy(update={"guard": False}),
+            outer=self.outer,
             communication=self.communication,
             quorum=self.quorum,
             target=TargetSpec(global_steps=self.steps),

@@ -12,7 +12,7 @@ from typing import Any
 from atoll_runtime.contract import OuterSpec, QuorumSpec
 from atoll_runtime.simulate.fleet.links import Links, on_links
 from atoll_runtime.simulate.fleet.rounds import outcome
-from atoll_runtime.simulate.fleet.scenario import Scenario, Unit
+from atoll_runtime.simulate.fleet.scenario import Scenario, Unit, clock_step
 from atoll_runtime.simulate.planner.needs import step_of
 from atoll_runtime.simulate.planner.run import Assumptions, Run
 from atoll_runtime.simulate.shard import Stalled
@@ -31,17 +31,19 @@ FEW_INTERVALS = 16
 def merged_share(run: Run, step_seconds: Sequence[float]) -> float:
     """Returns the merged share, 0…1, of the tokens that are merged or discarded. `step_seconds`: by pool.
 
-    Speeds are relative to the slowest unit. Its step is simulated as one second, in which the exchange is hidden.
+    A step of the syncer's clock is simulated as one second, in which the exchange is hidden.
     """
     every = [
         seconds for pool, seconds in zip(run.pools, step_seconds, strict=True) for _ in range(pool.units)
     ]
-    paces = sorted(seconds / max(every) for seconds in every)
+    clock = clock_step(every, run.outer)
+    paces = sorted(seconds / clock for seconds in every)
     count, interval = min(len(paces), FEW_UNITS), min(run.outer.interval, LONGEST_INTERVAL)
     outer = OuterSpec(
         fragments=min(run.outer.fragments, FEW_FRAGMENTS),
         interval=interval,
         overlap=min(run.outer.overlap, interval),
+        guard=run.outer.guard,
     )
     quorum = QuorumSpec(min=math.ceil(run.quorum.min * count / len(paces)), grace=run.quorum.grace)
     few = tuple(paces[(2 * i + 1) * len(paces) // (2 * count)] for i in range(count))

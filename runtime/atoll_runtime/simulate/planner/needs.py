@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from atoll_runtime.protocol.communication import BITS
+from atoll_runtime.simulate.fleet.scenario import clock_step
 from atoll_runtime.simulate.fleet.setting import DAY, Heal
 from atoll_runtime.simulate.planner.run import Assumptions, Pool, Run
 from atoll_runtime.syncer.journal import STATES
@@ -78,8 +79,10 @@ def step_of(pool: Pool, run: Run, assumed: Assumptions) -> Step:
 
 
 def global_step(run: Run, assumed: Assumptions) -> float:
-    """Returns the seconds of a step of the syncer's clock: those of the slowest unit (`protocol.pace`)."""
-    return max(step_of(pool, run, assumed).seconds for pool in run.pools)
+    """Returns the seconds of a step of the syncer's clock."""
+    return clock_step(
+        [step_of(pool, run, assumed).seconds for pool in run.pools for _ in range(pool.units)], run.outer
+    )
 
 
 def heal_of(run: Run, step_seconds: float, assumed: Assumptions) -> Heal:
