@@ -97,7 +97,7 @@ lives_alike = property(lambda self: "", nothing)
 replaced("answers to an earlier life of a shard are taken", 781, (Rounds, "series", lives_alike))
 at_once = property(lambda self: self.orders.ending)
 replaced(
-    "a shard merges on after the final cut", 1140, (Syncer, "sealed", False), (Syncer, "finishing", at_once)
+    "a shard merges on after the final cut", 1152, (Syncer, "sealed", False), (Syncer, "finishing", at_once)
 )
 
 
@@ -425,7 +425,7 @@ def hosts_of_a_unit_do_not_agree_before_they_act(patch: Patch) -> None:
 @bug(711)
 def a_unit_takes_versions_that_lack_its_work(patch: Patch) -> None:
     real = Link.announced
-    patch.setattr(Link, "announced", lambda self, p, version, needed: real(self, p, version, True))
+    patch.setattr(Link, "announced", lambda self, p, version, least: real(self, p, version, version))
 
 
 @bug(706)

@@ -108,7 +108,7 @@ async def test_what_ends_a_task_of_the_client_ends_the_training_loop_too(
 ) -> None:
     shard = Shard(at)
     client = Client(shard)
-    shard.say(welcome(), Pull(ROUND, 0), Announce(0, 1, True))
+    shard.say(welcome(), Pull(ROUND, 0), Announce(0, 1, 1))
     loop: Any = Loop(
         run_contract(), *[None] * 2, client, *[None] * 2, Start((0,), (0,)), threading.Event(), None
     )
@@ -250,7 +250,7 @@ async def test_the_merged_tokens_are_those_that_shard_0_counts_and_never_go_back
     assert greeting is not None and greeting.merged == client.merged() == 500
     for version, merged, furthest in ((1, 700, 700), (2, 600, 700)):
         first.merged = merged
-        first.say(Announce(0, version, True))
+        first.say(Announce(0, version, version))
         assert (await until(client.arrived))[0].version == version
         assert client.merged() == furthest
     await client.disconnect()

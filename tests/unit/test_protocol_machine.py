@@ -199,7 +199,7 @@ def test_what_was_fetched_before_a_shard_came_back_without_it_is_not_taken_for_w
     link.need(0, 48)  # another host of the unit has it
     assert link.errand() is None, "no fetch begins without a session"
     assert not link.welcomed("one", [24], [24], NO_CUT, "first life")
-    link.announced(0, 48, True)
+    link.announced(0, 48, 48)
     errand = link.errand()
     assert errand is not None
     assert not link.welcomed("one", [24], [48], NO_CUT, "first life"), "it was said before 48 was durable"
@@ -218,7 +218,7 @@ def test_what_was_fetched_before_a_shard_came_back_without_it_is_not_taken_for_w
 
 def test_a_version_that_was_promised_and_lost_is_not_waited_for() -> None:
     link = Link([24], lineage="one")
-    link.announced(0, 48, True)
+    link.announced(0, 48, 48)
     assert link.welcomed("one", [24], [24], NO_CUT, "second life")
     link.asked(RoundId(48, 0, 0, "one"), 24)
     assert link.errand() is None and set(link.answerable()) == {0}
@@ -244,7 +244,7 @@ def test_a_run_goes_on_when_a_shards_volume_is_restored_as_it_was_some_merges_ag
 def test_a_fragment_without_elements_is_never_fetched_whatever_its_shard_says() -> None:
     link = Link([4, 0], lineage="lost", empty=frozenset({1}))
     link.welcomed("new", [4, 0], [4, 0], NO_CUT)
-    link.announced(1, 9, True)
+    link.announced(1, 9, 9)
     assert set(link.wanted) == {0}
 
 

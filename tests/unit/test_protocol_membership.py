@@ -76,27 +76,29 @@ def test_units_that_are_no_members_are_told_at_once_and_need_not_fetch_what_lack
     assert Release(part.round, None, ("a",)) in shard.effects[told:]
     shard.tell(Received(part, 1.0))
     assert shard.merged[1] == ("a",)
-    assert [each.needed for each in shard.effects[told:] if isinstance(each, Publish)] == [("a",)]
+    announced = [each for each in shard.effects[told:] if isinstance(each, Publish)]
+    assert len(announced) == 1 and announced[0].leasts["b"] < announced[0].version == announced[0].leasts["a"]
 
 
-@pytest.mark.parametrize(
-    ("skipped", "needed"), [(0, ("a",)), (1, ("a", "b"))], ids=["every round", "every other round"]
-)
+@pytest.mark.parametrize(("skipped", "merged", "fetches"), [(0, 1, False), (0, 2, True), (1, 1, True)])
 def test_a_unit_with_an_anchor_too_old_for_the_next_round_fetches_before_that_round_opens(
-    skipped: int, needed: tuple[str, ...]
+    skipped: int, merged: int, fetches: bool
 ) -> None:
     shard = Shard(replace(RULES, stale_intervals=2))
     for unit in ("a", "b"):
         shard.tell(Received(shard.part(unit, 1), 1.0))
-    assert shard.merged[1] == ("a", "b")
+    link = Link([0, shard.asked(Publish)[-1].version])
     for _ in range(skipped):
         shard.until_open(1, serve=True)
         shard.machine.rounds.discard(shard.round(1), "skipped")
-    shard.until_open(1, serve=True)
-    shard.tell(Received(shard.offer("a", 1, 0.5), 1.0))
-    shard.run(3)
-    assert shard.merged[1] == ("a",)
-    assert shard.asked(Publish)[-1].needed == needed
+    for _ in range(merged):
+        shard.until_open(1, serve=True)
+        shard.tell(Received(shard.offer("a", 1, 0.5), 1.0))
+        shard.run(3)
+        assert shard.merged[1] == ("a",)
+        told = shard.asked(Publish)[-1]
+        link.announced(1, told.version, told.leasts["b"])
+    assert bool(link.wanted) == fetches
 
 
 @pytest.mark.parametrize("expected", [0.0, 50.0], ids=["unknown", "far too long"])
@@ -235,7 +237,8 @@ def test_a_body_that_comes_too_late_for_its_round_counts_in_the_next_round_of_it
     over = [each for each in shard.asked(Release) if each.of(slow.round, "a")]
     assert over == [Release(slow.round, "a")], "it is told once, when its work is merged"
     assert shard.machine.units["a"].dropped == 0
-    assert [each.needed for each in shard.asked(Publish)][-1] == ("a", "b")
+    published = shard.asked(Publish)[-1]
+    assert published.leasts == dict.fromkeys(("a", "b"), published.version)
 
 
 @pytest.mark.parametrize(

@@ -204,7 +204,7 @@ def test_what_is_for_one_unit_goes_to_its_hosts_and_an_older_incarnation_is_fenc
     sessions.send("a", Stop(1))
     sessions.add(heir)
     sessions.fence("a", 2)
-    sessions.send_all(Announce(0, 7, True))
+    sessions.send_all(Announce(0, 7, 7))
     assert sessions.remove(of["b", 1]) and not sessions.remove(of["a", 0]) and not sessions.remove(of["a", 1])
     sessions.send("b", Stop(2))
 
@@ -213,8 +213,8 @@ def test_what_is_for_one_unit_goes_to_its_hosts_and_an_older_incarnation_is_fenc
 
     assert got(of["a", 0]) == [Stop(1), None]
     assert got(of["a", 1]) == [Stop(1), Fenced(2), None]
-    assert got(heir) == [Announce(0, 7, True)]
-    assert got(of["b", 0]) == [Announce(0, 7, True), Stop(2)] and got(of["b", 1]) == [Announce(0, 7, True)]
+    assert got(heir) == [Announce(0, 7, 7)]
+    assert got(of["b", 0]) == [Announce(0, 7, 7), Stop(2)] and got(of["b", 1]) == [Announce(0, 7, 7)]
 
 
 @pytest.mark.parametrize("last", [ConnectionResetError(), WireError(), Figures(b"junk")], ids=str)

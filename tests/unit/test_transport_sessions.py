@@ -63,7 +63,7 @@ class Echo:
                 self.peers.append(peer.identities[0])
                 yield Welcome("l", 0, (), (), 0, 0)
             else:
-                yield Announce(0, len(self.peers), True)
+                yield Announce(0, len(self.peers), 0)
                 if self._once:
                     return
 
@@ -145,7 +145,7 @@ async def test_a_session_whose_messages_fail_ends_with_that_error(mounts: tuple[
                 pass
 
 
-@pytest.mark.parametrize("data", [b"", b"\x80", b"junk", encode(Announce(1, 2, True))[:-1]])
+@pytest.mark.parametrize("data", [b"", b"\x80", b"junk", encode(Announce(1, 2, 2))[:-1]])
 def test_other_bytes_are_not_a_message(data: bytes) -> None:
     with pytest.raises(WireError, match="not a message of protocol"):
         decode(data)

@@ -135,8 +135,8 @@ class ShardSession:
                     self.transfers.asked(round_id.fragment, round_id.step)
                 case Over(round_id):
                     self.link.over(round_id)
-                case Announce(p, version, needed):
-                    self.link.announced(p, version, needed)
+                case Announce(p, version, least):
+                    self.link.announced(p, version, least)
                 case Marker(cut):
                     self.link.marked(cut)
                 case Stop() | Fenced() | Refused():

@@ -64,8 +64,8 @@ class Publish(Asked, frozen=True):
 
     fragment: int
     version: int
-    needed: tuple[str, ...] = ()
-    """Units that need this version, because no older one can be the anchor of their next contribution."""
+    leasts: dict[str, int] = {}
+    """By connected unit, the oldest anchor that its contribution to the fragment's next round may have."""
 
 
 class Evict(Asked, frozen=True):

@@ -123,12 +123,11 @@ class Link:
         if ask is not None and ask.round == round_id:
             del self.asks[round_id.fragment]
 
-    def announced(self, p: int, version: int, needed: bool) -> None:
-        """A version can be fetched. It is not fetched if not needed, because it would replace work that can still be
-        contributed."""
+    def announced(self, p: int, version: int, least: int) -> None:
+        """A version can be fetched. It is not while what is held can be an anchor: it would replace work that can still
+        be contributed."""
         self.offered[p] = max(version, self.offered[p])
-        if needed:
-            self.need(p, version)
+        self.need(p, least)
 
     def need(self, p: int, least: int) -> None:
         """A version older than `least` is of no use any more."""

@@ -252,11 +252,11 @@ class Rounds(OpenRounds):
         self.timing.sync.add(now - held.frozen)
         p, step = round_id.fragment, round_id.step
         due = step + self.rules.interval  # of the fragment's next round: when it opens, it is late to fetch
-        connected = {name: unit for name, unit in self.units.items() if unit.hosts}
-        needed = tuple(
-            name for name, unit in connected.items() if self.versions[p].least(unit, due, self.rules) >= step
-        )
-        self.effects.append(Publish(p, step, needed))
+        versions = self.versions[p]
+        leasts = {
+            name: versions.least(unit, due, self.rules) for name, unit in self.units.items() if unit.hosts
+        }
+        self.effects.append(Publish(p, step, leasts))
         return held.record
 
     def _refuse(self, held: Round, name: str, anchor: int, why: str) -> None:

@@ -87,10 +87,9 @@ class Sessions:
                 kept = set(others)
                 for unit in [name for name in self._open if name not in kept]:
                     self.send(unit, Over(round_id))
-            case Publish(p, version, needed):
-                fetching = set(needed)
+            case Publish(p, version, leasts):
                 for unit in self._open:
-                    self.send(unit, Announce(p, version, unit in fetching))
+                    self.send(unit, Announce(p, version, leasts.get(unit, 0)))
             case Evict(unit, newest):
                 self.fence(unit, newest)
 

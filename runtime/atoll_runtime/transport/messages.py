@@ -5,7 +5,7 @@ from __future__ import annotations
 from atoll_runtime.protocol.identifiers import NO_CUT, CutId, RoundId
 from atoll_runtime.protocol.messages import Header, Message, Standing
 
-PROTOCOL = 13
+PROTOCOL = 14
 """Both ends must speak the same protocol. The fields by which `Hello` and `Refused` show a difference must not
 change."""
 
@@ -60,9 +60,8 @@ class Announce(Message, frozen=True, tag=True):
 
     fragment: int
     version: int
-    needed: bool
-    """Whether the receiving unit must contribute against it or a newer one: it has the unit's contribution, or the unit
-    has none in this fragment yet."""
+    least: int
+    """The oldest anchor that the receiving unit's contribution to the fragment's next round may have."""
 
 
 class Stop(Message, frozen=True, tag=True):
