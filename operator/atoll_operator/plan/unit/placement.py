@@ -11,7 +11,7 @@ from atoll_operator.plan.pods.gang import PodPlacement
 from atoll_operator.plan.pods.view import Pods
 from atoll_operator.plan.unit.failure import CAPACITY_UNAVAILABLE
 from atoll_operator.plan.unit.incarnation import jitter
-from atoll_operator.plan.unit.unit import SKEW_SECONDS, UnitObserved
+from atoll_operator.plan.unit.unit import UnitObserved
 
 Places = dict[int, PodPlacement]
 RETURN_SECONDS = 15.0
@@ -68,13 +68,11 @@ def _short_pools(unit: UnitObserved, stale: Pods) -> set[str]:
 
 
 def _gives_way_until(unit: UnitObserved) -> float:
-    """Unix seconds until which a unit that gave slices back creates no pods; 0 for all others. A restart in the future
-    comes from a wrong clock and is ignored."""
-    last = unit.status.restarts[-1] if unit.status.restarts else None
+    """Unix seconds until which a unit that gave slices back creates no pods; 0 for all others."""
+    last = unit.last_restart
     if unit.spec.slices == 1 or last is None or last.reason != CAPACITY_UNAVAILABLE:
         return 0.0
-    began = parse_time(last.time)
-    return began + GIVE_WAY_SECONDS if began <= unit.now + SKEW_SECONDS else 0.0
+    return parse_time(last.time) + GIVE_WAY_SECONDS
 
 
 def overdue(unit: UnitObserved, kept: Pods, stale: Pods) -> tuple[str, float | None]:

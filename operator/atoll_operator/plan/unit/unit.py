@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 from atoll_operator.api.group import Object
-from atoll_operator.api.learnerunit import LearnerUnitSpec, LearnerUnitStatus, UnitPhase
+from atoll_operator.api.learnerunit import LearnerUnitSpec, LearnerUnitStatus, Restart, UnitPhase
 from atoll_operator.api.sections import RecoverySpec
 from atoll_operator.plan.conditions import Notice, State, clip, is_true, parse_time, skew, state, transition
 from atoll_operator.plan.nodes import NodeView
@@ -166,14 +166,18 @@ class UnitObserved:
         return pace.since
 
     @property
+    def last_restart(self) -> Restart | None:
+        """The last restart; None before the first. One in the future comes from a wrong clock and is ignored."""
+        last = self.status.restarts[-1] if self.status.restarts else None
+        return None if last is None or parse_time(last.time) > self.now + SKEW_SECONDS else last
+
+    @property
     def restarted_at(self) -> float | None:
-        """When the restart that began this incarnation was decided. None if the unit was given new hosts for it, or if
-        that is in the future: it comes from a wrong clock and is ignored."""
-        status = self.status
-        if status.incarnation == status.placement or not status.restarts:
+        """When the restart that began this incarnation was decided. None if the unit was given new hosts for it."""
+        last = self.last_restart
+        if self.status.incarnation == self.status.placement or last is None:
             return None
-        since = parse_time(status.restarts[-1].time)
-        return since if since <= self.now + SKEW_SECONDS else None
+        return parse_time(last.time)
 
     def renewed(self, pod: PodView) -> bool:
         """Whether no process of the last incarnation runs in this pod any more."""
