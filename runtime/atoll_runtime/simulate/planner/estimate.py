@@ -110,7 +110,7 @@ def expect(run: Run, assumed: Assumptions) -> Expectation:
         *(pool.chips / run.chips * (pool.interval[1] - pool.interval[0]) / 2 for pool in pools)
     )
     stalled = below(live, run.quorum.min)
-    merged = merged_share(run, [pool.step_seconds for pool in pools])
+    merged = merged_share(run, assumed)
     trained = sum(pool.units * pool.tokens_per_step / pool.step_seconds * pool.goodput for pool in pools)
     lost: Counter[str] = Counter()
     for pool in pools:

@@ -4,7 +4,6 @@ pools' links mean. Units never fail."""
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from functools import lru_cache
 from statistics import fmean
 from typing import Any
@@ -12,8 +11,8 @@ from typing import Any
 from atoll_runtime.contract import OuterSpec, QuorumSpec
 from atoll_runtime.simulate.fleet.links import Links, on_links
 from atoll_runtime.simulate.fleet.rounds import outcome
-from atoll_runtime.simulate.fleet.scenario import Scenario, Unit, clock_step
-from atoll_runtime.simulate.planner.needs import step_of
+from atoll_runtime.simulate.fleet.scenario import Scenario, Unit
+from atoll_runtime.simulate.planner.needs import global_step, step_of, unit_steps
 from atoll_runtime.simulate.planner.run import Assumptions, Run
 from atoll_runtime.simulate.shard import Stalled
 
@@ -28,16 +27,13 @@ FEW_INTERVALS = 16
 """Intervals simulated. In the first ones nothing is discarded, because no anchor is too old yet."""
 
 
-def merged_share(run: Run, step_seconds: Sequence[float]) -> float:
-    """Returns the merged share, 0…1, of the tokens that are merged or discarded. `step_seconds`: by pool.
+def merged_share(run: Run, assumed: Assumptions) -> float:
+    """Returns the merged share, 0…1, of the tokens that are merged or discarded.
 
     A step of the syncer's clock is simulated as one second, in which the exchange is hidden.
     """
-    every = [
-        seconds for pool, seconds in zip(run.pools, step_seconds, strict=True) for _ in range(pool.units)
-    ]
-    clock = clock_step(every, run.outer)
-    paces = sorted(seconds / clock for seconds in every)
+    clock = global_step(run, assumed)
+    paces = sorted(seconds / clock for seconds in unit_steps(run, assumed))
     count, interval = min(len(paces), FEW_UNITS), min(run.outer.interval, LONGEST_INTERVAL)
     outer = OuterSpec(
         fragments=min(run.outer.fragments, FEW_FRAGMENTS),

@@ -80,9 +80,12 @@ def step_of(pool: Pool, run: Run, assumed: Assumptions) -> Step:
 
 def global_step(run: Run, assumed: Assumptions) -> float:
     """Returns the seconds of a step of the syncer's clock."""
-    return clock_step(
-        [step_of(pool, run, assumed).seconds for pool in run.pools for _ in range(pool.units)], run.outer
-    )
+    return clock_step(unit_steps(run, assumed), run.outer)
+
+
+def unit_steps(run: Run, assumed: Assumptions) -> list[float]:
+    """Returns the seconds of an inner step of each unit."""
+    return [seconds for pool in run.pools for seconds in [step_of(pool, run, assumed).seconds] * pool.units]
 
 
 def heal_of(run: Run, step_seconds: float, assumed: Assumptions) -> Heal:
