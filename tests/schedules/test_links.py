@@ -12,7 +12,7 @@ from sim_world import World
 
 from atoll_runtime.protocol.communication import BITS, Communication
 from atoll_runtime.protocol.ledger import Account
-from atoll_runtime.protocol.rules import SLOW_FACTOR
+from atoll_runtime.protocol.rules import SLOW_FACTOR, STALE_INTERVALS
 
 Downs = tuple[tuple[float, float], ...]
 
@@ -56,6 +56,7 @@ def run(
     fragments: int = P,
     adaptive: bool = False,
     down: Downs = (),
+    joins: float = 0.0,
     steps: int = STEPS,
     weather: Weather = CALM,
     overlap: int = 2,
@@ -66,6 +67,7 @@ def run(
 
     Args:
         down: from when on, and for how many seconds, the first unit is not reached.
+        joins: when the first unit joins, if that is later than the start.
     """
     rules = replace(
         RULES,
@@ -79,6 +81,10 @@ def run(
     world = World(Scenario(0, rules, ((10,) * fragments,), islands, weather, (), adaptive=adaptive))
     for since, seconds in down:
         world.at_time(since, None, world.cut_off, world.units[0], seconds)
+    if joins:
+        world.units[0].stopped = True
+        world.at_time(joins, None, setattr, world.units[0], "stopped", False)
+        world.at_time(joins, None, world.start_unit, world.units[0])
 
     def finishing() -> bool:
         process = world.shards[0].process
@@ -200,6 +206,15 @@ def test_a_unit_does_not_starve_whose_transfers_take_longer_than_an_interval(
     assert seen.members["quick"] >= 0.98
     assert seen.members["slow"] >= 0.04
     assert merged(seen.accounts["slow"]) >= 0.75
+
+
+def test_a_unit_joins_though_its_first_fetch_takes_longer_than_an_anchor_may_be_old_on_a_fast_link() -> None:
+    interval, steps = 8, 800
+    fetch = 1.25 * STALE_INTERVALS * interval * STEP
+    slow, quick = Island("slow", 1, STEP, 10, fetch), Island("quick", 1, STEP, 10, 1.0)
+    seen = run(slow, quick, interval=interval, fragments=1, joins=fetch, steps=steps)
+    assert seen.members["slow"] >= 0.04
+    assert merged(seen.accounts["slow"]) >= 0.5
 
 
 @pytest.mark.parametrize("link", [5.0, 1.2])

@@ -79,7 +79,7 @@ class World:
         for shard in self.shards:
             self.at(self.rng.random(), None, shard.start)
         for unit in self.units:
-            self.at(self.rng.random(), None, self._replace, unit)
+            self.at(self.rng.random(), None, self.start_unit, unit)
 
     @property
     def now(self) -> float:
@@ -184,7 +184,7 @@ class World:
         elif fault == "kill unit":
             self.kill(unit)
         elif fault == "replace unit":
-            self._replace(unit, anew=True)
+            self.start_unit(unit, anew=True)
         elif fault == "change target":
             self.change_target(rng.randint(-3, 12))
         elif fault == "suspend":
@@ -229,12 +229,12 @@ class World:
     def kill(self, unit: UnitSlot) -> None:
         """Kill all hosts. The next incarnation starts some time later."""
         unit.kill()
-        self.at(self.rng.random() ** 2 * RESTART_SECONDS, None, self._replace, unit)
+        self.at(self.rng.random() ** 2 * RESTART_SECONDS, None, self.start_unit, unit)
 
     def crash_again(self, slot: ShardSlot | UnitSlot, times: int) -> None:
         """Kill a party within a second after each of its next starts."""
         stop: Callable[..., None] = self.crash if isinstance(slot, ShardSlot) else self.kill
-        start = slot.start if isinstance(slot, ShardSlot) else functools.partial(self._replace, slot)
+        start = slot.start if isinstance(slot, ShardSlot) else functools.partial(self.start_unit, slot)
         stop(slot)
         for second in range(times):
             self.at(second + self.rng.random(), None, start)
@@ -290,7 +290,12 @@ class World:
         """End the suspension and start the units again."""
         self.suspension = None
         for unit in self.units:
-            self._replace(unit)
+            self.start_unit(unit)
+
+    def start_unit(self, unit: UnitSlot, anew: bool = False) -> None:
+        """Start a unit's next incarnation, unless one runs and need not be replaced (`anew`)."""
+        if self.suspension is None and (anew or not (unit.running or unit.stopped)):
+            unit.start()
 
     def cut_off(self, slot: ShardSlot | UnitSlot, seconds: float) -> None:
         """Make a shard or unit unreachable for a while."""
@@ -340,10 +345,6 @@ class World:
     @property
     def tracing(self) -> bool:
         return self._trace is not None
-
-    def _replace(self, unit: UnitSlot, anew: bool = False) -> None:
-        if self.suspension is None and (anew or not (unit.running or unit.stopped)):
-            unit.start()
 
 
 def channels(process: Process) -> list[Any]:

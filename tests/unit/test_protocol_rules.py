@@ -221,5 +221,6 @@ def test_to_find_the_oldest_anchor_takes_no_look_at_every_version(monkeypatch: p
 
     monkeypatch.setattr(Versions, "unusable", look)
     versions = Versions(0, 1, list(range(HISTORY)))
-    assert versions.least(Unit("a", Account((0,)), entered=7), HISTORY, LONE) == HISTORY - 8
+    unit = Unit("a", Account((0,)), joined={0: 7})
+    assert versions.least(unit, HISTORY, LONE) == HISTORY - 8
     assert len(seen) < 10
