@@ -13,8 +13,6 @@ from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from atoll_local.errors import ClusterError
 from atoll_local.kubectl import kubectl
 from atoll_local.pki import Authority
@@ -174,11 +172,13 @@ class ControlPlane(Startable):
             "--use-service-account-credentials=true",
             *fast,
         )
-        self._start_controller(authority, "kube-scheduler", *self._scheduler_pace())
+        qps = self.scheduler_qps
+        pace = () if qps is None else (f"--kube-api-qps={qps}", f"--kube-api-burst={2 * qps}")
+        self._start_controller(authority, "kube-scheduler", *pace)
 
     def _start_controller(self, authority: Authority, name: str, *arguments: str) -> None:
         pair = authority.issue(name, f"system:{name}", f"system:{name}")
-        config = authority.kubeconfig(self._kubeconfig_of(name), self.server, CONTEXT, pair)
+        config = authority.kubeconfig(self.folder / "pki" / f"{name}.conf", self.server, CONTEXT, pair)
         kinds = ("kubeconfig", "authentication-kubeconfig", "authorization-kubeconfig")
         self._daemons[name].start(
             [
@@ -190,25 +190,3 @@ class ControlPlane(Startable):
                 *arguments,
             ]
         )
-
-    def _kubeconfig_of(self, name: str) -> Path:
-        return self.folder / "pki" / f"{name}.conf"
-
-    def _scheduler_pace(self) -> list[str]:
-        """Return the scheduler's options. Writes a configuration file, because the scheduler has no flag for this."""
-        if self.scheduler_qps is None:
-            return []
-        path = self.folder / "scheduler.yaml"
-        connection = {
-            "kubeconfig": str(self._kubeconfig_of("kube-scheduler")),
-            "qps": self.scheduler_qps,
-            "burst": 2 * self.scheduler_qps,
-        }
-        configuration = {
-            "apiVersion": "kubescheduler.config.k8s.io/v1",
-            "kind": "KubeSchedulerConfiguration",
-            "clientConnection": connection,
-            "leaderElection": {"leaderElect": False},
-        }
-        path.write_text(yaml.safe_dump(configuration))
-        return [f"--config={path}"]
