@@ -3,7 +3,6 @@
 import json
 import math
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -104,44 +103,6 @@ def test_a_save_over_a_half_written_or_damaged_step_is_whole(store, folder):
     assert_same(store.newest()[0], make_cut(20))
 
 
-LAYERS = {0: (0, 2), 1: (1,)}
-
-
-def make_part(step, shard):
-    """Shard 0 owns the embedding and two of three layers, shard 1 the rest."""
-    random = np.random.default_rng(shard)
-    shapes = {"layers/up": (len(LAYERS[shard]), 4, 6)} | ({"embedding/table": (8, 4)} if shard == 0 else {})
-    tensors = {
-        name: Slice(
-            random.standard_normal(shape, np.float32),
-            random.standard_normal(shape, np.float32),
-            LAYERS[shard] if name == "layers/up" else None,
-        )
-        for name, shape in shapes.items()
-    }
-    return Part(step, shard, 2, tensors, (step, step - 1), {"machine": {"shard": shard}})
-
-
-def test_a_cut_of_two_shards_is_whole_when_both_parts_stand_and_tensors_come_back_from_their_layers(store):
-    shards = [make_part(20, 0), make_part(20, 1)]
-    store.save_part(shards[1])
-    assert store.newest()[0] is None
-    with pytest.raises(StoreError, match=r"shard-0-of-2.json: not found"):
-        store.complete(20, 2, {})
-    store.save_part(shards[0])
-    store.complete(20, 2, {"run": "walk"})
-    assert store.is_complete(20)
-    cut = store.load(20)
-    assert cut.shards == 2 and cut.versions == (20, 19, 20, 19)
-    assert cut.meta["run"] == "walk" and [each["shard"] for each in cut.meta["machines"]] == [0, 1]
-    up = cut.theta["layers/up"]
-    np.testing.assert_array_equal(up[[0, 2]], shards[0].tensors["layers/up"].theta)
-    np.testing.assert_array_equal(up[[1]], shards[1].tensors["layers/up"].theta)
-    np.testing.assert_array_equal(
-        cut.momentum["embedding/table"], shards[0].tensors["embedding/table"].momentum
-    )
-
-
 @pytest.fixture
 def read(monkeypatch):
     """Bytes read of each array."""
@@ -156,11 +117,12 @@ def read(monkeypatch):
     return sizes
 
 
-EMBEDDINGS = {"embedding/table": (2048, 64), "head/table": (64, 2048), "layers/up": (2, 64, 64)}
+EMBEDDINGS = {"embedding/table": (2048, 64), "head/table": (64, 2048), "layers/up": (3, 64, 64)}
 
 
 def save_embeddings(store, shards):
-    """Saves embeddings that are cut along the vocabulary. Returns what was saved."""
+    """Saves embeddings that are cut along the vocabulary, and layers. Of three shards, one has the layers 0 and 2 and
+    another the layer 1. Returns what was saved."""
     tensors = [
         TensorInfo(name, shape, stacked="layers" in name, embedding="table" in name)
         for name, shape in EMBEDDINGS.items()
@@ -170,18 +132,26 @@ def save_embeddings(store, shards):
         {name: random.standard_normal(shape, np.float32) for name, shape in EMBEDDINGS.items()}
         for _ in range(2)
     )
-    for s in range(shards):
+    for s in reversed(range(shards)):
+        with pytest.raises(StoreError, match=rf"shard-0-of-{shards}.json: not found"):
+            store.complete(20, shards, {})
         own = layout.shard(s)
-        state = State.from_tensors(own, "float32", theta, momentum, [20] * 2, "")
-        store.save_part(Part(20, s, shards, slices(own, state.fragments), state.versions, {}))
-    store.complete(20, shards, {})
+        state = State.from_tensors(own, "float32", theta, momentum, [20, 19 - s], "")
+        meta = {"machine": {"shard": s}}
+        store.save_part(Part(20, s, shards, slices(own, state.fragments), state.versions, meta))
+        assert store.newest()[0] is None
+    store.complete(20, shards, {"run": "walk"})
     return layout, theta, momentum
 
 
 @pytest.mark.parametrize("shards", [1, 3])
 def test_embeddings_that_shards_own_bands_of_come_back_whole_and_to_shards_in_any_number(store, read, shards):
     layout, theta, momentum = save_embeddings(store, shards)
+    assert store.is_complete(20)
     found = store.load(20)
+    assert found.shards == shards and found.versions == sum(((20, 19 - s) for s in range(shards)), ())
+    machines = [{"shard": s} for s in range(shards)]
+    assert found.meta["run"] == "walk" and found.meta["machines"] == machines
     for name in EMBEDDINGS:
         np.testing.assert_array_equal(found.theta[name], theta[name])
         np.testing.assert_array_equal(found.momentum[name], momentum[name])
@@ -233,10 +203,9 @@ def test_damage_outside_its_part_is_none_of_a_hosts_business_and_inside_it_is(st
 
 
 def test_a_cut_that_lacks_a_layer_is_refused(store):
-    store.save_part(make_part(20, 0))
-    other = make_part(20, 1)
-    store.save_part(replace(other, tensors={"final/norm": other.tensors["layers/up"]}))
-    store.complete(20, 2, {})
+    rows = np.zeros((2, 4), np.float32)
+    store.save_part(Part(20, 0, 1, {"layers/up": Slice(rows, rows, (0, 2))}, (20,), {}))
+    store.complete(20, 1, {})
     with pytest.raises(StoreError, match=r"layers/up: layers or bands \[0, 2\] are not all"):
         store.load(20)
 
