@@ -9,9 +9,7 @@ from collections.abc import Iterable
 from atoll_local import cgroups
 from atoll_local.cluster import Cluster
 from atoll_local.errors import ClusterError
-
-SANDBOX = b"/pause"
-"""The program of a pod's sandbox."""
+from atoll_local.machine import SANDBOX
 
 
 def processes(cluster: Cluster, pod_uid: str) -> set[int]:
@@ -39,9 +37,9 @@ def kill_pods(cluster: Cluster, pod_uids: Iterable[str]) -> int:
 
 
 def _is_sandbox(pid: int) -> bool:
-    """Whether this is the pause process, which holds the pod's network. Killing it is a different fault."""
+    """Whether this process holds the pod's network. Killing it is a different fault."""
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
-            return file.read().split(b"\0")[0] == SANDBOX
+            return file.read().split(b"\0")[0] == SANDBOX.encode()
     except OSError:
         return True

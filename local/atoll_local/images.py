@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import platform
 import shutil
-import struct
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,8 +11,7 @@ from tempfile import TemporaryDirectory
 
 from atoll_local import base
 from atoll_local.context import TIME, version, write_context
-from atoll_local.errors import HostError
-from atoll_local.machine import PAUSE_IMAGE
+from atoll_local.machine import PAUSE_IMAGE, SANDBOX
 from atoll_local.paths import cache_dir, locked, source_root
 from atoll_local.process import run
 from atoll_local.programs import Progress, find, silent
@@ -27,14 +24,6 @@ COREDNS_IMAGE = "atoll.dev/coredns:1"
 BUILD_TIMEOUT = 7200.0
 LOCK = "lock"
 """One process at a time builds or copies images."""
-
-# ELF's number of the processor, and code for (;;) pause(). arm64 has no pause, so it calls ppoll(0, 0, 0, 0).
-_PAUSE_CODE = {
-    "x86_64": (62, bytes.fromhex("b8 22 00 00 00  0f 05  eb f7")),
-    "aarch64": (183, bytes.fromhex("000080d2 010080d2 020080d2 030080d2 280980d2 010000d4 faffff17")),
-}
-_LOAD_ADDRESS = 0x400000
-_HEADERS = 64 + 56
 
 
 def image(role: str) -> str:
@@ -50,8 +39,11 @@ def build_images(progress: Progress = silent, *, force: bool = False) -> None:
             for store in ("buildah", "containerd"):
                 shutil.rmtree(folder / store, ignore_errors=True)
         builder = Builder(folder, progress)
-        builder.program(PAUSE_IMAGE, pause_program())
-        builder.program(COREDNS_IMAGE, find("coredns", progress).read_bytes())
+        builder.small(PAUSE_IMAGE, f'ARG BASE\nFROM ${{BASE}}\nENTRYPOINT ["{SANDBOX}", "infinity"]\n')
+        coredns = find("coredns", progress).read_bytes()
+        builder.small(
+            COREDNS_IMAGE, 'FROM scratch\nCOPY program /coredns\nENTRYPOINT ["/coredns"]\n', coredns
+        )
         for role in ROLES:
             builder.role(role)
 
@@ -83,18 +75,16 @@ class Builder:
         # Nothing is pulled: every image that a build starts from was made on this machine.
         (self._store / "policy.json").write_text('{"default": [{"type": "insecureAcceptAnything"}]}\n')
 
-    def program(self, reference: str, program: bytes) -> None:
-        """Build an image of one static program, which gets the image's name."""
-        key, name = hashlib.sha256(program).hexdigest(), reference.rpartition("/")[2].partition(":")[0]
+    def small(self, reference: str, dockerfile: str, program: bytes = b"") -> None:
+        """Build an image from a Dockerfile that may copy `program`."""
+        key = f"{base.KEY}-{hashlib.sha256(dockerfile.encode() + program).hexdigest()}"
         if self._template.holds(reference, key):
             return
         with TemporaryDirectory(prefix="atoll-context-") as temporary:
             context = Path(temporary)
-            (context / name).write_bytes(program)
-            (context / name).chmod(0o755)
-            (context / "Dockerfile").write_text(
-                f'FROM scratch\nCOPY {name} /{name}\nENTRYPOINT ["/{name}"]\n'
-            )
+            (context / "Dockerfile").write_text(dockerfile)
+            (context / "program").write_bytes(program)
+            (context / "program").chmod(0o755)
             self._add(reference, key, context, {})
 
     def role(self, role: str) -> None:
@@ -103,7 +93,7 @@ class Builder:
             context = Path(temporary)
             key = f"{base.KEY}-{write_context(source_root(), f'{role}.Dockerfile', context)}"
             if not self._template.holds(image(role), key):
-                self._add(image(role), key, context, {"BASE": self._base(), **ROLES[role]})
+                self._add(image(role), key, context, ROLES[role])
 
     def _base(self) -> str:
         """Return the reference of the base. Makes the base if it does not exist."""
@@ -123,7 +113,7 @@ class Builder:
     def _add(self, reference: str, key: str, context: Path, arguments: Mapping[str, str]) -> None:
         started = time.monotonic()
         self._progress(f"images: building {reference}")
-        self._build(reference, context, arguments)
+        self._build(reference, context, {"BASE": self._base(), **arguments})
         with TemporaryDirectory(prefix="atoll-image-") as temporary:
             archive = Path(temporary) / "image.tar"
             self._buildah("push", self._policy, reference, f"docker-archive:{archive}:{reference}")
@@ -145,18 +135,3 @@ class Builder:
             "--storage-driver=overlay",
         ]
         return run(["buildah", *store, command, *arguments], BUILD_TIMEOUT)
-
-
-def pause_program(machine: str = platform.machine()) -> bytes:
-    """A static ELF program that sleeps until it is killed, for a pod's sandbox. Raises `HostError` if there is no code
-    for this processor."""
-    if machine not in _PAUSE_CODE:
-        raise HostError(f"no pause program for the processor {machine!r}: known are {', '.join(_PAUSE_CODE)}")
-    number, code = _PAUSE_CODE[machine]
-    size = _HEADERS + len(code)
-    ident = b"\x7fELF" + bytes([2, 1, 1]) + bytes(9)
-    header = struct.pack(
-        "<HHIQQQIHHHHHH", 2, number, 1, _LOAD_ADDRESS + _HEADERS, 64, 0, 0, 64, 56, 1, 0, 0, 0
-    )
-    segment = struct.pack("<IIQQQQQQ", 1, 5, 0, _LOAD_ADDRESS, _LOAD_ADDRESS, size, size, 0x1000)
-    return ident + header + segment + code

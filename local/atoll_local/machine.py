@@ -19,6 +19,8 @@ from atoll_local.process import Daemon, wait_for
 
 DNS_ADDRESS = "10.96.0.10"
 PAUSE_IMAGE = "atoll.dev/pause:1"
+SANDBOX = "/usr/bin/sleep"
+"""The program of a pod's sandbox, in that image."""
 
 TEMPLATES = Path(__file__).with_name("manifests") / "node"
 CNI = "10-atoll.conflist"

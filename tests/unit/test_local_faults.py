@@ -11,7 +11,7 @@ import pytest
 from atoll_local import cgroups, faults
 from atoll_local.cluster import Cluster
 from atoll_local.errors import ClusterError
-from atoll_local.images import pause_program
+from atoll_local.machine import SANDBOX
 from atoll_local.process import wait_for
 
 Add = Callable[..., tuple[int, int]]
@@ -21,15 +21,11 @@ Add = Callable[..., tuple[int, int]]
 def add(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Add]:
     """Adds a pod: its sandbox and one program. They are real processes, listed in files as cgroup v1 does. Returns both
     pids."""
-    pause, started = tmp_path / "pause", list[subprocess.Popen[bytes]]()
-    pause.write_bytes(pause_program())
-    pause.chmod(0o755)
+    started = list[subprocess.Popen[bytes]]()
     monkeypatch.setattr(cgroups, "ROOT", tmp_path / "cgroup")
-    # The sandbox is recognised by its command line in the image.
-    monkeypatch.setattr(faults, "SANDBOX", str(pause).encode())
 
     def pod(node: str, uid: str, quality: str = "besteffort") -> tuple[int, int]:
-        pair = [subprocess.Popen([str(pause)]), subprocess.Popen(["sleep", "60"])]
+        pair = [subprocess.Popen([name, "60"], executable="/usr/bin/sleep") for name in (SANDBOX, "program")]
         started.extend(pair)
         for name, process in zip(("sandbox", "program"), pair, strict=True):
             folder = tmp_path / f"cgroup/memory/atoll-t/{node}/kubepods/{quality}/pod{uid}/{name}"

@@ -13,8 +13,7 @@ from packaging.utils import canonicalize_name
 
 from atoll_local.base import debian_sources, pip_mounts
 from atoll_local.context import write_context
-from atoll_local.errors import HostError
-from atoll_local.images import ROLES, pause_program
+from atoll_local.images import ROLES
 from atoll_local.paths import source_root
 
 PROJECT = """\
@@ -118,11 +117,6 @@ def test_the_runtimes_image_can_use_a_tpu_unless_it_is_built_for_this_machine_an
     assert tpu.keys() - local.keys() == {"libtpu"}
     assert {name: tpu[name] for name in local} == local
     assert not ROLES["operator"] and not [name for name in locked("operator") if name.startswith("jax")]
-
-
-def test_a_processor_without_a_pause_program_is_named() -> None:
-    with pytest.raises(HostError, match="'riscv64'"):
-        pause_program("riscv64")
 
 
 def test_the_base_comes_from_this_hosts_mirror_of_the_suite_and_no_other(tmp_path: Path) -> None:
