@@ -30,13 +30,13 @@ app.kubernetes.io/component: operator
 {{- define "atoll.rules" -}}
 - apiGroups: [atoll.dev]
   resources: [trainingruns]
-  verbs: [get, list, watch, delete]
+  verbs: [list, watch, delete]
 - apiGroups: [atoll.dev]
   resources: [learnerunits]
-  verbs: [get, list, watch, create, patch, delete]
+  verbs: [list, watch, create, patch, delete]
 - apiGroups: [atoll.dev]
   resources: [trainingruns/status, learnerunits/status]
-  verbs: [get, update]
+  verbs: [update]
 # Needed for owner references with blockOwnerDeletion where OwnerReferencesPermissionEnforcement is on.
 - apiGroups: [atoll.dev]
   resources: [trainingruns/finalizers, learnerunits/finalizers]
