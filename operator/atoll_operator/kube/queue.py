@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections import defaultdict
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterable
-from dataclasses import dataclass, field
-from heapq import heappop, heappush
+from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any, Generic, TypeVar
 
@@ -28,27 +26,6 @@ WORKERS = 64
 
 
 @dataclass(slots=True)
-class _Lane:
-    """Turns of passes, `LANE_RATE` a second."""
-
-    last: float = float("-inf")
-    free: list[float] = field(default_factory=list)
-    """A heap of the turns before `last` that were given back, because the key had its pass earlier."""
-
-    def next(self, now: float) -> float:
-        while self.free and self.free[0] <= now:
-            heappop(self.free)
-        return self.free[0] if self.free else max(now, self.last + 1 / LANE_RATE)
-
-    def take(self, turn: float) -> None:
-        """Take the turn that `next` has returned."""
-        if self.free:
-            heappop(self.free)
-        else:
-            self.last = turn
-
-
-@dataclass(slots=True)
 class _Record:
     waiting_since: float | None = None
     """Also set while the key is handled, if it was added meanwhile."""
@@ -56,25 +33,15 @@ class _Record:
     forgotten: bool = False
     timer: asyncio.TimerHandle | None = None
     """Timer of the next pass; cancelled when a pass begins."""
-    turn: tuple[_Lane, float] | None = None
-    """The turn for which the timer was set; given back with the timer."""
     last_pass: float = float("-inf")
     failures: int = 0
     """Passes that failed since the last change or success."""
     reason: str = ""
 
-    def waits_until(self, due: float) -> bool:
-        """Whether a timer makes a pass due by then."""
-        return self.timer is not None and self.timer.when() <= due
-
     def cancel(self) -> None:
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
-        if self.turn is not None:
-            lane, turn = self.turn
-            heappush(lane.free, turn)
-            self.turn = None
 
 
 class WorkQueue(Generic[K]):
@@ -86,7 +53,8 @@ class WorkQueue(Generic[K]):
         self._workers = workers
         self._waiting: asyncio.Queue[K] = asyncio.Queue()
         self._records: dict[K, _Record] = {}
-        self._lanes: defaultdict[str, _Lane] = defaultdict(_Lane)
+        self._lanes: dict[str, dict[K, float]] = {}
+        """Of each lane in which keys wait for a turn, from when a turn may be the key's."""
 
     def add(self, key: K, seconds: float = 0.0, lane: str = "") -> None:
         """Enqueue the key after a change: immediately, or again after the running pass. The pass begins at least
@@ -97,34 +65,32 @@ class WorkQueue(Generic[K]):
         if not lane:
             record.failures = 0
             self.add_after(key, due - now)
-            return
-        turn = self._lanes[lane].next(now)
-        due = max(due, turn)
-        if record.waiting_since is None and not record.waits_until(due):
-            self._lanes[lane].take(turn)
-            self.add_after(key, due - now)
-            record.turn = self._lanes[lane], turn
+        elif lane in self._lanes:
+            self._lanes[lane][key] = min(due, self._lanes[lane].get(key, due))
+        else:
+            self._lanes[lane] = {key: due}
+            self._turn(lane)
 
     def add_after(self, key: K, seconds: float) -> None:
         """Enqueue the key after `seconds`. The earliest of several times wins, and the next pass cancels it."""
         record, due = self._record(key), _now() + seconds
         if seconds <= 0:
-            self._enqueue(key, record)
-        elif not record.waits_until(due):
+            self._enqueue(key)
+        elif record.timer is None or due < record.timer.when():
             record.cancel()
-            record.timer = asyncio.get_running_loop().call_at(due, self._enqueue, key, record)
+            record.timer = asyncio.get_running_loop().call_at(due, self._enqueue, key)
 
     def retry_failed(self) -> None:
         """Enqueue all keys whose last pass failed, because the cause may be over."""
         for key, record in self._records.items():
             if record.reason:
-                self._enqueue(key, record)
+                self._enqueue(key)
 
     def forget(self, key: K) -> None:
         """Drop what is known of a deleted object's key."""
         if (record := self._records.get(key)) is not None:
             record.forgotten, record.reason = True, ""
-            record.cancel()
+            self._cancel(key, record)
 
     @property
     def depth(self) -> int:
@@ -143,15 +109,15 @@ class WorkQueue(Generic[K]):
                 for _ in range(self._workers):
                     group.create_task(self._work())
         finally:
-            for record in self._records.values():
-                record.cancel()
+            for key, record in self._records.items():
+                self._cancel(key, record)
 
     async def _work(self) -> None:
         while True:
             key = await self._waiting.get()
             record = self._records[key]
             record.waiting_since, record.handled_since = None, _now()
-            record.cancel()
+            self._cancel(key, record)
             record.forgotten = False
             try:
                 await self._handle(key)
@@ -185,7 +151,26 @@ class WorkQueue(Generic[K]):
     def _record(self, key: K) -> _Record:
         return self._records.setdefault(key, _Record())
 
-    def _enqueue(self, key: K, record: _Record) -> None:
+    def _cancel(self, key: K, record: _Record) -> None:
+        """Drop the passes over the key that are due later."""
+        record.cancel()
+        for waiting in self._lanes.values():
+            waiting.pop(key, None)
+
+    def _turn(self, lane: str) -> None:
+        """Enqueue the key that was due first. A lane has `LANE_RATE` turns a second while keys wait in it."""
+        waiting, now = self._lanes[lane], _now()
+        if not waiting:
+            del self._lanes[lane]
+            return
+        first = min(waiting, key=waiting.__getitem__)
+        if waiting[first] <= now:
+            del waiting[first]
+            self._enqueue(first)
+        asyncio.get_running_loop().call_at(now + 1 / LANE_RATE, self._turn, lane)
+
+    def _enqueue(self, key: K) -> None:
+        record = self._record(key)
         if record.waiting_since is None:
             record.waiting_since = _now()
             if record.handled_since is None:

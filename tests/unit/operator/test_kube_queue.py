@@ -108,6 +108,27 @@ def test_passes_of_a_lane_share_a_rate_over_all_keys_and_nothing_else_waits_for_
     assert all(later - earlier >= 0.99 for earlier, later in zip(times, times[second:], strict=False))
 
 
+def test_keys_that_had_their_pass_together_do_not_have_the_next_one_in_a_lane_together() -> None:
+    """As the figures of all units, after a pass over each because their syncer came."""
+    times: list[float] = []
+
+    async def handle(_: int) -> None:
+        times.append(asyncio.get_running_loop().time())
+
+    async def work() -> None:
+        queue = WorkQueue(handle)
+        for key in range(100):
+            queue.add(key)
+            asyncio.get_running_loop().call_at(1, queue.add, key, 30.0, "slow")
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(queue.run(), 60)
+
+    leap(work())
+    together, spaced = times[:100], times[100:]
+    assert max(together) == 0 and len(spaced) == 100
+    assert spaced[0] >= 30 and spaced[-1] - spaced[0] >= 99 / LANE_RATE - 0.01
+
+
 def test_a_key_that_has_its_pass_earlier_gives_its_turn_in_the_lane_to_another() -> None:
     """Otherwise a syncer that comes and goes, each time waking all units, would delay their conditions by minutes."""
     passes: dict[str, float] = {}
