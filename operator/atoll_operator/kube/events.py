@@ -7,7 +7,6 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -25,8 +24,6 @@ BACK_OFF = 0.25, 1.0
 because heals wait for the watches after an outage."""
 WATCH_SECONDS = 40
 """A watch is opened again after this long, and continues after its last event."""
-BATCH = 500
-"""Events that are handled in one turn of the main loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +70,6 @@ class Feed:
         self.back = asyncio.Event()
         """Set when a request succeeds after a problem, because etcd may have been restored meanwhile."""
         self._main = asyncio.get_running_loop()
-        self._buffer: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
-        self._draining = False
         self.unlisted = set(self.watches.values())
         """Collections that have not been listed yet."""
         self._problems: dict[str, tuple[str, bool]] = {}
@@ -129,20 +124,8 @@ class Feed:
 
     def post(self, function: Callable[..., object], *arguments: Any) -> None:
         """Calls the function in the main loop, from kopf's thread; calls keep their order."""
-        self._buffer.append((function, arguments))
-        if not self._draining:
-            self._draining = True
-            with contextlib.suppress(RuntimeError):  # the loop is closed: the process ends
-                self._main.call_soon_threadsafe(self._drain)
-
-    def _drain(self) -> None:
-        self._draining = False
-        for _ in range(min(BATCH, len(self._buffer))):
-            function, arguments = self._buffer.popleft()
-            function(*arguments)
-        if self._buffer:
-            self._draining = True
-            self._main.call_soon(self._drain)
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the process ends
+            self._main.call_soon_threadsafe(function, *arguments)
 
 
 class KopfThread:
