@@ -31,6 +31,7 @@ from atoll_operator.kube.cache import (
     without_managed_fields,
 )
 from atoll_operator.kube.errors import Unreadable
+from atoll_operator.plan.conditions import document
 from atoll_operator.plan.limits import Claim, Limits, Room, rooms, run_claim, unit_claim
 from atoll_operator.plan.nodes import Kind as NodeKind
 from atoll_operator.plan.nodes import NodeView, sound_chips, view_node
@@ -56,10 +57,6 @@ def parent_key(kind: str, body: Object) -> Key | None:
     if LABEL_UNIT in labels:
         return Key("LearnerUnit", namespace, labels[LABEL_UNIT])
     return Key("TrainingRun", namespace, labels[LABEL_RUN]) if LABEL_RUN in labels else None
-
-
-MODELS: WeakValueDictionary[str, PodTemplate] = WeakValueDictionary()
-"""The podTemplates that are read, by their content. A run's may leave out what a unit's says."""
 
 
 class Body(dict[str, Any]):
@@ -88,10 +85,8 @@ class Body(dict[str, Any]):
         return self._known(model, self.get("status", {}))[0]
 
     def _read(self, model: type[M]) -> M:
-        spec = self["spec"]
-        if isinstance(template := spec.get("podTemplate"), Template):
-            spec = spec | {"podTemplate": template.model}
-        found, self.unknown = self._known(model, {"spec": spec, "status": self.get("status", {})})
+        parts = {"spec": self["spec"], "status": self.get("status", {})}
+        found, self.unknown = self._known(model, parts)
         return found
 
     @staticmethod
@@ -100,20 +95,6 @@ class Body(dict[str, Any]):
             return known(model, document)
         except ValidationError as error:
             raise Unreadable(problems(error)) from error
-
-
-class Template(dict[str, Any]):
-    """The podTemplate of many bodies, in memory once. Weak references to a plain dict are not possible."""
-
-    @cached_property
-    def model(self) -> PodTemplate | Template:
-        """Read once, and the same object for equal templates, so that a run is compared with thousands of units by
-        identity. Itself if it has what this version does not know or cannot read, which each body reports."""
-        try:
-            model = PodTemplate.model_validate(self)
-        except ValidationError:
-            return self
-        return MODELS.setdefault(model.model_dump_json(), model)
 
 
 class Inventory(Cache):
@@ -131,8 +112,8 @@ class Inventory(Cache):
                 NODE: lambda kind, body: body.get("spec", {}).get("nodeName") if kind == "Pod" else None,
             },
         )
-        self._templates: WeakValueDictionary[bytes, Template] = WeakValueDictionary()
-        """By digest. All units of a run have its podTemplate, which may have hundreds of KiB."""
+        self._templates: WeakValueDictionary[bytes, PodTemplate] = WeakValueDictionary()
+        """By the digests of what was read as each. All units of a run have one, and it may have hundreds of KiB."""
         self._deleted_nodes: OrderedDict[str, NodeView] = OrderedDict()
         self._chips: Mapping[NodeKind, Mapping[str, int]] | None = None
         self._rooms: dict[str, Mapping[Claim, Room]] = {}
@@ -140,14 +121,23 @@ class Inventory(Cache):
     def _body(self, kind: str, body: Object, _: Any) -> Body:
         kept = Body(without_managed_fields(body))
         if template := body["spec"].get("podTemplate"):
-            digest = hashlib.sha256(msgspec.json.encode(template, order="sorted")).digest()
-            kept["spec"] = {
-                **body["spec"],
-                "podTemplate": self._templates.setdefault(digest, Template(template)),
-            }
+            kept["spec"] = body["spec"] | {"podTemplate": self._pod_template(template)}
         with suppress(Unreadable):  # made now, because a pass over a run uses the models of all its units
             _ = kept.unit if kind == "LearnerUnit" else kept.run
         return kept
+
+    def _pod_template(self, content: Object) -> PodTemplate | Object:
+        """The same object for equal templates, so that a run is compared with thousands of units by identity. The
+        content itself if it has what this version does not know or cannot read, which each body reports."""
+        digest = _digest(content)
+        if (found := self._templates.get(digest)) is None:
+            try:
+                model = PodTemplate.model_validate(content)
+            except ValidationError:
+                return content
+            # A run's may leave out what a unit's says.
+            found = self._templates[digest] = self._templates.setdefault(_digest(document(model)), model)
+        return found
 
     def note(self, change: Change) -> None:
         """Updates what is derived from the nodes after a change that a watch reports."""
@@ -232,3 +222,7 @@ class Inventory(Cache):
     def sees_nodes(self) -> bool:
         """Whether any node was seen. Without the right to watch nodes, none is."""
         return bool(self._deleted_nodes) or self.has("Node")
+
+
+def _digest(content: Object) -> bytes:
+    return hashlib.sha256(msgspec.json.encode(content, order="sorted")).digest()
