@@ -149,7 +149,7 @@ class Poller(Generic[S]):
             return PollFailed(f"{self.role}{reason}", f"the {self.role.lower()}{what}")
 
         try:
-            async with session.get(url, server_hostname=host) as response:
+            async with session.get(url, server_hostname=host, allow_redirects=False) as response:
                 if response.status != 200:
                     raise failed("Unavailable", f" answers {response.status}")
                 body = bytearray()
@@ -225,8 +225,9 @@ class SyncerPoller(Poller[SyncerState]):
         """Ask at every poll, because shard 0 may be killed or give the checkpoint up. It begins no other one while a
         checkpoint of this step or a later one is under way."""
         url, host = self._address(run)
+        order = dump(Order(cut=wanted.step))
         try:
-            async with session.post(url, server_hostname=host, data=dump(Order(cut=wanted.step))) as response:
+            async with session.post(url, server_hostname=host, allow_redirects=False, data=order) as response:
                 answer = f"it answers {response.status} to the order"
                 return replace(wanted, refused=answer if 300 <= response.status < 500 else "")
         except (ClientError, TimeoutError, OSError) as error:

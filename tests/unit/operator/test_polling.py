@@ -154,6 +154,25 @@ async def test_a_report_that_is_wrong_everywhere_costs_little_memory(content: di
     assert found.value.error_count() <= 4
 
 
+@pytest.mark.parametrize("method", ["GET", "POST"])
+async def test_a_pod_cannot_redirect_the_operator(method: str) -> None:
+    """A run names the image of its syncer, and the operator reaches addresses that the pods of runs do not."""
+    paths, over = list[str](), asyncio.Event()
+
+    async def handle(request: web.Request) -> web.Response:
+        paths.append(request.path)
+        if len(paths) >= 4:
+            over.set()
+        if request.method == method:
+            raise web.HTTPTemporaryRedirect("/elsewhere")
+        return answer(of_units(1))
+
+    async with polled(handle) as poller:
+        poller.order(RUN, CheckpointOrder(1))
+        await asyncio.wait_for(over.wait(), 30)
+    assert set(paths) == {"/0"}
+
+
 WRONG = "SyncerCertificateInvalid"
 PODS = [
     ({"of": "other"}, WRONG),
