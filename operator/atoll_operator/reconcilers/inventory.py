@@ -21,15 +21,7 @@ from atoll_operator.api.learnerunit import LearnerUnit, LearnerUnitSpec
 from atoll_operator.api.podtemplate import PodTemplate
 from atoll_operator.api.stored import M, known
 from atoll_operator.api.trainingrun import OptionalSpec, TrainingRun, TrainingRunSpec, TrainingRunStatus
-from atoll_operator.kube.cache import (
-    Cache,
-    Change,
-    Entry,
-    Key,
-    controller_uid,
-    key_of,
-    without_managed_fields,
-)
+from atoll_operator.kube.cache import Cache, Entry, Key, controller_uid, key_of, without_managed_fields
 from atoll_operator.kube.errors import Unreadable
 from atoll_operator.plan.conditions import document
 from atoll_operator.plan.limits import Claim, Limits, Room, rooms, run_claim, unit_claim
@@ -139,17 +131,6 @@ class Inventory(Cache):
             found = self._templates[digest] = self._templates.setdefault(_digest(document(model)), model)
         return found
 
-    def note(self, change: Change) -> None:
-        """Updates what is derived from the nodes after a change that a watch reports."""
-        if change.key.kind == "Node":
-            name = change.key.name
-            self._chips = None
-            self._deleted_nodes.pop(name, None)
-            if change.new is None and change.old is not None:
-                self._deleted_nodes[name] = replace(change.old.value, gone=True)
-                if len(self._deleted_nodes) > DELETED_NODES:
-                    self._deleted_nodes.popitem(last=False)
-
     def replace_pods(self, unit: Key, pods: Iterable[Object], version: int) -> None:
         """Takes a fresh list of a unit's pods, and deletes the others."""
         fresh = {key_of("Pod", body): body for body in pods}
@@ -177,8 +158,16 @@ class Inventory(Cache):
         return found
 
     def _changed(self, entry: Entry) -> None:
-        if entry.key.kind in KINDS and (entry.key.kind == "TrainingRun" or not entry.controller):
-            self._rooms.pop(entry.key.namespace, None)
+        kind, namespace, name = entry.key
+        if kind == "TrainingRun" or (kind == "LearnerUnit" and not entry.controller):
+            self._rooms.pop(namespace, None)
+        if kind == "Node":
+            self._chips = None
+            self._deleted_nodes.pop(name, None)
+            if self.get(entry.key) is None:
+                self._deleted_nodes[name] = replace(entry.value, gone=True)
+                if len(self._deleted_nodes) > DELETED_NODES:
+                    self._deleted_nodes.popitem(last=False)
 
     def _claims(self, namespace: str) -> list[Claim]:
         """Claims of the runs of a namespace, and of the units made by hand for runs that have begun."""

@@ -106,7 +106,6 @@ class Dispatcher:
                     self.queue.add(key)
 
     def changed(self, change: Change) -> None:
-        self._inventory.note(change)
         if self.queue is not None:
             for wakeup in wakeups(change, self._inventory):
                 self.queue.add(*wakeup)
