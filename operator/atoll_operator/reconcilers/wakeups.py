@@ -75,8 +75,9 @@ def report_wakeups(run: Key, old: SyncerState, new: SyncerState, inventory: Inve
     if syncer_state.serving(old) != syncer_state.serving(new):
         yield from map(Wakeup, (run, *units))
         return
-    before, after = unit_news(old), unit_news(new)
-    news = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
+    before, after = (state.status.units if state.status is not None else {} for state in (old, new))
+    names = before.keys() | after.keys()
+    news = {name for name in names if unit_news(before.get(name)) != unit_news(after.get(name))}
     for name in news:
         heals = (report := new.report_of(name)) is not None and report.suspect
         yield Wakeup(Key("LearnerUnit", run.namespace, name), lane="" if heals else CONDITIONS)

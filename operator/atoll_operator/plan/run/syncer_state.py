@@ -144,22 +144,12 @@ def run_news(state: SyncerState) -> object:
     return state.reason, state.message, state.order, state.status and attrgetter(*RUN_NEWS)(state.status)
 
 
-def unit_news(state: SyncerState) -> dict[str, object]:
-    """News by unit. A unit and its run are reconciled when its news change."""
-    news = attrgetter(*UNIT_NEWS)
-    reports = state.status.units.items() if state.status is not None else ()
-    return {
-        name: (
-            news(report),
-            report.loss is None,
-            bool(report.slow),
-            link.load > 0,
-            link.period > 1,
-            bool(link.advice),
-        )
-        for name, report in reports
-        for link in (report.link,)
-    }
+def unit_news(report: UnitReport | None) -> object:
+    """A unit and its run are reconciled when this changes."""
+    if report is None:
+        return None
+    link = report.link.load > 0, report.link.period > 1, bool(report.link.advice)
+    return attrgetter(*UNIT_NEWS)(report), report.loss is None, bool(report.slow), link
 
 
 def run_figures(state: SyncerState) -> object:
