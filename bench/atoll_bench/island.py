@@ -30,7 +30,7 @@ from atoll_runtime.learner.saver import Saver
 from atoll_runtime.learner.snapshot import Snapshots
 from atoll_runtime.learner.start import Start
 from atoll_runtime.model import describe
-from atoll_runtime.model.objective import objective
+from atoll_runtime.model.objective import Objective, objective
 from atoll_runtime.protocol.fragments import build_layout
 from atoll_runtime.transport.sessions import TlsNetwork
 from atoll_runtime.transport.tls import Tls
@@ -74,22 +74,29 @@ class Plain:
     def _advance(
         self, theta: dict[str, Array], moments: optax.OptState, tokens: Array, rate: Array
     ) -> tuple[dict[str, Array], optax.OptState, Array]:
-        batch = {"tokens": tokens, "weights": jnp.ones((tokens.shape[0], tokens.shape[1] - 1))}
-        with self._objective.products():
-            loss, gradient = jax.value_and_grad(self._objective.loss)(theta, batch, jax.random.key(0))
+        loss, gradient = loss_and_gradient(self._objective, theta, tokens)
         update, moments = self._optimiser.update(gradient, moments, theta, rate=rate)
         return jax.tree.map(jnp.subtract, theta, update), moments, loss
 
 
+def loss_and_gradient(
+    objective: Objective, theta: dict[str, Array], tokens: Array
+) -> tuple[Array, dict[str, Array]]:
+    """Of tokens [rows, length + 1] that all count."""
+    batch = {"tokens": tokens, "weights": jnp.ones((tokens.shape[0], tokens.shape[1] - 1))}
+    with objective.products():
+        return jax.value_and_grad(objective.loss)(theta, batch, jax.random.key(0))
+
+
+def batches(run: RunContract, batch: int, stream: int = 0, streams: int = 1) -> Prefetch:
+    """Reads a stream from its beginning. Each loop has its own reader."""
+    reader = Reader(run.data.uri, "train", run.data.sequence_length)
+    examples = Stream(reader.examples, run.data.seed, stream, streams)
+    return Prefetch(lambda at: reader.example(examples.index(at)), 0, batch, (0, batch))
+
+
 WELCOME_TIMEOUT = 20.0
 CLOSE_TIMEOUT = 5.0
-
-
-def batches(run: RunContract, unit: UnitContract) -> Prefetch:
-    """Reads the unit's stream from its beginning. Each loop has its own reader."""
-    reader = Reader(run.data.uri, "train", run.data.sequence_length)
-    stream = Stream(reader.examples, run.data.seed, unit.stream, unit.streams)
-    return Prefetch(lambda at: reader.example(stream.index(at)), 0, unit.batch, (0, unit.batch))
 
 
 class Island:
@@ -113,7 +120,7 @@ class Island:
         networks = [TlsNetwork(shard, tls) for shard in run.shards]
         self.client = SyncerClient(run, unit, layout, fragments.bounds, fragments.padded, networks)
         self.client.start(seeded.cut.versions, seeded.cut.step, seeded.message)
-        self._batches = batches(run, unit)
+        self._batches = batches(run, unit.batch)
         self.saver = Saver(units, unit, layout)
         self._filled = [number for number, fragment in enumerate(layout.fragments) if fragment.size]
         welcome = self.client.welcome(WELCOME_TIMEOUT)

@@ -26,17 +26,14 @@ from atoll_bench import cores
 from atoll_bench.figures import Phase, Rates, in_turns, timed
 from atoll_bench.island import Island, Plain, batches
 from atoll_bench.regions.wan import Region, Wan, scale_of
-from atoll_bench.run import SYNCER, Run, unit_of
+from atoll_bench.run import SYNCER, Run
 from atoll_bench.slowlink import SlowLink
 from atoll_cli.errors import CommandError
 from atoll_local.controlplane import free_port
 from atoll_runtime.contract import (
     CheckpointSpec,
     DataSpec,
-    InnerSpec,
     ModelSpec,
-    OuterSpec,
-    QuorumSpec,
     RunContract,
     SyncerAddress,
     SyncerStatus,
@@ -45,6 +42,7 @@ from atoll_runtime.contract import (
 from atoll_runtime.data import write_stdlib
 from atoll_runtime.learner.loop import DATA_TIMEOUT
 from atoll_runtime.learner.schedule import learning_rate
+from atoll_runtime.simulate.blank import run_contract, unit_contract
 from atoll_runtime.transport.tls import Tls
 
 UNIT, PLACE = "unit", "far"
@@ -150,9 +148,9 @@ class _Loops:
 
     def __init__(self, run: Run, contract: RunContract, batch: int) -> None:
         self.run = run
-        unit = unit_of(UNIT, batch)
+        unit = unit_contract(UNIT, batch=batch)
         self.island = Island(contract, unit, Tls(run.folder / UNIT))
-        self._batches = batches(contract, unit)
+        self._batches = batches(contract, batch)
         self._plain = Plain(
             contract.model,
             contract.inner,
@@ -233,15 +231,9 @@ def _contract(folder: Path, preset: str, length: int, checkpoint_interval: int) 
     address = SyncerAddress(
         host="localhost", port=port, status_port=status, health_port=health, transfer_port=transfer
     )
-    return RunContract(
-        name="bench",
-        namespace="default",
-        uid="bench",
+    return run_contract(
         model=ModelSpec(preset=preset),
         data=DataSpec(uri=data, sequence_length=length),
-        inner=InnerSpec(),
-        outer=OuterSpec(),
-        quorum=QuorumSpec(),
         target=TargetSpec(global_steps=1_000_000),
         checkpoint=CheckpointSpec(uri=f"file://{folder}/bucket/run", interval_steps=checkpoint_interval),
         shards=(address,),

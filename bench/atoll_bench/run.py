@@ -20,7 +20,6 @@ from atoll_runtime.contract import (
     ENV_TLS_DIR,
     RunContract,
     SyncerStatus,
-    UnitContract,
     dump,
     identity,
 )
@@ -45,14 +44,6 @@ def certify(folder: Path, run: str, units: Sequence[str], *hosts: str) -> None:
         (folder / name).mkdir(parents=True)
         names = hosts if name == SYNCER else (name,)
         authority.write(folder / name, authority.issue(name, uri, names, now))
-
-
-def unit_of(name: str, batch: int, stream: int = 0, streams: int = 1) -> UnitContract:
-    """A unit of one host."""
-    return UnitContract(
-        unit=name, incarnation=1, host=0, hosts=1, coordinator="localhost:1", batch=batch, stream=stream,
-        streams=streams,
-    )  # fmt: skip
 
 
 def check(processes: Mapping[str, subprocess.Popen[bytes]], folder: Path) -> None:

@@ -9,9 +9,10 @@ from pathlib import Path
 
 from atoll_bench.regions.setting import Setting
 from atoll_bench.regions.wan import SITE, Wan
-from atoll_bench.run import POLL_SECONDS, Run, unit_of
+from atoll_bench.run import POLL_SECONDS, Run
 from atoll_cli.errors import CommandError
 from atoll_runtime.contract import ENV_UNIT, LinkReport, SyncerStatus, dump
+from atoll_runtime.simulate.blank import unit_contract
 
 SILENCE_SECONDS = 60.0
 """A run is broken if its clock stands still for this many seconds."""
@@ -31,7 +32,7 @@ def decoupled(
     with closing(Run(contract, folder, units, wan.site.address)) as run:
         run.start_syncer(wan.site.inside, environment)
         for stream, name in enumerate(units):
-            unit = unit_of(name, setting.batch, stream, len(units))
+            unit = unit_contract(name, batch=setting.batch, stream=stream, streams=len(units))
             run.start(name, "learner", wan.places[name].inside, {**environment, ENV_UNIT: dump(unit)})
         run.until("every learner steps", lambda status: len(_first_steps(status)) == len(units))
         yield run

@@ -12,12 +12,12 @@ from atoll_runtime.contract import (
     InnerSpec,
     ModelSpec,
     OuterSpec,
-    QuorumSpec,
     RunContract,
     SyncerAddress,
     TargetSpec,
 )
 from atoll_runtime.model import describe
+from atoll_runtime.simulate.blank import run_contract
 
 SIZE = "250k"
 """A size of `atoll bench parity`: the largest one with steps that take little of two cores."""
@@ -49,15 +49,11 @@ class Setting:
 
     def run(self, seed: int, bucket: str, host: str) -> RunContract:
         """The contract of a run with its syncer at `host`."""
-        return RunContract(
-            name="regions",
-            namespace="default",
-            uid=f"regions-{seed}",
+        return run_contract(
             model=self.model.model_copy(update={"seed": seed}),
             data=DataSpec(uri=self.data, sequence_length=LENGTH, seed=seed),
             inner=InnerSpec(learning_rate=SIZES[SIZE].rates[1], warmup_steps=WARMUP_STEPS),
             outer=OuterSpec(interval=self.interval, fragments=min(self.interval, OuterSpec().fragments)),
-            quorum=QuorumSpec(),
             target=TargetSpec(global_steps=self.steps),
             checkpoint=CheckpointSpec(uri=bucket, interval_steps=self.steps + 1),
             shards=(SyncerAddress(host=host),),

@@ -12,7 +12,7 @@ import json
 import math
 import sys
 import time
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -25,8 +25,8 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from atoll_bench.island import batches, loss_and_gradient
 from atoll_runtime.contract import RunContract, parse_run
-from atoll_runtime.data import Prefetch, Reader, Stream
 from atoll_runtime.files import replace
 from atoll_runtime.learner import optimiser
 from atoll_runtime.learner.loop import DATA_TIMEOUT
@@ -46,21 +46,18 @@ class Replica:
     """One process's copy of the model, and its share of the data: `batch` sequences of each step."""
 
     def __init__(self, run: RunContract, rank: int, ranks: int, batch: int) -> None:
-        self._run, self._ranks, self._batch = run, ranks, batch
+        self._run, self._ranks = run, ranks
+        self._batches = partial(batches, run, batch, rank, ranks)
         found = objective(run.model, run.inner)
         optimise = optimiser.build(run.inner, found.matrices)
         self._first: dict[str, Array] = {name: jnp.array(value) for name, value in initial(run.model).items()}
         self._device = jax.local_devices()[0]
-        self._init, reader = optimise.init, Reader(run.data.uri, "train", run.data.sequence_length)
-        stream = Stream(reader.examples, run.data.seed, rank, ranks)
-        self._example: Callable[[int], np.ndarray] = lambda at: reader.example(stream.index(at))
+        self._init = optimise.init
         flat, unravel = ravel_pytree(self._first)
         self.begin()
 
         def gradient(theta: dict[str, Array], tokens: Array) -> tuple[Array, Array]:
-            batch = {"tokens": tokens, "weights": jnp.ones((tokens.shape[0], tokens.shape[1] - 1))}
-            with found.products():
-                loss, each = jax.value_and_grad(found.loss)(theta, batch, jax.random.key(0))
+            loss, each = loss_and_gradient(found, theta, tokens)
             whole = jnp.pad(ravel_pytree(each)[0], (0, -flat.size % ranks))
             return loss, jax.lax.bitcast_convert_type(whole.astype(jnp.bfloat16), jnp.uint16)
 
@@ -81,7 +78,7 @@ class Replica:
         """Goes back to the first parameters and the first batch."""
         # Committed to the device like the result of an exchange. Otherwise every program would be compiled again.
         self.theta, self._state = jax.device_put((self._first, self._init(self._first)), self._device)
-        self.batches = Prefetch(self._example, 0, self._batch, (0, self._batch))
+        self.batches = self._batches()
 
     def _average(self, bits: Array) -> Array:
         """The mean of the rows of all processes, uint16 [1, N], which hold bfloat16."""
