@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from importlib import import_module
 
 from atoll_bench.parity.sizes import SIZES
-from atoll_cli.arguments import JSON, Option, Read, add, as_text, choice, count, new_file, number
+from atoll_cli.arguments import JSON, Option, add, as_text, choice, count, new_file, number, several
 from atoll_cli.errors import lacking
 from atoll_runtime.contract import PRESETS
 
@@ -32,18 +32,13 @@ class Figure:
     """The value of `figure` in each JSON object. If empty, there is no such key."""
 
 
-def each(read: Read) -> Read:
-    """Reads several values, separated by commas."""
-    return lambda option, text: [read(option, part) for part in text.split(",")]
-
-
 FIGURES = {
     "merge": Figure(
         "merge",
         "the syncer's merge against a copy of the same bytes",
         "runtime",
         (
-            Option("--learners", "LIST", each(count(1, 256)), "numbers of learners", "4,8"),
+            Option("--learners", "LIST", several(count(1, 256)), "numbers of learners", "4,8"),
             Option("--parameters", "N", count(1, 10**10),
                    "at least; a merge's fixed 0.3 ms count more for fewer", "256M"),
             Option("--fragments", "P", count(1, 1024), "fragments", "24"),
@@ -75,7 +70,8 @@ FIGURES = {
         "bodies over TLS: on loopback, on a shaped link (as root), after a break; a minute or two",
         "operator,runtime,local",
         (
-            Option("--case", "LIST", each(choice("loopback", "shaped", "break")), "of these", "loopback,shaped,break"),
+            Option("--case", "LIST", several(choice("loopback", "shaped", "break")), "of these",
+                   "loopback,shaped,break"),
             Option("--megabytes", "N", count(1, 4096), "of a body on loopback", "256"),
             Option("--repeat", "N", count(1, 100), "pairs", "5"),
         ),
@@ -85,7 +81,7 @@ FIGURES = {
         "heals and creations on a real API server with fake nodes, against a bare client; some 7 minutes a repeat",
         "operator,runtime,local",
         (
-            Option("--case", "LIST", each(choice(*"abcdef")), CASES, "a,b,c,d,e"),
+            Option("--case", "LIST", several(choice(*"abcdef")), CASES, "a,b,c,d,e"),
             Option("--repeat", "N", count(1, 100), "rounds", "3"),
             Option("--scheduler-qps", "N", count(1, 10_000), QPS),
         ),
@@ -96,8 +92,8 @@ FIGURES = {
         "held-out loss while one of eight learners sends wrong contributions; some twenty minutes",
         "runtime,simulate",
         (
-            Option("--attack", "LIST", each(choice(*ATTACKS)), "of these", ",".join(ATTACKS)),
-            Option("--seed", "LIST", each(SEED), "of the runs", "0,1,2"),
+            Option("--attack", "LIST", several(choice(*ATTACKS)), "of these", ",".join(ATTACKS)),
+            Option("--seed", "LIST", several(SEED), "of the runs", "0,1,2"),
             Option("--size", "SIZE", choice(*SIZES), "of the sizes of `parity`", "30k"),
             Option("--steps", "N", count(1, 10**6), "of data-parallel training with the same tokens", "160"),
         ),
@@ -108,7 +104,7 @@ FIGURES = {
         "operator,runtime,local,simulate",
         (
             Option("--steps", "N", count(48, 100_000), "of Atoll; as many synchronous ones take minutes", "72"),
-            Option("--seeds", "LIST", each(SEED), "of Atoll's runs, over equal links too", "0,1"),
+            Option("--seeds", "LIST", several(SEED), "of Atoll's runs, over equal links too", "0,1"),
             Option("--cut-seconds", "S", count(0, 3600), "without a region; 0 leaves this out", "120"),
             Option("--plot", "PATH", new_file, "a PNG of each region's link over time"),
         ),
@@ -122,7 +118,7 @@ FIGURES = {
             Option("--reduced", "", None, "a small table in under five minutes"),
             Option("--device", "", None, "the sizes for an accelerator, a trial at a time"),
             Option("--size", "SIZE", choice(*SIZES), "one size alone; default: all of the plan"),
-            Option("--case", "LIST", each(choice(*"abcdef")), "of the cases", "a,b,c,d,e,f"),
+            Option("--case", "LIST", several(choice(*"abcdef")), "of the cases", "a,b,c,d,e,f"),
             Option("--out", "FOLDER", as_text, "default docs/results, of --reduced /tmp/parity"),
         ),
     ),
@@ -150,9 +146,9 @@ FIGURES = {
         "what of a unit's time and tokens counts behind a narrow link, as root; some 30 minutes",
         "operator,runtime,local,simulate",
         (
-            Option("--gbps", "LIST", each(number(0.01, 100)), "of the link, scaled like those of `regions`",
+            Option("--gbps", "LIST", several(number(0.01, 100)), "of the link, scaled like those of `regions`",
                    "0.05,0.2,1,5"),
-            Option("--intervals", "LIST", each(count(2, 1000)), "H", "8,32,128"),
+            Option("--intervals", "LIST", several(count(2, 1000)), "H", "8,32,128"),
         ),
         name="utilisation",
     ),

@@ -9,13 +9,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from atoll_cli.errors import UsageError
 
 UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0, "y": 31_557_600.0}
 PREFIXES = {"k": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12}
 
+T = TypeVar("T")
 Read = Callable[[str, str], Any]
 """Takes an option's name and text; raises `UsageError`."""
 Values = dict[str, Any]
@@ -77,45 +78,18 @@ def count(least: int = 1, most: int = 10**12) -> Callable[[str, str], int]:
 
 def number(least: float = 0.0, most: float = 1e18, *, above: bool = False) -> Callable[[str, str], float]:
     """A number such as `0.95`, `5B`. With `above`, `least` itself is too small."""
-
-    def read(option: str, text: str) -> float:
-        value = _scaled(text, PREFIXES)
-        if not least <= value <= most or (above and value == least):
-            low, high = _digits(least), _digits(most)
-            range_ = f"above {low} and at most {high}" if above else f"from {low} to {high}"
-            raise UsageError(f"{option} {text!r}: a number {range_} is wanted")
-        return value
-
-    return read
+    return _within(least, most, above, "a number {} is wanted", PREFIXES)
 
 
-def numbers(least: float = 0.0, most: float = 1e18) -> Callable[[str, str], list[float]]:
-    """From 1 to 4096 numbers, separated by commas."""
-
-    def read(option: str, text: str) -> list[float]:
-        parts = text.split(",")
-        if len(parts) > 4096:
-            raise UsageError(f"{option}: {len(parts)} values; at most 4096 are taken")
-        return [number(least, most)(option, part.strip()) for part in parts]
-
-    return read
+def several(read: Callable[[str, str], T]) -> Callable[[str, str], list[T]]:
+    """Several values, separated by commas."""
+    return lambda option, text: [read(option, part.strip()) for part in text.split(",")]
 
 
 def seconds(most: float = 1e12, *, least: float = 0.0, zero: bool = False) -> Callable[[str, str], float]:
     """A time above 0 such as `90s`, `15m`, `12h`, `7d`, `1y`; a bare number is seconds. With `zero` it may be 0."""
-    range_ = f"from {_digits(least)}s to" if least or zero else "above 0 and at most"
-
-    def read(option: str, text: str) -> float:
-        if zero and text in ("0", "0s"):
-            return 0.0
-        value = _scaled(text, UNITS)
-        if value == 0 or not least <= value <= most:
-            raise UsageError(
-                f"{option} {text!r}: a time {range_} {_digits(most)}s is wanted, such as 90s, 15m, 12h, 7d or 1y"
-            )
-        return value
-
-    return read
+    wanted = "a time {} is wanted, such as 90s, 15m, 12h, 7d or 1y"
+    return _within(least, most, not (least or zero), wanted, UNITS, "s")
 
 
 def choice(*choices: str) -> Read:
@@ -174,9 +148,20 @@ def refuse(found: Values, names: Sequence[str], why: str) -> None:
             raise UsageError(f"--{name}: {why}")
 
 
-def _digits(value: float) -> str:
-    """A number, without an exponent below 10¹⁵."""
-    return f"{value:.15g}"
+def _within(
+    least: float, most: float, above: bool, wanted: str, factors: Mapping[str, float], unit: str = ""
+) -> Callable[[str, str], float]:
+    """A number in a range, which the error tells without an exponent below 10¹⁵ in place of `{}`."""
+    low, high = f"{least:.15g}", f"{most:.15g}{unit}"
+    range_ = f"above {low} and at most {high}" if above else f"from {low}{unit} to {high}"
+
+    def read(option: str, text: str) -> float:
+        value = _scaled(text, factors)
+        if not least <= value <= most or (above and value == least):
+            raise UsageError(f"{option} {text!r}: {wanted.format(range_)}")
+        return value
+
+    return read
 
 
 def _scaled(text: str, factors: Mapping[str, float]) -> float:

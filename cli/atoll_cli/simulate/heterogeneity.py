@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from atoll_cli.arguments import Option, Values, choice, count, number, numbers
+from atoll_cli.arguments import Option, Values, choice, count, number, several
 from atoll_cli.errors import UsageError
 from atoll_cli.simulate.links import affordable
 from atoll_cli.simulate.output import Report, percent
@@ -21,7 +21,7 @@ MOST_APART = 20.0
 
 
 def _speeds(option: str, text: str) -> tuple[float, ...]:
-    speeds = tuple(numbers(0.01, 100)(option, text))
+    speeds = tuple(several(number(0.01, 100))(option, text))
     if len(speeds) > MOST_LEARNERS:
         raise UsageError(f"{option}: {len(speeds)} learners; at most {MOST_LEARNERS} are taken")
     if (apart := max(speeds) / min(speeds)) > MOST_APART:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from atoll_cli.arguments import Option, Values, as_path, choice, count, number, numbers, seconds
+from atoll_cli.arguments import Option, Values, as_path, choice, count, number, seconds, several
 from atoll_cli.errors import UsageError
 from atoll_cli.simulate.output import Report, percent
 from atoll_cli.text import amount, counted
@@ -58,7 +58,7 @@ def _outages(option: str, text: str) -> Outages:
 
 
 OPTIONS = (
-    Option("--links", "LIST", numbers(LEAST_GBPS, MOST_GBPS),
+    Option("--links", "LIST", several(number(LEAST_GBPS, MOST_GBPS)),
            "Gbit/s of each unit's link, in each direction", default="2,2.5,3,3.5,4,4.5,5"),
     Option("--params", "N", number(1.0), "parameters of the model", default="12B"),
     Option("--step-time", "TIME", seconds(1e5, least=1e-3), "of an inner step", default="5s"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from atoll_cli.arguments import Option, Values, count, number, numbers
+from atoll_cli.arguments import Option, Values, count, number, several
 from atoll_cli.errors import UsageError
 from atoll_cli.simulate.output import Report
 
@@ -15,7 +15,7 @@ TIMES = ("day", "night", "work", "join", "reconfigure", "change")
 """Fields of the setting, in hours."""
 OPTIONS = (
     Option("--learners", "N", count(1, 10_000), "by day", default="4"),
-    Option("--extra", "LIST", numbers(most=1000), "more at night, as multiples of those",
+    Option("--extra", "LIST", several(number(most=1000)), "more at night, as multiples of those",
            default="0,1,3"),
     Option("--night-hours", "HOURS", number(0, 24, above=True), "of 24", default="12"),
 )  # fmt: skip
