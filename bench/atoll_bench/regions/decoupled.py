@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -16,9 +16,6 @@ from atoll_runtime.simulate.blank import unit_contract
 
 SILENCE_SECONDS = 60.0
 """A run is broken if its clock stands still for this many seconds."""
-
-Watch = Callable[[SyncerStatus], None]
-"""Called with each status while the run trains."""
 
 
 @contextmanager
@@ -38,22 +35,23 @@ def decoupled(
         yield run
 
 
-def train(run: Run, watch: Watch) -> SyncerStatus:
-    """Waits for the run's target and returns the status there, with the last link that each unit told while it was
+def train(run: Run) -> Iterator[SyncerStatus]:
+    """Yields each status until the run's target. The last one has the last link that each unit told while it was
     connected: some have left by then. Raises `CommandError` if a process ended, or the clock stands still."""
     step, since = -1, time.monotonic()
     links: dict[str, LinkReport] = {}
     while True:
         status = run.look()
         if status is not None:
-            watch(status)
             links |= {name: unit.link for name, unit in status.units.items() if unit.hosts}
             if status.phase in ("Finishing", "Finished"):
                 told = {
                     name: unit.model_copy(update={"link": links.get(name, unit.link)})
                     for name, unit in status.units.items()
                 }
-                return status.model_copy(update={"units": told})
+                yield status.model_copy(update={"units": told})
+                return
+            yield status
             if status.global_step > step:
                 step, since = status.global_step, time.monotonic()
         if time.monotonic() > since + SILENCE_SECONDS:

@@ -200,9 +200,9 @@ def draw(document: dict[str, Any], synchronous: Spent, atoll: Spent, path: Path)
 
 
 def _link(axes: Any, region: Region, spent: Spent, scale: float) -> None:
-    seconds, *directions = zip(*spent.rates(region.name), strict=True)
+    seconds, *directions = spent.rates(region.name).T
     for values, label in zip(directions, ("sent", "received"), strict=True):
-        axes.plot(seconds, [value / 1e9 / scale for value in values], linewidth=0.8, label=label)
+        axes.plot(seconds, values / 1e9 / scale, linewidth=0.8, label=label)
     axes.axhline(region.gbps, color="black", linestyle=":", linewidth=0.8)
     axes.set(ylim=(0, 1.15 * region.gbps), ylabel="Gbit/s", title=f"{region.name}, {region.gbps:g} Gbit/s")
     axes.legend(fontsize=8, loc="upper right")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from atoll_bench.figures import say
-from atoll_bench.regions.decoupled import Watch, begun, decoupled, train
+from atoll_bench.regions.decoupled import begun, decoupled, train
 from atoll_bench.regions.setting import LENGTH, Setting
-from atoll_bench.regions.wan import SAMPLE_SECONDS, SITE, Bytes, Traffic, Wan, scale_of
+from atoll_bench.regions.wan import SAMPLE_SECONDS, SITE, Traffic, Wan, scale_of
 from atoll_bench.run import check
 from atoll_cli.errors import CommandError
 from atoll_local.process import wait_for
@@ -60,28 +60,24 @@ class Spent:
     status: SyncerStatus | None = None
     """Atoll's status at the target."""
 
-    def rates(self, region: str) -> list[tuple[float, float, float]]:
-        """Seconds since the beginning, and bits per second sent and received, for each pair of samples."""
-        pairs = itertools.pairwise(self._samples(region, before=SAMPLE_SECONDS))
-        return [(after[0] - self.begin, *_bits(earlier, after)) for earlier, after in pairs]
+    def rates(self, region: str) -> np.ndarray:
+        """Rows of seconds since the beginning, and bits per second sent and received until then."""
+        seen = self._samples(region, before=SAMPLE_SECONDS)
+        passed = np.diff(seen, axis=0)
+        return np.column_stack([seen[1:, 0] - self.begin, 8 * passed[:, 1:] / passed[:, :1]])
 
     def used(self, region: str) -> float:
         """Mean bits per second in the busier direction."""
-        found = self._samples(region)
-        if len(found) < 2:
+        seen = self._samples(region)
+        if len(seen) < 2:
             raise CommandError(f"the links were watched for less than {2 * SAMPLE_SECONDS:g} s")
-        return max(_bits(found[0], found[-1]))
+        seconds, *both = seen[-1] - seen[0]
+        return float(8 * max(both) / seconds)
 
-    def _samples(self, region: str, before: float = 0.0) -> list[tuple[float, Bytes]]:
-        """Those of one region during the training, and in the `before` seconds before it."""
+    def _samples(self, region: str, before: float = 0.0) -> np.ndarray:
+        """Rows of Unix seconds, bytes sent and received, during the training and in the `before` seconds before it."""
         first, last = self.begin - before, self.begin + self.seconds
-        return [(when, each[region]) for when, each in self.traffic.samples if first <= when <= last]
-
-
-def _bits(earlier: tuple[float, Bytes], later: tuple[float, Bytes]) -> tuple[float, float]:
-    """Bits per second sent and received between two samples."""
-    up, down = (8 * (b - a) / (later[0] - earlier[0]) for a, b in zip(earlier[1], later[1], strict=True))
-    return up, down
+        return np.array([(at, *each[region]) for at, each in self.traffic.samples if first <= at <= last])
 
 
 class Trainings:
@@ -132,9 +128,15 @@ class Trainings:
         return Spent(traffic, begin, max(each["seconds"] for each in done), loss, tokens)
 
     def decoupled(
-        self, name: str, steps: int, seed: int = SEED, shaped: bool = True, watch: Watch = lambda _: None
+        self,
+        name: str,
+        steps: int,
+        seed: int = SEED,
+        shaped: bool = True,
+        watch: Callable[[SyncerStatus], None] = lambda _: None,
     ) -> Spent:
-        """Trains with Atoll, over the same links or over links without limits. Raises `CommandError`."""
+        """Trains with Atoll, over the same links or over links without limits. `watch` sees each status. Raises
+        `CommandError`."""
         if shaped:
             self._wan.link(self.scale)
         else:
@@ -145,7 +147,8 @@ class Trainings:
             Traffic(self._wan) as traffic,
             decoupled(self._wan, self._folder / name, setting, seed, self._environment) as run,
         ):
-            status = train(run, watch)
+            for status in train(run):
+                watch(status)
             run.until("the run is finished", lambda now: now.phase == "Finished")
         cut = GlobalStore(run.contract.checkpoint.uri).load(steps, momentum=False)
         begin, tokens = begun(status), sum(unit.tokens for unit in status.units.values())

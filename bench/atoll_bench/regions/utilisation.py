@@ -86,25 +86,6 @@ class Ran:
     link: LinkReport
 
 
-class Window:
-    """Called with each status. Keeps the first status after each of several numbers of steps."""
-
-    def __init__(self, *steps: int) -> None:
-        self._kept: dict[int, SyncerStatus | None] = dict.fromkeys(steps)
-
-    def __call__(self, status: SyncerStatus) -> None:
-        for steps, kept in self._kept.items():
-            if kept is None and status.global_step >= steps:
-                self._kept[steps] = status
-
-    def since(self, steps: int, end: SyncerStatus) -> SyncerStatus:
-        """Returns the first status after `steps` steps. Raises `CommandError` if the unit made no step after that."""
-        found = self._kept[steps]
-        if found is None or found.units[NARROW].step == end.units[NARROW].step:
-            raise CommandError(f"the run of {end.time - begun(end):.0f} s ended within {steps} steps")
-        return found
-
-
 class Cells:
     """Makes runs over the same links and data, with different intervals and rates."""
 
@@ -127,16 +108,25 @@ class Cells:
         self._runs += 1
         say(f"H = {interval}, {links}: {steps} steps")
         setting = replace(self._setting, steps=steps, interval=interval)
-        warm, first = warm_up(interval), WARM_UP * interval
-        window, folder = Window(warm, first), self._folder / str(self._runs)
+        folder = self._folder / str(self._runs)
         with decoupled(self._wan, folder, setting, SEED, self._environment) as run:
-            end = train(run, window)
-        before, after = window.since(warm, end), end.units[NARROW]
+            seen = list(train(run))
+        before, end = first_after(warm_up(interval), seen), seen[-1]
+        after = end.units[NARROW]
         return Ran(
             (end.time - before.time) / (after.step - before.units[NARROW].step),
-            merged_share(window.since(first, end).ledger[NARROW], end.ledger[NARROW]),
+            merged_share(first_after(WARM_UP * interval, seen).ledger[NARROW], end.ledger[NARROW]),
             after.link,
         )
+
+
+def first_after(steps: int, seen: Sequence[SyncerStatus]) -> SyncerStatus:
+    """Returns the first status after `steps` steps. Raises `CommandError` if the narrow unit made no later step."""
+    end = seen[-1]
+    found = next((status for status in seen if status.global_step >= steps), end)
+    if found.units[NARROW].step == end.units[NARROW].step:
+        raise CommandError(f"the run of {end.time - begun(end):.0f} s ended within {steps} steps")
+    return found
 
 
 def warm_up(interval: int) -> int:
