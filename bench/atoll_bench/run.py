@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import os
 import ssl
 import subprocess
 import sys
@@ -13,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from atoll_cli.errors import CommandError
+from atoll_local.process import spawn
 from atoll_operator.certificates.authority import Authority
 from atoll_runtime.contract import (
     ENV_JOURNAL_DIR,
@@ -82,12 +82,9 @@ class Run:
         """Starts a program of `atoll_runtime` as the syncer or unit of this name. `inside` is a command that runs it in
         a network namespace, or empty."""
         told = {ENV_RUN_FILE: str(self.folder / "run.json"), ENV_TLS_DIR: str(self.folder / name)}
-        own = {**os.environ, **environment, **told, "TMPDIR": str(self.folder)}
+        own = {**environment, **told, "TMPDIR": str(self.folder)}
         command = [*inside, sys.executable, "-m", f"atoll_runtime.{program}"]
-        with (self.folder / f"{name}.log").open("ab") as log:
-            self.processes[name] = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=own, process_group=0
-            )
+        self.processes[name] = spawn(command, self.folder / f"{name}.log", own)
 
     def look(self) -> SyncerStatus | None:
         """The run's status; None if the syncer does not answer. Raises `CommandError` if a process has failed."""

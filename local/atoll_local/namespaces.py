@@ -5,14 +5,13 @@ Everything in a namespace ends with the process that made it. Call `host.prepare
 
 from __future__ import annotations
 
-import os
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from atoll_local.network import Network
-from atoll_local.process import Daemon, Startable, wait_for
+from atoll_local.process import Daemon, Startable, spawn, wait_for
 
 START_SECONDS = 10.0
 MORTAL = ("setpriv", "--pdeathsig", "KILL")
@@ -74,13 +73,5 @@ class Namespace(Startable):
     def run(
         self, command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None
     ) -> subprocess.Popen[bytes]:
-        """Starts a process in the namespace and appends its output to `log`."""
-        with log.open("ab") as output:
-            return subprocess.Popen(
-                [*self.inside, *command],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                env={**os.environ, **(environment or {})},
-                process_group=0,  # Ctrl-C must reach only the caller, which ends the process
-            )
+        """Starts a process in the namespace; see `spawn`. The caller ends it."""
+        return spawn([*self.inside, *command], log, environment)

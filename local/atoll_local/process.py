@@ -95,6 +95,22 @@ def run(
     return done.stdout
 
 
+def spawn(
+    command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None
+) -> subprocess.Popen[bytes]:
+    """Starts a process whose output is appended to `log`, in its own session: Ctrl-C reaches only the caller.
+    `environment` is in addition to that of this process."""
+    with log.open("ab") as output:
+        return subprocess.Popen(
+            list(command),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+            env={**os.environ, **(environment or {})},
+        )
+
+
 def start_time(pid: int) -> str:
     """The kernel's start time of a process, which tells a reused pid from the original; empty if it has ended."""
     try:
@@ -129,15 +145,7 @@ class Daemon:
     def start(self, command: Sequence[str], environment: Mapping[str, str] | None = None) -> int:
         """Starts `command` detached; its output goes to `log`."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        with self.log.open("ab") as log:
-            process = subprocess.Popen(
-                list(command),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                env={**os.environ, **(environment or {})},
-            )
+        process = spawn(command, self.log, environment)
         _children[process.pid] = process
         self.record.write_text(json.dumps({"pid": process.pid, "start": start_time(process.pid)}))
         return process.pid

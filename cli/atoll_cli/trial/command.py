@@ -49,7 +49,7 @@ def run_try(options: argparse.Namespace) -> int:
     console = Console(STAGES, sys.stderr if options.json else None)
     folder = _folder(options.folder)
     passed = False
-    # Signals of a terminal reach only us: the processes have their own groups. A shell's background job starts with
+    # Signals of a terminal reach only us: the processes have their own sessions. A shell's background job starts with
     # SIGINT ignored.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)

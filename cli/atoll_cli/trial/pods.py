@@ -13,6 +13,7 @@ from pathlib import Path
 
 from atoll_local.controlplane import free_port
 from atoll_local.nodes import TPU_ENVIRONMENT
+from atoll_local.process import spawn
 from atoll_operator.api.group import LABEL_UNIT, Object
 from atoll_operator.plan.pods.view import PodView, view
 from atoll_runtime.contract import (
@@ -184,16 +185,9 @@ class Pods:
         environment = {name: value for name, value in told.items() if name not in LEFT_OUT}
         environment |= TPU_ENVIRONMENT | dict(self._places(pod, told))
         _, *arguments = main["command"]  # the first word is the image's `python`
-        with (pod.folder / "log").open("ab") as log:
-            pod.log_start = log.tell()
-            pod.process = subprocess.Popen(
-                [sys.executable, *arguments],
-                env=os.environ | environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                process_group=0,  # Ctrl-C must reach only us; we end them
-            )
+        log = pod.folder / "log"
+        pod.log_start = log.stat().st_size if log.exists() else 0
+        pod.process = spawn([sys.executable, *arguments], log, environment)
         pod.started = now
 
     def _places(self, pod: Pod, told: Mapping[str, str]) -> Iterator[tuple[str, str]]:
