@@ -26,6 +26,7 @@ from jax.flatten_util import ravel_pytree
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from atoll_bench.island import batches, loss_and_gradient
+from atoll_local.process import wait_for
 from atoll_runtime.contract import RunContract, parse_run
 from atoll_runtime.files import replace
 from atoll_runtime.learner import optimiser
@@ -116,11 +117,7 @@ def main(folder: Path, rank: int, ranks: int, batch: int, coordinator: str) -> N
         times.append(time.monotonic() - began)
     replica.batches.close()
     replace(folder / f"ready-{rank}", json.dumps({"step_seconds": median(times[WARM_STEPS:])}).encode())
-    deadline = time.monotonic() + WAIT_SECONDS
-    while not (folder / "go").exists():
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"{folder / 'go'}: no sign to begin within {WAIT_SECONDS:g} s")
-        time.sleep(POLL_SECONDS)
+    wait_for("the sign to begin", (folder / "go").exists, WAIT_SECONDS, interval=POLL_SECONDS)
     replica.begin()
     steps = run.target.global_steps
     assert steps is not None

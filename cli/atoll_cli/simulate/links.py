@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from atoll_cli.arguments import Option, Values, as_path, choice, count, number, seconds, several
@@ -23,10 +24,6 @@ FRAGMENTS, OVERLAP = 12, 2
 MOST_STEPS = 500_000
 """The most inner steps of all units that one command simulates: half an hour on one core."""
 Outages = dict[int, list[tuple[float, float]]]
-KEYS = (
-    "link_gbps", "need_gbps", "member_share", "merged_share", "hidden_share", "codec", "streams", "period", "rounds",
-)  # fmt: skip
-"""Keys of a unit's row."""
 
 
 def _outages(option: str, text: str) -> Outages:
@@ -107,7 +104,9 @@ def answer(found: Values) -> Report:
             f"--links, --delay, --outages: contributions come too late for --quorum '{found['quorum']}' and "
             f"--step-time '{found['step_time']:g}', {error}; better links, a smaller quorum or longer steps are wanted"
         ) from error
-    rows = tuple({key: getattr(unit, key) for key in KEYS} for unit in units)
+    rows = tuple(asdict(unit) for unit in units)
+    for row in rows:
+        del row["advice"]  # which only a plan shows
     title = (
         f"{counted(len(rows), 'unit')}, {amount(asked.params)} parameters in "
         f"{counted(fragments, 'fragment')}, codec {codec}, "
@@ -115,7 +114,7 @@ def answer(found: Values) -> Report:
     )
     return Report(
         title,
-        KEYS,
+        tuple(rows[0]),
         rows,
         notes=(
             f"goodput {percent(goodput)}: share of all units' time in inner steps.",
