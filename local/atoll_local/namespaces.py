@@ -5,13 +5,12 @@ Everything in a namespace ends with the process that made it. Call `host.prepare
 
 from __future__ import annotations
 
-import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from atoll_local.network import Network
-from atoll_local.process import Daemon, Startable, spawn, wait_for
+from atoll_local.process import Daemon, Startable, wait_for
 
 START_SECONDS = 10.0
 MORTAL = ("setpriv", "--pdeathsig", "KILL")
@@ -69,9 +68,3 @@ class Namespace(Startable):
         """Removes the namespace. Processes that run in it lose their network."""
         self.relay.stop()
         self._holder.stop()
-
-    def run(
-        self, command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None
-    ) -> subprocess.Popen[bytes]:
-        """Starts a process in the namespace; see `spawn`. The caller ends it."""
-        return spawn([*self.inside, *command], log, environment)

@@ -17,6 +17,7 @@ from atoll_local.host import prepare_namespaces
 from atoll_local.link import Link, shape
 from atoll_local.namespaces import Namespace
 from atoll_local.network import Network, sh
+from atoll_local.process import spawn
 from atoll_runtime.contract import CheckpointSpec, OuterSpec, SyncerStatus, TargetSpec, dump
 
 pytestmark = [
@@ -102,7 +103,7 @@ def start(places: dict[str, Namespace], tmp_path: Path) -> Iterator[Callable[...
         def one(run: Any, name: str, tls: Path) -> None:
             (tmp_path / "run.json").write_text(dump(run))
             script = [sys.executable, numpy_learner.__file__, str(tmp_path / "run.json"), str(tls), name, "1"]
-            process = places[name].run([*script, str(STEP_SECONDS)], tmp_path / f"{name}.log")
+            process = spawn([*places[name].inside, *script, str(STEP_SECONDS)], tmp_path / f"{name}.log")
             ends.callback(process.wait, 20)
             ends.callback(process.kill)
 

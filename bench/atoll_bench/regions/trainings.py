@@ -19,7 +19,7 @@ from atoll_bench.regions.setting import LENGTH, Setting
 from atoll_bench.regions.wan import SAMPLE_SECONDS, SITE, Traffic, Wan, scale_of
 from atoll_bench.run import check
 from atoll_cli.errors import CommandError
-from atoll_local.process import wait_for
+from atoll_local.process import spawn, wait_for
 from atoll_runtime.checkpoint import GlobalStore
 from atoll_runtime.contract import COORDINATOR_PORT, SyncerStatus, dump
 from atoll_runtime.data import Reader, write_stdlib
@@ -105,7 +105,8 @@ class Trainings:
         try:
             for rank, place in enumerate(places):
                 log = folder / f"{place.name}.log"
-                processes[place.name] = place.run([*program, str(rank), *job], log, self._environment)
+                command = [*place.inside, *program, str(rank), *job]
+                processes[place.name] = spawn(command, log, self._environment)
             ready = _answers(folder, "ready", processes, READY_SECONDS)
             self.step_seconds = float(np.mean([each["step_seconds"] for each in ready]))
             self.scale = scale_of(self.setting.parameters, self.step_seconds)
