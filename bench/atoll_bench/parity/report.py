@@ -37,32 +37,11 @@ class Group:
     """With seed 0 and rate 0."""
     parameters: int
     tokens: float
-    losses: list[float]
+    """Mean over seeds."""
     gaps: list[float]
     """For each seed: loss / loss of data-parallel training - 1. Empty if there is no such training."""
-    merged: float | None
-    """Share of the trained tokens that were merged."""
-    goodput: float | None
-    """Share of the learners' time in which they trained."""
-    refused: int | None
-    """Refused contributions of all seeds together; None if a row is older than this count."""
-
-    @property
-    def cells(self) -> tuple[str, ...]:
-        """Its row, below `HEAD`."""
-        return (
-            self.trial.case,
-            self.trial.size,
-            f"{self.parameters:,}",
-            f"{self.tokens / 1e6:.2f} M",
-            label(self.trial),
-            mean(self.losses, "{:.4f}"),
-            mean(self.gaps, "{:+.2%}", "{:.2%}"),
-            "" if self.goodput is None else f"{self.goodput:.0%}",
-            "" if self.merged is None else f"{self.merged:.1%}",
-            "" if self.refused is None else str(self.refused),
-            str(len(self.losses)),
-        )
+    cells: tuple[str, ...]
+    """Its row, below `HEAD`."""
 
 
 def groups(rows: Sequence[Row]) -> list[Group]:
@@ -80,24 +59,28 @@ def groups(rows: Sequence[Row]) -> list[Group]:
 
 
 def _group(trial: Trial, rows: list[Row], baseline: dict[tuple[str, int, int], float]) -> Group:
-    keys = [(trial.size, trial.steps, row["seed"]) for row in rows]
-    plain, tokens = trial.method == DATA_PARALLEL, sum(row["tokens"] for row in rows)
-    return Group(
-        trial=trial,
-        parameters=rows[0]["parameters"],
-        tokens=tokens / len(rows),
-        losses=[row["loss"] for row in rows],
-        gaps=[]
-        if plain
-        else [
-            row["loss"] / baseline[key] - 1 for row, key in zip(rows, keys, strict=True) if key in baseline
-        ],
-        merged=None if plain else sum(row["merged_tokens"] for row in rows) / tokens,
-        goodput=None if plain else tokens / sum(row["seconds"] * trial.speed for row in rows),
-        refused=None
-        if plain or any("refused" not in row for row in rows)
-        else sum(row["refused"] for row in rows),
+    parameters, tokens = rows[0]["parameters"], sum(row["tokens"] for row in rows)
+    gaps, shares = list[float](), ("", "", "")
+    if trial.method != DATA_PARALLEL:
+        plain = [(row["loss"], baseline.get((trial.size, trial.steps, row["seed"]))) for row in rows]
+        gaps = [loss / base - 1 for loss, base in plain if base is not None]
+        shares = (
+            f"{tokens / sum(row['seconds'] * trial.speed for row in rows):.0%}",
+            f"{sum(row['merged_tokens'] for row in rows) / tokens:.1%}",
+            str(sum(row["refused"] for row in rows)),
+        )
+    cells = (
+        trial.case,
+        trial.size,
+        f"{parameters:,}",
+        f"{tokens / len(rows) / 1e6:.2f} M",
+        label(trial),
+        mean([row["loss"] for row in rows], "{:.4f}"),
+        mean(gaps, "{:+.2%}", "{:.2%}"),
+        *shares,
+        str(len(rows)),
     )
+    return Group(trial, parameters, tokens / len(rows), gaps, cells)
 
 
 def _order(group: Group) -> tuple[object, ...]:
