@@ -90,14 +90,6 @@ class Api:
         body = {} if grace is None else {"gracePeriodSeconds": grace}
         return self.call("DELETE", self.path(kind, namespace, name), body)
 
-    def collect(self, kind: str, namespace: str, name: str) -> None:
-        """Delete like the garbage collector. The operator or the kubelet may have deleted the object already."""
-        try:
-            self.delete(kind, namespace, name)
-        except Refusal as refusal:
-            if refusal.status != 404:
-                raise
-
 
 def with_token(
     plane: ControlPlane,

@@ -72,15 +72,14 @@ class Bench:
         """Whether all pods run."""
         return all(pod["status"]["phase"] == "Running" for pod in self.pods(unit).values())
 
-    def until(self, what: str, check: Callable[[], Any], timeout: float | None = None) -> Any:
-        """The first true value of `check`. After `timeout` seconds, an assertion fails and shows the namespace."""
-        limit = timeout or self.patience
-        deadline = time.monotonic() + limit
+    def until(self, what: str, check: Callable[[], Any]) -> Any:
+        """The first true value of `check`. After `patience`, an assertion fails and shows the namespace."""
+        deadline = time.monotonic() + self.patience
         while True:
             with contextlib.suppress(Refusal):
                 if value := check():
                     return value
-            assert time.monotonic() < deadline, f"not within {limit} s: {what}\n{self.describe()}"
+            assert time.monotonic() < deadline, f"not within {self.patience} s: {what}\n{self.describe()}"
             time.sleep(0.05)
 
     def describe(self) -> str:
@@ -128,10 +127,15 @@ class Bench:
 
     def report(self, run: Object, phase: str = "Running", **changes: Any) -> Object:
         """A syncer's status in which every unit learns with its current incarnation."""
-        units = {}
-        for unit in self.list("LearnerUnit"):
-            if unit["spec"]["run"] == run["metadata"]["name"]:
-                units[unit["metadata"]["name"]] = unit_report(unit.get("status", {}).get("incarnation", 1))
+        units = {
+            unit["metadata"]["name"]: {
+                "incarnation": unit.get("status", {}).get("incarnation", 1), "hosts": 2, "state": "Learning",
+                "step": 40, "tokens": 900, "loss": 3.5, "tokensPerSecond": 50.0, "contributions": 3, "seededStep": 0,
+                "firstMergeTime": time.time(),
+            }
+            for unit in self.list("LearnerUnit")
+            if unit["spec"]["run"] == run["metadata"]["name"]
+        }  # fmt: skip
         return {
             "runUid": run["metadata"]["uid"], "phase": phase, "globalStep": 10, "targetSteps": 100, "tokens": 5000,
             "loss": 3.25, "tokensPerSecond": 100.0, "quorum": "3/3 (K=1)", "units": units, **changes,
@@ -155,13 +159,6 @@ class Bench:
         pods = [pod["metadata"]["labels"] for pod in self.pods(unit).values()]
         hosts = {pod["atoll.dev/host"] for pod in pods if pod["atoll.dev/placement"] == placement}
         return len(hosts) == (2 if "-two-" in unit else 1)
-
-
-def unit_report(incarnation: int, **changes: Any) -> Object:
-    return {
-        "incarnation": incarnation, "hosts": 2, "state": "Learning", "step": 40, "tokens": 900, "loss": 3.5,
-        "tokensPerSecond": 50.0, "contributions": 3, "seededStep": 0, "firstMergeTime": time.time(), **changes,
-    }  # fmt: skip
 
 
 def training_run(name: str = "r", units: int = 2) -> Object:

@@ -136,11 +136,11 @@ class Accidents:
                     yield node(f"{pool}-{number}-{host}", f"{pool}-{number}", accelerator, topology)
 
 
-def node(name: str, pool: str, accelerator: str, topology: str, ready: str = "True") -> Object:
+def node(name: str, pool: str, accelerator: str, topology: str) -> Object:
     [machine] = [each.name for each in generation_of(accelerator).machines if each.chips == CHIPS]
     labels = {group.NODE_POOL: pool, group.ACCELERATOR: accelerator, group.TOPOLOGY: topology}
     labels[group.MACHINE_TYPE] = machine
-    status = {"allocatable": {group.TPU: "4"}, "conditions": [{"type": "Ready", "status": ready}]}
+    status = {"allocatable": {group.TPU: "4"}, "conditions": [{"type": "Ready", "status": "True"}]}
     metadata = {"name": name, "labels": labels}
     return {"apiVersion": "v1", "kind": "Node", "metadata": metadata, "spec": {}, "status": status}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import ssl
 import subprocess
 import sys
@@ -64,7 +63,7 @@ class Operator:
     def alive(self) -> bool:
         return self.process is not None and self.process.poll() is None
 
-    def kill(self, number: int = signal.SIGKILL) -> int:
+    def kill(self) -> None:
         assert self.process is not None
-        self.process.send_signal(number)
-        return self.process.wait(20)
+        self.process.kill()
+        self.process.wait(20)

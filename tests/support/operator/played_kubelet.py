@@ -41,25 +41,17 @@ class Kubelet:
             if "deletionTimestamp" in pod["metadata"]:
                 self._api.delete("Pod", namespace, name, grace=0)
             elif not pod["spec"].get("nodeName"):
-                self.bind(namespace, name, "node-1")
+                node = {"apiVersion": "v1", "kind": "Node", "name": "node-1"}
+                binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name}, "target": node}
+                self._api.call("POST", self._api.path("Pod", namespace, name) + "/binding", binding)
             elif pod["status"]["phase"] == "Pending":
                 seen = {"resourceVersion": pod["metadata"]["resourceVersion"]}  # it may have failed since
                 runs = {"phase": "Running", **_container(running(), ready=True)}
                 self._api.patch("Pod", namespace, name, {"metadata": seen, "status": runs}, "/status")
 
-    def bind(self, namespace: str, name: str, node: str) -> None:
-        target = {"apiVersion": "v1", "kind": "Node", "name": node}
-        binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name}, "target": target}
-        self._api.call("POST", self._api.path("Pod", namespace, name) + "/binding", binding)
-
-    def status(self, namespace: str, name: str, status: Object) -> None:
+    def fail(self, namespace: str, name: str, exit_code: int = 1, reason: str = "Error") -> None:
+        status = {"phase": "Failed", **_container(ended(exit_code, "", reason))}
         self._api.patch("Pod", namespace, name, {"status": status}, "/status")
-
-    def fail(
-        self, namespace: str, name: str, exit_code: int = 1, message: str = "", reason: str = "Error"
-    ) -> None:
-        phase = "Failed" if exit_code else "Succeeded"
-        self.status(namespace, name, {"phase": phase, **_container(ended(exit_code, message, reason))})
 
 
 def _container(state: Object, ready: bool = False) -> Object:
