@@ -9,15 +9,13 @@ from typing import Self
 import pytest
 from lone_shard import LONE, Story, joined, reported
 
-from atoll_runtime.payloads import HostPart, Scan
 from atoll_runtime.protocol import restoring
-from atoll_runtime.protocol.effects import Effect, Merge, RecordCut, Release, SendPull, Tell
+from atoll_runtime.protocol.effects import Effect, Merge, RecordCut, SendPull, Tell
 from atoll_runtime.protocol.events import Event, Merged, Persisted, Received, ShardLeft, ShardTold, Tick
 from atoll_runtime.protocol.identifiers import NO_CUT, RoundId
-from atoll_runtime.protocol.messages import Header, Part, Standing
+from atoll_runtime.protocol.messages import Part, Standing
 from atoll_runtime.protocol.rules import Rules
 from atoll_runtime.protocol.waiting import why
-from atoll_runtime.syncer.state import Parts
 
 RULES = replace(LONE, target_steps=20, cut_interval=1000)
 SIZES = (10,)
@@ -105,18 +103,6 @@ def test_a_unit_of_which_one_host_connects_anew_in_a_round_is_in_it_with_what_al
     story.tell(reported("a", 4, 0.1), reported("a", 5, 0.1), *events, Tick())
     merges = story.asked(Merge)
     assert [(member.unit, member.trained) for merge in merges for member in merge.members] == [("a", 50)]
-
-
-def test_a_part_that_takes_the_place_of_an_earlier_one_takes_its_bytes_too() -> None:
-    parts = Parts(100, 2)
-    for step, size in ((3, 40), (5, 60)):
-        part = Part("a", 1, 0, 1, RoundId(1, 0, 0), 0, 1, 1, 0, 0, 0, size // 2, 30, step)
-        header = Header(part, "bf16", size)
-        assert parts.reserve(header) == ""
-        parts.hold(header, HostPart(0, memoryview(bytes(size)), Scan(True, ())))
-    assert parts.used == 60
-    parts.release(Release(RoundId(1, 0, 0), None))
-    assert parts.used == 0
 
 
 def test_no_cut_but_the_final_one_has_the_targets_step() -> None:

@@ -113,14 +113,6 @@ def test_a_slow_link_that_answers_first_does_not_hold_the_others_up(expected: fl
     assert slow.round in shard.machine.rounds.taking("a", 0), "it counts in the fragment's next round"
 
 
-def test_where_all_links_are_slow_a_round_takes_them_as_soon_as_all_have_answered() -> None:
-    shard = Shard(replace(RULES, quorum=2))
-    slow, other = shard.offer("a", 1, 50.0), shard.offer("b", 1, 60.0)
-    assert Release(slow.round, None, ("a", "b")) in shard.effects
-    shard.tell(Received(slow, 1.0), Received(other, 1.0))
-    assert shard.merged[1] == ("a", "b")
-
-
 @pytest.mark.parametrize("happening", ["it leaves", "it falls silent", "refused"])
 def test_a_member_whose_body_does_not_come_is_dropped_and_the_others_are_merged(happening: str) -> None:
     shard = Shard(replace(RULES, interval=16 * P))

@@ -28,10 +28,6 @@ class Shard:
         theta = {"w": self.rng.standard_normal(size, np.float32)}
         self.state = State.from_tensors(layout, codec, theta, None, [0], series)
 
-    def far(self, merges: int) -> float:
-        """Approximate length of the change by `merges` merges."""
-        return float(0.1 * np.sqrt(merges * self.state.fragments[0].theta.size))
-
     def merge(self, far: float = 0.1) -> None:
         """Moves each element by about `far`; the default is a tenth of its own size."""
         old = self.state.fragments[0]
@@ -49,9 +45,9 @@ class Shard:
         head, body = self.state.fetch(FetchRequest("a", 1, 0, 0, *span, wanted, held.version, held.series))
         return head, filled(body, head.size), codec == "int4"
 
-    def wire(self, span: tuple[int, int], codec: str = "") -> bytes:
+    def wire(self, span: tuple[int, int]) -> bytes:
         """What a host that holds nothing gets."""
-        head, body, _ = self.serve(Holdings(self.state.codec, [span]), span, codec)
+        head, body, _ = self.serve(Holdings(self.state.codec, [span]), span)
         assert head.base == WHOLE
         return bytes(body)
 
@@ -99,7 +95,8 @@ def test_after_a_thousand_versions_the_learners_are_as_near_as_after_the_first()
         shard.merge()
         every.append(miss())
     assert max(every) < 1.3 * first
-    assert max(every) < 0.15 * shard.far(1)  # relative to the change by one merge
+    moved = 0.1 * np.sqrt(shard.state.fragments[0].theta.size)
+    assert max(every) < 0.15 * moved, "of what a merge moves"
 
 
 def test_who_holds_a_version_of_another_life_of_the_shard_gets_the_next_one_whole() -> None:

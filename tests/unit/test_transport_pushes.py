@@ -103,13 +103,16 @@ async def test_a_push_whose_round_is_over_gives_its_bytes_to_a_part_that_needs_t
     assert parts.used == 8
 
 
-def test_a_merge_takes_no_part_of_a_host_that_the_unit_no_longer_has() -> None:
+def test_a_merge_takes_no_part_of_a_host_that_the_unit_no_longer_has_and_the_newest_of_the_others() -> None:
     parts = Parts(40, 2)
-    for host, hosts in ((1, 2), (0, 1)):
-        header = replace(HEADER, part=dataclasses.replace(PART, host=host, hosts=hosts))
+    for host, hosts, size in ((1, 2, 8), (0, 1, 8), (0, 1, 6)):
+        header = Header(dataclasses.replace(PART, host=host, hosts=hosts, stop=size // 2), "bf16", size)
         assert parts.reserve(header) == ""
-        parts.hold(header, HostPart(0, memoryview(BODY), Scan(True, ())))
-    assert list(parts.take([PART])) == [("a", 0)]
+        parts.hold(header, HostPart(0, memoryview(BODY)[:size], Scan(True, ())))
+    [(of, held)] = parts.take([PART]).items()
+    assert (of, held.body.nbytes, parts.used) == (("a", 0), 6, 8 + 6)
+    parts.release(Release(PART.round, None))
+    assert parts.used == 0
 
 
 def test_a_host_has_bytes_reserved_once_for_a_part_however_often_it_begins_its_push() -> None:

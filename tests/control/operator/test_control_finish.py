@@ -14,7 +14,6 @@ from objects import RUN
 from atoll_local.controlplane import ControlPlane
 from atoll_local.kwok import Kwok
 
-# The first call may have to build the API server
 CLAIM, BUDGET = "PersistentVolumeClaim", "PodDisruptionBudget"
 OWNED = ("LearnerUnit", "StatefulSet", "Pod", "Service", "ConfigMap", "Secret", CLAIM, BUDGET)
 HELD = {"TrainingRun", "LearnerUnit"}

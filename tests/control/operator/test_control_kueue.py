@@ -14,7 +14,6 @@ from kueue import Kueue
 from atoll_local.controlplane import ControlPlane
 from atoll_local.kwok import EXIT_CODE, Kwok, tpu_node
 
-# Kueue is built from its Go module where it is not found: minutes on two cores, once.
 KUEUE = "/apis/kueue.x-k8s.io/v1beta2"
 TPU = "google.com/tpu"
 CHIPS = 8
