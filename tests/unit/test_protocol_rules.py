@@ -195,6 +195,14 @@ def test_an_anchor_may_be_eight_turns_of_its_link_old(turn: float, intervals: in
     assert replace(LONE, interval=12).oldest(turn) == 12 * intervals
 
 
+def test_the_anchor_of_a_first_contribution_may_be_as_old_as_on_the_slowest_link() -> None:
+    versions, unit = Versions(0, 1, [0, 1]), Unit("a", Account((0,)))
+    rules = replace(LONE, interval=1)
+    assert [versions.least(unit, step, rules) for step in (9, 256, 257)] == [0, 0, 1]
+    unit.joined[0] = 0
+    assert versions.least(unit, 9, rules) == 1
+
+
 steps = st.integers(0, 400)
 
 
