@@ -434,8 +434,8 @@ class Checks:
 
     def _staleness(self, process: ShardProcess, merge: Merge, member: Part) -> None:
         """Check the age of a contribution. An incarnation's first one must not be against a version that was old when
-        it joined. No later one may be too old for the unit's link, as the shard knew it when the round took its
-        headers, unless nothing newer was merged."""
+        it joined. None may be too old for the unit's link, as the shard knew it when the round took its headers, unless
+        nothing newer was merged."""
         machine, p, unit = process.machine, merge.round.fragment, member.unit
         who, anchor = (unit, member.incarnation), member.anchor
         current, age = machine.versions[p], merge.round.step - anchor
@@ -449,7 +449,7 @@ class Checks:
             raise Violation(f"{merge.round}: {unit} counts first from {anchor}, but joined at {met[p]}")
         headers = machine.rounds.held[merge.round].contributions.parts[unit].values()
         turn = min(self._turns[process, merge.round, header] for header in headers)
-        oldest = machine.rules.oldest(turn if known else MOST_TURN)
+        oldest = machine.rules.oldest(turn)
         if not (anchor == current or age <= oldest):
             raise Violation(f"{merge.round}: {unit} is {age} steps old")
 

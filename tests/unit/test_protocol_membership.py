@@ -86,7 +86,7 @@ def test_a_unit_with_an_anchor_too_old_for_the_next_round_fetches_before_that_ro
 ) -> None:
     shard = Shard(replace(RULES, stale_intervals=2))
     for unit in ("a", "b"):
-        shard.tell(Received(shard.part(unit, 1), 1.0))
+        shard.tell(Received(shard.offer(unit, 1, 0.5), 1.0))
     link = Link([0, shard.asked(Publish)[-1].version])
     for _ in range(skipped):
         shard.until_open(1, serve=True)
@@ -290,6 +290,19 @@ def test_a_round_is_not_opened_where_there_is_no_memory_for_it_beyond_those_at_w
     shard.until_open(3)
 
 
+def test_a_failed_round_leaves_its_memory_to_another_if_there_is_too_little_since_a_unit_joined() -> None:
+    shard = Shard(replace(RULES, quorum=3), "abc")
+    shard.until_open(2)
+    shard.machine.rounds.capacity = 2 * 3 * 10
+    shard.join("d")
+    shard.run(60)
+    (left,) = shard.machine.rounds.held
+    for unit in "abd":
+        shard.tell(Received(shard.part(unit, left.fragment), 1.0))
+    shard.run(5, "abd")
+    assert shard.merged[left.fragment] == ("a", "b", "d")
+
+
 def test_tokens_that_wait_for_a_link_are_listed_with_what_they_wait_for_and_since_when() -> None:
     shard = Shard()
     shard.tell(Received(shard.offer("b", 1, 0.5), 1.0))
@@ -387,7 +400,6 @@ def test_a_unit_may_answer_as_late_as_the_slowest_link_of_its_hosts_makes_it_whi
     assert not shard.machine.rounds.versions[1].owes(unit), "its turn comes in eight rounds at the earliest"
     versions = shard.machine.rounds.versions[1]
     versions.history.append(step)
-    unit.joined[1] = 0
     old = 10 * 8 * shard.machine.rules.interval
     assert versions.least(unit, old, shard.machine.rules) == 0, "ten times as old as on a fast link"
     assert versions.least(unit, old + 1, shard.machine.rules) == step

@@ -102,13 +102,22 @@ class OpenRounds:
 
     def room(self, p: int) -> bool:
         """A round of fragment `p` may be opened: no due round is of `p`, fewer than τ are at work, and there is memory
-        for it beside the due ones, which would otherwise keep each other from their quorums. A round that only waits
-        for the links of its members does not count as at work, but it needs memory."""
-        due = [held for held in self.held.values() if held.stage != "Early"]
-        if any(held.id.fragment == p for held in due):
+        for it beside the due ones. A round that only waits for the links of its members does not count as at work, but
+        it needs memory."""
+        if any(held.id.fragment == p for held in self._due):
             return False
-        busy = sum(held.stage != "Receiving" for held in due)
-        return busy < self.rules.overlap and (not due or self._need(p, due) <= self.capacity)
+        busy = sum(held.stage != "Receiving" for held in self._due)
+        return busy < self.rules.overlap and self._fits_due(p)
+
+    @property
+    def _due(self) -> list[Round]:
+        """Rounds whose step has come."""
+        return [held for held in self.held.values() if held.stage != "Early"]
+
+    def _fits_due(self, p: int) -> bool:
+        """There is memory for a round of fragment `p` beside those that are due. Without it they would keep each other
+        from their quorums."""
+        return not self._due or self._need(p, self._due) <= self.capacity
 
     def _fits(self, p: int) -> bool:
         """There is memory for a round of fragment `p` beside all that hold contributions."""
@@ -216,9 +225,10 @@ class OpenRounds:
         return Release(round_id, None, () if later is None else later.contributions.asked(round_id))
 
     def _again(self, held: Round, why: str, now: float) -> None:
-        """Discards an attempt and opens the next one."""
+        """Discards an attempt and opens the next one. If more units are live now than there is memory for in the rounds
+        that are due, the fragment waits until it is due again, and the other rounds have its memory."""
         self.discard(held.id, why)
-        if not self.ending:
+        if not self.ending and self._fits_due(held.id.fragment):
             self.open(replace(held.id, attempt=held.id.attempt + 1), now)
 
     def close(self, why: str) -> None:

@@ -120,7 +120,7 @@ class Rounds(OpenRounds):
         unit = self.units.get(part.unit)
         if unit is None or (part.incarnation, part.hosts) != (unit.incarnation, unit.hosts_wanted):
             return
-        unit.round_trips[part.host] = event.round_trip
+        unit.answered, unit.round_trips[part.host] = True, event.round_trip
         if interval and (turn := max(event.turn, event.seconds * self.rules.fragments / interval)):
             if turn > 1.0:
                 unit.turns[part.host] = turn

@@ -28,6 +28,7 @@ LIVE = (
     "pace",
     "reported",
     "hushed",
+    "answered",
     "round_trips",
 )
 """Fields that a restart of the syncer forgets."""
@@ -61,6 +62,8 @@ class Unit:
     """When host 0 last reported, in this connection."""
     hushed: bool = False
     """Shard 0 has told that it is silent. Shards without reports know it only from this."""
+    answered: bool = False
+    """A header of this incarnation has come. Until then its link may be slower than `turn` says."""
     merged_cursor: int = 0
     merged_step: int = 0
     """Data position and inner step of the newest merged contribution, from which a new incarnation goes on."""
@@ -141,7 +144,7 @@ class Unit:
             self.pace = StepTime()
             self.hosts.clear()
             self.addresses.clear()
-            self.outcomes, self.suspect = 0, ""
+            self.outcomes, self.suspect, self.answered = 0, "", False
             self.marks.clear()
             self.joined.clear()
             self.spoiled.clear()

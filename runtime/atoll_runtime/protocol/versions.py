@@ -63,9 +63,7 @@ class Versions:
             return ""
         if anchor <= unit.spoiled.get(self.p, -1):
             return f"the work since version {anchor} was refused, and {current} is newer"
-        # Until the incarnation has contributed, its link may be slower than the syncer knows.
-        turn = MOST_TURN if latest is None else unit.turn
-        if step - anchor > (oldest := rules.oldest(turn)):
+        if step - anchor > (oldest := rules.oldest(unit.turn if unit.answered else MOST_TURN)):
             return f"anchor {anchor} is {step - anchor} steps old, more than {oldest}"
         return ""
 
