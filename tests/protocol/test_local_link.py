@@ -17,7 +17,7 @@ from atoll_local.host import prepare_namespaces
 from atoll_local.link import Link, parse_delay, parse_rate, shape
 from atoll_local.namespaces import Namespace
 from atoll_local.network import Network
-from atoll_local.process import wait_for
+from atoll_local.process import spawn, wait_for
 
 PORT = 7001
 SERVER = """
@@ -49,7 +49,7 @@ def node(tmp_path: Path, tools: None) -> Iterator[Namespace]:
     try:
         with Namespace("n", 0, network, tmp_path) as made:
             command = [sys.executable, "-c", SERVER, made.address, str(PORT)]
-            server = made.run(command, tmp_path / "server.log")
+            server = spawn([*made.inside, *command], tmp_path / "server.log")
             try:
                 wait_for("the server", lambda: answers(made, 1.0), 20)
                 yield made

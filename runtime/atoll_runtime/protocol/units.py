@@ -28,7 +28,6 @@ LIVE = (
     "pace",
     "reported",
     "hushed",
-    "answered",
     "round_trips",
 )
 """Fields that a restart of the syncer forgets."""
