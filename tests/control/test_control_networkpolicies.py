@@ -24,7 +24,7 @@ from atoll_local.controlplane import ControlPlane
 from atoll_local.host import install
 from atoll_local.namespaces import MORTAL, Namespace
 from atoll_local.network import Network, sh
-from atoll_local.process import wait_for
+from atoll_local.process import spawn, wait_for
 from atoll_local.programs import find
 from atoll_operator.api.group import EVALUATOR, LEARNER, SYNCER
 
@@ -197,7 +197,7 @@ def enforce(plane: ControlPlane, node: Namespace, folder: Path) -> subprocess.Po
         f" && exec {find('kube-network-policies')} --hostname-override=node --nfqueue-id={QUEUE}"
     )
     address = {"KUBERNETES_SERVICE_HOST": plane.address, "KUBERNETES_SERVICE_PORT": str(plane.port)}
-    return node.run(["sh", "-c", script], folder / "kube-network-policies.log", address)
+    return spawn([*node.inside, "sh", "-c", script], folder / "kube-network-policies.log", address)
 
 
 def until(pods: Mapping[str, Pod], wanted: Reached, log: Path) -> None:
