@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -104,20 +104,21 @@ class OpenRounds:
         """A round of fragment `p` may be opened: no due round is of `p`, fewer than τ are at work, and there is memory
         for it beside the due ones. A round that only waits for the links of its members does not count as at work, but
         it needs memory."""
-        if any(held.id.fragment == p for held in self._due):
+        due = self._due
+        if any(held.id.fragment == p for held in due):
             return False
-        busy = sum(held.stage != "Receiving" for held in self._due)
-        return busy < self.rules.overlap and self._fits_due(p)
+        busy = sum(held.stage != "Receiving" for held in due)
+        return busy < self.rules.overlap and self._fits_beside(p, due)
 
     @property
     def _due(self) -> list[Round]:
         """Rounds whose step has come."""
         return [held for held in self.held.values() if held.stage != "Early"]
 
-    def _fits_due(self, p: int) -> bool:
+    def _fits_beside(self, p: int, due: Sequence[Round]) -> bool:
         """There is memory for a round of fragment `p` beside those that are due. Without it they would keep each other
         from their quorums."""
-        return not self._due or self._need(p, self._due) <= self.capacity
+        return not due or self._need(p, due) <= self.capacity
 
     def _fits(self, p: int) -> bool:
         """There is memory for a round of fragment `p` beside all that hold contributions."""
@@ -228,7 +229,7 @@ class OpenRounds:
         """Discards an attempt and opens the next one. If more units are live now than there is memory for in the rounds
         that are due, the fragment waits until it is due again, and the other rounds have its memory."""
         self.discard(held.id, why)
-        if not self.ending and self._fits_due(held.id.fragment):
+        if not self.ending and self._fits_beside(held.id.fragment, self._due):
             self.open(replace(held.id, attempt=held.id.attempt + 1), now)
 
     def close(self, why: str) -> None:
