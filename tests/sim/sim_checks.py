@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
@@ -465,7 +466,8 @@ class Checks:
             if held.grace_until is None or held.grace_until - held.opened < answer:
                 continue  # its header may come too late
             missed[:] = [*(at for at in missed if at > quiet), now]
-            elapsed = now - missed[0]
+            # A longer pause, in which no round is opened, gives time for one contribution too.
+            elapsed = sum(min(end - start, cycle) for start, end in pairwise(missed))
             turn = min(cycle * (len(missed) - 1) / elapsed, MOST_TURN) if elapsed else MOST_TURN
             if len(missed) > TURNS * math.ceil(turn) + 1:
                 row = f"none of {len(missed)} merges of fragment {p} in a row, and could be in one of {turn:.1f}"
