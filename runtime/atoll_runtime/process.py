@@ -1,14 +1,31 @@
-"""How a pod's process ends: by SIGTERM, or with a reason that Kubernetes reads."""
+"""How a pod's process begins and ends: what the operator asks of it, SIGTERM, and a reason that Kubernetes reads."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
-from collections.abc import Awaitable
+import sys
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import NoReturn, TypeVar
 
-from atoll_runtime.contract import TERMINATION_LOG
+from atoll_runtime.contract import (
+    ENV_RUN_FILE,
+    EXIT_TERMINAL,
+    EXIT_VERSION,
+    RUN_FILE,
+    TERMINATION_LOG,
+    VERSION_MISMATCH,
+    RunContract,
+    VersionMismatch,
+    parse_run,
+)
+from atoll_runtime.transport.tls import TlsError
+
+Contract = TypeVar("Contract")
+EXIT_RETRY = 1
 
 log = logging.getLogger("atoll")
 
@@ -16,9 +33,28 @@ log = logging.getLogger("atoll")
 class Terminal(Exception):
     """Ends the process for good: a restart does not help. `reason` is CamelCase, the message is for the user."""
 
+    status = EXIT_TERMINAL
+
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
         self.reason = reason
+
+
+def run_contract() -> RunContract:
+    """The run's contract, from its file. Raises `Terminal` or `VersionMismatch`."""
+    path = Path(os.environ.get(ENV_RUN_FILE, RUN_FILE))
+    try:
+        return parse_run(path.read_bytes())
+    except OSError as error:
+        raise Terminal("ContractInvalid", f"{path}: {error}") from error
+
+
+def own_contract(variable: str, parse: Callable[[str], Contract]) -> Contract:
+    """This pod's contract, from its environment. Raises `Terminal` or `VersionMismatch`."""
+    try:
+        return parse(os.environ[variable])
+    except KeyError as error:
+        raise Terminal("ContractInvalid", f"${variable} is not set") from error
 
 
 def log_to_stderr() -> None:
@@ -50,6 +86,20 @@ async def until(ended: asyncio.Event, work: Awaitable[None]) -> None:
         working.result()
 
 
+def outcome(error: Exception) -> tuple[int, str]:
+    """Exit status and reason of a process that `error` ended. Logs the trace of one that nobody expected."""
+    status, reason = EXIT_RETRY, type(error).__name__
+    if isinstance(error, Terminal):
+        status, reason = error.status, error.reason
+    elif isinstance(error, VersionMismatch):
+        status, reason = EXIT_VERSION, VERSION_MISMATCH
+    elif isinstance(error, TlsError):  # the files may be changing at this moment
+        reason = "CertificateUnreadable"
+    else:
+        log.error("unexpected", exc_info=error)
+    return status, reason
+
+
 def fail(status: int, reason: str, error: Exception) -> int:
     """Logs `Reason: message`, and writes it to the termination log, which exists only in a pod. Returns `status`."""
     text = f"{reason}: {error}"
@@ -58,3 +108,11 @@ def fail(status: int, reason: str, error: Exception) -> int:
     if place.exists():
         place.write_text(text[:4000])
     return status
+
+
+def leave(status: int) -> NoReturn:
+    """Ends the process without the interpreter's exit, which waits for threads: one may wait for a bucket, a program
+    of JAX, or hosts that are gone."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)

@@ -3,62 +3,45 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
-import sys
 import threading
 from concurrent.futures import Future
-from pathlib import Path
 
 from atoll_runtime.checkpoint import GlobalStore
 from atoll_runtime.contract import (
     ENV_EVALUATION,
-    ENV_RUN_FILE,
     ENV_TLS_DIR,
     EXIT_OK,
     EXIT_TERMINAL,
-    EXIT_VERSION,
-    RUN_FILE,
     TLS_DIR,
-    VERSION_MISMATCH,
     EvaluationContract,
     EvaluatorStatus,
     RunContract,
-    VersionMismatch,
     parse_evaluation,
-    parse_run,
 )
 from atoll_runtime.data import DataError, Reader
 from atoll_runtime.evaluator.follower import Follower, Parts
 from atoll_runtime.evaluator.measure import Measure
 from atoll_runtime.evaluator.results import Results, settings
 from atoll_runtime.model import ModelError
-from atoll_runtime.process import asked_to_end, fail, log_to_stderr, until
-from atoll_runtime.transport.tls import Tls, TlsError
+from atoll_runtime.process import (
+    EXIT_RETRY,
+    asked_to_end,
+    fail,
+    leave,
+    log_to_stderr,
+    outcome,
+    own_contract,
+    run_contract,
+    until,
+)
+from atoll_runtime.transport.tls import Tls
 from atoll_runtime.transport.web import WebServer, prometheus
 
-EXIT_RETRY = 1
 READY = ("Waiting", "Evaluating")
 """Phases in which the pod is ready."""
 PREFIX = "atoll_evaluator"
 """Of its metrics."""
-
-log = logging.getLogger("atoll.evaluator")
-
-
-class ContractInvalid(Exception):
-    """The operator's instructions cannot be read; the message names the field."""
-
-
-ENDS: dict[type[Exception], tuple[int, str]] = {
-    ContractInvalid: (EXIT_TERMINAL, "ContractInvalid"),
-    VersionMismatch: (EXIT_VERSION, VERSION_MISMATCH),
-    ModelError: (EXIT_TERMINAL, "ModelInvalid"),
-    DataError: (EXIT_TERMINAL, "DataInvalid"),
-    TlsError: (EXIT_RETRY, "CertificateUnreadable"),
-    OSError: (EXIT_RETRY, "PortUnavailable"),
-}
-"""Exit status and reason of each error."""
 
 
 def begin(run: RunContract, spec: EvaluationContract) -> Parts:
@@ -105,32 +88,22 @@ def metrics(report: EvaluatorStatus) -> str:
     return "\n".join([*lines, *prometheus(PREFIX, figures)]) + "\n"
 
 
-def contract() -> tuple[RunContract, EvaluationContract]:
-    """Reads the operator's instructions. Raises `ContractInvalid` or `VersionMismatch`."""
-    path = Path(os.environ.get(ENV_RUN_FILE, RUN_FILE))
-    try:
-        return parse_run(path.read_bytes()), parse_evaluation(os.environ[ENV_EVALUATION])
-    except (OSError, KeyError) as error:
-        raise ContractInvalid(f"{path} or ${ENV_EVALUATION}: {error}") from error
-
-
 def main() -> int:
     """Serves until SIGTERM. After a failure, the termination message gives the reason."""
     log_to_stderr()
     try:
-        run, spec = contract()
+        run, spec = run_contract(), own_contract(ENV_EVALUATION, parse_evaluation)
         asyncio.run(serve(run, spec, Tls(os.environ.get(ENV_TLS_DIR, TLS_DIR))))
-    except tuple(ENDS) as error:
-        status, reason = next(end for kind, end in ENDS.items() if isinstance(error, kind))
-        return fail(status, reason, error)
+    except ModelError as error:
+        return fail(EXIT_TERMINAL, "ModelInvalid", error)
+    except DataError as error:
+        return fail(EXIT_TERMINAL, "DataInvalid", error)
+    except OSError as error:
+        return fail(EXIT_RETRY, "PortUnavailable", error)
     except Exception as error:  # a user's task may raise anything
-        log.exception("the evaluation failed")
-        return fail(EXIT_RETRY, type(error).__name__, error)
+        return fail(*outcome(error), error)
     return EXIT_OK
 
 
 if __name__ == "__main__":
-    status = main()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(status)  # a normal exit would close JAX while a program runs
+    leave(main())

@@ -11,38 +11,26 @@ if __name__ == "__main__":
 import logging
 import os
 import signal
-import sys
 import threading
 from pathlib import Path
 
 from atoll_runtime.contract import (
     ENV_INCARNATION_FILE,
-    ENV_RUN_FILE,
     ENV_TLS_DIR,
     ENV_UNIT,
-    EXIT_FENCED,
     EXIT_OK,
-    EXIT_TERMINAL,
-    EXIT_VERSION,
     INCARNATION_FILE,
-    RUN_FILE,
     TERMINATION_LOG,
     TLS_DIR,
-    VERSION_MISMATCH,
-    RunContract,
-    UnitContract,
-    VersionMismatch,
-    parse_run,
     parse_unit,
 )
 from atoll_runtime.learner import lockedmemory
 from atoll_runtime.learner.incarnation import MEMORY_FILE, Files, Incarnation, NotRestarted
-from atoll_runtime.learner.island import FencedOff, train
+from atoll_runtime.learner.island import train
 from atoll_runtime.learner.proposal import Ending
-from atoll_runtime.process import Terminal, log_to_stderr
-from atoll_runtime.transport.tls import Tls, TlsError
+from atoll_runtime.process import EXIT_RETRY, leave, log_to_stderr, outcome, own_contract, run_contract
+from atoll_runtime.transport.tls import Tls
 
-EXIT_RETRY = 1
 EXIT_TERMINATED = 128 + signal.SIGTERM
 
 log = logging.getLogger("atoll.learner")
@@ -55,7 +43,7 @@ def main() -> int:
     told = Path(os.environ.get(ENV_INCARNATION_FILE, INCARNATION_FILE))
     incarnation = Incarnation(Files(told, Path(MEMORY_FILE), Path(TERMINATION_LOG)))
     try:
-        run, first = _contracts()
+        run, first = run_contract(), own_contract(ENV_UNIT, parse_unit)
         os.environ.update(first.host_lists())  # libtpu reads them when it starts
         unit = incarnation.claim(first)
         incarnation.watch()
@@ -65,17 +53,11 @@ def main() -> int:
     except NotRestarted as error:
         log.error("%s", error)  # the predecessor's last words also stand for this process
         return EXIT_RETRY
-    except Terminal as error:
-        return _fail(incarnation, EXIT_TERMINAL, error.reason, error)
-    except VersionMismatch as error:
-        return _fail(incarnation, EXIT_VERSION, VERSION_MISMATCH, error)
-    except FencedOff as error:
-        return _fail(incarnation, EXIT_FENCED, "Fenced", error)
-    except TlsError as error:  # the files may be changing at this moment
-        return _fail(incarnation, EXIT_RETRY, "CertificateUnreadable", error)
     except Exception as error:
-        log.exception("unit failed")
-        return _fail(incarnation, EXIT_RETRY, type(error).__name__, error)
+        status, reason = outcome(error)
+        log.error("%s: %s", reason, error)
+        incarnation.leave(f"{reason}: {error}")
+        return status
     return EXIT_OK if ending is Ending.STOPPED else EXIT_TERMINATED
 
 
@@ -86,24 +68,5 @@ def _leave_cleanly() -> threading.Event:
     return terminated
 
 
-def _contracts() -> tuple[RunContract, UnitContract]:
-    file = Path(os.environ.get(ENV_RUN_FILE, RUN_FILE))
-    try:
-        return parse_run(file.read_text()), parse_unit(os.environ[ENV_UNIT])
-    except (OSError, KeyError) as error:
-        raise Terminal("ContractInvalid", f"{file} or ${ENV_UNIT}: {error}") from error
-
-
-def _fail(incarnation: Incarnation, status: int, reason: str, error: Exception) -> int:
-    text = f"{reason}: {error}"
-    log.error("%s", text)
-    incarnation.leave(text)
-    return status
-
-
 if __name__ == "__main__":
-    status = main()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    # After a failure, jax.distributed's own exit would wait for hosts that may be gone, and then abort.
-    os._exit(status)
+    leave(main())

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from atoll_runtime.checkpoint import Cut, GlobalStore, Regions
 from atoll_runtime.checkpoint.units import UnitStore
-from atoll_runtime.contract import RunContract, UnitContract, VersionMismatch
+from atoll_runtime.contract import EXIT_FENCED, RunContract, UnitContract, VersionMismatch
 from atoll_runtime.data import DataError, Prefetch, Reader, Stream
 from atoll_runtime.learner import optimiser, seed
 from atoll_runtime.learner.agree import Agreement
@@ -43,8 +43,10 @@ CLOSE_TIMEOUT = 5.0
 log = logging.getLogger(__name__)
 
 
-class FencedOff(Exception):
+class FencedOff(Terminal):
     """A newer incarnation of this unit has taken over."""
+
+    status = EXIT_FENCED
 
 
 def train(
@@ -231,7 +233,7 @@ def _data(run: RunContract, unit: UnitContract) -> tuple[Reader, Stream]:
 
 def _refusal(ending: Ending, client: SyncerClient) -> Exception:
     if ending is Ending.FENCED:
-        return FencedOff("a newer incarnation of this unit is registered")
+        return FencedOff("Fenced", "a newer incarnation of this unit is registered")
     word = client.last_word()
     why = word.reason if isinstance(word, Refused) else "by the syncer, on another host"
     return VersionMismatch(why) if ending is Ending.MISMATCHED else Terminal("Refused", why)

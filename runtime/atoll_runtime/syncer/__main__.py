@@ -6,32 +6,34 @@ import asyncio
 import functools
 import logging
 import os
-import sys
 from pathlib import Path
 
 from atoll_runtime.checkpoint import GlobalStore, StoreError
 from atoll_runtime.contract import (
     ENV_JOURNAL_DIR,
-    ENV_RUN_FILE,
     ENV_SHARD,
     ENV_SYNCER,
     ENV_TLS_DIR,
     EXIT_OK,
-    EXIT_TERMINAL,
-    EXIT_VERSION,
     JOURNAL_DIR,
-    RUN_FILE,
     TLS_DIR,
-    VERSION_MISMATCH,
     RunContract,
-    VersionMismatch,
-    parse_run,
     parse_syncer,
 )
 from atoll_runtime.interfaces import Bucket
 from atoll_runtime.merge.rda import warm
 from atoll_runtime.model import ModelError, along, check, describe, initial
-from atoll_runtime.process import Terminal, asked_to_end, fail, log_to_stderr, until
+from atoll_runtime.process import (
+    EXIT_RETRY,
+    Terminal,
+    asked_to_end,
+    fail,
+    leave,
+    log_to_stderr,
+    outcome,
+    run_contract,
+    until,
+)
 from atoll_runtime.protocol.fragments import Layout, LayoutError, build_layout
 from atoll_runtime.protocol.rules import COORDINATOR, Rules
 from atoll_runtime.syncer.backoff import Backoff
@@ -43,10 +45,8 @@ from atoll_runtime.syncer.service import Service
 from atoll_runtime.syncer.status import Status, StatusServer
 from atoll_runtime.syncer.tape import Tape
 from atoll_runtime.transport.sessions import SessionServer, TlsNetwork
-from atoll_runtime.transport.tls import Tls, TlsError
+from atoll_runtime.transport.tls import Tls
 from atoll_runtime.transport.transfer_server import TransferServer
-
-EXIT_RETRY = 1
 
 log = logging.getLogger("atoll.syncer")
 
@@ -60,30 +60,23 @@ def main() -> int:
         directory = Path(os.environ.get(ENV_JOURNAL_DIR, JOURNAL_DIR))
         # Not `asyncio.run`, which waits for threads: one may wait minutes for a bucket that does not answer.
         asyncio.new_event_loop().run_until_complete(serve(run, layout, rules, tls, directory))
-    except Terminal as error:
-        return fail(EXIT_TERMINAL, error.reason, error)
-    except VersionMismatch as error:
-        return fail(EXIT_VERSION, VERSION_MISMATCH, error)
-    except TlsError as error:
-        return fail(EXIT_RETRY, "CertificateUnreadable", error)
     except JournalError as error:
         return fail(EXIT_RETRY, "JournalFailed", error)
     except OSError as error:
         return fail(EXIT_RETRY, "PortUnavailable", error)
+    except Exception as error:
+        return fail(*outcome(error), error)
     return EXIT_OK
 
 
 def contract() -> tuple[RunContract, Layout, Rules]:
     """Reads the contract. Raises `Terminal` or `VersionMismatch`, which name the wrong field."""
-    path = Path(os.environ.get(ENV_RUN_FILE, RUN_FILE))
+    run = run_contract()
     try:
-        run = parse_run(path.read_bytes())
         layout = build_layout(describe(run.model), run.outer.fragments, len(run.shards))
         check(run.model, run.data.sequence_length, run.data.packing)
         batches = parse_syncer(os.environ.get(ENV_SYNCER, "{}")).batches
         return run, layout, Rules.of(run, int(os.environ.get(ENV_SHARD, "0")), batches)
-    except OSError as error:
-        raise Terminal("ContractInvalid", f"{path}: {error}") from error
     except (ModelError, LayoutError) as error:
         raise Terminal("ModelInvalid", str(error)) from error
     except ValueError as error:
@@ -159,7 +152,4 @@ async def recovered(
 
 
 if __name__ == "__main__":
-    status = main()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(status)  # a normal exit would wait for a thread that still waits for the bucket
+    leave(main())
