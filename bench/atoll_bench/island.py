@@ -36,6 +36,12 @@ from atoll_runtime.transport.sessions import TlsNetwork
 from atoll_runtime.transport.tls import Tls
 
 
+def check_device() -> None:
+    """Raises `CommandError` if several devices are visible."""
+    if len(jax.devices()) != 1:
+        raise CommandError(f"the plain loop is one device's; {len(jax.devices())} are visible")
+
+
 class Plain:
     """Trains the model with the run's optimiser, which is optax's AdamW by default.
 
@@ -109,7 +115,7 @@ class Island:
         layout = build_layout(describe(run.model), run.outer.fragments, len(run.shards))
         mesh = span(jax.devices())
         agreement = Agreement(mesh)
-        units = UnitStore(run.checkpoint.uri, run.uid)
+        units = UnitStore(run.checkpoint.uri, run.uid, optimiser.saved(run.inner, layout.shapes))
         seeded = seed.from_checkpoint(GlobalStore(run.checkpoint.uri), units, unit.unit, layout, agreement)
         self.theta = dict(seeded.cut.theta)
         """Initial values, on the host."""

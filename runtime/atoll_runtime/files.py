@@ -32,7 +32,8 @@ def make(folder: Path) -> None:
 def tidy(folder: Path) -> None:
     """Deletes partial files that killed processes left in the folder. Also deletes those that are being written."""
     for beside in folder.glob(f".*{PARTIAL}"):
-        beside.unlink(missing_ok=True)
+        if beside.is_file():  # an export's partial folder has such a name too
+            beside.unlink(missing_ok=True)
 
 
 def replace(path: Path, data: bytes) -> None:

@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
@@ -105,8 +106,9 @@ def fail(status: int, reason: str, error: Exception) -> int:
     text = f"{reason}: {error}"
     log.error("%s", text)
     place = Path(TERMINATION_LOG)
-    if place.exists():
-        place.write_text(text[:4000])
+    with suppress(OSError):  # a full disk must not take the status
+        if place.exists():
+            place.write_text(text[:4000])
     return status
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from atoll_runtime.contract import GraceSpec, QuorumSpec
+from atoll_runtime.learner.audit import Audit
 from atoll_runtime.model import decoder
+from atoll_runtime.protocol import messages, schedule
 from atoll_runtime.simulate.training.programs import Programs
 from atoll_runtime.simulate.training.setting import Setting
 from atoll_runtime.simulate.training.world import World
@@ -41,6 +44,34 @@ def test_sound_learners_get_the_same_results_to_the_bit_and_none_is_suspect(sett
     (measured,) = world.shard.machine.audits.measured.values()
     assert list(measured.values()) == [0.0] * 4
     assert [unit.suspect for unit in world.shard.machine.units.values()] == [""] * 4
+
+
+def newest(setting: Setting, step: int) -> list[int]:
+    """Versions of a unit that was a member of every round up to this step."""
+    outer = setting.outer
+    return [schedule.newest(step, p, outer.fragments, outer.interval) for p in range(outer.fragments)]
+
+
+def test_a_unit_does_not_evaluate_what_it_was_seeded_with(setting, programs) -> None:
+    """A checkpoint holds float32, where the other units hold what they have fetched."""
+    found: list[object] = []
+    held = newest(setting, EVERY)
+    audit = Audit(setting.run(0), programs.layout, programs.inner, found.append, held)
+    audit.look(held, ())
+    assert found == []
+    audit.look(newest(setting, 2 * EVERY), ())
+    assert found == [()]
+
+
+def test_results_with_versions_in_another_codec_are_of_another_kind(setting, programs) -> None:
+    told: list[messages.Audit] = []
+    for codec in (None, "int8"):
+        run = setting.run(0)
+        run = run.model_copy(update={"communication": run.communication.model_copy(update={"codec": codec})})
+        audit = Audit(run, programs.layout, programs.inner, lambda anchors: 1.0, newest(setting, 0))
+        audit.look(newest(setting, EVERY), ())
+        audit.tell(SimpleNamespace(say=told.append))
+    assert len({each.kind for each in told}) == len(told) == 2
 
 
 def test_a_learner_whose_matrix_product_is_wrong_in_one_element_is_suspect(

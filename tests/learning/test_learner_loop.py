@@ -51,6 +51,7 @@ class Script:
     """Stands for the client. By inner step: what has come when the loop asks for the n-th time."""
 
     arrivals: dict[int, dict[int, Arrival]] = field(default_factory=dict)
+    here: dict[int, Arrival] = field(default_factory=dict)
     rounds: dict[int, list[Ask]] = field(default_factory=dict)
     stop_at: int = 10
     failure: Fenced | Refused | None = None
@@ -67,7 +68,8 @@ class Script:
 
     def arrived(self):
         self.asked += 1
-        return self.arrivals.pop(self.asked, {})
+        self.here.update(self.arrivals.pop(self.asked, {}))
+        return dict(self.here)
 
     def pulls(self):
         self.open_rounds.update({ask.round.fragment: ask for ask in self.rounds.get(self.asked, [])})
@@ -80,7 +82,7 @@ class Script:
         self.sent.append((offer, cursor))
 
     def adopt(self, number, arrival):
-        """It is the anchor now."""
+        assert self.here.pop(number) is arrival
 
     def cut(self):
         return self.cuts.get(self.asked, NO_CUT)

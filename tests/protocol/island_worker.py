@@ -19,6 +19,7 @@ from atoll_runtime.learner.agree import Agreement
 from atoll_runtime.learner.audit import EXAMPLES, evaluation
 from atoll_runtime.learner.fragments import Fragments
 from atoll_runtime.learner.inner import Inner
+from atoll_runtime.learner.island import of_first
 from atoll_runtime.learner.mesh import join, leave, local_range
 from atoll_runtime.learner.proposal import NOTHING
 from atoll_runtime.learner.saver import Saver
@@ -26,6 +27,7 @@ from atoll_runtime.learner.snapshot import Snapshots, host_part
 from atoll_runtime.model import axes_of, describe
 from atoll_runtime.model.axes import share
 from atoll_runtime.protocol.fragments import build_layout
+from atoll_runtime.simulate.blank import run_contract
 
 SIZE = Dimensions(
     layers=2, width=16, heads=2, kv_heads=2, hidden=36, vocabulary=256, experts=2, expert_hidden=8
@@ -82,7 +84,7 @@ def seeded(mesh, layout, unit, folder):
 
 def save(unit, folder, layout, inner, fragments):
     """This host's part, by its saver, which waits for no other host."""
-    saver = Saver(UnitStore(f"file://{folder}", "1"), unit, layout)
+    saver = Saver(UnitStore(f"file://{folder}", "1", "adamw(mu, nu)"), unit, layout)
     snapshots = Snapshots(fragments.bounds, (0,) * FRAGMENTS, saver.put)
     snapshots.record(6, 6)
     while (number := snapshots.wanted((0,) * FRAGMENTS)) != NOTHING:
@@ -114,6 +116,8 @@ def agreement(mesh, host):
     tensors = agree.tensors_of_first(shapes, odd if host == 0 else None)
     found, rest = agree.found_by_first(lambda: (Found("from host 0"), "done"), Found)
     low, high = agree.extremes(np.array([host, -host], np.int32))
+    changed, plain = run_contract(seed="Peer", audit=40), run_contract()
+    read = (changed, plain) if host == 0 else (plain, changed)
     return {
         "extremes": [low.tolist(), high.tolist()],
         "tensors": tensors["x"].view(np.int32).tolist(),
@@ -121,6 +125,7 @@ def agreement(mesh, host):
         "found": found.text,
         "rest": rest,
         "first": agree.from_first(np.array([2**40 + host, -1], np.int64)).tolist(),
+        "asked": [(run.seed, run.audit) for run in (of_first(each, agree) for each in read)],
     }
 
 

@@ -86,7 +86,7 @@ def test_the_hosts_parts_of_a_fragment_follow_each_other_and_none_has_more_than_
 
 
 def test_moments_that_four_hosts_saved_are_those_of_one(results, folder):
-    units = UnitStore(f"file://{folder}", "1")
+    units = UnitStore(f"file://{folder}", "1", "adamw(mu, nu)")
     layout = build_layout(describe(SPEC), FRAGMENTS)
     (one, _), (four, skipped) = (units.newest(name, layout) for name in ("alone", "slices"))
     assert units.saves() == {"alone": {6: 1}, "slices": {6: HOSTS}}
@@ -104,6 +104,7 @@ def test_what_host_0_found_is_on_every_host_bit_for_bit_and_all_know_the_extreme
     assert [each["first"] for each in results] == [[2**40, -1]] * (1 + HOSTS), "in 64 bits"
     odd = np.array([[np.inf, -0.0], [1e-40, -1.5]], np.float32).view(np.int32).tolist()
     assert [each["tensors"] for each in results] == [odd] * (1 + HOSTS)
+    assert [each["asked"] for each in hosts] == [[["Peer", 40], ["Checkpoint", None]]] * HOSTS
     same = dict.fromkeys(["x", "heat", "none", "table"], True)
     assert [each["same"] for each in results] == [same] * (1 + HOSTS)
     assert [each["found"] for each in results] == ["from host 0"] * (1 + HOSTS)

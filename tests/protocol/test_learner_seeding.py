@@ -15,7 +15,7 @@ from protocol_parties import eventually
 from atoll_runtime.checkpoint.manifest import HostManifest
 from atoll_runtime.checkpoint.units import FragmentPart, UnitStore
 from atoll_runtime.contract import Dimensions, InnerSpec, ModelSpec, OuterSpec, SyncerAddress, identity
-from atoll_runtime.learner import peers, seed
+from atoll_runtime.learner import optimiser, peers, seed
 from atoll_runtime.learner import saver as saver_module
 from atoll_runtime.learner.agree import Agreement
 from atoll_runtime.learner.fragments import Fragments
@@ -31,7 +31,7 @@ from atoll_runtime.protocol.fragments import build_layout, part_bounds
 from atoll_runtime.simulate.blank import run_contract, unit_contract
 from atoll_runtime.transport.messages import DirectoryReply, PeerAddress, SnapshotRequest
 from atoll_runtime.transport.tls import Tls
-from atoll_runtime.transport.transport import TransportError
+from atoll_runtime.transport.transport import Peer, TransportError
 
 pytestmark = pytest.mark.timeout(300)  # 15 s alone, most of it the compiler's
 SPEC = ModelSpec(dimensions=Dimensions(layers=2, width=16, heads=2, kv_heads=1, hidden=32))
@@ -93,7 +93,7 @@ def fragments(mesh, inner):
 
 @pytest.fixture
 def units(tmp_path):
-    return UnitStore(f"file://{tmp_path}/run", RUN.uid)
+    return UnitStore(f"file://{tmp_path}/run", RUN.uid, optimiser.saved(RUN.inner, LAYOUT.shapes))
 
 
 class Learner:
@@ -231,6 +231,7 @@ def write_hosts(units, tensors, cut=10, hosts=1, devices=1, layout=LAYOUT, only=
         count=9,
         fingerprint=layout.fingerprint,
         shards=layout.shards,
+        optimizer=units.optimizer,
         time=0.0,
     )
     for host in range(hosts) if only is None else only:
@@ -314,6 +315,12 @@ def test_cut_that_comes_while_another_is_captured_is_not_saved(inner, fragments)
     assert [each.cut for each in done] == [10, 10 + COUNT]
     rolled = [number for number, size in enumerate(SIZES) if size]
     assert [[each.head.number for each in snapshot.captures] for snapshot in done] == [rolled, rolled]
+
+
+def test_cut_is_not_captured_if_the_optimiser_cannot_be_saved(fragments):
+    snapshots = Snapshots(fragments.bounds, ONES, None)
+    snapshots.record(10, 17)
+    assert snapshots.wanted(ONES) == NOTHING
 
 
 def test_save_is_tried_again_when_the_bucket_fails_while_training_continues(
@@ -421,6 +428,20 @@ def test_dead_client_frees_its_slot(make_learner, certificates):
     assert learner.snapshots.wanted(ONES) == NOTHING
     with pytest.raises((TransportError, ValueError)):
         list(parts)
+
+
+def test_peer_without_a_further_thread_keeps_no_slot(make_learner, monkeypatch):
+    learner, asking = make_learner(), Peer((identity(RUN.namespace, RUN.name, "unit", "new"),), "here")
+    learner.snapshots.healthy = True
+
+    def start(thread):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    request = SnapshotRequest("new", 1, LAYOUT.fingerprint, SHARDS, ONES)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        learner.server.serve(SimpleNamespace(shut=lambda: None), asking, request)
+    assert not learner.snapshots.taps
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,7 @@ FAILURES: dict[str, list[Change]] = {  # others, of rate and delay: tests/schedu
 def places(tmp_path: Path) -> Iterator[dict[str, Namespace]]:
     """A namespace for each unit. The syncer is on the host, which they call localhost."""
     prepare_namespaces(print)
-    network = Network(bridge="atollfail", subnet="10.250.0.0/24", pods="10.243.0.0/16")
+    network = Network(bridge="atollfail", subnet="10.254.0.0/24", pods="10.243.0.0/16")
     network.up()
     try:
         with ExitStack() as entered:

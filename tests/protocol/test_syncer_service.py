@@ -12,9 +12,10 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
-from lone_shard import joined
+from lone_shard import joined, reported
 from protocol_parties import ANSWER_SECONDS, until
 
 from atoll_runtime.checkpoint import Cut, GlobalStore, Skipped, StoreError
@@ -36,7 +37,16 @@ from atoll_runtime.syncer.status import Status, StatusServer
 from atoll_runtime.syncer.tape import Tape
 from atoll_runtime.transport.chunks import Assembly
 from atoll_runtime.transport.chunks import filled as with_zeros
-from atoll_runtime.transport.messages import PROTOCOL, FetchRequest, PushReply, Refused, Stop, Welcome
+from atoll_runtime.transport.messages import (
+    PROTOCOL,
+    DirectoryReply,
+    DirectoryRequest,
+    FetchRequest,
+    PushReply,
+    Refused,
+    Stop,
+    Welcome,
+)
 from atoll_runtime.transport.tls import Tls
 from atoll_runtime.transport.transport import Peer, Receive
 
@@ -362,6 +372,23 @@ async def test_units_that_join_while_a_record_is_written_share_the_next_one_and_
     go_on.set()
     await asyncio.gather(first, *others)
     assert [len(units) for units in written] == [1, 41]
+
+
+async def test_a_suspect_unit_seeds_no_other(service: Service) -> None:
+    for unit in ("a", "b"):
+        service.driver.feed(msgspec.structs.replace(joined(unit), address=f"{unit}:1"))
+        for step in range(3):
+            service.driver.feed(reported(unit, step))
+        service.machine.units[unit].contributions = 1
+
+    def seeds() -> list[str]:
+        answer = service.directory(PEER, DirectoryRequest("c", 1))
+        assert isinstance(answer, DirectoryReply)
+        return [each.unit for each in answer.peers]
+
+    assert seeds() == ["a", "b"]
+    service.machine.units["b"].suspect = "norm"
+    assert seeds() == ["a"]
 
 
 async def test_the_operator_alone_orders_cuts(service: Service, certificate: Any, free_ports: Any) -> None:

@@ -10,6 +10,7 @@ import socket
 import ssl
 import struct
 import threading
+import time
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -25,7 +26,7 @@ from protocol_parties import until
 from atoll_bench.slowlink import SlowLink
 from atoll_runtime.protocol.identifiers import RoundId
 from atoll_runtime.protocol.messages import Header, Part
-from atoll_runtime.transport import transfer_client
+from atoll_runtime.transport import stream, transfer_client
 from atoll_runtime.transport.chunks import BLOCK, Assembly
 from atoll_runtime.transport.messages import Attach, FetchHead, FetchRequest, PushReply
 from atoll_runtime.transport.stream import CHUNK_HEAD, LARGEST_MESSAGE, Stream, framed
@@ -151,6 +152,44 @@ async def test_a_transfer_goes_on_however_often_it_breaks_while_something_arrive
                     await until(lambda: link.cut_at > 10 * SIZE)
                 await running
                 assert client.broken >= 2 * RECONNECTS
+
+
+async def test_a_body_that_crosses_slowly_but_steadily_is_not_taken_for_a_silent_one(
+    folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream, "STALL_SECONDS", 1.0)
+    size, context = 4 << 20, Tls(folders[0]).identity().server
+
+    def read() -> int:
+        """All that comes, at 1.6 MB/s at most."""
+        with listener.accept()[0] as sock, context.wrap_socket(sock, server_side=True) as secure:
+            left = size
+            while left and (data := secure.recv(16 << 10)):
+                left -= len(data)
+                time.sleep(0.01)
+        return left
+
+    def write() -> None:
+        address, identity = ("localhost", listener.getsockname()[1]), Tls(folders[1]).identity()
+        with contextlib.closing(Stream.connect(address, identity, "localhost", SECONDS)) as made:
+            made.write(memoryview(bytes(size)))
+
+    with stream.listening(0) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 << 10)
+        left, _ = await asyncio.gather(asyncio.to_thread(read), asyncio.to_thread(write))
+    assert not left
+
+
+async def test_what_ends_the_thread_of_a_body_ends_its_transfer(
+    folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(size: int) -> None:
+        raise MemoryError(f"Unable to allocate {size} bytes")
+
+    monkeypatch.setattr(transfer_client, "Assembly", full)
+    async with serving(Shelf(), folders) as server, linked(server.port, folders[1], 3) as client:
+        with pytest.raises(MemoryError, match="Unable to allocate"):
+            await fetched(client)
 
 
 async def test_a_push_goes_on_where_an_earlier_call_of_it_has_ended(folders: tuple[Path, Path]) -> None:

@@ -114,7 +114,7 @@ class Checks:
             for each in machine.rounds.holding:
                 if each.contributions.header(part.unit, part.host) == part:
                     key = process, each.id, part
-                    self._turns[key] = max(self._turns.get(key, 0.0), machine.units[part.unit].turn)
+                    self._turns[key] = max(self._turns.get(key, 0.0), machine.units[part.unit].most_turn)
         if isinstance(event, Hello) and Evict(event.unit, event.incarnation) in effects:
             who = event.unit, event.incarnation
             self._entered[s, process.lineage, who] = tuple(machine.versions)
@@ -160,7 +160,7 @@ class Checks:
         for held in rounds.held.values():
             for unit, headers in held.contributions.parts.items():
                 for header in headers.values():
-                    self._turns.setdefault((process, held.id, header), rounds.units[unit].turn)
+                    self._turns.setdefault((process, held.id, header), rounds.units[unit].most_turn)
 
     def announced(self, process: ShardProcess, orders: Orders) -> None:
         """Shard 0 sends another shard its decisions. From now on it must not forget them."""

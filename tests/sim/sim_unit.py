@@ -117,7 +117,8 @@ class UnitProcess(Process):
         while not first.answered and world.now < until:
             await asyncio.sleep(LOOK_SECONDS)
         agreement: Any = SimpleNamespace(from_first=lambda values: values)
-        start = start_of(first.welcome(0.0), agreement, cut.loaded({}), self.slot.name, self.incarnation > 1)
+        known, uid, again = cut.loaded({}), world.run_contract.uid, self.incarnation > 1
+        start = start_of(first.welcome(0.0), agreement, known, uid, self.slot.name, again)
         for host in self.hosts:
             host.train(start)
         self.begun, self.began = True, world.now

@@ -1,27 +1,32 @@
 """Saves of units at a URI with saves of an earlier run or of a history that was rolled back."""
 
+import math
 import re
 import threading
 import time
+import tracemalloc
 
 import jax
 import numpy as np
 import pytest
 
-from atoll_runtime.checkpoint import Bucket, Cut, GlobalStore, StoreError
+from atoll_runtime.checkpoint import Bucket, Cut, GlobalStore, StoreError, arrays
 from atoll_runtime.checkpoint.manifest import HostManifest
+from atoll_runtime.checkpoint.store import MOST_KEPT
 from atoll_runtime.checkpoint.units import FragmentPart, UnitStore
 from atoll_runtime.learner import seed
 from atoll_runtime.learner.agree import Agreement
 from atoll_runtime.learner.mesh import span
 from atoll_runtime.learner.saver import Saver
 from atoll_runtime.learner.snapshot import Capture, Snapshot
+from atoll_runtime.learner.start import start_of
 from atoll_runtime.protocol.fragments import TensorInfo, build_layout
 from atoll_runtime.simulate.blank import unit_contract
 from atoll_runtime.transport.messages import SnapshotHead
 
 LAYOUT = build_layout([TensorInfo("w", (8,), False, False)], 1)
 KEEP = 2
+ADAMW = "adamw(mu, nu)"
 
 
 @pytest.fixture
@@ -30,10 +35,20 @@ def uri(tmp_path):
 
 
 def write(
-    uri, cut, run="new", unit="a", host=0, hosts=1, inner_step=None, keep=KEEP, incarnation=1, began=0.0
+    uri,
+    cut,
+    run="new",
+    unit="a",
+    host=0,
+    hosts=1,
+    inner_step=None,
+    keep=KEEP,
+    incarnation=1,
+    began=0.0,
+    now=math.inf,
 ):
     """Saves one host's part, with `cut` as its moments. Host 0, which began at `began`, also removes old saves."""
-    store = UnitStore(uri, run)
+    store = UnitStore(uri, run, ADAMW)
     facts = HostManifest(
         run_uid=run,
         unit=unit,
@@ -45,21 +60,22 @@ def write(
         count=cut,
         fingerprint=LAYOUT.fingerprint,
         shards=1,
+        optimizer=store.optimizer,
         time=0.0,
     )
     values = np.full(8 // hosts, cut, np.float32)
     start = host * len(values)
     store.save(facts, {0: FragmentPart(start, start + len(values), cut, values, values)})
     if host == 0 and keep:
-        store.prune(unit, keep, cut, incarnation, began)
+        store.prune(unit, keep, cut, incarnation, began, now)
 
 
 def held(uri, unit="a"):
-    return UnitStore(uri, "new").saves()[unit]
+    return UnitStore(uri, "new", ADAMW).saves()[unit]
 
 
 def newest(uri, run="new", unit="a", runs=()):
-    save, skipped = UnitStore(uri, run).newest(unit, LAYOUT, runs)
+    save, skipped = UnitStore(uri, run, ADAMW).newest(unit, LAYOUT, runs)
     return None if save is None else save.moments.count, skipped
 
 
@@ -172,7 +188,7 @@ def agreement():
 
 def test_moments_stand_though_older_ones_may_not_be_removed(uri, monkeypatch, caplog):
     """They are not removed and written again either."""
-    store, asked, written = UnitStore(uri, "new"), threading.Event(), []
+    store, asked, written = UnitStore(uri, "new", ADAMW), threading.Event(), []
     real = Bucket.write
     monkeypatch.setattr(
         Bucket, "write", lambda self, path, data: (written.append(path), real(self, path, data))
@@ -199,14 +215,34 @@ def checkpoint(uri, step, run):
     GlobalStore(uri).save(Cut(step, values, values, (step,), meta))
 
 
-def seeded(uri, agreement, unit="a"):
-    return seed.from_checkpoint(GlobalStore(uri), UnitStore(uri, "new"), unit, LAYOUT, agreement)
+def seeded(uri, agreement, unit="a", optimizer=ADAMW):
+    units = UnitStore(uri, "new", optimizer)
+    return seed.from_checkpoint(GlobalStore(uri), units, unit, LAYOUT, agreement)
 
 
 def test_a_run_that_goes_on_from_an_earlier_ones_checkpoint_takes_its_moments_too(uri, agreement):
     checkpoint(uri, 5000, "old")
     write(uri, 5000, "old")
     assert seeded(uri, agreement).message == "seeded from step 5000; moments from step 5000 of a"
+
+
+@pytest.mark.parametrize("optimizer", ["lion(mu)", "rmsprop(nu)", "rmsprop(mu, nu)", ""])
+def test_another_optimiser_gets_no_moments_of_an_earlier_runs_one(uri, agreement, optimizer):
+    checkpoint(uri, 5000, "old")
+    write(uri, 5000, "old")
+    found = seeded(uri, agreement, optimizer=optimizer)
+    assert (found.message, found.moments) == ("seeded from step 5000; moments of zero", None)
+
+
+@pytest.mark.parametrize(
+    ("run", "at"), [pytest.param("new", (7, 90, 500), id="own"), pytest.param("old", (0, 0, 0), id="earlier")]
+)
+def test_without_a_syncer_a_unit_goes_on_where_a_checkpoint_of_its_own_run_says(agreement, run, at):
+    record = {"merged_step": 7, "merged_cursor": 90, "account": {"merged": 1500, "owned": [0, 1, 2]}}
+    meta = {"run_uid": run, "machines": [{"units": {"a": record}}]}
+    start = start_of(None, agreement, Cut(10, {}, {}, (10,), meta), "new", "a", True)
+    assert (start.inner_step, start.cursor, start.merged) == at
+    assert (start.global_step, start.targets) == (10, (10,))
 
 
 def test_a_fresh_model_never_gets_an_earlier_runs_moments_and_finds_its_own_behind_them(uri, agreement):
@@ -217,6 +253,27 @@ def test_a_fresh_model_never_gets_an_earlier_runs_moments_and_finds_its_own_behi
     assert (found.message, found.moments) == ("seeded from step 10; moments of zero", None)
     write(uri, 10, unit="b")
     assert seeded(uri, agreement).message == "seeded from step 10; moments from step 10 of b"
+
+
+def test_a_save_that_was_the_newest_until_just_now_stays_for_a_unit_that_reads_it(
+    uri, agreement, monkeypatch
+):
+    checkpoint(uri, 10, "new")
+    for cut in (10, 20):
+        write(uri, cut, unit="x")
+    real, later = UnitStore._read, [30, 40]
+
+    def slow(*args):
+        while later:
+            write(uri, later.pop(0), unit="x", now=time.time())
+        return real(*args)
+
+    monkeypatch.setattr(UnitStore, "_read", slow)
+    assert seeded(uri, agreement).message == "seeded from step 10; moments from step 20 of x"
+    assert not later
+    for cut in range(50, 150, 10):
+        write(uri, cut, unit="x", now=time.time())
+    assert len(held(uri, "x")) == MOST_KEPT * KEEP
 
 
 def silent(monkeypatch, silence):
@@ -265,3 +322,31 @@ def test_a_bucket_that_is_silent_gives_no_older_moments(uri, agreement, monkeypa
     assert re.fullmatch(f"seeded from step 20; {told}", found.message)
     assert (None if found.moments is None else found.moments.count) == moments
     assert not silence
+
+
+def test_host_0_holds_moments_once_while_it_loads_them(uri, monkeypatch):
+    """With Θ they are all that it has room for; see docs/models.md."""
+    size, count = 1 << 16, 16
+    wanted = build_layout([TensorInfo(f"w{n}", (size,), False, False) for n in range(count)], count)
+    store, values = UnitStore(uri, "new", ADAMW), np.ones(size, np.float32)
+    facts = {
+        "run_uid": "new",
+        "unit": "a",
+        "incarnation": 1,
+        "host": 0,
+        "hosts": 1,
+        "cut": 10,
+        "inner_step": 1,
+    }
+    facts |= {"count": 1, "fingerprint": wanted.fingerprint, "shards": 1, "optimizer": ADAMW, "time": 0.0}
+    store.save(HostManifest(**facts), {n: FragmentPart(0, size, 1, values, values) for n in range(count)})
+    real = arrays.read
+    monkeypatch.setattr(arrays, "read", lambda *asked: map(np.array, real(*asked)))  # whose memory is traced
+    tracemalloc.start()
+    try:
+        save, _ = store.newest("a", wanted)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert len(save.moments.mu) == len(save.moments.nu) == count
+    assert peak < 1.5 * 8 * size * count

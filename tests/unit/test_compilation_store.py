@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gzip
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -168,12 +169,28 @@ def test_slow_bucket_is_awaited_for_the_limit_alone(world: World, monkeypatch: p
     answer.set()
 
 
-def test_programs_of_other_versions_are_removed_and_other_shapes_stay(world: World) -> None:
+@pytest.mark.parametrize("age", [compilation.UNUSED_SECONDS + 60, None], ids=["unused", "never-used"])
+def test_programs_of_unused_versions_are_removed_and_other_shapes_stay(
+    world: World, age: float | None
+) -> None:
     world.compile_and_keep({"step-1": b"program"}, versions="old")
     world.compile_and_keep({"step-1": b"program"}, shape="t", host=1)
     assert len(world.stored()) == 2
+    world.bucket.delete("cache/old/used")
+    if age is not None:
+        world.bucket.write("cache/old/used", str(time.time() - age).encode())
     world.compile_and_keep({"step-1": b"program"})
     assert world.stored() == ["cache/v/s/host-0/step-1", "cache/v/t/host-1/step-1"]
+
+
+def test_units_of_different_images_leave_each_other_their_programs(world: World) -> None:
+    for versions in ("v", "w"):
+        world.compile_and_keep({"step-1": versions.encode()}, versions=versions)
+    for versions in ("v", "w", "v", "w"):
+        store = world.open(versions=versions)
+        assert store.get("step-1") == versions.encode()
+        store.settle()
+        store.close(20)
 
 
 RUN, UNIT = run_contract(), unit_contract(hosts=2, batch=8, streams=2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any, cast
 
@@ -84,11 +85,17 @@ class Shard:
 class Client(SyncerClient):
     """A client of shards with `fragments` fragments each."""
 
-    def __init__(self, *shards: Shard, fragments: int = 1, unit: UnitContract = UNIT) -> None:
+    def __init__(
+        self,
+        *shards: Shard,
+        fragments: int = 1,
+        unit: UnitContract = UNIT,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         count = fragments * len(shards)
         tensors = [TensorInfo(f"w{n}", (4,), False, False) for n in range(count)]
         layout = build_layout(tensors, fragments, len(shards))
-        super().__init__(run_contract(), unit, layout, [(0, 4)] * count, [4] * count, shards)
+        super().__init__(run_contract(), unit, layout, [(0, 4)] * count, [4] * count, shards, clock)
         self.connect([0] * count, 0, "")
 
     def answer(self) -> None:
@@ -97,9 +104,9 @@ class Client(SyncerClient):
             self.contribute(number, ask, "bf16", BODY, Offer(0, 1, 1, 1, NO_CUT), 1, 1)
 
 
-def welcome(fragments: int = 1, merged: int = 0) -> Welcome:
+def welcome(fragments: int = 1, merged: int = 0, series: str = "") -> Welcome:
     zeros = (0,) * fragments
-    return Welcome("L", 1, zeros, zeros, 0, 0, merged=merged)
+    return Welcome("L", 1, zeros, zeros, 0, 0, merged=merged, series=series)
 
 
 @pytest.mark.parametrize("at", ["session", "fetch", "push"])
@@ -121,6 +128,39 @@ async def test_what_ends_a_task_of_the_client_ends_the_training_loop_too(
     await client.disconnect()
     assert all(task.done() for task in client._tasks)
     assert "Traceback" in caplog.text
+
+
+async def test_why_a_standing_session_broke_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    class Breaking(Shard):
+        async def session(self, hello: Any, outgoing: AsyncIterator[Up]) -> AsyncIterator[Down]:
+            yield welcome()
+            raise TransportError("x: the connection broke")
+
+    client = Client(Breaking())
+    await until(lambda: "no link to shard 0" in caplog.text)
+    assert "training goes on: x: the connection broke" in caplog.text
+    assert client._policy.reading().failures >= 1
+    await client.disconnect()
+
+
+async def test_the_first_round_trip_does_not_include_the_time_to_connect() -> None:
+    now = [0.0]
+
+    class Distant(Shard):
+        async def session(self, hello: Any, outgoing: AsyncIterator[Up]) -> AsyncIterator[Down]:
+            now[0] += 1.0
+            async for message in super().session(hello, outgoing):
+                yield message
+
+    shard = Distant()
+    client = Client(shard, clock=lambda: now[0])
+    client.report(1, 1, 8, 5.0, 0.1)
+    await until(lambda: shard.heard)
+    now[0] += 0.25
+    shard.say(welcome())
+    await until(lambda: client.answered)
+    assert client._policy.reading().rtt_seconds == 0.25
+    await client.disconnect()
 
 
 async def test_a_part_whose_round_is_over_gives_the_link_to_the_next_one(
@@ -239,6 +279,19 @@ async def test_the_steps_that_a_unit_tells_after_a_restart_count_its_first_one()
     await client.disconnect()
 
 
+async def test_a_version_that_the_shard_has_lost_is_not_adopted_later() -> None:
+    """The shard merges it anew, with other contributions. Another host of the unit may fetch only that one."""
+    shard, island = Shard(), cast(Any, Island())
+    client, start = Client(shard), Start((0,), (0,))
+    loop = Loop(run_contract(), island, island, client, island, island, start, threading.Event(), island)
+    shard.say(welcome(), Announce(0, 1, 1))
+    assert (await until(lambda: loop.propose().arrivals))[0].version == 1
+    shard.say(welcome(series="after a restart"))
+    await until(lambda: client._sessions[0].link.series)
+    assert not loop.propose().arrivals
+    await client.disconnect()
+
+
 async def test_the_merged_tokens_are_those_that_shard_0_counts_and_never_go_back() -> None:
     first, other = Shard(), Shard()
     client = Client(first, other)
@@ -251,8 +304,9 @@ async def test_the_merged_tokens_are_those_that_shard_0_counts_and_never_go_back
     for version, merged, furthest in ((1, 700, 700), (2, 600, 700)):
         first.merged = merged
         first.say(Announce(0, version, version))
-        assert (await until(client.arrived))[0].version == version
-        assert client.merged() == furthest
+        arrival = (await until(client.arrived))[0]
+        assert (arrival.version, client.merged()) == (version, furthest)
+        client.adopt(0, arrival)
     await client.disconnect()
 
 

@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 import resource
+import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atoll_runtime.contract import EXIT_RESTART, LastWords, UnitContract
+from atoll_runtime import process
+from atoll_runtime.contract import (
+    ENV_INCARNATION_FILE,
+    ENV_RUN_FILE,
+    ENV_UNIT,
+    EXIT_RESTART,
+    EXIT_TERMINAL,
+    EXIT_VERSION,
+    LastWords,
+    UnitContract,
+    dump,
+)
+from atoll_runtime.learner import __main__ as learner
 from atoll_runtime.learner.incarnation import MESSAGE_LIMIT, Files, Incarnation, NotRestarted
 from atoll_runtime.simulate.blank import unit_contract
 
@@ -84,6 +98,35 @@ def test_partial_write_of_last_words_keeps_the_earlier_number(files) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     with pytest.raises(NotRestarted, match="no incarnation after 3"):
         Incarnation(files).claim(UNIT, wait=0, poll=0.01)
+
+
+@pytest.fixture
+def unasked(files, monkeypatch) -> Iterator[None]:
+    """The surroundings of a learner's process without a `run.json`."""
+    monkeypatch.setenv(ENV_INCARNATION_FILE, str(files.told))
+    monkeypatch.setenv(ENV_UNIT, dump(UNIT))
+    monkeypatch.setenv(ENV_RUN_FILE, str(files.told.with_name("run.json")))
+    monkeypatch.setattr(learner, "MEMORY_FILE", str(files.memory))
+    monkeypatch.setattr(learner, "TERMINATION_LOG", str(files.termination))
+    monkeypatch.setattr(learner, "log_to_stderr", lambda: None)
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+def test_the_runs_contract_is_read_after_the_wait_for_a_number(files, unasked) -> None:
+    """Else a host would ask for what the run was before the wait, and the other hosts for what it is now."""
+    assert learner.main() == EXIT_TERMINAL
+    words = LastWords.parse(files.termination.read_text())
+    assert words.incarnation == 3 and words.text.startswith("ContractInvalid: ")
+
+
+def test_a_full_disk_takes_no_exit_status(files, unasked, monkeypatch) -> None:
+    monkeypatch.setenv(ENV_UNIT, "")
+    monkeypatch.setattr(learner, "TERMINATION_LOG", "/dev/full")
+    assert learner.main() == EXIT_VERSION
+    monkeypatch.setattr(process, "TERMINATION_LOG", "/dev/full")
+    assert process.fail(EXIT_TERMINAL, "DataInvalid", ValueError("no")) == EXIT_TERMINAL
 
 
 def test_process_ends_itself_when_a_greater_number_appears(files, eventually) -> None:

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from lone_shard import LONE, joined
+from lone_shard import LONE, Story, joined
 
 from atoll_runtime.protocol import ledger
-from atoll_runtime.protocol.events import ShardTold, Tick
+from atoll_runtime.protocol.events import Received, ShardTold, Tick
 from atoll_runtime.protocol.fragments import LayoutError, TensorInfo, build_layout, translate
 from atoll_runtime.protocol.ledger import FINISHED, REPLACED, Account, Span
 from atoll_runtime.protocol.machine import Syncer
@@ -60,15 +60,34 @@ def steps(machine: Syncer, now: float) -> list[int]:
     return taken
 
 
-def test_a_shard_that_was_away_skips_to_an_interval_behind_the_clock_and_takes_that_without_pacing() -> None:
+def test_a_shard_that_was_away_skips_whole_intervals_and_takes_the_last_without_pacing() -> None:
     machine = begin(replace(LONE, interval=8, shard=1, shards=2), (10,), [3], 3)
     machine.handle(joined("a"), 0.0)  # its unit reports to shard 0 alone
     assert steps(machine, 9.0) == [3], "shard 0 has not told it"
     machine.handle(Orders(step=100), 10.0)
-    assert steps(machine, 10.0) == list(range(93, 101))
+    assert steps(machine, 10.0) == list(range(92, 101))
     assert steps(machine, 1000.0) == [100], "the clock stands where shard 0 is silent"
     (held,) = machine.rounds.held
     assert held.step == 96, "in an interval each fragment is due once"
+
+
+def test_a_shard_that_is_always_slower_than_the_clock_merges_each_of_its_fragments() -> None:
+    """Each of its rounds takes two steps of the clock, so it opens only half of them."""
+    rules = replace(LONE, fragments=2, interval=2, shard=1, shards=2)
+    story = Story(rules, "a")
+    for clock in range(1, 41):
+        story.steps["a"] = clock
+        story.tell(Orders(step=clock, seconds=1.0), now=float(clock))
+        if clock % 2 == 0:
+            (held,) = story.machine.rounds.held
+            story.tell(Received(story.part("a", held.fragment), 1.0))
+    assert min(story.machine.versions) > 30
+
+
+def test_the_pace_is_known_while_a_shard_0_that_has_restarted_does_not_know_it_yet() -> None:
+    story = Story(replace(LONE, interval=8, shard=1, shards=2), "a")
+    story.tell(Orders(step=1, seconds=2.0, fastest=1.0), Orders(step=1))
+    assert story.machine.rounds.interval_seconds == 16.0 and story.machine.rounds.fastest == 1.0
 
 
 def test_shard_0_that_lost_its_volume_goes_on_from_the_clock_that_it_had_told_the_others() -> None:

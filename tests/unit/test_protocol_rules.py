@@ -195,14 +195,6 @@ def test_an_anchor_may_be_eight_turns_of_its_link_old(turn: float, intervals: in
     assert replace(LONE, interval=12).oldest(turn) == 12 * intervals
 
 
-def test_until_a_unit_has_answered_its_anchor_may_be_as_old_as_on_the_slowest_link() -> None:
-    versions, unit = Versions(0, 1, [0, 1]), Unit("a", Account((0,)))
-    rules = replace(LONE, interval=1)
-    assert [versions.least(unit, step, rules) for step in (9, 256, 257)] == [0, 0, 1]
-    unit.answered = True
-    assert [versions.least(unit, step, rules) for step in (8, 9)] == [0, 1]
-
-
 steps = st.integers(0, 400)
 
 
@@ -211,7 +203,7 @@ def test_the_oldest_anchor_is_the_first_that_is_usable(
     history: set[int], entered: int, joined: int | None, spoiled: int | None, turn: float
 ) -> None:
     versions = Versions(0, 1, sorted(history))
-    unit = Unit("a", Account((0,)), entered=entered, answered=True)
+    unit = Unit("a", Account((0,)), entered=entered)
     unit.turns[0] = turn
     unit.joined = {} if joined is None else {0: joined}
     unit.spoiled = {} if spoiled is None else {0: spoiled}
@@ -230,6 +222,6 @@ def test_to_find_the_oldest_anchor_takes_no_look_at_every_version(monkeypatch: p
 
     monkeypatch.setattr(Versions, "unusable", look)
     versions = Versions(0, 1, list(range(HISTORY)))
-    unit = Unit("a", Account((0,)), entered=7, answered=True)
+    unit = Unit("a", Account((0,)), entered=7)
     assert versions.least(unit, HISTORY, LONE) == HISTORY - 8
     assert len(seen) < 10

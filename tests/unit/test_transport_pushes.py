@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
@@ -12,7 +13,8 @@ from atoll_runtime.payloads import HostPart, Scan
 from atoll_runtime.protocol.effects import Release
 from atoll_runtime.protocol.identifiers import RoundId
 from atoll_runtime.protocol.messages import Header, Part
-from atoll_runtime.syncer.state import Parts
+from atoll_runtime.syncer import state
+from atoll_runtime.syncer.state import LEAST_BUDGET, SHARE, Parts
 from atoll_runtime.transport.chunks import Assembly
 from atoll_runtime.transport.transport import Receive
 from atoll_runtime.transport.wire import WireError
@@ -130,3 +132,26 @@ def test_a_host_has_bytes_reserved_once_for_a_part_however_often_it_begins_its_p
     assert parts.reserved(pushes[-1]), "what does not fit takes nothing away"
     parts.unreserve(pushes[-1])
     assert parts.used == 8
+
+
+@pytest.mark.parametrize(
+    ("limits", "shared"),
+    [
+        ({}, 2 << 30),
+        ({"memory.max": "max"}, 2 << 30),
+        ({"memory.max": f"{1 << 30}"}, 1 << 30),
+        ({"memory/memory.limit_in_bytes": f"{(1 << 63) - 4096}"}, 2 << 30),
+        ({"memory/memory.limit_in_bytes": f"{1 << 30}"}, 1 << 30),
+        ({"memory.max": "4096"}, SHARE * LEAST_BUDGET),
+    ],
+)
+def test_contributions_have_a_quarter_of_the_memory_that_the_container_may_use(
+    limits: dict[str, str], shared: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a machine of 2 GiB, with the files of either version of control groups."""
+    files = {f"sys/fs/cgroup/{name}": f"{text}\n" for name, text in limits.items()}
+    for path, text in (files | {"proc/meminfo": f"MemTotal:  {2 << 20} kB\n"}).items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+    monkeypatch.setattr(state, "Path", lambda path: tmp_path / path.lstrip("/"))
+    assert state.budget() == shared // SHARE

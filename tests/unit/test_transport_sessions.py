@@ -145,7 +145,10 @@ async def test_a_session_whose_messages_fail_ends_with_that_error(mounts: tuple[
                 pass
 
 
-@pytest.mark.parametrize("data", [b"", b"\x80", b"junk", encode(Announce(1, 2, 2))[:-1]])
+DEEP = b"\x82\xa4type\xa6Report\xa1y" + b"\x91" * 5000
+
+
+@pytest.mark.parametrize("data", [b"", b"\x80", b"junk", encode(Announce(1, 2, 2))[:-1], DEEP])
 def test_other_bytes_are_not_a_message(data: bytes) -> None:
     with pytest.raises(WireError, match="not a message of protocol"):
         decode(data)

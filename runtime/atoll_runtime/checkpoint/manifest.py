@@ -133,6 +133,8 @@ class HostManifest(Record):
     """Updates that the moments have seen."""
     fingerprint: str
     shards: int
+    optimizer: str
+    """The optimiser, and those of its tensors that are saved as `mu` and `nu`; see `learner.optimiser.saved`."""
     time: float
     """Unix seconds of the save."""
     item: str = ""

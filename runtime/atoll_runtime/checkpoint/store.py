@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -151,22 +151,12 @@ class GlobalStore:
         own = [step for step in layout.complete_steps(paths) if step <= saved]
         if not own:
             return
-        kept = {*own[:keep], *self._being_read(own[keep - 1 : MOST_KEPT * keep], now)}
+        kept = {*own[:keep], *being_read(own, keep, lambda step: self._manifest(step).time, now)}
         for step in layout.all_steps(paths):
             if step in kept or step > own[0]:
                 continue
             self.bucket.delete(layout.manifest(step))
             self.bucket.delete_tree(layout.step_folder(step))
-
-    def _being_read(self, steps: Sequence[int], now: float) -> Iterator[int]:
-        """Those after the first, while the successor of each, the one before it, is younger than `READING_SECONDS`."""
-        for successor, step in pairwise(steps):
-            try:
-                if now - self._manifest(successor).time >= READING_SECONDS:
-                    return
-            except Damaged:
-                return
-            yield step
 
     def _manifest(self, step: int) -> manifest.Manifest:
         return manifest.read(manifest.Manifest, self.bucket, layout.manifest(step))
@@ -195,6 +185,18 @@ class GlobalStore:
         except Damaged:
             return False
         return same
+
+
+def being_read(steps: Sequence[int], keep: int, written: Callable[[int], float], now: float) -> Iterator[int]:
+    """Of complete saves, newest first, those after the newest `keep` whose successor was written less than
+    `READING_SECONDS` before `now`. With the newest, they are MOST_KEPT times `keep` at most."""
+    for successor, step in pairwise(steps[keep - 1 : MOST_KEPT * keep]):
+        try:
+            if now - written(successor) >= READING_SECONDS:
+                return
+        except Damaged:
+            return
+        yield step
 
 
 def _history(part: Part | manifest.PartManifest) -> tuple[object, object]:

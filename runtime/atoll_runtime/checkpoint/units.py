@@ -16,6 +16,7 @@ from atoll_runtime.checkpoint import arrays, layout, manifest
 from atoll_runtime.checkpoint.arrays import Chunked, Request
 from atoll_runtime.checkpoint.bucket import Bucket, Damaged
 from atoll_runtime.checkpoint.manifest import HostManifest, PartEntry
+from atoll_runtime.checkpoint.store import being_read
 from atoll_runtime.payloads import Skipped
 from atoll_runtime.protocol.fragments import Array, Layout
 
@@ -56,11 +57,14 @@ class UnitStore:
     """`<uri>/units/<unit>/<cut>/`. Calls block, raise `StoreError`, and may come from any thread.
 
     Saves of other runs may be at the same URI. Each names its run.
+
+    Args:
+        optimizer: whose tensors the moments are; see `HostManifest`.
     """
 
-    def __init__(self, uri: str, run_uid: str) -> None:
+    def __init__(self, uri: str, run_uid: str, optimizer: str) -> None:
         self.bucket = Bucket(uri)
-        self.run_uid = run_uid
+        self.run_uid, self.optimizer = run_uid, optimizer
 
     def save(self, facts: HostManifest, parts: Mapping[int, FragmentPart]) -> None:
         """Writes one host's parts, the manifest last. Does not wait for other hosts."""
@@ -99,7 +103,8 @@ class UnitStore:
         """The unit's newest save that loads whole, and those newer ones that are damaged, with the reason.
 
         Args:
-            runs: other runs to take saves from, besides this run; saves of further runs are ignored.
+            runs: other runs to take saves from, besides this run; saves of further runs, and those of another
+                optimiser, are ignored.
             cuts: the unit's cuts, if they are known; None: they are listed.
 
         Raises:
@@ -112,14 +117,15 @@ class UnitStore:
                 continue
             try:
                 parts = self._manifests(unit, cut, hosts)
-                if parts[0].run_uid in {self.run_uid, *runs}:
+                if parts[0].run_uid in {self.run_uid, *runs} and parts[0].optimizer == self.optimizer:
                     return self._load(parts, wanted), skipped
             except Damaged as error:
                 skipped.append(Skipped(cut, str(error)))
         return None, skipped
 
-    def prune(self, unit: str, keep: int, saved: int, incarnation: int, began: float) -> None:
-        """Keeps the unit's newest `keep` complete saves up to `saved`; removes the rest, manifests first.
+    def prune(self, unit: str, keep: int, saved: int, incarnation: int, began: float, now: float) -> None:
+        """Keeps the unit's newest `keep` complete saves up to `saved`, and those that another unit may still read, as
+        `GlobalStore.prune`; removes the rest, manifests first.
 
         An incarnation saves its cuts in order, and host 0 has just written `saved`. So a complete save that is newer
         was left by another run or by a history that was rolled back. It is removed once a save up to `saved` is
@@ -132,8 +138,12 @@ class UnitStore:
         own = [cut for cut in complete if cut <= saved]
         if not own or any(self._succeeded(unit, cut, saves[cut], incarnation, began) for cut in complete):
             return
+        kept = {
+            *own[:keep],
+            *being_read(own, keep, lambda cut: self._manifest(unit, cut, 0, saves[cut]).time, now),
+        }
         for cut in saves:
-            if cut in own[:keep] or (cut > own[0] and cut not in complete):
+            if cut in kept or (cut > own[0] and cut not in complete):
                 continue
             folder = layout.unit_folder(unit, cut)
             for path in layout.unit_manifests(self.bucket.list(folder)):
@@ -174,7 +184,7 @@ class UnitStore:
                 continue
             for kind in KINDS:
                 try:
-                    flat = tile(held.get((kind, number), []), fragment.size)
+                    flat = tile(held.pop((kind, number), []), fragment.size)  # frees what is copied
                 except ValueError as error:
                     raise Damaged(f"{where}: fragment {number}: {error}") from error
                 saved.unflatten(number, flat, getattr(moments, kind))

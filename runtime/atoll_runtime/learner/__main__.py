@@ -12,6 +12,7 @@ import logging
 import os
 import signal
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 from atoll_runtime.contract import (
@@ -43,9 +44,10 @@ def main() -> int:
     told = Path(os.environ.get(ENV_INCARNATION_FILE, INCARNATION_FILE))
     incarnation = Incarnation(Files(told, Path(MEMORY_FILE), Path(TERMINATION_LOG)))
     try:
-        run, first = run_contract(), own_contract(ENV_UNIT, parse_unit)
+        first = own_contract(ENV_UNIT, parse_unit)
         os.environ.update(first.host_lists())  # libtpu reads them when it starts
         unit = incarnation.claim(first)
+        run = run_contract()  # after the wait, during which the other hosts' file may change too
         incarnation.watch()
         lockedmemory.raise_limit(os.environ)
         tls = Tls(os.environ.get(ENV_TLS_DIR, TLS_DIR))
@@ -56,7 +58,8 @@ def main() -> int:
     except Exception as error:
         status, reason = outcome(error)
         log.error("%s: %s", reason, error)
-        incarnation.leave(f"{reason}: {error}")
+        with suppress(OSError):  # a full disk must not take the status
+            incarnation.leave(f"{reason}: {error}")
         return status
     return EXIT_OK if ending is Ending.STOPPED else EXIT_TERMINATED
 

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from atoll_runtime.contract import OuterSpec
+from atoll_runtime.contract import RunContract
 from atoll_runtime.data import Reader
 from atoll_runtime.learner.client import SyncerClient
 from atoll_runtime.learner.compilation import Wrap, uncached
@@ -24,6 +24,7 @@ from atoll_runtime.learner.transfers import Arrival
 from atoll_runtime.model.axes import everywhere
 from atoll_runtime.protocol import messages, schedule
 from atoll_runtime.protocol.fragments import Layout, Piece, order
+from atoll_runtime.protocol.messages import LONGEST_KIND
 
 EXAMPLES = 2
 """Examples of an audit. Each share of the mesh evaluates all of them, so that every chip takes part."""
@@ -49,30 +50,27 @@ def evaluation(inner: Inner, layout: Layout, examples: np.ndarray, programs: Wra
 
 
 class Audit:
-    """The audits of one incarnation.
+    """The audits of one incarnation of a run with audits.
 
     Args:
-        every: global steps between two audits.
-        held: version of each fragment that the unit begins with.
+        targets: version of each fragment that the unit must reach to be up to date. It does not evaluate these or older
+            ones, because what it was seeded with was not encoded, unlike what the others have fetched.
     """
 
     def __init__(
-        self,
-        every: int,
-        outer: OuterSpec,
-        layout: Layout,
-        inner: Inner,
-        evaluate: Evaluate,
-        held: Sequence[int],
+        self, run: RunContract, layout: Layout, inner: Inner, evaluate: Evaluate, targets: Sequence[int]
     ) -> None:
-        self._every, self._outer, self._layout, self._evaluate = every, outer, layout, evaluate
-        chips, shape = inner.mesh.devices, "x".join(map(str, inner.mesh.devices.shape))
-        self._kind = f"{chips.flat[0].device_kind}, mesh {shape}"
+        assert run.audit is not None
+        self._every, self._outer, self._layout, self._evaluate = run.audit, run.outer, layout, evaluate
+        outer, chip, mesh = run.outer, inner.mesh.devices.flat[0], inner.mesh.devices.shape
+        codec = run.communication.codec or outer.codec
+        kind = f"{chip.device_kind}, mesh {'x'.join(map(str, mesh))}, {codec}, {chip.client.platform_version}"
+        self._kind = " ".join(kind.split())[:LONGEST_KIND]  # a compiler's version may have lines
         self._patience = 4 + 4 * -(-outer.overlap * outer.interval // outer.fragments)
         """Maximum number of steps for which versions are held back."""
         self._waited = 0
         self._found: tuple[int, Array] | None = None
-        self._choose(held)
+        self._choose((max(targets) + outer.interval,))
 
     def admitted(self, arrivals: dict[int, Arrival]) -> dict[int, Arrival]:
         """The arrivals that the unit may take now."""
@@ -96,9 +94,8 @@ class Audit:
             client.say(messages.Audit(step, self._kind, float(loss)))
 
     def _choose(self, versions: Sequence[int]) -> None:
-        """The next audit is the first at or after these versions by which each fragment has been due."""
-        first = max(max(versions), self._outer.interval)
-        self._step = -(-first // self._every) * self._every
+        """The next audit is the first at or after these versions."""
+        self._step = -(-max(versions) // self._every) * self._every
         width, outer = self._layout.width, self._outer
         self._wanted = tuple(
             schedule.newest(self._step, number % width, outer.fragments, outer.interval) if each.size else 0

@@ -151,15 +151,15 @@ class SyncerClient:
                 self._sessions[COORDINATOR].say(message)
 
     def arrived(self) -> dict[int, Arrival]:
-        """The newest complete version of each fragment, unless this method has returned it before."""
+        """The newest complete version of each fragment, unless the training loop has adopted it."""
         with self._signals.lock:
-            return self._numbered(session.transfers.take() for session in self._sessions)
+            return self._numbered(session.transfers.arrivals for session in self._sessions)
 
     def adopt(self, number: int, arrival: Arrival) -> None:
         """Call when the training loop has taken an arrival, which is the anchor now."""
         s, p = divmod(number, self._layout.width)
         with self._signals.changing():
-            self._sessions[s].link.adopt(p, arrival.version, arrival.lineage)
+            self._sessions[s].transfers.adopt(p, arrival)
 
     def need(self, number: int, version: int) -> None:
         """Fetches this version, or a newer one, because another host of the unit has it."""

@@ -51,6 +51,10 @@ DOWNLOADS = 8
 TRIAL = "atoll-compiled-trial"
 """A file in the pod, present from the first load until the first step has ended. If a process finds it at its start, a
 loaded program may have killed the process before it."""
+USED = "used"
+"""A file in `cache/<versions>/` with the Unix time at which a unit last ended a first step with these versions."""
+UNUSED_SECONDS = 86400.0
+"""A folder that was not used for as long is removed. Until then units may still run several images."""
 
 Wrap = Callable[[str, Any], Callable[..., Any]]
 """Takes a name and a function of `jax.jit`; returns the function to call instead. Keyword arguments must be static."""
@@ -68,7 +72,7 @@ class CompilationStore:
     """Downloads the host's programs in the background from the start; uploads new ones after the first step.
 
     Args:
-        versions: names the folder in `cache/`; folders of other versions are removed.
+        versions: names the folder in `cache/`; folders of other versions are removed once they are unused.
         trial: path of the file `TRIAL`.
     """
 
@@ -126,7 +130,7 @@ class CompilationStore:
         """Call after the first step: the loaded programs work, and uploads no longer delay it."""
         self._quietly(lambda: self._trial.unlink(missing_ok=True))
         if self._host == 0:
-            self._jobs.append(self._pool.submit(self._quietly, self._remove_other_versions))
+            self._jobs.append(self._pool.submit(self._quietly, self._remove_unused_versions))
         self._settled.set()
 
     def close(self, timeout: float) -> None:
@@ -147,9 +151,14 @@ class CompilationStore:
             log.warning("%s is compiled again: %s", name, error)
             return None
 
-    def _remove_other_versions(self) -> None:
-        for versions in {path.split("/")[1] for path in self._bucket.list(CACHE)} - {self._versions}:
-            self._bucket.delete_tree(f"{CACHE}/{versions}")
+    def _remove_unused_versions(self) -> None:
+        now = time.time()
+        self._bucket.write(f"{CACHE}/{self._versions}/{USED}", str(now).encode())
+        paths = self._bucket.list(CACHE)
+        for folder in {f"{CACHE}/{path.split('/')[1]}" for path in paths}:
+            used = f"{folder}/{USED}"
+            if used not in paths or now - float(self._bucket.read(used)) > UNUSED_SECONDS:
+                self._bucket.delete_tree(folder)
 
     def _quietly(self, job: Callable[[], object]) -> None:
         """Logs every error: training goes on without a cache."""

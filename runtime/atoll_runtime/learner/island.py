@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from atoll_runtime.checkpoint import Cut, GlobalStore, Regions
 from atoll_runtime.checkpoint.units import UnitStore
 from atoll_runtime.contract import EXIT_FENCED, RunContract, UnitContract, VersionMismatch
@@ -78,8 +80,9 @@ def train(
     joined = time.time()
     log.info("unit %s: %d devices on %d hosts", unit.unit, mesh.devices.size, unit.hosts)
     agreement: Agreement = Agreement(mesh)
+    run = of_first(run, agreement)
     programs = Programs(agreement, compiled)
-    units = UnitStore(run.checkpoint.uri, run.uid)
+    units = UnitStore(run.checkpoint.uri, run.uid, optimiser.saved(run.inner, layout.shapes))
     axes = axes_of(run.model)
     own = {name: share(mesh, axes[name], shape) for name, shape in layout.shapes.items()}
     networks = [TlsNetwork(shard, tls) for shard in run.shards]
@@ -109,13 +112,13 @@ def train(
     client = SyncerClient(run, unit, layout, fragments.bounds, fragments.padded, networks)
     lineages = seeded.cut.meta.get("lineages", [])
     client.start(seeded.cut.versions, seeded.cut.step, seeded.message, lineages)
-    start = start_of(_welcome(client, unit, seeded.cut), agreement, seeded.cut, unit.unit, cold)
+    start = start_of(_welcome(client, unit, seeded.cut), agreement, seeded.cut, run.uid, unit.unit, cold)
     log.info("global step %d, inner step %d, cursor %d", start.global_step, start.inner_step, start.cursor)
     batches = Prefetch(
         lambda at: reader.example(stream.index(at)), start.cursor, unit.batch, inner.rows, reader.readers
     )
     saver = Saver(units, unit, layout)
-    snapshots = Snapshots(fragments.bounds, start.targets, saver.put)
+    snapshots = Snapshots(fragments.bounds, start.targets, saver.put if inner.restorable else None)
     server = None
     if unit.address:
         port = int(unit.address.rpartition(":")[2])
@@ -128,15 +131,15 @@ def train(
         client.begin(Beginning(joined, time.time(), programs.seconds, programs.compiled, programs.loaded))
 
     audit = None
-    if run.audit is not None:
-        evaluate = evaluation(inner, layout, examples_of(reader), programs)
-        evaluate(fragments.anchors).block_until_ready()  # compiles before the first step
-        audit = Audit(run.audit, run.outer, layout, inner, evaluate, start.versions)
-    leaving = leave_cleanly()
-    loop = Loop(
-        run, inner, fragments, client, agreement, batches, start, leaving, snapshots, begun, audit=audit
-    )
     try:
+        if run.audit is not None:
+            evaluate = evaluation(inner, layout, examples_of(reader), programs)
+            evaluate(fragments.anchors).block_until_ready()  # compiles before the first step
+            audit = Audit(run, layout, inner, evaluate, start.targets)
+        leaving = leave_cleanly()
+        loop = Loop(
+            run, inner, fragments, client, agreement, batches, start, leaving, snapshots, begun, audit=audit
+        )
         ending = loop.until_end()
     except DataError as error:
         raise Terminal("DataInvalid", str(error)) from error
@@ -153,6 +156,13 @@ def train(
         raise _refusal(ending, client)
     leave()
     return ending
+
+
+def of_first(run: RunContract, agreement: Agreement) -> RunContract:
+    """The contract with what all hosts must do together as host 0 has read it. The kubelets of the unit's nodes bring
+    a change of the run at different times."""
+    peer, audit = agreement.from_first(np.array([run.seed == "Peer", run.audit or 0])).tolist()
+    return run.model_copy(update={"seed": "Peer" if peer else "Checkpoint", "audit": audit or None})
 
 
 def _seed(

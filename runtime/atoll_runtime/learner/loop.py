@@ -93,8 +93,6 @@ class Loop:
         self._seen = self.start.global_step, self.step
         self._done = self._of_target(self.start.merged)
         """How much of the target in tokens is merged, where `WHOLE` is all of it. The same on all hosts."""
-        self._arrivals: dict[int, Arrival] = {}
-        """Arrivals that the hosts have not agreed on yet."""
         self._finished: float | None = None
 
     def until_end(self) -> Ending:
@@ -127,11 +125,12 @@ class Loop:
     def propose(self) -> Proposal:
         """What this host can do before the next step. Reads the cut after the arrivals, so that it covers them."""
         self.client.check()
-        self._arrivals.update(self.client.arrived())
+        arrivals = self.client.arrived()
         capture = self.snapshots.wanted(self.progress.versions)
         done = self._of_target(self.client.merged())
         pulls, cut = self.client.pulls(), self.client.cut()
-        arrivals = self._arrivals if self.audit is None else self.audit.admitted(self._arrivals)
+        if self.audit is not None:
+            arrivals = self.audit.admitted(arrivals)
         return Proposal(arrivals, pulls, cut, capture, self._ending(), done)
 
     def begin(self, agreed: Proposal) -> tuple[Array, int]:
@@ -142,8 +141,6 @@ class Loop:
             self.client.need(number, version)
         parcels = self._extract(agreed.pulls)
         self._receive(agreed.arrivals)
-        for number in agreed.arrivals:
-            del self._arrivals[number]
         if self.audit is not None:
             self.audit.look(self.progress.versions, self.fragments.anchors)
         if agreed.capture != NOTHING:

@@ -45,9 +45,7 @@ def build(spec: InnerSpec, matrices: Mapping[str, bool]) -> optax.GradientTransf
         OptimiserError: an unknown optimiser or argument, or a value that is not allowed.
     """
     clip = optax.clip_by_global_norm(spec.clip_norm)
-    chosen = spec.optimizer or OptimizerSpec(
-        name="adamw", arguments={"b1": spec.beta1, "b2": spec.beta2, "weight_decay": spec.weight_decay}
-    )
+    chosen = _chosen(spec)
     make = _named(chosen, dict(matrices))
 
     def update(
@@ -81,6 +79,21 @@ def slots(state: State, theta: Tensors) -> list[dict[str, Any]] | None:
     return found if whole and len(found) <= SAVED else None
 
 
+def saved(spec: InnerSpec, shapes: Mapping[str, tuple[int, ...]]) -> str:
+    """The optimiser and its tensors that a unit saves, such as `adamw(mu, nu)`; empty if its state cannot be saved.
+
+    Raises:
+        OptimiserError: see `build`.
+    """
+    theta = {name: jax.ShapeDtypeStruct(shape, jnp.float32) for name, shape in shapes.items()}
+    state = jax.eval_shape(build(spec, dict.fromkeys(shapes, False)).init, theta)
+    if slots(state, theta) is None:
+        return ""
+    leaves, _ = jax.tree_util.tree_flatten_with_path(state, is_leaf=lambda node: _is_slot(node, theta))
+    names = (jax.tree_util.keystr(path[-1:], simple=True) for path, leaf in leaves if isinstance(leaf, dict))
+    return f"{_chosen(spec).name}({', '.join(names)})"
+
+
 def restored(state: State, theta: Tensors, saved: tuple[Tensors, Tensors], count: int) -> State:
     """`state` with the saved slots and with its counts at `count`. `slots` of the state must not be None."""
     parts, structure = _parts(state, theta)
@@ -103,6 +116,11 @@ def shardings(state: State, theta: Tensors, elsewhere: Any) -> State:
         for part in parts
     ]
     return jax.tree.unflatten(structure, placed)
+
+
+def _chosen(spec: InnerSpec) -> OptimizerSpec:
+    arguments = {"b1": spec.beta1, "b2": spec.beta2, "weight_decay": spec.weight_decay}
+    return spec.optimizer or OptimizerSpec(name="adamw", arguments=arguments)
 
 
 def _named(spec: OptimizerSpec, matrices: dict[str, bool]) -> Callable[[Rate], optax.GradientTransformation]:
@@ -150,9 +168,11 @@ def _kind(parameter: inspect.Parameter) -> type[bool] | type[int] | type[float] 
 
 def _parts(state: State, theta: Tensors) -> tuple[list[Any], Any]:
     """The state's leaves and structure. Each mapping with the parameters' names as keys is one leaf."""
-    return jax.tree.flatten(
-        state, is_leaf=lambda node: isinstance(node, dict) and node.keys() == theta.keys()
-    )
+    return jax.tree.flatten(state, is_leaf=lambda node: _is_slot(node, theta))
+
+
+def _is_slot(node: Any, theta: Tensors) -> bool:
+    return isinstance(node, dict) and node.keys() == theta.keys()
 
 
 def _shapes(tensors: Tensors) -> dict[str, tuple[int, ...] | None]:

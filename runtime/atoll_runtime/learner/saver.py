@@ -77,6 +77,7 @@ class Saver:
             count=snapshot.count,
             fingerprint=self._layout.fingerprint,
             shards=self._layout.shards,
+            optimizer=self._store.optimizer,
             time=0.0,
         )
         parts = {
@@ -99,6 +100,7 @@ class Saver:
     def _prune(self, cut: int) -> None:
         """Removes older saves. A failure does not harm other saves, and the next save tries again."""
         try:
-            self._store.prune(self._unit.unit, KEEP, cut, self._unit.incarnation, self._began)
+            unit = self._unit
+            self._store.prune(unit.unit, KEEP, cut, unit.incarnation, self._began, time.time())
         except StoreError as error:
             log.warning("older moments were not removed, the next save tries again: %s", error)

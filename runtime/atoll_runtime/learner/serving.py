@@ -34,14 +34,15 @@ class PeerServer(Listener):
         if isinstance(tap, str):
             stream.send(Declined(tap))
             return
-        threading.Thread(target=_close_when_left, args=(stream, tap), daemon=True).start()
         try:
+            threading.Thread(target=_close_when_left, args=(stream, tap), daemon=True).start()
             for capture in tap:
                 stream.send(capture.head)
                 for part in (capture.anchor, capture.mu, capture.nu):
                     stream.write(memoryview(np.ascontiguousarray(part).view(np.uint8).data))
             stream.send(Declined(f"{self._unit.unit} has ended"))
         finally:
+            tap.close()
             stream.shut()
 
     def _tap(self, peer: Peer, request: SnapshotRequest) -> Tap | str:

@@ -62,6 +62,8 @@ class ShardSession:
         self._unsent: set[type[Up]] = set()
         self._quiet_until = 0.0
         """When the next report may be sent."""
+        self._greeted = self._clock()
+        """When Hello was sent last."""
 
     def report(self, step: int, steps: int, tokens: int, loss: float, step_seconds: float) -> None:
         """Queues a report, as `say`."""
@@ -75,12 +77,9 @@ class ShardSession:
     async def _keep_linked(self) -> None:
         backoff, last = Backoff(*BACKOFF_SECONDS), ""
         while not self._signals.ended:
-            try:
-                if await self._serve_link():
-                    backoff, last = Backoff(*BACKOFF_SECONDS), ""
-                reason = "the syncer ended the session"
-            except TransportError as error:
-                reason = str(error)
+            welcomed, reason = await self._serve_link()
+            if welcomed:
+                backoff, last = Backoff(*BACKOFF_SECONDS), ""
             with self._signals.lock:  # bodies of contributions continue
                 self.link.disconnected()
                 self.transfers.headers.clear()
@@ -91,27 +90,27 @@ class ShardSession:
                 last = kind
             await self._signals.until(lambda: False, backoff.seconds())
 
-    async def _serve_link(self) -> bool:
-        """Runs one session from Hello to its end; returns true if it was welcomed."""
+    async def _serve_link(self) -> tuple[bool, str]:
+        """Runs one session from Hello to its end; returns whether it was welcomed, and why it ended."""
         with self._signals.lock:  # the last message of each kind is due again
             self._unsent = set(self._last)
-        welcomed, began = False, self._clock()
+        welcomed, reason = False, "the syncer ended the session"
         try:
             session = self._network.session(self._hello, self._outgoing())
             async with contextlib.aclosing(session):  # type: ignore[type-var]
                 async for message in session:
                     if isinstance(message, Welcome):
                         welcomed = True
-                        self._meter.welcomed(self._clock() - began, self._clock())
+                        self._meter.welcomed(self._clock() - self._greeted, self._clock())
                         log.info("linked to shard %d at global step %d", self._shard, message.global_step)
                     self.take(message)
                     if self._signals.ended:
                         break
-        except TransportError:
-            if not welcomed:
-                raise
-            self._meter.failed()
-        return welcomed
+        except TransportError as error:
+            reason = str(error)
+            if welcomed:
+                self._meter.failed()
+        return welcomed, reason
 
     def take(self, message: Down) -> None:
         """Handles a message of the shard."""
@@ -145,6 +144,7 @@ class ShardSession:
 
     async def _outgoing(self) -> AsyncIterator[Up]:
         """Yields headers at once; audits and reports not before `_quiet_until`."""
+        self._greeted = self._clock()  # Hello has just been sent; to connect took time before
         while await self._signals.until(lambda: self._unsent or self.transfers.headers):
             wait = self._quiet_until - self._clock()
             if wait > 0 and not self.transfers.headers:

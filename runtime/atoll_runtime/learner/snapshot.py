@@ -100,13 +100,13 @@ class Snapshots:
         self,
         bounds: Sequence[tuple[int, int]],
         targets: Sequence[int],
-        save: Callable[[Snapshot], None],
+        save: Callable[[Snapshot], None] | None,
     ) -> None:
         """
         Args:
             bounds: this host's [start, stop) in each padded fragment; empty fragments are never captured.
             targets: versions that the unit must hold before its state is useful to others.
-            save: takes a complete snapshot; must return at once.
+            save: takes a complete snapshot; must return at once. None: no snapshots are saved.
         """
         self.lock = threading.Lock()
         """Guards `taps`."""
@@ -124,7 +124,7 @@ class Snapshots:
 
     def record(self, cut: int, inner_step: int) -> None:
         """Begins the snapshot of a cut, at this step on all hosts, unless the one before still rolls."""
-        if self._rolling is None:
+        if self._rolling is None and self._save is not None:
             self._rolling = Snapshot(cut, inner_step)
 
     def wanted(self, versions: Sequence[int]) -> int:
@@ -174,13 +174,13 @@ class Snapshots:
 
     def _roll(self, capture: Capture) -> None:
         """Keeps a capture for the save under way, and saves the snapshot once it is complete."""
-        rolling = self._rolling
-        if rolling is None or capture.head.number != self._numbers[len(rolling.captures)]:
+        rolling, save = self._rolling, self._save
+        if rolling is None or save is None or capture.head.number != self._numbers[len(rolling.captures)]:
             return
         kept = replace(capture, anchor=np.empty(0, np.float32))
         self._rolling = rolling = replace(rolling, captures=(*rolling.captures, kept))
         if len(rolling.captures) == len(self._numbers):
-            self._save(rolling)
+            save(rolling)
             self._rolling = None
 
 

@@ -36,16 +36,19 @@ class Start:
     """It continues from a trained model with moments of zero."""
 
 
-def start_of(welcome: Welcome | None, agreement: Agreement, cut: Cut, unit: str, cold: bool) -> Start:
-    """Host 0's answer from the syncer, on every host; without one, what the checkpoint records of this unit."""
+def start_of(
+    welcome: Welcome | None, agreement: Agreement, cut: Cut, run_uid: str, unit: str, cold: bool
+) -> Start:
+    """Host 0's answer from the syncer, on every host; without one, what a checkpoint of this run says of the unit."""
     if welcome is None:
         log.warning("no answer from the syncer: training on from step %d, the link follows", cut.step)
-        records = [machine.get("units", {}).get(unit, {}) for machine in cut.meta.get("machines", [])]
+        machines = cut.meta.get("machines", []) if cut.meta.get("run_uid") == run_uid else []
+        records = [machine.get("units", {}).get(unit, {}) for machine in machines]
         step, cursor = (
             max((record.get(name, 0) for record in records), default=0)
             for name in ("merged_step", "merged_cursor")
         )
-        merged = max((_merged(machine) for machine in cut.meta.get("machines", [])), default=0)
+        merged = max(map(_merged, machines), default=0)
         mine = [cut.step, step, cursor, merged, *cut.versions]
     else:
         known = welcome.global_step, welcome.inner_step, welcome.cursor, welcome.merged

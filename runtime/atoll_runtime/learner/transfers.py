@@ -44,7 +44,7 @@ class Arrival:
 
 
 class Transfers:
-    """Call `take`, `pulls`, `contribute`, `asked`, and the methods of `link` with the lock of `signals` held.
+    """Call `adopt`, `pulls`, `contribute`, `asked`, and the methods of `link` with the lock of `signals` held.
 
     Args:
         bounds: this host's [start, stop) in each padded fragment of the shard.
@@ -60,7 +60,7 @@ class Transfers:
         signals: Signals,
     ) -> None:
         self.arrivals: dict[int, Arrival] = {}
-        """Arrivals that the training loop has not taken yet."""
+        """Arrivals that the training loop has not adopted yet."""
         self.headers: deque[Header] = deque()
         """Headers of contributions that wait for the session."""
         self._hello, self._bounds, self._network = hello, bounds, network
@@ -80,10 +80,11 @@ class Transfers:
         self._share.asked(p, step, self._clock())
         self._policy.look()
 
-    def take(self) -> dict[int, Arrival]:
-        """What arrived since the last call."""
-        taken, self.arrivals = self.arrivals, {}
-        return taken
+    def adopt(self, p: int, arrival: Arrival) -> None:
+        """The training loop has adopted an arrival. A newer one stays."""
+        if self.arrivals.get(p) is arrival:
+            del self.arrivals[p]
+        self._link.adopt(p, arrival.version, arrival.lineage)
 
     def pulls(self) -> dict[int, Ask]:
         """Open rounds in which the link can take part, if the training loop has taken their least anchor."""
@@ -145,6 +146,8 @@ class Transfers:
             codec=self._holdings.wanted(p, codec),
             held=held.version,
             series=held.series,
+            host=hello.host,
+            turn=self._share.turn,
         )
         began = self._clock()
         try:

@@ -1,9 +1,9 @@
 """Compare the results of units that evaluate the same examples with the same version of the global model.
 
-Units of one kind (chip generation and mesh shape) run the same program, so their results differ only by rounding. A
-unit with a result that differs by more has computed something wrong. The first audits of a kind measure how much
-rounding changes a result, and judge no unit. They take the median deviation of the units, so a unit that is wrong from
-the beginning does not widen the tolerance.
+Units of one kind (chip generation, mesh shape, codec and compiler) run the same program, so their results differ only
+by rounding. A unit with a result that differs by more has computed something wrong. The first audits of a kind measure
+how much rounding changes a result, and judge no unit. They take the median deviation of the units, so a unit that is
+wrong from the beginning does not widen the tolerance.
 """
 
 from __future__ import annotations

@@ -177,7 +177,8 @@ class Follower(Syncer):
 
     def _take_orders(self, orders: Orders, now: float) -> None:
         before, self.orders = self.orders, orders
-        self.rounds.seconds, self.rounds.quickest = orders.seconds, orders.fastest
+        rounds = self.rounds  # a shard 0 that has just begun does not know the pace yet
+        rounds.seconds, rounds.quickest = orders.seconds or rounds.seconds, orders.fastest or rounds.quickest
         if orders.silent != before.silent:
             self.rounds.hush(dict(orders.silent), now)
         if orders.final and not self.final:

@@ -31,6 +31,15 @@ class Said(Told, frozen=True):
     message: Report | Audit
 
 
+class LinkTold(Told, frozen=True):
+    """A host's link carries one of `turn` rounds of each fragment, more than one."""
+
+    unit: str
+    incarnation: int
+    host: int
+    turn: float
+
+
 class ShardTold(Told, frozen=True):
     """Another shard tells shard 0 its standing."""
 
@@ -110,6 +119,7 @@ Event = (
     Hello
     | Left
     | Said
+    | LinkTold
     | Header
     | Orders
     | ShardTold

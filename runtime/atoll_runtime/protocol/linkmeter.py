@@ -57,7 +57,7 @@ class LinkReading:
     down_gbps: Figure = 0.0
     """The same from the syncer to the host."""
     rtt_seconds: Figure = 0.0
-    """The shortest time between a request and the first byte of its answer; 0 if nothing was fetched."""
+    """The shortest time between a request, `Hello` included, and the first byte of its answer; 0 before the first."""
     busy_share: Annotated[float, Meta(ge=0, le=1)] = 0.0
     """Share of the time with transfers under way, in the direction in which that is more."""
     failures: Count = 0

@@ -18,6 +18,7 @@ from atoll_runtime.protocol.events import (
     Event,
     FinalCut,
     Left,
+    LinkTold,
     Merged,
     MergeFailed,
     Persisted,
@@ -49,6 +50,8 @@ class Syncer(ShardState):
                 self._left(event)
             case Said(unit, incarnation, Report() as report):
                 self._reported(unit, incarnation, report, now)
+            case LinkTold():
+                self.rounds.slowed(event)
             case Header() | Received():
                 self._contributed(event, now)
             case Declined():
@@ -213,7 +216,7 @@ class Syncer(ShardState):
 def subject(event: Event) -> str:
     """The unit that an event is of; empty if it is of none."""
     match event:
-        case Hello(unit=unit) | Left(unit) | Said(unit):
+        case Hello(unit=unit) | Left(unit) | Said(unit) | LinkTold(unit):
             return unit
         case Declined(part) | Header(part) | Received(part):
             return part.unit

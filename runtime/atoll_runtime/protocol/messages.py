@@ -32,11 +32,15 @@ SEED_MESSAGE = 200
 """Most characters of a host's message about its seed, which is in every record of the journal."""
 LONGEST_ADDRESS = 300
 """Most characters of a host's name and port."""
+LONGEST_KIND = 400
+"""Most characters of `Audit.kind`."""
 MOST_TURN = 1000.0
-"""The largest `Header.turn`."""
+"""The largest `Turn`."""
 
 Transfer = Annotated[float, msgspec.Meta(ge=0, le=TRANSFER_SECONDS)]
 """Seconds."""
+Turn = Annotated[float, msgspec.Meta(ge=0, le=MOST_TURN)]
+"""A link carries one of this many rounds of each fragment, with fetches; 0 if it carries all."""
 
 
 class Message(msgspec.Struct, frozen=True, tag=True):
@@ -94,8 +98,8 @@ class Audit(Message, frozen=True, tag=True):
     """A unit's result for the examples of an audit, with the versions of the global model as of `step`. To shard 0."""
 
     step: Step
-    kind: Annotated[str, msgspec.Meta(min_length=1, max_length=400)]
-    """Generation of its chips, and shape of its mesh."""
+    kind: Annotated[str, msgspec.Meta(min_length=1, max_length=LONGEST_KIND)]
+    """Generation of its chips, shape of its mesh, codec of versions, and compiler. Only results of one kind agree."""
     loss: float
 
 
@@ -141,8 +145,7 @@ class Header(Message, frozen=True, tag=True):
     round_trip: Transfer = 0.0
     """Seconds, and by how many more a step of the unit is longer than one of the run's clock. Such a unit answers as
     late as a far one. 0 if this host has not measured it yet."""
-    turn: Annotated[float, msgspec.Meta(ge=0, le=MOST_TURN)] = 0.0
-    """The link carries one of this many rounds of each fragment, with fetches; 0 if it carries all."""
+    turn: Turn = 0.0
 
     @property
     def key(self) -> tuple[RoundId, str, int]:

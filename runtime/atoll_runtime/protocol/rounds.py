@@ -13,7 +13,7 @@ from typing import Any
 from atoll_runtime.protocol import claims, norms
 from atoll_runtime.protocol.clipping import weights
 from atoll_runtime.protocol.effects import Merge, Persist, Publish, Release, note
-from atoll_runtime.protocol.events import Merged, Received
+from atoll_runtime.protocol.events import LinkTold, Merged, Received
 from atoll_runtime.protocol.identifiers import RoundId
 from atoll_runtime.protocol.ledger import Span
 from atoll_runtime.protocol.messages import Header, Hello, Part
@@ -120,12 +120,15 @@ class Rounds(OpenRounds):
         unit = self.units.get(part.unit)
         if unit is None or (part.incarnation, part.hosts) != (unit.incarnation, unit.hosts_wanted):
             return
-        unit.answered, unit.round_trips[part.host] = True, event.round_trip
+        unit.round_trips[part.host] = event.round_trip
         if interval and (turn := max(event.turn, event.seconds * self.rules.fragments / interval)):
-            if turn > 1.0:
-                unit.turns[part.host] = turn
-            else:
-                unit.turns.pop(part.host, None)
+            unit.link_is(part.host, turn)
+
+    def slowed(self, event: LinkTold) -> None:
+        """Takes what a request for a version says about its host's link: that it is slower than its headers say."""
+        unit = self.units.get(event.unit)
+        if unit is not None and event.incarnation == unit.incarnation and event.host < unit.hosts_wanted:
+            unit.link_is(event.host, max(event.turn, unit.turns.get(event.host, 1.0)))
 
     def decline(self, part: Part, why: str) -> None:
         """Counts a part that is not taken. Its unit goes on without this round."""

@@ -90,9 +90,10 @@ class ShardState:
 
     @property
     def following(self) -> int:
-        """The step that this shard takes next. A shard that was away skips steps more than H behind the clock, because
-        each fragment is due once in H steps."""
-        return max(self.step, self.orders.step - self.rules.interval) + 1
+        """The step that this shard takes next. A shard that is more than two intervals behind the clock skips whole
+        intervals, so that its fragments are due in the same order as before, and none is left out for ever."""
+        whole = (self.orders.step - self.step - 1) // self.rules.interval - 1
+        return self.step + 1 + max(0, whole) * self.rules.interval
 
     @property
     def opens(self) -> bool:

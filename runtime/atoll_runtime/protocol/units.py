@@ -10,7 +10,7 @@ import msgspec
 
 from atoll_runtime.protocol.identifiers import RoundId
 from atoll_runtime.protocol.ledger import Account
-from atoll_runtime.protocol.messages import Hello, Part, Report
+from atoll_runtime.protocol.messages import MOST_TURN, Hello, Part, Report
 from atoll_runtime.protocol.pace import StepTime
 from atoll_runtime.protocol.rules import MOST_STALE_INTERVALS
 from atoll_runtime.protocol.suspicion import suspicion, with_outcome
@@ -61,8 +61,6 @@ class Unit:
     """When host 0 last reported, in this connection."""
     hushed: bool = False
     """Shard 0 has told that it is silent. Shards without reports know it only from this."""
-    answered: bool = False
-    """A header of this incarnation has come. Until then its link may be slower than `turn` says."""
     merged_cursor: int = 0
     merged_step: int = 0
     """Data position and inner step of the newest merged contribution, from which a new incarnation goes on."""
@@ -84,7 +82,10 @@ class Unit:
     suspect: str = ""
     """Why the results of this incarnation are not trusted; empty if they are."""
     turns: dict[int, float] = field(default_factory=dict)
-    """By host the rounds of a fragment of which its link carries one, from its newest header. No entry stands for 1."""
+    """By host the rounds of a fragment of which its link carries one, from its newest header or request for a version.
+    No entry stands for 1."""
+    unmeasured: set[int] = field(default_factory=set)
+    """Hosts of this incarnation that have not measured their link."""
     round_trips: dict[int, float] = field(default_factory=dict)
     """By host seconds, from its newest header."""
     marks: dict[int, int] = field(default_factory=dict)
@@ -99,6 +100,11 @@ class Unit:
         """Rounds of a fragment of which the unit can be in one. All hosts answer together, so the slowest link
         decides."""
         return max(self.turns.values(), default=1.0)
+
+    @property
+    def most_turn(self) -> float:
+        """The same, as large as it can be while a link is not known."""
+        return MOST_TURN if self.unmeasured else self.turn
 
     @property
     def round_trip(self) -> float:
@@ -143,10 +149,11 @@ class Unit:
             self.pace = StepTime()
             self.hosts.clear()
             self.addresses.clear()
-            self.outcomes, self.suspect, self.answered = 0, "", False
+            self.outcomes, self.suspect = 0, ""
             self.marks.clear()
             self.joined.clear()
             self.spoiled.clear()
+            self.unmeasured = set(range(event.hosts))
             self.turns = {host: turn for host, turn in self.turns.items() if host < event.hosts}
             self.round_trips = {host: trip for host, trip in self.round_trips.items() if host < event.hosts}
         self.hosts_wanted = event.hosts
@@ -155,6 +162,14 @@ class Unit:
         if renewed or event.host == 0:
             self.seeded_step, self.seed_message = event.seeded_step, event.seed_message
         return renewed
+
+    def link_is(self, host: int, turn: float) -> None:
+        """A host has measured its link."""
+        self.unmeasured.discard(host)
+        if turn > 1.0:
+            self.turns[host] = turn
+        else:
+            self.turns.pop(host, None)
 
     def leave(self, host: int) -> None:
         """A host of the current incarnation leaves."""
@@ -216,9 +231,9 @@ class Unit:
     def record(self) -> dict[str, Any]:
         """What survives a restart, in JSON types. Fields that are empty or 0 are left out."""
         kept = {name: value for name in DURABLE if (value := getattr(self, name))}
-        record: dict[str, Any] = msgspec.to_builtins(kept | {"account": self.account.durable}, str_keys=True)
+        kept["account"] = self.account.durable
+        record: dict[str, Any] = msgspec.to_builtins(kept, str_keys=True, order="deterministic")
         return record
 
 
 DURABLE = tuple(each.name for each in fields(Unit) if each.name not in LIVE)
-"""In the order of the fields, so that a machine that was read back writes the same bytes."""

@@ -6,7 +6,6 @@ import math
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
 
-from atoll_runtime.protocol.messages import MOST_TURN
 from atoll_runtime.protocol.norms import Norms
 from atoll_runtime.protocol.round import Round
 from atoll_runtime.protocol.rules import Rules
@@ -63,7 +62,7 @@ class Versions:
             return ""
         if anchor <= unit.spoiled.get(self.p, -1):
             return f"the work since version {anchor} was refused, and {current} is newer"
-        if step - anchor > (oldest := rules.oldest(unit.turn if unit.answered else MOST_TURN)):
+        if step - anchor > (oldest := rules.oldest(unit.most_turn)):
             return f"anchor {anchor} is {step - anchor} steps old, more than {oldest}"
         return ""
 

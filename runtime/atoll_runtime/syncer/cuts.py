@@ -109,7 +109,12 @@ class Cuts:
                 else:
                     await asyncio.to_thread(self._prune, step)
                     return True
-            if not job.cut.final and clock() - begun > GATHER_SECONDS:
+            late = not job.cut.final and clock() - begun > GATHER_SECONDS
+            if (
+                late and self.newest is None
+            ):  # nothing is merged before it, so every shard can still save its part
+                self._fail(f"the first checkpoint is not complete: {waiting}", waiting)
+            elif late:
                 self._fail(f"checkpoint of global step {step} given up: {waiting}", waiting)
                 return False
             await backoff.wait()

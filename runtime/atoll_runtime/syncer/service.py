@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from atoll_runtime.protocol.communication import carries, serves
-from atoll_runtime.protocol.events import Declined, Left, Received, Said
+from atoll_runtime.protocol.events import Declined, Left, LinkTold, Received, Said
 from atoll_runtime.protocol.fragments import MOST_PADDING, Layout
 from atoll_runtime.protocol.linkmeter import LinkReading
 from atoll_runtime.protocol.messages import Audit, Header, Hello, Report
@@ -167,6 +167,8 @@ class Service:
         if not 0 <= request.start < request.stop <= size + MOST_PADDING:
             wanted = f"range: [{request.start}, {request.stop}) of {size} elements"
             return f"{wanted}, filled up by {MOST_PADDING} at most"
+        if request.turn > 1.0:
+            self.driver.feed(LinkTold(request.unit, request.incarnation, request.host, request.turn))
         head, body = self.state.fetch(request)
         self.bytes_out += head.size
         cut, merged = self.machine.cuts.newest, self.machine.tokens
@@ -179,7 +181,10 @@ class Service:
         peers = [
             PeerAddress(unit.name, unit.incarnation, tuple(unit.addresses[h] for h in sorted(unit.addresses)))
             for unit in self.machine.rounds.live
-            if unit.name != request.unit and unit.contributions and all(unit.addresses.values())
+            if unit.name != request.unit
+            and unit.contributions
+            and all(unit.addresses.values())
+            and not unit.suspect
         ]
         return DirectoryReply(self.driver.journal.lineage, self.state.versions, tuple(peers))
 

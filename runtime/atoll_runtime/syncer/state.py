@@ -274,7 +274,8 @@ class Parts:
 def budget() -> int:
     """Returns the bytes for contributions: a share of the container's memory limit, else of the machine's memory."""
     sizes = []
-    for path in ("/sys/fs/cgroup/memory.max", "/proc/meminfo"):
+    limits = "/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"  # of cgroup v2, v1
+    for path in (*limits, "/proc/meminfo"):
         words = Path(path).read_text().split() if Path(path).exists() else []
         if words and words[0].isdigit():
             sizes.append(int(words[0]))

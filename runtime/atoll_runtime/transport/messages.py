@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from atoll_runtime.protocol.identifiers import NO_CUT, CutId, RoundId
-from atoll_runtime.protocol.messages import Header, Message, Standing
+from atoll_runtime.protocol.identifiers import NO_CUT, Count, CutId, RoundId
+from atoll_runtime.protocol.messages import Header, Message, Standing, Turn
 
-PROTOCOL = 14
+PROTOCOL = 15
 """Both ends must speak the same protocol. The fields by which `Hello` and `Refused` show a difference must not
 change."""
 
@@ -108,6 +108,9 @@ class FetchRequest(Message, frozen=True, tag=True):
     """The version of this part that this host has fetched last, from which a change may be sent."""
     series: str = ""
     """The series of `held`."""
+    host: Count = 0
+    turn: Turn = 0.0
+    """As in `Header`. A host whose versions come too late to be anchors sends no header."""
 
 
 class FetchHead(Message, frozen=True, tag=True):

@@ -16,7 +16,9 @@ from atoll_runtime.transport.tls import Identity
 from atoll_runtime.transport.wire import WireError, decode, encode
 
 STALL_SECONDS = 30.0
-"""Longest time without a byte, unless a method says otherwise."""
+"""Longest time in which no byte comes, or `PIECE` is not sent, unless a method says otherwise."""
+PIECE = 256 << 10
+"""Bytes of one call of `send`, because Python limits the time of the whole call."""
 UNSENT_BYTES = 512 << 10
 """Bytes that the kernel takes before it can send them. So a break loses little more than what is on its way."""
 LARGEST_MESSAGE = 8 << 20
@@ -114,7 +116,7 @@ class Stream:
         """Sends all of `data`."""
         sent = 0
         while sent < len(data):
-            sent += self._sock.send(data[sent:])
+            sent += self._sock.send(data[sent : sent + PIECE])
 
     def read_into(self, rest: memoryview) -> None:
         """Receives bytes until `rest` is full."""

@@ -37,8 +37,6 @@ from atoll_runtime.transport.wire import WireError
 CONNECT_SECONDS = 10.0
 IDLE_SECONDS = 60.0
 """A connection that was idle for longer is closed. The shard or a firewall may have dropped it."""
-STREAMS = 2
-"""Connections of one body, by default."""
 BESIDE = 4
 """How many transfers' connections are kept for later transfers: two in each direction."""
 RECONNECTS = 4
@@ -73,14 +71,14 @@ class Transfer(Generic[T]):
         """Whether somebody still waits for it."""
         return not self.result.done() and self._asked()
 
-    def settle(self, result: T | TransportError) -> None:
+    def settle(self, result: T | Exception) -> None:
         """Sets the result, unless there is one. A failure breaks all streams."""
         with contextlib.suppress(InvalidStateError):  # there is a result, or nobody waits for it
-            if isinstance(result, TransportError):
+            if isinstance(result, Exception):
                 self.result.set_exception(result)
             else:
                 self.result.set_result(result)
-        if isinstance(result, TransportError):
+        if isinstance(result, Exception):
             for stream in list(self.streams):
                 stream.shut()
 
@@ -165,7 +163,7 @@ class TransferClient:
 
     def __init__(self, host: str, port: int, tls: Tls) -> None:
         self._place, self._address, self._tls = (host, port), f"{host}:{port}", tls
-        self.streams, self.chunk = STREAMS, CHUNK
+        self.streams, self.chunk = 1, CHUNK
         """Connections of one body and bytes of a chunk, for transfers that begin from now on."""
         self._idle: deque[tuple[Stream, float]] = deque()
         """Idle connections and since when they are idle; the newest last."""
@@ -224,6 +222,8 @@ class TransferClient:
         """Runs one stream of a transfer, in its own thread."""
         try:
             self._carry(transfer, number)
+        except Exception as error:  # for lack of memory, say; it ends the process
+            transfer.settle(error)
         finally:
             transfer.leave()
 

@@ -43,5 +43,5 @@ def decode(data: bytes) -> Message:
     """Raises `WireError` for bytes that are no `Message`."""
     try:
         return _messages.decode(data)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise WireError(f"not a message of protocol {PROTOCOL}: {error}") from error

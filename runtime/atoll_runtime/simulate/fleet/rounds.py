@@ -66,7 +66,7 @@ class Learner(BlankIsland, Process):
         loop = await self._connected()
         ended = self.loop.time()
         while (proposal := loop.propose()).ending is Ending.NONE:
-            loop.begin(replace(proposal, arrivals=dict(proposal.arrivals)))  # what its only host agrees to
+            loop.begin(proposal)  # what its only host agrees to
             self.idle += self.loop.time() - ended
             seconds = next(self._steps)
             await asyncio.sleep(seconds - MOMENT)

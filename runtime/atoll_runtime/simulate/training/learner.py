@@ -92,10 +92,10 @@ class Learner(Process):
         client.connect(cut.versions, cut.step, "", cut.meta["lineages"])
         while not client.answered:
             await asyncio.sleep(LOOK_SECONDS)
-        start = start_of(client.welcome(0.0), programs.agreement, cut, island.name, moments is None)
+        start = start_of(client.welcome(0.0), programs.agreement, cut, run.uid, island.name, moments is None)
         audit = None
         if programs.audit is not None and run.audit is not None:
-            audit = Audit(run.audit, run.outer, layout, inner, programs.audit, start.versions)
+            audit = Audit(run, layout, inner, programs.audit, start.targets)
         return Loop(
             run,
             inner,
