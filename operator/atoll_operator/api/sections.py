@@ -21,7 +21,7 @@ class RecoverySpec(Section):
 
     seed: SeedSource = "Checkpoint"
     """Where a restarted unit gets its state. Checkpoint: the newest complete global checkpoint in the bucket. Peer: a
-    healthy unit, or the bucket if there is none. A change applies to units that are created after it."""
+    healthy unit, or the bucket if there is none. A change applies to learners that start after it."""
     max_restarts: Annotated[int, Field(ge=0, le=1000)] = 10
     """Restarts of one unit within the window, in place or with new pods. After that the unit is Failed and the others
     continue."""
@@ -46,7 +46,8 @@ class RecoverySpec(Section):
     scheduler considers their chips free although the node has not confirmed it."""
     audit: Annotated[int, Field(ge=200, le=1_000_000)] | None = None
     """Global steps between two audits, in which each unit evaluates the same examples with the same version of the
-    global model; one whose result differs becomes Suspect. No audits if not set. A change applies to later units."""
+    global model; one whose result differs becomes Suspect. No audits if not set. A change applies to learners that
+    start after it."""
     below_quorum: Literal["Wait", "Fail"] = "Wait"
     """What to do when fewer than `quorum.min` units have restarts left. Wait: wait until somebody repairs or adds
     units. Fail: fail the run."""

@@ -155,6 +155,10 @@ def noticed(world: World) -> bool:
     return bool(world.unit(UNIT)["incarnation"] == 2)
 
 
+def learns_again(world: World) -> bool:
+    return learns(world, 2, UNIT)
+
+
 def restarted(world: World) -> bool:
     """All processes are those of the second incarnation."""
     return [world.cluster.incarnation(pod) for pod in world.pods(UNIT)] == [2, 2]
@@ -234,6 +238,7 @@ SPOT, PATIENT, PROMPT = {"capacity": "Spot"}, {"nodeLostSeconds": 3600}, {"hangS
 NOT_READY, READY = node_ready(False), node_ready(True)
 CORDONED, LEAVING = node_is(unschedulable=True), node_is(ACTIVE_MAINTENANCE, "ONGOING")
 TAKEN = node_is(taints=[{"key": "example.com/taken", "effect": "NoSchedule"}])
+PREEMPTED = disrupted("PreemptionByScheduler", message="by p")
 CRASH = container_fails(134, "")
 DELETED_SLOWLY = all_of(idle, deleted(None), wait(10), busy)
 SECOND = str(LastWords(2))
@@ -263,7 +268,7 @@ ROWS = (
     Row("deleted by force before it has joined", deleted(0), "", "pod", early=True),
     Row("evicted by the API", evicted, "Evicted", "gang", "EvictionByEvictionAPI"),
     Row("evicted by the kubelet", ends("Evicted", "low on memory"), "Evicted", "gang", "low on memory"),
-    Row("preempted", disrupted("PreemptionByScheduler", message="by p"), "Preempted", "gang", "by p", charged=False),
+    Row("preempted", PREEMPTED, "Preempted", "gang", "by p", charged=False),
     Row("preempted by the kubelet", fails(reason="Preempting"), "Preempted", "gang", charged=False),
     Row("spot host taken away", SHUT_DOWN, "Preempted", "gang", "node shutdown", charged=False, pool=SPOT),
     Row("spot host, announced", all_of(maintenance, SHUT_DOWN), "HostMaintenance", "gang", "node shutdown",
@@ -326,8 +331,7 @@ ROWS = (
         after=88, **AGAIN),
     Row("host taken", all_of(TAKEN, pod_fails(7)), "CapacityUnavailable", "gang", charged=False, counted=False,
         after=14, **AGAIN),
-    Row("old news", once(lambda world: learns(world, 2, UNIT), container_fails(), tells(str(LastWords(1)))), "", "none",
-        before=1),
+    Row("old news", once(learns_again, container_fails(), tells(str(LastWords(1)))), "", "none", before=1),
     Row("another pod fails before it restarts", once(noticed, pod_fails(1), at_host_0(pod_fails(7))), "", "both",
         before=1),
     Row("another is deleted before it restarts", once(noticed, pod_fails(1), at_host_0(deleted(None))), "", "both",
@@ -335,6 +339,11 @@ ROWS = (
     Row("another is gone before it restarts", once(noticed, pod_fails(1), at_host_0(deleted(0))), "", "both", before=1),
     Row("another is evicted before it restarts", once(noticed, pod_fails(1), at_host_0(all_of(idle, evicted))),
         "Evicted", "gang", **AGAIN),
+    Row("gone, and in back-off", once(learns_again, pod_fails(1), at_host_0(deleted(0))), "PodDeleted", "both",
+        **AGAIN),
+    Row("preempted in its back-off, and gone",
+        once(learns_again, pod_fails(1), all_of(PREEMPTED, wait(1), at_host_0(CRASH), deleted(0))), "Preempted", "gang",
+        charged=False, **AGAIN),
     Row("the new pod fails", once(restarted, pod_fails(1), pod_fails(7, SECOND)), "AppError", "pod", "", 7, **AGAIN),
     Row("another fails when it has restarted", once(restarted, pod_fails(1), at_host_0(pod_fails(7, SECOND))),
         "AppError", "both", "", 7, **AGAIN),
@@ -355,7 +364,7 @@ PAGE: dict[str, tuple[str, ...]] = {
     "ended with an error of the current incarnation": ("container says why", "container, signal"),
     "its pod failed, or ended before the run did": ("exit status", "signal", "exits without an error"),
     "its pod is being deleted": ("deleted",),
-    "missing, and the hosts have met": ("deleted by force",),
+    "missing, and the hosts have met": ("deleted by force", "gone, and in back-off"),
     "missing, and the hosts have not": ("deleted by force before it has joined", "another is gone before it restarts"),
     "never ran": ("another pod fails before it restarts", "another is deleted before it restarts"),
     "its node is cordoned": ("node cordoned",),
@@ -364,7 +373,7 @@ PAGE: dict[str, tuple[str, ...]] = {
     "made from another image or template": ("of another account",),
     "evicted": ("evicted by the API", "evicted by the kubelet"),
     "turned away": ("rejected by the kubelet", "no chips"),
-    "preempted": ("preempted",),
+    "preempted": ("preempted", "preempted in its back-off, and gone"),
     "exit status 64": ("says that it is final", "container, final", "fenced"),
     "before the learner's own code ran": ("container, before it begins",),
     "its node is gone": (

@@ -73,6 +73,11 @@ class PlayedSyncer:
                     "contributions": 1 + self.step, "beginning": beginning,
                 }  # fmt: skip
                 units[name] = contract.UnitReport(**(report | words))
+            elif newest > max(self.known.get(name, 0) - 1, self.merged.get(name, (0, 0.0))[0]):
+                self.known[name], some = newest, min(own.count(newest), hosts - 1)
+                units[name] = contract.UnitReport(
+                    incarnation=newest, hosts=some, state="Joining", seeded_step=0
+                )
             elif name in self.known:
                 known = self.known[name]
                 units[name] = contract.UnitReport(incarnation=known, hosts=0, state="Gone", seeded_step=0)

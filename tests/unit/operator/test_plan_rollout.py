@@ -7,6 +7,7 @@ from typing import Any
 from run_scene import NOW, RunScene, condition, specs, unit_status
 
 from atoll_operator.plan.conditions import state, transition
+from atoll_operator.plan.limits import Room
 
 
 def changed(units: int = 3, quorum: int = 2, **spec: Any) -> RunScene:
@@ -24,6 +25,7 @@ def unseen_change(scene: RunScene) -> RunScene:
 
 def test_learning_unit_is_not_taken_from_the_quorum() -> None:
     for scene, message in (
+        (changed().unit("r-a-1", owned=False), "2 of 3 do"),
         (changed().change(quorum={"min": 3}), "quorum.min 3 of 3 units spares none"),
         (unseen_change(changed()), "2 of 3 do"),
         (changed().silent(), "waits for the syncer"),
@@ -76,6 +78,12 @@ def test_unit_without_hosts_blocks_a_rollout_for_ten_minutes_and_a_failed_one_fo
     scene.step()
     scene.unit("r-a-0", waits)
     assert specs(scene.plan(10**6)) == {}, "the change itself may be why there are no hosts"
+
+
+def test_units_for_which_there_is_no_room_do_not_block_a_rollout() -> None:
+    scene = changed(4, quorum=1).change({"a": 6})
+    assert specs(scene.plan()).keys() == {"r-a-4", "r-a-5"}, "those that may be created are waited for"
+    assert list(specs(scene.see(room=Room(4, "hosts: 4 of at most 4 are taken")).plan())) == ["r-a-0"]
 
 
 def broken(*failed: str, **recovery: Any) -> RunScene:

@@ -46,6 +46,8 @@ def of(**spec: Any) -> UnitObserved:
     return replace(UNIT, spec=UNIT.spec.model_copy(update=spec))
 
 
+ALONE: dict[str, Any] = {"topology": "2x2", "machine_type": None}
+"""A slice of one host."""
 HELD = PodPlacement("red", holds=True)
 PLACES = {
     "the leader chooses a pool alone": (UNIT, {}, {0: PodPlacement(holds=True)}),
@@ -55,7 +57,7 @@ PLACES = {
     ),
     "they wait for it": (UNIT, {"kept": [pod(0, False, "")]}, {}),
     "a pool that the user names": (of(node_selector={NODE_POOL: "red"}), {}, {0: HELD, 1: HELD}),
-    "a single host goes anywhere": (of(topology="2x2", machine_type=None), {}, {0: PodPlacement()}),
+    "a single host goes anywhere": (of(**ALONE), {}, {0: PodPlacement()}),
     "all at once in a queue": (of(queue_name="team"), {}, dict.fromkeys((0, 1), PodPlacement(holds=True, near=True))),
     "all at once without nodes to see": (
         replace(UNIT, sees_nodes=False), {}, dict.fromkeys((0, 1), PodPlacement(holds=True, near=True)),
@@ -97,6 +99,21 @@ def test_leaders_of_units_of_one_name_in_two_namespaces_keep_apart_and_pods_of_o
     assert terms(first, "podAntiAffinity")[0]["namespaceSelector"] == {}, "of all namespaces"
 
 
+@pytest.mark.parametrize(
+    ("kind", "pool", "avoided"),
+    [(ALONE, "p", ["n-0"]), (ALONE, "", ["n-0"]), ({}, "p", None), ({}, "", ["n-0"])],
+)
+def test_a_suspect_host_is_avoided_also_in_a_pool_that_the_user_names_but_not_that_pool(
+    kind: dict[str, Any], pool: str, avoided: Any
+) -> None:
+    unit = of(**kind, node_selector={NODE_POOL: pool} if pool else {})
+    left = Restart(time=format_time(NOW), reason="Suspect", avoid=("n-0",))
+    unit = replace(unit, status=unit.status.model_copy(update={"restarts": (left,)}))
+    terms = body(unit, PodPlacement())["spec"].get("affinity", {}).get("nodeAffinity", {}).get(gang.REQUIRED)
+    found = terms and [rule["values"] for rule in terms["nodeSelectorTerms"][0]["matchExpressions"]]
+    assert found == (avoided and [avoided])
+
+
 @pytest.mark.parametrize(("sees_nodes", "lost", "seconds"), [(True, 4, 30), (True, 120, 120), (False, 4, 4)])
 def test_kubernetes_deletes_pods_of_a_lost_node_as_we_do(sees_nodes: bool, lost: int, seconds: int) -> None:
     unit = replace(UNIT, sees_nodes=sees_nodes, recovery=RecoverySpec(node_lost_seconds=lost))
@@ -110,6 +127,9 @@ WAITS = {
     "a first leader waits without end": (UNIT, [pod(0, False, "")], [], None),
     "and a first follower, for strangers": (UNIT, [pod(0), pod(1, False)], [], None),
     "and in a pool that the user named": (of(node_selector={NODE_POOL: "red"}), [pod(0, False)], [], None),
+    "also when a follower got its first node": (
+        of(node_selector={NODE_POOL: "red"}), [pod(0, False), pod(1)], [], None,
+    ),
     "a slice in a pool that lacks hosts": (
         replace(UNIT, sound_chips=POOR), [pod(0), pod(1, False)], [], placement.HOSTS_SECONDS,
     ),

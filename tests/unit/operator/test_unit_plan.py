@@ -60,7 +60,7 @@ def pod(host: int, **changes: Any) -> PodView:
 ENDED = {"phase": "Failed", "exit_code": 1, "exit_message": "OSError: no", "finished_at": NOW}
 FAILED = pod(1, **ENDED)
 TOLD = contract.UnitReport(
-    incarnation=3, hosts=2, state="Learning", step=40, loss=3.5, first_merge_time=NOW - 60
+    incarnation=3, hosts=2, state="Learning", step=40, loss=3.5, first_merge_time=NOW - 60, seeded_step=40
 )
 
 
@@ -178,6 +178,23 @@ def test_what_fails_again_before_a_merge_is_another_failure_and_one_heal() -> No
     )
 
 
+@pytest.mark.parametrize(
+    ("changes", "reason", "placement"),
+    [({}, "OSError", 3), ({"disruption": "PreemptionByScheduler"}, "Preempted", 4)],
+)
+def test_a_unit_in_its_back_off_makes_no_pod_and_knows_its_failure_though_the_pod_is_gone(
+    changes: dict[str, Any], reason: str, placement: int
+) -> None:
+    alone, failed = learner_unit(topology="2x2").spec, pod(0, **(ENDED | changes))
+    waits = plan_unit(unit(failed, spec=alone, status=status(restarts=restarts(5)))).status
+    away = replace(unit(spec=alone, syncer=syncer(hosts=0, state="Gone"), now=NOW + 1), pods=())
+    plan = plan_unit(replace(away, status=waits))
+    assert (plan.create, plan.status.incarnation, plan.status.last_failure) == ((), 3, waits.last_failure)
+    assert plan.wake is not None
+    again = plan_unit(replace(away, status=plan.status, now=plan.wake)).status
+    assert (again.incarnation, again.placement, again.restarts[-1].reason) == (4, placement, reason)
+
+
 @pytest.mark.parametrize("met", [True, False])
 def test_a_pod_that_did_not_say_that_it_ran_fails_again_only_if_the_hosts_have_met(met: bool) -> None:
     healing = status("Healing", met=met, incarnation=4, **HURT)
@@ -283,6 +300,29 @@ def test_a_suspect_unit_of_thousands_of_hosts_names_its_node_pools_first() -> No
     assert cause.message.startswith("8 refused; it ran on 2,304 hosts (36 in node pool ")
     assert cause.message.count("36 in node pool gke-p") == 64 and cause.message.count("gke-h") > 100
     assert len(cause.message) == deadlines.SUSPECT_ROOM
+
+
+def test_a_unit_is_suspect_until_another_incarnation_is_merged_whatever_fails_before() -> None:
+    suspect = plan_unit(unit(syncer=syncer(suspect="8 refused"))).status
+    failed = pod(1, placement=4, made_for=4, incarnation=4, **ENDED)
+    again = plan_unit(unit(pod(0, placement=4, made_for=4, incarnation=4), failed, status=suspect))
+    found = [find(each.conditions, "Suspect") for each in (suspect, again.status)]
+    assert again.status.last_failure.reason == "OSError"
+    assert [(each.status, "it ran on n-0, n-1" in each.message) for each in found] == [("True", True)] * 2
+    merged = describe(
+        unit(status=again.status, syncer=syncer(incarnation=4)), UnitPlan(status=again.status, members=())
+    )
+    assert told(merged, "Suspect") == ("False", "NotSuspect")
+
+
+def test_a_unit_is_seeded_and_in_time_only_when_all_its_hosts_are_connected() -> None:
+    starts = status("Starting", met=False)
+    joining = replace(syncer(hosts=1, state="Joining", loss=None), answering_since=NOW - 9e3)
+    one = unit(status=starts, syncer=joining, pace=Pace(3, 0, False, NOW))
+    found = describe(one, UnitPlan(status=starts, members=one.pods))
+    assert told(found, "Seeded") == ("False", "Seeding")
+    late = replace(one, status=found.status, now=NOW + 900, syncer=replace(joining, heard_at=NOW + 900))
+    assert plan_unit(late).status.last_failure.reason == "StartupTimedOut"
 
 
 def test_pods_are_ready_when_all_containers_have_restarted_or_all_hosts_are_connected() -> None:

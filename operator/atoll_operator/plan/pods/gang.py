@@ -137,8 +137,8 @@ def _node_choice(unit: UnitObserved, place: PodPlacement, holder: str, peers: Ma
     # Anti-affinity alone would accept a node without a pool, where the peers cannot follow.
     rules: list[Object] = [{"key": group.NODE_POOL, "operator": "Exists"}] if place.holds else []
     suspects = sorted({name for restart in unit.status.restarts for name in restart.avoid})
-    if suspects and group.NODE_POOL not in selector:  # a pool that the user or the unit's leader has is kept
-        key = group.NODE_POOL if unit.slice.hosts > 1 else "kubernetes.io/hostname"
+    key = group.NODE_POOL if unit.slice.hosts > 1 else "kubernetes.io/hostname"
+    if suspects and key not in selector:  # a pool that the user or the unit's leader has is kept
         rules.append({"key": key, "operator": "NotIn", "values": suspects})
     if rules:
         affinity["nodeAffinity"] = {REQUIRED: {"nodeSelectorTerms": [{"matchExpressions": rules}]}}

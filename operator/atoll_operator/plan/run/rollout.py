@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 from atoll_operator.api.learnerunit import LearnerUnitSpec
+from atoll_operator.plan.limits import fitting
 from atoll_operator.plan.run.observed import RunObserved, UnitFacts
 
 _PLACING = ("resources", "node_selector", "tolerations", "pod_template", "queue_name", "queue_priority_class")
@@ -41,7 +42,8 @@ def plan_rollout(run: RunObserved, wanted: Mapping[str, LearnerUnitSpec], now: f
     waiting = [name for name in outdated if name not in idle]
     others = {name: unit for name, unit in units.items() if unit.by_hand}
     learning = {name for name, unit in (own | others).items() if unit.learning}
-    total = len(wanted.keys() | others.keys())
+    there = wanted.keys() & units.keys()  # also one that is being deleted, and comes back
+    total = len(there | fitting(run.room, wanted, run.units) | others.keys())
     if idle or not waiting:
         turn = f"{len(waiting)} of {total} units wait for their turn"
         return Rollout(idle, outdated, turn if waiting else "")

@@ -26,11 +26,11 @@ HANG = "Hang"
 CAPACITY_UNAVAILABLE = "CapacityUnavailable"
 RESTART_REQUESTED = "RestartRequested"
 SUSPECT = "Suspect"
-_OF_HOSTS = frozenset({NODE_LOST, HOST_MAINTENANCE, ADMISSION_REJECTED, PREEMPTED, EVICTED})
+OF_HOSTS = frozenset({NODE_LOST, HOST_MAINTENANCE, ADMISSION_REJECTED, PREEMPTED, EVICTED, SUSPECT})
 """Reasons for which a pod cannot come back to its host."""
-REASONS = _OF_HOSTS | {
+REASONS = OF_HOSTS | {
     *(APP_ERROR, OUT_OF_MEMORY, POD_DELETED, UNEXPECTED_EXIT, FENCED, STARTUP_TIMED_OUT, HANG),
-    *(CAPACITY_UNAVAILABLE, RESTART_REQUESTED, SUSPECT),
+    *(CAPACITY_UNAVAILABLE, RESTART_REQUESTED),
 }
 """The operator's own reasons. Others are words of a run's image."""
 
@@ -91,7 +91,7 @@ def classify(pod: PodView, incarnation: int) -> Cause | None:
     final = pod.exit_code in (contract.EXIT_FENCED, contract.EXIT_TERMINAL)
     if pod.leaves:
         reason, message = _reason(pod)
-        leaves = (pod.ended and final) or pod.disruption or reason in _OF_HOSTS
+        leaves = (pod.ended and final) or pod.disruption or reason in OF_HOSTS
         action = Action.LEAVE_PLACE if leaves else Action.REPLACE_POD
     elif _crashed(pod, incarnation):
         reason, message = terminated(pod)

@@ -11,7 +11,7 @@ from typing import Any
 
 from atoll_operator.api.learnerunit import MAX_RESTARTS, Failure, LearnerUnitStatus, Restart
 from atoll_operator.api.sections import RecoverySpec
-from atoll_operator.plan.conditions import Notice, clip, find, format_time, parse_time, state
+from atoll_operator.plan.conditions import Notice, clip, find, format_time, parse_time, state, states_of
 from atoll_operator.plan.limits import NAMESPACE_LIMIT
 from atoll_operator.plan.unit import failure
 from atoll_operator.plan.unit.failure import CAPACITY_UNAVAILABLE, HOST_MAINTENANCE, SUSPECT, Action, Cause
@@ -95,7 +95,10 @@ def after_failure(
         return _give_up(unit, status, notice, budget)
     if budget.not_before > unit.now:
         message = f"{cause.reason}: {cause.message}; tries again at {format_time(budget.not_before)}"
-        status = unit.written(status, "Healing", message, lost(BACK_OFF, message))
+        states = lost(BACK_OFF, message)
+        # Whether the hosts had met: if not, a pod that is missing later is created at once.
+        states["Seeded"] = states_of(unit.status.conditions).get("Seeded", states["Seeded"])
+        status = unit.written(status, "Healing", message, states)
         return UnitPlan(status=status, notices=(notice,), wake=budget.not_before)
     action = action if _may_stay(unit) else Action.LEAVE_PLACE
     stays = action < Action.LEAVE_PLACE
@@ -147,14 +150,23 @@ def raise_incarnation(
     return UnitPlan(status=status, advance=True, notices=(notice,) if healing else ())
 
 
+def noted(unit: UnitObserved) -> Cause | None:
+    """The failure for which the unit is in back-off. What is seen of it later may say less, because pods are gone."""
+    known = unit.status.last_failure
+    if known is None or find(unit.status.conditions, "Healing").reason != BACK_OFF:
+        return None
+    same = {name: getattr(known, name) for name in ("reason", "message", "pod", "node", "exit_code")}
+    action = Action.LEAVE_PLACE if known.reason in failure.OF_HOSTS else Action.SERVING
+    return Cause(**same, time=parse_time(known.time), action=action)
+
+
 def failing(unit: UnitObserved, cause: Cause) -> LearnerUnitStatus:
     """The status with this failure, and the time at which the heal began."""
-    old, moment = unit.status, cause.time or unit.now
-    known, noted = old.last_failure, find(old.conditions, "Healing").reason == BACK_OFF
-    if not noted or known is None or (known.pod, known.reason) != (cause.pod, cause.reason):
+    old, moment, known = unit.status, cause.time or unit.now, noted(unit)
+    update: dict[str, object] = {}
+    if known is None or (known.pod, known.reason) != (cause.pod, cause.reason):
         same = {name: getattr(cause, name) for name in ("reason", "pod", "node", "exit_code")}
-        known = Failure(**same, message=clip(cause.message), time=format_time(moment))
-    update: dict[str, object] = {"last_failure": known}
+        update["last_failure"] = Failure(**same, message=clip(cause.message), time=format_time(moment))
     if old.heal_start_time is None:
         update |= {"heal_start_time": format_time(min(moment, unit.now)), "heal_reason": cause.reason}
     return old.model_copy(update=update)

@@ -91,7 +91,7 @@ def overdue(unit: UnitObserved, kept: Pods, stale: Pods) -> tuple[str, float | N
             continue
         number, host = divmod(pod.host, size)
         # Only a leader that replaces another one names a pool that the operator chose.
-        replaces = pod.made_for > pod.placement or (host == 0 and pod.pool)
+        replaces = pod.made_for > pod.placement or (host == 0 and pod.pool and ours)
         if replaces and (number in bound or (pod.pool and ours)):
             end, why = since + RETURN_SECONDS, "its host is not available any more"
         elif host and ours and pod.pool in short and len(short) < len(unit.sound_chips):

@@ -52,7 +52,10 @@ def plan_unit(unit: UnitObserved) -> UnitPlan:
     wake = earliest(*(slot.wake for slot in slots))
     pods = [slot.pod for slot in slots if slot.pod is not None]
     move = None if unit.syncer.finishing else drain.asked(unit) or nodes.leaving(pods, unit.nodes)
-    cause = failure.most_specific(slot.cause for slot in slots if slot.cause is not None)
+    causes = [slot.cause for slot in slots if slot.cause is not None]
+    if causes and (noted := incarnation.noted(unit)) is not None:
+        causes.append(noted)
+    cause = failure.most_specific(causes)
     if cause is None and not unit.syncer.finishing:
         cause, deadline = deadlines.overdue(unit, pods)
         wake = earliest(wake, deadline)

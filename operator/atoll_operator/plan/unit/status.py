@@ -87,7 +87,7 @@ def _progress(unit: UnitObserved) -> dict[str, State]:
 
 def _seeded(unit: UnitObserved, report: UnitReport) -> State:
     """With seeds from peers, only the unit knows which peer it was, and its message says so."""
-    if report.seeded_step is None:
+    if report.seeded_step is None or not unit.met:  # the syncer tells a step as soon as it knows the unit
         return state(False, "Seeding", report.seed_message)
     from_peers = unit.recovery.seed == "Peer"
     reason, place = ("Seeded", "at global") if from_peers else ("Checkpoint", "from the global checkpoint of")
