@@ -10,7 +10,7 @@ from importlib import import_module
 
 from atoll_bench.parity.sizes import SIZES
 from atoll_cli.arguments import JSON, Option, add, as_text, choice, count, new_file, number, several
-from atoll_cli.errors import lacking
+from atoll_cli.errors import CommandError, lacking
 from atoll_runtime.contract import PRESETS
 
 CASES = "a create, b one pod fails, c fifty fail, d idle, e fails while the operator is down, f 11,520 pods"
@@ -189,4 +189,6 @@ def main(arguments: Sequence[str]) -> int:
             print(json.dumps(document(figure.name, found), indent=None if as_line else 2), flush=True)
     except ImportError as error:
         raise lacking(error, f"bench {name}", figure.extras) from error
+    except MemoryError as error:
+        raise CommandError(f"bench {name}: not enough memory: {error}") from error
     return 0

@@ -20,11 +20,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import jax
-
 from atoll_bench import cores
 from atoll_bench.figures import Phase, Rates, in_turns, timed
-from atoll_bench.island import Island, Plain, batches
+from atoll_bench.island import Island, Plain, batches, check_device
 from atoll_bench.regions.wan import Region, Wan, scale_of
 from atoll_bench.run import SYNCER, Run
 from atoll_bench.slowlink import SlowLink
@@ -98,8 +96,7 @@ def measure(
     usable = cores.usable()
     cores.pin(os.getpid(), usable[:1])  # before JAX counts them
     try:
-        if len(jax.devices()) != 1:
-            raise CommandError(f"the plain loop is one device's; {len(jax.devices())} are visible")
+        check_device()
         with tempfile.TemporaryDirectory(prefix="atoll-bench-") as name, contextlib.ExitStack() as stack:
             folder = Path(name)
             contract, address = _contract(folder, preset, length, checkpoint_interval), "localhost"

@@ -22,6 +22,7 @@ from atoll_bench.run import SYNCER, certify
 from atoll_bench.slowlink import SlowLink
 from atoll_cli.errors import CommandError
 from atoll_local.host import prepare_namespaces
+from atoll_local.process import run
 from atoll_runtime.protocol import communication
 
 RATE, ROUND_TRIP = 2.5e9, 0.1
@@ -36,7 +37,8 @@ COLD, BESIDE, BODIES = 2, 4, 6
 """For the shaped link: turns until TCP knows what its connections carry; concurrent transfers; bodies of each."""
 PROXY_BYTES = 128 << 10
 """Bytes that the kernel keeps at each end of the proxy that breaks connections. A router keeps little too."""
-END_SECONDS = 600.0
+END_SECONDS = 120.0
+"""Time limit for the shard's end after the last body, for the start of the unit's end, and for each of its turns."""
 
 
 @dataclass(frozen=True)
@@ -113,12 +115,13 @@ def end(what: str, inside: Sequence[str], **arguments: Any) -> list[str]:
 
 
 def rates(folder: Path, inside: Sequence[str] = (), **arguments: Any) -> dict[str, list[float]]:
-    """Returns what the unit's end measures; see `linkends.measure`."""
+    """Returns what the unit's end measures; see `linkends.measure`. Raises `CommandError` if it fails, or takes too
+    long."""
     command = end("measure", inside, folder=str(folder / UNIT), **arguments)
-    found = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=END_SECONDS)
-    if found.returncode:
-        raise CommandError(f"the unit's end of the link failed with status {found.returncode}")
-    rates: dict[str, list[float]] = json.loads(found.stdout)
+    limit = END_SECONDS * (1 + arguments.get("cold", 0) + arguments.get("repeat", 1))
+    rates: dict[str, list[float]] = json.loads(
+        run(command, limit, raises=CommandError, name="the unit's end of the link")
+    )
     return rates
 
 

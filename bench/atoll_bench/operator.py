@@ -36,16 +36,10 @@ def measure(case: Collection[str], repeat: int, scheduler_qps: int | None) -> li
     """Runs the cases `repeat` times, one after the other, and returns medians. A round that fails gives no figures.
     Raises `CommandError`, which says what did not happen in time, if every round failed, and `ClusterError` or
     `HostError` if the control plane did not start."""
-    try:
-        return asyncio.run(_measure(case, repeat, scheduler_qps))
-    except asyncio.CancelledError:
-        raise CommandError("ended by SIGTERM") from None
+    return asyncio.run(_measure(case, repeat, scheduler_qps))
 
 
 async def _measure(cases: Collection[str], repeat: int, scheduler_qps: int | None) -> list[Figure]:
-    task = asyncio.current_task()
-    assert task is not None
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     kept, lost = list[Sample](), CommandError("no round")
     with tempfile.TemporaryDirectory(prefix="atoll-bench-") as folder:
         async with testbed(Path(folder), scheduler_qps) as bed:

@@ -7,7 +7,6 @@ without the proxy, in turns with a copy of one object as long as its part.
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import tempfile
 import time
@@ -21,6 +20,7 @@ import numpy as np
 
 from atoll_bench.merge import layout_of, model_of
 from atoll_bench.slowlink import SlowLink
+from atoll_bench.workers import workers
 from atoll_local.bucket import FakeGcs
 from atoll_runtime.checkpoint import Bucket, GlobalStore, Part, Region, Regions
 from atoll_runtime.model import along, describe
@@ -54,7 +54,8 @@ class RestoreFigure:
 
 
 def measure(parameters: int, repeat: int) -> Iterator[RestoreFigure]:
-    """Raises what `merge.layout_of` raises, and `ClusterError` or `StoreError` if the bucket server cannot be used."""
+    """Raises what `merge.layout_of` raises, `CommandError` if a process was killed, and `ClusterError` or `StoreError`
+    if the bucket server cannot be used."""
     model = model_of(parameters)
     layout = layout_of(parameters, min(FRAGMENTS, len(cut(describe(model))))).split(SHARDS)
     split = along(model)
@@ -130,7 +131,8 @@ def _seconds(work: Callable[..., object], *arguments: object) -> float:
 
 
 def _in_process(environment: Mapping[str, str], work: Callable[..., T], *arguments: object) -> T:
-    """Runs `work` in a new process, because clients of the bucket read its address only once."""
+    """Runs `work` in a new process, because clients of the bucket read its address only once. Raises `CommandError` if
+    it was killed."""
     own = patch.dict(os.environ, {"JAX_PLATFORMS": "cpu", **environment})
-    with own, multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(work, arguments)
+    with own, workers(1, f"{work.__name__}: its process was killed, out of memory perhaps") as pool:
+        return pool.submit(work, *arguments).result()

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from atoll_bench.figures import Rates, in_turns, timed
-from atoll_bench.island import Plain
+from atoll_bench.island import Plain, check_device
 from atoll_runtime.contract import InnerSpec, ModelSpec
 from atoll_runtime.learner.inner import Inner
 from atoll_runtime.learner.mesh import span
@@ -46,7 +46,9 @@ class StepFigure(Rates):
 def measure(
     preset: str, batch: int, length: int, pairs: int, seconds: float, peak_tflops: float | None
 ) -> Iterator[StepFigure]:
-    """Measures `pairs` phases of each loop, of about `seconds` each."""
+    """Measures `pairs` phases of each loop, of about `seconds` each. Raises `CommandError` if several devices are
+    visible."""
+    check_device()
     ours, plain = _loops(preset, batch, length)
     ours.advance(3)
     plain.advance(3)

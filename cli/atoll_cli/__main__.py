@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -20,19 +21,23 @@ def main(arguments: Sequence[str] | None = None, commands: str = "atoll_cli.opti
     """Run one command. Exit status: 0, 1 (failed), 2 (wrong usage or host) or 130 (interrupted).
 
     Args:
-        arguments: None for those of this process. An interrupt then ends it without waiting for its threads.
+        arguments: None for those of this process. An interrupt then ends it without waiting for its threads, and
+            SIGTERM and SIGHUP, if the caller does not ignore them, interrupt it too.
         commands: name of the module with the function `execute` that runs them.
     """
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by the caller, as with `>&-`
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
+    for number in (signal.SIGTERM, signal.SIGHUP) if arguments is None else ():
+        if signal.getsignal(number) is signal.SIG_DFL:  # nohup ignores SIGHUP
+            signal.signal(number, signal.default_int_handler)
     try:
         return _status(arguments, commands)
     except KeyboardInterrupt:
-        print("atoll: interrupted", file=sys.stderr, flush=True)
+        with suppress(OSError):  # the terminal may have hung up
+            print("atoll: interrupted", file=sys.stderr, flush=True)
+            sys.stdout.flush()
         if arguments is None:
-            with suppress(OSError):
-                sys.stdout.flush()
             os._exit(INTERRUPTED)
         return INTERRUPTED
 

@@ -7,6 +7,7 @@ import argparse
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -168,6 +169,6 @@ def _scaled(text: str, factors: Mapping[str, float]) -> float:
     """The number, times the factor of its last letter if that has one. NaN if it is none."""
     body, factor = (text[:-1], factors[text[-1]]) if text[-1:] in factors else (text, 1.0)
     try:
-        return float(body) * factor
-    except ValueError:
+        return float(Decimal(body) * Decimal(factor))  # as floats, 4.1 times a million is no whole number
+    except ArithmeticError:
         return math.nan

@@ -159,6 +159,12 @@ def test_the_table_has_pools_knobs_the_reason_and_what_is_assumed_of_spot_capaci
     assert any("Pool v5e is Spot and counts as on-demand capacity: say " in line for line in lines)
 
 
+def test_a_spot_pool_without_units_is_not_asked_for(tmp_path: Path, ask: Any) -> None:
+    spot = {"spec.units": 4, **{f"spec.pools.{n}.capacity": "Spot" for n in range(3)}}
+    plan = ask("plan", changed(tmp_path, spot, MIXED))[0]
+    assert plan["assumed"]["spot_as_on_demand"] == [pool["name"] for pool in plan["pools"]] == ["v5e"]
+
+
 def test_what_was_measured_replaces_what_is_computed(tmp_path: Path, ask: Any) -> None:
     path = changed(tmp_path, {"spec.pools.0.capacity": "Spot"}, MIXED)
     options = ("--mtbi", "v5e=1d", "--step-time", "2s", "--step-time", "v6e=1.5", "--seed", "1")
@@ -181,6 +187,14 @@ def test_pools_whose_steps_are_far_apart_are_refused_before_hours_of_simulation(
         "plan", MIXED, "--step-time", "v5e=0.001", "--step-time", "v5p=0.11", "--step-time", "v6e=0.05"
     )
     assert "a step takes 0.11 s in pool 'v5p' and 0.001 s in pool 'v5e'; at most 100 times" in told
+
+
+def test_an_interval_that_takes_hours_to_simulate_on_its_links_is_refused(
+    tmp_path: Path, refused: Any
+) -> None:
+    path = changed(tmp_path, {"spec.outer.interval": 10_000}, MIXED)
+    told = refused("plan", path, "--link-gbps", "5", *(f"--step-time={pool}" for pool in ("1s", "v6e=0.1s")))
+    assert "spec.outer.interval: 10000: 2,600,000 inner steps of all units" in told
 
 
 def test_a_link_that_carries_too_little_for_a_quorum_is_named_with_its_pool(
@@ -228,6 +242,10 @@ def test_a_wrong_field_is_one_line_with_its_path(tmp_path: Path, refused: Any) -
     assert refused("plan", path).startswith(f"atoll: {path}: {words}")
     path = changed(tmp_path, {"spec.units": 0})
     assert refused("plan", path).startswith(f"atoll: {path}: spec.units: 0: nothing trains")
+    path = changed(tmp_path, {"spec.units": 3}, MIXED)
+    assert refused("plan", path).startswith(
+        f"atoll: {path}: spec.quorum.min: 4: at most the 3 units of spec.units"
+    )
 
 
 def test_numbers_and_dates_are_read_as_kubectl_sends_them(tmp_path: Path, refused: Any) -> None:

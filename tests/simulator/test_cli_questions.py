@@ -10,7 +10,7 @@ FLEET = ("goodput", "--chips", "1.2M", "--learners", "8", "--days", "0.05")
 
 
 def test_what_a_site_needs_is_one_object_with_the_question_and_the_answer(ask: Any) -> None:
-    asked = ("--params", "5B", "--step-time", "1", "--bits", "16", "--sites", "8", "--interval", "48")
+    asked = ("--params", "5B", "--step-time", "1", "--bits", "16", "--interval", "48")
     (row,) = ask("bandwidth", "--method", "decoupled", *asked)
     case = {
         "method": "decoupled",

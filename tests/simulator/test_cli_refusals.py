@@ -27,6 +27,7 @@ REFUSED = (
     ("bandwidth --method diloco --step-time 1", "--params"),
     ("bandwidth --method diloco --params 5B", "--step-time"),
     (f"{CASE} decoupled --utilization 0.5", "--utilization: not with --method decoupled"),
+    (f"{CASE} decoupled --sites 64", "--sites: not with --method decoupled"),
     (f"{CASE} data-parallel --interval 1", "--interval: not with --method data-parallel"),
     ("heterogeneity --speeds 1,fast", "--speeds 'fast': a number from 0.01 to 100"),
     (f"heterogeneity --speeds {','.join(['1'] * 200)}", "at most 128"),

@@ -10,7 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atoll_runtime.contract import CommunicationSpec, GraceSpec, ModelSpec, OuterSpec, QuorumSpec, TargetSpec
+from atoll_runtime.contract import (
+    SIZES,
+    CommunicationSpec,
+    GraceSpec,
+    ModelSpec,
+    OuterSpec,
+    QuorumSpec,
+    TargetSpec,
+)
 from atoll_runtime.model import describe
 from atoll_runtime.simulate.planner.choices import choose, points_lost
 from atoll_runtime.simulate.planner.estimate import below, below_while_living, expect, link_need, living
@@ -201,6 +209,18 @@ def test_links_are_judged_with_the_runs_own_grace() -> None:
     for run, least in ((RUN, 0.9), (replace(RUN, quorum=alone), 0.0)):
         slow = on_their_links(run, wide)["v5e"]["member_share"]
         assert least <= slow <= least + 0.5, slow
+
+
+def test_a_part_of_many_units_on_links_has_a_quorum_that_it_can_reach() -> None:
+    pools = tuple(replace(V6E, name=name, units=7) for name in ("a", "b", "c"))
+    found = on_their_links(replace(RUN, pools=pools).turned(quorum=21), replace(USUAL, link_gbps=1000.0))
+    assert {name: link["member_share"] for name, link in found.items()} == dict.fromkeys("abc", 1.0)
+
+
+def test_a_long_interval_has_as_many_fragments_as_bands_of_the_embedding_allow() -> None:
+    size = SIZES["1m"].model_copy(update={"layers": 6, "vocabulary": 32_000})
+    rows = choose(replace(RUN, tensors=tuple(describe(ModelSpec(dimensions=size)))), USUAL)
+    assert [row.run.outer.fragments for row in rows if row.run.outer.interval == 96] == [96]
 
 
 def test_units_that_cannot_hold_the_model_are_not_chosen() -> None:

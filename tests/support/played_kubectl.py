@@ -27,18 +27,25 @@ UNIT = {
 }
 
 
-def pod(name: str, host: int, **labels: str) -> dict[str, Any]:
+def pod(name: str, host: int, state: str = "running", **labels: str) -> dict[str, Any]:
+    """A pod whose container is in this state, beside one that was injected and runs."""
     own = {"atoll.dev/run": "r", "atoll.dev/host": str(host), **labels}
-    return {"kind": "Pod", "metadata": {"name": name, "uid": name, "labels": own}, "spec": {}}
+    container = "operator" if "operator" in name else "main"
+    states = {container: state, "injected": "running"}
+    told = [{"name": each, "state": {its: {}}, "restartCount": 0} for each, its in states.items()]
+    metadata = {"name": name, "uid": name, "labels": own}
+    return {"kind": "Pod", "metadata": metadata, "spec": {}, "status": {"containerStatuses": told}}
 
 
+OPERATOR = {"app.kubernetes.io/name": "atoll", "app.kubernetes.io/component": "operator"}
 OBJECTS = [
     RUN,
     UNIT,
     pod("r-a-0-3-0", 0, **{"atoll.dev/unit": "r-a-0"}),
     pod("r-a-0-3-1", 1, **{"atoll.dev/unit": "r-a-0"}),
     pod("r-syncer-0", 0, **{"atoll.dev/component": "syncer"}),
-    pod("atoll-operator-x", 0, **{"app.kubernetes.io/name": "atoll"}),
+    pod("atoll-operator-x", 0, **OPERATOR),
+    pod("atoll-other-x", 0, **{"app.kubernetes.io/name": "atoll"}),
 ]
 KUBECTL = f"""#!{sys.executable} -IS
 import json, pathlib, sys

@@ -6,19 +6,25 @@ from __future__ import annotations
 import inspect
 import json
 import os
+import signal
 import subprocess
 import sys
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import ended
 
-from atoll_bench import cores
+from atoll_bench import cores, link, restore
 from atoll_bench.command import FIGURES
 from atoll_bench.figures import Phase, rates
 from atoll_bench.merge import layout_of
 from atoll_cli.__main__ import main
+from atoll_cli.errors import CommandError
 from atoll_runtime.protocol.fragments import TensorInfo, build_layout
+
+BENCH = (sys.executable, "-m", "atoll_cli", "bench")
 
 
 @pytest.mark.parametrize("figure", FIGURES.values(), ids=FIGURES)
@@ -51,6 +57,33 @@ def test_a_figure_is_a_json_object_and_a_line_if_asked(
     assert main(["bench", "merge", "--learners", "2", "--fragments", "3", "--codec", "bf16"]) == 0
     told = capsys.readouterr().out
     assert told.count("\n") > 1 and json.loads(told).keys() == figures[0].keys()
+
+
+@pytest.mark.parametrize("figure", ["step", "learner"])
+def test_loops_are_not_compared_on_more_devices_than_the_plain_one_uses(figure: str) -> None:
+    environment = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2", "JAX_PLATFORMS": "cpu"}
+    done = ended(*BENCH, figure, environment=environment)
+    assert (done.returncode, done.stderr) == (1, "atoll: the plain loop is one device's; 2 are visible\n")
+
+
+def test_batches_for_which_there_is_no_memory_are_one_sentence() -> None:
+    limited = ("sh", "-c", 'ulimit -v 16000000; exec "$@"', "sh", *BENCH)  # a kernel may promise any memory
+    done = ended(*limited, "step", "--preset", "250k", "--batch", "1M", "--length", "100k")
+    assert done.returncode == 1 and done.stderr.count("\n") == 1
+    assert done.stderr.startswith("atoll: bench step: not enough memory: ")
+
+
+def test_a_restore_whose_process_is_killed_says_so() -> None:
+    with pytest.raises(CommandError, match="raise_signal: its process was killed, out of memory perhaps"):
+        restore._in_process({}, signal.raise_signal, signal.SIGKILL)
+
+
+def test_an_end_of_a_link_has_more_time_for_more_pairs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link, "END_SECONDS", 0.01)
+    with pytest.raises(CommandError, match="the unit's end of the link took longer than 1 s"):
+        link.rates(tmp_path, ("sh", "-c", "exec sleep 60"), cold=1, repeat=98)
 
 
 def test_the_model_has_at_least_the_parameters_that_were_asked_for() -> None:

@@ -187,3 +187,12 @@ def test_a_trial_whose_process_is_killed_keeps_what_was_finished(monkeypatch) ->
         for trial, _ in worker.run_all([PLAIN, replace(EIGHT, seed=1), EIGHT], "", "", 1):
             kept.append(trial)
     assert kept == [PLAIN]
+
+
+def test_a_proof_that_is_left_early_begins_no_other_trial_and_waits_for_none(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(worker, "_begin", dying_trial.begin)
+    monkeypatch.setattr(worker, "run_one", dying_trial.noted_in)
+    results = worker.run_all([replace(PLAIN, seed=seed) for seed in range(6)], str(tmp_path), "", 1)
+    assert next(results)[0] == PLAIN
+    results.close()
+    assert {path.name for path in tmp_path.iterdir()} <= {"0", "1"}

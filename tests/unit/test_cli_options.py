@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import fcntl
 import io
 import itertools
 import logging
 import os
 import shlex
+import signal
 import subprocess
 import sys
 from importlib import import_module
@@ -19,6 +19,7 @@ from commands import ended
 
 from atoll_cli import loggers
 from atoll_cli.__main__ import main
+from atoll_cli.arguments import count
 from atoll_cli.demo.console import Console
 from atoll_cli.demo.evaluation import evaluate
 from atoll_cli.errors import OTHERS, CommandError
@@ -42,12 +43,10 @@ WRONG = (
     ("try --steps 1", "--steps '1': a whole number from 2"),
     ("demo --json /no/such/folder/out.json", "there is no folder /no/such/folder"),
     ("bench step --batch 0.5", "--batch '0.5': a whole number from 1 to 1000000 is wanted"),
-    ("bench step --batch 0", "--batch '0': a whole number from 1"),
     ("bench step --length 2.5", "--length '2.5': a whole number from 1 to 100000 is wanted"),
     ("bench step --preset 3t", "--preset '3t': one of 250k"),
     ("bench step --peak-tflops fast", "--peak-tflops 'fast': a number above 0"),
     ("bench merge --parameters 2X", "--parameters '2X': a whole number from 1 to 10000000000"),
-    ("bench merge --parameters -3", "--parameters '-3': a whole number"),
     ("bench merge --parameters 9000000000", "--parameters 9000000000: at most"),
     ("bench merge --learners 4,none", "--learners 'none': a whole number from 1 to 256"),
     ("bench merge --fragments 1000", "--fragments: "),
@@ -58,7 +57,6 @@ WRONG = (
     ("bench learner --delay -1", "--delay '-1': a number"),
     ("bench learner --seconds 21", "--seconds '21': a whole number from 1 to 20"),
     ("bench operator --case a,x", "--case 'x': one of a, b, c, d, e, f is wanted"),
-    ("bench operator --case ''", "--case '': one of a, b, c, d, e, f is wanted"),
     ("bench operator --repeat 0", "--repeat '0': a whole number from 1 to 100 is wanted"),
     ("bench utilisation --intervals 1", "--intervals '1': a whole number from 2 to 1000 is wanted"),
     ("bench utilisation --gbps 0.001", "--gbps '0.001': a number from 0.01 to 100 is wanted"),
@@ -84,8 +82,6 @@ WRONG = (
     ),
     ("data show s3://bucket/ds", "URI 's3://bucket/ds': gs://bucket/path or file:///absolute/path is wanted"),
     ("data check ''", "URI '': gs://bucket/path or file:///absolute/path is wanted"),
-    ("data import gs:// x", "URI 'gs://': gs://bucket/path or file:///absolute/path is wanted"),
-    ("data check file://rel/x", "URI 'file://rel/x': file:///absolute/path is wanted, with three slashes"),
     ("data import file:///x x --held-out 2", "--held-out '2': a number from 0 to 0.5"),
     ("data import file:///x x --shard x", "--shard 'x'"),
     ("data import file:///x x --field ''", "--field '': a value is wanted"),
@@ -105,6 +101,10 @@ def test_wrong_options_are_one_sentence_and_status_2(
     message = capsys.readouterr().err
     assert words in message
     assert message.count("\n") == 1
+
+
+def test_a_number_with_a_letter_is_the_decimal_number_that_it_says() -> None:
+    assert count()("--chips", "4.1M") == 4_100_000
 
 
 @pytest.mark.parametrize("name", OTHERS)
@@ -161,18 +161,6 @@ def test_stages_are_numbered_and_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert console.timings == {"one": 5.0, "two": 2.5}
 
 
-def test_a_second_demo_on_the_machine_is_refused(tmp_path: Path) -> None:
-    first = os.open(tmp_path, os.O_RDONLY)
-    try:
-        fcntl.flock(first, fcntl.LOCK_EX)
-        done = ended(*ATOLL, "demo", environment={"ATOLL_STATE": str(tmp_path)})
-    finally:
-        os.close(first)
-    assert done.returncode == 2
-    assert done.stderr == "atoll: another demo, `up` or `down` runs on this machine; wait for its end\n"
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_an_interrupt_before_the_options_are_known_is_one_line() -> None:
     code = """
 import signal, sys
@@ -188,6 +176,33 @@ sys.exit(__main__.main())
 """
     done = ended(sys.executable, "-c", code)
     assert (done.returncode, done.stderr) == (130, "atoll: interrupted\n")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_that_ends_a_command_ends_the_processes_that_it_has_started(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    os.mkfifo(tmp_path / "started")
+    server = make_program(tmp_path, f"echo $$ > {tmp_path}/started; exec sleep 60")
+    process = subprocess.Popen(
+        ["env", "--default-signal", *ATOLL, "bench", "restore", "--parameters", "1"],
+        env={**os.environ, "ATOLL_FAKE_GCS_SERVER": str(server)},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    pid = int((tmp_path / "started").read_text())
+    process.send_signal(number)
+    assert (process.communicate()[1], process.returncode) == ("atoll: interrupted\n", 130)
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
+def test_a_signal_that_the_caller_ignores_stays_ignored_as_nohup_wants() -> None:
+    code = (
+        "import signal, sys; from atoll_cli.__main__ import main; sys.argv = ['atoll', 'version']; main()\n"
+        "sys.exit(signal.getsignal(signal.SIGHUP) != signal.SIG_IGN)"
+    )
+    assert ended("env", "--ignore-signal=HUP", sys.executable, "-c", code).returncode == 0
 
 
 @pytest.mark.parametrize("arguments", [["version"], ["simulate", "scavenge", "--json"]])

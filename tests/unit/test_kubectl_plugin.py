@@ -9,6 +9,7 @@ import pytest
 from played_kubectl import RUN, UNIT, Call, pod
 
 from atoll_cli.plugin.completion import execute as complete
+from atoll_cli.plugin.logs import AT_ONCE
 
 CHANGES = {
     "suspend r": {"spec": {"suspend": True}},
@@ -19,6 +20,10 @@ CHANGES = {
     "drain r-a-0": {"metadata": {"annotations": {"atoll.dev/drain": "3"}}},
 }
 """Commands, and what they write."""
+
+
+OF_UNIT = {"atoll.dev/unit": "r-a-0"}
+FINISHED = {**UNIT, "status": {**UNIT["status"], "phase": "Finished"}}
 
 
 def calls(folder: Path) -> list[list[str]]:
@@ -84,13 +89,37 @@ def test_a_followed_log_goes_on_with_the_next_incarnation_until_the_unit_is_fini
     call: Call, kubectl: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("atoll_cli.plugin.logs.back_off", lambda looks, chance: 0.01)
-    healed = pod("r-a-0-4-0", 0, **{"atoll.dev/unit": "r-a-0"})
-    finished = {**UNIT, "status": {**UNIT["status"], "phase": "Finished"}}
+    healed = pod("r-a-0-4-0", 0, **OF_UNIT)
     (kubectl / "after-1").write_text(json.dumps([RUN, UNIT, healed]))
-    (kubectl / "after-2").write_text(json.dumps([RUN, finished]))
+    (kubectl / "after-2").write_text(json.dumps([RUN, FINISHED]))
     status, out, err = call("logs", "r-a-0", "-f")
     assert (status, out, err) == (0, "log of r-a-0-3-0\nlog of r-a-0-4-0\n", "")
     assert all("-f" in words for words in calls(kubectl) if words[0] == "logs")
+
+
+def test_a_followed_log_begins_when_the_container_does(
+    call: Call, kubectl: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits, runs = (pod("r-a-0-3-0", 0, state, **OF_UNIT) for state in ("waiting", "running"))
+    course = iter([[RUN, UNIT, waits], [RUN, UNIT, runs], [RUN, FINISHED]])
+
+    def go_on(*_: object) -> float:
+        (kubectl / "objects").write_text(json.dumps(next(course)))
+        return 0.01
+
+    monkeypatch.setattr("atoll_cli.plugin.logs.back_off", go_on)
+    go_on()
+    assert call("logs", "r-a-0", "-f") == (0, "log of r-a-0-3-0\n", "")
+    looked = [words[0] for words in calls(kubectl) if {"logs", "pods"} & {*words}]
+    assert looked == ["get", "get", "logs", "get"]
+
+
+def test_the_logs_of_many_hosts_are_all_read(call: Call, kubectl: Path) -> None:
+    pods = [pod(f"r-a-0-3-{host}", host, **OF_UNIT) for host in range(AT_ONCE + 6)]
+    (kubectl / "objects").write_text(json.dumps([RUN, UNIT, *pods]))
+    status, out, _ = call("logs", "r-a-0", "--all-hosts")
+    assert status == 0
+    assert sorted(out.splitlines()) == sorted(f"log of {each['metadata']['name']}" for each in pods)
 
 
 @pytest.mark.parametrize(
@@ -103,6 +132,8 @@ def test_a_followed_log_goes_on_with_the_next_incarnation_until_the_unit_is_fini
         (["logs", "syncer", ""], ["r"]),
         (["status", "-n", "ml", "trun/"], ["trun/r"]),
         (["status", "r", "-o", "j"], ["json"]),
+        (["status", "-o", "json", ""], ["r"]),
+        (["scale", "--units", "3", ""], ["r"]),
         (["suspend", "r", ""], []),
         (["scale", "r", "--u"], ["--units"]),
         (["plan", "--link"], ["--link-gbps"]),
@@ -114,6 +145,22 @@ def test_completion_knows_commands_flags_runs_and_units(
 ) -> None:
     assert complete(words) == 0
     assert capsys.readouterr().out.splitlines() == [*candidates, ":4"]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["status", "--context", "B", "-n", ""], ["--context=B", "get", "namespaces"]),
+        (["heal", "--namespace=ml", "--context=B", ""], ["--context=B", "--namespace=ml", "get"]),
+        (["heal", "-n", "ml", ""], ["--namespace=ml", "get", "learnerunits.atoll.dev"]),
+    ],
+)
+def test_completion_asks_the_cluster_and_the_namespace_of_the_command(
+    kubectl: Path, words: list[str], told: list[str]
+) -> None:
+    assert complete(words) == 0
+    [asked] = calls(kubectl)
+    assert asked[: len(told)] == told
 
 
 def test_completion_without_a_cluster_says_nothing(kubectl: Path, capsys: pytest.CaptureFixture[str]) -> None:

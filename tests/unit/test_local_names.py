@@ -141,6 +141,8 @@ def test_a_second_command_that_changes_a_cluster_is_refused(
 ) -> None:
     assert main([command, "--name", "one"]) == 2
     assert "another demo, `up` or `down` runs on this machine" in capsys.readouterr().err
+    with pytest.raises(HostError, match="another demo, `up` or `down` runs on this machine"):
+        DemoCluster("one", there, lambda _: None).up()
     assert removed == [] and there.exists()
 
 

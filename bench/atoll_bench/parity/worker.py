@@ -7,12 +7,13 @@ import os
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
+from concurrent.futures import as_completed
 from typing import Any
 
 from atoll_bench.parity.trials import Trial
-from atoll_cli.errors import CommandError
+from atoll_bench.workers import workers
+
+KILLED = "a trial's process was killed, out of memory perhaps; --resume goes on with what is finished"
 
 
 def run_all(
@@ -26,19 +27,13 @@ def run_all(
     Raises:
         CommandError: a trial's process was killed.
     """
-    context = multiprocessing.get_context("spawn")
-    cores = context.Queue()
+    cores = multiprocessing.get_context("spawn").Queue()
     for core in sorted(os.sched_getaffinity(0))[:jobs]:
         cores.put(core)
-    with ProcessPoolExecutor(jobs, context, _begin, (cores, cache)) as pool:
+    with workers(jobs, KILLED, _begin, (cores, cache)) as pool:
         running = {pool.submit(run_one, trial, data): trial for trial in trials}
-        try:
-            for future in as_completed(running):
-                yield running[future], future.result()
-        except BrokenProcessPool as error:
-            raise CommandError(
-                "a trial's process was killed, out of memory perhaps; --resume goes on with what is finished"
-            ) from error
+        for future in as_completed(running):
+            yield running[future], future.result()
 
 
 def run_one(trial: Trial, data: str) -> dict[str, Any]:

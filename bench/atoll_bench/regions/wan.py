@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import signal
 import socket
 import threading
 import time
@@ -82,14 +81,9 @@ class Wan(Startable):
         self._started, self._scale = ExitStack(), 1.0
 
     def start(self) -> None:
-        """Until `stop`, SIGTERM and SIGHUP raise `KeyboardInterrupt`, so that everything is removed after them too.
-
-        Raises `HostError` if this machine cannot make namespaces, and `CommandError` if another bench has the bridge.
-        """
+        """Raises `HostError` if this machine cannot make namespaces, and `CommandError` if another bench has the
+        bridge."""
         prepare_namespaces(say)
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            before = signal.signal(number, signal.default_int_handler)
-            self._started.callback(signal.signal, number, before)
         if taken := self._network.taken():
             raise CommandError(
                 f"{taken} is there already: wait for the end of the other bench, or remove what one has left by "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -75,7 +75,8 @@ class DemoCluster:
             self._delete_namespaces(NAMESPACE, SYSTEM)
         # If `up` failed before it made anything, what exists belongs to another command.
         elif self.local.made:
-            self.local.progress(f"removing the cluster {self.local.name}")
+            with suppress(OSError):  # the terminal may have hung up
+                self.local.progress(f"removing the cluster {self.local.name}")
             self.local.down()
 
     def _delete_namespaces(self, *names: str) -> None:

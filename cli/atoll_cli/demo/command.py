@@ -54,9 +54,8 @@ def run_demo(options: argparse.Namespace) -> int:
     cluster = DemoCluster(options.name, root / "charts" / "atoll", console.say)
     for module in NEEDED:
         importlib.import_module(module)
-    # Both, also if a shell started us with SIGINT ignored, so that the cluster is removed before the demo ends.
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.default_int_handler)
+    # Also if a shell started us with SIGINT ignored, so that the cluster is removed before the demo ends.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with command_errors():
             summary = _show(options, manifest, name, spec, cluster, console)
@@ -82,7 +81,7 @@ def _leave(keep: bool, cluster: DemoCluster, console: Console) -> bool:
         console.say(f"the cluster stays up:\n  export KUBECONFIG={cluster.local.kubeconfig}", indent="")
         return True
     # A second Ctrl-C must not leave half a cluster behind.
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     try:
         with command_errors():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import itertools
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from atoll_cli.errors import CommandError, command_errors
 from atoll_cli.formats import PREFIXES, RUN, UNIT
@@ -14,6 +15,7 @@ from atoll_local.programs import installed
 
 SECONDS = 3.0
 """Time limit for one listing, because a shell waits for it."""
+PLACES = {"-n": "namespace", "--namespace": "namespace", "--context": "context"}
 NO_FILES, FILE_NAMES = ":4", ":0"
 """Directives of cobra: complete no file names, or let the shell complete them."""
 
@@ -40,19 +42,21 @@ def _candidates(before: Sequence[str], last: str) -> Iterator[str]:
         return
     actions = commands.choices[before[0]]._actions
     by_flag = {flag: action for action in actions for flag in action.option_strings}
-    asked = by_flag.get(before[-1])
+    takes_value = {flag for flag, action in by_flag.items() if action.nargs != 0}
     where = _where(before)
-    if asked is not None and asked.nargs != 0:
+    if before[-1] in takes_value:
+        asked = by_flag[before[-1]]
         if asked.choices:
             yield from map(str, asked.choices)
         elif asked.dest == "namespace":
-            yield from _names("namespaces", [])
+            yield from _names("namespaces", where)
         return
     if last.startswith("-"):
         yield from by_flag
         return
     positional = [action.metavar for action in actions if not action.option_strings]
-    given = sum(not word.startswith("-") for word in before[1:]) - len(where) // 2
+    pairs = itertools.pairwise(before)
+    given = sum(not word.startswith("-") and previous not in takes_value for previous, word in pairs)
     if given >= len(positional):
         return
     wanted = str(positional[given])
@@ -63,26 +67,23 @@ def _candidates(before: Sequence[str], last: str) -> Iterator[str]:
         yield from _objects(RUN, last, where)
 
 
-def _where(before: Sequence[str]) -> list[str]:
-    """Return the words that select the namespace and the context."""
-    pairs = itertools.pairwise(before)
-    return [
-        part for flag, value in pairs if flag in ("-n", "--namespace", "--context") for part in (flag, value)
-    ]
+def _where(before: Sequence[str]) -> dict[str, Any]:
+    """Return the namespace and the context that are given, by their names in `Kubectl`."""
+    pairs = [*itertools.pairwise(before), *(tuple(word.split("=", 1)) for word in before if "=" in word)]
+    return {PLACES[flag]: value for flag, value in pairs if flag in PLACES}
 
 
-def _objects(kind: str, last: str, where: list[str]) -> Iterator[str]:
+def _objects(kind: str, last: str, where: dict[str, Any]) -> Iterator[str]:
     prefix, slash, _ = last.rpartition("/")
     if not slash or prefix in PREFIXES[kind]:
         yield from (f"{prefix}{slash}{name}" for name in _names(f"{kind}s.atoll.dev", where))
 
 
-def _names(kinds: str, where: list[str]) -> Iterator[str]:
+def _names(kinds: str, where: dict[str, Any]) -> Iterator[str]:
     try:
         with command_errors():
-            told = Kubectl(program=installed("kubectl")).run(
-                "get", kinds, *where, "-o", "name", timeout=SECONDS
-            )
+            kubectl = Kubectl(program=installed("kubectl"), **where)
+            told = kubectl.run("get", kinds, "-o", "name", timeout=SECONDS)
     except CommandError:
         return
     yield from (line.rpartition("/")[2] for line in told.split())

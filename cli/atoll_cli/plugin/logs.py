@@ -17,13 +17,13 @@ from atoll_cli.polling import back_off
 from atoll_operator.api.group import LABEL_COMPONENT, LABEL_HOST, LABEL_RUN, LABEL_UNIT
 
 OPERATOR_NAMESPACE = "atoll-system"
-OPERATOR = "app.kubernetes.io/name=atoll"
-CONTAINER = "main"
-"""Our container in a run's pods. Others may be injected."""
+OPERATOR = "app.kubernetes.io/name=atoll,app.kubernetes.io/component=operator"
+CONTAINER, OPERATORS = "main", "operator"
+"""Our container in a run's pods, and in the operator's. Others may be injected."""
 OVER = ("Complete", "Finished", "Failed", "Suspended")
 """Phases of a run or a unit in which no new process starts by itself."""
 AT_ONCE = 64
-"""Logs that are followed at once."""
+"""Logs that are read at once."""
 LOOKS = 10
 """Polls for the next process, with back-off: about four minutes in all."""
 
@@ -48,9 +48,10 @@ def run(options: argparse.Namespace) -> int:
         pods = kubectl.get("pods", "-l", selector)["items"]
         if owner is not None and owner[0] == UNIT and not options.all_hosts:
             pods = [pod for pod in pods if pod["metadata"]["labels"].get(LABEL_HOST) == "0"]
-        fresh = [pod for pod in pods if _process(pod) not in seen][:AT_ONCE]
-        if not fresh and not seen:
+        if not pods and not seen:
             raise CommandError(f"no pod has the labels {selector}")
+        waits = options.follow and phase not in OVER and looks < LOOKS
+        fresh = [pod for pod in pods if _process(pod) not in seen and (_started(pod) or not waits)]
         if fresh:
             looks, status = 0, _print(options, kubectl, [pod["metadata"]["name"] for pod in fresh])
             seen |= set(map(_process, fresh))
@@ -79,21 +80,33 @@ def _phase(kubectl: Kubectl, owner: tuple[str, str] | None) -> str:
 
 def _process(pod: Mapping[str, Any]) -> str:
     """Return a name for the pod's process. A container that restarts in its pod gets another one."""
-    states = pod.get("status", {}).get("containerStatuses", [])
-    return f"{pod['metadata']['uid']}/{sum(state.get('restartCount', 0) for state in states)}"
+    return f"{pod['metadata']['uid']}/{sum(each.get('restartCount', 0) for each in _containers(pod))}"
+
+
+def _started(pod: Mapping[str, Any]) -> bool:
+    """Whether our container has run, so that there is a log to follow."""
+    ran = {"running", "terminated"}
+    return any(each.get("restartCount") or ran & each.get("state", {}).keys() for each in _containers(pod))
+
+
+def _containers(pod: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The statuses of our container: one at most."""
+    found = pod.get("status", {}).get("containerStatuses", [])
+    return [each for each in found if each["name"] in (CONTAINER, OPERATORS)]
 
 
 def _print(options: argparse.Namespace, kubectl: Kubectl, pods: list[str]) -> int:
-    """Print the log of each pod with its own kubectl. Return the highest exit status."""
-    container = [] if options.target == "operator" else ["-c", CONTAINER]
-    flags = [*container, f"--tail={options.tail}", *(["--prefix"] if len(pods) > 1 else [])]
+    """Print the log of each pod with its own kubectl, `AT_ONCE` at a time. Return the highest exit status."""
+    container = OPERATORS if options.target == "operator" else CONTAINER
+    flags = ["-c", container, f"--tail={options.tail}", *(["--prefix"] if len(pods) > 1 else [])]
     flags += [*(["-f"] if options.follow else []), *(["-p"] if options.previous else [])]
     sys.stdout.flush()
-    started = [
-        subprocess.Popen([str(kubectl.program), *kubectl.flags(), "logs", pod, *flags]) for pod in pods
-    ]
-    try:
-        return max(each.wait() for each in started)
-    finally:
-        for each in started:
-            each.terminate()
+    command, status = [str(kubectl.program), *kubectl.flags(), "logs"], 0
+    for at in range(0, len(pods), AT_ONCE):
+        started = [subprocess.Popen([*command, pod, *flags]) for pod in pods[at : at + AT_ONCE]]
+        try:
+            status = max(status, *(each.wait() for each in started))
+        finally:
+            for each in started:
+                each.terminate()
+    return status

@@ -23,7 +23,7 @@ OPTIONS = (
     Option("--interval", "H", count(1, 10_000), "steps between two exchanges of a fragment; not for data-parallel"),
     Option("--plot", "PATH", picture, "draw the published table there, PNG, PDF or SVG"),
 )  # fmt: skip
-UNUSED = {"data-parallel": ("interval",), "decoupled": ("utilization",)}
+UNUSED = {"data-parallel": ("interval",), "decoupled": ("utilization", "sites")}
 """Options that a method does not use."""
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from atoll_cli.arguments import Option, Read, Values, as_path, choice, count, number, seconds
 from atoll_cli.errors import UsageError
+from atoll_cli.simulate.links import MOST_STEPS
 from atoll_cli.simulate.output import Report
 from atoll_cli.text import amount
 
@@ -66,15 +67,16 @@ def answer(found: Values) -> Report:
     from atoll_runtime.simulate.planner.run import Assumptions
 
     spec, planned = read_run(found["file"])
-    names = {"mfu": "mfu", "link_gbps": "link_gbps", "seed_gbps": "seed_gbps", "repair": "repair_seconds"}
+    fields = {"mfu": "mfu", "link_gbps": "link_gbps", "seed_gbps": "seed_gbps", "repair": "repair_seconds"}
     assumed = Assumptions(
         step_seconds=_times("--step-time", found["step_time"], planned),
         pool_mtbi=_times("--mtbi", found["mtbi"], planned),
         seed=found["seed"],
-        **{field: found[name] for name, field in names.items() if found[name] is not None},
+        **{field: found[name] for name, field in fields.items() if found[name] is not None},
     )
     _near(found["file"], planned, assumed)
-    spot = {pool.name for pool in spec.pools if pool.capacity == "Spot"} - assumed.pool_mtbi.keys()
+    names = {pool.name for pool in planned.pools} - assumed.pool_mtbi.keys()
+    spot = {pool.name for pool in spec.pools if pool.capacity == "Spot"} & names
     prices, links = prices_of(found["price"], planned), on_their_links(planned, assumed)
     warnings = too_small(spec.syncer, planned)
     plan = document(planned, assumed, choose(planned, assumed), links, prices, warnings)
@@ -92,7 +94,9 @@ def _times(option: str, given: Sequence[tuple[str, float]], planned: Run) -> dic
 
 
 def _near(path: Path, planned: Run, assumed: Assumptions) -> None:
-    """Raises `UsageError` for pools whose steps take such different times that the simulation would take hours."""
+    """Raises `UsageError` for pools whose steps take such different times, or an interval so long, that the simulation
+    would take hours."""
+    from atoll_runtime.simulate.planner.merging import link_steps
     from atoll_runtime.simulate.planner.needs import step_of
 
     times = sorted((step_of(pool, planned, assumed).seconds, pool.name) for pool in planned.pools)
@@ -101,6 +105,11 @@ def _near(path: Path, planned: Run, assumed: Assumptions) -> None:
         raise UsageError(
             f"{path}: a step takes {most:.3g} s in pool {slow!r} and {least:.3g} s in pool {fast!r}; at most "
             f"{MOST_APART:g} times as long is wanted: another spec.pools[].batch or --step-time"
+        )
+    if (steps := link_steps(planned, assumed)) > MOST_STEPS:
+        raise UsageError(
+            f"{path}: spec.outer.interval: {planned.outer.interval}: {steps:,.0f} inner steps of all units on their "
+            f"links; at most {MOST_STEPS:,} are simulated: a shorter interval is wanted"
         )
 
 

@@ -74,6 +74,11 @@ def _planned(path: Path, name: str, spec: TrainingRunSpec) -> planner.Run:
     units = sizes(spec)
     if not any(units.values()):
         raise UsageError(f"{path}: spec.units: 0: nothing trains; a plan needs the units that are to train")
+    if sum(units.values()) < spec.quorum.min:
+        raise UsageError(
+            f"{path}: spec.quorum.min: {spec.quorum.min}: at most the {sum(units.values())} units of spec.units are "
+            "wanted: nothing is merged"
+        )
     try:
         tensors = tuple(model.describe(spec.model))
         model.check(spec.model, spec.data.sequence_length, spec.data.packing)

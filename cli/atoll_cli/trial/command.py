@@ -51,8 +51,7 @@ def run_try(options: argparse.Namespace) -> int:
     passed = False
     # Signals of a terminal reach only us: the processes have their own sessions. A shell's background job starts with
     # SIGINT ignored.
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.default_int_handler)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         name, spec = _read(options.file, folder, options.steps)
         with command_errors():

@@ -13,7 +13,7 @@ from atoll_runtime.simulate.fleet.links import Links, on_links
 from atoll_runtime.simulate.fleet.rounds import outcome
 from atoll_runtime.simulate.fleet.scenario import Scenario, Unit
 from atoll_runtime.simulate.planner.needs import global_step, step_of, unit_steps
-from atoll_runtime.simulate.planner.run import Assumptions, Run
+from atoll_runtime.simulate.planner.run import Assumptions, Pool, Run
 from atoll_runtime.simulate.shard import Stalled
 
 FEW_UNITS = 4
@@ -65,20 +65,29 @@ SAME = ("need_gbps", "codec", "period", "advice")
 """Figures that are reported of a pool's first unit, because all its units have the same link."""
 
 
+def link_steps(run: Run, assumed: Assumptions) -> float:
+    """Returns the inner steps of all units that `on_their_links` simulates."""
+    if assumed.least_link(run) is None:
+        return 0.0
+    clock = global_step(run, assumed)
+    paces = sum(clock / step_of(pool, run, assumed).seconds for pool in _simulated_units(run))
+    return LINK_INTERVALS * run.outer.interval * paces
+
+
 def on_their_links(run: Run, assumed: Assumptions) -> dict[str, dict[str, Any]]:
     """Returns, by pool with a known link, the bandwidth and what it means for the units. Raises `Stalled`: no quorum of
     them comes in time."""
     if assumed.least_link(run) is None:
         return {}
-    part = min(1.0, LINK_UNITS / run.units)
-    pools = [pool for pool in run.pools for _ in range(max(1, round(pool.units * part)))]
+    pools = _simulated_units(run)
+    quorum = math.ceil(run.quorum.min * len(pools) / run.units)
     asked = Links(
         gbps=[assumed.link_of(pool) or UNLIMITED_GBPS for pool in pools],
         params=run.parameters,
         step_seconds=[step_of(pool, run, assumed).seconds for pool in pools],
         outer=run.outer,
         communication=run.communication,
-        quorum=run.quorum.model_copy(update={"min": math.ceil(run.quorum.min * part)}),
+        quorum=run.quorum.model_copy(update={"min": quorum}),
         steps=LINK_INTERVALS * run.outer.interval,
     )
     try:
@@ -96,3 +105,9 @@ def on_their_links(run: Run, assumed: Assumptions) -> dict[str, dict[str, Any]]:
             same = {key: getattr(mine[0], key) for key in SAME}
             found[pool.name] = {"link_gbps": gbps, **means, **same}
     return found
+
+
+def _simulated_units(run: Run) -> list[Pool]:
+    """Returns the pool of each unit that is simulated on its link."""
+    part = min(1.0, LINK_UNITS / run.units)
+    return [pool for pool in run.pools for _ in range(max(1, round(pool.units * part)))]

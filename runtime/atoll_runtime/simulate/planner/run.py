@@ -15,7 +15,7 @@ from atoll_runtime.contract import (
     TapeDepth,
     TargetSpec,
 )
-from atoll_runtime.protocol.fragments import Layout, TensorInfo, build_layout
+from atoll_runtime.protocol.fragments import Layout, TensorInfo, build_layout, cut
 from atoll_runtime.simulate.fleet.setting import YEAR
 
 
@@ -116,7 +116,7 @@ class Run:
     @property
     def pieces(self) -> int:
         """The most fragments that the model can be cut into."""
-        return sum(tensor.shape[0] if tensor.stacked else 1 for tensor in self.tensors)
+        return len(cut(self.tensors))
 
     @property
     def parameters(self) -> int:
