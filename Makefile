@@ -124,4 +124,4 @@ cluster-down: setup ## Remove every process, mount, namespace, rule and cgroup o
 	$(BIN)/python -m atoll_local down $(ARGS)
 
 clean: ## Remove .venv and the tools' caches in this folder
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis dist
+	rm -rf $(VENV) .cache .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache dist

@@ -30,7 +30,7 @@ READY_SECONDS = 120.0
 ANSWER_SECONDS = 10.0
 """An API server that takes longer to say whether it is ready counts as one that does not run."""
 STORAGE_CLASS = "standard"
-VOLUMES = 8
+VOLUMES = 64
 """Static volumes: there is no provisioner. A used volume is not bound again."""
 ADD_ONS = Path(__file__).with_name("manifests") / "addons.yaml"
 """CoreDNS, storage, and two bindings."""

@@ -14,6 +14,7 @@ from atoll_local.process import run
 
 MAINS = Path(__file__).with_name("manifests") / "go"
 GO_DIRECTIVE = "1.26.0"
+KUBERNETES_MODULE = "k8s.io/kubernetes"
 BUILD_TIMEOUT = 7200.0
 """Seconds for one program. kube-apiserver takes about 230 on two cores with empty caches, under load more than 1800."""
 
@@ -33,13 +34,16 @@ def build(program: Program, work: Path, target: Path) -> None:
         )
     work.mkdir(parents=True, exist_ok=True)
     module = work / "go.mod"
-    if not module.is_file():
-        module.write_text(_go_mod(go, program, work))
+    kubernetes = program.module == KUBERNETES_MODULE
+    required = re.compile(rf"{program.module} v{re.escape(program.version)}\s")
+    if not module.is_file() or (kubernetes and not required.search(module.read_text())):
+        head = f"module atoll.dev/programs/{work.name}\n\ngo {GO_DIRECTIVE}\n"
+        module.write_text(head + (_requirements(program) if kubernetes else ""))
     if program.main:
         shutil.copy(MAINS / program.main, work / "main.go")
     if program.own_sums:
         (work / "go.sum").write_bytes((module_folder(program) / "go.sum").read_bytes())
-    if program.module != "k8s.io/kubernetes":
+    if not kubernetes:
         _run(go, ["get", f"{program.module}@v{program.version}"], work)
     if program.main:
         _run(go, ["mod", "tidy"], work)
@@ -59,20 +63,15 @@ def module_folder(program: Program) -> Path:
         return Path(json.loads(_run(go, arguments, Path(empty)))["Dir"])
 
 
-def _go_mod(go: str, program: Program, work: Path) -> str:
-    head = f"module atoll.dev/programs/{work.name}\n\ngo {GO_DIRECTIVE}\n"
-    if program.module != "k8s.io/kubernetes":
-        return head
-    # k8s.io/kubernetes requires its staging modules as v0.0.0 and replaces them inside its own tree. These
-    # replacements do not apply to a dependent, so the published versions (v0.36.3 for 1.36.3) are named here.
-    (work / "go.mod").write_text(head)
-    _run(go, ["mod", "download", f"{program.module}@v{program.version}"], work)
-    cache = _run(go, ["env", "GOMODCACHE"], work).strip()
-    theirs = (Path(cache) / "k8s.io" / f"kubernetes@v{program.version}" / "go.mod").read_text()
+def _requirements(program: Program) -> str:
+    """Lines of go.mod that require Kubernetes. It requires its staging modules as v0.0.0 and replaces them inside its
+    own tree. These replacements do not apply to a dependent, so the published versions (v0.36.3 for 1.36.3) are named
+    here."""
+    theirs = (module_folder(program) / "go.mod").read_text()
     staged = sorted(set(re.findall(r"^\s*(?:require\s+)?(k8s\.io/[\w./-]+) v0\.0\.0(?:\s|$)", theirs, re.M)))
     published = "v0." + program.version.split(".", 1)[1]
     replaces = "".join(f"\t{name} => {name} {published}\n" for name in staged)
-    return f"{head}\nrequire {program.module} v{program.version}\n\nreplace (\n{replaces})\n"
+    return f"\nrequire {program.module} v{program.version}\n\nreplace (\n{replaces})\n"
 
 
 def _run(go: str, args: list[str], work: Path) -> str:

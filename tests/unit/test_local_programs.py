@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from atoll_local import programs
 from atoll_local.catalogue import PROGRAMS
 from atoll_local.errors import HostError
+from atoll_local.gobuild import build
 
 
 @pytest.fixture(autouse=True)
@@ -93,3 +95,30 @@ def test_a_program_is_built_once_from_its_module(monkeypatch: pytest.MonkeyPatch
     assert found.read_bytes() == b"built" and os.access(found, os.X_OK)
     monkeypatch.setattr(programs, "build", lambda *_: pytest.fail("it is built again"))
     assert programs.find("etcd") == found
+
+
+@pytest.fixture
+def go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of a Go tool that cannot download while there is a file `offline`, and builds nothing."""
+    (tmp_path / "go.mod").write_text("require (\n\tk8s.io/api v0.0.0\n)\n")
+    program = tmp_path / "go"
+    told = f'[ ! -e {tmp_path}/offline ] && echo \'{{"Dir": "{tmp_path}"}}\''
+    program.write_text(f"#!/bin/sh\n[ $1 != mod ] || {{ {told}; }}\n")
+    program.chmod(0o755)
+    monkeypatch.setattr("atoll_local.gobuild.go_program", lambda: str(program))
+    return tmp_path
+
+
+def test_what_kubernetes_requires_is_written_after_a_download_that_failed_and_for_another_version(
+    go: Path,
+) -> None:
+    program, work = PROGRAMS["kubelet"], go / "work"
+    (go / "offline").touch()
+    with pytest.raises(HostError, match="go mod download"):
+        build(program, work, go / "kubelet")
+    (go / "offline").unlink()
+    for version in (program.version, "1.36.4", "1.36.4"):
+        build(replace(program, version=version), work, go / "kubelet")
+        module = (work / "go.mod").read_text()
+        assert f"require k8s.io/kubernetes v{version}\n" in module
+        assert f"replace (\n\tk8s.io/api => k8s.io/api v0{version.removeprefix('1')}\n)" in module
