@@ -17,7 +17,6 @@ from soak import batch
 
 from atoll_runtime.learner.client import SyncerClient
 from atoll_runtime.protocol.rules import Rules
-from atoll_runtime.syncer.cuts import GATHER_SECONDS
 
 SEED = int(os.environ.get("SEED") or 20261121)
 COUNT = int(os.environ.get("SCHEDULES") or 3_000)
@@ -39,15 +38,6 @@ def four_units(rules: Rules, steps: tuple[float, ...], weather: Weather, budget:
 
 
 FOUR = replace(LONE, fragments=4, target_steps=40)
-
-
-def test_the_first_checkpoint_is_of_step_0_however_late_a_shard_comes() -> None:
-    """Units are seeded from it, so nothing is merged before."""
-    world = four_units(replace(FOUR, shards=2), (1.0,), Weather(0.01))
-    world.part(world.shards[1], 5 * GATHER_SECONDS)
-    world.run_while(lambda: world.bucket.newest() is None and world.now < 6 * GATHER_SECONDS)
-    first = world.bucket.newest()
-    assert first is not None and first.step == 0 and world.now > 5 * GATHER_SECONDS
 
 
 def test_memory_for_fewer_rounds_than_may_be_in_flight_holds_no_run_up() -> None:

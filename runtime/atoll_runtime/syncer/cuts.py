@@ -109,12 +109,7 @@ class Cuts:
                 else:
                     await asyncio.to_thread(self._prune, step)
                     return True
-            late = not job.cut.final and clock() - begun > GATHER_SECONDS
-            if (
-                late and self.newest is None
-            ):  # nothing is merged before it, so every shard can still save its part
-                self._fail(f"the first checkpoint is not complete: {waiting}", waiting)
-            elif late:
+            if not job.cut.final and clock() - begun > GATHER_SECONDS:
                 self._fail(f"checkpoint of global step {step} given up: {waiting}", waiting)
                 return False
             await backoff.wait()
