@@ -127,10 +127,10 @@ class App:
 
     def _ready(self) -> tuple[bool, str]:
         feed = self._feed
-        if feed is not None and feed.refusal:
-            return False, f"may not watch {feed.refusal}"
-        if feed is None or not feed.filled.is_set():
+        if feed is None or not (feed.serves or feed.refusal):
             return False, "the watches have not started yet"
+        if feed.refusal:
+            return feed.serves, f"may not watch {feed.refusal}"
         return True, "ok, leads" if self._leads() else "ok, stands by"
 
 

@@ -253,7 +253,9 @@ def test_monitoring_comes_when_asked_for_as_it_is_in_its_files() -> None:
         labelled = objects[key]["metadata"]["labels"]
         assert (labelled["release"], labelled[MANAGED_BY]) == ("prom", "Helm")
     objects |= template("--set=alerts.enabled=true")
-    own = 'absent(atoll_leader{namespace="atoll-system"})'  # another release's leader says nothing of this one
+    own = (
+        'absent(atoll_leader{namespace="atoll-system"})'  # another release's leader says nothing of this one
+    )
     rules = (CHART / "files" / "alerts.yaml").read_text().replace("absent(atoll_leader)", own)
     assert own in rules and objects[MONITORING["alerts"]]["spec"] == yaml.safe_load(rules)
     dashboard = objects[MONITORING["dashboard"]]

@@ -1,6 +1,6 @@
 """Keeps the Secrets of a run: its authority, and the certificates of its syncer, evaluator and units. They are read by
-name only. Each is checked after a change and once a day, and renewed in place before it expires. The kubelet updates
-the files in the pods, which use them for new connections. No pod restarts."""
+name only. Each is checked after a change, once a day and when the clock went back, and renewed in place before it
+expires. The kubelet updates the files in the pods, which use them for new connections. No pod restarts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 
 from atoll_operator.api.group import Object, metadata
-from atoll_operator.certificates.authority import Authority, Member, Pair, RunOwner, client_context
+from atoll_operator.certificates.authority import SKEW, Authority, Member, Pair, RunOwner, client_context
 from atoll_operator.cluster import Cluster
 from atoll_operator.kube.apply import check_owner, found_or_created
 from atoll_operator.kube.cache import Cache, Key
@@ -22,6 +22,9 @@ from atoll_operator.kube.logs import log
 from atoll_operator.kube.queue import gather_bounded
 from atoll_operator.plan.pods.names import ca_secret, tls_secret
 from atoll_runtime.contract import identity
+
+CHECK = datetime.timedelta(days=1)
+"""Time between two checks of all Secrets."""
 
 
 class RunCertificates:
@@ -34,15 +37,20 @@ class RunCertificates:
         self._pair = Pair(b"", b"")
         """The operator's own certificate; kept in memory only."""
         self._authority: Authority | None = None
+        self._begun = self._newest = datetime.datetime.fromtimestamp(0, datetime.UTC)
+        """When the present check of all began, which is in the marks, and the newest time since then."""
 
     async def ensure(self, members: Sequence[Member], now: datetime.datetime) -> None:
         """Create missing Secrets, and renew those that are due, lack a host name or come from another authority. Raises
         Retry while a Secret of an earlier run or unit of this name exists, and Refused if the authority's Secret cannot
         be read or an object of another owner has one of the names."""
-        if self._authority is None or self._mark_of(ca_secret(self.run.name)) != f"{now.date()}":
-            self._authority = await self._open(now)
+        if now >= self._begun + CHECK or now < self._newest - SKEW:
+            self._begun = self._newest = now
+        self._newest = max(self._newest, now)
+        if self._authority is None or self._mark_of(ca_secret(self.run.name)) != f"{self._begun}":
+            self._authority = await self._open(now, f"{self._begun}")
         authority = self._authority
-        checked = f"{now.date()} ".encode() + authority.pair.certificate
+        checked = f"{self._begun} ".encode() + authority.pair.certificate
         marks = {each: hashlib.sha256(checked + f"{each}".encode()).hexdigest() for each in members}
         due = [each for each, mark in marks.items() if self._mark_of(tls_secret(each.name)) != mark]
         await gather_bounded((self._issue(authority, each, marks[each], now) for each in due), AT_ONCE)
@@ -51,7 +59,7 @@ class RunCertificates:
         entry = self._cache.get(Key("Secret", self.run.namespace, secret))
         return "" if entry is None else entry.mark
 
-    async def _open(self, now: datetime.datetime) -> Authority:
+    async def _open(self, now: datetime.datetime, mark: str) -> Authority:
         """Read or create the authority, and renew the operator's own certificate."""
         run, name = self.run, ca_secret(self.run.name)
 
@@ -67,7 +75,7 @@ class RunCertificates:
             uri = identity(run.namespace, run.name, "operator", "operator")
             self._pair = authority.issue("atoll-operator", uri, (), now)
         authority.equip(self.context, self._pair)
-        self._cache.mark("Secret", secret, f"{now.date()}")
+        self._cache.mark("Secret", secret, mark)
         return authority
 
     async def _issue(self, authority: Authority, member: Member, mark: str, now: datetime.datetime) -> None:

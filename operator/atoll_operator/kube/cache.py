@@ -129,10 +129,13 @@ class Cache:
             self._entries[kind][entry.key] = replace(entry, mark=mark)
 
     def delete(self, key: Key, uid: str, version: float = math.inf) -> Change | None:
-        """The object with this uid was deleted, at this version if that is known; returns None if it was not known."""
+        """The object with this uid was deleted, at this version if that is known; returns None if it was not known, or
+        is known to be newer."""
         self._bury(uid, version)
         old = self.get(key)
-        return self._drop(old, version) if old is not None and old.uid == uid else None
+        if old is None or old.uid != uid or old.resource_version > version:
+            return None
+        return self._drop(old, version)
 
     def prune(self, candidates: Iterable[Key], present: Collection[Key], version: int) -> list[Change]:
         """Deletes the candidates that a fresh list at this resource version did not have."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import NamedTuple, Self
 
 import aiohttp
@@ -23,7 +23,8 @@ BACK_OFF_SECONDS = 0.15
 RETRY_AFTER_SECONDS = 10.0
 """Longest wait between two tries, whatever the API server asks for."""
 TIME_OUT = aiohttp.ClientTimeout(total=20, sock_connect=5)
-PAGE = 500
+PAGE = 100
+"""Objects in a page of a list. Each may have hundreds of KiB, and a page is held as a whole."""
 JSON = "application/json"
 APPLY = "application/apply-patch+yaml"
 MERGE = "application/merge-patch+json"
@@ -89,20 +90,28 @@ class ApiClient:
     async def get(self, kind: str, namespace: str, name: str) -> Object:
         return await self._call("GET", self._path(kind, namespace, name))
 
-    async def list(
-        self, kind: str, namespace: str, selector: str = "", names: bool = False
-    ) -> tuple[list[Object], int]:
-        """All objects of a namespace, or of the cluster if that is empty, and the list's resource version. With `names`
-        it keeps only their `brief` parts, because all metadata of 10,000 pods take 250 MiB."""
+    async def pages(
+        self, kind: str, namespace: str, selector: str = "", accept: str = JSON
+    ) -> AsyncIterator[tuple[list[Object], int]]:
+        """All objects of a namespace, or of the cluster if that is empty: page by page, each with the list's resource
+        version. A page is asked for when the one before has been taken."""
         parameters = {"limit": str(PAGE)} | ({"labelSelector": selector} if selector else {})
-        accept, bodies = METADATA_LIST if names else JSON, list[Object]()
         while True:
             answer = await self._call("GET", self._path(kind, namespace), None, parameters, accept=accept)
-            items = answer["items"] or []  # an empty list of metadata is null
-            bodies += map(brief, items) if names else items
+            # Not kept here while the next page is read. An empty list of metadata is null.
+            yield answer.pop("items") or [], version_of(answer["metadata"])
             if not (token := answer["metadata"].get("continue")):
-                return bodies, version_of(answer["metadata"])
+                return
             parameters = {**parameters, "continue": token}
+
+    async def list(self, kind: str, namespace: str, selector: str = "") -> tuple[list[Object], int]:
+        """The `brief` parts of these objects, because all metadata of 10,000 pods take 250 MiB, and the list's resource
+        version."""
+        bodies, newest = list[Object](), 0
+        async for items, version in self.pages(kind, namespace, selector, METADATA_LIST):
+            bodies += map(brief, items)
+            newest = version
+        return bodies, newest
 
     async def create(self, body: Object) -> Object:
         """Raises AlreadyExists, also if an earlier try arrived and its answer was lost, and Refused if a field is

@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,6 +24,8 @@ BACK_OFF = 0.25, 1.0
 because heals wait for the watches after an outage."""
 WATCH_SECONDS = 40
 """A watch is opened again after this long, and continues after its last event."""
+TAKE_SECONDS = 10.0
+"""How long kopf's thread waits at most until the main loop has taken a page of a list."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +47,8 @@ News = tuple[str, bool, Object]
 
 class Feed:
     """Puts into the cache what kopf and the resync see in these namespaces, or in the cluster if there are none.
-    `changed` gets each change. `listed` is called after each list with the namespaces of which all is known now. All
-    methods but `post` belong to the main loop."""
+    `changed` gets each change. `listed` is called with the namespaces of which all is known from now on, and with none
+    when the API server answers again after a problem. All methods but `post` and `taken` belong to the main loop."""
 
     def __init__(
         self,
@@ -58,7 +60,7 @@ class Feed:
         listed: Callable[[Collection[str]], None],
     ) -> None:
         self.client, self.namespaces, self.cache = client, namespaces, cache
-        self._changed, self._when_listed = changed, listed
+        self._changed, self.when_listed = changed, listed
         self.watches = {
             client.resources[watch.kind].path(namespace): replace(watch, namespace=namespace)
             for watch in watches
@@ -68,7 +70,7 @@ class Feed:
         self.filled = asyncio.Event()
         """Set when all collections of some namespace have been listed once."""
         self.back = asyncio.Event()
-        """Set when a request succeeds after a problem, because etcd may have been restored meanwhile."""
+        """Set when a watch's request succeeds after a problem, because etcd may have been restored meanwhile."""
         self._main = asyncio.get_running_loop()
         self.unlisted = set(self.watches.values())
         """Collections that have not been listed yet."""
@@ -79,6 +81,12 @@ class Feed:
     def refusal(self) -> str:
         """The watches that the API server refuses, in its words; empty if it refuses none."""
         return "; ".join(f"{path}: {text}" for path, (text, refused) in self._problems.items() if refused)
+
+    @property
+    def serves(self) -> bool:
+        """Whether all of some namespace has been listed and may be watched."""
+        refused = (each for path, each in self.watches.items() if self._problems.get(path, ("", False))[1])
+        return not self._lacking((*self.unlisted, *refused)).issuperset(self.namespaces or [""])
 
     def event(self, kind: str, deleted: bool, body: Object) -> None:
         """The object has this state, or was deleted in this state. Skips an unreadable one, because users may create
@@ -98,23 +106,23 @@ class Feed:
         """Called after the events of a list at this resource version: what it does not have was deleted."""
         for change in self.cache.prune(self.cache.keys(watch.kind, watch.namespace), present, version):
             self._changed(change)
-        unknown = self._unknown()
+        unknown = self._lacking(self.unlisted)
         self.unlisted.discard(watch)
-        if new := unknown - self._unknown():
+        if new := unknown - self._lacking(self.unlisted):
             self.filled.set()
-        self._when_listed(new)
+            self.when_listed(new)
 
     def knows(self, namespace: str) -> bool:
         """Whether all that exists in the namespace has been listed."""
-        return self._unknown().isdisjoint(("", namespace))
+        return self._lacking(self.unlisted).isdisjoint(("", namespace))
 
-    def _unknown(self) -> set[str]:
-        """Namespaces of which, or of the cluster, a collection has not been listed; "" is the whole cluster."""
-        names = {each.namespace for each in self.unlisted}
+    def _lacking(self, missing: Iterable[Watch]) -> set[str]:
+        """Namespaces of which, or of the cluster, these collections are missing; "" is the whole cluster."""
+        names = {each.namespace for each in missing}
         return set(self.namespaces or [""]) if "" in names else names
 
     def outcome(self, path: str, problem: str = "", refused: bool = False) -> None:
-        """Logs each problem of a path once. An empty one means that the request succeeded."""
+        """Logs each problem of kopf's requests for a path once. An empty one means that the request succeeded."""
         if not problem:
             if self._problems.pop(path, None):
                 self.back.set()
@@ -126,6 +134,26 @@ class Feed:
         """Calls the function in the main loop, from kopf's thread; calls keep their order."""
         with contextlib.suppress(RuntimeError):  # the loop is closed: the process ends
             self._main.call_soon_threadsafe(function, *arguments)
+
+    async def taken(self) -> None:
+        """Waits in kopf's thread until the main loop has done what was posted before, at most `TAKE_SECONDS`."""
+        loop, done = asyncio.get_running_loop(), asyncio.Event()
+
+        def tell() -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: kopf has ended
+                loop.call_soon_threadsafe(done.set)
+
+        self.post(tell)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(TAKE_SECONDS):
+                await done.wait()
+
+
+class Waits:
+    """Seconds between the tries of a request, drawn anew for each: for 15 minutes, then kopf ends and starts again."""
+
+    def __iter__(self) -> Iterator[float]:
+        return (back_off(n, *BACK_OFF) for n in range(1, 1000))
 
 
 class KopfThread:
@@ -192,8 +220,7 @@ class KopfThread:
             settings.process.ultimate_exiting_timeout = None
             settings.networking.request_timeout = 20
             settings.networking.connect_timeout = 5
-            # Enough for about 15 minutes; then kopf ends and is started again.
-            settings.networking.error_backoffs = [back_off(n, *BACK_OFF) for n in range(1, 1000)]
+            settings.networking.error_backoffs = Waits()
             settings.watching.server_timeout = WATCH_SECONDS
             settings.watching.chunk_size = PAGE
             for kind, selector in kinds.items():

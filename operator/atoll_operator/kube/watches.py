@@ -19,7 +19,7 @@ import yarl
 
 from atoll_operator.kube.cache import Key, Object, key_of, version_of
 from atoll_operator.kube.client import METADATA_LIST, decode
-from atoll_operator.kube.errors import ApiError, Refused, Restored, Unreachable
+from atoll_operator.kube.errors import ApiError, Restored, Unreachable
 from atoll_operator.kube.events import BACK_OFF, WATCH_SECONDS, Feed, KopfThread, News, Watch
 from atoll_operator.kube.logs import log
 from atoll_operator.kube.queue import back_off, until_first
@@ -28,6 +28,8 @@ METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 SILENT_SECONDS = WATCH_SECONDS + 20.0
 """kopf is started again when it has not asked for a collection for this long: its loop hangs, a connection is dead, or
 the kind was not served yet when it started."""
+PAUSE_SECONDS = 10.0
+"""Least time between two resyncs, because watches may fail and come back again and again."""
 STEADY_SECONDS = 30.0
 """After a run of at least this length the back-off before the next start of kopf is the first one again."""
 
@@ -67,19 +69,21 @@ async def _resync(feed: Feed, seconds: float) -> None:
             # Not `wait_for`, which may lose a cancellation in Python 3.11.
             async with asyncio.timeout(seconds * random.uniform(0.9, 1.1)):
                 await feed.back.wait()
-        feed.back.clear()
+        if feed.back.is_set():
+            feed.back.clear()
+            feed.when_listed(())
         for path, each in feed.watches.items():
             if each in feed.unlisted:  # its first list must have whole objects; the one below has names alone
                 continue
             known = {key: feed.cache.version(key) for key in feed.cache.keys(each.kind, each.namespace)}
             try:
-                bodies, version = await feed.client.list(each.kind, each.namespace, each.selector, names=True)
+                bodies, version = await feed.client.list(each.kind, each.namespace, each.selector)
             except (ApiError, Unreachable) as error:
-                feed.outcome(path, str(error), isinstance(error, Refused))
+                log(logging.WARNING, "a collection could not be listed again", path=path, error=str(error))
             else:
                 check_versions(each.kind, known, bodies, version)
-                feed.outcome(path)
                 feed.listed(each, {key_of(each.kind, body) for body in bodies}, version)
+        await asyncio.sleep(min(seconds, PAUSE_SECONDS) * random.uniform(0.9, 1.1))
 
 
 def check_versions(kind: str, known: Mapping[Key, int], bodies: Iterable[Object], version: int) -> None:
@@ -103,11 +107,12 @@ class KopfSession:
         self.news: dict[str, News] = {}
         self._present: dict[str, set[Key]] = {}
         """By path, the objects in the pages of a list so far."""
+        self._turn = asyncio.Lock()
 
     def open(self) -> aiohttp.ClientSession:
         class Response(aiohttp.ClientResponse):
             async def json(response, **_: Any) -> Any:
-                return self._read(response.url, await response.read())
+                return await self._read(response)
 
         return aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, ssl=self._feed.client.credentials.context),
@@ -166,13 +171,21 @@ class KopfSession:
             kept = msgspec.json.encode({"type": kind, "object": {"metadata": metadata}}) + b"\n" + kept
         return kept
 
-    def _read(self, url: yarl.URL, content: bytes) -> Any:
-        """Reports lists, and gives kopf empty ones, because kopf does not tell its handlers where a list ends, and
-        would begin a task for each object at once."""
-        answer, watch, feed = decode(content), self._feed.watches.get(url.path), self._feed
-        if watch is None or "items" not in answer:
+    async def _read(self, response: aiohttp.ClientResponse) -> Any:
+        """The content of a response. Of all lists one page at a time is in memory, until the main loop has taken it."""
+        if (watch := self._feed.watches.get(response.url.path)) is None:
+            return decode(await response.read())
+        async with self._turn:
+            answer = decode(await response.read())
+            if "items" in answer:
+                self._report(watch, response.url, answer)
+                await self._feed.taken()
             return answer
-        bodies = answer["items"] or []  # an empty list of metadata is null
+
+    def _report(self, watch: Watch, url: yarl.URL, answer: Object) -> None:
+        """Reports a page of a list and empties it, because kopf does not tell its handlers where a list ends, and would
+        begin a task for each object at once."""
+        feed, bodies = self._feed, answer["items"] or []  # an empty list of metadata is null
         answer["items"] = []
         for body in bodies:
             body.setdefault("kind", answer["kind"].removesuffix("List"))
@@ -184,7 +197,6 @@ class KopfSession:
         present.update(key_of(watch.kind, body) for body in bodies)
         if not answer["metadata"].get("continue"):
             feed.post(feed.listed, watch, self._present.pop(url.path), version_of(answer["metadata"]))
-        return answer
 
 
 class _Stream:

@@ -40,6 +40,8 @@ NEEDED = frozenset({"status.incarnation", "status.placement", "status.restarts"}
 RESYNC_SHARES = 0.8, 1.0
 """An object without events is reconciled again after a random share, between these two, of the resync time."""
 
+Then = Callable[[], None]
+
 
 class Controller:
     """Made anew for each term, because another operator may have acted since the last one."""
@@ -107,6 +109,8 @@ class Memory:
     pace: Pace | None = None
     """How a unit has stepped, for the detection of hangs; by the monotonic clock."""
     certificates: RunCertificates | None = None
+    unanswered: tuple[Object, Then] | None = None
+    """A status that was sent and not answered, and what follows if it was stored."""
     cpu: float = 0.0
     """CPU seconds of those parts of the present pass that await nothing."""
 
@@ -135,6 +139,9 @@ class Reconciler:
         if (memory := self._memory.get(key)) is None or memory.uid != uid:
             memory = self._memory[key] = Memory(uid)
         memory.cpu = 0.0
+        if memory.unanswered and memory.unanswered[0] == body.get("status"):
+            memory.unanswered[1]()
+            memory.unanswered = None
         try:
             await self._reconcile(key, body, memory, now)
         finally:
@@ -217,13 +224,21 @@ class Reconciler:
             self._queue.add(run, SOON_SECONDS)
 
     async def _conclude(
-        self, key: Key, body: Body, memory: Memory, plan: RunPlan | UnitPlan, now: float
+        self, key: Key, body: Body, memory: Memory, plan: RunPlan | UnitPlan, now: float, then: Then
     ) -> None:
-        """Writes the status, then the Events, and schedules the next pass."""
+        """Writes the status. Its Events and `then` follow, in a later pass if the answer is lost. Schedules a pass."""
         with self._timed(memory):
             status = document(plan.status)
+
+        def follow() -> None:
+            self._recorder.record(body, plan.notices, now)
+            then()
+
+        # The first one stays: later ones are sent over an older version, or to a server that does not answer.
+        memory.unanswered = memory.unanswered or (status, follow)
         await self._write(key, body, status, memory)
-        self._recorder.record(body, plan.notices, now)
+        memory.unanswered = None
+        follow()
         if plan.wake is not None:
             self._queue.add_after(key, plan.wake - now)
 

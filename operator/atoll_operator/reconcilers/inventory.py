@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property, partial
@@ -131,12 +131,16 @@ class Inventory(Cache):
             found = self._templates[digest] = self._templates.setdefault(_digest(document(model)), model)
         return found
 
-    def replace_pods(self, unit: Key, pods: Iterable[Object], version: int) -> None:
-        """Takes a fresh list of a unit's pods, and deletes the others."""
-        fresh = {key_of("Pod", body): body for body in pods}
-        self.prune((entry.key for entry in self.by(PARENT, unit, "Pod")), fresh, version)
-        for body in fresh.values():
-            self.put("Pod", body)
+    async def replace_pods(self, unit: Key, pages: AsyncIterable[tuple[list[Object], int]]) -> None:
+        """Takes a fresh list of a unit's pods page by page, because all bodies of 2,304 take 100 MiB, and deletes the
+        others."""
+        fresh, newest = set[Key](), 0
+        async for pods, version in pages:
+            while pods:
+                fresh.add(key_of("Pod", body := pods.pop()))
+                self.put("Pod", body)
+            newest = version
+        self.prune((entry.key for entry in self.by(PARENT, unit, "Pod")), fresh, newest)
 
     def body(self, key: Key) -> Body | None:
         entry = self.get(key)

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 
 from atoll_operator.api.common import EVALUATED
 from atoll_operator.api.group import Object
@@ -60,14 +61,13 @@ class RunReconciler(Reconciler):
             evaluator_refusal = await refusal_of(self._evaluate(key, run, plan, memory.certificates))
         except Retry as error:  # an earlier run of this name has left an object
             status = refused(plan.status, run.status, "Ready", str(error), now, "NameTaken")
-            await self._conclude(key, body, memory, replace(plan, status=status), now)
-            self._wake(key, run, status)
+            then = partial(self._wake, key, run, status)
+            await self._conclude(key, body, memory, replace(plan, status=status), now, then)
             raise
         for condition, message in (("Degraded", refusal), (EVALUATED, evaluator_refusal)):
             if message:
                 plan = replace(plan, status=refused(plan.status, run.status, condition, message, now))
-        await self._conclude(key, body, memory, plan, now)
-        self._wake(key, run, plan.status)
+        await self._conclude(key, body, memory, plan, now, partial(self._wake, key, run, plan.status))
         if refusal or evaluator_refusal:
             raise Retry(REFUSED_SECONDS, refusal or evaluator_refusal)
 

@@ -7,11 +7,12 @@ import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from typing import Any
 
 from atoll_operator.api.group import ANNOTATION_INCARNATION, LABEL_UNIT, Object
-from atoll_operator.api.learnerunit import Heal, LearnerUnitStatus
+from atoll_operator.api.learnerunit import LearnerUnitStatus
 from atoll_operator.kube.apply import found_or_created
 from atoll_operator.kube.cache import Key, controller_uid
 from atoll_operator.kube.client import AT_ONCE, CONNECTIONS
@@ -46,15 +47,13 @@ class UnitReconciler(Reconciler):
             status = refused(old, old, "Scheduled", str(error), now, "SpecInvalid")
             return await self._write(key, body, document(status), memory)
         if plan.advance and plan.needs_fresh_list:  # a lagging watch must not cost an incarnation
-            listed = await self._cluster.list("Pod", key.namespace, f"{LABEL_UNIT}={key.name}")
-            self._inventory.replace_pods(key, *listed)
+            pages = self._cluster.pages("Pod", key.namespace, f"{LABEL_UNIT}={key.name}")
+            await self._inventory.replace_pods(key, pages)
             plan = plan_unit(self._observe(key, body, memory, now))
         if plan.advance:
             # Write this before anything of the old incarnation is touched.
-            await self._conclude(key, body, memory, plan, now)
+            await self._conclude(key, body, memory, plan, now, partial(self._count, unit.status, plan.status))
             self._queue.add(key)
-            if plan.status.restart_count > unit.status.restart_count and plan.status.last_failure is not None:
-                self._metrics.restarted(plan.status.last_failure.reason)
             return
         refusal = await self._act(key, plan)
         if not refusal and (plan.create or plan.remove):  # the watch may report nothing new about these
@@ -64,8 +63,7 @@ class UnitReconciler(Reconciler):
             plan = describe(unit, plan)
         if refusal:
             plan = replace(plan, status=refused(plan.status, unit.status, "Scheduled", refusal, now))
-        await self._conclude(key, body, memory, plan, now)
-        self._count_heal(unit.status.last_heal, plan.status.last_heal)
+        await self._conclude(key, body, memory, plan, now, partial(self._count, unit.status, plan.status))
         if refusal:
             raise Retry(REFUSED_SECONDS, refusal)
 
@@ -75,8 +73,11 @@ class UnitReconciler(Reconciler):
         remove, _ = removals(pods, DRAIN_SECONDS, False, time.time())
         await gather_bounded((self._remove_pod(key.namespace, each) for each in remove), CONNECTIONS)
 
-    def _count_heal(self, old: Heal | None, new: Heal | None) -> None:
-        """Counts a heal once, and its stages once when all of them are known."""
+    def _count(self, before: LearnerUnitStatus, after: LearnerUnitStatus) -> None:
+        """Counts a restart and a heal once, and the heal's stages once when all of them are known."""
+        if after.restart_count > before.restart_count and after.last_failure is not None:
+            self._metrics.restarted(after.last_failure.reason)
+        old, new = before.last_heal, after.last_heal
         if new is None or new == old:
             return
         if old is None or new.incarnation != old.incarnation:

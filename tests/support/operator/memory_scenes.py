@@ -30,7 +30,7 @@ from objects import RUN
 from atoll_operator.api.group import NODE_POOL
 from atoll_operator.kube.cache import Key, key_of
 from atoll_operator.kube.client import CONNECTIONS
-from atoll_operator.kube.errors import of_status
+from atoll_operator.kube.errors import Unreachable, of_status
 from atoll_runtime.contract import EXIT_TERMINAL, LinkReport
 
 BELONGINGS = (
@@ -221,6 +221,36 @@ async def heal_whose_status_is_refused_for_a_conflict_is_counted_once(world: Wor
     for metric in (world.metrics.heal_seconds, world.metrics.heal_stage_seconds):
         counts = [each.value for each in next(iter(metric.collect())).samples if each.name.endswith("_count")]
         assert set(counts) == {1.0}, counts
+
+
+@scene
+async def what_follows_a_status_follows_also_when_the_answer_to_its_write_is_lost(world: World) -> None:
+    """The unit's write is sent again and refused for a conflict; the run's is not answered at all."""
+    answer, lost = Server.answer, dict[str, str]()
+    errors = {UNIT: of_status(409, "Conflict", "the object has been modified"), "r": Unreachable("no answer")}
+
+    def loses(server: Server, method: str, path: str, body: dict[str, Any], *rest: Any) -> Any:
+        found, status = answer(server, method, path, body, *rest), body.get("status", {})
+        name, said = path.split("/")[-2], f"{status.get('incarnation', status.get('phase'))}"
+        if method == "PUT" and (name, said) in ((UNIT, "2"), ("r", "Failed")) and name not in lost:
+            lost[name] = said
+            raise errors[name]
+        return found
+
+    def restarts() -> float:
+        [family] = world.metrics._restarts.collect()
+        return sum(each.value for each in family.samples if each.name.endswith("_total"))
+
+    with patch.object(Server, "answer", loses):
+        world.cluster.fail_pod(world.pods(UNIT)[1], 137)
+        await until_learns(world, 2, UNIT)
+        assert restarts() == 1
+        world.change_run(activeDeadlineSeconds=1)
+        await world.until("it failed", lambda: world.run()["phase"] == "Failed")
+        await asyncio.sleep(60)
+    assert lost.keys() == errors.keys() and not world.pods()
+    reasons = [event["reason"] for event in world.server.every("Event")]
+    assert {"AppError", "Healed", "DeadlineExceeded"} <= {*reasons}, reasons
 
 
 @scene

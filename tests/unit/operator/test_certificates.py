@@ -16,8 +16,8 @@ from atoll_operator.kube.client import AT_ONCE
 from atoll_operator.reconcilers.inventory import Inventory
 
 RUN = RunOwner("ns", "r", "run")
-NOW = datetime.datetime.now(datetime.UTC).replace(microsecond=0)
-DAY = datetime.timedelta(days=1)
+NOW = datetime.datetime.now(datetime.UTC).replace(hour=12, minute=0, second=0, microsecond=0)
+DAY, HOUR = datetime.timedelta(days=1), datetime.timedelta(hours=1)
 
 
 class Secrets(MemoryCluster):
@@ -79,10 +79,13 @@ async def test_a_certificate_is_renewed_when_a_third_of_its_life_is_left(secrets
     assert sorted(renewed) == ["r-one-0-tls", "r-syncer-tls"]
 
 
+@pytest.mark.parametrize("before", [[], [NOW - HOUR]])
+@pytest.mark.parametrize("ahead", [3 * HOUR, 61 * DAY])
 async def test_a_certificate_that_a_fast_clock_has_made_is_made_anew_when_the_clock_is_right(
-    secrets: Secrets,
+    secrets: Secrets, ahead: datetime.timedelta, before: list[datetime.datetime]
 ) -> None:
-    await secrets.ensure(1)
-    await secrets.ensure(1, NOW + 61 * DAY)
+    for now in before:
+        await secrets.ensure(0, now, shards=0)
+    await secrets.ensure(1, NOW + ahead)
     renewed = [name for method, name in await secrets.ensure(1, NOW) if method == "PATCH"]
     assert sorted(renewed) == ["r-one-0-tls", "r-syncer-tls"]

@@ -41,6 +41,7 @@ def test_an_older_state_is_ignored_and_a_newer_one_tells_what_was_before() -> No
     assert cache.put("Pod", body("u", 4, phase="Failed")) is None
     entry = cache.get(KEY)
     assert entry is not None and entry.value == ("Running", ("Pending", None))
+    assert cache.delete(KEY, "u", 4) is None and cache.get(KEY) is entry, "its label was put back since"
     replaced = cache.put("Pod", body("v", 9))
     assert replaced is not None and replaced.old is entry and replaced.new is not None
     assert replaced.new.value == (None, None), "a projection sees its own object's past alone"

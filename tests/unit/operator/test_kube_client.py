@@ -28,6 +28,7 @@ from atoll_operator.kube.login import Credentials, load
 from atoll_operator.kube.queue import START_SECONDS, WorkQueue, wait_for_api
 from atoll_operator.metrics.process import Metrics
 from atoll_operator.operator import App
+from atoll_operator.reconcilers.inventory import Inventory
 from atoll_operator.settings import Settings
 
 POD = {"kind": "Pod", "metadata": {"name": "p", "namespace": "n"}}
@@ -193,11 +194,39 @@ async def test_the_token_is_read_again_for_each_try(server: Server) -> None:
     assert server.tokens == ["Bearer old", "Bearer new"]
 
 
+def page(*names: str, more: bool = False) -> tuple[int, dict[str, Any]]:
+    """Pods of the unit u; `more`: there is another page."""
+    labels = {"atoll.dev/run": "r", "atoll.dev/unit": "u"}
+    known = {"namespace": "n", "resourceVersion": "5", "labels": labels}
+    pods = [{"metadata": {"name": name, "uid": name, **known}} for name in names]
+    metadata = {"resourceVersion": "7", "continue": "2" if more else ""}
+    return says(200, metadata=metadata, items=pods or None)
+
+
 async def test_a_list_is_read_page_by_page(server: Server) -> None:
-    pages = [({"continue": "2", "resourceVersion": "7"}, [1, 2]), ({"resourceVersion": "7"}, None)]
-    server.answers = iter([says(200, metadata=metadata, items=items) for metadata, items in pages])
+    server.answers = iter([page("a", "b", more=True), page()])
     async with server.cluster() as cluster:
-        assert await cluster.list("Pod", "n") == ([1, 2], 7)
+        bodies, version = await cluster.list("Pod", "n")
+    assert [body["metadata"]["name"] for body in bodies] == ["a", "b"] and version == 7
+    assert "labels" not in bodies[0]["metadata"]
+
+
+async def test_pods_of_a_page_are_known_when_the_next_page_is_asked_for(server: Server) -> None:
+    """The bodies of a large unit's pods take more memory than the operator has."""
+    inventory, known = Inventory(), list[list[str]]()
+    for name in ("a", "gone"):
+        inventory.put("Pod", page(name)[1]["items"][0])
+
+    def answers() -> Iterator[tuple[int, dict[str, Any]]]:
+        for each in (page("b", "c", more=True), page("a", more=True), page()):
+            known.append(sorted(key.name for key in inventory.keys("Pod")))
+            yield each
+
+    server.answers = answers()
+    async with server.cluster() as cluster:
+        await inventory.replace_pods(Key("LearnerUnit", "n", "u"), cluster.pages("Pod", "n"))
+    assert known == [["a", "gone"], *[["a", "b", "c", "gone"]] * 2]
+    assert {key.name for key in inventory.keys("Pod")} == {"a", "b", "c"}
 
 
 async def test_an_operator_without_its_definitions_says_which_are_missing(server: Server) -> None:

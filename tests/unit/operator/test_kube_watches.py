@@ -11,24 +11,29 @@ import ssl
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 import pytest
 from aiohttp import web
-from answering import answering
+from answering import LoopThread, answering
 from leaping import leap
 
 from atoll_operator.kube import events, watches
-from atoll_operator.kube.cache import Cache, Change
+from atoll_operator.kube.cache import Cache, Change, Key
 from atoll_operator.kube.client import ApiClient, Resource
-from atoll_operator.kube.errors import Restored
-from atoll_operator.kube.events import Feed, Watch
+from atoll_operator.kube.errors import Restored, Retry
+from atoll_operator.kube.events import Feed, Waits, Watch
 from atoll_operator.kube.login import Credentials
+from atoll_operator.kube.queue import WorkQueue, until_first
+from atoll_operator.operator import App
+from atoll_operator.reconcilers.inventory import Inventory
+from atoll_operator.reconcilers.wakeups import Dispatcher
+from atoll_operator.settings import Settings
 
 PODS = "/api/v1/namespaces/n/pods"
 Object = dict[str, Any]
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse | None]]
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class World:
@@ -49,6 +54,11 @@ class World:
         self.told: list[str] = []
         """Names of what changed, in order."""
         self.unreadable = ""
+        self.slow = 0.0
+        """Seconds for which each object hangs the main loop."""
+        self.pages: list[int] = []
+        """For each object, how many pages had been asked for when the main loop had taken it."""
+        self.serve: Callable[[Handler], AbstractAsyncContextManager[str]] = answering
         self.errors: list[str] = []
         self._streams: set[web.StreamResponse] = set()
         self._over = asyncio.Event()
@@ -105,6 +115,8 @@ class World:
     def _read(self, body: Object, _: Any) -> None:
         if body["metadata"]["name"] == self.unreadable:
             raise KeyError("spec")
+        time.sleep(self.slow)
+        self.pages.append(len(self.asked))
 
     def _changed(self, change: Change) -> None:
         self.told.append(change.key.name)
@@ -124,7 +136,7 @@ class World:
     @asynccontextmanager
     async def watched(self, resync_seconds: float = 300, *ends: type[Exception]) -> AsyncIterator[Feed]:
         """`ends`: what ends the watches."""
-        async with answering(self.handle) as address:
+        async with self.serve(self.handle) as address:
             access = Credentials(address, ssl.create_default_context(), self._login)
             resources = {"Pod": Resource("", "v1", "pods")}
             async with ApiClient(access, resources, "atoll", self.errors.append) as client:
@@ -143,6 +155,23 @@ class World:
     async def watching(self, names: set[str]) -> None:
         """Waits until a stream is open and these pods are known."""
         await until(lambda: self._streams and self.known == names)
+
+
+@asynccontextmanager
+async def in_a_thread(handle: Handler) -> AsyncIterator[str]:
+    """A server that answers also while the main loop hangs."""
+    thread = LoopThread("server")
+    try:
+        yield thread.enter(answering(handle))
+    finally:
+        thread.close()
+
+
+def some_feed(namespaces: list[str], *kinds: Watch, listed: Callable[..., object] = print) -> Feed:
+    """A feed that nothing feeds."""
+    resources = {kind: Resource("", "v1", f"{kind.lower()}s") for kind in ("Pod", "Secret", "Node")}
+    client = ApiClient(Credentials("", ssl.create_default_context()), resources, "atoll", [].append)
+    return Feed(client, kinds, namespaces, Cache({}, {}), print, listed)
 
 
 def _resource(kind: str, namespaced: bool) -> Object:
@@ -210,9 +239,32 @@ async def test_a_deletion_that_no_event_told_of_is_found_by_a_resync(world: Worl
         await until(lambda: world.known == {"a", "b"})
 
 
+async def test_a_resync_that_succeeds_says_nothing_of_a_watch_that_is_down(world: World) -> None:
+    async with world.watched(resync_seconds=0.2) as feed:
+        await world.watching({"a", "b", "c"})
+        feed.outcome(PODS, "forbidden", True)
+        lists = len(world.asked)
+        await until(lambda: len(world.asked) > lists + 4)
+        assert feed.refusal == f"{PODS}: forbidden" and not feed.back.is_set()
+
+
+async def test_a_page_of_a_list_is_asked_for_when_the_one_before_is_taken(world: World) -> None:
+    world.serve, world.slow = in_a_thread, 0.2
+    async with world.watched() as feed:
+        await feed.filled.wait()
+    assert world.pages == [1, 1, 2]
+
+
+async def test_a_list_does_not_wait_for_a_main_loop_that_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "TAKE_SECONDS", 0.01)
+    feed = some_feed(["n"])
+    feed._main = asyncio.new_event_loop()
+    feed._main.close()
+    await asyncio.wait_for(feed.taken(), 20)
+
+
 async def test_a_resync_that_is_cancelled_just_when_an_outage_is_over_ends() -> None:
-    client = ApiClient(Credentials("", ssl.create_default_context()), {}, "atoll", [].append)
-    feed = Feed(client, (), ["n"], Cache({}, {}), print, print)
+    feed = some_feed(["n"])
     running = asyncio.create_task(watches._resync(feed, 300))
     for _ in range(2):  # it waits
         await asyncio.sleep(0)
@@ -249,19 +301,78 @@ async def test_a_list_that_fails_is_tried_again_and_shown(world: World, status: 
 
 
 async def test_a_namespace_is_known_when_its_own_collections_and_those_of_the_cluster_are_listed() -> None:
-    resources = {kind: Resource("", "v1", f"{kind.lower()}s") for kind in ("Pod", "Secret", "Node")}
-    client = ApiClient(Credentials("", ssl.create_default_context()), resources, "atoll", [].append)
     known: list[list[str]] = []
     kinds = Watch("Pod"), Watch("Secret"), Watch("Node", cluster_scoped=True)
-    feed = Feed(client, kinds, ["a", "b"], Cache({}, {}), print, lambda new: known.append(sorted(new)))
+    feed = some_feed(["a", "b"], *kinds, listed=lambda new: known.append(sorted(new)))
     for kind, namespace in [("Pod", "a"), ("Pod", "b"), ("Secret", "b"), ("Node", ""), ("Secret", "a")]:
         watch = next(
             each for each in feed.watches.values() if (each.kind, each.namespace) == (kind, namespace)
         )
         feed.listed(watch, (), 1)
-        assert [feed.knows("a"), feed.knows("b")] == [kind == "Secret" and namespace == "a", len(known) >= 4]
-        assert feed.filled.is_set() == (len(known) >= 4)
-    assert known == [[], [], [], ["b"], ["a"]]
+        assert [feed.knows("a"), feed.knows("b")] == [["a"] in known, ["b"] in known]
+        assert feed.filled.is_set() == bool(known)
+    assert known == [["b"], ["a"]]
+
+
+A, B, NODES = "/api/v1/namespaces/a/pods", "/api/v1/namespaces/b/pods", "/api/v1/nodes"
+
+
+@pytest.mark.parametrize(
+    ("listed", "refused", "ready", "text"),
+    [
+        ([], [], False, "the watches have not started yet"),
+        ([A, NODES], [], True, "ok, stands by"),
+        ([A, NODES], [B], True, f"may not watch {B}: forbidden"),
+        ([A, B, NODES], [B], True, f"may not watch {B}: forbidden"),
+        ([A, B, NODES], [A, B], False, f"may not watch {A}: forbidden; {B}: forbidden"),
+        ([A, B, NODES], [NODES], False, f"may not watch {NODES}: forbidden"),
+        ([], [A], False, f"may not watch {A}: forbidden"),
+    ],
+)
+async def test_an_operator_is_ready_while_it_may_watch_all_of_some_namespace(
+    listed: list[str], refused: list[str], ready: bool, text: str
+) -> None:
+    app = App(Settings(runtime_image="i"), Credentials("", ssl.create_default_context()))
+    feed = app._feed = some_feed(["a", "b"], Watch("Pod"), Watch("Node", cluster_scoped=True))
+    for path in listed:
+        feed.listed(feed.watches[path], (), 1)
+    for path in refused:
+        feed.outcome(path, "forbidden", True)
+    assert app._ready() == (ready, text)
+
+
+def test_keys_that_failed_wait_unless_watches_come_back_and_then_not_at_each_time() -> None:
+    passes: list[float] = []
+    key = Key("LearnerUnit", "n", "u")
+
+    async def refused(_: Key) -> None:
+        passes.append(asyncio.get_running_loop().time())
+        raise Retry(60.0, "exceeded quota")
+
+    async def work() -> None:
+        dispatcher = Dispatcher(Inventory())
+        queue = dispatcher.queue = WorkQueue(refused)
+        feed = some_feed(["n"], Watch("Pod"), listed=dispatcher.listed)
+        [watch] = feed.watches.values()
+        feed.listed(watch, (), 1)
+        queue.add(key)
+        loop = asyncio.get_running_loop()
+        for second in (10, 20):
+            loop.call_at(second, feed.listed, watch, (), 1)
+        loop.call_at(25, feed.unlisted.add, watch)  # a resync leaves it alone
+        for second in range(30, 45):
+            loop.call_at(second, feed.outcome, PODS, "it is down")
+            loop.call_at(second + 0.5, feed.outcome, PODS)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(until_first(queue.run(), watches._resync(feed, 300)), 47)
+
+    leap(work())
+    assert [int(second) for second in passes] in ([0, 30, 40], [0, 30, 39], [0, 30, 41])
+
+
+def test_each_request_of_kopf_has_waits_of_its_own() -> None:
+    waits = Waits()
+    assert [*waits] != [*waits]
 
 
 async def test_an_expired_token_is_replaced_and_not_sent_again_and_again(world: World) -> None:
