@@ -183,7 +183,8 @@ def test_a_signal_that_ends_a_command_ends_the_processes_that_it_has_started(
     number: signal.Signals, tmp_path: Path
 ) -> None:
     os.mkfifo(tmp_path / "started")
-    server = make_program(tmp_path, f"echo $$ > {tmp_path}/started; exec sleep 60")
+    root = 'root="${5#*=}"; until [ -s "$root/../fake-gcs-server.pid" ]; do sleep 0.01; done'  # the command knows it
+    server = make_program(tmp_path, f"{root}; echo $$ > {tmp_path}/started; exec sleep 60")
     process = subprocess.Popen(
         ["env", "--default-signal", *ATOLL, "bench", "restore", "--parameters", "1"],
         env={**os.environ, "ATOLL_FAKE_GCS_SERVER": str(server)},
