@@ -41,33 +41,22 @@ test-all: ## The same with the tests marked `long`, and more schedules
 parts: setup ## All suites without a cluster in one session
 	$(PYTEST) tests/learning tests/protocol tests/unit tests/models tests/simulator tests/schedules $(ARGS)
 
-unit: setup ## Unit tests: no cluster, no root
-	$(PYTEST) tests/unit $(ARGS)
-
-models: setup ## The models, their inner step and their packing, compiled
-	$(PYTEST) tests/models $(ARGS)
-
-simulator: setup ## The simulator of fleets and links, the planner and their commands
-	$(PYTEST) tests/simulator $(ARGS)
-
-schedules: setup ## Random schedules of the protocol and stories of the operator, in simulated time (SEED=… SCHEDULES=… STORIES=…)
-	$(PYTEST) tests/schedules $(ARGS)
+unit: ## Unit tests: no cluster, no root
+models: ## The models, their inner step and their packing, compiled
+simulator: ## The simulator of fleets and links, the planner and their commands
+schedules: ## Random schedules of the protocol and stories of the operator, in simulated time (SEED=… SCHEDULES=… STORIES=…)
+protocol: ## The protocol on real sockets and disks, with processes that are killed
+learning: ## Training in simulated time, and a reduced proof of learning
+control: ## The operator against real API servers, one for each of the WORKERS
+unit models simulator schedules protocol learning control: setup
+	$(PYTEST) tests/$@ $(ARGS)
 
 soak: setup ## Many more of them, on all cores: make soak SCHEDULES=200000 SEED=…
 	$(BIN)/python tests/sim/soak.py --count $(or $(SCHEDULES),200000) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
-protocol: setup ## The protocol on real sockets and disks, with processes that are killed
-	$(PYTEST) tests/protocol $(ARGS)
-
-learning: setup ## Training in simulated time, and a reduced proof of learning
-	$(PYTEST) tests/learning $(ARGS)
-
 clusters: WORKERS = 3
 clusters: setup ## control and e2e in one session; e2e mostly waits, so that there is work for a third worker (root)
 	$(PYTEST) tests/e2e tests/control $(ARGS)
-
-control: setup ## The operator against real API servers, one for each of the WORKERS
-	$(PYTEST) tests/control $(ARGS)
 
 e2e: setup ## A run on real pods that loses a pod, a unit, a node and the syncer (root)
 	$(BIN)/pytest $(if $(LONG),,-m "not long") tests/e2e $(ARGS)

@@ -174,7 +174,7 @@ async def testbed(folder: Path, scheduler_qps: int | None) -> AsyncIterator[Test
         folder / "plane", controllers=True, fast_failure=False, scheduler_qps=scheduler_qps, progress=say
     )
     with plane, Kwok(plane) as kwok:
-        _install(plane)
+        _install(plane, folder)
         kwok.add([node(SYNCER_NODE)])
         token = plane.kubectl("-n", SYSTEM, "create", "token", "atoll-operator", "--duration=24h").strip()
         _write_kubeconfig(folder / KUBECONFIG, plane, token)
@@ -188,14 +188,17 @@ async def testbed(folder: Path, scheduler_qps: int | None) -> AsyncIterator[Test
             yield Testbed(folder, plane, kwok, token, admin, bare)
 
 
-def _install(plane: ControlPlane) -> None:
+def _install(plane: ControlPlane, folder: Path) -> None:
     try:
-        manifests = str(source_root() / "manifests")
+        manifests = os.path.relpath(
+            source_root() / "manifests", folder.resolve()
+        )  # kustomize takes no absolute path
     except FileNotFoundError as error:
         raise CommandError(f"the operator's manifests are needed: {error}") from error
+    overlay = f"resources: [{manifests}]\ncomponents: [{manifests}/cluster-wide]\n"
+    (folder / "kustomization.yaml").write_text(overlay)
     for arguments in (
-        ["apply", "--server-side", "-k", manifests],
-        ["apply", "--server-side", "-f", f"{manifests}/cluster-wide/rbac.yaml"],
+        ["apply", "--server-side", "-k", str(folder)],
         ["create", "clusterrolebinding", "metrics-reader", METRICS_READER, f"--group={ACCOUNTS}"],
         ["wait", ESTABLISHED, "crd", "--all", "--timeout=30s"],
         # The measured operator is a local process; the Deployment of the manifests has no image here.

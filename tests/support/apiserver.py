@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -114,9 +115,12 @@ def with_token(
 def install(plane: ControlPlane) -> None:
     """Apply our kustomize base, with the rights of its overlay for the whole cluster. Wait until its definitions are
     served."""
-    manifests = source_root() / "manifests"
-    plane.kubectl("apply", "--server-side", "-k", str(manifests))
-    plane.kubectl("apply", "--server-side", "-f", str(manifests / "cluster-wide" / "rbac.yaml"))
+    manifests, wide = source_root() / "manifests", plane.folder / "wide"
+    wide.mkdir()
+    base = os.path.relpath(manifests, wide.resolve())  # kustomize takes no absolute path
+    (wide / "kustomization.yaml").write_text(f"resources: [{base}]\ncomponents: [{base}/cluster-wide]\n")
+    for folder in (manifests, wide):
+        plane.kubectl("apply", "--server-side", "-k", str(folder))
     readers = (f"--group=system:serviceaccounts:{name}" for name in ("atoll-system", "atoll-narrow"))
     role = "--clusterrole=atoll-metrics-reader-atoll-system"
     plane.kubectl("create", "clusterrolebinding", "metrics-readers", role, *readers)
