@@ -22,7 +22,7 @@ from atoll_cli.errors import CommandError
 from atoll_local.controlplane import CONTROL_PROGRAMS, ControlPlane
 from atoll_local.kubectl import ESTABLISHED
 from atoll_local.kwok import Kwok, node, tpu_node
-from atoll_local.paths import source_root
+from atoll_local.paths import cluster_wide
 from atoll_local.process import Daemon
 from atoll_operator.kube.client import CONNECTIONS, PAGE
 
@@ -190,15 +190,11 @@ async def testbed(folder: Path, scheduler_qps: int | None) -> AsyncIterator[Test
 
 def _install(plane: ControlPlane, folder: Path) -> None:
     try:
-        manifests = os.path.relpath(
-            source_root() / "manifests", folder.resolve()
-        )  # kustomize takes no absolute path
+        overlay = cluster_wide(folder)
     except FileNotFoundError as error:
         raise CommandError(f"the operator's manifests are needed: {error}") from error
-    overlay = f"resources: [{manifests}]\ncomponents: [{manifests}/cluster-wide]\n"
-    (folder / "kustomization.yaml").write_text(overlay)
     for arguments in (
-        ["apply", "--server-side", "-k", str(folder)],
+        ["apply", "--server-side", "-k", str(overlay)],
         ["create", "clusterrolebinding", "metrics-reader", METRICS_READER, f"--group={ACCOUNTS}"],
         ["wait", ESTABLISHED, "crd", "--all", "--timeout=30s"],
         # The measured operator is a local process; the Deployment of the manifests has no image here.

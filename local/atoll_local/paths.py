@@ -78,3 +78,12 @@ def source_root() -> Path:
     if not (root / "pyproject.toml").is_file():
         raise FileNotFoundError(f"{root} is no checkout of Atoll: images are built from the sources")
     return root
+
+
+def cluster_wide(folder: Path) -> Path:
+    """Writes to this folder an overlay of the checkout's manifests that serves every namespace. Returns the folder.
+    Raises `FileNotFoundError` as `source_root`."""
+    base = os.path.relpath(source_root() / "manifests", folder.resolve())  # kustomize takes no absolute path
+    folder.mkdir(exist_ok=True)
+    (folder / "kustomization.yaml").write_text(f"resources: [{base}]\ncomponents: [{base}/cluster-wide]\n")
+    return folder

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from urllib3.exceptions import HTTPError
 
 from atoll_local.controlplane import ControlPlane
 from atoll_local.kubectl import ESTABLISHED
-from atoll_local.paths import source_root
+from atoll_local.paths import cluster_wide, source_root
 
 Object = dict[str, Any]
 GROUPS = {
@@ -115,11 +114,7 @@ def with_token(
 def install(plane: ControlPlane) -> None:
     """Apply our kustomize base, with the rights of its overlay for the whole cluster. Wait until its definitions are
     served."""
-    manifests, wide = source_root() / "manifests", plane.folder / "wide"
-    wide.mkdir()
-    base = os.path.relpath(manifests, wide.resolve())  # kustomize takes no absolute path
-    (wide / "kustomization.yaml").write_text(f"resources: [{base}]\ncomponents: [{base}/cluster-wide]\n")
-    for folder in (manifests, wide):
+    for folder in (source_root() / "manifests", cluster_wide(plane.folder / "wide")):
         plane.kubectl("apply", "--server-side", "-k", str(folder))
     readers = (f"--group=system:serviceaccounts:{name}" for name in ("atoll-system", "atoll-narrow"))
     role = "--clusterrole=atoll-metrics-reader-atoll-system"

@@ -10,7 +10,17 @@ from typing import Any, Literal
 from atoll_operator.api.group import Object
 from atoll_operator.api.learnerunit import LearnerUnitSpec, LearnerUnitStatus, Restart, UnitPhase
 from atoll_operator.api.sections import RecoverySpec
-from atoll_operator.plan.conditions import Notice, State, clip, find, parse_time, skew, state, transition
+from atoll_operator.plan.conditions import (
+    Notice,
+    State,
+    clip,
+    find,
+    is_true,
+    parse_time,
+    skew,
+    state,
+    transition,
+)
 from atoll_operator.plan.nodes import NodeView
 from atoll_operator.plan.pods.names import pod_name
 from atoll_operator.plan.pods.template import PodSettings, digest
@@ -150,8 +160,7 @@ class UnitObserved:
     def met(self) -> bool:
         """Whether all hosts of this incarnation are, or were, connected to the syncer."""
         current = self.current_report
-        seeded = find(self.status.conditions, "Seeded").status == "True"
-        return seeded or bool(current and current.hosts >= self.hosts)
+        return is_true(self.status.conditions, "Seeded") or bool(current and current.hosts >= self.hosts)
 
     def is_asked(self, annotation: str) -> bool:
         """Whether a user asks for something by annotation. The value is the incarnation that should end, so that a
@@ -194,11 +203,10 @@ class UnitObserved:
     ) -> LearnerUnitStatus:
         cause, suspect = status.last_failure, state(False, "NotSuspect")
         if phase == "Failed" or status.heal_start_time:
-            known = find(self.status.conditions, SUSPECT)
             if cause is not None and cause.reason == SUSPECT:
                 suspect = state(True, SUSPECT, cause.message)
-            elif known.status == "True":  # another failure came before a merge
-                suspect = state(True, SUSPECT, known.message)
+            elif is_true(self.status.conditions, SUSPECT):  # another failure came before a merge
+                suspect = state(True, SUSPECT, find(self.status.conditions, SUSPECT).message)
         every = {**states, **adequate(status.link, self.codec, self.communication), "Suspect": suspect}
         every |= skew(self.unknown)
         conditions = transition(self.status.conditions, every, self.generation, self.now)
